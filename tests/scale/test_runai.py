@@ -1,8 +1,10 @@
 """Submissions for Run:ai, and runs that are found by their label."""
 
 import re
+import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -17,10 +19,11 @@ from perfdag.steps.scale import workloads_benchmark
 from perfdag.steps.scale.cluster.runai_version import runai_version
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.clock import Offset
-from perfdag.steps.scale.measure.generator import Submitted
+from perfdag.steps.scale.measure.generator import Submission, Submitted
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.submitters import CommandSubmitter
 from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.model.templates import load
 from perfdag.steps.scale.runai import sample, settings
 from perfdag.steps.scale.runai import settings as runai
 from perfdag.steps.scale.runai.run_file import (
@@ -30,6 +33,7 @@ from perfdag.steps.scale.runai.run_file import (
     follow,
     read_run,
     remove_outputs,
+    write_journal,
     write_run,
 )
 from perfdag.steps.scale.runai.submit import SubmitRequest, submitter_for
@@ -510,6 +514,40 @@ class TestAttach:
         (tmp_path / "general.png").touch()
         await sample.sample(cluster, request)
         assert (tmp_path / "general.png").exists()
+
+    def test_a_sample_goes_on_from_the_journal_of_a_killed_run_of_vmis(
+        self, tmp_path: Path
+    ) -> None:
+        observer = Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
+        observer.adopt(record("VirtualMachineInstance", "v", "", created=1, running=3))
+        now = time.monotonic_ns()
+        items = [Submission(0, "v", "ns", now, now, now, "v"), Submission(1, "w", "ns", now)]
+        template = load("vmi", "r")
+        session: Any = SimpleNamespace(
+            run="r",
+            template=template,
+            namespaces=["ns"],
+            expected_pods=1,
+            submissions=items,
+            observer=observer,
+        )
+        write_journal(tmp_path / "journal", session)
+        shift = time.time_ns() - time.monotonic_ns()
+        file = read_run(tmp_path / "journal", shift)
+        assert (file.run, file.kind, file.expected_pods, file.finished) == (
+            "r",
+            "VirtualMachineInstance",
+            1,
+            True,
+        )
+        assert [(item.name, bool(item.started_ns)) for item in file.submissions] == [
+            ("v", True),
+            ("w", False),
+        ]
+        assert abs(file.submissions[0].started_ns - now) < SECOND
+        later = Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
+        sample.restore(later, tmp_path / "journal/observed.jsonl")
+        assert later.records["v"].times("running") is not None
 
     async def test_a_folder_of_another_run_is_not_written_to(self, tmp_path: Path) -> None:
         write_run(

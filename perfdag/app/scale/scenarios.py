@@ -1,7 +1,9 @@
 """Run the scenarios of `perfdag scale`, write their files, and return an exit code."""
 
+import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,13 +17,15 @@ from perfdag.kube.client import Kube
 from perfdag.steps.scale.measure.generator import connections
 from perfdag.steps.scale.model import gates
 from perfdag.steps.scale.runai import table
-from perfdag.steps.scale.runai.run_file import remove_outputs
+from perfdag.steps.scale.runai.run_file import remove_outputs, write_journal
 from perfdag.steps.scale.runai.submit import require_deleted
 from perfdag.steps.scale.scenarios import run_vmi, submit, vmi_spec
 from perfdag.steps.scale.scenarios.base import Result
 from perfdag.steps.scale.scenarios.run_vmi import Capacity, VmiRequest
 
 T = TypeVar("T")
+JOURNAL = "journal"
+"""Folder of the state of a run in progress."""
 OUTPUTS = ("stages.parquet", "summary.json", "perf-audit-results.json")
 
 
@@ -34,7 +38,9 @@ def vmi_scenario(session: Session, spec: vmi_spec.Spec, request: VmiRequest) -> 
         measured.append(result)
         _write_results(session.folder, measured, None)
 
-    spec.seen = write_size
+    spec.seen, journal = write_size, session.folder / JOURNAL
+    spec.journal = partial(write_journal, journal)
+    session.log(f"if this process is killed, `perfdag scale sample -o {journal}` goes on")
     try:
         outcome = _measure(
             session, lambda kube: run_vmi.measure(kube, spec, request), spec.parallel
@@ -46,6 +52,7 @@ def vmi_scenario(session: Session, spec: vmi_spec.Spec, request: VmiRequest) -> 
             counts = ", ".join(str(result.count) for result in measured)
             session.log(f"measured before: {counts} VMIs; their files are in {session.folder}")
         raise
+    shutil.rmtree(journal, ignore_errors=True)
     _report(session, outcome.results, outcome.capacity)
     capacity = outcome.capacity
     disturbed = any(result.disturbed for result in outcome.results)

@@ -22,6 +22,7 @@ from perfdag.steps.scale.model.stages import unix_ns
 from perfdag.steps.scale.model.templates import INDEX_LABEL, RUN_LABEL, SUBMIT_ANNOTATION
 from perfdag.steps.scale.runai.settings import SettingsError, checked
 from perfdag.steps.scale.runai.table import write_json
+from perfdag.steps.scale.scenarios.session import Session
 
 
 @dataclass
@@ -104,6 +105,28 @@ def write_run(path: Path, file: RunFile, done: Submitted) -> None:
     ]
     body = {key: value for key, value in vars(file).items() if key != "submissions"}
     write_json(path, body | {"submissions": rows})
+
+
+def write_journal(folder: Path, session: Session) -> None:
+    """Write a session's submissions and records, so that a sample of the folder can go on."""
+    last = session.template.documents[-1]
+    place, expected = session.namespaces, session.expected_pods
+    file = RunFile(
+        session.run,
+        last.api_version,
+        last.kind,
+        place,
+        place[0],
+        expected or 1,
+        expected,
+        True,
+        session.submissions,
+        {},
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    now = Submitted(session.run, session.submissions, time.time(), time.monotonic_ns())
+    write_run(folder / "run.json", file, now)
+    session.observer.save(folder / "observed.jsonl")
 
 
 def read_run(folder: Path, mono_to_unix_ns: int) -> RunFile:

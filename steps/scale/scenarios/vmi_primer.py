@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from perfdag.kube.client import Kube
 from perfdag.steps.scale.cluster import removal
 from perfdag.steps.scale.cluster.vmi_room import Request, request_of_any, room_line
 from perfdag.steps.scale.figures.rows import error_text
+from perfdag.steps.scale.model import tasks
 from perfdag.steps.scale.model.operations import OPERATIONS
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.stages import VMI
@@ -19,6 +21,8 @@ from perfdag.steps.scale.scenarios.vmi_spec import Spec, all_settled, template_o
 
 PRIMER = 300.0
 """Seconds the primer may take to run."""
+JOURNAL = 2.0
+"""Seconds between two states of the observer."""
 GOING, GONE = 10.0, 60.0
 """Seconds after which a primer that is still there is logged, and is given up."""
 
@@ -41,7 +45,22 @@ async def primed_session(kube: Kube, spec: Spec, count: int) -> AsyncIterator[Se
         also=[made] if made else [],
     ) as session:
         session.notes += notes + ([line] if short else [])
-        yield session
+        keeping = asyncio.create_task(_keep(session, spec.journal)) if spec.journal else None
+        try:
+            yield session
+        finally:
+            await tasks.cancel([keeping] if keeping else [])
+
+
+async def _keep(session: Session, journal: Callable[[Session], None]) -> None:
+    """Write the journal again and again; a large one less often, as it delays the watches."""
+    took = 0.0
+    while True:
+        await asyncio.sleep(max(JOURNAL, 50 * took))
+        begun = time.monotonic()
+        if session.submissions:
+            journal(session)
+        took = time.monotonic() - begun
 
 
 async def _primer(kube: Kube, spec: Spec) -> tuple[list[str], Request]:

@@ -31,6 +31,8 @@ class Spec(RunSpec):
     """What is done with all VMs when they run, in a burst."""
     gates: list[Gate] = field(default_factory=lambda: [*SLO])
     prometheus: Prometheus | None = None
+    journal: Callable[[Session], None] | None = None
+    """Callback that keeps the state of the session, every few seconds."""
     seen: Callable[["Result"], None] = lambda result: None
     """Callback that gets the result of every size when it is complete."""
 
