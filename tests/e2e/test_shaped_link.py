@@ -1,5 +1,9 @@
-"""A link that became slow is called worse after one run before and one after. Every pod of the shaped node feels it, so nothing runs beside this."""
+"""A link that became slow is called worse, and a slow node is named by pairs and by a hunt.
 
+Every pod of the shaped node feels it, so nothing runs beside this.
+"""
+
+import contextlib
 import os
 import subprocess
 import sys
@@ -8,12 +12,36 @@ from pathlib import Path
 
 import pytest
 
+from perfdag.charts.benchmarks import pairs
 from perfdag.kube.client import Kube, run_with_client
+from perfdag.results.collect import gather
+from perfdag.results.runs import load_plan
+from perfdag.store.open import open_store
 
 from .conftest import Namespace
 
 COMMANDS = ("PERFDAG_TEST_SHAPE", "PERFDAG_TEST_UNSHAPE")
 LABEL = "perfdag-test-link"
+SLOT = "example.com/perfdag-slot"
+"""A resource of the nodes that says how many pods of a gang each takes."""
+PAIRS = f"""\
+name: pairs
+pending_limit: 120s
+defaults: {{resources: {{{SLOT}: 1}}, hosts: {{count: 5, pairs: all, placement: any}}}}
+entries:
+  - {{benchmark: iperf, params: {{duration: 1s}}}}
+  - {{benchmark: latency, params: {{duration: 1s, request_size: 64KiB, response_size: 64KiB}}}}
+"""
+"""Messages are large, since the link is shaped by its rate: small ones pass at once."""
+HUNT = f"""\
+name: hunt
+pending_limit: 120s
+entries:
+  - benchmark: iperf
+    resources: {{{SLOT}: 1}}
+    hosts: {{count: 8, pairs: hunt, parallel_pairs: 2, placement: any}}
+    params: {{duration: 1s}}
+"""
 
 pytestmark = [
     pytest.mark.argo,
@@ -86,3 +114,60 @@ def test_a_slow_link_is_called_worse_after_one_run_before_and_one_after(
     at = lines.index("iperf throughput between nodes")
     verdict = "\n".join(lines[at + 1 : at + 3])  # below the name: the values, then the verdict
     assert verdict.endswith("worse (noise assumed)"), compared.stdout
+
+
+@contextlib.contextmanager
+def slow_node(bench: Namespace, *others: int) -> Iterator[str]:
+    """A node with a slow link that takes one pod of a gang; `others` is what the other nodes take."""
+    *fast, slow = bench.nodes()[:3]
+    if len(fast) < 2:
+        pytest.skip("fewer than three real nodes")
+
+    async def take(client: Kube, on: bool) -> None:
+        kind = await client.resource("v1", "Node")
+        for node, pods in zip([*fast, slow], [*others, 1], strict=True):
+            slots = {SLOT: str(pods) if on else None}
+            status = {"status": {"capacity": slots, "allocatable": slots}}
+            await client.patch(kind, node, status, subresource="status")
+
+    run_with_client(lambda client: take(client, True))
+    change_link("PERFDAG_TEST_SHAPE", slow)
+    try:
+        yield slow
+    finally:
+        change_link("PERFDAG_TEST_UNSHAPE", slow)
+        run_with_client(lambda client: take(client, False))
+
+
+def test_pairs_of_each_benchmark_name_a_slow_node(bench: Namespace, tmp_path: Path) -> None:
+    (suite := tmp_path / "pairs.yaml").write_text(PAIRS)
+    with slow_node(bench, 2, 2) as slow:
+        run_id = bench.run_id(name := bench.submit(suite))
+        end = bench.watch(name, timeout=500)
+    assert end.returncode == 0, end.stdout + end.stderr
+    store = open_store(bench.store)
+    table, _ = gather(store, load_plan(store, run_id))
+    titles = [
+        " ".join(text.get_text().split())
+        for _, figure in pairs.figures(table)
+        for text in figure.texts
+        if text.get_gid() == "title"
+    ]
+    for metric in ("throughput", "transaction rate"):
+        [title] = [each for each in titles if f"slow in {metric} between nodes" in each]
+        assert title.count("(node-") == 1, title
+        assert f"({slow}) (-" in title
+
+
+def test_a_hunt_names_a_slow_node(bench: Namespace, tmp_path: Path) -> None:
+    (suite := tmp_path / "hunt.yaml").write_text(HUNT)
+    with slow_node(bench, 4, 3) as slow:
+        run_id = bench.run_id(name := bench.submit(suite))
+        bench.watch(name, timeout=500)
+    rows = bench.rows(run_id)
+    assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
+    scores = {row["value"]: row["subject"] for row in rows if row["metric"] == "slowness"}
+    [verdict] = [row for row in rows if row["metric"] == "verdict"]
+    assert f"({slow})" in scores[max(scores)]
+    assert verdict["value"] == 0, verdict["note"]
+    assert verdict["note"].startswith(f"{scores[max(scores)]} is "), verdict["note"]
