@@ -1,0 +1,108 @@
+"""Rows for the test of charts: recorded outputs, and values like those of runs.
+
+Each benchmark has tables of one point, 200 points, points that failed, and long names.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from perfdag.results.samples import as_row
+from tests.charts import rows
+from tests.steps.test_recordings import CASES
+
+Values = list[dict[str, Any]]
+Base = list[tuple[dict[str, Any], Values]]
+"""Parameters and values of points."""
+MANY = 200
+LONG = "a-name-of-forty-characters-in-all-it-has"
+SWEPT = {
+    "command": "threads",
+    "iperf": "streams",
+    "latency": "request_size",
+    "queue-load": "limit",
+    "torchbench": "batch_size",
+}
+ERROR = "exit 1: unable to connect to server: Connection refused, after 30 s and three attempts"
+
+
+def value(metric: str, number: float, unit: str = "s", **more: Any) -> dict[str, Any]:
+    better = "higher" if unit == "1/s" else "lower"
+    return {"metric": metric, "value": number, "unit": unit, "better": better, **more}
+
+
+def recorded(benchmark: str) -> Base:
+    """The points of a benchmark that were recorded."""
+    points = []
+    for recording, _ in CASES.values():
+        if recording.benchmark.name == benchmark:
+            params = recording.params.model_dump(mode="json", exclude_none=True)
+            measured = recording.benchmark.parse(recording.output, recording.params)
+            points.append((params, [as_row(recording.benchmark, item) for item in measured]))
+    return points
+
+
+def load() -> Base:
+    values = [value("peak_rate", 72.0, "1/s", headline=True, coords={"bound": 0.25})]
+    for rate in (10.0, 20.0, 40.0, 72.0, 80.0):
+        for stat, factor in (("p50", 1.0), ("p95", 3.0), ("p99", 9.0)):
+            late = factor * 0.02 * (1 + rate / 40)
+            values.append(
+                value("trial_latency", late, stat=stat, coords={"rate": rate, "full": True})
+            )
+    return [({"limit": 2, "percentile": "p99", "bound": 0.25}, values)]
+
+
+BASES: dict[str, Base] = {
+    "command": [({"threads": 1}, [value("wall_time", 0.1, headline=True)])],
+    "iperf": recorded("iperf"),
+    "latency": recorded("latency"),
+    "queue-load": load(),
+    "torchbench": recorded("torchbench"),
+}
+
+
+def scaled(values: Values, factor: float) -> Values:
+    return [
+        {**item, "value": item["value"] * (factor if item["unit"] != "1" else 1)} for item in values
+    ]
+
+
+def measured(benchmark: str, points: Sequence[tuple[dict[str, Any], Values]], **more: Any) -> Any:
+    for number, (params, values) in enumerate(points):
+        for repetition in (1, 2, 3):
+            factor = 1 + 0.02 * repetition + 0.1 * (number % 7)
+            yield rows.sample(benchmark, params, repetition, scaled(values, factor), **more)
+
+
+def failed(benchmark: str, points: Sequence[tuple[dict[str, Any], Values]]) -> Any:
+    for params, _ in points:
+        own = {**params, "broken": True}
+        yield rows.sample(benchmark, own, 1, [], status="failed", error=ERROR)
+
+
+def tables(benchmark: str) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the tables of a benchmark by name."""
+    base, swept = BASES[benchmark], SWEPT[benchmark]
+    yield "one", rows.table(*measured(benchmark, base[:1]))
+    yield "recorded", rows.table(*measured(benchmark, base))
+    many = [
+        ({**params, swept: 2 ** (i % 10), "mode": f"m{i // 10:02}"}, values)
+        for i in range(MANY)
+        for params, values in (base[i // 10 % len(base)],)
+    ]
+    yield "many", rows.table(*measured(benchmark, many))
+    some = [({**base[0][0], swept: 2**i}, base[0][1]) for i in range(6)]
+    broken = failed(benchmark, [({**base[0][0], swept: 2**i}, []) for i in range(6, 12)])
+    yield "failed", rows.table(*measured(benchmark, some), *broken)
+    yield "all failed", rows.table(*failed(benchmark, base))
+    long = [
+        ({**params, "label": LONG[:-1] + str(k), swept: 2**i}, values)
+        for params, values in base[:1]
+        for k in range(3)
+        for i in range(3)
+    ]
+    yield "long", rows.table(*measured(benchmark, long, entry=LONG))
+    two = [({**base[0][0], "label": LONG[:-1] + str(k)}, base[0][1]) for k in range(2)]
+    yield "categories", rows.table(*measured(benchmark, two, entry=LONG))

@@ -1,0 +1,43 @@
+"""The charts of benchmarks in Chromium: no text overlaps, none is cut off, and all can be read.
+
+Each has charts of one point, of 200, of failures, and of names of 40 letters; in light and dark.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perfdag.charts.pages import page as html
+from perfdag.charts.pages import pick
+from tests.charts import cases
+from tests.charts.browser import CHROMIUM, chromium, tab
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+SCRIPT = (Path(__file__).parent / "charts_check.js").read_text()
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with chromium(tmp_path_factory.mktemp("profile")) as port:
+        yield port
+
+
+@pytest.mark.parametrize("benchmark", cases.BASES)
+async def test_texts_do_not_overlap_are_not_cut_and_can_be_read(
+    benchmark: str, port: int, tmp_path: Path
+) -> None:
+    figures: list[str] = []
+    for name, rows in cases.tables(benchmark):
+        for number, drawn in enumerate(pick.draw(rows)):
+            assert drawn.slug != "error", (name, drawn.title)
+            shown = html.picture(drawn, len(figures))
+            figures.append(f'<section id="{name} {number} {drawn.slug}">{shown}</section>')
+    file = tmp_path / "charts.html"
+    file.write_text(html.document(benchmark, "".join(figures), "document.body.dataset.ready = 1;"))
+    async with tab(port) as page:
+        for dark in (False, True):
+            await page.look(1280, 900, dark)
+            await page.open(file.as_uri())
+            await page.picture(f"charts-{benchmark}-{'dark' if dark else 'light'}", whole=True)
+            assert await page.value(SCRIPT) == []
