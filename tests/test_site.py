@@ -77,7 +77,10 @@ def test_a_store_without_runs_gives_one_line(
 ) -> None:
     assert main(["site", "--store", str(tmp_path / "empty")]) == 2
     assert capsys.readouterr().err.splitlines() == [
-        f"perfdag site: store {tmp_path / 'empty'} has no results: run a suite, or `perfdag collect RUN`"
+        (
+            f"perfdag site: store {tmp_path / 'empty'} has no results: run a suite, or `perfdag "
+            f"collect RUN`"
+        )
     ]
 
 
@@ -88,8 +91,14 @@ def test_damaged_and_newer_files_are_named_and_the_rest_is_written(store: Folder
     lines: list[str] = []
     write_site(store, lines.append)
     assert lines == [
-        f"perfdag site: damaged, left out: {damaged}; `perfdag collect {run_id(4)}` writes it from its samples",
-        f"perfdag site: left out: {newer}: its schema is 2, and this version reads 1; update perfdag",
+        (
+            f"perfdag site: damaged, left out: {damaged}; `perfdag collect {run_id(4)}` writes "
+            f"it from its samples"
+        ),
+        (
+            f"perfdag site: left out: {newer}: its schema is 2, and this version reads 1; update "
+            f"perfdag"
+        ),
     ]
     head = read_script(store.get("site/data/net/suite.js"))
     assert [run for run, *_ in head["runs"]] == [run_id(night) for night in range(4)]

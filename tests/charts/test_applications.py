@@ -1,4 +1,6 @@
-"""Charts of openfoam, rdma-bandwidth, rdma-latency and torchbench, on rows from their own parsers where a recording is there."""
+"""Charts of openfoam, rdma-bandwidth, rdma-latency and torchbench, on rows from their own
+parsers where a recording is there.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,7 @@
-"""A model on the real MLServer, over both wires. Needs `mlserver` on PATH: pip install mlserver, best in a virtual environment of its own."""
+"""A model on the real MLServer, over both wires.
+
+Needs `mlserver` on PATH: pip install mlserver, best in a virtual environment of its own.
+"""
 
 import json
 import shutil

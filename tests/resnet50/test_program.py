@@ -87,7 +87,10 @@ def said_by(
     return str(caught.value)
 
 
-NO_MEMORY = "[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried 9 bytes."
+NO_MEMORY = (
+    "[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried 9 "
+    "bytes."
+)
 
 
 def test_a_batch_that_does_not_fit_names_the_largest_that_does(
@@ -123,7 +126,8 @@ def test_memory_that_runs_out_elsewhere_names_the_batch_and_what_to_lower(
 
     loaded = said_by(Samples, tmp_path, monkeypatch)
     assert loaded.startswith(
-        "out of memory while 4 samples were loaded for batch 64: lower samples, or raise the memory limit (Unable to"
+        "out of memory while 4 samples were loaded for batch 64: lower samples, or raise the "
+        "memory limit (Unable to"
     )
     monkeypatch.setattr(program, "StubSubject", Checks)
     assert said_by(Stub, tmp_path, monkeypatch).startswith(
@@ -164,9 +168,8 @@ def test_a_search_whose_trials_max_queries_ends_is_no_peak_of_the_system(
         "fast": False,
     }
     message = said_by(Stub, tmp_path, monkeypatch, batch=1, target_rate=900.0, **params)
-    assert (
-        message
-        == "max_queries 662 ended a trial at 900/s before it had lasted 1 s: raise it, or leave it out"
+    assert message == (
+        "max_queries 662 ended a trial at 900/s before it had lasted 1 s: raise it, or leave it out"
     )
 
 
@@ -181,7 +184,10 @@ def test_a_search_whose_trials_max_queries_ends_is_no_peak_of_the_system(
                 "min_duration": 60,
                 "fast": False,
             },
-            "did not end within 9 s: 662 queries at 0.5/s arrive in 1324 s: raise timeout or target_rate, or lower min_queries",
+            (
+                "did not end within 9 s: 662 queries at 0.5/s arrive in 1324 s: raise timeout or "
+                "target_rate, or lower min_queries"
+            ),
         ),
         (
             {"scenario": "find-peak", "fast": False},
@@ -194,7 +200,10 @@ def test_a_search_whose_trials_max_queries_ends_is_no_peak_of_the_system(
         ({"scenario": "accuracy", "imagenet": "/x"}, "within 9 s: raise timeout$"),
         (
             {"scenario": "offline", "min_duration": 60, "fast": False},
-            "24576 samples and 60 s at least were requested: raise timeout, or lower min_queries and min_duration",
+            (
+                "24576 samples and 60 s at least were requested: raise timeout, or lower "
+                "min_queries and min_duration"
+            ),
         ),
     ],
 )
@@ -223,7 +232,10 @@ def test_the_result_is_the_last_line() -> None:
     [
         (
             Finished([], -9, "", "", 4.0),
-            "batch 8 with 4 samples took too much; lower batch or samples, or raise the memory limit",
+            (
+                "batch 8 with 4 samples took too much; lower batch or samples, or raise the "
+                "memory limit"
+            ),
         ),
         (
             Finished([], 137, "", "", 4.0),
@@ -400,7 +412,10 @@ def test_weights_that_change_while_it_runs_make_the_row_invalid(
         ({"scenario": "find-peak", "max_queries": 661}, "before the 662 queries"),
         (
             {"scenario": "server", "target_rate": 20, "max_queries": 1308, "min_duration": 60},
-            r"max_queries 1308 at 20/s \(Poisson\) may end a run before min_duration \(60 s\), .* INVALID: raise it to 1309,",
+            (
+                r"max_queries 1308 at 20/s \(Poisson\) may end a run before min_duration \(60 "
+                r"s\), .* INVALID: raise it to 1309,"
+            ),
         ),
         (
             {"scenario": "server", "target_rate": 5, "max_queries": 3000},
@@ -546,7 +561,10 @@ def test_a_gpu_asked_of_the_cluster_but_not_used_is_refused() -> None:
 def test_copies_on_different_nodes_are_refused(placement: str, message: str | None) -> None:
     shape = Shape.model_validate({"hosts": {"count": 2, "placement": placement}})
     problems = get("resnet50-interference").check(InterferenceParams(), shape)
-    expected = f"hosts.placement {placement} {message} copies on different nodes, where they cannot interfere: use packed"
+    expected = (
+        f"hosts.placement {placement} {message} copies on different nodes, where they cannot "
+        f"interfere: use packed"
+    )
     assert problems == ([] if message is None else [expected])
 
 

@@ -1,4 +1,7 @@
-"""ONNX Runtime and OpenVINO beside torch, on this CPU. Needs `pip install 'perfdag[torch,inference]'`."""
+"""ONNX Runtime and OpenVINO beside torch, on this CPU.
+
+Needs `pip install 'perfdag[torch,inference]'`.
+"""
 
 import hashlib
 import json

@@ -1,7 +1,9 @@
-"""Real KubeVirt and real KAI against an independent watch: `kubectl get --watch` in a process of its own.
+"""Real KubeVirt and real KAI against an independent watch: `kubectl get --watch` in a process of
+its own.
 
-The programs are not part of perfdag. Put virt-controller or the binder of KAI on PATH, start them, and name their cluster with
-KUBECONFIG. The nodes may be simulated by KWOK. Without the programs these tests are skipped.
+The programs are not part of perfdag. Put virt-controller or the binder of KAI on PATH, start them,
+and name their cluster with KUBECONFIG. The nodes may be simulated by KWOK. Without the programs
+these tests are skipped.
 """
 
 import asyncio
@@ -86,7 +88,9 @@ def watching(kind: str, namespace: str) -> Iterator[Watch]:
 
 
 def distances(rows: list[Row], stage: str, watch: Watch, start: str, end: str) -> list[float]:
-    """Seconds between perfdag's and the watch's duration of a stage, of the rows by receive time."""
+    """Seconds between perfdag's and the watch's duration of a stage, of the rows by receive
+    time.
+    """
     return [
         abs((row.seconds or 0) - watch.between(row.uid, start, end))
         for row in rows
@@ -123,7 +127,8 @@ def tell(text: str) -> None:
 
 def show(what: str, apart: list[float]) -> None:
     tell(
-        f"{what}: p50 {median(apart):.4f} s, p95 {rank(sorted(apart), 0.95, 1):.4f} s, n {len(apart)}"
+        f"{what}: p50 {median(apart):.4f} s, p95 {rank(sorted(apart), 0.95, 1):.4f} s, n "
+        f"{len(apart)}"
     )
 
 
@@ -153,7 +158,8 @@ async def test_vmis_of_real_kubevirt_are_timed_as_an_independent_watch_sees_them
 def assert_api_times_agree(result: Result) -> None:
     """A duration is within a second and its error bar of the difference of the API's times.
 
-    Of 5 % of the rows it may be off by more: controllers stamp a change before they write it, and a busy server delays the write.
+    Of 5 % of the rows it may be off by more: controllers stamp a change before they write it, and a
+    busy server delays the write.
     """
     by_stage = {(row.uid, row.stage): row for row in result.rows}
     apart = []

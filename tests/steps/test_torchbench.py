@@ -153,7 +153,7 @@ def test_arguments_are_those_of_run_py() -> None:
         )
     )
     assert argv == [
-        "alexnet", "-d", "cuda", "-t", "eval", "--bs", "3", "--metrics", "ttfb", "--precision", "bf16", "--torchdynamo", "inductor",
+        "alexnet", "-d", "cuda", "-t", "eval", "--bs", "3", "--metrics", "ttfb", "--precision", "bf16", "--torchdynamo", "inductor",  # noqa: E501
     ]  # fmt: skip
 
 
@@ -166,10 +166,15 @@ def test_run_py_is_asked_for_no_peak_of_memory(device: Any) -> None:
 
 
 def test_a_log_of_another_version_reads_the_same() -> None:
-    """Constructed, not recorded: another torch, warnings between the lines, figures that this run.py does not print."""
+    """Constructed, not recorded: another torch, warnings between the lines, figures that this
+    run.py does not print.
+    """
     whole, params = recorded(NAMES[0]).texts["stdout"], params_of(NAMES[0])
     head, _, report = whole.rpartition(MARK)
-    warned = "/x/torch/cuda/__init__.py:118: UserWarning: CUDA initialization: no driver\n  return torch._C._cuda_getDeviceCount() > 0\n"
+    warned = (
+        "/x/torch/cuda/__init__.py:118: UserWarning: CUDA initialization: no driver\n"
+        "  return torch._C._cuda_getDeviceCount() > 0\n"
+    )
     more = "PT2 Compilation time:      0.000 seconds\nTime to first batch:         99.0000 ms\n"
     other = json.dumps(json.loads(report) | {"torch": "2.3.1+cpu", "dynamo_cache": None})
     measurements = Torchbench().parse(
@@ -253,10 +258,14 @@ def test_a_missing_checkout_or_torch_is_skipped_with_what_to_do(tmp_path: Path) 
     [
         # the last line of hf_distil_whisper at the pinned commit with transformers 4.57
         (
-            "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached files.\n"
+            "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and "
+            "couldn't find them in the cached files.\n"
             "Check your internet connection or see how to run the library in offline mode",
             Failed,
-            "wants to download weights or data, and measuring has no network; use a model that builds its own",
+            (
+                "wants to download weights or data, and measuring has no network; use a model "
+                "that builds its own"
+            ),
         ),
         (
             "ModuleNotFoundError: No module named 'pycocotools'",
@@ -289,7 +298,9 @@ def test_a_slowed_gpu_is_invalid() -> None:
     params = params_of(NAMES[0])
     output = recorded(NAMES[0])
     output.facts = {
-        "against": "GPU 0 was slowed down (hardware slowdown) in 50 % of the sample: mend cooling or power"
+        "against": (
+            "GPU 0 was slowed down (hardware slowdown) in 50 % of the sample: mend cooling or power"
+        )
     }
     with pytest.raises(Invalid, match="was slowed down") as wrong:
         Torchbench().parse(output, params)
@@ -315,7 +326,9 @@ class models:
 
 
 def fake_checkout(folder: Path, monkeypatch: pytest.MonkeyPatch, model: str = "vgg16") -> Path:
-    """A checkout with one model, and a torch and torchvision that do as little as these tests need."""
+    """A checkout with one model, and a torch and torchvision that do as little as these tests
+    need.
+    """
     for name, text in {
         "packages/torch.py": TORCH,
         "packages/torchvision.py": VISION,
@@ -400,7 +413,8 @@ def test_the_commit_is_of_the_series_and_an_unknown_one_is_skipped(
     bench = fake_checkout(tmp_path, monkeypatch)
     report = recorded(NAMES[0]).texts["stdout"].rpartition(MARK)[2].strip()
     (bench / "run.py").write_text(
-        "import json, os, sys\nprint([os.environ[name] for name in ('TORCHINDUCTOR_CACHE_DIR', 'TRITON_CACHE_DIR')])\n"
+        "import json, os, sys\nprint([os.environ[name] for name in "
+        "('TORCHINDUCTOR_CACHE_DIR', 'TRITON_CACHE_DIR')])\n"
         f"sys.stdout.write({MARK!r} + {report!r} + chr(10))\n"
         "run_one_step = printResultSummaryTime = None\ndef main(): raise SystemExit(0)\n"
     )
@@ -426,7 +440,9 @@ def test_the_commit_is_of_the_series_and_an_unknown_one_is_skipped(
 def test_an_exception_that_a_model_returns_is_no_result(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As sam, llava and others did at the pinned commit: invoke() drops what train() returns, and microseconds were its time."""
+    """As sam, llava and others did at the pinned commit: invoke() drops what train() returns,
+    and microseconds were its time.
+    """
     bench = fake_checkout(tmp_path, monkeypatch)
     (bench / "run.py").write_text(f"""
 import argparse
@@ -459,7 +475,7 @@ SMI = """case "$*" in
 *vbios*) for i in '0, H200, GPU-a' '1, H200, GPU-b'; do
   echo "$i, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, 0, [N/A], 3, 16"; done;;
 *) t='2026/11/22 12:00:00.000'; echo "0, 900, 5000, 60, 40, 99, 1024, 0x0, $t"; echo "1, 900, 5000, 60, 90, 99, 1024, 0x40, $t"; case "$*" in *loop*) exec sleep 9;; esac;;
-esac"""
+esac"""  # noqa: E501
 
 
 @pytest.mark.parametrize(
@@ -469,14 +485,18 @@ esac"""
 def test_the_gpu_that_was_used_is_held_against_the_figures(
     used: list[str], against: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Composed: there was no GPU to record from. GPU 1 is slowed; where the program does not say which it used, that counts."""
+    """Composed: there was no GPU to record from.
+
+    GPU 1 is slowed; where the program does not say which it used, that counts.
+    """
     bench = fake_checkout(tmp_path, monkeypatch)
     report = json.dumps(
         json.loads(recorded(NAMES[0]).texts["stdout"].rpartition(MARK)[2]) | {"gpu_uuids": used}
     )
     (bench / "run.py").write_text(
         f"import sys, time\nsys.stdout.write({MARK!r} + {report!r} + chr(10))\n"
-        "run_one_step = printResultSummaryTime = None\ndef main(): time.sleep(0.2); raise SystemExit(0)\n"
+        "run_one_step = printResultSummaryTime = None\n"
+        "def main(): time.sleep(0.2); raise SystemExit(0)\n"
     )
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{SMI}\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
@@ -499,7 +519,9 @@ def test_the_gpu_that_was_used_is_held_against_the_figures(
 def test_the_gpu_is_judged_while_batches_were_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Composed: cold for half a minute of imports, then slowed down in both samples of the batches."""
+    """Composed: cold for half a minute of imports, then slowed down in both samples of the
+    batches.
+    """
     bench = fake_checkout(tmp_path, monkeypatch)
     run_py = f"""
 import argparse, datetime, pathlib, sys, time
@@ -518,9 +540,12 @@ def main():
     pathlib.Path({str(tmp_path)!r}, "sampled").write_text(chr(10).join(lines) + chr(10))
     while not pathlib.Path({str(tmp_path)!r}, "said").exists():
         time.sleep(0.01)
-"""
+"""  # noqa: E501
     (bench / "run.py").write_text(run_py)
-    answered = f"*loop*) while [ ! -e {tmp_path}/sampled ]; do sleep 0.05; done; cat {tmp_path}/sampled; : >{tmp_path}/said; exec sleep 99;;"
+    answered = (
+        f"*loop*) while [ ! -e {tmp_path}/sampled ]; do sleep 0.05; done; cat "
+        f"{tmp_path}/sampled; : >{tmp_path}/said; exec sleep 99;;"
+    )
     (tmp_path / "nvidia-smi").write_text(
         f"#!/bin/sh\n{SMI.replace('*vbios*', answered + chr(10) + '*vbios*')}\n"
     )
