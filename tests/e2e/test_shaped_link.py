@@ -48,7 +48,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         not set(COMMANDS) <= os.environ.keys(),
-        reason=f"{' and '.join(COMMANDS)} name no commands that slow the link of a node and free it",
+        reason=f"{' and '.join(COMMANDS)} name no commands that slow and free a node's link",
     ),
 ]
 
@@ -118,7 +118,7 @@ def test_a_slow_link_is_called_worse_after_one_run_before_and_one_after(
 
 @contextlib.contextmanager
 def slow_node(bench: Namespace, *others: int) -> Iterator[str]:
-    """A node with a slow link that takes one pod of a gang; `others` is what the other nodes take."""
+    """A node with a slow link that takes one pod of a gang; the other nodes take `others`."""
     *fast, slow = bench.nodes()[:3]
     if len(fast) < 2:
         pytest.skip("fewer than three real nodes")
