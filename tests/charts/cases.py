@@ -22,6 +22,9 @@ SWEPT = {
     "iperf": "streams",
     "latency": "request_size",
     "queue-load": "limit",
+    "openfoam": "procs",
+    "rdma-bandwidth": "qps",
+    "rdma-latency": "qps",
     "torchbench": "batch_size",
 }
 ERROR = "exit 1: unable to connect to server: Connection refused, after 30 s and three attempts"
@@ -59,6 +62,9 @@ BASES: dict[str, Base] = {
     "iperf": recorded("iperf"),
     "latency": recorded("latency"),
     "queue-load": load(),
+    "openfoam": recorded("openfoam"),
+    "rdma-bandwidth": recorded("rdma-bandwidth"),
+    "rdma-latency": recorded("rdma-latency"),
     "torchbench": recorded("torchbench"),
 }
 
