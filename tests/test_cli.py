@@ -258,10 +258,12 @@ def test_an_interpreter_that_aborts_at_its_end_does_not_change_the_exit_code() -
 
 BASH = """source {script}
 try() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_perfdag; echo "${{COMPREPLY[@]}}"; }}
-try perfdag com; try perfdag run --res; cd {folder}; try perfdag run some"""
+try perfdag com; try perfdag run --res; cd {folder}; try perfdag run some
+perfdag() {{ echo run suite; echo 20261122T2 s; echo 20261123T1 s; }}
+try perfdag show 2026; try perfdag compare last 202611231; try perfdag show la"""
 
 
-def test_bash_completes_verbs_options_and_suites(tmp_path: Path, cli: CommandLine) -> None:
+def test_bash_completes_verbs_options_suites_and_runs(tmp_path: Path, cli: CommandLine) -> None:
     script = tmp_path / "perfdag.bash"
     script.write_text(cli(["completion", "bash"]).out)
     (tmp_path / "some.yaml").touch()
@@ -271,6 +273,9 @@ def test_bash_completes_verbs_options_and_suites(tmp_path: Path, cli: CommandLin
         ["compare", "completion"],
         ["--resume"],
         ["some.yaml"],
+        ["20261122T2", "20261123T1"],
+        ["20261123T1"],
+        ["last", "last~1"],
     ]
     assert "_shtab_perfdag_step" not in script.read_text(), "the verb of containers"
 

@@ -14,13 +14,26 @@ zsh reads ~/.zfunc if ~/.zshrc has `fpath+=~/.zfunc` before `compinit`.
 """
 FILES = ("SUITE", "SUITE_B", "FILE")
 FOLDERS = ("ROOT", "DIR")
+RUNS = ("RUN", "A", "B")
+_STORED = "last last~1 $(perfdag ls 2>/dev/null | awk 'NR > 1 { print $1 }')"
+COMPLETE_RUNS: dict[str, Any] = {
+    "bash": "_perfdag_runs",
+    "zsh": "_perfdag_runs",
+    "fish": "(_perfdag_runs)",
+    "preamble": {
+        "bash": f'_perfdag_runs() {{ compgen -W "{_STORED}" -- $1; }}',
+        "zsh": f"_perfdag_runs() {{ compadd {_STORED}; }}",
+        "fish": f"function _perfdag_runs; string split ' ' {_STORED}; end",
+    },
+}
+"""Shell functions that complete the runs of the store, in the form that shtab takes."""
 
 
 def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "completion",
-        description="Print a script that completes verbs, options and file names in a shell. "
+        description="Print a script that completes verbs, options, file names and runs in a shell. "
         "The file that takes it depends on the shell; a new shell reads it.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -46,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _complete_paths(parser: argparse.ArgumentParser) -> None:
-    """Mark the arguments of a parser and of its verbs that are files or folders."""
+    """Mark the arguments of a parser and of its verbs that are files, folders or runs."""
     import shtab
 
     for action in parser._actions:
@@ -57,3 +70,5 @@ def _complete_paths(parser: argparse.ArgumentParser) -> None:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
         elif action.metavar in FOLDERS:
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+        elif action.metavar in RUNS:
+            action.complete = COMPLETE_RUNS  # type: ignore[attr-defined]
