@@ -16,12 +16,17 @@ _VOLATILE = ("host", "sample", "free_bytes", "load")
 
 
 def environment(table: pa.Table) -> dict[str, str]:
-    """Return the environment of a run as flat text. A bar joins several values of one key."""
+    """Return the environment of a run as flat text. A bar joins several values of one key.
+
+    The facts of all nodes count alike: which of them leads a gang is chance.
+    """
     values: dict[str, set[str]] = {}
     for text in _distinct(table["env"]):
-        for key, value in flatten(orjson.loads(text), _VOLATILE):
-            if value != "null":
-                values.setdefault(key, set()).add(value)
+        lead = orjson.loads(text)
+        for facts in (lead, *lead.pop("peers", {}).values()):
+            for key, value in flatten(facts, _VOLATILE):
+                if value != "null":
+                    values.setdefault(key, set()).add(value)
     for name in ("env_class", "perfdag_version", "tool"):
         for text in _distinct(table[name]):
             values.setdefault(name, set()).add(text)

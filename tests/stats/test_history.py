@@ -190,6 +190,18 @@ def test_a_store_of_variants_alone_has_no_last_run_and_no_history(
         assert "only runs of `perfdag ab`" in cli([*command, "--store", store.root], 2).err
 
 
+def test_which_node_leads_a_gang_is_no_difference(store: Store, cli: CommandLine) -> None:
+    facts = {"n1": {"host": "pod-1", "kernel": "6.1"}, "n2": {"host": "pod-2", "kernel": "6.8"}}
+    for night, (lead, peer) in enumerate((("n1", "n2"), ("n2", "n1"))):
+        env = {**facts[lead], "peers": {peer: facts[peer]}}
+        put(store, rows(night, {"streams=1": [1.0, 2.0]}, env=env, nodes=("n1", "n2")))
+    command = ["compare", "last~1", "last", "--store", store.root]
+    assert "environment and tools are the same" in cli(command).out
+    facts["n2"]["kernel"] = "6.12"
+    put(store, rows(2, {"streams=1": [1.0, 2.0]}, env={**facts["n1"], "peers": facts}))
+    assert "differs  kernel: 6.1 | 6.8 -> 6.1 | 6.12" in cli(command).out
+
+
 def test_compare_finds_the_step_and_what_changed(
     store: Store, cli: CommandLine, tmp_path: Path
 ) -> None:
