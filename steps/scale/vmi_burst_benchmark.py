@@ -1,5 +1,6 @@
 """vmi-burst: creation, start and deletion of many VMIs, also as a ladder or capacity search."""
 
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -7,7 +8,7 @@ from pydantic import Field
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
 from perfdag.outcome import Measurement
 from perfdag.steps.scale.figures import measurements
-from perfdag.steps.scale.model.operations import Name
+from perfdag.steps.scale.model.operations import OPERATIONS, Name
 from perfdag.steps.scale.scenarios import run_vmi
 from perfdag.steps.scale.scenarios.vmi_benchmark import (
     API_RULES,
@@ -16,6 +17,24 @@ from perfdag.steps.scale.scenarios.vmi_benchmark import (
     run_scenario,
 )
 from perfdag.units import Duration
+
+
+OPERATION_RULES = (
+    {
+        "apiGroups": ["snapshot.kubevirt.io"],
+        "resources": ["virtualmachinesnapshots"],
+        "verbs": ["list", "watch", "create", "delete"],
+    },
+    {
+        "apiGroups": ["subresources.kubevirt.io"],
+        "resources": sorted(
+            f"{operation.subresource}/{operation.name}"
+            for operation in OPERATIONS.values()
+            if operation.subresource
+        ),
+        "verbs": ["update"],
+    },
+)
 
 
 class VmiBurstParams(VmiParams):
@@ -45,7 +64,7 @@ class VmiBurst(Benchmark[VmiBurstParams]):
 
     name = "vmi-burst"
     image = "base"
-    api = API_RULES
+    api = replace(API_RULES, named=(*API_RULES.named, *OPERATION_RULES))
     verdict = "every gate holds; missing data fails a gate"
     Params: ClassVar[type[Params]] = VmiBurstParams
     coords = ("count", *measurements.COORDS)

@@ -28,7 +28,6 @@ from perfdag.steps.scale.figures.percentiles import Summary
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.generator import connections
 from perfdag.steps.scale.model.gates import check_gates, parse_gate, with_slo
-from perfdag.steps.scale.model.operations import OPERATIONS
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import inlined
 from perfdag.steps.scale.scenarios import run_vmi, vmi_spec
@@ -38,18 +37,9 @@ API_RULES = Rights(
     named=(
         *rights.OWN_NAMESPACE,
         {
-            "apiGroups": ["kubevirt.io", "instancetype.kubevirt.io", "snapshot.kubevirt.io"],
+            "apiGroups": ["kubevirt.io", "instancetype.kubevirt.io"],
             "resources": ["*"],
             "verbs": ["list", "watch", "create", "delete"],
-        },
-        {
-            "apiGroups": ["subresources.kubevirt.io"],
-            "resources": sorted(
-                f"{operation.subresource}/{operation.name}"
-                for operation in OPERATIONS.values()
-                if operation.subresource
-            ),
-            "verbs": ["update"],
         },
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
     ),
