@@ -22,6 +22,7 @@ from perfdag.steps.scale.runai.submit import require_deleted
 from perfdag.steps.scale.scenarios import run_vmi, submit, vmi_spec
 from perfdag.steps.scale.scenarios.base import Result
 from perfdag.steps.scale.scenarios.run_vmi import Capacity, VmiRequest
+from perfdag.steps.scale.scenarios.session import Session as State
 
 T = TypeVar("T")
 JOURNAL = "journal"
@@ -38,9 +39,13 @@ def vmi_scenario(session: Session, spec: vmi_spec.Spec, request: VmiRequest) -> 
         measured.append(result)
         _write_results(session.folder, measured, None)
 
-    spec.seen, journal = write_size, session.folder / JOURNAL
-    spec.journal = partial(write_journal, journal)
-    session.log(f"if this process is killed, `perfdag scale sample -o {journal}` goes on")
+    def write_state(state: State) -> None:
+        if not journal.exists():
+            session.log(f"if this process is killed, `perfdag scale sample -o {journal}` goes on")
+        write_journal(journal, state)
+
+    journal = session.folder / JOURNAL
+    spec.seen, spec.journal = write_size, write_state
     try:
         outcome = _measure(
             session, lambda kube: run_vmi.measure(kube, spec, request), spec.parallel
