@@ -260,7 +260,7 @@ BASH = """source {script}
 try() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_perfdag; echo "${{COMPREPLY[@]}}"; }}
 try perfdag com; try perfdag run --res; cd {folder}; try perfdag run some
 perfdag() {{ echo run suite; echo 20261122T2 s; echo 20261123T1 s; }}
-try perfdag show 2026; try perfdag compare last 202611231; try perfdag show la"""
+try perfdag show 2026; try perfdag compare last 20261123; try perfdag show la"""
 
 
 def test_bash_completes_verbs_options_suites_and_runs(tmp_path: Path, cli: CommandLine) -> None:
