@@ -18,7 +18,6 @@ from perfdag.steps.scale.scenarios.vmi_benchmark import (
 )
 from perfdag.units import Duration
 
-
 OPERATION_RULES = (
     {
         "apiGroups": ["snapshot.kubevirt.io"],

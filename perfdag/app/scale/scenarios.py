@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
