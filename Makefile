@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # A suite and its tests start hundreds of processes, and each would compile its imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs run test bench otava torch faults lint lock chart tools clean
+.PHONY: docs run test charts bench otava torch faults lint lock chart tools clean
 
 run: $(VENV)/run.stamp tools
 	@$(BIN)/perfdag run suites/quick.yaml --store ./perfdag-results
@@ -14,15 +14,22 @@ run: $(VENV)/run.stamp tools
 # style, format, types, and the arrows between rooms (contracts in pyproject.toml)
 LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --no-logo
 
+# The first line writes the byte code of the tests, which each worker would write otherwise.
 # Tests that measure time have the highest priority, then the other tests, then the lint.
 test: $(VENV)/dev.stamp tools
-	@$(BIN)/python -m pytest -q -n 4 --dist load --maxschedchunk 1 -m "not cluster and not argo" -o cache_dir=.pytest_cache/clocks $(CLOCKS) \
+	@nice -n 19 sh -c '$(LINT)' >$(VENV)/lint.log 2>&1 & lint=$$!; $(BIN)/python -m pytest -q --collect-only >/dev/null 2>&1; \
+	 $(BIN)/python -m pytest -q -n 4 --dist load --maxschedchunk 1 -m "not cluster and not argo" -o cache_dir=.pytest_cache/clocks $(CLOCKS) \
 	   >$(VENV)/clocks.log 2>&1 & clocks=$$!; \
-	 nice -n 19 sh -c '$(LINT)' >$(VENV)/lint.log 2>&1 & lint=$$!; \
 	 trap 'kill $$clocks $$lint; exit 130' INT TERM; \
-	 nice -n 10 $(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %); others=$$?; \
+	 nice -n 10 $(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %) --ignore $(PICTURES); others=$$?; \
 	 wait $$clocks; clocks=$$?; cat $(VENV)/clocks.log; wait $$lint; lint=$$?; cat $(VENV)/lint.log; \
 	 echo "$$others $$clocks" >$(VENV)/tests.codes; [ "$$others$$clocks$$lint" = 000 ]
+
+# Look at the charts of every benchmark in Chromium.
+charts: $(VENV)/dev.stamp
+	@$(BIN)/python -m pytest -q -n 2 $(PICTURES)
+
+PICTURES := tests/charts/test_every_chart.py
 
 # These compare real clocks under real load, and mostly wait. The longest comes first.
 LONGEST := tests/queue/test_validate.py
