@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # A suite and its tests start hundreds of processes, and each would compile its imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs run test charts bench otava torch faults lint lock chart tools clean
+.PHONY: docs run test charts bench otava torch faults lint lock generated tools clean
 
 run: $(VENV)/run.stamp tools
 	@$(BIN)/perfdag run suites/quick.yaml --store ./perfdag-results
@@ -62,8 +62,9 @@ faults: $(VENV)/dev.stamp
 lint: $(VENV)/dev.stamp
 	@$(LINT)
 
-# Write the Helm chart's templates and the schema of its values, from the definitions of `perfdag install`.
-chart: $(VENV)/dev.stamp
+# Write what is derived from the definitions: the schema of suites, the Helm chart and the schema of its values.
+generated: $(VENV)/dev.stamp
+	@$(BIN)/perfdag plan --schema >suites/suite.schema.json
 	@$(BIN)/python -m perfdag.workflows.chart deploy/helm/perfdag
 
 tools:

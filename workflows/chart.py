@@ -78,7 +78,7 @@ CLAIMS = """{{- $claims := list }}
 """
 """What `perfdag.workflows.parameters.claim_names` computes."""
 ABOUT = (
-    "{{- /* `make chart` writes this from the definitions of `perfdag install`. "
+    "{{- /* `make generated` writes this from the definitions of `perfdag install`. "
     "Argo's own opening braces are quoted for Helm. */ -}}\n"
 )
 

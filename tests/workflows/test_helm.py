@@ -123,7 +123,7 @@ def test_the_chart_is_the_one_that_is_made() -> None:
     }
     made = chart.files()
     stale = sorted(name for name in files.keys() | made.keys() if files.get(name) != made.get(name))
-    assert stale == [], "`make chart` writes the chart anew; read the diff"
+    assert stale == [], "`make generated` writes the chart anew; read the diff"
 
 
 def test_every_value_stands_in_the_templates() -> None:
