@@ -530,21 +530,22 @@ async def test_a_killed_watch_loses_no_stage(kube: Kube, nodes: None, namespace:
         ):
 
             async def cutting() -> None:
-                for _ in range(6):
+                for reconnects in range(6):
                     await asyncio.sleep(0.25)
                     proxy.cut()
+                    while through.counts["watch reconnects"] == reconnects:
+                        await asyncio.sleep(0.05)
 
             cuts = asyncio.create_task(cutting())
             for start in range(0, 300, 30):
                 bodies = [template.render(f"p-{i}", namespace, i) for i in range(start, start + 30)]
                 await asyncio.gather(*(kube.raw("POST", paths[0], body=body) for body in bodies))
                 await asyncio.sleep(0.1)
-            await cuts
+            await asyncio.wait_for(cuts, 60)
             assert await observer.until(lambda: observer.counts["Pod", "ready"] >= 300, 60)
             for item in observer.of("Pod"):
                 assert {"created", "scheduled", "ready"} <= set(item.stages)
             assert len(list(observer.of("Pod"))) == 300
-            assert through.counts["watch reconnects"] >= 3  # a busy machine sees some cuts as one
             assert through.counts["lists"] == 0, (
                 "the watch goes on from where it was; nothing is listed again"
             )
