@@ -38,7 +38,7 @@ def test_two_batches_at_once_and_a_pod_for_every_sample(
     two_at_once: Namespace, tmp_path: Path
 ) -> None:
     name = two_at_once.submit(
-        sleeps(tmp_path, points=4, seconds=6, hosts=1, extra="isolation: pod\n")
+        sleeps(tmp_path, points=4, seconds=12, hosts=1, extra="isolation: pod\n")
     )
     ended = two_at_once.watch(name)
     assert ended.returncode == 0, ended.stdout + ended.stderr
