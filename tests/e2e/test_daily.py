@@ -190,7 +190,7 @@ def hook(bench: Namespace) -> Iterator[Hook]:
 
 def test_a_failed_verdict_is_exit_3_of_submit(bench: Namespace, tmp_path: Path) -> None:
     suite = tmp_path / "own.yaml"
-    params = "{command: [usl, '0.02', '0.5', '0'], limit: 2, factor: 1.8}"
+    params = "{command: [usl, '0.1', '0.5', '0'], limit: 2, factor: 1.8}"
     suite.write_text(f"name: own\nentries: [{{benchmark: queue-scaling, params: {params}}}]\n")
     said = bench.perfdag("submit", str(suite), "--watch")
     assert "verdict queue-scaling: failed: " in said.stdout, said.stdout + said.stderr
