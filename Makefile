@@ -21,7 +21,7 @@ test: $(VENV)/dev.stamp tools
 	 $(BIN)/python -m pytest -q -n 4 --dist load --maxschedchunk 1 -m "not cluster and not argo" -o cache_dir=.pytest_cache/clocks $(CLOCKS) \
 	   >$(VENV)/clocks.log 2>&1 & clocks=$$!; \
 	 trap 'kill $$clocks $$lint; exit 130' INT TERM; \
-	 nice -n 10 $(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %) --ignore $(PICTURES); others=$$?; \
+	 nice -n 10 $(BIN)/python -m pytest -q -n 6 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %) --ignore $(PICTURES); others=$$?; \
 	 wait $$clocks; clocks=$$?; cat $(VENV)/clocks.log; wait $$lint; lint=$$?; cat $(VENV)/lint.log; \
 	 echo "$$others $$clocks" >$(VENV)/tests.codes; [ "$$others$$clocks$$lint" = 000 ]
 
@@ -33,7 +33,7 @@ PICTURES := tests/charts/test_every_chart.py
 
 # These compare real clocks under real load, and mostly wait. The longest comes first.
 LONGEST := tests/queue/test_validate.py
-CLOCKS := $(LONGEST) tests/stats/test_real_step.py tests/stats/test_confirm.py tests/resnet50/test_loadgen.py \
+CLOCKS := $(LONGEST) tests/stats/test_real_step.py tests/stats/test_confirm.py tests/resnet50/test_loadgen.py tests/resnet50/test_mlperf.py \
           $(filter-out $(LONGEST),$(wildcard tests/queue/test_*.py))
 
 # perfdag's own speed, with the limits it must hold: the benchmarks that need no cluster, one after the other.
