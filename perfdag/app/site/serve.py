@@ -4,6 +4,7 @@ import contextlib
 import errno
 import mimetypes
 from collections.abc import Callable
+from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
@@ -104,7 +105,13 @@ def is_own_name(host: str, address: str) -> bool:
     name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
     with contextlib.suppress(ValueError):
         return bool(ip_address(name))
-    return name in {"localhost", address.lower(), gethostname().lower(), getfqdn().lower()}
+    return name == address.lower() or name in _machine_names()
+
+
+@cache
+def _machine_names() -> frozenset[str]:
+    """Return the names of this machine; asking DNS may take seconds."""
+    return frozenset({"localhost", gethostname().lower(), getfqdn().lower()})
 
 
 def content(store: Store, path: str) -> bytes:
