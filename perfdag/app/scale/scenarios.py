@@ -32,6 +32,7 @@ OUTPUTS = ("stages.parquet", "summary.json", "perf-audit-results.json")
 def vmi_scenario(session: Session, spec: vmi_spec.Spec, request: VmiRequest) -> int:
     """Run a VMI scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
     measured: list[Result] = []
+    journal, announced = session.folder / JOURNAL, False
 
     def write_size(result: Result) -> None:
         """Write the files after each size, whatever happens to the next sizes."""
@@ -39,11 +40,12 @@ def vmi_scenario(session: Session, spec: vmi_spec.Spec, request: VmiRequest) -> 
         _write_results(session.folder, measured, None)
 
     def write_state(state: State) -> None:
-        if not journal.exists():
+        nonlocal announced
+        if not announced:  # a killed run may have left a journal in this folder
             session.log(f"if this process is killed, `perfdag scale sample -o {journal}` goes on")
+        announced = True
         write_journal(journal, state)
 
-    journal = session.folder / JOURNAL
     spec.seen, spec.journal = write_size, write_state
     try:
         outcome = _measure(
