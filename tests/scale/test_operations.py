@@ -75,7 +75,7 @@ def work(
         until=until,
         wait_end=lambda timeout: f"after {timeout:g} s",
     )
-    operating = vmi_operation.Operating(session, Spec(timeout=9), OPERATIONS[name])
+    operating = vmi_operation.OperationRun(session, Spec(timeout=9), OPERATIONS[name])
     return operating, observer, cluster, notes
 
 

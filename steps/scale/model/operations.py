@@ -32,7 +32,7 @@ class Operation:
     subresource: str = ""
 
     @property
-    def created(self) -> tuple[str, str] | None:
+    def request_kind(self) -> tuple[str, str] | None:
         """ApiVersion and kind of the object that asks for the operation, if one does."""
         versions = {MIGRATION: "kubevirt.io/v1", SNAPSHOT: "snapshot.kubevirt.io/v1beta1"}
         return (versions[self.kind], self.kind) if self.kind in versions else None
@@ -41,7 +41,7 @@ class Operation:
         """Return the object that asks for the operation on the VM `name`."""
         source = {"apiGroup": "kubevirt.io", "kind": VM, "name": name}
         spec = {"vmiName": name} if self.kind == MIGRATION else {"source": source}
-        version, kind = self.created or ("", "")
+        version, kind = self.request_kind or ("", "")
         metadata = {"name": f"{name}-{self.name}", "labels": labels}
         return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
 

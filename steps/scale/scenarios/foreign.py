@@ -129,12 +129,12 @@ async def _watch(
     observer: Observer, workload: Resource, request: Request, state: Path, end: float
 ) -> bool:
     """Wait for the end of the observation and return whether all workloads were done."""
-    told, known, quiet_since = (-1, -1), -1, time.monotonic()
+    logged, known, quiet_since = (-1, -1), -1, time.monotonic()
     while (left := end - time.monotonic()) > 0:
         await observer.until(lambda: False, min(left, LOOK))
         observer.save(state)
-        if (count := done(observer, workload)) != told:
-            told = count
+        if (count := done(observer, workload)) != logged:
+            logged = count
             request.log(f"{count[0]} of {count[1]} are ready or have ended")
         if count[1] != known:
             known, quiet_since = count[1], time.monotonic()

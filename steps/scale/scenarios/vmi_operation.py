@@ -1,4 +1,4 @@
-"""An operation on all running VMs, its rows, and what it made."""
+"""An operation on all running VMs, its rows, and the objects that ask for it."""
 
 import asyncio
 import time
@@ -23,11 +23,11 @@ async def operate(session: Session, spec: Spec) -> tuple[list[Row], float | None
     assert spec.operation
     operation = OPERATIONS[spec.operation]
     if operation.name == "start":  # what runs is stopped first
-        stop = Operating(session, spec, OPERATIONS["stop"])
+        stop = OperationRun(session, spec, OPERATIONS["stop"])
         await stop.request()
         await stop.wait()
     spec.log(f"{operation.name} of {len(session.alive())} {session.template.kind}")
-    work = Operating(session, spec, operation)
+    work = OperationRun(session, spec, operation)
     await work.request()
     try:
         await work.wait()
@@ -36,7 +36,7 @@ async def operate(session: Session, spec: Spec) -> tuple[list[Row], float | None
         await work.remove()
 
 
-class Operating:
+class OperationRun:
     """One operation in progress. `before` are the UIDs of all objects before it."""
 
     def __init__(self, session: Session, spec: Spec, operation: Operation) -> None:
@@ -116,10 +116,10 @@ class Operating:
             for record in records:
                 old = OLD if record.uid in self._before else ""
                 below.setdefault(old + kind, []).append(record)
-        if made := self._operation.created:
+        if requests := self._operation.request_kind:
             name = f"{item.name}-{self._operation.name}"
-            found = self._session.observer.of(made[1])
-            below[made[1]] = [
+            found = self._session.observer.of(requests[1])
+            below[requests[1]] = [
                 record
                 for record in found
                 if (record.namespace, record.name) == (item.namespace, name)
@@ -144,8 +144,8 @@ class Operating:
 
     async def remove(self) -> None:
         """Delete the objects that asked for the operation."""
-        if made := self._operation.created:
-            resource = await self._session.kube.resource(*made)
+        if requests := self._operation.request_kind:
+            resource = await self._session.kube.resource(*requests)
             for item in self.items:
                 name = f"{item.name}-{self._operation.name}"
                 await self._session.kube.delete(resource, name, item.namespace)

@@ -33,7 +33,7 @@ async def primed_session(kube: Kube, spec: Spec, count: int) -> AsyncIterator[Se
     notes, request = await _primer(kube, spec) if spec.primer else ([], {})
     line, short = await room_line(kube, request, count * spec.replicas)
     spec.log(line)
-    made = OPERATIONS[spec.operation].created if spec.operation else None
+    requests = OPERATIONS[spec.operation].request_kind if spec.operation else None
     async with open_session(
         kube,
         template_of(spec, spec.run),
@@ -42,7 +42,7 @@ async def primed_session(kube: Kube, spec: Spec, count: int) -> AsyncIterator[Se
         expected_pods=spec.replicas,
         deadline=spec.deadline,
         log=spec.log,
-        also=[made] if made else [],
+        also=[requests] if requests else [],
     ) as session:
         session.notes += notes + ([line] if short else [])
         keeping = asyncio.create_task(_keep(session, spec.journal)) if spec.journal else None
