@@ -39,6 +39,8 @@ def screen(x: Array, runs: Runs, start: int, earlier: int, gate: float) -> dict[
     sizes = np.minimum(runs + 1 - start, WINDOW)
     known = (sizes >= 2 * TAIL) & (sizes - TAIL + earlier >= HEAD)
     runs, sizes = runs[known], sizes[known]
+    if not runs.size:
+        return {}
     at = runs[:, None] + np.arange(1 - WINDOW, 1)
     rows = np.where(at < start, np.nan, x[np.maximum(at, 0)])
     off = rows[:, -TAIL:] - _medians(rows[:, :-TAIL])[:, None]
@@ -47,7 +49,8 @@ def screen(x: Array, runs: Runs, start: int, earlier: int, gate: float) -> dict[
     shifted = np.zeros(runs.size, dtype=np.bool_)
     for n in TAILS:
         some = np.flatnonzero(~shifted & (sizes >= HEAD + n))
-        shifted[some] = _is_shifted(rows[some], sizes[some], n, gate)
+        if some.size:
+            shifted[some] = _is_shifted(rows[some], sizes[some], n, gate)
     chosen = shifted | (np.maximum(off.min(axis=1), -off.max(axis=1)) > gate)
     return dict(zip(runs[chosen].tolist(), shifted[chosen].tolist(), strict=True))
 
