@@ -63,6 +63,29 @@ def test_every_sample_is_a_row_and_a_failure_too(write_suite: SuiteWriter, tmp_p
     assert {row["status"] for row in by_entry["absent"]} == {"skipped"}
 
 
+def test_an_image_without_matplotlib_keeps_the_result_and_says_where_a_report_is_drawn(
+    write_suite: SuiteWriter, tmp_path: Path
+) -> None:
+    suite = write_suite(
+        "name: bare\nentries:\n  - {benchmark: command, params: {argv: [sleep, '0.01']}}\n"
+    )
+    bare = "import sys; sys.modules['matplotlib'] = None; from perfdag.cli import program; program()"
+
+    def perfdag(*words: str) -> "subprocess.CompletedProcess[str]":
+        argv = [sys.executable, "-c", bare, *words, "--store", str(tmp_path / "store")]
+        return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+    ended = perfdag("run", str(suite))
+    assert ended.returncode == 0, ended.stderr
+    assert "wall_time" in ended.stdout
+    [row] = rows_of(tmp_path / "store")
+    reason = "matplotlib is not installed here: run `perfdag report"
+    assert f"perfdag: no report: {reason} {row['run_id']}` where it is" in ended.stderr
+    ended = perfdag("report", "last")
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1] == f"perfdag report: {reason} RUN` where it is"
+
+
 def test_the_table_of_a_point_with_values_has_why_others_of_its_samples_gave_none(
     write_suite: SuiteWriter, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from perfdag.app.finish import RunResult, finish_run, result_of
+from perfdag.app.errors import CommandError
+from perfdag.app.finish import RunResult, finish_run, missing_drawing, result_of
 from perfdag.app.runs import find_run
 from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
 from perfdag.results import exports
@@ -32,6 +33,8 @@ def show_run(root: str | None, words: str, report: Callable[[str], None]) -> Run
 
 
 def report_run(root: str | None, words: str, report: Callable[[str], None]) -> RunResult:
-    """Collect a run, and write its charts and report. Raises StoreError."""
+    """Collect a run, and write its charts and report. Raises StoreError, CommandError."""
+    if missing := missing_drawing():
+        raise CommandError(missing)
     store, plan = find_run(root, words, report)
     return finish_run(store, plan, report)

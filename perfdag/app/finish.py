@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 import pyarrow as pa
 
@@ -58,7 +59,11 @@ def finish_run(
     add_context(store, plan, report)
     collected = collect(store, plan)
     table = load_rows(store, suites=[plan.suite], runs=[plan.run_id])
-    page = write_report(store, plan, table, report, history=history) if charts else None
+    page = None
+    if charts and (missing := missing_drawing()):
+        report(f"perfdag: no report: {missing.replace('RUN', plan.run_id)}")
+    elif charts:
+        page = write_report(store, plan, table, report, history=history)
     files = exports.write(store, plan.run_id, table)
     result = result_of(store, plan, table, collected)
     return replace(result, report=page, exports=files, gated=gated)
@@ -70,6 +75,13 @@ def result_of(store: Store, plan: Plan, table: pa.Table, collected: Collected) -
     add_nominal(table, states)
     trust, verdicts = trust_in(table, states), own_verdicts(table)
     return RunResult(plan, collected, states, store.url(collected.key), None, [], trust, verdicts)
+
+
+def missing_drawing() -> str | None:
+    """Return why this machine cannot draw, or None. An image for pods has no matplotlib."""
+    if find_spec("matplotlib"):
+        return None
+    return "matplotlib is not installed here: run `perfdag report RUN` where it is"
 
 
 def write_report(
