@@ -157,15 +157,23 @@ def _type(value: dict[str, Any]) -> str:
 
 
 def command_line_page() -> str:
-    """Return the help of every command."""
+    """Return the help of every verb, and of every command of a verb."""
     lines = ["# Command line", ""]
     for verb in VERBS:
-        output = io.StringIO()
-        with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
-            parser(verb).parse_args([verb, "--help"])
-        if verb != "step":  # containers call it
-            lines += [f"## perfdag {verb}", "", "```text", output.getvalue().rstrip(), "```", ""]
+        lines += _help(verb)
+        listed = re.search(r"^  [A-Z|a-z]+\n((?:    .*\n)+)", "\n".join(lines[-4:]), re.M)
+        for command in re.findall(r"^    (\w+)", listed[1] if listed else "", re.M):
+            lines += _help(verb, command)
     return "\n".join(lines)
+
+
+def _help(*words: str) -> list[str]:
+    """Return a section with the help of a command, as a terminal of 80 columns shows it."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
+        parser(words[0]).parse_args([*words, "--help"])
+    heading = f"{'##' if len(words) == 1 else '###'} perfdag {' '.join(words)}"
+    return [heading, "", "```text", output.getvalue().rstrip(), "```", ""]
 
 
 def stage(target: Path) -> None:

@@ -74,7 +74,10 @@ def test_words_of_the_glossary_are_linked_once_outside_code_and_headings() -> No
 
 def test_the_page_of_the_command_line_has_every_verb() -> None:
     page = docs.command_line_page()
-    assert all(f"usage: perfdag {verb} " in page for verb in VERBS if verb != "step")
+    assert all(f"usage: perfdag {verb} " in page for verb in VERBS)
+    commands = ("scale vmi", "queue validate", "baseline set", "acks show")
+    assert all(f"### perfdag {command}\n" in page for command in commands)
+    assert page.count("## perfdag ") == page.count("\nusage: perfdag ")
 
 
 def test_every_page_is_in_the_navigation() -> None:

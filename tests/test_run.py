@@ -69,7 +69,9 @@ def test_an_image_without_matplotlib_keeps_the_result_and_says_where_a_report_is
     suite = write_suite(
         "name: bare\nentries:\n  - {benchmark: command, params: {argv: [sleep, '0.01']}}\n"
     )
-    bare = "import sys; sys.modules['matplotlib'] = None; from perfdag.cli import program; program()"
+    bare = (
+        "import sys; sys.modules['matplotlib'] = None\nfrom perfdag.cli import program; program()"
+    )
 
     def perfdag(*words: str) -> "subprocess.CompletedProcess[str]":
         argv = [sys.executable, "-c", bare, *words, "--store", str(tmp_path / "store")]

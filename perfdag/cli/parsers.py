@@ -2,11 +2,12 @@
 
 import argparse
 from collections.abc import Callable
+from textwrap import fill
 from typing import Any
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose messages name no type of Python.
+    """An ArgumentParser whose messages name no type of Python, and whose description is wrapped.
 
     If `takes_command` is set, all words after the first `--` become `args.command`, a list.
     """
@@ -15,6 +16,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        lines = (self.description or "").splitlines()
+        self.description = "\n".join(fill(line, 79) if len(line) > 79 else line for line in lines)
         self.register("type", int, _number(int, "whole number"))
         self.register("type", float, _number(float, "number"))
 

@@ -18,9 +18,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = sub.add_parser(
         "install",
         description="Apply the WorkflowTemplate, service accounts and Roles to the cluster of the "
-        "current context (KUBECONFIG).\nIt is safe to run again, but name all options each time: "
-        "an option that is left out returns to\nits default (images, pull secrets, lock, --allow "
-        "...), and the objects of its old value are deleted.\nPriority classes and a "
+        "current context (KUBECONFIG). It is safe to run again.\n\nName all options each time: an "
+        "option that is left out returns to its default (images, pull secrets, lock, --allow ...), "
+        "and the objects of its old value are deleted. Priority classes and a "
         "ClusterWorkflowTemplate stay, because other namespaces may use them.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

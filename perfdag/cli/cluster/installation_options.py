@@ -26,18 +26,14 @@ def add_installation(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="Secret with AWS_* keys (default: perfdag-store)",
     )
-    _add_images(parser)
-    _add_scope(parser)
-    _add_times(parser)
-    parser.add_argument(
-        "--parallel-batches",
-        type=_count,
-        default=1,
-        metavar="N",
-        help="batches that are measured at once (default 1, because they disturb each other); "
-        "gangs of several hosts take turns unless Volcano schedules them",
-    )
-    parser.add_argument(
+    _add_images(parser.add_argument_group("images"))
+    _add_rights(parser.add_argument_group("rights"))
+    _add_limits(parser.add_argument_group("limits"))
+
+
+def _add_rights(group: argparse._ArgumentGroup) -> None:
+    _add_scope(group)
+    group.add_argument(
         "--allow",
         action="append",
         type=_allow,
@@ -46,7 +42,7 @@ def add_installation(parser: argparse.ArgumentParser) -> None:
         help="grant a benchmark the Kubernetes rights that it declares, in these namespaces; "
         "missing ones are created (docs/reference/rights.md)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--permit",
         action="append",
         type=_permits,
@@ -58,20 +54,20 @@ def add_installation(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_images(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def _add_images(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--images",
         default="localhost/perfdag-{name}:1",
         metavar="PATTERN",
         help="names of the images; {name} is base, iperf, fio ...",
     )
-    parser.add_argument(
+    group.add_argument(
         "--pull-policy",
         default="IfNotPresent",
         choices=["Always", "IfNotPresent", "Never"],
         help="image pull policy (default: IfNotPresent)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--pull-secret",
         action="append",
         default=[],
@@ -80,36 +76,44 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_scope(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def _add_scope(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--cluster-scope",
         action="store_true",
         help="a ClusterWorkflowTemplate instead of a namespaced one",
     )
-    parser.add_argument(
+    group.add_argument(
         "--namespaced",
         action="store_true",
         help="nothing cluster-wide: no rights to read nodes, no priority classes; "
         "rows then lack node types",
     )
-    parser.add_argument(
+    group.add_argument(
         "--no-network-policy",
         action="store_false",
         dest="network_policy",
         help="no NetworkPolicy for measuring pods: any pod then reaches their servers. "
         "A policy can change what is measured; rows say whether there is one",
     )
-    parser.add_argument(
+
+
+def _add_limits(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--lock-namespace",
         default="perfdag",
         metavar="NAME",
         help="installations with the same name measure one after the other, whatever their "
         "namespace (default: perfdag)",
     )
-
-
-def _add_times(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    group.add_argument(
+        "--parallel-batches",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="batches that are measured at once (default 1, because they disturb each other); "
+        "gangs of several hosts take turns unless Volcano schedules them",
+    )
+    group.add_argument(
         "--pending-limit",
         type=duration,
         default=600,
@@ -117,14 +121,14 @@ def _add_times(parser: argparse.ArgumentParser) -> None:
         help="how long a pod that does not measure (plan, finish ...) may be pending, because it "
         "holds the lock (default 10m); measuring pods have the suite's pending_limit",
     )
-    parser.add_argument(
+    group.add_argument(
         "--deadline",
         type=duration,
         default=WEEK,
         metavar="TIME",
         help="end a run after this time, because it holds the lock (default 168h)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--keep",
         type=duration,
         default=WEEK,
@@ -132,7 +136,7 @@ def _add_times(parser: argparse.ArgumentParser) -> None:
         help="keep a Workflow and what it owns for this time after its end (default 168h); results "
         "stay in the store. Of a schedule, Argo keeps the last 3 successful and 5 failed Workflows",
     )
-    parser.add_argument(
+    group.add_argument(
         "--keep-pods",
         type=_keep_pods,
         default=600,

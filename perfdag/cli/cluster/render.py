@@ -23,7 +23,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         description="Print manifests. With --base: what `perfdag install` applies.\n"
         "With SUITE: a Workflow for `kubectl create`, which gives it a name.\n"
         "With SUITE and --schedule: a CronWorkflow for `kubectl apply`, and a second one that "
-        "fails when\nthe newest run of the suite is too old.",
+        "fails when the newest run of the suite is too old.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
