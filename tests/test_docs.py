@@ -3,19 +3,25 @@
 import importlib
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from perfdag.app.benchmarks import describe
 from perfdag.benchmark import registry
 from perfdag.cli import VERBS
 from perfdag.plan.plan import make_plan
+from perfdag.regress.acks import put_acks
 from perfdag.results.schema import SAMPLES
+from perfdag.store.folder import FolderStore
+from perfdag.suite.checks import Check
 from perfdag.suite.load import parse_suite
+from tests.test_readme import PAGES
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "scripts/docs.py"
@@ -78,6 +84,58 @@ def test_the_page_of_the_command_line_has_every_verb() -> None:
     commands = ("scale vmi", "queue validate", "baseline set", "acks show")
     assert all(f"### perfdag {command}\n" in page for command in commands)
     assert page.count("## perfdag ") == page.count("\nusage: perfdag ")
+
+
+YAML = [
+    pytest.param(block, id=f"{page.stem}-{number}")
+    for page, text in PAGES.items()
+    if page.name != "ci.md"  # tests/test_ci_templates.py runs these
+    for number, block in enumerate(re.findall(r"^```yaml\n(.*?)^```", text, re.S | re.M))
+]
+
+
+def suites_of(block: str) -> list[str]:
+    """Return whole suites from a block of YAML: a suite, its entries, or keys of one entry."""
+    block = re.sub(r"^#.*\n", "", block)
+    first = block.split(":", 1)[0].strip()
+    if first in ("name", "prometheus", "entries", "- benchmark", "- name"):
+        head = "" if first == "name" else "name: example\n"
+        head += "entries:\n" if first.startswith("-") else ""
+        tail = "entries: [{benchmark: command, params: {argv: [sleep, '1']}}]\n"
+        return [head + block + (tail if "benchmark:" not in block else "")]
+    if first == "checks":
+        return []
+    fio = "{benchmark: fio, params: {rw: read}}"
+    benchmark = yaml.safe_load(fio if first == "volume" else "{benchmark: iperf}")
+    parts = [yaml.safe_load(part) for part in re.split(r"^(?=\w)", block, flags=re.M) if part]
+    return [
+        yaml.safe_dump({"name": "example", "entries": [{**benchmark, **part}]}) for part in parts
+    ]
+
+
+@pytest.mark.parametrize("block", YAML)
+def test_every_block_of_yaml_is_a_suite_that_can_be_planned(block: str) -> None:
+    if block.startswith("acks:"):
+        Path("acks.yaml").write_text(block)
+        assert put_acks(FolderStore("store"), "acks.yaml")
+        return
+    for check in yaml.safe_load(block).get("checks", []) if block.startswith("checks:") else []:
+        Check.model_validate(check)
+    for text in suites_of(block):
+        assert make_plan(parse_suite(text)).points
+
+
+FOREIGN = {"--service-account-max-token-expiration", "--endpoint-url", "--map-by", "--with"}
+FOREIGN |= {"--report_gbits", "--system", "--point"}
+"""Options of other programs, and of images/build, that stand alone in the text of a page."""
+
+
+def test_every_option_in_the_text_of_a_page_is_one_of_perfdag() -> None:
+    known = set(re.findall(r"--[a-z][\w-]+", docs.command_line_page())) | FOREIGN
+    for page, text in PAGES.items():
+        for code in re.findall(r"`(?!pip |images/|benchmarks/|python )([^`\n]+)`", text):
+            named = set(re.findall(r"(?<![\w-])--[a-z][\w-]+", code))
+            assert named <= known, f"{page.name}: {code}"
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -74,7 +74,7 @@ class GateOutcome:
             hint = " (--confirm measures them again)" if self.local else ""
             lines.append(f"suspicious tonight: {', '.join(suspects)}{hint}")
         lines += [f"damaged, left out: {key}" for key in gate.damaged]
-        lines.append(f"{publish.counts(gate)}; {gate.runs} runs of history")
+        lines.append(f"{publish.counts(gate)}; runs of history: {gate.runs}")
         lines.append(f"gate {'FAILED' if gate.failed else 'passed'}  {gate.suite}  {gate.run}")
         return highlighted(lines)
 

@@ -73,7 +73,7 @@ def markdown(gate: GateResult) -> str:
     lines = [
         f"## {gate.suite}: gate {head}",
         "",
-        f"run `{gate.run}`, {gate.runs} runs of history, [report]({gate.report})",
+        f"run `{gate.run}`, runs of history: {gate.runs}, [report]({gate.report})",
         "",
     ]
     for alert in worst(gate.alerts):

@@ -97,7 +97,7 @@ def _last(store: Store, words: str, stored: list[tuple[str, str]], back: int) ->
             f"{words}: store {store.root} has only runs of `perfdag ab`: "
             "`perfdag ab --resume RUN` shows their outcome"
         )
-    raise SelectionError(f"{words}: suite {suite} has {whole} runs")
+    raise SelectionError(f"{words}: suite {suite} has {whole} run{'s' * (whole > 1)}")
 
 
 def select_one(store: Store, words: str, suite: str | None = None) -> tuple[str, str]:
