@@ -37,7 +37,7 @@ OPERATION_RULES = (
 
 
 class VmiBurstParams(VmiParams):
-    """A burst, several of rising size, or growth until a gate fails."""
+    """A burst, several of rising size, or growth in place until a gate fails."""
 
     scenario: Literal["burst", "ladder", "capacity"] = "burst"
     counts: list[int] = Field(
@@ -47,7 +47,7 @@ class VmiBurstParams(VmiParams):
     operation: Name | None = Field(
         None, description="what is then done with all VMs at once (template vm), stage by stage"
     )
-    step: int = Field(100, ge=1, description="capacity: VMIs more each time")
+    step: int = Field(100, ge=1, description="capacity: objects that each size adds")
 
 
 class VmiBurst(Benchmark[VmiBurstParams]):
@@ -76,7 +76,7 @@ class VmiBurst(Benchmark[VmiBurstParams]):
             headline=True,
         ),
         Metric("operation_ratio", "1", "higher", "VMs that completed the operation"),
-        Metric("capacity", "1", "higher", "VMIs of the largest burst that passed every gate"),
+        Metric("capacity", "1", "higher", "VMIs that may exist while a burst passes every gate"),
         *measurements.METRICS,
     )
 

@@ -19,7 +19,7 @@ from perfdag.steps.scale.figures.prometheus import Prometheus
 from perfdag.steps.scale.model import gates
 from perfdag.steps.scale.model.stages import VMI, unix_ns
 from perfdag.steps.scale.model.templates import INDEX_LABEL, RUN_LABEL
-from perfdag.steps.scale.scenarios import run_vmi, vmi, vmi_steady
+from perfdag.steps.scale.scenarios import run_vmi, vmi, vmi_capacity, vmi_steady
 from perfdag.store.open import open_store
 
 from .cluster import left, refusing
@@ -140,7 +140,32 @@ async def test_a_ladder_climbs_with_a_primer_and_cools_down(
 
 
 @pytest.mark.slow
-async def test_capacity_grows_until_the_first_size_that_fails(
+async def test_capacity_grows_in_place_and_bisects_the_first_step_that_fails(
+    kube: Kube, nodes: None, namespace: str
+) -> None:
+    """At most 27 VMIs may be Running: sizes of 10 and 20 hold, 30 does not, and then 27 does."""
+    await simulation.install(kube, "kubevirt")
+    gate = gates.parse_gate("Running-phase-count <= 27")
+    spec = vmi.Spec(namespaces=[namespace], primer=False, timeout=60, gates=[gate])
+    found, results = await vmi_capacity.capacity(kube, spec, 10, 100)
+    assert (found.passed, found.failed, found.stopped) == (27, 28, "")
+    assert [item.count for item in results] == [10, 20, 30, 25, 27, 28]
+    for item in results:
+        assert item.figures["Running-phase-count"] == item.count
+        assert item.figures["success_ratio"] == 1.0
+        assert {row.stage for row in item.rows if row.since == "deleting"} == set()
+        running = [row for row in item.rows if row.stage == "creation_to_running"]
+        assert len(running) == 10, "only the burst of this size is in its rows"
+        assert all(row.status == "ok" for row in running)
+        assert (item.figures["POST-virtualmachineinstances-count"] or 0) >= 10
+        assert (item.figures["throughput_mean"] or 0) > 0
+    assert len({row.name for item in results for row in item.rows}) == 60, "60 creations"
+    assert results[-1].figures["left_behind"] == 0
+    assert await left(kube, "kubevirt.io/v1", vmi.VMI, namespace) == 0
+
+
+@pytest.mark.slow
+async def test_a_search_ends_where_creations_are_refused(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
     await simulation.install(kube, "kubevirt")
@@ -151,11 +176,9 @@ async def test_capacity_grows_until_the_first_size_that_fails(
         "kubevirt.io/virtualmachineinstances",
         f"int(object.metadata.labels['{INDEX_LABEL}']) < 25",
     ):
-        passed, results = await run_vmi.capacity(kube, spec, 10, 100)
-    assert passed == run_vmi.Capacity(20, failed=30)
-    assert [item.count for item in results] == [10, 20, 40, 30]
-    ratios = [item.figures["success_ratio"] for item in results]
-    assert ratios == [1.0, 1.0, pytest.approx(25 / 40), pytest.approx(25 / 30)]
+        found, results = await vmi_capacity.capacity(kube, spec, 10, 100)
+    assert (found.passed, found.failed) == (20, 21), "names go on, so nothing more is accepted"
+    assert [item.figures["success_ratio"] for item in results][:3] == [1.0, 1.0, 25 / 30]
     assert await left(kube, "kubevirt.io/v1", vmi.VMI, namespace) == 0
 
 

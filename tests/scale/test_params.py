@@ -59,6 +59,16 @@ def refused(benchmark: str, **params: Any) -> str:
             {"scenario": "capacity", "counts": [50]},
             "first step of 100 is above the limit of 50",
         ),
+        (
+            "vmi-burst",
+            {"scenario": "capacity", "counts": [500], "gates": ["deletion_p50 < 9"]},
+            "no figure of capacity is called deletion_p50",
+        ),
+        (
+            "vmi-burst",
+            {"scenario": "capacity", "counts": [500], "gates": ["deletion/DELETE-pods-count < 9"]},
+            "no figure of capacity is called deletion/DELETE-pods-count",
+        ),
         ("vmi-steady", {"count": 100, "churn": 500}, "churn: 500 is too many of 100"),
         (
             "vmi-steady",
@@ -266,7 +276,7 @@ def test_a_batch_is_no_arrival_of_vmis() -> None:
                 "lock_timeout": 0,
                 "primer": False,
             },
-            6 * 60,
+            7 * 2 * 60,
         ),
         (
             "vmi-burst",

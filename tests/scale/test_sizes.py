@@ -14,108 +14,97 @@ from perfdag.benchmark.contract import Output
 from perfdag.cli import main
 from perfdag.kube.client import KubeError
 from perfdag.outcome import VERDICT, Invalid
-from perfdag.steps.scale.cluster import kubevirt
 from perfdag.steps.scale.measure.generator import Submitted
 from perfdag.steps.scale.model import gates
 from perfdag.steps.scale.runai import submit, table
 from perfdag.steps.scale.runai.run_file import RunFile, write_run
-from perfdag.steps.scale.scenarios import run_vmi, vmi
+from perfdag.steps.scale.scenarios import run_vmi, vmi, vmi_capacity
 from perfdag.steps.scale.scenarios.base import Result
 from perfdag.steps.scale.scenarios.vmi_benchmark import parse_results
 
 
 class TestCapacity:
     @pytest.mark.parametrize(
-        ("step", "limit", "result", "tried"),
+        ("step", "limit", "knee", "found", "tried"),
         [
-            (100, 2000, run_vmi.Capacity(700, failed=800), [100, 200, 400, 800, 600, 700]),
-            (150, 2000, run_vmi.Capacity(600, failed=750), [150, 300, 600, 1200, 900, 750]),
-            (1000, 2000, run_vmi.Capacity(0, failed=1000), [1000]),
-            (100, 450, run_vmi.Capacity(450, "the limit of 450 was reached"), [100, 200, 400, 450]),
+            (100, 2000, 700, (700, 712), [*range(100, 900, 100), 750, 725, 712]),
+            (100, 2000, 764, (762, 768), [*range(100, 900, 100), 750, 775, 762, 768]),
+            (10, 50, 33, (33, 34), [10, 20, 30, 40, 35, 32, 33, 34]),
+            (1000, 2000, 0, (0, 1000), [1000]),
+            (100, 450, 450, (450, 0), [100, 200, 300, 400, 450]),
         ],
     )
-    async def test_a_knee_is_found_within_a_step_and_no_knee_ends_at_the_limit(
-        self,
-        step: int,
-        limit: int,
-        result: run_vmi.Capacity,
-        tried: list[int],
-        monkeypatch: pytest.MonkeyPatch,
+    async def test_growth_and_bisection_enclose_the_limit_with_few_creations(
+        self, step: int, limit: int, knee: int, found: tuple[int, int], tried: list[int]
     ) -> None:
-        """Up to 700 VMIs run in 8 s, beyond it in 90: the gate says which is too long."""
+        """Up to `knee` VMIs a burst runs in 8 s, beyond it in 90: too long for the gate."""
         gate = gates.parse_gate("creation_to_running_p95 < 60")
 
-        async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
+        async def measure(count: int) -> Result:
             figures = {
-                "creation_to_running_p95": 8.0 if count <= 700 else 90.0,
-                "left_behind": 0.0,
+                "creation_to_running_p95": 8.0 if count <= knee else 90.0,
                 "success_ratio": 1.0,
+                "left_behind": None,
             }
-            return Result("burst", count, "r", [], [], figures, {}, gates.evaluate([gate], figures))
+            verdicts = gates.evaluate([gate], figures)
+            return Result("capacity", count, "r", [], [], figures, {}, verdicts)
 
-        monkeypatch.setattr(vmi, "burst", burst)
-        passed, results = await run_vmi.capacity(None, vmi.Spec(), step, limit)  # type: ignore[arg-type]
-        assert passed == result
+        passed, results = await vmi_capacity.search(measure, vmi.Spec(), step, limit)
+        assert (passed.passed, passed.failed) == found
         assert [item.count for item in results] == tried
+        assert len(tried) <= vmi_capacity.most_sizes(step, limit)
+        assert passed.stopped == ("" if found[1] else "the limit of 450 was reached")
 
-    @pytest.mark.parametrize(
-        "error",
-        [kubevirt.TooDenseError("300 VMIs are too many"), KubeError(500, "Broken", "etcd is away")],
-    )
-    async def test_a_step_that_cannot_be_made_leaves_a_lower_bound(
-        self, error: Exception, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
+    def test_a_limit_of_2000_needs_at_most_2400_creations(self) -> None:
+        assert 100 * vmi_capacity.most_sizes(100, 2000) == 2400
+
+    async def test_a_step_that_cannot_be_made_leaves_a_lower_bound(self) -> None:
+        error = KubeError(500, "Broken", "etcd is away")
+
+        async def measure(count: int) -> Result:
             if count > 200:
                 raise error
-            return Result(
-                "burst", count, "r", [], [], {"left_behind": 0.0, "success_ratio": 1.0}, {}
-            )
+            figures = {"left_behind": None, "success_ratio": 1.0}
+            return Result("capacity", count, "r", [], [], figures, {})
 
-        monkeypatch.setattr(vmi, "burst", burst)
         seen: list[Result] = []
-        passed, result = await run_vmi.capacity(None, vmi.Spec(seen=seen.append), 100, 450)  # type: ignore[arg-type]
-        assert passed == run_vmi.Capacity(200, str(error))
+        passed, result = await vmi_capacity.search(measure, vmi.Spec(seen=seen.append), 100, 450)
+        assert passed == vmi_capacity.Capacity(200, str(error))
         assert [item.count for item in result] == [item.count for item in seen] == [100, 200]
-        with pytest.raises(type(error)):
-            await run_vmi.capacity(None, vmi.Spec(), 300, 450)  # type: ignore[arg-type]
+        with pytest.raises(KubeError):
+            await vmi_capacity.search(measure, vmi.Spec(), 300, 450)
 
     @pytest.mark.parametrize(
         ("figures", "result"),
         [
-            ({}, run_vmi.Capacity(100, "gate api_p99 < 1: no data for api_p99", no_data=True)),
-            ({"deletion_p50": 9.0}, run_vmi.Capacity(100, failed=200)),
-            ({"success_ratio": 0.9}, run_vmi.Capacity(100, failed=200)),
-            (
-                {"left_behind": 1.0},
-                run_vmi.Capacity(100, "1 object(s) left behind", failed=200),
-            ),
+            ({}, vmi_capacity.Capacity(1, "gate api_p99 < 1: no data for api_p99", no_data=True)),
+            ({"running_p50": 9.0}, vmi_capacity.Capacity(1, failed=2)),
+            ({"success_ratio": 0.9}, vmi_capacity.Capacity(1, failed=2)),
         ],
-        ids=["no data alone", "another gate failed", "not all ran", "left behind"],
+        ids=["no data alone", "another gate failed", "not all run"],
     )
     async def test_a_size_of_which_only_data_is_missing_has_not_failed(
         self,
         figures: dict[str, float | None],
-        result: run_vmi.Capacity,
+        result: vmi_capacity.Capacity,
         monkeypatch: pytest.MonkeyPatch,
         tmp_path: Path,
     ) -> None:
-        """At 200 VMIs the API server's metrics are absent, and `figures` are as they are there."""
-        held = [gates.parse_gate("api_p99 < 1"), gates.parse_gate("deletion_p50 < 5")]
+        """At 2 VMIs the API server's metrics are absent, and `figures` are as they are there."""
+        held = [gates.parse_gate("api_p99 < 1"), gates.parse_gate("running_p50 < 5")]
 
-        async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
-            seen = {"api_p99": 0.1, "deletion_p50": 1.0, "left_behind": 0.0, "success_ratio": 1.0}
-            seen |= {"api_p99": None, **figures} if count == 200 else {}
+        async def measure(count: int) -> Result:
+            seen = {"api_p99": 0.1, "running_p50": 1.0, "left_behind": None, "success_ratio": 1.0}
+            seen |= {"api_p99": None, **figures} if count == 2 else {}
             facts: dict[str, Any] = {"generator": [], "notes": []}
-            return Result("burst", count, "r", [], [], seen, facts, gates.evaluate(held, seen))
+            verdicts = gates.evaluate(held, seen)
+            return Result("capacity", count, "r", [], [], seen, facts, verdicts)
 
-        monkeypatch.setattr(vmi, "burst", burst)
-        passed, results = await run_vmi.capacity(None, vmi.Spec(), 100, 450)  # type: ignore[arg-type]
+        passed, results = await vmi_capacity.search(measure, vmi.Spec(), 1, 4)
         assert (passed, len(results)) == (result, 2)
         monkeypatch.setattr(commands, "on_cluster", lambda *_: run_vmi.Outcome(results, passed))
-        assert main(["scale", "vmi", "capacity", "--count", "450", "-o", str(tmp_path)]) == (
-            3 if result.no_data else 0
-        )
+        words = ["scale", "vmi", "capacity", "--step", "1", "--count", "4", "-o", str(tmp_path)]
+        assert main(words) == (3 if result.no_data else 0)
 
     @pytest.mark.parametrize(
         ("sizes", "passed", "gate", "failed"),
@@ -132,7 +121,10 @@ class TestCapacity:
         output = self.searched(sizes, passed, 1.0, gate)
         results = parse_results(output, "creation_to_running")
         assert ("lower bound" in output.facts["notes"]) == (gate is None)
-        assert [item.value for item in results if item.metric == "capacity"] == [passed]
+        (limit,) = [item for item in results if item.metric == "capacity"]
+        decided = gate is not None
+        beyond = f"{sizes[-1]} did not" if decided else "no larger size was decided"
+        assert (limit.value, limit.note) == (passed, f"{passed} held, {beyond}")
         breached = [
             (item.coords or {})["count"]
             for item in results
@@ -196,6 +188,7 @@ class TestCapacity:
             "passed": passed,
             "stopped": "" if last is False else "no data",
             "no_data": last is None,
+            "failed": 0 if last is None else sizes[-1],
         }
         return Output(
             {"results": orjson.dumps({"capacity": capacity, "results": results}).decode()}
@@ -427,7 +420,13 @@ class TestLadder:
             outcomes.append(asyncio.run(work(None)))
             return outcomes[-1]
 
+        async def capacity(kube: Any, spec: vmi.Spec, step: int, limit: int) -> Any:
+            result = await vmi.burst(kube, spec, step)
+            spec.seen(result)
+            return vmi_capacity.Capacity(step, "no more"), [result]
+
         monkeypatch.setattr(run_vmi, "ExclusiveRun", Taken)
+        monkeypatch.setattr(run_vmi, "capacity", capacity)
         monkeypatch.setattr(commands, "on_cluster", on_cluster)
         words = (
             ["--count", "200", "--step", "100"] if scenario == "capacity" else ["--count", "100"]

@@ -94,7 +94,8 @@ def _plot_calls(session: Session) -> int:
     counts: dict[int, dict[str, float]] = {}
     unit = "objects" if any(run["scenario"] in SCENARIOS for run in runs) else "vms"
     for run in runs:
-        size = run["count"] * (1 if unit == "objects" else run["facts"].get("members") or 1)
+        added = run["facts"].get("added") or run["count"]
+        size = added * (1 if unit == "objects" else run["facts"].get("members") or 1)
         for figure, value in run["figures"].items():
             deletion = deletion_name(figure)
             if (call := call_name(deletion or figure)) and value is not None:

@@ -20,8 +20,9 @@ from perfdag.steps.scale.runai.run_file import remove_outputs, write_journal
 from perfdag.steps.scale.runai.submit import require_deleted
 from perfdag.steps.scale.scenarios import run_vmi, submit, vmi_spec
 from perfdag.steps.scale.scenarios.base import Result
-from perfdag.steps.scale.scenarios.run_vmi import Capacity, VmiRequest
+from perfdag.steps.scale.scenarios.run_vmi import VmiRequest
 from perfdag.steps.scale.scenarios.session import Session as State
+from perfdag.steps.scale.scenarios.vmi_capacity import Capacity
 
 T = TypeVar("T")
 JOURNAL = "journal"
@@ -132,9 +133,8 @@ def _report(session: Session, results: list[Result], capacity: Capacity | None) 
         for verdict in result.verdicts:
             session.output(str(verdict))
     if capacity is not None:
-        bound = f" at least: {capacity.stopped}" if capacity.stopped else ""
-        beyond = f", {capacity.failed} did not" if capacity.failed else ""
-        session.output(f"capacity: {capacity.passed} VMIs passed every gate{beyond}{bound}")
+        bound = f"; a lower bound: {capacity.stopped}" if capacity.stopped else ""
+        session.output(f"capacity: {capacity.passed} VMIs ({capacity.bracket}){bound}")
     _write_results(session.folder, results, capacity)
 
 

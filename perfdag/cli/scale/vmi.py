@@ -63,7 +63,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="burst, ladder: do this with all VMs when they run (--template vm)",
     )
     for name, kind, text in (
-        ("step", int, "capacity: smallest size, and resolution of the search (default: 100)"),
+        ("step", int, "capacity: objects that each size adds (default: 100)"),
         ("churn", int, "steady: VMIs replaced at a time (default: 5)"),
         ("pause", float, "steady: seconds between replacements (default: 20)"),
         ("duration", float, "steady: seconds (default: 300)"),

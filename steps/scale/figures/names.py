@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from perfdag.stats.percentiles import needed
 from perfdag.steps.scale.figures import audit_queries, prometheus
 from perfdag.steps.scale.figures.api_metrics import DELETION, VERBS, latencies
-from perfdag.steps.scale.model.chains import Step
+from perfdag.steps.scale.model.chains import DELETIONS, Step
 from perfdag.steps.scale.model.gates import Gate
 from perfdag.steps.scale.model.stages import VM_PHASES
 
@@ -46,19 +46,22 @@ def check(
     paced: bool,
     components: bool | None = None,
     count: float = math.inf,
+    deletion: bool = True,
 ) -> None:
     """Raise ValueError for a gate on a figure that the scenario lacks, or that has too few objects.
 
     `extra` are figures of the scenario. `paced` means an open loop. `components` is whether
-    Prometheus is queried (None: never). `count` is the fewest objects of a size.
+    Prometheus is queried (None: never). `count` is the fewest objects of a size. Without
+    `deletion`, the scenario has no figures of it.
     """
+    steps = [step for step in steps if deletion or step.since not in DELETIONS]
     stages = {f"{step.name}_{stat}": p for step in steps for stat, p in _PERCENTILES.items()}
     calls = latencies([])
     known = {
-        *RUN,
+        *(RUN if deletion else RUN - {"left_behind"}),
         *stages,
         *calls,
-        *(f"{DELETION}/{name}" for name in calls),
+        *(f"{DELETION}/{name}" for name in calls if deletion),
         *extra,
         *(PACED if paced else ()),
     }
@@ -69,7 +72,8 @@ def check(
                 f"the gate on {name} can have no data: it needs {least} objects, and {count:g} are "
                 "planned"
             )
-        if name in known or _COUNT.fullmatch(name):
+        counted = _COUNT.fullmatch(name)
+        if name in known or (counted and (deletion or not counted[1])):
             continue
         if name in theirs or (components is not None and audit_queries.is_request_count(name)):
             if not components:

@@ -99,12 +99,11 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
             f"{summary.stage}_p99": summary.p99,
         }
     final = [row for row in rows if row.stage == "creation_to_running"]
-    every, first = (
-        len(session.submissions),
-        len(session.batches[0][0].submissions) if session.batches else 0,
-    )
+    every = len(session.submissions)
+    first = session.batches[0][0].submissions if session.batches else []
+    end = first[-1].index + 1 if first else 0
     # Without the churn after the ramp, which has its own pace.
-    ramp = [row for row in final if row.index * every < first * len(final)]
+    ramp = [row for row in final if row.index * every < end * len(final)]
     mean, best = throughput([row.reached for row in ramp if row.reached and row.status == "ok"])
     created = sum(1 for item in session.submissions if item.answered_ns and not item.error)
     planned = len(final) or len(session.submissions)

@@ -1,6 +1,6 @@
 """Run one VMI scenario, from the lock to the gate verdicts.
 
-A ladder and the search for capacity are bursts of several sizes. A later failure keeps results.
+A ladder is bursts of several sizes. A later failure keeps results.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from perfdag.steps.scale.model.gates import evaluate
 from perfdag.steps.scale.model.operations import OPERATIONS
 from perfdag.steps.scale.scenarios import vmi, vmi_steady
 from perfdag.steps.scale.scenarios.base import Result
+from perfdag.steps.scale.scenarios.vmi_capacity import Capacity, capacity, most_sizes
 from perfdag.steps.scale.scenarios.vmi_primer import GONE, PRIMER
 from perfdag.steps.scale.scenarios.vmi_spec import Spec, template_of
 
@@ -52,73 +53,6 @@ async def ladder(kube: Kube, spec: Spec, sizes: list[int], cooldown: float) -> l
             ):
                 break
     return results
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """The largest size that passed (0: none), and the smallest that failed (0: none).
-
-    The capacity is between the two. A non-empty `stopped` is the reason why the search ended early,
-    so that `passed` is a lower bound. `no_data` means that a gate of the next size had no data.
-    """
-
-    passed: int
-    stopped: str = ""
-    no_data: bool = False
-    failed: int = 0
-
-
-def next_size(found: Capacity, step: int, limit: int) -> int | None:
-    """Return the next size of the search, or None if it is over.
-
-    The size doubles until one fails. Then the middle of the interval is tried, in multiples of
-    `step`.
-    """
-    if not found.failed:
-        return min(max(step, 2 * found.passed), limit) if found.passed < limit else None
-    middle = found.passed + (found.failed - found.passed) // 2 // step * step
-    return middle if middle > found.passed else None
-
-
-def searched(step: int, limit: int, knee: int) -> list[int]:
-    """Return the sizes that a search tries if all up to `knee` pass."""
-    sizes, found = list[int](), Capacity(0)
-    while (size := next_size(found, step, limit)) is not None:
-        sizes.append(size)
-        found = replace(found, passed=size) if size <= knee else replace(found, failed=size)
-    return sizes
-
-
-async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[Capacity, list[Result]]:
-    """Search the largest burst up to `limit` that passes its gates, runs and leaves nothing.
-
-    Returns the capacity, exact to `step`, and all results. Raises TooDenseError or KubeError if the
-    first size fails.
-    """
-    results: list[Result] = []
-    found = Capacity(0)
-    while (size := next_size(found, step, limit)) is not None:
-        try:
-            results.append(await vmi.burst(kube, rung(spec, len(results)), size))
-        except (KubeError, TooDenseError) as error:
-            if not results:
-                raise
-            return replace(found, stopped=str(error)), results
-        spec.seen(results[-1])
-        if undecided := results[-1].undecided:
-            why = "; ".join(map(str, undecided))
-            return replace(found, stopped=why, no_data=True), results
-        if not results[-1].failed:
-            found = replace(found, passed=size)
-        elif left := results[-1].figures["left_behind"]:
-            found = replace(found, failed=size, stopped=f"{left:g} object(s) left behind")
-            return found, results
-        elif time.monotonic() >= spec.deadline:
-            return replace(found, stopped="the time limit of the sample was reached"), results
-        else:
-            found = replace(found, failed=size)
-    stopped = "" if found.failed else f"the limit of {limit} was reached"
-    return replace(found, stopped=stopped), results
 
 
 def rung(spec: Spec, number: int) -> Spec:
@@ -181,17 +115,13 @@ class VmiRequest:
 
     def limit(self, spec: Spec) -> float:
         """Return the maximum duration in seconds, if every wait takes its full time."""
-        counts = self.counts
+        counts, primers = self.counts, len(self.counts)
         if self.scenario == "capacity":
-            knees = range(0, max(self.counts) + self.step, self.step)
-            searches = (searched(self.step, max(self.counts), knee) for knee in knees)
-            counts = max(searches, key=lambda sizes: (len(sizes), sum(sizes)))
-        burst_limit = (
-            (PRIMER + 2 * GONE if spec.primer else 0.0)
-            + (4 if spec.operation else 2) * spec.timeout
-            + (LATEST if spec.prometheus else 0.0)
-        )
+            counts, primers = [self.step] * most_sizes(self.step, max(self.counts)), 1
+        burst_limit = (4 if spec.operation else 2) * spec.timeout
+        burst_limit += LATEST if spec.prometheus else 0.0
         bursts = sum(spec.schedule.span(size) + burst_limit for size in counts)
+        bursts += primers * (PRIMER + 2 * GONE) if spec.primer else 0.0
         churn = self.duration + 2 * spec.timeout if self.scenario == "steady" else 0.0
         return self.lock_timeout + bursts + self.cooldown * (len(self.counts) - 1) + churn + SLACK
 
@@ -253,6 +183,7 @@ def check(spec: Spec, request: VmiRequest) -> None:
         paced=spec.schedule.open_loop,
         components=spec.prometheus is not None,
         count=request.fewest() * spec.replicas,
+        deletion=request.scenario != "capacity",
     )
 
 

@@ -56,21 +56,21 @@ async def burst(kube: Kube, spec: Spec, count: int) -> Result:
         extra: dict[str, float | None] = {"left_behind": left, **phases}
         if spec.operation:
             extra["operation_ratio"] = share
+        rows = with_deletion(rows, await session.rows())
         return await result_of("burst", count, session, spec, nodes, rows, deleted, extra)
 
 
 async def result_of(
-    scenario: Literal["burst", "steady"],
+    scenario: Literal["burst", "steady", "capacity"],
     count: int,
     session: Session,
     spec: Spec,
     nodes: dict[str, Any],
-    before: list[Row],
+    rows: list[Row],
     deleted: float,
     extra: Mapping[str, float | None],
 ) -> Result:
     """Return the result. `deleted` is when the deletion began, in Unix seconds."""
-    rows = with_deletion(before, await session.rows())
     stages = summaries(rows)
     started, ended = session.batches[0][0].started_wall, time.time()
     await session.check_clocks()

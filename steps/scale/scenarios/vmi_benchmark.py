@@ -31,6 +31,7 @@ from perfdag.steps.scale.model.gates import check_gates, parse_gate, with_slo
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import inlined
 from perfdag.steps.scale.scenarios import run_vmi, vmi_spec
+from perfdag.steps.scale.scenarios.vmi_capacity import Capacity
 from perfdag.units import Duration, PositiveDuration
 
 API_RULES = Rights(
@@ -181,13 +182,14 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
         stages = [Summary(**stage) for stage in run["stages"]]
         coords, figures = {"count": run["count"]}, run["figures"]
         measurements += _headline(stages, headline, coords)
-        vms = run["count"] * (run["facts"].get("members") or 1)
+        added = run["facts"].get("added") or run["count"]
+        vms = added * (run["facts"].get("members") or 1)
         measurements += stage_measurements(stages, coords) + figure_measurements(
             figures, coords, vms
         )
-        measurements += call_measurements(run["calls"], coords) + object_measurements(
-            each_rows, coords
-        )
+        measurements += call_measurements(run["calls"], coords)
+        if not search:
+            measurements += object_measurements(each_rows, coords)
         ended_it = passed and not search["no_data"] and run["count"] > passed
         held = [verdict for verdict in run["verdicts"] if verdict["passed"] or not ended_it]
         measurements += gate_measurements(held, coords) + message_measurements(each_rows, coords)
@@ -200,7 +202,9 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
         if not ended_it and any(batch["held"] is False for batch in run["facts"]["generator"]):
             late.append(str(run["count"]))
     if search:
-        measurements.append(Measurement("capacity", float(passed)))
+        found = Capacity(**search)
+        measurements.append(Measurement("capacity", float(passed), note=found.bracket))
+        measurements += object_measurements(rows, {})  # one set of VMIs, which grows
         notes += [f"capacity is a lower bound: {search['stopped']}"] if search["stopped"] else []
     failures = failure_text(rows, notes)
     if disturbed := next((run["disturbed"] for run in raw["results"] if run["disturbed"]), ""):

@@ -7,6 +7,7 @@ from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.cluster.kubevirt import check_nodes
 from perfdag.steps.scale.cluster.namespaces import own_namespaces
 from perfdag.steps.scale.figures.api_metrics import CREATION
+from perfdag.steps.scale.figures.rows import with_deletion
 from perfdag.steps.scale.measure.generator import Submission
 from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.scenarios.base import Result
@@ -104,6 +105,7 @@ async def steady(
         rows, deleted = await session.rows(), time.time()
         left = await session.delete_all(spec.parallel, spec.timeout)
         note()
+        rows = with_deletion(rows, await session.rows())
         extra = {"left_behind": left, **state.figures()}
         result = await result_of("steady", count, session, spec, nodes, rows, deleted, extra)
         result.trace = trace
