@@ -58,7 +58,7 @@ class Roles(Strict):
 class Hosts(Strict):
     """How many hosts a sample uses, and on which nodes."""
 
-    count: int = Field(1, ge=1, le=4096)
+    count: int = Field(1, ge=1, le=4096, description="hosts; each is a pod on a cluster")
     placement: Placement | None = Field(
         None,
         description="spread: each host on a node of its own; packed: all on one node; "
@@ -80,7 +80,7 @@ class Hosts(Strict):
         description="disjoint pairs measured at once; more than 1 is labelled concurrent; "
         "a hunt measures all disjoint pairs at once if this is 1",
     )
-    cpus: Cpus = Cpus()
+    cpus: Cpus = Field(Cpus(), description="CPUs that commands of a host are pinned to")
     roles: Roles | None = Field(
         None, description="the nodes of client and server, where they differ; 2 hosts, no pairs"
     )
@@ -130,25 +130,35 @@ class Shape(Strict):
     image: str | None = Field(
         None, pattern=IMAGE, description="image of the pods; unset: the benchmark's own"
     )
-    hosts: Hosts = Hosts()
-    network: Network = Network()
+    hosts: Hosts = Field(Hosts(), description="how many hosts, and on which nodes")
+    network: Network = Field(Network(), description="the network that is measured")
     resources: Resources = Field(
         Resources(), description="requests and limits of a measuring pod, device resources included"
     )
-    hugepages: dict[Annotated[Name, AfterValidator(check_hugepages)], Quantity] = {}
+    hugepages: dict[Annotated[Name, AfterValidator(check_hugepages)], Quantity] = Field(
+        {}, description="size of a page and amount, such as {2Mi: 512Mi}"
+    )
     shm: Size | None = Field(None, description="size of /dev/shm, a tmpfs")
-    volume: Volume | None = None
-    node_selector: dict[LabelKey, LabelValue] = {}
-    zones: list[LabelValue] = []
-    tolerations: list[Toleration] = []
+    volume: Volume | None = Field(None, description="the storage that is measured")
+    node_selector: dict[LabelKey, LabelValue] = Field(
+        {}, description="labels of the nodes to measure"
+    )
+    zones: list[LabelValue] = Field([], description="zones of the nodes to measure")
+    tolerations: list[Toleration] = Field(
+        [], description="taints of nodes that keep no measuring pod away"
+    )
     privileges: Annotated[list[Literal["block", "mtu", "rdma"]], AfterValidator(_distinct)] = Field(
         [],
         description="what the pods may do beyond `restricted`; only these pods run as uid 0 "
         "(block: to open a device that the node leaves to root)."
         " RDMA adds rdma by itself, unless this is []",
     )
-    scheduler: Literal["default", "volcano"] = "default"
-    runtime_class: ObjectName | None = None
+    scheduler: Literal["default", "volcano"] = Field(
+        "default", description="volcano: a gang is placed whole, or not at all"
+    )
+    runtime_class: ObjectName | None = Field(
+        None, description="RuntimeClass of the pods, for example kata"
+    )
 
     def problems(self) -> list[tuple[str, str]]:
         """Return (dotted key, text) of keys that contradict one another or would be replaced.

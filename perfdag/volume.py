@@ -82,11 +82,17 @@ class ClaimTemplate(Strict):
 class Volume(Strict):
     """The measured storage: a claim for each pod (RWO) or all (RWX), hostPath or emptyDir."""
 
-    kind: Literal["claim", "hostPath", "emptyDir"] = "claim"
-    storage_class: ObjectName | None = None
+    kind: Literal["claim", "hostPath", "emptyDir"] = Field("claim", description="kind of volume")
+    storage_class: ObjectName | None = Field(
+        None, description="StorageClass of a new claim; unset: the default of the cluster"
+    )
     size: Size = Field(1 << 30, description="bytes, or text such as 5GiB")
-    access: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteOnce"
-    mode: Literal["Filesystem", "Block"] = "Filesystem"
+    access: Literal["ReadWriteOnce", "ReadWriteMany"] = Field(
+        "ReadWriteOnce", description="ReadWriteMany: all hosts share one claim"
+    )
+    mode: Literal["Filesystem", "Block"] = Field(
+        "Filesystem", description="Block: a raw device; needs privileges: [block]"
+    )
     path: str | None = Field(
         None,
         pattern=FOLDER,

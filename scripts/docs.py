@@ -77,6 +77,7 @@ NAVIGATION = {
         "Changelog": "CHANGELOG.md",
     },
 }
+STYLE = "docs/style.css"
 _LINK = re.compile(r"\]\(([^)#:\s]+)")
 
 
@@ -124,10 +125,16 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
+_KEYS = (
+    "[Write a suite](../suites.md) explains how to use them. A time is a number of seconds, or a "
+    "text such as `10m`. A size is a number of bytes, or a text such as `4KiB`."
+)
+
+
 def suite_page(schema: dict[str, Any]) -> str:
     """Return the keys of a suite and of its parts, without the parameters of benchmarks."""
     models = {"Suite": schema, **schema["$defs"]}
-    lines = ["# Keys of a suite", "", "[Write a suite](../suites.md) explains how to use them."]
+    lines = ["# Keys of a suite", "", _KEYS]
     for name, model in models.items():
         if "-" in name or "properties" not in model:
             continue
@@ -135,7 +142,8 @@ def suite_page(schema: dict[str, Any]) -> str:
         lines += ["| key | type | default | what |", "|---|---|---|---|"]
         for key, value in model["properties"].items():
             default = value.get("default")
-            plain = "" if default in (None, "", [], {}) or "$ref" in value else f"`{default}`"
+            shown = int(default) if isinstance(default, float) and default % 1 == 0 else default
+            plain = "" if default in (None, "", [], {}) or "$ref" in value else f"`{shown}`"
             plain = "required" if key in model.get("required", ()) else plain
             about = _cell(value.get("description", ""))
             lines.append(f"| `{key}` | {_type(value)} | {plain} | {about} |")
@@ -197,6 +205,7 @@ def stage(target: Path) -> None:
         text = text.replace(row, f"| [`{item['name']}`](benchmarks/{item['name']}.md) |")
         (folder / f"{item['name']}.svg").write_bytes(picture(item["name"]))
     table.write_text(text)
+    (target / STYLE).write_text(".md-typeset td:first-child code { white-space: nowrap; }\n")
     (target / "docs/reference/cli.md").write_text(command_line_page())
     schema = json.loads((ROOT / "suites/suite.schema.json").read_text())
     (target / "docs/reference/suite.md").write_text(suite_page(schema))
@@ -220,7 +229,7 @@ def configuration() -> str:
     )
     return (
         '[project]\nsite_name = "perfdag"\ndocs_dir = "source"\nsite_dir = "site"\n'
-        f"use_directory_urls = false\nnav = [{navigation}]\n"
+        f'use_directory_urls = false\nnav = [{navigation}]\nextra_css = ["{STYLE}"]\n'
         '[project.theme]\nfont = false\nfeatures = ["navigation.sections"]\n'
     )
 

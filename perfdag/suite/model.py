@@ -33,7 +33,11 @@ class Until(_Strict):
     median.
     """
 
-    relative_spread: float = Field(gt=0, lt=1)
+    relative_spread: float = Field(
+        gt=0,
+        lt=1,
+        description="half-width of the 95 % interval of the median, as a share of the median",
+    )
     max_repetitions: int = Field(
         ge=6, le=1000, description="at least 6: fewer samples give no interval of 95 %"
     )
@@ -68,11 +72,13 @@ class Settings(Shape):
     Keys of the shape (network, hosts, resources ...) stand beside `params`.
     """
 
-    params: dict[str, Any] = {}
-    repetitions: Repetitions | None = None
-    until: Until | None = None
-    timeout: PositiveDuration | None = None
-    retries: Annotated[int, Field(ge=0, le=10)] | None = None
+    params: dict[str, Any] = Field({}, description="parameters of the benchmark")
+    repetitions: Repetitions | None = Field(None, description="samples of each point")
+    until: Until | None = Field(None, description="repeat a point until it is certain enough")
+    timeout: PositiveDuration | None = Field(None, description="of one sample; unset: the suite's")
+    retries: Annotated[int, Field(ge=0, le=10)] | None = Field(
+        None, description="unset: those of the suite"
+    )
 
 
 ENTRY_KEYS = frozenset(Settings.model_fields) - frozenset(Shape.model_fields) - {"params"}
@@ -81,9 +87,11 @@ ENTRY_KEYS = frozenset(Settings.model_fields) - frozenset(Shape.model_fields) - 
 class Entry(Settings):
     """One benchmark with fixed params and permutations."""
 
-    benchmark: str
-    name: EntryName | None = None
-    permutations: Permutations = Permutations()
+    benchmark: str = Field(description="name of the benchmark, as `perfdag benchmarks` lists it")
+    name: EntryName | None = Field(None, description="name of the entry; unset: the benchmark's")
+    permutations: Permutations = Field(
+        Permutations(), description="values to vary; each combination is a point"
+    )
 
 
 PROMETHEUS_URL, CONTEXT_NAME = r"^https?://[^@\s/]+(/[^@\s]*)?$", r"^[a-z][a-z0-9_]{0,62}$"
@@ -104,14 +112,18 @@ class ContextQuery(_Strict):
 class Suite(_Strict):
     """A suite of benchmarks."""
 
-    name: SuiteName
-    description: str = ""
+    name: SuiteName = Field(
+        description="name of the suite in the store; its history continues under this name"
+    )
+    description: str = Field("", description="text for the readers of the file")
     store: Annotated[str, AfterValidator(check_address)] | None = Field(
         None,
         description="folder, s3://bucket/prefix or claim://NAME; default ./perfdag-results, "
         "in pods the installation's; `argo submit` does not look at it",
     )
-    repetitions: Repetitions = 1
+    repetitions: Repetitions = Field(
+        1, description="rounds; each one measures every point once, in shuffled order"
+    )
     seed: int = Field(0, ge=0, description="seed of the order of the points in each round")
     warmup: int = Field(0, ge=0, le=100, description="rounds measured and stored but not analysed")
     timeout: PositiveDuration | None = Field(
@@ -146,12 +158,12 @@ class Suite(_Strict):
         description="on a cluster: of the runs that wait the highest is next; "
         "above 0 its pods push out pods of lower priority, where they need the room",
     )
-    defaults: Settings = Settings()
+    defaults: Settings = Field(Settings(), description="what every entry has unless it says else")
     include: str | list[str] = Field(
         [], description="suite files whose entries come first, relative to this file"
     )
-    entries: list[Entry] = []
-    checks: list[Check] = []
+    entries: list[Entry] = Field([], description="what to measure")
+    checks: list[Check] = Field([], description="rules for the results of a run")
     prometheus: Annotated[str, StringConstraints(pattern=PROMETHEUS_URL)] | None = Field(
         None, description="address that answers `context`, without a user or password"
     )
