@@ -92,12 +92,28 @@ class Scale(Benchmark[ScaleParams]):
             "lower",
             "preemption: high-priority pod created to scheduled (p50, max)",
         ),
-        Metric("gangs_fitting", "1", "none", "gang: gangs that fit into the free GPUs"),
-        Metric("gangs_placed", "1", "higher", "gang: gangs placed whole"),
+        Metric("gangs_fitting", "1", "none", "gang, topology: gangs that fit into the free GPUs"),
+        Metric("gangs_placed", "1", "higher", "gang, topology: gangs placed whole"),
         Metric("gangs_split", "1", "lower", "gang: gangs of which only a part was placed"),
         Metric("reclaimed", "1", "higher", "reclaim: pods that got their queue's share back"),
-        Metric("reclaim_wait", "s", "lower", "reclaim: pod created to scheduled (p50, max)"),
-        Metric("evicted", "1", "none", "preemption, reclaim: victims that had to go"),
+        Metric("reclaim_wait", "s", "lower", "reclaim: gang created to scheduled (p50, max)"),
+        Metric("gangs_refused", "1", "higher", "failed-reclaim: gangs that were refused, of 5"),
+        Metric(
+            "refusal_wait",
+            "s",
+            "lower",
+            "failed-reclaim: gang created to all its pods unschedulable (p50, max)",
+        ),
+        Metric("consolidated", "1", "higher", "consolidation: pods that got a whole node"),
+        Metric(
+            "consolidation_wait",
+            "s",
+            "lower",
+            "consolidation: pod of a whole node created to scheduled (p50, max)",
+        ),
+        Metric("gangs_in_one_rack", "1", "higher", "topology: gangs placed whole, in one rack"),
+        Metric("topology_wait", "s", "lower", "topology: gang created to scheduled (p50, max)"),
+        Metric("evicted", "1", "none", "victims that had to go or were moved"),
         Metric("preemptors", "1", "higher", "preemption: high-priority pods that were placed"),
         *METRICS,
     )
@@ -168,7 +184,7 @@ class Scale(Benchmark[ScaleParams]):
             for name in submit.FIGURES
             if figures.get(name) is not None
         ]
-        for name in ("preemptor_wait", "reclaim_wait"):
+        for name in submit.WAITS.values():
             values_of_wait = {stat: figures.get(f"{name}_{stat}") for stat in ("p50", "max")}
             measurements += [
                 Measurement(name, value, stat)

@@ -366,12 +366,14 @@ class TestCommands:
         ]
         assert code == (0 if runs[0]["figures"]["success_ratio"] == 1.0 else 1)
 
-    @pytest.mark.parametrize("scenario", ["gang", "reclaim"])
+    @pytest.mark.parametrize(
+        ("scenario", "needs"), [("gang", "Volcano or KAI"), ("topology", "KAI")]
+    )
     def test_a_scenario_without_its_scheduler_is_refused(
-        self, scenario: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, scenario: str, needs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert self.cli(scenario, "-o", str(tmp_path)) == 2
-        assert f"{scenario} needs Volcano or KAI" in capsys.readouterr().err
+        assert f"{scenario} needs {needs}: " in capsys.readouterr().err
 
     def test_a_folder_keeps_its_run_until_that_is_deleted(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

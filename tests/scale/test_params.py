@@ -31,6 +31,9 @@ GATED = {
     "preemption": ("preemptor_wait_max", "evicted", "preemptors"),
     "gang": ("gangs_split",),
     "reclaim": ("reclaim_wait_p50", "reclaimed", "evicted"),
+    "failed-reclaim": ("refusal_wait_max", "gangs_refused"),
+    "consolidation": ("consolidation_wait_p50", "consolidated"),
+    "topology": ("topology_wait_p50", "gangs_in_one_rack"),
 }
 
 

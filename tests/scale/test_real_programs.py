@@ -15,6 +15,7 @@ import subprocess
 import threading
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from statistics import median
@@ -29,7 +30,7 @@ from perfdag.steps.scale.figures.percentiles import rank
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import FOLDER
-from perfdag.steps.scale.scenarios import gangs, gpus, vmi
+from perfdag.steps.scale.scenarios import gangs, gpus, submit, vmi
 from perfdag.steps.scale.scenarios.base import Result, Spec
 from perfdag.steps.scale.scenarios.free_gpus import free_gpus
 from tests.fakes.proxy import Proxy
@@ -48,11 +49,14 @@ def need(*programs: str) -> None:
 
 
 class Watch:
-    """What `kubectl get --watch` printed, and when: (type, uid, phase, node) -> first Unix time."""
+    """What `kubectl get --watch` printed, and when: (uid, stage) -> first Unix time."""
 
     def __init__(self, kind: str, namespace: str) -> None:
-        columns = "{.type} {.object.metadata.uid} {.object.status.phase}|{.object.spec.nodeName}"
+        columns = "{.type} {.object.metadata.uid} {.object.status.phase}|{.object.spec.nodeName}|"
+        columns += "{.object.metadata.ownerReferences[0].uid}"
         self.seen: dict[tuple[str, str], float] = {}
+        self.pods = defaultdict[str, set[str]](set)
+        """Objects by their owner."""
         argv = ["kubectl", "get", kind, "-n", namespace, "--watch", "--output-watch-events"]
         self._process = subprocess.Popen(
             [*argv, "-o", "jsonpath=" + columns + '{"\\n"}'], stdout=subprocess.PIPE, text=True
@@ -63,7 +67,8 @@ class Watch:
         for line in self._process.stdout or ():
             now = time.time()
             change, uid, state = line.rstrip("\n").split(" ", 2)
-            phase, _, node = state.partition("|")
+            phase, node, owner = state.split("|")
+            self.pods[owner].add(uid)
             for stage in ("created", phase.lower(), "scheduled" if node else ""):
                 self.seen.setdefault((uid, stage), now)
             if change == "DELETED":
@@ -71,6 +76,10 @@ class Watch:
 
     def between(self, uid: str, start: str, end: str) -> float:
         return self.seen[uid, end] - self.seen[uid, start]
+
+    def last(self, owner: str, stage: str) -> float:
+        """When the last pod of a workload reached a stage."""
+        return max(self.seen[uid, stage] for uid in self.pods[owner])
 
     def close(self) -> None:
         self._process.terminate()
@@ -290,17 +299,52 @@ async def test_preemption_by_real_kai_is_timed_and_counted(
 
 @pytest.mark.kai
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", [gangs.reclaim, gangs.gang], ids=["reclaim", "gang"])
+@pytest.mark.parametrize(
+    ("scenario", "members"),
+    [
+        ("reclaim", 1),
+        ("reclaim", 0),
+        ("gang", 8),
+        ("failed-reclaim", 1),
+        ("consolidation", 1),
+        ("topology", 8),
+    ],
+)
 async def test_queues_and_gangs_of_real_kai(
-    kube: Kube, queue: str, namespace: str, scenario: object
+    kube: Kube, queue: str, namespace: str, scenario: submit.Scenario, members: int
 ) -> None:
+    """Members 0 is one gang of half the cluster, the largest that a reclaim allows."""
     room = sum((await free_gpus(kube)).values())
-    spec = Spec(template="job", count=2, workers=8, namespaces=[namespace], timeout=300)
-    result: Result = await scenario(kube, spec)  # type: ignore[operator]
-    assert (result.disturbed, result.figures["left_behind"]) == ("", 0), result.facts["notes"]
-    if scenario is gangs.gang:
-        assert result.figures["gangs_placed"] == result.figures["gangs_fitting"] == room // 8
-        assert result.figures["gangs_split"] == 0
+    members = members or room // 2
+    spec = Spec(count=2, workers=members, namespaces=[namespace], timeout=300)
+    spec.rack_label = os.environ.get("PERFDAG_TEST_RACK_LABEL", spec.rack_label)
+    with watching("pods", namespace) as watch:
+        result = await submit.measure(kube, spec, scenario)
+    figures = result.figures
+    assert (result.disturbed, figures["left_behind"]) == ("", 0), result.facts["notes"]
+    assert figures["success_ratio"] == 1.0, result.facts["notes"]
+    wait = submit.WAITS.get(scenario, "submission_to_scheduled")
+    tell(f"{scenario} of {room} pods: {wait}_p50 {figures[f'{wait}_p50']} s; {figures}")
+    if scenario == "gang":
+        assert figures["gangs_placed"] == figures["gangs_fitting"] == room // 8
+        assert figures["gangs_split"] == 0
+    elif scenario == "reclaim":
+        assert figures["reclaimed"] == figures["evicted"] == room // 2
+    elif scenario == "failed-reclaim":
+        assert (figures["gangs_refused"], figures["evicted"]) == (5, 0)
+    elif scenario == "topology":
+        assert figures["gangs_in_one_rack"] == figures["gangs_placed"] == 2
     else:
-        assert result.figures["reclaimed"] == result.figures["evicted"] == room // 2
-        assert (result.figures["reclaim_wait_p50"] or 0) > 0
+        assert figures["consolidated"] == 2
+        assert (figures["evicted"] or 0) >= 2
+    rows = [
+        row
+        for row in result.rows
+        if (row.stage, row.status, row.source) == ("scheduled", "ok", "receive")
+        and len(watch.pods[row.uid]) == row.objects
+    ]
+    seen = [watch.last(row.uid, "scheduled") - watch.last(row.uid, "created") for row in rows]
+    apart = [abs((row.seconds or 0) - at) for row, at in zip(rows, seen, strict=True)]
+    bar = median(row.resolution_s or 0 for row in rows)
+    show(f"last pod created to last pod scheduled, error bar {bar:.3f} s", apart)
+    assert median(apart) < CLOSE + bar

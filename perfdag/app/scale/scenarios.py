@@ -82,6 +82,7 @@ def pod_scenario(
     lock_timeout: float,
     scheduler: str,
     queue: str,
+    rack_label: str,
 ) -> int:
     """Run a pod scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
     spec = submit.Spec(
@@ -94,6 +95,7 @@ def pod_scenario(
         timeout=timeout,
         scheduler=scheduler,
         queue=queue,
+        rack_label=rack_label,
         gates=[*map(gates.parse_gate, gate_texts)],
         log=session.log,
     )

@@ -1,4 +1,4 @@
-"""The pod scenarios of `perfdag scale`: gated, fill, fragmentation, preemption, gang, reclaim."""
+"""The scheduling scenarios of `perfdag scale`."""
 
 import argparse
 
@@ -11,6 +11,7 @@ from perfdag.cli.scale.command_options import (
     add_namespaces,
     add_parallel,
 )
+from perfdag.steps.scale.model.nodes import RACK_LABEL
 
 SCENARIOS = {
     "gated": (
@@ -37,14 +38,32 @@ SCENARIOS = {
     ),
     "reclaim": (
         "reclaim between queues",
-        "Fill all GPUs from one queue, then let another reclaim its half. Needs Volcano or KAI.",
+        "Fill all GPUs from one queue, then let another reclaim its half, in gangs of --workers "
+        "pods. Needs Volcano or KAI.",
+    ),
+    "failed-reclaim": (
+        "time until a reclaim is refused",
+        "Fill all GPUs from one queue, then let a gang of another ask for more than its half. "
+        "It must be refused. Needs KAI.",
+    ),
+    "consolidation": (
+        "move running pods to free whole nodes",
+        "Free half of the GPUs of every node, then request whole nodes. Needs KAI.",
+    ),
+    "topology": (
+        "gangs in one rack each",
+        "Create gangs that must be placed in one rack each. Needs KAI.",
     ),
 }
 COUNTS = {
     "gated": "pods",
     "preemption": "pods at high priority",
     "gang": "gangs; at least one more than fits is created",
+    "consolidation": "pods of a whole node, at most as many as fit after moves",
+    "topology": "gangs, at most as many as fit",
 }
+WORKERS = {"gang": 2, "reclaim": 1, "topology": 2}
+"""Pods of a gang by default."""
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -55,14 +74,20 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         add_folder(parser)
         add_context(parser)
         parser.set_defaults(count=100, workers=1, gpus=1, scenario=name, command_run=run)
-        parser.set_defaults(scheduler="", queue="")
+        parser.set_defaults(scheduler="", queue="", rack_label="")
         if name in COUNTS:
             parser.add_argument("--count", type=int, help=f"{COUNTS[name]} (default: 100)")
-        if name == "gang":
+        if workers := WORKERS.get(name):
+            help_ = f"pods of a gang (default: {workers})"
+            parser.add_argument("--workers", type=int, default=workers, help=help_)
+        if name == "topology":
             parser.add_argument(
-                "--workers", type=int, default=2, help="pods of a gang (default: 2)"
+                "--rack-label",
+                default=RACK_LABEL,
+                metavar="LABEL",
+                help=f"node label whose values are racks (default: {RACK_LABEL})",
             )
-        if name != "fragmentation":
+        if name not in ("fragmentation", "consolidation"):
             parser.add_argument("-g", "--gpus", type=int, help="GPUs a pod (default: 1)")
         if name in ("fill", "fragmentation", "preemption"):
             parser.add_argument("--scheduler", help="schedulerName of the pods")
@@ -100,4 +125,5 @@ def run(args: argparse.Namespace) -> int:
         lock_timeout=args.lock_timeout,
         scheduler=args.scheduler,
         queue=args.queue,
+        rack_label=args.rack_label,
     )

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Mapping
 
 from perfdag.kube.client import Kube, KubeError, Object
-from perfdag.steps.scale.model.nodes import NODE_ANNOTATION, is_simulated, ready
+from perfdag.steps.scale.model.nodes import NODE_ANNOTATION, RACK_LABEL, is_simulated, ready
 
 LABEL = "perfdag/simulated"
 PREFIX = "perfdag-sim-"
+RACK = 8
+"""Nodes of a rack."""
 _GPU = "nvidia.com/gpu"
 _GPU_LABELS = {"run.ai/simulated-gpu-node-pool": "default", "nvidia.com/gpu.present": "true"}
 _NODE_INFO = {
@@ -45,6 +47,7 @@ async def make_nodes(kube: Kube, count: int, gpus: int, *, prefix: str = PREFIX)
             "kubernetes.io/hostname": name,
             "kubernetes.io/os": "linux",
             "kubernetes.io/arch": "amd64",
+            RACK_LABEL: f"rack-{index // RACK}",
         }
         annotations = {NODE_ANNOTATION: "fake", "node.alpha.kubernetes.io/ttl": "0"}
         taint = {"key": NODE_ANNOTATION, "value": "fake", "effect": "NoSchedule"}

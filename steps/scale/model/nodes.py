@@ -7,6 +7,8 @@ from typing import Any
 NODE_ANNOTATION = "kwok.x-k8s.io/node"
 TOLERATED = (NODE_ANNOTATION, "nvidia.com/gpu")
 """Keys of the taints that our pods tolerate: of simulated nodes and of nodes with GPUs."""
+RACK_LABEL = "topology.kubernetes.io/rack"
+"""Label of the rack of a node, also of the simulated ones."""
 _NFD = "feature.node.kubernetes.io/cpu-cpuid."
 """Label prefix of Node Feature Discovery, one label per CPU feature that the node has."""
 

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field
 from perfdag.benchmark.contract import Params, Rights
 from perfdag.steps.scale.cluster import rights
 from perfdag.steps.scale.model.gates import check_gates, parse_gate
+from perfdag.steps.scale.model.nodes import RACK_LABEL
 from perfdag.steps.scale.model.schedule import Arrival, Schedule
 from perfdag.steps.scale.model.templates import inlined
 from perfdag.steps.scale.runai.settings import WORKLOAD_TYPES
@@ -72,6 +73,11 @@ API_RULES = Rights(
             "resources": ["priorityclasses"],
             "verbs": ["create", "delete"],
         },
+        {
+            "apiGroups": ["kai.scheduler"],
+            "resources": ["topologies"],
+            "verbs": ["create", "delete"],
+        },
         {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["list"]},
     ),
 )
@@ -80,12 +86,10 @@ API_RULES = Rights(
 class ScaleParams(Params):
     """What is submitted, how it arrives, and what is waited for."""
 
-    scenario: Literal[
-        "submit", "gated", "fill", "fragmentation", "preemption", "gang", "reclaim"
-    ] = Field(
+    scenario: submit.Scenario = Field(
         "submit",
         description="gated: the scheduler alone; fill, fragmentation, preemption: GPUs; gang, "
-        "reclaim: need Volcano or KAI",
+        "reclaim: need Volcano or KAI; failed-reclaim, consolidation, topology: need KAI",
     )
     template: Annotated[str, AfterValidator(inlined)] = Field(
         "job",
@@ -118,6 +122,11 @@ class ScaleParams(Params):
         "",
         description="fill, fragmentation, preemption: queue of KAI or Volcano",
         exclude_if=lambda name: not name,
+    )
+    rack_label: str = Field(
+        RACK_LABEL,
+        description="topology: node label whose values are racks",
+        exclude_if=lambda label: label == RACK_LABEL,
     )
     pvc: bool = Field(False, description="a claim each workload")
     storage_class: str | None = None
@@ -158,6 +167,7 @@ class ScaleParams(Params):
             gpus=self.gpus,
             scheduler=self.scheduler,
             queue=self.queue,
+            rack_label=self.rack_label,
             pvc=self.pvc,
             storage_class=self.storage_class,
             timeout=self.timeout,

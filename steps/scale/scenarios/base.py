@@ -15,6 +15,7 @@ from perfdag.steps.scale.figures.api_metrics import CREATION
 from perfdag.steps.scale.figures.percentiles import Summary, summaries, throughput
 from perfdag.steps.scale.figures.rows import Row, on_simulated, with_deletion
 from perfdag.steps.scale.model.gates import Gate, Verdict, breaches, evaluate
+from perfdag.steps.scale.model.nodes import RACK_LABEL
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.run_id import new_run
 from perfdag.steps.scale.model.schedule import Schedule
@@ -133,8 +134,6 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
     return figures
 
 
-ONLY_SCHEDULED = ("gated", "fill", "fragmentation", "preemption", "gang", "reclaim")
-"""Scenarios whose pods need not become ready."""
 Goal = Literal["scheduled", "ready", "succeeded"]
 STAGES: dict[Goal, str] = {
     "scheduled": "submission_to_scheduled",
@@ -178,6 +177,7 @@ class Spec(RunSpec):
     gates: list[Gate] = field(default_factory=list)
     scheduler: str = ""
     queue: str = ""
+    rack_label: str = RACK_LABEL
 
     @property
     def whole_gpus(self) -> int:
@@ -240,7 +240,7 @@ async def finish(
     """
     await session.scrape(CREATION)
     rows = await session.rows()
-    goal = "scheduled" if scenario in ONLY_SCHEDULED else spec.goal
+    goal = spec.goal if scenario == "submit" else "scheduled"
     final = [row for row in rows if row.stage == STAGES[goal]]
     mean, best = throughput([row.reached for row in final if row.reached and row.status == "ok"])
     if among is not None:

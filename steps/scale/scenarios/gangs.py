@@ -107,23 +107,28 @@ def gang_of(scheduler: GangScheduler, jobs: Template, members: int, queue: str) 
         for target in (metadata, pods["metadata"]):
             target["labels"]["kai.scheduler/queue"] = queue
         return Template(jobs.source, (Document("batch/v1", "Job", orjson.dumps(job)),))
-    own = {"perfdag/gang": metadata["name"]}
     pods["metadata"] |= {"annotations": {"scheduling.k8s.io/group-name": metadata["name"]}}
-    pods["metadata"]["labels"] |= own
-    del pods["spec"]["restartPolicy"]
-    spec = {"replicas": members, "selector": {"matchLabels": own}, "template": pods}
-    replicas = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": spec}
     group = {
         "apiVersion": scheduler.group,
         "kind": "PodGroup",
         "metadata": metadata,
         "spec": {"minMember": members, "queue": queue},
     }
-    bodies = (group, replicas)
+    bodies = (group, replica_set(job, members))
     return Template(
         jobs.source,
         tuple(Document(body["apiVersion"], body["kind"], orjson.dumps(body)) for body in bodies),
     )
+
+
+def replica_set(job: Object, members: int) -> Object:
+    """Return a ReplicaSet with the pods of a Job. It replaces a pod that was evicted."""
+    pods, metadata = job["spec"]["template"], job["metadata"]
+    own = {"perfdag/gang": metadata["name"]}
+    pods["metadata"]["labels"] |= own
+    del pods["spec"]["restartPolicy"]
+    spec = {"replicas": members, "selector": {"matchLabels": own}, "template": pods}
+    return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": spec}
 
 
 @asynccontextmanager
@@ -241,50 +246,55 @@ async def gang(kube: Kube, spec: Spec) -> Result:
 
 
 async def reclaim(kube: Kube, spec: Spec) -> Result:
-    """Fill all GPUs from one queue, then measure how long another queue waits for its half.
+    """Fill all GPUs from one queue, then let gangs of `workers` pods of another reclaim its half.
 
-    Volcano needs the action `reclaim`. Raises ScenarioUnavailableError.
+    Clock: it starts when the first pod of a gang is created and stops when the watch shows a node
+    for its last pod. Volcano needs the action `reclaim`. Raises ScenarioUnavailableError.
     """
     scheduler, free = await find_scheduler(kube, "reclaim"), await free_gpus(kube)
     spec.scheduler = scheduler.scheduler
-    size, run = spec.whole_gpus, start_run(spec, "reclaim")
+    size, run, members = spec.whole_gpus, start_run(spec, "reclaim"), spec.workers
     room = sum(count // size for count in free.values())
-    half = room // 2
-    jobs = template_of(spec, run, name="job", gpus=size, workers=1)
-    spec.workers, left = 1, list[str]()
+    gangs = room // 2 // members
+    if not gangs:
+        raise ScenarioUnavailableError(f"a gang of {members} pods exceeds half of {room} pods")
+    claimed = gangs * members
+    one, many = (
+        template_of(spec, run, name="job", gpus=size, workers=count) for count in (1, members)
+    )
+    left = list[str]()
     async with (
-        own_queues(kube, scheduler, run, half * size, left, spec.log) as (first, second),
-        session_of(kube, spec, run, gang_of(scheduler, jobs, 1, first)) as session,
+        own_queues(kube, scheduler, run, room // 2 * size, left, spec.log) as (first, second),
+        session_of(kube, spec, run, gang_of(scheduler, one, 1, first)) as session,
     ):
         fillers = await session.create(room, Schedule(), spec.parallel)
         filled = await session.wait("Pod", room, spec.timeout, "scheduled")
-        session.template = gang_of(scheduler, jobs, 1, second)
-        claimants = await session.create(half, Schedule(), spec.parallel)
-        jobs_of = {item.uid for item in claimants.created}
+        session.template = gang_of(scheduler, many, members, second)
+        claimants = await session.create(gangs, Schedule(), spec.parallel)
 
-        def reclaimed() -> set[str]:
-            return {
-                pod.owner
-                for pod in session.observer.of("Pod")
-                if pod.owner in jobs_of and "scheduled" in pod.stages
-            }
+        def reclaimed() -> int:
+            own = {item.uid for item in claimants.created}
+            pods = (pod for pod in session.observer.of("Pod") if pod.owner in own)
+            return sum("scheduled" in pod.stages for pod in pods)
 
-        await session.until(lambda: len(reclaimed()) == len(jobs_of), spec.timeout)
+        await session.until(lambda: reclaimed() >= claimed, spec.timeout)
         seen = reclaimed()
-        if not filled or len(seen) < half:
+        if not filled or seen < claimed:
             session.notes.append(
-                f"reclaim: first queue filled {filled}; {len(seen)} of {half} reclaimed "
+                f"reclaim: first queue filled {filled}; {seen} of {claimed} reclaimed "
                 f"{session.wait_end(spec.timeout)}; does {scheduler.name} reclaim?"
             )
         await evictions_told(session, fillers)
         gone = victims(session, fillers)
         extra: dict[str, float | None] = {
-            "reclaimed": float(len(seen)),
+            "reclaimed": float(seen),
             "evicted": float(len(gone)),
-            **waits("reclaim_wait", session, claimants),
+            **waits("reclaim_wait", session, claimants, members),
         }
         # Evicted workloads cannot be placed again: the share belongs to the other queue.
         evicted = {pod.owner for pod in gone}
-        result = await finish("reclaim", spec, session, extra, planned_misses=half, among=evicted)
+        result = await finish(
+            "reclaim", spec, session, extra, planned_misses=claimed, among=evicted
+        )
     result.facts["notes"] += left
     return result

@@ -1,7 +1,7 @@
 """GPU scenarios of the scheduler: fill, fragmentation, and preemption by priority."""
 
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import orjson
@@ -174,10 +174,15 @@ async def preemption(kube: Kube, spec: Spec) -> Result:
             return await finish("preemption", spec, session, extra)
 
 
+def pods_of_each(session: Session, batch: Submitted) -> list[list[Record]]:
+    """Return the pods of each workload of a batch."""
+    family = Family(session.observer.records)
+    return [family.below(item.uid)["Pod"] for item in batch.created]
+
+
 def victims(session: Session, batch: Submitted) -> list[Record]:
     """Return the pods of a batch of workloads that were evicted or are gone."""
-    family = Family(session.observer.records)
-    pods = [pod for item in batch.created for pod in family.below(item.uid)["Pod"]]
+    pods = [pod for own in pods_of_each(session, batch) for pod in own]
     return [pod for pod in pods if "gone" in pod.stages or "evicted" in pod.stages]
 
 
@@ -189,21 +194,25 @@ async def evictions_told(session: Session, batch: Submitted) -> None:
     )
 
 
-def waits(name: str, session: Session, batch: Submitted) -> dict[str, float | None]:
-    """Return the median and maximum wait of a batch in seconds.
+def waits(
+    name: str, session: Session, batch: Submitted, members: int = 1
+) -> dict[str, float | None]:
+    """Return the median and maximum wait in seconds of a batch of workloads of `members` pods."""
+    return spread(name, [_waited(pods, members) for pods in pods_of_each(session, batch)])
 
-    None means that the rank falls on an unplaced workload.
-    """
-    family = Family(session.observer.records)
-    ordered = sorted(_waited(family.below(item.uid)["Pod"]) for item in batch.created)
+
+def spread(name: str, seconds: Iterable[float]) -> dict[str, float | None]:
+    """Return the median and maximum. None means that the rank falls on an infinite one."""
+    ordered = sorted(seconds)
     return {f"{name}_p50": rank(ordered, 0.50), f"{name}_max": rank(ordered, 1.0, 1)}
 
 
-def _waited(pods: Sequence[Record]) -> float:
-    """Return the seconds from a workload's first pod to its first placed pod, else infinity."""
+def _waited(pods: Sequence[Record], members: int) -> float:
+    """Return the seconds from a workload's first pod until `members` are placed, else infinity."""
     created = [times[2] for pod in pods if (times := pod.times("created")) and times[2]]
-    placed = [times[2] for pod in pods if (times := pod.times("scheduled")) and times[2]]
-    return (min(placed) - min(created)) / 1e9 if created and placed else math.inf
+    placed = sorted(times[2] for pod in pods if (times := pod.times("scheduled")) and times[2])
+    short = not created or len(placed) < members
+    return math.inf if short else (placed[members - 1] - min(created)) / 1e9
 
 
 def pods_of(spec: Spec, run: str, gpus: int) -> Template:

@@ -30,6 +30,7 @@ from perfdag.steps.scale.scenarios.base import (
 )
 from perfdag.steps.scale.scenarios.gangs import gang, reclaim
 from perfdag.steps.scale.scenarios.gpus import fill, fragmentation, preemption
+from perfdag.steps.scale.scenarios.kai import consolidation, failed_reclaim, topology
 
 __all__ = [
     "ScenarioUnavailableError",
@@ -48,8 +49,19 @@ RELEASE_BOUND = 0.8
 """Share of the time above which the release, not the scheduler, was the bottleneck."""
 _PODS = ("fill", "fragmentation", "preemption")
 """Scenarios that make bare pods."""
-_OWN_PODS = dict.fromkeys(_PODS, ("job", "pod")) | dict.fromkeys(("gang", "reclaim"), ("job",))
-Scenario = Literal["submit", "gated", "fill", "fragmentation", "preemption", "gang", "reclaim"]
+_OWN_PODS = dict.fromkeys(_PODS, ("job", "pod"))
+Scenario = Literal[
+    "submit",
+    "gated",
+    "fill",
+    "fragmentation",
+    "preemption",
+    "gang",
+    "reclaim",
+    "failed-reclaim",
+    "consolidation",
+    "topology",
+]
 
 
 async def submit(kube: Kube, spec: Spec) -> Result:
@@ -140,13 +152,23 @@ _FIGURES: dict[Scenario, tuple[str, ...]] = {
     "preemption": ("evicted", "preemptors"),
     "gang": ("gangs_fitting", "gangs_placed", "gangs_split"),
     "reclaim": ("reclaimed", "evicted"),
+    "failed-reclaim": ("gangs_refused", "evicted"),
+    "consolidation": ("consolidated", "evicted"),
+    "topology": ("gangs_fitting", "gangs_placed", "gangs_in_one_rack"),
 }
 FIGURES = tuple(dict.fromkeys(name for own in _FIGURES.values() for name in own))
 """Figures that one scenario alone has, by the names of the benchmark's metrics."""
+WAITS: dict[Scenario, str] = {
+    "preemption": "preemptor_wait",
+    "reclaim": "reclaim_wait",
+    "failed-reclaim": "refusal_wait",
+    "consolidation": "consolidation_wait",
+    "topology": "topology_wait",
+}
+"""The main answer of a scenario: a wait, with its median and maximum."""
 _EXTRA_FIGURES: dict[Scenario, tuple[str, ...]] = {
     "fragmentation": ("whole_nodes_ideal", "whole_nodes_placed"),
-    "preemption": ("preemptor_wait_p50", "preemptor_wait_max"),
-    "reclaim": ("reclaim_wait_p50", "reclaim_wait_max"),
+    **{scenario: (f"{wait}_p50", f"{wait}_max") for scenario, wait in WAITS.items()},
 }
 """Figures that have other names as metrics, or are none."""
 
@@ -156,8 +178,8 @@ def own_figures(scenario: Scenario) -> tuple[str, ...]:
     return (*_EXTRA_FIGURES.get(scenario, ()), *_FIGURES[scenario])
 
 
-_UNPACED = ("fill", "fragmentation", "preemption", "reclaim")
-"""Scenarios that create all objects at once and ignore the schedule."""
+_PACED = ("submit", "gated", "gang")
+"""Scenarios that follow the schedule. The others create all objects at once."""
 SCENARIOS: dict[Scenario, Callable[[Kube, Spec], Awaitable[Result]]] = {
     "submit": submit,
     "gated": gated,
@@ -166,6 +188,9 @@ SCENARIOS: dict[Scenario, Callable[[Kube, Spec], Awaitable[Result]]] = {
     "preemption": preemption,
     "gang": gang,
     "reclaim": reclaim,
+    "failed-reclaim": failed_reclaim,
+    "consolidation": consolidation,
+    "topology": topology,
 }
 
 
@@ -191,10 +216,12 @@ def check(spec: Spec, scenario: Scenario) -> None:
         raise TemplateError(
             f"a {template.kind} creates no pods; put it before a workload in the same file"
         )
-    if scenario not in ("submit", "gated") and spec.template not in _OWN_PODS[scenario]:
+    if scenario not in ("submit", "gated") and spec.template not in _OWN_PODS.get(
+        scenario, ("job",)
+    ):
         raise TemplateError(
             f"{scenario} creates its own pods; omit template, or set it to "
-            f"{' or '.join(_OWN_PODS[scenario])}"
+            f"{' or '.join(_OWN_PODS.get(scenario, ('job',)))}"
         )
     if spec.gpus != int(spec.gpus) and scenario not in ("submit", "gated"):
         raise TemplateError(f"{scenario} counts whole GPUs: gpus {spec.gpus:g} is no whole number")
@@ -224,7 +251,7 @@ def check(spec: Spec, scenario: Scenario) -> None:
         scenario,
         lasting,
         own_figures(scenario),
-        paced=spec.schedule.open_loop and scenario not in _UNPACED,
+        paced=spec.schedule.open_loop and scenario in _PACED,
         count=spec.count if scenario in ("submit", "gated") else math.inf,
     )
 
