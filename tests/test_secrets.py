@@ -25,6 +25,7 @@ from perfdag.suite.checks import checks_of
 from perfdag.suite.load import parse_suite
 from perfdag.workflows.gangs import measuring_pod
 from perfdag.workflows.templates import Installation
+from tests.conftest import CommandLine
 from tests.fakes.credentials import copied
 
 STORE = {"AWS_SECRET_ACCESS_KEY": "the-store-key", "EXTRA_OF_STORE": "me:pw@proxy"}
@@ -179,19 +180,24 @@ entries:
 """  # noqa: E501
 
 
-def test_secret_values_are_in_nothing_that_a_run_stores_or_prints(tmp_path: Path) -> None:
+def test_secret_values_are_in_nothing_that_a_run_stores_or_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+) -> None:
     suite, root = tmp_path / "suite.yaml", tmp_path / "store"
     suite.write_text(SUITE)
     hidden = {"AWS_SECRET_ACCESS_KEY": "bucket-secret", "GITHUB_TOKEN": "a-token-of-the-user"}
-    environment = {**os.environ, **hidden}
-    words = [sys.executable, "-m", "perfdag"]
-    printed = ""
-    for verb in (["plan", str(suite)], ["plan", str(suite), "--json"], ["run", str(suite)]):
-        store = ["--store", str(root)] if verb[0] == "run" else []
-        ended = subprocess.run(
-            [*words, *verb, *store], capture_output=True, text=True, env=environment, check=False
-        )
-        printed += ended.stdout + ended.stderr
+    for name, value in hidden.items():
+        monkeypatch.setenv(name, value)
+    printed = "".join(
+        line for options in ([], ["--json"]) for line in cli(["plan", str(suite), *options])
+    )
+    ended = subprocess.run(
+        [sys.executable, "-m", "perfdag", "run", str(suite), "--store", str(root)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    printed += ended.stdout + ended.stderr
     files = {file: file.read_bytes() for file in root.rglob("*") if file.is_file()}
     tables = [pq.read_table(file).to_pylist() for file in files if file.suffix == ".parquet"]
     everything = printed.encode() + b"".join(files.values()) + repr(tables).encode()

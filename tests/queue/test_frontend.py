@@ -209,10 +209,10 @@ async def test_too_many_peers(start: Start) -> None:
         await line.close()
 
 
-@pytest.mark.parametrize("retries", [0, 50])
+@pytest.mark.parametrize(("retries", "kills"), [(0, 25), (50, 50)])
 @pytest.mark.slow
-async def test_100_killed_backends_lose_nothing_silently(
-    start: Start, retries: int, client_stats: ClientStats
+async def test_killed_backends_lose_nothing_silently(
+    start: Start, retries: int, kills: int, client_stats: ClientStats
 ) -> None:
     frontend = await start(limits=Limits(retries=retries))
     queue = frontend.queues["sleep"]
@@ -224,7 +224,7 @@ async def test_100_killed_backends_lose_nothing_silently(
     chance = random.Random(7)
     try:
         await until(lambda: client_stats.success > 20)
-        for _ in range(100):
+        for _ in range(kills):
             victim = chance.choice(replicas.running)
             await asyncio.sleep(chance.uniform(0, 0.04))
             victim.kill()
@@ -240,11 +240,11 @@ async def test_100_killed_backends_lose_nothing_silently(
         assert queue.accepted == client_stats.success + client_stats.failure
         if retries:
             assert client_stats.failure == 0
-            assert queue.retried > 20
+            assert queue.retried > kills / 5
         else:
             assert queue.retried == 0
             assert client_stats.causes == {"backend lost": client_stats.failure}
-            assert 20 < client_stats.failure <= 100
+            assert kills / 5 < client_stats.failure <= kills
     finally:
         await loop.stop()
         await replicas.stop()

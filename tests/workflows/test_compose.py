@@ -1,6 +1,7 @@
 """`perfdag.workflows.measure` and `schedule`, and the scripts of examples/ that use them."""
 
 import base64
+import runpy
 import shutil
 import subprocess
 import sys
@@ -30,12 +31,6 @@ EXAMPLES = {
 LS = Entry(benchmark="command", params={"argv": ["ls"]})
 
 
-def manifests(example: str) -> list[dict[str, Any]]:
-    argv = [sys.executable, str(ROOT / "examples" / example), *EXAMPLES[example]]
-    output = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    return list(yaml.safe_load_all(output))
-
-
 def composed(**options: Any) -> dict[str, Any]:
     with Workflow(generate_name="x-", entrypoint="all") as workflow, DAG(name="all"):
         measure(LS, store=STORE, **options)
@@ -53,8 +48,16 @@ def test_every_script_of_the_examples_is_tested() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_keeps_the_rules_and_argo_takes_it(example: str, tmp_path: Path) -> None:
-    documents = manifests(example)
+def test_an_example_keeps_the_rules_and_argo_takes_it(
+    example: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script = str(ROOT / "examples" / example)
+    monkeypatch.setattr(sys, "argv", [script, *EXAMPLES[example]])
+    runpy.run_path(script, run_name="__main__")
+    documents = list(yaml.safe_load_all(capsys.readouterr().out))
     assert [lint.problems(each) for each in documents] == [[]] * len(documents)
     if shutil.which("argo") is None:
         pytest.skip(f"needs the argo command: examples/{example} was NOT linted by Argo")
