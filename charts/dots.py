@@ -59,10 +59,10 @@ def height(cells: Sequence[Cell], shown: Sequence[Group]) -> float:
     )
 
 
-def _label(cell: Cell) -> str:
+def wrapped(label: str) -> str:
+    """Return the label of a row in at most three lines."""
     return "\n".join(
-        textwrap.wrap(cell.label, 30, max_lines=3, placeholder=" ...", break_on_hyphens=False)
-        or [cell.label]
+        textwrap.wrap(label, 30, max_lines=3, placeholder=" ...", break_on_hyphens=False) or [label]
     )
 
 
@@ -71,7 +71,7 @@ def _present(shown: Sequence[Group], index: int) -> int:
 
 
 def _lines(cell: Cell, shown: int) -> float:
-    text = _label(cell).count("\n") + 1
+    text = wrapped(cell.label).count("\n") + 1
     return max(1 if cell.why else max(shown, 1), 0.62 * text) + 0.25
 
 
@@ -100,7 +100,7 @@ def panel(
     failed = [i for i, cell in enumerate(cells) if cell.why]
     _failures(ax, cells, failed, middles, reasons)
     ax.set_ylim(total, 0)
-    ax.set_yticks(middles, [_label(cell) for cell in cells])
+    ax.set_yticks(middles, [wrapped(cell.label) for cell in cells])
     ax.yaxis.set_minor_locator(NullLocator())
     ax.tick_params(axis="y", length=0, pad=8)
     ax.grid(axis="y", visible=False)

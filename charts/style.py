@@ -144,11 +144,11 @@ def housed(draw: Callable[_P, _R]) -> Callable[_P, _R]:
 
 def no_data(why: str = "no data") -> Figure:
     """Return a figure with a message instead of data."""
-    fig, (ax,) = figure(heights=(1.2,))
+    lines = textwrap.wrap(why, 70)
+    fig, (ax,) = figure(heights=(1.0 + 0.2 * len(lines),))
     ax.set_axis_off()
-    ax.text(
-        0.5, 0.5, why, ha="center", va="center", color=MUTED, fontsize=12, transform=ax.transAxes
-    )
+    middle: Any = {"ha": "center", "va": "center", "transform": ax.transAxes}
+    ax.text(0.5, 0.5, "\n".join(lines), color=MUTED, fontsize=11, **middle)
     return fig
 
 

@@ -5,6 +5,7 @@ show their workers.
 """
 
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from perfdag.results.summary import Series
 PERCENTILES = ("p50", "p99", "p99.9")
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "p99.99": 0.9999}
 COLUMNS = 3  # block sizes in a figure
+WORDS = 90  # letters of a line of the legend
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
@@ -145,10 +147,11 @@ def _distribution(distributions: dict[str, list[tuple[float, Series]]], where: s
     legend = band_words(
         [series for name in shown for _, series in distributions[name]], "line", "band"
     )
+    names = {name: textwrap.fill(name, WORDS, break_on_hyphens=False) for name in shown}
     fig, (ax,) = style.figure(
         title=title,
         subtitle=style.caption(legend, cut, where),
-        heights=(3.2,),
+        heights=(2.6 + 0.16 * sum(name.count("\n") + 1 for name in names.values()),),
     )
     ax.set_xscale("log")
     for k, name in enumerate(shown):
@@ -167,7 +170,7 @@ def _distribution(distributions: dict[str, list[tuple[float, Series]]], where: s
         ax.plot(
             [series.middle for _, series in distributions[name]],
             ys,
-            label=name,
+            label=names[name],
             gid=f"median {name}",
             **look,
         )
@@ -177,9 +180,7 @@ def _distribution(distributions: dict[str, list[tuple[float, Series]]], where: s
     style.value_axis(ax.xaxis, "s", 1.0, log=True)
     ax.set_xlabel("completion latency, lower is better")
     ax.set_ylabel("I/Os that took no longer")
-    ax.legend(
-        loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2
-    )  # below: lines of tails cross all of the panel
+    fig.legend(loc="outside lower left")  # below: lines of tails cross all of the panel
     return fig
 
 

@@ -1,5 +1,6 @@
 """fio over queue depth: IOPS against p99 latency, with the knee of each curve."""
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ from perfdag.results.summary import Series
 from perfdag.units import short
 
 DEPTHS = 3  # fewest queue depths that make a curve
+LINE = 0.17  # inches of a line of the legend
+NUMBER = (0.065, 0.11)  # room of a number, in shares of a panel 7 inches wide and 2.2 high
+Place = tuple[float, float]
 
 
 def is_mixed(cell: Cell) -> bool:
@@ -100,8 +104,13 @@ def _knees(curves: dict[tuple[str, str], dict[str, Curve]]) -> str:
 
 def queue_depth_figure(curves: dict[tuple[str, str], dict[str, Curve]], where: str) -> Figure:
     """Draw a panel for each pattern (row) and block size (column) on the same axes."""
-    most, lines = max(map(len, curves.values())), len(style.SERIES)
-    curves = {facet: dict(list(named.items())[:lines]) for facet, named in curves.items()}
+    every = list(dict.fromkeys(name for named in curves.values() for name in named))
+    names = every[: len(style.SERIES)]
+    curves = {
+        facet: {name: named[name] for name in names if name in named}
+        for facet, named in curves.items()
+        if not named.keys().isdisjoint(names)
+    }
     patterns = list(dict.fromkeys(pattern for pattern, _ in curves))
     sizes = list(dict.fromkeys(size for _, size in curves))
     series = [
@@ -115,19 +124,15 @@ def queue_depth_figure(curves: dict[tuple[str, str], dict[str, Curve]], where: s
         "numbers: I/Os in flight (iodepth x numjobs x hosts); "
         f"ring: knee, where IOPS over p99 latency is highest; {band_words(series)}"
     )
-    legend += (
-        f"; first {lines} of {most} curves{' of a panel' if len(curves) > 1 else ''}"
-        if most > lines
-        else ""
-    )
+    cut = f"first {len(names)} of {len(every)} curves" if len(names) < len(every) else ""
     rows, columns = len(patterns), len(sizes)
-    heights = (3.4,) if len(curves) == 1 else (2.2,)
+    height = (3.4 if len(curves) == 1 else 2.2) + LINE * len(names) / rows
     fig, axes = style.figure(
         rows,
-        heights,
+        (height,),
         columns,
         title=_knees(curves),
-        subtitle=f"{legend}; {where}",
+        subtitle=style.caption(legend, cut, where),
         sharex=True,
         sharey=True,
     )
@@ -144,8 +149,10 @@ def queue_depth_figure(curves: dict[tuple[str, str], dict[str, Curve]], where: s
         ax.set_yscale("log")
         ax.set_xlim(0, largest * 1.08)
         ax.set_ylim(lowest / 1.5, highest * 1.5)
-        for k, (name, curve) in enumerate(curves.get(facet, {}).items()):
-            _curve(ax, curve, name, style.look(k))
+        room, taken = (NUMBER[0] * columns, NUMBER[1] * 2.2 / height), list[Place]()
+        for name, curve in curves.get(facet, {}).items():
+            _curve(ax, curve, name, style.look(names.index(name)))
+            _numbers(ax, curve, room, taken)
         name = style.value_axis(ax.xaxis, "1/s", largest, bins=6 if columns < 3 else 3)
         style.value_axis(ax.yaxis, "s", 1.0, log=True)
         if len(curves) > 1:
@@ -157,14 +164,20 @@ def queue_depth_figure(curves: dict[tuple[str, str], dict[str, Curve]], where: s
             ax.set_xlabel(style.axis_label("iops", name, "higher" if columns < 3 else ""))
         if i % columns == 0:
             ax.set_ylabel("p99 latency\nlower is better")
-        if len(curves.get(facet, {})) > 1:
-            ax.legend(loc="best")
+    if len(names) > 1:
+        drawn = {
+            label: handle
+            for ax in axes
+            for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+        }
+        fig.legend(drawn.values(), drawn.keys(), loc="outside lower left")
     return fig
 
 
 def _curve(ax: Axes, curve: Curve, name: str, look: dict[str, Any]) -> None:
     xs, ys = [iops.middle for _, iops, _ in curve], [late.middle for _, _, late in curve]
-    ax.plot(xs, ys, label=name or "otherwise", gid=f"median {name}", **look)
+    label = textwrap.shorten(name or "otherwise", 90, placeholder=" ...")
+    ax.plot(xs, ys, label=label, gid=f"median {name}", **look)
     ax.hlines(
         ys,
         [i.band.low for _, i, _ in curve],
@@ -191,9 +204,20 @@ def _curve(ax: Axes, curve: Curve, name: str, look: dict[str, Any]) -> None:
                 markeredgecolor=look["color"],
                 gid=f"knee {name}",
             )
+
+
+def _numbers(ax: Axes, curve: Curve, room: Place, taken: list[Place]) -> None:
+    """Write the I/Os in flight at the points. A number that would cover another is left out."""
+    best = knee(curve)
+    for depth, iops, late in sorted(curve, key=lambda point: point[0] != best):
+        scaled = ax.transScale.transform((iops.middle, late.middle))
+        x, y = ax.transLimits.transform(scaled)
+        if any(abs(x - i) < room[0] and abs(y - j) < room[1] for i, j in taken):
+            continue
+        taken.append((x, y))
         ax.annotate(
             str(depth),
-            (x, y),
+            (iops.middle, late.middle),
             xytext=(5, -10),
             textcoords="offset points",
             fontsize=8,

@@ -1,5 +1,6 @@
 """The IOPS of each host of a distributed fio point."""
 
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from statistics import median
@@ -40,7 +41,10 @@ def figure(rows: pa.Table, cells: Sequence[Cell], where: str) -> Figure | None:
     legend = "dot: median of a worker's samples; ticks: each of them"
     fig, axes = style.figure(
         len(shown),
-        [ROW * min(len(workers), WORKERS) + 0.6 for _, workers in shown],
+        [
+            ROW * min(len(workers), WORKERS) + 0.6 + len(name) // 90 * 0.15
+            for name, workers in shown
+        ],
         title=title,
         subtitle=style.caption(legend, cut, where),
     )
@@ -93,5 +97,5 @@ def _panel(ax: Axes, name: str, workers: Values) -> None:
     ax.set_xlim(0, largest * 1.08)
     unit = style.value_axis(ax.xaxis, "1/s", largest)
     cut = f", the {len(names)} slowest of {len(workers)}" if len(names) < len(workers) else ""
-    ax.set_title(name + cut)
+    ax.set_title(textwrap.fill(name + cut, 90, break_on_hyphens=False))
     ax.set_xlabel(style.axis_label("iops", unit, "higher"))

@@ -140,7 +140,7 @@ def _marks(ax: Axes, cells: Mapping[str, Cell], curves: Sequence[lines.Line], me
                 xytext=(0, 5),
                 textcoords="offset points",
                 fontsize=7.5,
-                color=colour,
+                color=style.INK,
                 gid="zero-byte",
             )
         if metric == "bandwidth" and half and (there := line.series.get(half.middle)):

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import style
 from perfdag.charts.benchmarks import queue
+from perfdag.charts.benchmarks.sweeps import FIGURES
 from perfdag.charts.series import Cell, read, runs_words
 
 PANELS = 2
@@ -16,19 +17,21 @@ PANELS = 2
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Yield up to two workloads per figure. With more, the legends would cover the curves."""
-    cells = read(rows)
+    every, most = read(rows), PANELS * FIGURES
+    cells = every[:most]
+    cut = f"; first {most} of {len(every)} points" if len(every) > most else ""
     with style.house():
         for start in range(0, max(1, len(cells)), PANELS):
             curves = [curve(cell) for cell in cells[start : start + PANELS]]
             slug = "throughput" if len(cells) <= PANELS else f"throughput-{start // PANELS + 1}"
             subtitle = (
                 "median and range of the repetitions; "
-                f"gain: median of the ratios and of their 95 % intervals; {runs_words(rows)}"
+                f"gain: median of the ratios and of their 95 % intervals{cut}; {runs_words(rows)}"
             )
             yield slug, queue.throughput(curves, finding(curves), subtitle)
         shared = [worked for cell in cells if (worked := where(rows, cell)).places]
         if shared:
-            subtitle = "items at the most replicas, all valid repetitions"
+            subtitle = f"items at the most replicas, all valid repetitions{cut}"
             subtitle += (
                 "; failures at any number, of all"
                 if any(shares.failed for shares in shared)

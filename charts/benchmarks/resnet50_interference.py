@@ -12,6 +12,7 @@ from matplotlib.patches import Rectangle
 
 from perfdag.charts import style
 from perfdag.charts.benchmarks.resnet50_marks import marked
+from perfdag.charts.benchmarks.sweeps import FIGURES
 from perfdag.charts.series import read, runs_words
 from perfdag.units import short
 
@@ -42,10 +43,11 @@ def columns(scenario: str, p99: bool) -> list[Column]:
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Yield a matrix per point. A point without a valid sample is a figure with the reason."""
-    where = runs_words(rows)
     cells = read(rows)
+    cut = f"first {FIGURES} of {len(cells)} points" if len(cells) > FIGURES else ""
+    where = style.caption(cut, runs_words(rows))
     values, coords = _by_copy(rows, {cell.state.point for cell in cells if cell.why})
-    for number, cell in enumerate(cells):
+    for number, cell in enumerate(cells[:FIGURES]):
         slug = "matrix" if len(cells) == 1 else f"matrix-{number + 1}"
         copies = values.get(cell.state.point)
         if not copies:

@@ -1,14 +1,18 @@
 """resnet50-overhead: the interval of a cost against its limit, and a matrix of antagonists."""
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from perfdag.charts import style
+from perfdag.charts.benchmarks.generic import pages
 from perfdag.charts.benchmarks.resnet50_marks import marked
+from perfdag.charts.dots import wrapped
 from perfdag.charts.series import Cell, read, runs_words
 
 LIMIT = 0.05
@@ -20,61 +24,78 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     cells = read(rows)
     where = runs_words(rows)
     judged = [(cell, *interval) for cell in cells if (interval := _interval(cell)) is not None]
-    failed = [
-        f"{cell.label}: {cell.why or 'no interval'}"[:110]
-        for cell in cells
-        if _interval(cell) is None
-    ]
     if not judged:
-        yield "overhead", style.no_data(failed[0])
+        yield "overhead", style.no_data(f"{cells[0].label}: {cells[0].why or 'no interval'}"[:110])
         return
-    words = [verdict(low, high, limit_of(cell)) for cell, _, low, high in judged]
-    _, mean, low, high = judged[0]
-    title = f"Overhead {mean * 100:.1f} % ({low * 100:.1f} to {high * 100:.1f} %): {words[0]}"
-    title = marked(title, _coords(judged[0][0]))
-    if len(judged) > 1:
-        title = f"{words.count('passes')} of {len(judged)} treatments pass"
-    subtitle = (
-        f"dot: mean; bar: 95 % interval, paired runs in ABBA order; dashed: the limit; {where}"
-    )
-    fig, (ax,) = style.figure(heights=(1.0 + 0.45 * len(judged),), title=title, subtitle=subtitle)
-    for number, (cell, mean, low, high) in enumerate(judged):
-        color = style.SERIES[number % len(style.SERIES)]
-        ax.errorbar(
-            [mean],
-            [number],
-            xerr=[[mean - low], [high - mean]],
-            fmt="o",
-            color=color,
-            capsize=4,
-            mfc="none" if cell.why else color,
-        )
-        ax.annotate(
-            _words(cell, words[number]),
-            (mean, number),
-            xytext=(0, 7),
-            textcoords="offset points",
-            ha="center",
-            fontsize=8,
-        )
-    limits = {limit_of(cell) for cell, *_ in judged}
-    for limit in limits:
-        ax.axvline(limit, color=style.INK, linestyle=(0, (4, 2)), linewidth=1)
-    ends = [0.0, *limits, *(value for _, *interval in judged for value in interval)]
-    room = (max(ends) - min(ends)) * 0.08
-    ax.set_xlim(min(ends) - room, max(ends) + room)
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
-    ax.set_yticks(range(len(judged)), [cell.label for cell, *_ in judged])
-    ax.set_ylim(len(judged) - 0.4, -0.6)
-    ax.set_xlabel("overhead of the treatment, lower is better")
-    if failed:
-        ax.text(
-            0.01, 0.02, "\n".join(failed[:3]), transform=ax.transAxes, fontsize=8, color=style.MUTED
-        )
-    yield "overhead", fig
+    title = _finding(judged)
+    for slug, some, note in pages(cells, "overhead"):
+        yield slug, _intervals(some, title, style.caption(note, where))
     beside = [interval for interval in judged if "antagonist" in interval[0].state.params]
     if beside:
         yield "matrix", _matrix(beside, where)
+
+
+def _finding(judged: Sequence[tuple[Cell, float, float, float]]) -> str:
+    """Return the title: the only overhead and its verdict, or how many treatments pass."""
+    words = [verdict(low, high, limit_of(cell)) for cell, _, low, high in judged]
+    if len(judged) > 1:
+        return f"{words.count('passes')} of {len(judged)} treatments pass"
+    cell, mean, low, high = judged[0]
+    title = f"Overhead {mean * 100:.1f} % ({low * 100:.1f} to {high * 100:.1f} %): {words[0]}"
+    return marked(title, _coords(cell))
+
+
+def _intervals(cells: Sequence[Cell], title: str, where: str) -> Figure:
+    """Draw a row a point: its interval and verdict, or a cross and the reason."""
+    subtitle = (
+        f"dot: mean; bar: 95 % interval, paired runs in ABBA order; dashed: the limit; {where}"
+    )
+    fig, (ax,) = style.figure(heights=(1.0 + 0.45 * len(cells),), title=title, subtitle=subtitle)
+    ends, limits = [0.0], {limit_of(cell) for cell in cells}
+    for row, cell in enumerate(cells):
+        if (interval := _interval(cell)) is None:
+            _reason(ax, row, cell.why or "no interval")
+            continue
+        _bar(ax, row, cell, *interval)
+        ends += interval
+    for limit in limits:
+        ax.axvline(limit, color=style.INK, linestyle=(0, (4, 2)), linewidth=1)
+    ends += limits
+    room = (max(ends) - min(ends)) * 0.08
+    ax.set_xlim(min(ends) - room, max(ends) + room)
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
+    ax.set_yticks(range(len(cells)), [wrapped(cell.label) for cell in cells])
+    ax.set_ylim(len(cells) - 0.4, -0.6)
+    ax.set_xlabel("overhead of the treatment, lower is better")
+    return fig
+
+
+def _bar(ax: Axes, row: int, cell: Cell, mean: float, low: float, high: float) -> None:
+    color = style.SERIES[row % len(style.SERIES)]
+    ax.errorbar(
+        [mean],
+        [row],
+        xerr=[[mean - low], [high - mean]],
+        fmt="o",
+        color=color,
+        capsize=4,
+        mfc="none" if cell.why else color,
+    )
+    ax.annotate(
+        _words(cell, verdict(low, high, limit_of(cell))),
+        (mean, row),
+        xytext=(0, 7),
+        textcoords="offset points",
+        ha="center",
+        fontsize=8,
+    )
+
+
+def _reason(ax: Axes, row: int, why: str) -> None:
+    left = ax.get_yaxis_transform()
+    style.cross(ax, [0.0], [row], left)
+    words = textwrap.shorten(why, 80, placeholder=" ...")
+    ax.text(0.025, row, words, transform=left, va="center", fontsize=8, color=style.MUTED)
 
 
 def _matrix(beside: Sequence[tuple[Cell, float, float, float]], where: str) -> Figure:

@@ -3,29 +3,48 @@
 Each benchmark has tables of one point, 200 points, points that failed, and long names.
 """
 
+import importlib
+import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from perfdag.benchmark.registry import get
 from perfdag.results.samples import as_row
 from tests.charts import rows
 from tests.steps.test_recordings import CASES
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+sample_charts: Any = importlib.import_module("sample_charts")
 
 Values = list[dict[str, Any]]
 Base = list[tuple[dict[str, Any], Values]]
 """Parameters and values of points."""
 MANY = 200
+FEW = {"scale": 12, "vmi-burst": 12, "vmi-steady": 12}
+"""Points of benchmarks whose points have hundreds of objects."""
 LONG = "a-name-of-forty-characters-in-all-it-has"
 SWEPT = {
     "command": "threads",
+    "fio": "iodepth",
+    "imb": "ranks",
     "iperf": "streams",
     "latency": "request_size",
+    "queue-autoscale": "high",
     "queue-load": "limit",
+    "queue-scaling": "limit",
     "openfoam": "procs",
     "rdma-bandwidth": "qps",
     "rdma-latency": "qps",
+    "resnet50": "batch",
+    "resnet50-interference": "batch",
+    "resnet50-overhead": "batch",
+    "scale": "count",
     "torchbench": "batch_size",
+    "vmi-burst": "count",
+    "vmi-steady": "count",
 }
 ERROR = "exit 1: unable to connect to server: Connection refused, after 30 s and three attempts"
 
@@ -46,6 +65,13 @@ def recorded(benchmark: str) -> Base:
     return points
 
 
+def sampled(benchmark: str) -> Base:
+    """The points of a benchmark with the figures of the documentation."""
+    points, values = sample_charts.SAMPLES[benchmark]
+    own = get(benchmark)
+    return [(params, [as_row(own, item) for item in values(params, 1.0)]) for params in points]
+
+
 def load() -> Base:
     values = [value("peak_rate", 72.0, "1/s", headline=True, coords={"bound": 0.25})]
     for rate in (10.0, 20.0, 40.0, 72.0, 80.0):
@@ -59,13 +85,12 @@ def load() -> Base:
 
 BASES: dict[str, Base] = {
     "command": [({"threads": 1}, [value("wall_time", 0.1, headline=True)])],
-    "iperf": recorded("iperf"),
-    "latency": recorded("latency"),
     "queue-load": load(),
-    "openfoam": recorded("openfoam"),
-    "rdma-bandwidth": recorded("rdma-bandwidth"),
-    "rdma-latency": recorded("rdma-latency"),
-    "torchbench": recorded("torchbench"),
+    **{
+        name: recorded(name) or sampled(name)
+        for name in SWEPT
+        if name not in ("command", "queue-load")
+    },
 }
 
 
@@ -95,7 +120,7 @@ def tables(benchmark: str) -> Iterator[tuple[str, pa.Table]]:
     yield "recorded", rows.table(*measured(benchmark, base))
     many = [
         ({**params, swept: 2 ** (i % 10), "mode": f"m{i // 10:02}"}, values)
-        for i in range(MANY)
+        for i in range(FEW.get(benchmark, MANY))
         for params, values in (base[i // 10 % len(base)],)
     ]
     yield "many", rows.table(*measured(benchmark, many))

@@ -40,4 +40,5 @@ async def test_texts_do_not_overlap_are_not_cut_and_can_be_read(
             await page.look(1280, 900, dark)
             await page.open(file.as_uri())
             await page.picture(f"charts-{benchmark}-{'dark' if dark else 'light'}", whole=True)
-            assert await page.value(SCRIPT) == []
+            faults = await page.value(SCRIPT)
+            assert not faults, "\n".join(faults)
