@@ -14,7 +14,7 @@ from perfdag.units import short
 
 DEPTHS = 3  # fewest queue depths that make a curve
 LINE = 0.17  # inches of a line of the legend
-NUMBER = (0.065, 0.11)  # room of a number, in shares of a panel 7 inches wide and 2.2 high
+NUMBER = (0.011, 0.11)  # room of a digit, in shares of a panel 7 inches wide and 2.2 high
 Place = tuple[float, float]
 
 
@@ -149,7 +149,7 @@ def queue_depth_figure(curves: dict[tuple[str, str], dict[str, Curve]], where: s
         ax.set_yscale("log")
         ax.set_xlim(0, largest * 1.08)
         ax.set_ylim(lowest / 1.5, highest * 1.5)
-        room, taken = (NUMBER[0] * columns, NUMBER[1] * 2.2 / height), list[Place]()
+        room, taken = (NUMBER[0] * columns, NUMBER[1] * 2.2 / height), dict[Place, int]()
         for name, curve in curves.get(facet, {}).items():
             _curve(ax, curve, name, style.look(names.index(name)))
             _numbers(ax, curve, room, taken)
@@ -206,18 +206,26 @@ def _curve(ax: Axes, curve: Curve, name: str, look: dict[str, Any]) -> None:
             )
 
 
-def _numbers(ax: Axes, curve: Curve, room: Place, taken: list[Place]) -> None:
-    """Write the I/Os in flight at the points. A number that would cover another is left out."""
-    best = knee(curve)
+def _numbers(ax: Axes, curve: Curve, room: Place, taken: dict[Place, int]) -> None:
+    """Write the I/Os in flight at the points. A number that would cover another is left out.
+
+    `taken` are the places of numbers and their digits.
+    """
+    best, kept = knee(curve), []
     for depth, iops, late in sorted(curve, key=lambda point: point[0] != best):
-        scaled = ax.transScale.transform((iops.middle, late.middle))
-        x, y = ax.transLimits.transform(scaled)
-        if any(abs(x - i) < room[0] and abs(y - j) < room[1] for i, j in taken):
-            continue
-        taken.append((x, y))
+        at = iops.middle, late.middle
+        x, y = ax.transLimits.transform(ax.transScale.transform(at))
+        digits = len(str(depth))
+        if not any(
+            abs(x - i) < room[0] * (2 + max(digits, other)) and abs(y - j) < room[1]
+            for (i, j), other in taken.items()
+        ):
+            taken[x, y] = digits
+            kept.append((depth, at))
+    for depth, at in sorted(kept):
         ax.annotate(
             str(depth),
-            (iops.middle, late.middle),
+            at,
             xytext=(5, -10),
             textcoords="offset points",
             fontsize=8,

@@ -4,7 +4,7 @@ import itertools
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,9 @@ def throughput(curves: Sequence[Curve], title: str, subtitle: str) -> Figure:
     panels += [_gains] if any(curve.gains for curve in curves) else []
     panels += [_latencies] if any(curve.latencies for curve in curves) else []
     rows = len(panels)
+    width = 84 // len(curves)
+    names = [textwrap.fill(curve.name, width, break_on_hyphens=False) for curve in curves]
+    curves = [replace(curve, name=name) for curve, name in zip(curves, names, strict=True)]
     fig, axes = style.figure(
         rows,
         (3.2, *[1.5] * (rows - 1)),

@@ -148,7 +148,9 @@ def _latencies(cells: Sequence[Cell], scenario: str, where: str) -> Figure:
         if any(cell.series("tail_latency") for cell in cells)
         else finding(cells, "latency")
     )
-    fig, (ax,) = style.figure(heights=(3.4,), title=title, subtitle=style.caption(*notes))
+    names = [textwrap.fill(_named(cell), NAME) for cell, _ in shown]
+    height = max(3.4, 0.35 + 0.18 * sum(name.count("\n") + 1 for name in names))
+    fig, (ax,) = style.figure(heights=(height,), title=title, subtitle=style.caption(*notes))
     for number, (cell, by_stat) in enumerate(shown):
         xs = [STATS.index(stat) for stat in by_stat]
         if not xs:
@@ -157,22 +159,13 @@ def _latencies(cells: Sequence[Cell], scenario: str, where: str) -> Figure:
         middles = [series.middle for series in by_stat.values()]
         lows = [m - series.band.low for m, series in zip(middles, by_stat.values(), strict=True)]
         highs = [series.band.high - m for m, series in zip(middles, by_stat.values(), strict=True)]
-        label = cell.label + (" (no valid sample)" if cell.why else "")
-        label = textwrap.fill(label, NAME)
-        ax.errorbar(xs, middles, yerr=[lows, highs], label=label, capsize=3, **look)
+        ax.errorbar(xs, middles, yerr=[lows, highs], label=names[number], capsize=3, **look)
         bound = cell.state.params.get("latency_bound")
         if scenario == "server" and bound is not None:
             ax.axhline(float(bound), color=look["color"], linewidth=0.8, linestyle=(0, (2, 2)))
     if failed := [f"{cell.label}: {cell.why}"[:100] for cell, by_stat in shown if not by_stat]:
-        ax.text(
-            0.01,
-            0.02,
-            "\n".join(failed[:4]),
-            transform=ax.transAxes,
-            fontsize=8,
-            color=style.MUTED,
-            va="bottom",
-        )
+        look = {"fontsize": 8, "color": style.MUTED, "va": "bottom"}
+        ax.text(0.01, 0.02, "\n".join(failed[:4]), transform=ax.transAxes, **look)
     ax.set_xticks(range(len(STATS)), STATS)
     ax.set_xlim(-0.4, len(STATS) - 0.6)
     _from_zero(ax, "latency", "s")
@@ -267,8 +260,9 @@ def _marked(cells: Sequence[Cell]) -> tuple[dict[str, Any], list[str]]:
     common = {name: mark for name, mark in own[0].items() if all(name in marks for marks in own)}
     labels = []
     for cell, coords in zip(cells, own, strict=True):
-        label = cell.label + (" (no valid sample)" if cell.why else "")
-        label = marked(label, {name: mark for name, mark in coords.items() if name not in common})
+        label = marked(
+            _named(cell), {name: mark for name, mark in coords.items() if name not in common}
+        )
         labels.append(textwrap.fill(label, 36, break_on_hyphens=False))
     return common, labels
 
@@ -293,6 +287,10 @@ def _shown(cell: Cell, phase: str) -> Series | None:
         ),
         None,
     )
+
+
+def _named(cell: Cell) -> str:
+    return cell.label + (" (no valid sample)" if cell.why else "")
 
 
 def cell_batch(cell: Cell) -> int:

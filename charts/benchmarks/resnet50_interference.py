@@ -129,7 +129,13 @@ def _matrix(
             shade = _shade(metric, value)
             ax.add_patch(_square(column, row, shade))
             ax.text(
-                column + 0.5, row + 0.5, short(value, unit), ha="center", va="center", fontsize=9
+                column + 0.5,
+                row + 0.5,
+                short(value, unit),
+                ha="center",
+                va="center",
+                fontsize=9,
+                color=style.INK if shade == style.PAPER else style.ON_PALE,
             )
     ax.set_xticks([i + 0.5 for i in range(len(shown))], [name for _, _, name, _ in shown])
     ax.set_yticks([i + 0.5 for i in range(len(copies))], list(copies))

@@ -116,7 +116,8 @@ def _matrix(beside: Sequence[tuple[Cell, float, float, float]], where: str) -> F
         at = antagonists.index(column), victims.index(row)
         ax.add_patch(Rectangle(at, 1, 1, facecolor=_COLORS[word], edgecolor="white"))
         text = f"{kept * 100:.0f} % {word}"
-        ax.text(at[0] + 0.5, at[1] + 0.5, text, ha="center", va="center", fontsize=9)
+        middle: Any = {"ha": "center", "va": "center", "fontsize": 9}
+        ax.text(at[0] + 0.5, at[1] + 0.5, text, color=style.ON_PALE, **middle)
     ax.set_xlim(0, len(antagonists))
     ax.set_ylim(len(victims), 0)
     ax.set_xticks([number + 0.5 for number in range(len(antagonists))], antagonists)
