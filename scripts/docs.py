@@ -78,6 +78,7 @@ NAVIGATION = {
     },
 }
 STYLE = "docs/style.css"
+WIDE = "@media (min-width: 45em) { .md-typeset td:first-child code { white-space: nowrap; } }\n"
 _LINK = re.compile(r"\]\(([^)#:\s]+)")
 
 
@@ -205,7 +206,7 @@ def stage(target: Path) -> None:
         text = text.replace(row, f"| [`{item['name']}`](benchmarks/{item['name']}.md) |")
         (folder / f"{item['name']}.svg").write_bytes(picture(item["name"]))
     table.write_text(text)
-    (target / STYLE).write_text(".md-typeset td:first-child code { white-space: nowrap; }\n")
+    (target / STYLE).write_text(WIDE)
     (target / "docs/reference/cli.md").write_text(command_line_page())
     schema = json.loads((ROOT / "suites/suite.schema.json").read_text())
     (target / "docs/reference/suite.md").write_text(suite_page(schema))
