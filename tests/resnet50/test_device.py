@@ -6,6 +6,8 @@ real one does.
 
 import copy
 import threading
+import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +27,9 @@ model: Any = pytest.importorskip(
 )
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+from perfdag.steps.resnet50.errors import OutOfMemoryError  # noqa: E402
 from perfdag.steps.resnet50.inference import device  # noqa: E402
+from perfdag.steps.resnet50.inference.warming import warm_all  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -47,9 +51,12 @@ class Played:
     def Stream(self) -> Any:  # noqa: N802
         name = ("copying", "computing")[self.streams]
         self.streams += 1
-        return SimpleNamespace(
-            name=name, wait_event=lambda event: self.log.append((name, "wait", event))
-        )
+
+        def wait_event(event: Any) -> None:
+            self.log.append((name, "wait", event))
+            time.sleep(0.002)  # another thread may launch here if nothing prevents it
+
+        return SimpleNamespace(name=name, wait_event=wait_event)
 
     def stream(self, stream: Any) -> Any:
         outer = self
@@ -198,7 +205,10 @@ def test_each_lane_is_copied_then_waited_for_then_computed(cuda: Played) -> None
             ("default", "waited", "done"),
         ]
         assert steps == batch * (len(steps) // len(batch))
-    assert {stream for stream, what, _ in cuda.log if what == "replay"} == {"computing"}
+    launched = [what for stream, what, _ in cuda.log if stream == "computing"]
+    assert launched == ["wait", "replay", "record"] * (
+        len(launched) // 3
+    )  # no batch within another
 
 
 def test_every_size_of_server_is_captured_in_every_lane_before_the_run(cuda: Played) -> None:
@@ -230,19 +240,29 @@ def test_phases_and_the_clock_are_the_devices(cuda: Played) -> None:
     assert check.device == pytest.approx(5 * 0.002)
 
 
-def test_a_batch_too_large_is_found_at_the_first_batch(
+def test_the_largest_batch_that_fits_counts_every_lane(
     cuda: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_device, _ = systems()
+    """A device with room for 10 samples, of which two lanes need their inputs at once."""
+    used: list[int] = []
 
-    def full(tensor: Any) -> Any:
-        raise RuntimeError("CUDA error: out of memory")
+    class Full(device.Lane):
+        def __init__(self, largest: int, *more: Any) -> None:
+            if sum(used) + largest > 10:
+                raise RuntimeError("CUDA error: out of memory")
+            super().__init__(largest, *more)
+            used.append(largest)
+            weakref.finalize(self, used.remove, largest)
 
-    monkeypatch.setattr(torch.Tensor, "pin_memory", full)
+    monkeypatch.setattr(device, "Lane", Full)
+    chosen = spec(batch=8)
+    on_device = device.DeviceResnet50(chosen, Small().eval())
+    on_device.load(range(16))
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="out of memory"):
-            on_device.infer(BATCHES[0])
-    on_device.attempt(3)
+        with pytest.raises(
+            OutOfMemoryError, match=r"batch 8 does not fit .* largest that fits is 5"
+        ):
+            warm_all(chosen, on_device, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ class DeviceResnet50(Resnet50):
         self._resident, self._graphs = spec["resident"], spec["graphs"]
         self.lanes = spec["in_flight"]
         self._copying, self.computing = torch.cuda.Stream(), torch.cuda.Stream()
-        self._launching = threading.Lock()
+        self._launching = threading.Lock()  # a batch waits for its own copy alone
         self._lanes: list[Lane] = []
         self._free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         self._turn = 0
@@ -66,6 +66,15 @@ class DeviceResnet50(Resnet50):
                 self._free.put(lane)
             self.finish()
 
+    def attempt(self, count: int) -> None:
+        """Run a batch of that size, not compiled, beside the memory of the others in flight."""
+        self._lanes, self._free = [], queue.SimpleQueue()  # those of a batch that was too large
+        lanes = [Lane(count, self.dtype, self.device) for _ in range(self.lanes)]
+        self._fill(lanes[0], np.arange(count) % len(self.store))
+        self.finish()
+        with torch.inference_mode():
+            self.answers(self.plain(lanes[0].input.permute(0, 3, 1, 2)))
+
     def _next(self) -> Lane:
         """Return the lanes in turn, outside `infer`, so that the checks see each."""
         self._open()
@@ -75,7 +84,7 @@ class DeviceResnet50(Resnet50):
     def infer(self, indices: Sequence[int] | np.ndarray, ready: float = 0.0) -> np.ndarray:
         """Return the classes of a batch, once they are in host memory."""
         self._open()
-        self.last = lane = self._free.get()
+        lane = self._free.get()
         try:
             rows = self.rows(indices)
             self._fill(lane, rows)
@@ -85,6 +94,7 @@ class DeviceResnet50(Resnet50):
                 lane.classes[: len(rows)].copy_(answer, non_blocking=True)
                 lane.done.record()
             lane.done.synchronize()
+            self.last = lane
             classes: np.ndarray = lane.classes[: len(indices)].numpy().copy()
             return classes
         finally:
@@ -121,11 +131,13 @@ class DeviceResnet50(Resnet50):
     def _capture(self, size: int) -> None:
         """Capture a batch size as a CUDA graph for every lane.
 
-        The graphs share their memory, since they run one after the other in one stream.
+        The graphs share their memory, since they run one after the other in one stream. All eager
+        batches precede the captures, or their memory would be needed beside that of a graph.
         """
         for lane in self._lanes:
             for _ in range(WARM_CAPTURES):
                 self._classify(lane, size)
+        for lane in self._lanes:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool, stream=self.computing):
                 out = self._classify(lane, size)
