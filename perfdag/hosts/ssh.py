@@ -153,7 +153,10 @@ class SshHost:
         """Signal the process group of a command; one that has ended is ignored."""
         with contextlib.suppress(Infrastructure, Failed):
             file = f'"{_PIDS}/{token}"'
-            self._sh(f'[ -f {file} ] && kill -s {name} -- "-$(cat {file})" 2>/dev/null; true', 10)
+            forget = f"rm -f {file}" if name == "KILL" else "true"
+            self._sh(
+                f'[ -f {file} ] && kill -s {name} -- "-$(cat {file})" 2>/dev/null; {forget}', 10
+            )
 
     def _line(
         self,
@@ -175,11 +178,12 @@ class SshHost:
         words = shlex.join(["env", "-u", "PERFDAG_PEER", *assignments, *full])
         inside = f"cd {shlex.quote(cwd)} && {words}" if cwd else words
         # The shell stays as leader of the group. Ended by a signal it would exit with 255, which
-        # is also ssh's own failure.
+        # is also ssh's own failure. After SIGTERM the file stays, as SIGKILL may have to follow to
+        # what the command started.
         file = f'"{_PIDS}/{token}"'
         return (
-            f'trap : TERM; mkdir -p "{_PIDS}"; echo $$ >{file}; {inside};'
-            f" c=$?; rm -f {file}; exit $c"
+            f'trap told=1 TERM; mkdir -p "{_PIDS}"; echo $$ >{file}; {inside};'
+            f' c=$?; [ "$told" ] || rm -f {file}; exit $c'
         )
 
     def _sh(self, line: str, timeout: float) -> str:

@@ -150,21 +150,27 @@ def test_a_timeout_kills_the_remote_group(host: SshHost, tmp_path: Path) -> None
     assert_ends(int(mark.read_text()))
 
 
+@pytest.mark.parametrize(
+    "started",
+    ["sleep 100 & ", "(trap '' TERM; exec sleep 100 >/dev/null 2>&1) & "],
+    ids=["plain", "ignores SIGTERM"],
+)
 def test_the_shell_of_a_pod_ends_a_server_and_what_it_started(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    started: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Pods have /bin/sh, which takes fewer forms of kill than the shell of this machine's user."""
-    monkeypatch.setenv("PERFDAG_PEER", str(tmp_path))
-    monkeypatch.setattr(Connection, "argv", lambda _, line: ["setsid", "sh", "-c", line])
+    inside = ["env", f"PERFDAG_PEER={tmp_path}", "setsid", "sh", "-c"]
+    monkeypatch.setattr(Connection, "argv", lambda _, line: [*inside, line])
     host = SshHost("127.0.0.1", "pod", tmp_path / "config")
     mark = tmp_path / "pid"
-    server = host.serve(["sh", "-c", f"sleep 100 & echo $! >{mark}; wait"])
+    server = host.serve(["sh", "-c", f"{started}echo $! >{mark}; wait"])
     deadline = time.monotonic() + 30
     while not (mark.exists() and mark.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     server.stop()
     assert_ends(int(mark.read_text()))
+    assert not list((tmp_path / "pids").iterdir())
 
 
 def test_server_is_ready_when_it_listens_and_ends_when_told(host: SshHost) -> None:
