@@ -7,8 +7,9 @@ first figure needs torch too.
 
 loop: samples/s of LoadGen Offline through the harness over a bare loop: the same model alone, whose
 input lies on the device all the time. They are interleaved in ABBA or BAAB blocks; within 2 %. The
-host-bound share is what the device waits for the host: one less that ratio. Processor time a sample
-is printed beside it, since it does not feel what else the machine does. stub: p50 of SingleStream
+host-bound share is what the device waits for the host, below 2 %: one less that ratio. On a CPU it
+is the share of LoadGen's time outside the model, in the same runs, so other work of the machine
+hardly changes it. Processor time a sample is printed too. stub: p50 of SingleStream
 on a 10 ms system through the harness over LoadGen with the shortest possible answer; below 1.02.
 server: the same of Server at 20/s, whose queries go through the batcher; below 1.02. peak: the peak
 rate found on a 1 ms system with p99 within 7.5 ms over that of M/D/1 theory; within 3 %, in about
@@ -117,8 +118,20 @@ def loop(blocks: int, batches: int, batch: int, device: str, precision: str) -> 
         thread.join()
         return count / (time.perf_counter() - start)
 
+    plain, computing, outside = system.logits, [0.0], []
+
+    def computed(ready: Any) -> Any:
+        start = time.perf_counter()
+        out = plain(ready)
+        computing[0] += time.perf_counter() - start
+        return out
+
     def harness() -> float:
-        return offline_rate(Loaded(system, batch, spec["in_flight"]), count, images)
+        computing[0], system.logits = 0.0, computed
+        rate = offline_rate(Loaded(system, batch, spec["in_flight"]), count, images)
+        system.logits = plain
+        outside.append(1 - computing[0] / (count / rate))
+        return rate
 
     def timed(run: Callable[[], float]) -> tuple[float, float]:
         before = time.process_time()
@@ -135,8 +148,15 @@ def loop(blocks: int, batches: int, batch: int, device: str, precision: str) -> 
         cpu.append(sum(c for _, c in result["B"]) / sum(c for _, c in result["A"]))
     print(f"loop: harness / bare samples/s at batch {batch} on {device}: {interval(wall)}")
     print(f"      processor time a sample: {interval(cpu)}")
-    print(f"      host-bound share: {1 - statistics.median(wall):.2%}")
-    return at_most("away from the bare loop, relative", abs(statistics.median(wall) - 1), LOOP)
+    known = spread(wall)
+    apart = max(known.low - 1, 1 - known.high, 0.0)
+    held = at_most("away from the bare loop at least, by the interval", apart, LOOP)
+    if device == "cpu":
+        share = statistics.median(outside)
+        print(f"loop: share of LoadGen's time outside the model: {interval(outside)}")
+    else:
+        share = 1 - statistics.median(wall)
+    return at_most("host-bound share", share, LOOP) and held
 
 
 def interval(ratios: list[float]) -> str:

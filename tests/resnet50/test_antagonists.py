@@ -1,6 +1,8 @@
 """A program beside an antagonist: a command of the suite, or another model."""
 
+import contextlib
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ def cell(folder: Path, antagonist: dict[str, Any], **more: Any) -> dict[str, lis
             "system": "stub",
             "scenario": "single-stream",
             "fast": True,
+            "min_duration": 0.5,
             "pairs": 2,
             "stub": {"base": 0.01, "lock": str(folder / "device")},
             "antagonist": antagonist,
@@ -44,8 +47,8 @@ def cell(folder: Path, antagonist: dict[str, Any], **more: Any) -> dict[str, lis
 def test_a_model_on_the_same_device_takes_half(tmp_path: Path) -> None:
     other = {
         "system": "stub",
-        "scenario": "single-stream",
-        "fast": True,
+        "scenario": "server",
+        "target_rate": 80,
         "stub": {"base": 0.01, "lock": str(tmp_path / "device")},
     }
     rows = cell(tmp_path, {"model": other})
@@ -65,6 +68,31 @@ def test_a_command_runs_beside_the_treatment_alone(tmp_path: Path) -> None:
     rows = cell(tmp_path, {"command": command, "settle": 0.5})
     assert (tmp_path / "starts").read_text() == "xx"
     assert rows["kept"][0].value > 0.5
+
+
+@needs_loadgen
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("stress-ng") is None,
+    reason="stress-ng is not installed: NO real antagonist ran: apt-get install stress-ng",
+)
+def test_stress_ng_runs_beside_the_treatment_and_is_gone_after_it(tmp_path: Path) -> None:
+    command, before = ["stress-ng", "--cpu", "2", "--temp-path", str(tmp_path)], stressors()
+    rows = cell(tmp_path, {"command": command})
+    assert rows["kept"][0].value > 0
+    assert stressors() <= before
+    with pytest.raises(Failed, match=r"stress-ng --cpu 2 .* ended with code 0 before the run did"):
+        cell(tmp_path, {"command": [*command, "--timeout", "1"], "settle": 0})
+
+
+def stressors() -> set[str]:
+    """The processes of stress-ng, which writes over its arguments and environment."""
+    found = set()
+    for file in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):  # it ended
+            if file.read_text().startswith("stress-ng"):
+                found.add(file.parent.name)
+    return found
 
 
 @needs_loadgen
