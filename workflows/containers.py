@@ -8,7 +8,7 @@ from typing import Any
 from hera.workflows import Container
 from hera.workflows import models as m
 
-from perfdag.kube.labels import LABEL
+from perfdag.kube.labels import LABEL, ROLE
 from perfdag.kube.pod_patch import STORE
 from perfdag.kube.pod_security import hardened
 from perfdag.workflows.parameters import Parameters, claim_names
@@ -155,4 +155,4 @@ def container(
 
 def labels(role: str, run: str = "") -> dict[str, str]:
     """Return the labels of a pod: its role, and its run, a text for Argo."""
-    return {f"{LABEL}/role": role} | ({f"{LABEL}/run": run} if run else {})
+    return {ROLE: role} | ({f"{LABEL}/run": run} if run else {})

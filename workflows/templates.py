@@ -1,8 +1,8 @@
 """The WorkflowTemplate of a run.
 
-The step `plan` fans out over batches (`gang` or `duet`) beside a `watchdog`. Then `confirm` plans
-the batches that confirm suspicious points. `finish` is the exit handler. The templates follow this
-topology, never a benchmark.
+The step `plan` fans out over images that nodes lack (`pull`), then over batches (`gang` or `duet`),
+beside a `watchdog`. Then `confirm` plans the batches that confirm suspicious points. `finish` is
+the exit handler. The templates follow this topology, never a benchmark.
 
 Names of parameters have no hyphen, so that expressions can reach them with a dot. A suite's text is
 only passed as base64: Argo rewrites `{{...}}`, and the kubelet `$(VAR)`, in parameters, arguments
@@ -28,6 +28,7 @@ from perfdag.kube.pod_security import step_pod_patch
 from perfdag.workflows.containers import ASIDE, container, labels, with_store
 from perfdag.workflows.containers import Installation as Installation
 from perfdag.workflows.gangs import duet, gang, measuring_pod
+from perfdag.workflows.images import PULL, pull_pod
 from perfdag.workflows.parameters import RUN
 from perfdag.workflows.retries import annotation, refused, step_was_lost, with_retries
 
@@ -39,6 +40,8 @@ as is allowed, needs 0.9 GB when it is read again, and the two of a duet need 1.
 _RUN = "{{workflow.outputs.parameters.run}}"
 """The run id as an output of the plan step, for the steps after it."""
 _FANS = {"batches": "gang", "duets": "duet"}
+_GLOBAL = ("shapeof", "shapes", "run", "pending", "suitename")
+"""Outputs of the plan step that the pods of all steps read."""
 
 
 def template(installation: Installation) -> WorkflowTemplate:
@@ -104,7 +107,18 @@ def template(installation: Installation) -> WorkflowTemplate:
         with DAG(name="run", fail_fast=False):
             Task(name="plan", template=plan)
             Task(name="watchdog", template=watchdog, depends="plan")
-            Task(name="batches", template=batches, depends="plan", arguments=_fans_of("plan"))
+            Task(
+                name="pull",
+                template=pull_pod(installation),
+                depends="plan",
+                with_param="{{tasks.plan.outputs.parameters.pulls}}",
+                arguments={name: f"{{{{item.{name}}}}}" for name in PULL},
+            )
+            # without the image that a node could not pull, the pods of a batch say so
+            pulled = " || ".join(
+                f"pull.{state}" for state in ("Succeeded", "Skipped", "Failed", "Errored")
+            )
+            Task(name="batches", template=batches, depends=pulled, arguments=_fans_of("plan"))
             # confirm the suspicious points of other batches even if one failed
             measured = "batches.Succeeded || batches.Failed || batches.Errored"
             Task(
@@ -191,34 +205,7 @@ def _plan(installation: Installation) -> Container:
             )
         ],
         volume_mounts=[m.VolumeMount(name="suite", mount_path="/perfdag/suite", read_only=True)],
-        outputs=[
-            Parameter(name="batches", value_from=m.ValueFrom(path="/tmp/perfdag-plan/batches")),
-            Parameter(name="duets", value_from=m.ValueFrom(path="/tmp/perfdag-plan/duets")),
-            Parameter(
-                name="shapeof",
-                global_name="shapeof",
-                value_from=m.ValueFrom(path="/tmp/perfdag-plan/shapeof"),
-            ),
-            Parameter(
-                name="shapes",
-                global_name="shapes",
-                value_from=m.ValueFrom(path="/tmp/perfdag-plan/shapes"),
-            ),
-            Parameter(
-                name="run", global_name="run", value_from=m.ValueFrom(path="/tmp/perfdag-plan/run")
-            ),
-            Parameter(
-                name="pending",
-                global_name="pending",
-                value_from=m.ValueFrom(path="/tmp/perfdag-plan/pending"),
-            ),
-            Parameter(
-                name="suitename",
-                global_name="suitename",
-                value_from=m.ValueFrom(path="/tmp/perfdag-plan/suitename"),
-            ),
-            Parameter(name="gated", value_from=m.ValueFrom(path="/tmp/perfdag-plan/gated")),
-        ],
+        outputs=[_planned(name, name in _GLOBAL) for name in (*_FANS, "pulls", *_GLOBAL, "gated")],
         active_deadline_seconds=PLAN_SECONDS,
         affinity=ASIDE,
         labels=labels("plan", installation.parameters.value("run")),
@@ -226,6 +213,12 @@ def _plan(installation: Installation) -> Container:
             installation, step_pod_patch({"cpu": "100m", "memory": "128Mi"}, PLAN_MEMORY)
         ),
     )
+
+
+def _planned(name: str, everywhere: bool) -> Parameter:
+    """Return an output of the plan step; all steps of the Workflow can read one `everywhere`."""
+    file = m.ValueFrom(path=f"/tmp/perfdag-plan/{name}")
+    return Parameter(name=name, global_name=name if everywhere else None, value_from=file)
 
 
 def _watchdog(installation: Installation) -> Container:
@@ -286,7 +279,7 @@ def document(installation: Installation) -> dict[str, Any]:
     for item in manifest["spec"]["templates"]:
         if item["name"] == "batches":
             item["parallelism"] = installation.parallel_batches
-        if item["name"] == "rank":
+        if item["name"] in ("rank", "pull-pod"):
             item["pendingTimeout"] = "{{workflow.outputs.parameters.pending}}"
         elif "container" in item:  # the workflow holds the lock of all that measure
             item["pendingTimeout"] = f"{installation.pending_limit}s"

@@ -50,6 +50,14 @@ def takes(node: Object, shape: Shape) -> bool:
     )
 
 
+def accepts(node: Object) -> bool:
+    """Return whether pods can start on a node now: it is Ready, not cordoned, and runs Linux."""
+    conditions = node["status"].get("conditions") or []
+    system = (node["status"].get("nodeInfo") or {}).get("operatingSystem", "linux")
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return ready and system == "linux" and not (node.get("spec") or {}).get("unschedulable")
+
+
 def _tolerates(toleration: Toleration, taint: Object) -> bool:
     return (
         toleration.key in (None, taint["key"])

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from perfdag.kube.argo import nodes_of, template_of
 from perfdag.kube.client import Kube, KubeError, Object, Resource
-from perfdag.kube.labels import UNRECOVERABLE, WATCHDOG_DONE
-from perfdag.kube.pods import Pod, read_pod, selector, with_events
+from perfdag.kube.labels import ROLE, RUN, UNRECOVERABLE, WATCHDOG_DONE
+from perfdag.kube.pods import WORKFLOW, Pod, is_pulling, read_pod, with_events
 from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
@@ -149,7 +149,7 @@ async def watch_pods(
             update |= missing_reason.as_annotation(owner(workflow), reasons, flights)
             if not update.items() <= before.items():
                 await annotate(update)  # before the pods end: then Argo decides about a retry
-            await _give_up(kube, pods, context, doomed)
+            await _give_up(kube, pods, context, [*doomed, *failed_pulls(found)])
         except KubeError as error:
             if error.status in (401, 403, 404):
                 raise
@@ -158,9 +158,27 @@ async def watch_pods(
 
 
 async def _pods_of(kube: Kube, kind: Resource, context: PodContext) -> list[Pod]:
-    labels = selector(context.run_id, context.workflow)
+    labels = f"{WORKFLOW}={context.workflow},{RUN}={context.run_id},{ROLE} in (measure,pull)"
     pods = await kube.list(kind, context.namespace, labels=labels)
     return await with_events(kube, context.namespace, [read_pod(pod) for pod in pods])
+
+
+def failed_pulls(pods: Sequence[Pod]) -> list[Pod]:
+    """Return pods that pull an image before the batches, and cannot; print why.
+
+    The batches wait for them, so they get no second try. A pod of a batch pulls again, and its row
+    names the image.
+    """
+    failed = [
+        pod
+        for pod in pods
+        if pod.batch is None
+        and pod.phase == "Pending"
+        and (pod.unrecoverable or is_pulling(pod.trouble or ""))
+    ]
+    for pod in failed:
+        print(f"{pod.node}: {pod.trouble}", flush=True)  # noqa: T201
+    return failed
 
 
 async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list[Pod]) -> None:

@@ -209,7 +209,7 @@ class Namespace:
         """Names of the samples stored, once there are so many."""
         stored: set[str] = self.until(
             lambda: len(found := self.stored(run_id)) >= at_least and found,
-            90,
+            300,
             "sample in the store",
         )
         return stored

@@ -89,7 +89,7 @@ def drain(bench: Namespace, workflow: str, node: str) -> None:
     with cordoned(node):
         names = left()
         run_with_client(lambda client: evict(client, names))
-        bench.until(lambda: not left(), 60, "drained node")
+        bench.until(lambda: not left(), 180, "drained node")
 
 
 def node_of(bench: Namespace, workflow: str, rank: int = 1) -> str:
@@ -107,7 +107,7 @@ def kill(bench: Namespace, node: str, program: str) -> None:
 
     command("PERFDAG_TEST_KILL", node, program)
     started = time.time()
-    bench.until(lambda: run_with_client(renewed) > started, 60, f"working kubelet on {node}")
+    bench.until(lambda: run_with_client(renewed) > started, 180, f"working kubelet on {node}")
 
 
 def _cut_for_a_while(bench: Namespace, workflow: str, node: str) -> None:

@@ -317,7 +317,10 @@ def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_a
     pods = [each for each in template["spec"]["templates"] if "container" in each]
     said = "{{workflow.outputs.parameters.pending}}"
     steps = {"plan-pod": "30s", "watchdog-pod": "30s", "confirm-pod": "30s", "finish-pod": "30s"}
-    assert {each["name"]: each.get("pendingTimeout") for each in pods} == {**steps, "rank": said}
+    assert {each["name"]: each.get("pendingTimeout") for each in pods} == {
+        **steps,
+        **dict.fromkeys(("rank", "pull-pod"), said),
+    }
     assert not any("retryStrategy" in each for each in pods), (
         "Argo forgets the pendingTimeout of a template that has one"
     )
@@ -360,7 +363,7 @@ def test_only_the_watchdog_leaves_a_lost_node_at_once() -> None:
     seconds = {
         pod["name"]: set(re.findall(r'"tolerationSeconds": ?(\d+)', pod["podSpecPatch"]))
         for pod in template["spec"]["templates"]
-        if "container" in pod and pod["name"] != "rank"
+        if "container" in pod and pod["name"] not in ("rank", "pull-pod")
     }
     assert seconds == {
         "plan-pod": {"60"},
@@ -414,7 +417,7 @@ def test_pods_of_every_step_are_labelled_by_their_run() -> None:
     }
     given, made = Installation().parameters.value("run"), "{{workflow.outputs.parameters.run}}"
     steps = {"plan-pod": given, "watchdog-pod": made, "confirm-pod": made, "finish-pod": given}
-    assert found == {**steps, "rank": made}
+    assert found == {**steps, "rank": made, "pull-pod": made}
 
 
 def test_pods_that_measure_nothing_keep_away_from_those_that_do() -> None:
@@ -440,7 +443,7 @@ def test_pods_that_measure_nothing_keep_away_from_those_that_do() -> None:
     steps = ("plan-pod", "watchdog-pod", "confirm-pod", "finish-pod", "age-pod")
     assert {each["name"]: each.get("affinity") for each in pods} == {
         **dict.fromkeys(steps, away),
-        "rank": None,
+        **dict.fromkeys(("rank", "pull-pod")),
     }
 
 
