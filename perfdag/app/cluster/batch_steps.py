@@ -1,19 +1,15 @@
-"""What the pods of a batch run, beside the watchdog of the run and the check of the store."""
+"""What the leads of a batch run, beside the watchdog of the run and the check of the store."""
 
 import asyncio
 import os
 
-from perfdag.app.errors import CommandError
-from perfdag.exit_codes import EXIT_FAILED
-from perfdag.kube.config import SERVICE_ACCOUNT
 from perfdag.kube.pod_patch import STORE
 from perfdag.plan.plan import Plan
 from perfdag.results.runs import load_plan
 from perfdag.signals import end_once
 from perfdag.steps.runner import duet, gang
-from perfdag.steps.runner.credentials import Keys, PeerError, take_credentials
-from perfdag.steps.runner.peer import LeadWatch, serve
-from perfdag.steps.runner.pod_context import from_environment, pending_limit, scratch_home
+from perfdag.steps.runner.credentials import take_credentials
+from perfdag.steps.runner.pod_context import from_environment, scratch_home
 from perfdag.steps.runner.pod_exit_codes import exit_retryable
 from perfdag.steps.runner.watch import watch_run
 from perfdag.store.open import open_store
@@ -31,23 +27,6 @@ def lead(batch: int, attempt: int, last_attempt: int) -> int:
     plan = load_plan(store, context.run_id)
     run = duet.lead if plan.trigger == "ab" else gang.lead
     return run(context, store, plan, batch, attempt, attempt >= last_attempt)
-
-
-def peer(batch: int, attempt: int, port: int, pending: str) -> int:
-    """Serve the lead of a gang and return the exit code. Raises CommandError."""
-    take_credentials()
-    context = from_environment()
-    try:
-        return serve(
-            Keys(SERVICE_ACCOUNT),
-            scratch_home() / "peer",
-            context.addresses,
-            port,
-            pending_limit(pending),
-            lead_exit_code=LeadWatch(context, batch, attempt).exit_code,
-        )
-    except PeerError as error:
-        raise CommandError(str(error), EXIT_FAILED) from None
 
 
 def start_lead_b(batch: int, attempt: int) -> None:

@@ -92,13 +92,21 @@ def watchdog(args: argparse.Namespace) -> int:
 
 def measure(args: argparse.Namespace) -> int:
     """Run a pod of a gang: its lead, a peer, or the lead of variant B."""
+    if args.step == "peer":
+        return peer(args)
     from perfdag.app.cluster import batch_steps
 
     if args.step == "lead":
         return batch_steps.lead(args.batch, args.attempt, args.attempts)
-    if args.step == "lead-b":
-        batch_steps.start_lead_b(args.batch, args.attempt)
-    return batch_steps.peer(args.batch, args.attempt, args.port, args.pending)
+    batch_steps.start_lead_b(args.batch, args.attempt)
+    return peer(args)
+
+
+def peer(args: argparse.Namespace) -> int:
+    """Serve the lead of a gang."""
+    from perfdag.app.cluster.peer_step import peer
+
+    return peer(args.batch, args.attempt, args.port, args.pending)
 
 
 def check_store(args: argparse.Namespace) -> int:
