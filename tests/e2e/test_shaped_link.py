@@ -31,6 +31,7 @@ defaults: {{resources: {{{SLOT}: 1}}, hosts: {{count: 5, pairs: all, placement: 
 entries:
   - {{benchmark: iperf, params: {{duration: 1s}}}}
   - {{benchmark: latency, params: {{duration: 1s, request_size: 64KiB, response_size: 64KiB}}}}
+  - {{benchmark: imb, repetitions: 3, params: {{min_log: 22, iterations: 20, oversubscribe: true}}}}
 """
 """Messages are large, since the link is shaped by its rate: small ones pass at once."""
 HUNT = f"""\
@@ -153,7 +154,7 @@ def test_pairs_of_each_benchmark_name_a_slow_node(bench: Namespace, tmp_path: Pa
         for text in figure.texts
         if text.get_gid() == "title"
     ]
-    for metric in ("throughput", "transaction rate"):
+    for metric in ("throughput", "transaction rate", "peak bandwidth"):
         [title] = [each for each in titles if f"slow in {metric} between nodes" in each]
         assert title.count("(node-") == 1, title
         assert f"({slow}) (-" in title
