@@ -29,7 +29,10 @@ PEER_SAMPLES, SAMPLES = 28, 14
 """Samples of 4 s: of the run that is first, and of a run that begins half a minute before its
 node is lost.
 """
-SAMPLES_A_FAULT = 12
+SAMPLES_A_FAULT, SAMPLES_A_BATCH = 16, 9
+"""Samples of 1 s. Three faults may not hit one batch, which has three attempts: between two faults
+as many samples are stored as a batch has.
+"""
 VMIS = f"perfdag-vmi-{uuid.uuid4().hex[:6]}"
 STEADY = f"""\
 name: steady
@@ -188,8 +191,8 @@ def stop(place: Namespace, workflow: str) -> None:
 
 
 def endure(bench: Namespace, folder: Path, kinds: list[str], choice: random.Random) -> None:
-    """Break these things one after the other under one run; each time it goes on measuring."""
-    suite = sleeps(folder, points=SAMPLES_A_FAULT * len(kinds), extra="batch_time: 16s\n")
+    """Break these things one after the other under one run; each time the batch is measured."""
+    suite = sleeps(folder, points=SAMPLES_A_FAULT * len(kinds), extra="batch_time: 12s\n")
     suite.write_text(suite.read_text().replace("{count: 2}", "{count: 2, placement: spread}"))
     name = bench.submit(suite)
     run_id = bench.run_id(name)
@@ -202,12 +205,15 @@ def endure(bench: Namespace, folder: Path, kinds: list[str], choice: random.Rand
         faults.FAULTS[kind](bench, name, node)
         healed = time.monotonic()
         bench.until(
-            lambda: len(bench.stored(run_id)) > stored or faults.is_done(bench, name),  # noqa: B023
-            300,
-            f"new sample after fault {number} ({kind}, {node})",
+            lambda: (
+                len(bench.stored(run_id)) >= stored + SAMPLES_A_BATCH  # noqa: B023
+                or faults.is_done(bench, name)
+            ),
+            400,
+            f"batch after fault {number} ({kind}, {node})",
         )
         log.info(
-            "fault %d: %s (%s), healed after %.0f s, a new sample %.0f s later",
+            "fault %d: %s (%s), healed after %.0f s, a batch measured %.0f s later",
             number,
             kind,
             node,
