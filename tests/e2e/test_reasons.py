@@ -48,7 +48,7 @@ def test_the_reason_is_told_within_30_s(
         try:
             bench.until(
                 lambda: bench.objects("Pod", labels=labels) or ("quota" in words and refused()),
-                120,
+                240,
                 "pod, or its refusal",
             )
             start = time.monotonic()
