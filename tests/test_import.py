@@ -297,7 +297,11 @@ def test_a_mistake_is_one_line(tmp_path: Path, cli: CommandLine, text: str, mess
 
 def test_another_format_or_file_is_one_line(cli: CommandLine) -> None:
     for words, message in (
-        (["kubeperf", "a.yaml"], "perfdag import: no format 'kubeperf'; there is kube-perftest\n"),
+        (
+            ["kubeperf", "a.yaml"],
+            "perfdag import: no format 'kubeperf'; there is kube-perftest, "
+            "perfscale-load-generator\n",
+        ),
         (["kube-perftest", "absent.yaml"], "absent.yaml:1: no such file\n"),
     ):
         assert cli(["import", *words], 2).err == message

@@ -6,9 +6,10 @@ from perfdag.app.errors import CommandError
 from perfdag.cli.options import log
 from perfdag.exit_codes import EXIT_OK
 
-FORMATS = ("kube-perftest",)
+FORMATS = ("kube-perftest", "perfscale-load-generator")
 EPILOG = """examples:
   perfdag import kube-perftest iperf-set.yaml fio.yaml > suite.yaml
+  perfdag import perfscale-load-generator kubevirt-burst-100.yaml > suite.yaml
 
 What a suite cannot keep is listed on stderr. docs/kube-perftest.md compares the two.
 """
@@ -19,7 +20,8 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = sub.add_parser(
         "import",
         description="Print a suite with the semantics of another tool's files. "
-        "kube-perftest: its benchmarks and BenchmarkSets.",
+        "kube-perftest: its benchmarks and BenchmarkSets. perfscale-load-generator: workloads of "
+        "KubeVirt.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -33,8 +35,10 @@ def run(args: argparse.Namespace) -> int:
     if args.format not in FORMATS:
         raise CommandError(f"no format {args.format!r}; there is {', '.join(FORMATS)}")
     from perfdag.app.kube_perftest.suite import import_suite
+    from perfdag.app.scale.workload_import import import_workloads
 
-    text, notes = import_suite(args.files)
+    read = import_suite if args.format == FORMATS[0] else import_workloads
+    text, notes = read(args.files)
     print(text, end="")
     for note in notes:
         log(f"not kept: {note}")

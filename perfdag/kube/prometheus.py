@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,15 @@ _NODE_NAME = re.compile(r"[A-Za-z0-9.-]+")
 
 @dataclass(frozen=True)
 class Prometheus:
-    """The address of a Prometheus, with optional files of a bearer token and a CA certificate."""
+    """The address of a Prometheus, with an optional bearer token and CA certificate.
+
+    The token is in a file, or it is given itself.
+    """
 
     url: str
     token_file: str | None = None
     ca_file: str | None = None
+    token: str = field(default="", repr=False)
 
     async def query(
         self, queries: Mapping[str, Mapping[str, str]], path: str = "query_range"
@@ -31,11 +35,8 @@ class Prometheus:
 
         data: dict[str, Any] = {}
         try:
-            headers = (
-                {"Authorization": f"Bearer {Path(self.token_file).read_text().strip()}"}
-                if self.token_file
-                else {}
-            )
+            token = Path(self.token_file).read_text().strip() if self.token_file else self.token
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
             connector = (
                 aiohttp.TCPConnector(ssl=tls_context(file=self.ca_file)) if self.ca_file else None
             )

@@ -72,6 +72,73 @@ def test_a_window_that_cannot_be_audited_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+CONFIG = {
+    "prometheusURL": "http://p",
+    "prometheusBearerToken": "secret",
+    "startTime": "2026-11-23T08:00:00Z",
+    "endTime": "2026-11-23T08:05:00Z",
+    "prometheusVerifyTLS": True,
+    "thresholdExpectations": {
+        "vmiCreationToRunningSecondsP95": {"value": 6.0},
+        "vmiCreationToRunningSecondsP50": {"value": 7.0},
+        "PATCH-pods-count": {"metric": "vmiCreationToRunningSecondsP50", "ratio": 2},
+    },
+}
+
+
+def test_a_configuration_of_perfscale_audit_is_audited_with_its_thresholds(
+    asked: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c.json").write_text(json.dumps(CONFIG))
+    argv = ["scale", "audit", "--config", str(tmp_path / "c.json"), "-o", str(tmp_path)]
+    assert main(argv) == 3
+    output = capsys.readouterr()
+    assert "not kept: prometheusVerifyTLS: certificates are always checked" in output.err
+    assert "gate vmiCreationToRunningSecondsP95 <= 6: 6.5 against 6, BREACHED" in output.out
+    values = json.loads((tmp_path / "perf-audit-results.json").read_text())["Values"]
+    exceeded = {
+        key: item["thresholdResult"]["thresholdExceeded"]
+        for key, item in values.items()
+        if "thresholdResult" in item
+    }
+    assert exceeded == {
+        "vmiCreationToRunningSecondsP95": True,
+        "vmiCreationToRunningSecondsP50": False,
+        "PATCH-pods-count": False,
+    }
+    assert values["PATCH-pods-count"]["thresholdResult"] == {
+        "thresholdValue": 13.0,
+        "thresholdMetric": "vmiCreationToRunningSecondsP50",
+        "thresholdRatio": 2.0,
+        "thresholdExceeded": False,
+    }
+    by_name = {name: params for many in asked for name, params in many.items()}
+    assert by_name["vmiCreationToRunningSecondsP95"]["time"] == f"{END:.3f}"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"duration": "ten minutes"}, "c.json: duration: 'ten minutes' is no duration"),
+        (
+            {"startTime": "2026-11-23T08:00:00"},
+            "startTime: 2026-11-23 08:00:00 has no zone",
+        ),
+        ({"thresholdExpectations": {"x": {"value": "high"}}}, "thresholdExpectations.x.value: "),
+        ({"prometheusURL": ""}, "give --prometheus and --from, or a --config"),
+    ],
+)
+def test_a_configuration_that_cannot_be_read_is_one_line(
+    change: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c.json").write_text(json.dumps(CONFIG | change))
+    argv = ["scale", "audit", "--config", str(tmp_path / "c.json"), "-o", str(tmp_path)]
+    assert main(argv) == 2
+    output = capsys.readouterr().err
+    assert message in output
+    assert output.count("\n") == 1
+
+
 async def test_a_prometheus_without_kubevirt_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(self: Any, wanted: Any, path: str = "") -> dict[str, Any]:
         return {name: {"result": []} for name in wanted}

@@ -296,7 +296,7 @@ class TestCommands:
         ] is None
 
     @pytest.mark.slow
-    @pytest.mark.parametrize(("most", "capacity", "code"), [(25, 20.0, 0), (5, 0.0, 3)])
+    @pytest.mark.parametrize(("most", "capacity", "code"), [(25, 25.0, 0), (5, 0.0, 3)])
     def test_a_search_for_capacity_in_a_suite_ends_well_where_a_step_passed(
         self,
         tmp_path: Path,

@@ -2,9 +2,12 @@
 
 import asyncio
 import time
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from perfdag.app.scale.perfscale import AuditConfig
 from perfdag.kube.prometheus import Prometheus
 from perfdag.steps.scale.figures.audit_queries import (
     audit_figures,
@@ -12,6 +15,7 @@ from perfdag.steps.scale.figures.audit_queries import (
     transition_queries,
 )
 from perfdag.steps.scale.figures.prometheus import scrape_intervals
+from perfdag.steps.scale.model.gates import Gate, Verdict, evaluate
 from perfdag.steps.scale.runai import table
 
 
@@ -45,17 +49,47 @@ async def past_figures(prometheus: Prometheus, start: float, end: float) -> dict
     return figures | await single_values(prometheus, transition_queries(), start, end)
 
 
-def audit(prometheus: Prometheus, start: str, end: str | None, folder: Path) -> Path:
-    """Write `perf-audit-results.json` of a past window, and return its path.
+def audit(
+    prometheus: Prometheus, start: float, end: float, folder: Path, gates: Sequence[Gate] = ()
+) -> tuple[Path, list[Verdict]]:
+    """Write `perf-audit-results.json` of a past window in Unix seconds.
 
-    Raises KubeError, ValueError.
+    Returns its path and the verdicts of gates on its keys. Raises KubeError, ValueError.
     """
-    first, last = unix_time(start), unix_time(end) if end else time.time()
-    if first >= last:
-        raise ValueError(f"the window ends before it begins: --from {start}, --to {end or 'now'}")
-    figures = asyncio.run(past_figures(prometheus, first, last))
+    if start >= end:
+        raise ValueError(f"the window ends before it begins: {_utc(start)} to {_utc(end)}")
+    figures = asyncio.run(past_figures(prometheus, start, end))
+    by_key = {table.audit_key(name): figures[name] for name in sorted(figures)}
+    verdicts = evaluate(gates, by_key)
+    values: dict[str, dict[str, Any]] = {key: {"value": value} for key, value in by_key.items()}
+    for verdict in verdicts:
+        values.setdefault(verdict.gate.metric, {"value": None})["thresholdResult"] = {
+            "thresholdValue": verdict.threshold,
+            **({"thresholdMetric": verdict.gate.other} if verdict.gate.other else {}),
+            **({"thresholdRatio": verdict.gate.value} if verdict.gate.other else {}),
+            "thresholdExceeded": not verdict.passed,
+        }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "perf-audit-results.json"
-    values = {table.audit_key(name): {"value": figures[name]} for name in sorted(figures)}
     table.write_json(path, {"Values": values})
-    return path
+    return path, verdicts
+
+
+def thresholds(config: AuditConfig) -> list[Gate]:
+    """Return the thresholds of a configuration as gates."""
+    return [
+        Gate(key, "<=", limit.ratio, limit.metric)
+        if limit.metric and limit.ratio > 0
+        else Gate(key, "<=", limit.value)
+        for key, limit in config.thresholds.items()
+    ]
+
+
+def window(config: AuditConfig) -> tuple[float, float]:
+    """Return the window of a configuration in Unix seconds, as perfscale-audit reads it."""
+    end = config.end.timestamp() if config.end else time.time()
+    return (config.start.timestamp() if config.start else end - config.duration), end
+
+
+def _utc(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")

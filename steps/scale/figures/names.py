@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from perfdag.stats.percentiles import needed
-from perfdag.steps.scale.figures import audit_queries, prometheus
+from perfdag.steps.scale.figures import audit_queries, prometheus, transition_times
 from perfdag.steps.scale.figures.api_metrics import DELETION, VERBS, latencies
 from perfdag.steps.scale.model.chains import DELETIONS, Step
 from perfdag.steps.scale.model.gates import Gate
@@ -65,7 +65,9 @@ def check(
         *extra,
         *(PACED if paced else ()),
     }
-    theirs = prometheus.names() | audit_queries.KEYS if components is not None else set()
+    theirs = set[str]()
+    if components is not None:
+        theirs = prometheus.names() | audit_queries.KEYS | transition_times.names()
     for name in [name for gate in gates for name in (gate.metric, gate.other) if name]:
         if (least := needed(stages.get(name, 0.5))) > count:
             raise ValueError(

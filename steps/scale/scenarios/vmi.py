@@ -1,5 +1,6 @@
 """A burst of VMIs, and the result of a VMI scenario."""
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from perfdag.steps.scale.figures.audit_queries import audit_figures
 from perfdag.steps.scale.figures.percentiles import summaries
 from perfdag.steps.scale.figures.prometheus import component_figures, wait_for_scrape
 from perfdag.steps.scale.figures.rows import Row, on_simulated, with_deletion
+from perfdag.steps.scale.figures.transition_times import transition_times
 from perfdag.steps.scale.model.gates import evaluate
 from perfdag.steps.scale.model.operations import OPERATIONS
 from perfdag.steps.scale.model.stages import VMI
@@ -94,6 +96,10 @@ async def result_of(
             session.notes += [early] if early else []
             figures |= await component_figures(spec.prometheus, started, ended, gaps)
             figures |= await audit_figures(spec.prometheus, started, deleted, gaps)
+            gap = gaps.get("workqueue", math.inf)
+            theirs = await transition_times(spec.prometheus, started, ended, gap, stages)
+            figures |= theirs.figures
+            session.notes += theirs.notes
         except KubeError as error:
             session.notes.append(f"no figures of the components: {error}")
     return Result(

@@ -1,0 +1,126 @@
+"""Configurations of KubeVirt's perfscale-audit and perfscale-load-generator, as those tools read
+them.
+"""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from perfdag.app.errors import CommandError
+from perfdag.app.scale.perfscale import go_seconds, read_audit
+from perfdag.app.scale.workload_import import import_workloads
+from perfdag.benchmark import registry
+from perfdag.cli import main
+from perfdag.steps.scale.model.templates import load
+from perfdag.suite.load import parse_suite
+
+TEMPLATE = """apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata:
+  name: vmi-{{.replica}}
+  labels: {app: "vmi-{{ .replica }}"}
+  namespace: {{.namespace}}
+spec:
+  domain: {resources: {requests: {memory: {{.memory}}}}}
+  volumes:
+  - name: disk1
+    cloudInitNoCloud: {userData: "echo ${HOME}"}
+"""
+WORKLOAD = """name: {name}
+timeout: {timeout}
+count: 5
+type: "{type}"
+object:
+  templateFile: templates/vmi.yaml
+  inputVars: {{namespace: density, memory: 90Mi}}
+{more}"""
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Path:
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "vmi.yaml").write_text(TEMPLATE)
+    path = tmp_path / "burst.yaml"
+    path.write_text(WORKLOAD.format(name="burst-5", timeout="10m", type="burst", more=""))
+    return path
+
+
+def test_a_burst_and_a_steady_state_become_a_suite_that_can_run(
+    workload: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steady = workload.with_name("steady.yaml")
+    more = "churn: 2\nminChurnSleep: 1m30s\nqps: 5\n"
+    steady.write_text(WORKLOAD.format(name="Steady", timeout="20s", type="steady-state", more=more))
+    argv = ["import", "perfscale-load-generator", str(workload), str(steady)]
+    assert main(argv) == 0
+    output = capsys.readouterr()
+    assert "not kept: burst-5, steady: the names of the objects" in output.err
+    assert "not kept: steady: qps: no such key is known" in output.err
+    parse_suite(output.out)
+    first, second = yaml.safe_load(output.out)["entries"]
+    assert (first["benchmark"], second["benchmark"]) == ("vmi-burst", "vmi-steady")
+    for entry in (first, second):
+        found = registry.get(entry["benchmark"])
+        params = found.Params.model_validate(entry["params"])
+        assert found.check(params, None) == []  # type: ignore[arg-type]
+        assert entry["params"]["namespace"] == "density"
+        assert entry["params"]["parallel"] == 1, "the load generator creates one after the other"
+    assert (first["params"]["counts"], first["params"]["timeout"]) == ([5], "600s")
+    pace = {key: second["params"][key] for key in ("count", "churn", "pause", "duration")}
+    assert pace == {"count": 5, "churn": 2, "pause": "90s", "duration": "300s"}, "20 s become 5 min"
+    template = load(first["params"]["template"], "r", first["params"]["variables"])
+    body = yaml.safe_load(template.documents[0].render("x-1", "density", 0))
+    assert body["metadata"]["name"] == "x-1"
+    assert body["metadata"]["labels"]["app"] == "vmi-x-1"
+    assert body["spec"]["domain"]["resources"]["requests"]["memory"] == "90Mi"
+    assert body["spec"]["volumes"][0]["cloudInitNoCloud"]["userData"] == "echo ${HOME}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("count: 5", "count: 0", "burst.yaml: count: Input should be greater than or equal to 1"),
+        ("timeout: 10m", "timeout: 10", "burst.yaml: timeout: 10 is no duration; write it as 10m"),
+        (
+            'type: "burst"',
+            "type: chaos",
+            "type: Input should be 'burst', 'steady-state'",
+        ),
+        (", memory: 90Mi", "", "no input variable `memory`; add it to inputVars of"),
+        ("templates/vmi.yaml", "absent.yaml", "cannot read "),
+        ("count: 5", "count: [", "burst.yaml is not YAML or JSON: "),
+    ],
+)
+def test_a_workload_that_cannot_be_read_is_one_line(
+    old: str, new: str, message: str, workload: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workload.write_text(workload.read_text().replace(old, new))
+    assert main(["import", "perfscale-load-generator", str(workload)]) == 2
+    output = capsys.readouterr()
+    assert message in output.err
+    assert output.err.count("\n") == 1
+
+
+def test_a_construct_of_go_templates_that_is_not_read_is_named(workload: Path) -> None:
+    source = workload.parent / "templates" / "vmi.yaml"
+    source.write_text(TEMPLATE.replace("{{.memory}}", "{{if .big}}9Gi{{end}}"))
+    with pytest.raises(CommandError, match=r"\{\{if \.big\}\}.* is not read; only"):
+        import_workloads([str(workload)])
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("10m", 600), ("1h30m", 5400), ("1.5s", 1.5), ("300ms", 0.3)]
+)
+def test_durations_are_those_of_go(text: str, seconds: float) -> None:
+    assert go_seconds(text) == pytest.approx(seconds)
+    with pytest.raises(ValueError, match="is no duration"):
+        go_seconds(f"{text}x")
+
+
+def test_the_bearer_token_of_a_configuration_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text('{"prometheusURL": "http://p", "prometheusBearerToken": "secret"}')
+    config, notes = read_audit(path)
+    assert (config.token, notes) == ("secret", [])
+    assert "secret" not in repr(config)
