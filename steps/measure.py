@@ -19,6 +19,7 @@ from perfdag.results.samples import (
     SampleRecord,
     headline,
     read_sample,
+    run_folder,
     sample_key,
     stored_samples,
 )
@@ -64,7 +65,8 @@ class MeasuringLoop:
         self._clock = clock
         secrets = stored_secrets(store, plan)
         register(secrets.values())
-        self._sampler = Sampler(site, secrets)
+        self._sampler = Sampler(site, secrets, self._journal)
+        self._journalled: dict[str, set[str]] = {}
         self._stored = stored_samples(store, plan.run_id)
         self._shapes = [Shape.model_validate(shape) for shape in plan.shapes]
         self._headlines: dict[int, list[float]] = {}
@@ -126,6 +128,14 @@ class MeasuringLoop:
     def _put(self, name: str, record: SampleRecord) -> None:
         self.store.put(sample_key(self.plan.run_id, name), record.dump())
         self._stored.add(name)
+        for folder in self._journalled.pop(name, ()):
+            self.store.delete(folder)
+
+    def _journal(self, name: str, file: str, data: bytes) -> None:
+        """Keep a file, FOLDER/NAME, of a sample until it is stored. Raises StoreError."""
+        key = f"{run_folder(self.plan.run_id)}/journal/{name}.{file}"
+        self._journalled.setdefault(name, set()).add(key.rpartition("/")[0])
+        self.store.put(key, data)
 
     def _group(self, group: Sequence[int], batch: int) -> list[SampleRecord]:
         """Return the samples of a group, measured at once; one that ran alone is invalid."""

@@ -3,8 +3,10 @@
 import contextlib
 import tempfile
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from perfdag.benchmark import registry
@@ -34,11 +36,16 @@ class Sampler:
     """Measures samples of points, once each, at a site.
 
     `secrets` holds the values of the placeholders in params. `host_facts` has the facts of the
-    nodes so far.
+    nodes so far. `journal` keeps a file of a sample under way: sample, name, content.
     """
 
-    def __init__(self, site: Site, secrets: Mapping[str, str]) -> None:
-        self._site, self._secrets = site, secrets
+    def __init__(
+        self,
+        site: Site,
+        secrets: Mapping[str, str],
+        journal: Callable[[str, str, bytes], None] | None = None,
+    ) -> None:
+        self._site, self._secrets, self._journal = site, secrets, journal
         self.host_facts: dict[str, dict[str, Any]] = {}
 
     def measure(self, point: Point, shape: Shape, repetition: int) -> SampleRecord:
@@ -103,6 +110,8 @@ class Sampler:
         params = benchmark.Params.model_validate(restore(point.params, self._secrets))
         with _scratch_folder() as scratch:
             gang = Gang(hosts, shape, point.timeout, scratch, self._site.volume, starter=starter)
+            if self._journal:
+                gang = replace(gang, journal=partial(self._journal, point.key(record.repetition)))
             if missing := benchmark.missing(gang, params):
                 raise Skip(
                     "; ".join(

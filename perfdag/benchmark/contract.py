@@ -7,7 +7,7 @@ recorded output of the real tool tests the parser.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
@@ -84,7 +84,8 @@ class Gang:
     `timeout` is in seconds for the whole sample. `scratch` is a folder on every host that is empty
     at the start. `volume` is the mount point of shape.volume, or None. `starter` is the host of the
     lead, the only one that reaches others by `perfdag step rsh`. None stands for the first host. A
-    pair of a larger gang may not contain it.
+    pair of a larger gang may not contain it. `journal` keeps a file (FOLDER/NAME) in the store
+    until the sample is stored, so that a killed benchmark loses nothing.
     """
 
     hosts: Sequence[Host]
@@ -94,6 +95,7 @@ class Gang:
     volume: str | None = None
     notes: dict[str, Any] = field(default_factory=dict)
     starter: Host | None = None
+    journal: Callable[[str, bytes], None] | None = None
 
     @property
     def lead(self) -> Host:

@@ -9,6 +9,7 @@ from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
 from perfdag.outcome import Measurement
 from perfdag.steps.scale.figures import measurements
 from perfdag.steps.scale.model.operations import OPERATIONS, Name
+from perfdag.steps.scale.runai.kept_journal import kept_journal
 from perfdag.steps.scale.scenarios import run_vmi
 from perfdag.steps.scale.scenarios.vmi_benchmark import (
     API_RULES,
@@ -104,7 +105,7 @@ class VmiBurst(Benchmark[VmiBurstParams]):
 
     def run(self, gang: Gang, params: VmiBurstParams) -> Output:
         """See Benchmark."""
-        return run_scenario(self.name, params, _request(params), gang.timeout)
+        return run_scenario(self.name, params, _request(params), gang, kept_journal)
 
     def parse(self, output: Output, params: VmiBurstParams) -> list[Measurement]:
         """See Benchmark."""

@@ -9,6 +9,7 @@ from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
 from perfdag.outcome import Measurement
 from perfdag.steps.scale.figures.measurements import COORDS, METRICS
 from perfdag.steps.scale.figures.names import VMIS
+from perfdag.steps.scale.runai.kept_journal import kept_journal
 from perfdag.steps.scale.scenarios import run_vmi
 from perfdag.steps.scale.scenarios.vmi_benchmark import (
     API_RULES,
@@ -74,7 +75,7 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
 
     def run(self, gang: Gang, params: VmiSteadyParams) -> Output:
         """See Benchmark."""
-        return run_scenario(self.name, params, _request(params), gang.timeout)
+        return run_scenario(self.name, params, _request(params), gang, kept_journal)
 
     def parse(self, output: Output, params: VmiSteadyParams) -> list[Measurement]:
         """See Benchmark."""

@@ -254,6 +254,32 @@ def test_a_sample_that_cannot_be_stored_ends_the_run_before_the_next(
     assert fake.script == [2.0, 3.0]
 
 
+def test_a_journal_is_in_the_store_until_its_sample_is(
+    tmp_path: Path, fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of a lead that was killed stays: its folder has another name."""
+    store = FolderStore(str(tmp_path / "store"))
+
+    def run(self: FakeBenchmark, gang: Gang, params: FakeParams) -> Output:
+        assert gang.journal
+        gang.journal("r2/run.json", b"so far")
+        if self.script:
+            raise self.script.pop()
+        return Output({"said": "1"})
+
+    monkeypatch.setattr(FakeBenchmark, "run", run)
+    plan = make_plan(parse_suite(ONE))
+    folder = f"runs/{plan.run_id}/journal"
+    store.put(f"{folder}/{plan.key(0)}.r1/run.json", b"of a killed lead")
+    fake.script = [KeyboardInterrupt()]
+    loop = MeasuringLoop(plan, store, Site(hosts_for=local_hosts), Watcher())
+    with pytest.raises(KeyboardInterrupt):
+        loop.measure([0])
+    assert store.get(f"{folder}/{plan.key(0)}.r2/run.json") == b"so far"
+    MeasuringLoop(plan, store, Site(hosts_for=local_hosts), Watcher()).measure([0])
+    assert store.list(folder) == [f"{folder}/{plan.key(0)}.r1/run.json"]
+
+
 def test_a_second_lead_measures_only_what_is_not_stored(
     tmp_path: Path, fake: type[FakeBenchmark]
 ) -> None:

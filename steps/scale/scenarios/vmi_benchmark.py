@@ -1,14 +1,17 @@
 """What the VMI benchmarks share: parameters, cluster rights, the run, and its measurements."""
 
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import AfterValidator, Field
 
 from perfdag import signals
-from perfdag.benchmark.contract import Output, Params, Rights
+from perfdag.benchmark.contract import Gang, Output, Params, Rights
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.prometheus import Prometheus
 from perfdag.outcome import Failed, Invalid, Measurement
@@ -129,17 +132,25 @@ class VmiParams(Params):
         return []
 
 
+KeptJournal = Callable[
+    [vmi_spec.Spec, Path, Callable[[str, bytes], None]], AbstractContextManager[None]
+]
+"""Keeps the state of a scenario in the store while it measures: runai/kept_journal.py."""
+
+
 def run_scenario(
-    name: str, params: VmiParams, request: run_vmi.VmiRequest, timeout: float
+    name: str, params: VmiParams, request: run_vmi.VmiRequest, gang: Gang, kept: KeptJournal
 ) -> Output:
-    """Measure a scenario for benchmark `name`. Later stages than `timeout` seconds are censored.
+    """Measure a scenario for benchmark `name`. Later stages than the gang's timeout are censored.
 
     Raises Skip (no cluster, no KubeVirt), Failed (invalid parameters), Infrastructure.
     """
     try:
         spec = params.spec()
-        spec.deadline, spec.log = time.monotonic() + timeout, run_vmi.log
-        outcome = signals.run(measure_vmis(spec, request))
+        spec.deadline, spec.log = time.monotonic() + gang.timeout, run_vmi.log
+        folder = Path(gang.scratch) / "journal"
+        with kept(spec, folder, gang.journal) if gang.journal else nullcontext():
+            outcome = signals.run(measure_vmis(spec, request))
     except ValueError as error:
         raise Failed(str(error)) from None
     except KubeError as error:
