@@ -26,8 +26,8 @@ from perfdag.kube.client import Kube
 from perfdag.steps.scale.cluster import kwok_nodes, simulation
 from perfdag.steps.scale.cluster.namespaces import own_namespaces
 from perfdag.steps.scale.figures.percentiles import rank
-from perfdag.steps.scale.measure.clock import Heartbeat
 from perfdag.steps.scale.measure.generator import generate
+from perfdag.steps.scale.measure.heartbeat import Heartbeat
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.submitters import ApiSubmitter
 from perfdag.steps.scale.model.schedule import Schedule

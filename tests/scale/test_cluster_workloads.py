@@ -49,7 +49,7 @@ async def test_a_quota_that_refuses_5_percent_shows_as_5_percent(
         "apiVersion": "v1",
         "kind": "ResourceQuota",
         "metadata": {"name": "q"},
-        "spec": {"hard": {"pods": "95"}},
+        "spec": {"hard": {"pods": "96"}},  # the heartbeat is a pod too
     }
     await kube.create(quota, namespace)
     quotas = await kube.resource("v1", "ResourceQuota")

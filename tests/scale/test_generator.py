@@ -14,12 +14,13 @@ import orjson
 import pytest
 from aiohttp import web
 
-from perfdag.kube.client import Kube, KubeError, Resource
+from perfdag.kube.client import Event, Kube, KubeError, Resource
 from perfdag.kube.config import Cluster
+from perfdag.steps.scale.cluster.removal import belongs
 from perfdag.steps.scale.figures.moments import Clocks
 from perfdag.steps.scale.figures.rows import rows_of
 from perfdag.steps.scale.measure import clock
-from perfdag.steps.scale.measure.clock import IN_FLIGHT, Heartbeat, Offset
+from perfdag.steps.scale.measure.clock import Offset
 from perfdag.steps.scale.measure.generator import (
     EXTRA_CONNECTIONS,
     Submission,
@@ -27,9 +28,12 @@ from perfdag.steps.scale.measure.generator import (
     connections,
     generate,
 )
+from perfdag.steps.scale.measure.heartbeat import BEAT, IN_FLIGHT, Heartbeat
+from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad, busiest
 from perfdag.steps.scale.measure.submitters import ApiSubmitter
 from perfdag.steps.scale.model.schedule import Arrival, Schedule
+from perfdag.steps.scale.model.stages import extractor
 from perfdag.steps.scale.model.templates import Document, Template, TemplateError, built_in, load
 from tests.fakes.api_server import ApiServer, Request, client, served
 
@@ -409,6 +413,25 @@ class TestHeartbeat:
             await until(heart.tasks[0].done)  # nothing is changed that nobody sees
         assert "no more of it" in heart.note
 
+    @pytest.mark.parametrize("refused", [False, True])
+    async def test_pods_have_a_heartbeat_of_their_own_kind_unless_it_is_refused(
+        self, server: ApiServer, refused: bool
+    ) -> None:
+        if refused:
+            server.fail("PATCH .*/pods/", 403, "a policy forbids it")
+        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.01, "Pod") as heart:
+            await until(lambda: len(heart.arrived) >= 5)
+            (made,) = server.of("ConfigMap" if refused else "Pod")
+        assert heart.summary()["kind"] == ("ConfigMap" if refused else "Pod")
+        assert ("that of ConfigMaps, not of Pods: " in heart.note) == refused
+        assert server.of("ConfigMap") == server.of("Pod") == [], "it leaves nothing"
+        assert belongs("r", made["metadata"])
+        observer = Observer(kube, "r", [("v1", "Pod")], ["n"], primary=["Pod"])
+        observer.take("Pod", extractor("v1", "Pod"), Event("ADDED", made, 1))
+        assert observer.records == {}, "it is no workload"
+        if not refused:
+            assert made["spec"]["schedulingGates"], "no scheduler places it"
+
     async def test_one_that_goes_well_has_nothing_to_tell(self, server: ApiServer) -> None:
         async with client(server) as kube, Heartbeat(kube, "r", "n", 0.01) as heart:
             await until(lambda: len(heart.after_answer) >= 20)
@@ -427,9 +450,9 @@ class TestHeartbeat:
             heart.resume()
             await until(lambda: len(heart.lags) >= before + 5)
         beats = [
-            int(item.body["data"]["beat"])
+            int(item.body["metadata"]["annotations"][BEAT])
             for item in server.requests
-            if "data" in (item.body or {})
+            if BEAT in ((item.body or {}).get("metadata") or {}).get("annotations", {})
         ]
         assert max(after - item for item, after in pairwise(beats)) > 0.5 / 0.02, (
             "none of those that were due meanwhile is sent"

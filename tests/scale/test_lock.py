@@ -65,7 +65,7 @@ def renewing(server: ApiServer, run: str, log: list[str]) -> lease_lock.Exclusiv
 async def test_a_run_in_progress_is_deleted_only_by_force_which_ends_it_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lease_lock, "LIFE", 0.3)
+    monkeypatch.setattr(lease_lock, "LIFE", 1.0)
     server, said, began = ApiServer(), list[str](), asyncio.Event()
 
     async def measure() -> None:

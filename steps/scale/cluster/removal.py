@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from perfdag.kube.client import Kube, KubeError, Object, Resource
-from perfdag.steps.scale.model.templates import RUN_LABEL
+from perfdag.steps.scale.model.templates import HEARTBEAT, RUN_LABEL
 
 PAUSE = 0.3
 """Seconds between two looks."""
@@ -17,14 +17,17 @@ QUEUE_NOT_CLOSED, TRIES = "losed", 40
 """Part of the message of Volcano's webhook for an open queue, and the number of retries."""
 Found = tuple[Resource, Object]
 PRIMER, SAMPLE = "primer", "sample"
-"""Label suffixes: `<run>-primer` and `<run>-sample`. Sizes of a ladder are `<run>-1`, `<run>-2` ...
-"""
+"""Label suffixes: `<run>-primer`, `<run>-sample`, and `-heartbeat` after each of them. Sizes of a
+ladder are `<run>-1`, `<run>-2` ..."""
 
 
 def belongs(run: str, metadata: Object) -> bool:
     """Whether an object's label is that of a run, or of a part of it."""
     label = (metadata.get("labels") or {}).get(RUN_LABEL) or ""
-    return re.fullmatch(rf"{re.escape(run)}(-\d{{1,4}})?(-{PRIMER}|-{SAMPLE})?", label) is not None
+    return (
+        re.fullmatch(rf"{re.escape(run)}(-\d{{1,4}})?(-{PRIMER}|-{SAMPLE})?(-{HEARTBEAT})?", label)
+        is not None
+    )
 
 
 async def objects_of_run(

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perfdag.kube.client import KubeError
-from perfdag.steps.scale.measure import clock
+from perfdag.steps.scale.measure import heartbeat
 from perfdag.steps.scale.measure.submitters import Submitter
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import Template
@@ -33,7 +33,7 @@ def connections(parallel: int) -> int:
 
     A creation that waited for a connection would be measured as slow.
     """
-    return max(100, parallel + clock.IN_FLIGHT + EXTRA_CONNECTIONS)
+    return max(100, parallel + heartbeat.IN_FLIGHT + EXTRA_CONNECTIONS)
 
 
 @dataclass(slots=True)

@@ -21,6 +21,8 @@ FOLDER = Path(__file__).parent / "templates"
 RUN_LABEL, INDEX_LABEL, SUBMIT_ANNOTATION = "perfdag/run", "perfdag/index", "perfdag/intended"
 RUNAI_STORAGE = "openebs-lvmpv"
 """Default storage class of claims for Run:ai's kinds, as in Run:ai's scale test tool."""
+HEARTBEAT = "heartbeat"
+"""Suffix of the label of the object that measures the lag of the watch."""
 HOLD = "perfdag/hold"
 """The scheduling gate of pods that are released together."""
 _NAME, _NAMESPACE, _INDEX, _INTENDED = (

@@ -12,8 +12,9 @@ from perfdag.steps.scale.cluster.removal import SAMPLE
 from perfdag.steps.scale.figures.moments import Clocks
 from perfdag.steps.scale.figures.percentiles import summaries
 from perfdag.steps.scale.figures.rows import Row, on_simulated, rows_of
-from perfdag.steps.scale.measure.clock import Heartbeat, Offset, drift, server_offset
+from perfdag.steps.scale.measure.clock import Offset, drift, server_offset
 from perfdag.steps.scale.measure.generator import Submission
+from perfdag.steps.scale.measure.heartbeat import Heartbeat
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad
 

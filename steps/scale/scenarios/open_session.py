@@ -16,7 +16,8 @@ from perfdag.steps.scale.cluster import apiservers, rights
 from perfdag.steps.scale.cluster.namespaces import own_namespaces
 from perfdag.steps.scale.cluster.removal import namespace_stays, objects_of_run, remove
 from perfdag.steps.scale.figures import api_metrics
-from perfdag.steps.scale.measure.clock import Heartbeat, server_offset
+from perfdag.steps.scale.measure.clock import server_offset
+from perfdag.steps.scale.measure.heartbeat import Heartbeat
 from perfdag.steps.scale.measure.observer import Kind, Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad
 from perfdag.steps.scale.measure.submitters import ApiSubmitter
@@ -91,7 +92,13 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
                 Observer(kube, self._run, kinds, self._namespaces, primary=primary)
             )
             heartbeat = await self.stack.enter_async_context(
-                Heartbeat(kube, self._run, self._namespaces[0], HEARTBEAT_SECONDS)
+                Heartbeat(
+                    kube,
+                    self._run,
+                    self._namespaces[0],
+                    HEARTBEAT_SECONDS,
+                    "ConfigMap" if last.kind.startswith("VirtualMachine") else "Pod",
+                )
             )
             offset = await server_offset(kube)
             self_load = await self.stack.enter_async_context(SelfLoad())

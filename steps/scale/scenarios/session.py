@@ -15,9 +15,10 @@ from perfdag.steps.scale.figures import api_metrics
 from perfdag.steps.scale.figures.api_metrics import DELETION
 from perfdag.steps.scale.figures.moments import Clocks
 from perfdag.steps.scale.figures.rows import Row, rows_of
-from perfdag.steps.scale.measure.clock import Heartbeat, Offset, drift
+from perfdag.steps.scale.measure.clock import Offset, drift
 from perfdag.steps.scale.measure.completion import expected_count, reached
 from perfdag.steps.scale.measure.generator import Submission, Submitted, generate
+from perfdag.steps.scale.measure.heartbeat import Heartbeat
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad
 from perfdag.steps.scale.measure.submitters import Submitter
