@@ -183,11 +183,11 @@ def _group(ax: Axes, cells: Sequence[Cell], group: Group, k: int, places: Sequen
         gid=f"samples {group.name}",
     )
     for hollow in (False, True):
-        some = [(y, series) for y, cell, series in drawn if cell.noisy is hollow]
+        some = [(y, cell, series) for y, cell, series in drawn if cell.noisy is hollow]
         if some:
-            ax.plot(
-                [series.middle for _, series in some],
-                [y for y, _ in some],
+            (marks,) = ax.plot(
+                [series.middle for *_, series in some],
+                [y for y, *_ in some],
                 linestyle="none",
                 marker=look["marker"],
                 color=color,
@@ -196,6 +196,10 @@ def _group(ax: Axes, cells: Sequence[Cell], group: Group, k: int, places: Sequen
                 label=group.name if not hollow or len(some) == len(drawn) else "_noisy",
                 gid=f"median {group.name}",
             )
+            style.HOVERS[marks] = [
+                " ".join(filter(None, (cell.label, group.name))) + f": {value_words(series)}"
+                for _, cell, series in some
+            ]
     for y, cell, series in drawn:
         mark = " ~" if cell.noisy else ""
         ax.text(

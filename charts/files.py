@@ -3,14 +3,17 @@
 import io
 import re
 import warnings
+from html import escape
 
 from matplotlib.figure import Figure
 
-from perfdag.charts.style import PNG_DPI, house
+from perfdag.charts.style import HOVERS, PNG_DPI, house
 
 _FONT = re.compile(rb"'DejaVu Sans'(, sans-serif)?")
 _ID = re.compile(rb' id="([^"]*)"')
 _USED = re.compile(rb'(?:url\(#|xlink:href="#)([^")]+)')
+_MARKS = re.compile(rb'<g id="(marks-\d+)">.*?</g>\s*</g>', re.S)
+_MARK = re.compile(rb"(<use [^>]*?)/>")
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
@@ -27,9 +30,31 @@ def to_bytes(fig: Figure) -> tuple[bytes, bytes]:
             # Both files share one layout. With an engine, each saving would lay out the figure.
             fig.set_layout_engine(None)
             _round_positions(fig)
+        hovers = _named_marks(fig)
         fig.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
         fig.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
-    return _clean(svg.getvalue()), png.getvalue()
+    return _clean(_titled(svg.getvalue(), hovers)), png.getvalue()
+
+
+def _named_marks(fig: Figure) -> dict[bytes, list[str]]:
+    """Give the lines with hover texts ids of their own. Return the texts by id."""
+    lines = [line for axes in fig.axes for line in axes.lines if line in HOVERS]
+    for number, line in enumerate(lines):
+        line.set_gid(f"marks-{number}")
+    return {f"marks-{number}".encode(): HOVERS[line] for number, line in enumerate(lines)}
+
+
+def _titled(svg: bytes, hovers: dict[bytes, list[str]]) -> bytes:
+    """Put the hover texts as titles into the marks of their lines."""
+
+    def titled(group: re.Match[bytes]) -> bytes:
+        texts = iter(hovers[group[1]])
+        return _MARK.sub(
+            lambda mark: mark[1] + f"><title>{escape(next(texts, ''))}</title></use>".encode(),
+            group[0],
+        )
+
+    return _MARKS.sub(titled, svg) if hovers else svg
 
 
 def _round_positions(fig: Figure) -> None:

@@ -8,7 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from perfdag.charts import style
+from perfdag.charts.series import value_words
 from perfdag.results.summary import Series
+from perfdag.units import short
 
 DIRECT = 5  # up to so many lines are labelled at their ends instead of in a legend
 NAME = 30  # letters of a line of a name in a legend
@@ -73,7 +75,7 @@ def panel(
     if log:
         ax.set_yscale("log")
     for k, line in enumerate(lines):
-        _line(ax, line, k, zero)
+        _line(ax, line, k, zero, x_unit)
     _y_limits(ax, values, log)
     first = next(iter(series_of(lines)), None)
     unit, better = (first.unit, first.better) if first else ("1", "none")
@@ -122,7 +124,7 @@ def _x_axis(
             ax.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
 
 
-def _line(ax: Axes, line: Line, k: int, zero: float | None) -> None:
+def _line(ax: Axes, line: Line, k: int, zero: float | None, unit: str) -> None:
     look = style.look(k)
     xs, middles, lows, highs = line.columns()
     xs = [zero if x == 0 and zero is not None else x for x in xs]
@@ -130,7 +132,11 @@ def _line(ax: Axes, line: Line, k: int, zero: float | None) -> None:
         xs, lows, highs, color=look["color"], alpha=0.2, linewidth=0, gid=f"band {line.name}"
     )
     label = textwrap.fill(line.name, NAME)
-    ax.plot(xs, middles, label=label, markersize=3.6, gid=f"median {line.name}", **look)
+    (marks,) = ax.plot(xs, middles, label=label, markersize=3.6, gid=f"median {line.name}", **look)
+    style.HOVERS[marks] = [
+        f"{line.name}, {short(x, unit)}: {value_words(series)}"
+        for x, series in sorted(line.series.items())
+    ]
 
 
 def _y_limits(ax: Axes, values: Sequence[float], log: bool) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 import matplotlib
 import numpy as np
@@ -160,6 +161,10 @@ def look(index: int) -> dict[str, Any]:
         "marker": MARKERS[k],
         "linestyle": DASHES[(k + repetition) % len(DASHES)],
     }
+
+
+HOVERS: WeakKeyDictionary[Line2D, list[str]] = WeakKeyDictionary()
+"""Texts for the marks of lines: the SVG shows one where the mouse is on the mark."""
 
 
 class _ScaledLocator(MaxNLocator):

@@ -27,3 +27,23 @@ async def test_a_report_never_scrolls_sideways(tmp_path: Path) -> None:
                 assert await page.value(f"{root}.scrollWidth - {root}.clientWidth") == 0, width
                 assert await page.value("document.querySelectorAll('svg, img').length") >= 1
                 assert await page.value("document.body.innerText.length") > 500
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: the marks are not looked at")
+async def test_a_mark_shows_its_value_spread_and_n_under_the_mouse(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(report.report(rows.plain(), {}).replace("<body>", '<body data-ready="1">'))
+    with chromium(tmp_path / "profile") as port:
+        async with tab(port) as page:
+            await page.look(1280, 900)
+            await page.open(file.as_uri())
+            shown = await page.value(
+                """[...document.querySelectorAll("figure svg use:has(title)")].map((mark) => {
+                  mark.scrollIntoView({ block: "center" });
+                  const box = mark.getBoundingClientRect();
+                  const at = [(box.left + box.right) / 2, (box.top + box.bottom) / 2];
+                  return document.elementFromPoint(...at).textContent;
+                })"""
+            )
+    assert "plain ~, 4: 23.46 (23.23 to 23.69) Gbit/s, n=3" in shown
+    assert all("n=3" in text for text in shown)
