@@ -109,21 +109,12 @@ def figure(
         axes = fig.subplots(rows, columns, squeeze=False, height_ratios=all_heights, **shared)
         top = sum(all_heights) + head
         if lines:
-            fig.text(
-                0.012,
-                1 - 0.06 / top,
-                "\n".join(lines),
-                va="top",
-                fontsize=11,
-                fontweight="bold",
-                color=INK,
-                gid="title",
-            )
+            bold: Any = {"fontsize": 11, "fontweight": "bold", "color": INK, "gid": "title"}
+            fig.text(0.012, 1 - 0.06 / top, "\n".join(lines), va="top", **bold)
         if under:
             at = 1 - (0.09 + 0.2 * len(lines)) / top
-            fig.text(
-                0.012, at, "\n".join(under), va="top", fontsize=8.5, color=MUTED, gid="subtitle"
-            )
+            look: Any = {"va": "top", "fontsize": 8.5, "color": MUTED, "gid": "subtitle"}
+            fig.text(0.012, at, "\n".join(under), **look)
     return fig, list(axes.flat)
 
 
