@@ -78,23 +78,43 @@ class Served:
             time.sleep(0.1)
 
 
-@pytest.fixture
-def served(keys: credentials.Keys, tmp_path: Path) -> Iterator[Served]:
-    made = Served(keys, tmp_path / "peer", 30, 1)
+@contextlib.contextmanager
+def serving(keys: credentials.Keys, folder: Path) -> Iterator[Served]:
+    made = Served(keys, folder / "peer", 30, 1)
     yield made
     if made.process.poll() is None:
         made.process.terminate()
         made.process.wait()
 
 
-@pytest.fixture
-def host(served: Served, keys: credentials.Keys, tmp_path: Path) -> Iterator[SshHost]:
-    made = SshHost(
-        "127.0.0.1", "node-x", credentials.client_config(keys, tmp_path / "lead"), served.port
-    )
+@contextlib.contextmanager
+def connected(served: Served, keys: credentials.Keys, folder: Path) -> Iterator[SshHost]:
+    config = credentials.client_config(keys, folder / "lead")
+    made = SshHost("127.0.0.1", "node-x", config, served.port)
     made.connect(10)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def host(keys: credentials.Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHost]:
+    """A peer whose connection several tests share."""
+    folder = tmp_path_factory.mktemp("shared")
+    with serving(keys, folder) as served, connected(served, keys, folder) as made:
+        yield made
+
+
+@pytest.fixture
+def served(keys: credentials.Keys, tmp_path: Path) -> Iterator[Served]:
+    """A peer of this test alone."""
+    with serving(keys, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def own_host(served: Served, keys: credentials.Keys, tmp_path: Path) -> Iterator[SshHost]:
+    with connected(served, keys, tmp_path) as made:
+        yield made
 
 
 def test_argv_reaches_the_command_unchanged(host: SshHost) -> None:
@@ -241,14 +261,14 @@ def test_which_and_absent_program(host: SshHost) -> None:
         host.run(["no-such-program"], timeout=5)
 
 
-def test_commands_share_the_connection(host: SshHost, served: Served) -> None:
+def test_commands_share_the_connection(own_host: SshHost, served: Served) -> None:
     def ends() -> set[str]:
         rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         return {row[2] for row in rows if row[1].endswith(f":{served.port:04X}") and row[3] == "01"}
 
     before = ends()
     for _ in range(5):
-        host.run(["true"], timeout=5)
+        own_host.run(["true"], timeout=5)
     assert len(before) == 1
     assert ends() == before
 
@@ -315,11 +335,11 @@ def test_a_lead_has_its_peers_in_the_order_of_their_ranks_and_misses_one_that_en
     assert [peer.process.wait(30) for peer in peers] == [EXIT_RETRYABLE] * 3
 
 
-def test_a_lost_lead_ends_the_peer_retryable(host: SshHost, served: Served) -> None:
-    host.run(
+def test_a_lost_lead_ends_the_peer_retryable(own_host: SshHost, served: Served) -> None:
+    own_host.run(
         ["sleep", "1"], timeout=10
     )  # a lead that comes and goes between two looks of the peer was never there
-    host.close()
+    own_host.close()
     assert served.process.wait(15) == EXIT_RETRYABLE
 
 
@@ -327,13 +347,13 @@ def test_no_lead_ever_ends_the_peer_retryable(keys: credentials.Keys, tmp_path: 
     assert Served(keys, tmp_path / "alone", pending=1).process.wait(15) == EXIT_RETRYABLE
 
 
-def test_a_killed_peer_is_infrastructure(host: SshHost, served: Served) -> None:
+def test_a_killed_peer_is_infrastructure(own_host: SshHost, served: Served) -> None:
     served.process.terminate()
     served.process.wait()
 
     def often() -> None:
         for _ in range(50):
-            host.run(["true"], timeout=5)
+            own_host.run(["true"], timeout=5)
             time.sleep(0.1)
 
     with pytest.raises(Infrastructure):
