@@ -14,16 +14,18 @@ run: $(VENV)/run.stamp tools
 # style, format, types, and the arrows between rooms (contracts in pyproject.toml)
 LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --no-logo
 
-# The first line writes the byte code of the tests, which each worker would write otherwise.
 # Tests that measure time have the highest priority, then the other tests, then the lint.
 test: $(VENV)/dev.stamp tools
-	@nice -n 19 sh -c '$(LINT)' >$(VENV)/lint.log 2>&1 & lint=$$!; $(BIN)/python -m pytest -q --collect-only >/dev/null 2>&1; \
+	@nice -n 19 sh -c '$(LINT)' >$(VENV)/lint.log 2>&1 & lint=$$!; $(BYTECODE); \
 	 $(BIN)/python -m pytest -q -n 4 --dist load --maxschedchunk 1 -m "not cluster and not argo" -o cache_dir=.pytest_cache/clocks $(CLOCKS) \
 	   >$(VENV)/clocks.log 2>&1 & clocks=$$!; \
 	 trap 'kill $$clocks $$lint; exit 130' INT TERM; \
-	 nice -n 10 $(BIN)/python -m pytest -q -n 6 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %) --ignore $(PICTURES); others=$$?; \
+	 nice -n 10 $(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %) --ignore $(PICTURES); others=$$?; \
 	 wait $$clocks; clocks=$$?; cat $(VENV)/clocks.log; wait $$lint; lint=$$?; cat $(VENV)/lint.log; \
 	 echo "$$others $$clocks" >$(VENV)/tests.codes; [ "$$others$$clocks$$lint" = 000 ]
+
+# In a new environment each worker would compile all tests.
+BYTECODE = [ $(VENV)/bytecode.stamp -nt $(VENV)/dev.stamp ] || { $(BIN)/python -m pytest -q --collect-only >/dev/null 2>&1; touch $(VENV)/bytecode.stamp; }
 
 # Look at the charts of every benchmark in Chromium.
 charts: $(VENV)/dev.stamp
