@@ -112,13 +112,13 @@ def test_the_highest_rate_of_real_pods_is_found(tmp_path: Path) -> None:
             namespace=namespace,
             bound=0.4,
             percentile="p90",
-            duration=1.5,
-            precision=0.3,
+            duration=4.0,
+            precision=0.2,
         )
         gang = Gang([LocalHost()], Shape(), 90.0, str(tmp_path))
         output = QueueLoad().run(gang, params)
         rows = {row.metric: row.value for row in QueueLoad().parse(output, params)}
-    assert 10 < rows["peak_rate"] < 42
+    assert 10 < rows["peak_rate"] < 52  # trials of 4 s may leave a queue within the bound
     assert rows["capacity"] < 42
     decided = [trial for trial in json.loads(output.texts["result"])["trials"] if trial["full"]]
     assert {trial["held"] for trial in decided} == {True, False}
