@@ -172,7 +172,7 @@ def command_line_page() -> str:
     for verb in VERBS:
         lines += _help(verb)
         listed = re.search(r"^  [A-Z|a-z]+\n((?:    .*\n)+)", "\n".join(lines[-4:]), re.M)
-        for command in re.findall(r"^    (\w+)", listed[1] if listed else "", re.M):
+        for command in re.findall(r"^    ([\w-]+)", listed[1] if listed else "", re.M):
             lines += _help(verb, command)
     return "\n".join(lines)
 
