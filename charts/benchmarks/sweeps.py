@@ -21,13 +21,7 @@ def figures(
     cells: Sequence[Cell], metric: str, name: str, where: str, slug: str, title: str
 ) -> Iterable[tuple[str, Figure]]:
     """Yield slug and figure of a metric over the numeric parameter `name`."""
-    pairs = [
-        (_words(cell, series, name), cell, series)
-        for cell in cells
-        for series in cell.series(metric)
-        if series.values
-    ]
-    panels = _panels(pairs, name)
+    panels = _panels(_pairs(cells, metric, name), name)
     count = max(len(curves) for curves in panels.values())
     for number, start in enumerate(range(0, min(count, MOST_LINES * FIGURES), MOST_LINES), 1):
         shown = {
@@ -43,6 +37,21 @@ def figures(
         )
 
 
+def curves(cells: Sequence[Cell], metric: str, name: str) -> list[lines.Line]:
+    """Return the first lines of a metric over the numeric parameter `name`, for one panel."""
+    panels = _panels(_pairs(cells, metric, name), name, facets=False)
+    return [line for own in panels.values() for line in own][:MOST_LINES]
+
+
+def _pairs(cells: Sequence[Cell], metric: str, name: str) -> list[Pair]:
+    return [
+        (_words(cell, series, name), cell, series)
+        for cell in cells
+        for series in cell.series(metric)
+        if series.values
+    ]
+
+
 def _words(cell: Cell, series: Series, name: str) -> dict[str, str]:
     words = [*cell.label.split(" "), *dots.detail(series).split(" ")]
     keyed = [(word.partition("=")[0], word) for word in words if word]
@@ -51,11 +60,11 @@ def _words(cell: Cell, series: Series, name: str) -> dict[str, str]:
     return {"statistic" if key == series.stat else key: word for key, word in keyed}
 
 
-def _panels(pairs: Sequence[Pair], name: str) -> dict[str, list[lines.Line]]:
+def _panels(pairs: Sequence[Pair], name: str, facets: bool = True) -> dict[str, list[lines.Line]]:
     """Return the lines of each panel: one panel, or one for each value of what splits best."""
     words = {" ".join(own.values()): own for own, _, _ in pairs}
     best = ""
-    if len(words) > len(style.SERIES):
+    if facets and len(words) > len(style.SERIES):
         values = {
             key: len({own.get(key) for own in words.values()})
             for key in dict.fromkeys(key for own in words.values() for key in own)

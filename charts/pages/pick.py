@@ -17,10 +17,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from perfdag.charts import dots, lines, style
-from perfdag.charts.benchmarks import generic, pairs
+from perfdag.charts.benchmarks import generic, pairs, sweeps
 from perfdag.charts.files import to_bytes
 from perfdag.charts.pages import words
-from perfdag.charts.series import Cell, band_words, metrics, of_benchmark, read, runs_words, sweep
+from perfdag.charts.series import (
+    Cell,
+    band_words,
+    failed_labels,
+    metrics,
+    of_benchmark,
+    read,
+    runs_words,
+    sweep,
+    swept_param,
+)
 from perfdag.results.runs import load_plan
 from perfdag.results.schema import load_rows
 from perfdag.results.trust import trust_in
@@ -135,7 +145,7 @@ PANELS = 5
 
 
 def overview(table: pa.Table) -> Figure:
-    """Draw the first headline metric of each benchmark as dots, or as lines over a coordinate."""
+    """Draw the first headline metric of each benchmark as lines over what was swept, or as dots."""
     own_cells = [(name, read(of_benchmark(table, name))) for name in benchmarks(table)[:PANELS]]
     own_cells = [(name, cells) for name, cells in own_cells if cells]
     if not own_cells:
@@ -165,18 +175,33 @@ def _swept(cells: Sequence[Cell]) -> str | None:
     return sweep([series for cell in cells for series in cell.series("latency")])
 
 
+def _param(cells: Sequence[Cell]) -> str | None:
+    return swept_param([cell for cell in cells if not cell.why])
+
+
 def _height(cells: Sequence[Cell]) -> float:
-    return (
-        2.6
-        if _swept(cells)
-        else dots.height(cells, dots.groups(cells, (metrics(cells) or [""])[0]))
-    )
+    metric = (metrics(cells) or [""])[0]
+    if _swept(cells):
+        return 2.6
+    if param := _param(cells):
+        return lines.height(sweeps.curves(cells, metric, param), failed_labels(cells))
+    return dots.height(cells, dots.groups(cells, metric))
 
 
 def _panel(ax: Axes, name: str, cells: Sequence[Cell]) -> None:
     coordinate = _swept(cells)
+    metric = (metrics(cells) or [""])[0]
+    if coordinate is None and (param := _param(cells)):
+        lines.panel(
+            ax,
+            sweeps.curves(cells, metric, param),
+            metric=metric,
+            x_label=f"{name}: {param.replace('_', ' ')}",
+            x_unit="1",
+            failed=failed_labels(cells),
+        )
+        return
     if coordinate is None:
-        metric = (metrics(cells) or [""])[0]
         dots.panel(ax, cells, dots.groups(cells, metric), metric)
         ax.set_xlabel(f"{name}: {ax.get_xlabel()}")
         return

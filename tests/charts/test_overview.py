@@ -13,13 +13,16 @@ def test_a_panel_for_each_benchmark_with_its_first_headline():
         figure = pick.overview(table)
         figure.draw_without_rendering()
     plain, imb, fio = figure.axes
-    assert plain.get_xlabel() == "plain: throughput (Gbit/s), higher is better"
+    assert (plain.get_xlabel(), plain.get_ylabel()) == (
+        "plain: streams",
+        "throughput (Gbit/s)\nhigher is better",
+    )
     assert (imb.get_xscale(), imb.get_yscale(), imb.get_xlabel()) == (
         "log",
         "log",
         "imb PingPong: message bytes",
     )
-    assert fio.get_xlabel() == "fio: IOPS (log scale), higher is better"
+    assert fio.get_xlabel() == "fio: iodepth"
     output = "\n".join(text.get_text() for text in figure.findobj(Text)).replace("\n", " ")
     assert (
         "Suite trial: 11 points of 3 benchmarks. Samples: 39 ok, 4 failed. 2 points of 11 "
