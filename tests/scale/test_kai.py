@@ -1,5 +1,6 @@
 """KAI's scenarios on simulated pods: consolidation, topology, and reclaims of gangs."""
 
+import asyncio
 import contextlib
 import time
 import uuid
@@ -37,8 +38,8 @@ class Pods(Cluster):
         pod.put("created", received_ns=(now := time.monotonic_ns()))
         self.observer.adopt(pod)
         for stage, after in fate.items():
-            if stage.startswith("on "):
-                pod.node = stage[3:]
+            if stage.startswith("on "):  # an Event told of it before the pod shows its node
+                asyncio.get_running_loop().call_later(0.02, setattr, pod, "node", stage[3:])
             name = "scheduled" if stage.startswith("on ") else stage
             self.observer.note(pod, name, 0, 0, now + round(after * 1e9))
         return pod

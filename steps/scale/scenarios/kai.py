@@ -86,7 +86,7 @@ async def consolidation(kube: Kube, spec: Spec) -> Result:
         session_of(kube, spec, run, _replicas(small, queue)) as session,
     ):
         fillers = await session.create(sum(free.values()), Schedule(), spec.parallel)
-        if not await session.wait("Pod", len(fillers.created), spec.timeout, "scheduled"):
+        if not await _all_placed(session, fillers, 1, spec.timeout):
             session.notes.append(f"not all small pods placed {session.wait_end(spec.timeout)}")
         await _thin_out(session, fillers, whole, largest // 2, spec)
         session.template = _replicas(
@@ -95,13 +95,8 @@ async def consolidation(kube: Kube, spec: Spec) -> Result:
         movers = await session.create(wanted, Schedule(), spec.parallel)
         staying = [item for item in fillers.created if item.name not in session.deleted]
         kept = replace(fillers, submissions=staying)
-        if not await session.until(
-            lambda: (
-                count_placed(session, movers, 1) == wanted
-                and count_placed(session, kept, 1) == len(staying)
-            ),
-            spec.timeout,
-        ):
+        moved = await _all_placed(session, movers, 1, spec.timeout)
+        if not (moved and await _all_placed(session, kept, 1, spec.timeout)):
             session.notes.append(
                 f"consolidation: {count_placed(session, movers, 1)} of {wanted} pods got a whole "
                 f"node, and {count_placed(session, kept, 1)} of {len(staying)} small pods have one "
@@ -139,11 +134,19 @@ async def _thin_out(
 
 
 def count_placed(session: Session, batch: Submitted, members: int) -> int:
-    """Count the workloads of which `members` pods are placed and still there."""
+    """Count the workloads of which `members` pods have a node and are still there.
+
+    An Event can tell that a pod is scheduled before the pod itself shows its node.
+    """
     return sum(
-        sum("scheduled" in pod.stages and "gone" not in pod.stages for pod in pods) >= members
+        sum(bool(pod.node) and "gone" not in pod.stages for pod in pods) >= members
         for pods in pods_of_each(session, batch)
     )
+
+
+async def _all_placed(session: Session, batch: Submitted, members: int, timeout: float) -> bool:
+    count = len(batch.created)
+    return await session.until(lambda: count_placed(session, batch, members) == count, timeout)
 
 
 async def topology(kube: Kube, spec: Spec) -> Result:
@@ -174,7 +177,7 @@ async def topology(kube: Kube, spec: Spec) -> Result:
         session_of(kube, spec, run, in_topology(jobs, members, queue, name, label)) as session,
     ):
         gangs = await session.create(wanted, Schedule(), spec.parallel)
-        await session.all_reached(spec.timeout, "scheduled")
+        await _all_placed(session, gangs, members, spec.timeout)
         placed = count_placed(session, gangs, members)
         together = sum(
             len({rack_of.get(pod.node, pod.node) for pod in pods}) == 1
@@ -183,8 +186,7 @@ async def topology(kube: Kube, spec: Spec) -> Result:
         )
         if together < wanted:
             session.notes.append(
-                f"topology: of {wanted} gangs {placed} are placed whole and {together} in one rack "
-                f"{session.wait_end(spec.timeout)}"
+                f"topology: of {wanted} gangs {placed} are placed whole and {together} in one rack"
             )
         extra = waits("topology_wait", session, gangs, members) | {
             "gangs_fitting": float(fitting),
