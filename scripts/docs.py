@@ -167,8 +167,8 @@ def _type(value: dict[str, Any]) -> str:
 
 
 def command_line_page() -> str:
-    """Return the help of every verb, and of every command of a verb."""
-    lines = ["# Command line", ""]
+    """Return the help of perfdag, of every verb, and of every command of a verb."""
+    lines = ["# Command line", "", *_help()]
     for verb in VERBS:
         lines += _help(verb)
         listed = re.search(r"^  [A-Z|a-z]+\n((?:    .*\n)+)", "\n".join(lines[-4:]), re.M)
@@ -181,8 +181,8 @@ def _help(*words: str) -> list[str]:
     """Return a section with the help of a command, as a terminal of 80 columns shows it."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
-        parser(words[0]).parse_args([*words, "--help"])
-    heading = f"{'##' if len(words) == 1 else '###'} perfdag {' '.join(words)}"
+        parser(*words[:1]).parse_args([*words, "--help"])
+    heading = f"{'###' if len(words) == 2 else '##'} {' '.join(['perfdag', *words])}"
     return [heading, "", "```text", output.getvalue().rstrip(), "```", ""]
 
 

@@ -83,7 +83,7 @@ def test_the_page_of_the_command_line_has_every_verb() -> None:
     assert all(f"usage: perfdag {verb} " in page for verb in VERBS)
     commands = ("scale vmi", "queue validate", "baseline set", "acks show")
     assert all(f"### perfdag {command}\n" in page for command in commands)
-    assert page.count("## perfdag ") == page.count("\nusage: perfdag ")
+    assert page.count("## perfdag") == page.count("\nusage: perfdag ")
 
 
 YAML = [

@@ -712,8 +712,9 @@ def test_what_a_run_says_is_in_the_log_of_its_pod(
         f"perfdag.steps.scale.{function}",
         measure,
     )
+    gang = SimpleNamespace(timeout=60.0, scratch=".", journal=None)
     with pytest.raises(Refused):
-        get(name).run(SimpleNamespace(timeout=60.0), get(name).Params())  # type: ignore[arg-type]
+        get(name).run(gang, get(name).Params())  # type: ignore[arg-type]
     assert capsys.readouterr().err == "waiting for performance run x to end\n"
 
 
