@@ -42,7 +42,7 @@ def command(tmp_path: Path) -> list[str]:
     ]
 
 
-def on_a_terminal(argv: list[str]) -> str:
+def on_a_terminal(argv: list[str], code: int) -> str:
     """What the command writes to stderr where that is a terminal of 120 columns."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
@@ -68,12 +68,12 @@ def on_a_terminal(argv: list[str]) -> str:
                 break
             output += read
         os.close(ours)
-    assert running.returncode == 1, "the sample of `false` fails"
+    assert running.returncode == code
     return output.decode()
 
 
 def test_a_terminal_has_a_bar_with_the_time_left_below_the_results(tmp_path: Path) -> None:
-    output = on_a_terminal(command(tmp_path))
+    output = on_a_terminal(command(tmp_path), 1)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
     assert re.search(r"\u2501 +\d/4 +about [\d.]+ (ms|s) left +nap \((1|2)/2\)", shown)
     assert "\x1b[2K" in output, "the line is written over"
@@ -84,6 +84,17 @@ def test_a_terminal_has_a_bar_with_the_time_left_below_the_results(tmp_path: Pat
     assert re.fullmatch(r"nap \(2/2\) ok [\d.]+ \([\d.]+ to [\d.]+\) m?s", naps[1])
     assert sum(" bad " in line and " failed: " in line for line in plain) == 2
     assert "\x1b[1;31m[" in output, "a failure is coloured"
+
+
+def test_a_comparison_has_a_bar_over_both_variants_below_its_blocks(tmp_path: Path) -> None:
+    suite, store = tmp_path / "suite.yaml", str(tmp_path / "store")
+    suite.write_text(SUITE.replace("0.4", "0.1"))
+    argv = [*command(tmp_path)[:3], "ab", str(suite), "--store", store, "--only", "nap"]
+    output = on_a_terminal([*argv, "--blocks", "8", "--b", "nap.argv=['sleep', '0.11']"], 0)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
+    assert re.search(r"\u2501 +\d+/32 +about [\d.]+ (ms|s) left +B nap argv=\S+.* \(", shown)
+    assert [int(block) for block in re.findall(r"block (\d) of 8", shown)] == [*range(1, 9)]
+    assert " ok " not in shown, "one value of a variant says little"
 
 
 def test_elsewhere_each_sample_has_a_plain_line(tmp_path: Path) -> None:

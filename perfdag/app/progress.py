@@ -32,14 +32,22 @@ class Progress:
 
     A line tells how a sample ended, with the spread of its point so far. Where stderr is a
     terminal, a bar stands below the lines. Elsewhere `report` gets the lines, and one when a long
-    sample begins.
+    sample begins. With the plan of an `other` variant only failures have a line: one value of a
+    variant says little.
     """
 
-    def __init__(self, plan: Plan, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, plan: Plan, report: Callable[[str], None], other: Plan | None = None
+    ) -> None:
         self.total = len(plan.order)
         self.done = 0
+        self.variant = ""
+        self._only_failures = other is not None
         self._report = report
         self._time = TimeLeft(plan, range(len(plan.order)))
+        if other:
+            self.total += len(other.order)
+            self._time.add(other, range(len(other.order)))
         self._running: tuple[Point, int] | None = None
         self._start = 0.0
         self._values: dict[str, list[float]] = {}
@@ -77,27 +85,32 @@ class Progress:
         line.add_column(no_wrap=True, overflow="ellipsis")
         left = self.left()
         text = f"about {short_seconds(left)} left" if left > 0.1 else "until it is precise"
-        name = self._running[0].sample(self._running[1]) if self._running else "starting"
+        name = self._name(*self._running) if self._running else "starting"
         bar = ProgressBar(total=self.total, completed=self.done, width=BAR)
         line.add_row(bar, f"{self.done}/{self.total}", text, Text(name))
         return line
+
+    def _name(self, point: Point, repetition: int) -> str:
+        return f"{self.variant} {point.sample(repetition)}".lstrip()
 
     def started(self, point: Point, repetition: int) -> None:
         self._start, self._running = time.monotonic(), (point, repetition)
         seconds = self._time.of_sample(point)
         if not self._live and seconds >= LONG_SAMPLE:
-            name = f"[{self.done + 1}/{self.total}] {point.sample(repetition)}"
+            name = f"[{self.done + 1}/{self.total}] {self._name(point, repetition)}"
             self._report(f"{name} begins, about {short_seconds(seconds)}")
 
     def ended(self, point: Point, part: SampleRecord) -> None:
         self._time.finish(point, part.repetition, time.monotonic() - self._start)
         self._running = None
         self.done += 1
+        if self._only_failures and part.status == "ok":
+            return
         value = headline(part.rows)
         unit = next((row["unit"] for row in part.rows if row["headline"]), "")
         text = f" {self._with_spread(point, part, value, unit)}" if value is not None else ""
         reason = f": {part.error}" if part.error else ""
-        name = point.sample(part.repetition)
+        name = self._name(point, part.repetition)
         line = f"[{self.done}/{self.total}] {name} {part.status}{text}{reason}"
         if self._live:
             style = "" if part.status in ("ok", "skipped") else HIGHLIGHTS["failed"]

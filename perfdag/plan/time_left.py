@@ -22,6 +22,10 @@ class TimeLeft:
         self._left: dict[str, float] = defaultdict(float)
         self._expected: dict[str, float] = defaultdict(float)
         self._took: dict[str, float] = defaultdict(float)
+        self.add(plan, positions)
+
+    def add(self, plan: Plan, positions: Iterable[int]) -> None:
+        """Add samples of a plan."""
         for index, repetition in (plan.order[position] for position in positions):
             self._left[plan.points[index].entry] += expected_seconds(plan.points[index], repetition)
 

@@ -8,15 +8,14 @@ from pathlib import Path
 from perfdag.app.ab.outcome import AbResult, conclude
 from perfdag.app.ab.request import AbRequest, plan_variants
 from perfdag.app.local_run import measuring_loop, resumable
+from perfdag.app.progress import Progress
 from perfdag.app.unsaved import restore_samples
 from perfdag.plan.ab import Duet, positions
 from perfdag.results import missing_reason
 from perfdag.results.collect import collect
 from perfdag.results.runs import store_plan
-from perfdag.results.samples import SampleRecord
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
-from perfdag.suite.point import Point
 from perfdag.units import short_seconds
 
 
@@ -62,43 +61,28 @@ def _resume_command(duet: Duet, request: AbRequest, root: str | None) -> str:
     return command
 
 
-class _SampleCounter:
-    """A ProgressListener that counts samples and reports those that are not ok."""
-
-    def __init__(self, report: Callable[[str], None]) -> None:
-        self.done, self._report = 0, report
-
-    def started(self, point: Point, repetition: int) -> None:
-        """Do nothing: only finished samples count."""
-
-    def ended(self, point: Point, part: SampleRecord) -> None:
-        self.done += 1
-        if part.status != "ok":
-            self._report(f"  {point.entry} {point.label}: {part.status}: {part.error}")
-
-    def skipped(self, point: Point, repetition: int, why: str) -> None:
-        self.done += 1
-
-
 def measure_rounds(duet: Duet, store: Store, report: Callable[[str], None]) -> None:
     """Measure the rounds of both variants in the order of the blocks, within their budget."""
-    counter, plans = _SampleCounter(report), {"A": duet.a, "B": duet.b}
-    total = len(duet.a.order) + len(duet.b.order)
-    loops = {
-        variant: measuring_loop(plan, store, counter, report) for variant, plan in plans.items()
-    }
+    plans = {"A": duet.a, "B": duet.b}
     blocks, expected = len(duet.blocks), short_seconds(duet.a.seconds() + duet.b.seconds())
+    total = len(duet.a.order) + len(duet.b.order)
     head = f"ab {duet.a.run_id} and {duet.b.run_id}"
     report(f"{head}: {blocks} blocks, {total} samples, about {expected}")
     budget = duet.a.budget
     deadline = time.monotonic() + budget if budget else None
     rounds = [("A", 0), ("B", 0), *duet.rounds()]  # the warm-up rounds come first
-    for i, (variant, repetition) in enumerate(rounds, -2):
-        if i >= 0 and i % 4 == 0:
-            block = f"block {i // 4 + 1} of {blocks}  {duet.blocks[i // 4]}"
-            report(f"{block}  {counter.done} of {total} samples")
-        if not loops[variant].measure(positions(plans[variant], repetition), deadline=deadline):
-            reason = missing_reason.budget_spent(budget or 0)
-            for loop in loops.values():
-                missing_reason.write(loop.store, loop.plan.run_id, reason)
-            break
+    with Progress(duet.a, report, duet.b) as progress:
+        loops = {
+            variant: measuring_loop(plan, store, progress, report)
+            for variant, plan in plans.items()
+        }
+        for i, (variant, repetition) in enumerate(rounds, -2):
+            if i >= 0 and i % 4 == 0:
+                block = f"block {i // 4 + 1} of {blocks}  {duet.blocks[i // 4]}"
+                report(f"{block}  {progress.done} of {total} samples")
+            progress.variant = variant
+            if not loops[variant].measure(positions(plans[variant], repetition), deadline=deadline):
+                reason = missing_reason.budget_spent(budget or 0)
+                for loop in loops.values():
+                    missing_reason.write(loop.store, loop.plan.run_id, reason)
+                break
