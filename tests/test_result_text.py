@@ -19,6 +19,7 @@ from perfdag.app.text_table import FAILURE, text_table
 from perfdag.cli import main
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import Collected
+from perfdag.results.trust import headlines
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.charts import rows
@@ -73,6 +74,20 @@ def test_a_table_fits_80_columns_and_names_a_point_once(label: str) -> None:
     assert re.search(r"iops direction=read +17\.\d+ .* k/s +2 +ok", text)
     assert [line for line in text.splitlines() if re.fullmatch(r"\w+", line)] == ["fio", "latency"]
     assert text.split().count("netperf,") == 12
+
+
+def test_a_nominal_figure_of_all_points_stands_once_beside_the_entry() -> None:
+    result = result_with("short")
+    for state in result.states:
+        for number, series in enumerate(headlines(state)):
+            series.nominal = f"{number}5 % of 25 Gbit/s (NIC)"
+    text = result_text(result)
+    assert "fio (nominal: 25 Gbit/s (NIC))" in text
+    assert re.search(r"iops direction=read .* k/s +2 +05 % +ok", text)
+    headlines(result.states[0])[0].nominal = "9 % of 10 Gbit/s (NIC)"
+    text = result_text(result)
+    assert "nominal:" not in text
+    assert "9 % of 10 Gbit/s (NIC)" in text
 
 
 def on_terminal(**variables: str) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from textwrap import shorten, wrap
 from typing import Any
 
@@ -93,6 +93,7 @@ def _table(entry: str, rows: list[_Row]) -> list[tuple[str, str]]:
     If a line would be too long, the point stands above its rows, and a state below its row.
     """
     width = terminal_width()
+    entry, rows = _with_one_nominal(entry, rows)
     kept = [i for i in range(len(HEADINGS)) if any(row.cells[i] for row in rows)]
     widths = [max(len(text) for text in (HEADINGS[i], *(r.cells[i] for r in rows))) for i in kept]
     names = max(len(row.point) for row in rows)
@@ -125,6 +126,18 @@ def _table(entry: str, rows: list[_Row]) -> list[tuple[str, str]]:
             below = wrap(row.state, width - 4, **WHOLE_WORDS)
             lines += [(f"    {text}", style) for text in below]
     return [*lines, ("", "")]
+
+
+def _with_one_nominal(entry: str, rows: list[_Row]) -> tuple[str, list[_Row]]:
+    """Move a nominal figure that all points share from the cells to the name of the entry."""
+    figures = {row.cells[-1].partition(" of ")[2] for row in rows if row.cells[-1]}
+    if len(figures) != 1:
+        return entry, rows
+    suffix = f" of {figures.pop()}"
+    shorter = [
+        replace(row, cells=(*row.cells[:-1], row.cells[-1].removesuffix(suffix))) for row in rows
+    ]
+    return f"{entry} (nominal:{suffix.removeprefix(' of')})", shorter
 
 
 def _lines(result: RunResult) -> list[str]:
