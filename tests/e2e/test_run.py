@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from perfdag.app.site.write import DATA
 from perfdag.kube.client import run_with_client
 from perfdag.results.collect import gather
 from perfdag.results.runs import load_plan, runs
@@ -75,6 +76,9 @@ def test_the_suite_of_the_readme_gives_the_rows_of_a_local_run(
     ended = bench.watch(name)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     there = bench.rows(bench.run_id(name))
+    store = open_store(bench.store)
+    assert b'"quick"' in store.get(f"{DATA}/index.js"), "the last step writes the site"
+    assert any(key.startswith("site/bokeh") for key in store.list("site"))
     compared = (
         "entry",
         "metric",
