@@ -7,6 +7,7 @@ from typing import Any
 
 from perfdag.kube.client import Kube, KubeError
 from perfdag.outcome import Failed
+from perfdag.steps.queue.client.load import RETRY_SECONDS
 from perfdag.steps.queue.trials import Setting, run_trials
 from perfdag.steps.queue.validate import targets
 from perfdag.steps.queue.validate.deployment import DeploymentTarget, not_permitted
@@ -58,6 +59,7 @@ async def load_deployment(
             send = targets.send_by_service(kube, where, client or f"{name}-client", token)
             load = targets.HttpLoad(send)
             await load.up(START_SECONDS)
+            await _connected(load)
             try:
                 return await run_trials(target, load, setting, rate)
             finally:
@@ -66,3 +68,18 @@ async def load_deployment(
         if isinstance(error, KubeError) and error.status == 403:
             raise not_permitted(str(error), "queue-load") from None
         raise Failed(str(error)) from None
+
+
+async def _connected(load: targets.HttpLoad) -> None:
+    """Send one request at a time until none fails: a new Service takes a moment to forward.
+
+    A failure that stays is reported by the trials.
+    """
+    end = time.monotonic() + START_SECONDS
+    await load.parallel(1)
+    while time.monotonic() < end:
+        await load.reset()
+        await asyncio.sleep(RETRY_SECONDS + 0.5)
+        if not (await load.stats())["failure"]:
+            break
+    await load.parallel(0)
