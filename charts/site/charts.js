@@ -85,6 +85,7 @@ function hover(figure, renderers, tooltips) {
 function overRuns(lines, { log = false, height = 280 } = {}) {
   const first = lines[0].series, single = lines.length === 1;
   const figure = newFigure(height, { x_axis_type: "datetime", y_axis_type: log ? "log" : "linear", y_axis_label: first.unit || "value" });
+  figure.x_range.default_span = 2 * 86400e3; // milliseconds: a single run stands amid two days
   const hues = palette(), marks = [];
   lines.forEach(({ name, series, points }, i) => {
     const line_color = hues[i % hues.length], line_dash = DASHES[Math.floor(i / hues.length) % DASHES.length];
@@ -104,7 +105,8 @@ function overRuns(lines, { log = false, height = 280 } = {}) {
   });
   hover(figure, marks, [...(single ? [] : [["series", "@name"]]), ["value", "@text"], ["spread", "@spread"], ["n", "@n"], ["run", "@run"]]);
   if (!single) figure.add_layout(figure.legend, "below");
-  if (!single) figure.legend.ncols = Math.max(1, Math.min(4, Math.floor(innerWidth / 260)));
+  const widest = 40 + 7 * Math.max(...lines.map(({ name }) => name.length)); // pixels of a legend's column
+  if (!single) figure.legend.ncols = Math.max(1, Math.min(4, Math.floor((innerWidth - 100) / widest)));
   return figure;
 }
 

@@ -201,7 +201,7 @@ async function historyPage() {
   const alerts = head.alerts.filter((alert) => alert.cluster === cluster);
   const newest = runs.at(-1)?.[0];
   return [
-    make("p", { className: "muted" }, `${runs.length} runs${newest ? ` from ${dayOf(runs[0][0])} to ${dayOf(newest)}` : ""}, ${all.length} series${cluster ? `, cluster ${cluster}` : ""}`),
+    make("p", { className: "muted" }, `${runs.length} ${runs.length === 1 ? "run" : "runs"}${newest ? ` from ${dayOf(runs[0][0])} to ${dayOf(newest)}` : ""}, ${all.length} series${cluster ? `, cluster ${cluster}` : ""}`),
     make("nav", {}, ...benchmarkLinks(all), runs.length > 1 ? link("Compare the newest two runs", page("compare", { suite: head.suite, a: before(head, newest, cluster) ?? runs[0][0], b: newest })) : null),
     clusters.length > 1 ? select("cluster", clusters.map((name) => [name, name || "this machine"]), cluster, (name) => { location.href = page("history", { suite: head.suite, cluster: name }); }) : null,
     ...head.damaged.map((line) => make("p", { className: "alert" }, line)),
