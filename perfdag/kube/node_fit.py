@@ -50,12 +50,21 @@ def takes(node: Object, shape: Shape) -> bool:
     )
 
 
+def is_ready(node: Object) -> bool:
+    """Return whether a node is Ready."""
+    conditions = (node.get("status") or {}).get("conditions") or []
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def is_schedulable(node: Object) -> bool:
+    """Return whether a node is Ready and not cordoned."""
+    return is_ready(node) and not (node.get("spec") or {}).get("unschedulable")
+
+
 def accepts(node: Object) -> bool:
-    """Return whether pods can start on a node now: it is Ready, not cordoned, and runs Linux."""
-    conditions = node["status"].get("conditions") or []
+    """Return whether our pods can start on a node now: it is schedulable, and runs Linux."""
     system = (node["status"].get("nodeInfo") or {}).get("operatingSystem", "linux")
-    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-    return ready and system == "linux" and not (node.get("spec") or {}).get("unschedulable")
+    return is_schedulable(node) and system == "linux"
 
 
 def _tolerates(toleration: Toleration, taint: Object) -> bool:

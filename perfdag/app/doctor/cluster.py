@@ -16,7 +16,7 @@ from perfdag.app.doctor.store_claim import check_claim
 from perfdag.app.doctor.store_pod import check_store
 from perfdag.benchmark import registry
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.node_fit import without_simulated
+from perfdag.kube.node_fit import is_ready, without_simulated
 from perfdag.plan.plan import Plan
 
 MIN_VERSION = (1, 29)
@@ -124,7 +124,7 @@ def _check_nodes(nodes: list[Object] | None) -> list[Finding]:
             )
         ]
     measuring = without_simulated(nodes)
-    ready = [node for node in measuring if _is_ready(node)]
+    ready = [node for node in measuring if is_ready(node)]
     simulated = len(nodes) - len(measuring)
     text = f"{len(ready)} of {len(measuring)} nodes are ready"
     if simulated:
@@ -134,8 +134,3 @@ def _check_nodes(nodes: list[Object] | None) -> list[Finding]:
     if cordoned:
         findings.append(Finding("warn", f"cordoned: {', '.join(cordoned[:5])}"))
     return findings
-
-
-def _is_ready(node: Object) -> bool:
-    conditions = node["status"].get("conditions", [])
-    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)

@@ -6,7 +6,8 @@ from contextlib import suppress
 from typing import Any
 
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale.model.nodes import is_simulated, is_virtual, takes_pods
+from perfdag.kube.node_fit import is_schedulable
+from perfdag.steps.scale.model.nodes import is_simulated, is_virtual
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.stages import VMI
 
@@ -18,7 +19,7 @@ class TooDenseError(ValueError):
 async def usable_nodes(kube: Kube) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the nodes that can run VMIs, and the simulated ones of all. Raises KubeError."""
     every = await kube.list(await kube.resource("v1", "Node"))
-    nodes = [node for node in every if takes_pods(node)]
+    nodes = [node for node in every if is_schedulable(node)]
     labelled = [
         node
         for node in nodes

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Mapping
 
 from perfdag.kube.client import Kube, KubeError, Object
-from perfdag.steps.scale.model.nodes import NODE_ANNOTATION, RACK_LABEL, is_simulated, ready
+from perfdag.kube.node_fit import is_ready
+from perfdag.steps.scale.model.nodes import NODE_ANNOTATION, RACK_LABEL, is_simulated
 
 LABEL = "perfdag/simulated"
 PREFIX = "perfdag-sim-"
@@ -125,7 +126,7 @@ async def nodes_ready(
     wanted = {f"{prefix}{index}" for index in range(count)}
     for _ in range(max(1, int(timeout / 0.5))):
         simulated = await kube.list(nodes, labels=f"{LABEL}=true")
-        if wanted <= {node["metadata"]["name"] for node in simulated if ready(node)}:
+        if wanted <= {node["metadata"]["name"] for node in simulated if is_ready(node)}:
             return True
         await asyncio.sleep(0.5)
     return False

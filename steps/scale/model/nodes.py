@@ -13,19 +13,6 @@ _NFD = "feature.node.kubernetes.io/cpu-cpuid."
 """Label prefix of Node Feature Discovery, one label per CPU feature that the node has."""
 
 
-def ready(node: dict[str, Any]) -> bool:
-    """Tell whether it is Ready."""
-    return any(
-        condition["type"] == "Ready" and condition["status"] == "True"
-        for condition in (node.get("status") or {}).get("conditions") or []
-    )
-
-
-def takes_pods(node: dict[str, Any]) -> bool:
-    """Tell whether it is Ready and not cordoned."""
-    return ready(node) and not node["spec"].get("unschedulable")
-
-
 def untolerated(node: dict[str, Any]) -> list[str]:
     """Return the keys of its taints that keep our pods away."""
     taints = node["spec"].get("taints") or []

@@ -4,8 +4,9 @@ import math
 from collections import Counter, defaultdict
 
 from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.node_fit import is_schedulable
 from perfdag.quantities import parse_quantity
-from perfdag.steps.scale.model.nodes import takes_pods, untolerated
+from perfdag.steps.scale.model.nodes import untolerated
 from perfdag.steps.scale.scenarios.base import ScenarioUnavailableError
 
 GPU = "nvidia.com/gpu"
@@ -21,7 +22,7 @@ async def usable_gpus(kube: Kube) -> tuple[dict[str, int], Counter[str]]:
     barred: Counter[str] = Counter()
     for node in await kube.list(await kube.resource("v1", "Node")):
         count = int(parse_quantity((node["status"].get("allocatable") or {}).get(GPU, 0)))
-        if count and takes_pods(node):
+        if count and is_schedulable(node):
             if taints := untolerated(node):
                 barred[", ".join(taints)] += 1
             else:
