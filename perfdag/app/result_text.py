@@ -133,11 +133,12 @@ def _with_one_nominal(entry: str, rows: list[_Row]) -> tuple[str, list[_Row]]:
     figures = {row.cells[-1].partition(" of ")[2] for row in rows if row.cells[-1]}
     if len(figures) != 1:
         return entry, rows
-    suffix = f" of {figures.pop()}"
+    (figure,) = figures
     shorter = [
-        replace(row, cells=(*row.cells[:-1], row.cells[-1].removesuffix(suffix))) for row in rows
+        replace(row, cells=(*row.cells[:-1], row.cells[-1].removesuffix(f" of {figure}")))
+        for row in rows
     ]
-    return f"{entry} (nominal:{suffix.removeprefix(' of')})", shorter
+    return f"{entry} (nominal: {figure})", shorter
 
 
 def _lines(result: RunResult) -> list[str]:

@@ -182,8 +182,8 @@ class SshHost:
         # what the command started.
         file = f'"{_PIDS}/{token}"'
         return (
-            f'trap told=1 TERM; mkdir -p "{_PIDS}"; echo $$ >{file}; {inside};'
-            f' c=$?; [ "$told" ] || rm -f {file}; exit $c'
+            f'trap signalled=1 TERM; mkdir -p "{_PIDS}"; echo $$ >{file}; {inside};'
+            f' c=$?; [ "$signalled" ] || rm -f {file}; exit $c'
         )
 
     def _sh(self, line: str, timeout: float) -> str:

@@ -263,18 +263,18 @@ async def failed_reclaim(kube: Kube, spec: Spec) -> Result:
             uids |= {item.uid for item in gang.created}
             seconds.append(await _refusal(session, gang, members, spec.timeout))
             await session.delete(gang.created, 1, spec.timeout)
-        told = sum(map(math.isfinite, seconds))
-        if told < REFUSALS or victims(session, fillers):
+        refused = sum(map(math.isfinite, seconds))
+        if refused < REFUSALS or victims(session, fillers):
             session.notes.append(
-                f"failed-reclaim: {told} of {REFUSALS} gangs were refused, and "
+                f"failed-reclaim: {refused} of {REFUSALS} gangs were refused, and "
                 f"{len(victims(session, fillers))} pods were evicted"
             )
         extra = spread("refusal_wait", seconds) | {
-            "gangs_refused": float(told),
+            "gangs_refused": float(refused),
             "evicted": float(len(victims(session, fillers))),
         }
         result = await finish(
-            "failed-reclaim", spec, session, extra, planned_misses=told, among=uids
+            "failed-reclaim", spec, session, extra, planned_misses=refused, among=uids
         )
     result.facts["notes"] += left
     return result
@@ -287,8 +287,8 @@ async def _refusal(session: Session, gang: Submitted, members: int, timeout: flo
         return [pod for own in pods_of_each(session, gang) for pod in own]
 
     def decided() -> bool:
-        told = sum("unschedulable" in pod.stages for pod in pods())
-        return told >= members or any("scheduled" in pod.stages for pod in pods())
+        unschedulable = sum("unschedulable" in pod.stages for pod in pods())
+        return unschedulable >= members or any("scheduled" in pod.stages for pod in pods())
 
     await session.until(decided, timeout)
     await session.until(lambda: any("scheduled" in pod.stages for pod in pods()), STILL)
