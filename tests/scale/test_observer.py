@@ -144,6 +144,28 @@ class TestWhose:
         assert (row.seconds, row.resolution_s, row.source) == (1.0, 1.0, "api")
         assert row.receive_time is None
 
+    @pytest.mark.parametrize("first", ["pod", "event"])
+    def test_a_pod_is_scheduled_when_it_has_a_node_whatever_its_event_says(
+        self, ours: Observer, first: str
+    ) -> None:
+        """KAI records the Event Scheduled before it binds the pod."""
+        event = {
+            "metadata": {},
+            "involvedObject": {"uid": "p", "kind": "Pod"},
+            "reason": "Scheduled",
+            "eventTime": "2026-01-01T00:00:01.5Z",
+        }
+        created = Event("ADDED", body("p", run="r"), 1_000)
+        decided = Event("ADDED", event, 2_000)
+        early = [("Pod", created), ("Event", decided)]
+        for kind, change in early if first == "pod" else early[::-1]:
+            ours.take(kind, extractor("v1", kind), change)
+        assert ours.counts["Pod", "scheduled"] == 0
+        bound = body("p", run="r") | {"spec": {"nodeName": "n", "schedulerName": "kai-scheduler"}}
+        ours.take("Pod", extractor("v1", "Pod"), Event("MODIFIED", bound, 245_000_000))
+        assert ours.records["p"].times("scheduled") == (0, 1767225601_500000000, 245_000_000)
+        assert ours.schedulers == {"kai-scheduler": 1}
+
     def test_scheduled_pods_are_counted_by_their_scheduler(self, ours: Observer) -> None:
         placed: dict[str, Any] = {"spec": {"nodeName": "n", "schedulerName": "kai-scheduler"}}
         for uid, run in (("p", "r"), ("q", "r"), ("foreign", "other")):
@@ -324,8 +346,9 @@ class TestFailures:
         second = observer()
         second.restore(tmp_path / "state")
         assert second.messages == {"p": "Failed: no image"}
-        see(second, "Pod", body("q", run="r"))
-        assert second.records["q"].times("scheduled") == (0, 1767225601_500000000, 0)
+        see(second, "Pod", body("q", run="r") | {"spec": {"nodeName": "n"}})
+        assert second.records["q"].times_ns[-2] == 1767225601_500000000
+        assert second.records["q"].stages == ("created", "scheduled")
 
     def test_what_is_kept_of_events_of_objects_not_seen_does_not_grow_with_each_look(
         self, tmp_path: Path

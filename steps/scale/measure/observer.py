@@ -202,8 +202,6 @@ class Observer(RecordStore):
                 )
                 return
             self._others.discard(record.uid)
-            for stage, at in sorted(self.pending_events.pop(record.uid, ())):
-                self._record_stage(record, stage, 0, at, 0)
         if "spec" in body and kind == "Pod":
             record.node = body["spec"].get("nodeName", "") or record.node
         elif kind == "VirtualMachineInstance":
@@ -213,6 +211,8 @@ class Observer(RecordStore):
             read(body) if "status" in body or "creationTimestamp" in metadata else ()
         ):
             self._record_stage(record, stage, api, 0, received if fresh else 0)
+        for stage, at in sorted(self.pending_events.pop(record.uid, ())):
+            self._event_stage(record, stage, at, 0)
         if kind == "Pod" and waiting and "scheduled" in record.stages:
             self.schedulers[body["spec"].get("schedulerName", "default-scheduler")] += 1
         (message, since), over = failure(body), event.type == "DELETED" or "failed" in record.stages
@@ -251,7 +251,7 @@ class Observer(RecordStore):
             uid = self.pod_uids.get(pod, "")
         record = self.find(uid)
         if stage and record:
-            self._record_stage(record, stage, 0, at, received)
+            self._event_stage(record, stage, at, received)
         elif stage and uid and uid not in self._others:
             self.pending_events.setdefault(uid, set()).add((stage, at))
         if body.get("type") == "Warning" and uid and uid not in self._others:
@@ -262,6 +262,12 @@ class Observer(RecordStore):
                 last_observed(body),
             )
 
+    def _event_stage(self, record: Record, stage: str, at: int, received: int) -> None:
+        if stage == "scheduled" and stage not in record.stages:  # KAI's Event precedes the binding
+            self.pending_events.setdefault(record.uid, set()).add((stage, at))
+        else:
+            self._record_stage(record, stage, 0, at, received)
+
     def _record_stage(self, record: Record, stage: str, api: int, at: int, received: int) -> None:
         if self.note(record, stage, api, at, received):
             self.changed.set()
@@ -269,24 +275,20 @@ class Observer(RecordStore):
     async def until(self, done: Callable[[], bool], timeout: float) -> bool:
         """Wait until `done()` holds. Return False after `timeout` seconds. Raises KubeError."""
         deadline = time.monotonic() + timeout
-        while not (outcome := _timed(done))[0]:
+        while True:
+            start = time.monotonic()
+            if done():
+                return True
+            took = time.monotonic() - start
             if self.failed:
                 raise self.failed[0]
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if (left := deadline - time.monotonic()) <= 0:
                 return False
             self.changed.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.changed.wait(), min(left, 0.5))
             # Changes come in bursts: check once per burst, because a check delays receive times.
-            await asyncio.sleep(min(max(0.02, outcome[1]), max(0.0, left)))
-        return True
-
-
-def _timed(done: Callable[[], bool]) -> tuple[bool, float]:
-    """Return the result and the seconds it took."""
-    start = time.monotonic()
-    return done(), time.monotonic() - start
+            await asyncio.sleep(min(max(0.02, took), max(0.0, left)))
 
 
 def _unreadable_object(resource: Resource, metadata: dict[str, Any], error: Exception) -> KubeError:

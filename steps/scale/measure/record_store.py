@@ -30,7 +30,7 @@ class RecordStore:
         """The resource version of the last change taken, by kind."""
         self.warned_at: dict[str, int] = {}
         self.pending_events: dict[str, set[tuple[str, int]]] = {}
-        """Stages from Events about objects not seen yet, by UID."""
+        """Stages from Events that the object was not seen at yet, by UID."""
         self.pod_uids: dict[tuple[str, str], str] = {}
         """UID of the newest pod by namespace and name."""
         self.schedulers = Counter[str]()

@@ -134,10 +134,7 @@ async def _thin_out(
 
 
 def count_placed(session: Session, batch: Submitted, members: int) -> int:
-    """Count the workloads of which `members` pods have a node and are still there.
-
-    An Event can tell that a pod is scheduled before the pod itself shows its node.
-    """
+    """Count the workloads of which `members` pods have a node and are still there."""
     return sum(
         sum(bool(pod.node) and "gone" not in pod.stages for pod in pods) >= members
         for pods in pods_of_each(session, batch)
