@@ -44,16 +44,24 @@ from tests.fakes.api_server import ApiServer
 
 from .test_plan_step import place
 
+ONE_SAMPLE = (
+    "name: s\npending_limit: 60s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
+)
+
 
 @pytest.fixture
-def watchdog(tmp_path: Path) -> Watchdog:
-    plan = make_plan(
-        parse_suite(
-            "name: s\npending_limit: 60s\n"
-            "entries: [{benchmark: command, params: {argv: ['true']}}]\n"
-        )
-    )
-    return Watchdog(60.0, BatchReasons(plan, FolderStore(str(tmp_path))))
+def plan() -> Plan:
+    return make_plan(parse_suite(ONE_SAMPLE))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(str(tmp_path))
+
+
+@pytest.fixture
+def watchdog(plan: Plan, store: FolderStore) -> Watchdog:
+    return Watchdog(60.0, BatchReasons(plan, store))
 
 
 def pod(
@@ -71,23 +79,111 @@ def notes(tmp_path: Path) -> list[str]:
     return [file.read_text() for file in tmp_path.glob("runs/*/notes/*")]
 
 
-def test_a_missing_image_is_noted_at_once_and_given_up_after_20_s(
-    watchdog: Watchdog, tmp_path: Path
+LONG_AGO = time.time() - 500
+NO_IMAGE = pod("ImagePullBackOff: no such image")
+NEVER = pod("ErrImageNeverPull: x", unrecoverable=True)
+RETRY = pod("ImagePullBackOff: x", attempt=1, uid="v")
+FULL = pod("Unschedulable: 0/1 nodes are available: 1 Insufficient cpu.")
+CROWDED = pod("Unschedulable: didn't match pod anti-affinity rules", uid="v")
+DEADLINE = "DeadlineExceeded: Pod was active on the node longer than the specified deadline"
+OUT_OF_MEMORY = pod("OOMKilled: container main passed its memory limit of 64Mi", phase="Failed")
+UNPACKS = replace(
+    pod(
+        'CreateContainerError: failed to reserve container name "main_x": name "main_x" is '
+        'reserved for "4f3a" (container main, image i)'
+    ),
+    created=LONG_AGO,
+)
+ENDED_LATE = replace(UNPACKS, phase="Failed", trouble=DEADLINE)
+BEFORE = pod("ErrImagePull: no", uid="u0")
+NOW = pod(None, attempt=1, phase="Running", uid="v")
+
+
+@pytest.mark.parametrize(
+    ("looks", "unrecoverable"),
+    [
+        pytest.param(
+            [
+                (0, [NO_IMAGE], [], None),
+                (4, [NO_IMAGE], [], "no such image"),
+                (8, [pod(None)], [], "no such image"),
+                (21, [NO_IMAGE], [NO_IMAGE], "no such image"),
+            ],
+            True,
+            id="a missing image is noted at once and given up after 20 s",
+        ),
+        pytest.param(
+            [(0, [NEVER], [], None), (4, [NEVER], [NEVER], "NeverPull")],
+            True,
+            id="an image that is never pulled is given up after 4 s",
+        ),
+        pytest.param(
+            [
+                (0, [NEVER], [], None),
+                (4, [NEVER], [NEVER], "NeverPull"),
+                (10, [RETRY], [], "NeverPull"),
+                (14, [RETRY], [RETRY], "PullBackOff"),
+            ],
+            True,
+            id="the retry of a gang given up is given up at once",
+        ),
+        pytest.param(
+            [
+                (0, [FULL], [], None),
+                (59, [FULL], [], "Insufficient cpu"),
+                (61, [FULL], [FULL], "Insufficient cpu"),
+                (64, [pod("GivenUp: x", phase="Failed", uid="w")], [], "Insufficient cpu"),
+            ],
+            True,
+            id="a full cluster is waited for until pending_limit, and keeps its reason",
+        ),
+        pytest.param(
+            [
+                (0, [CROWDED], [], None),
+                (61, [CROWDED], [CROWDED], "anti-affinity"),
+                (64, [pod(DEADLINE, phase="Failed"), CROWDED], [CROWDED], "anti-affinity"),
+            ],
+            True,
+            id="the reason outlives the deadline that ends the gang",
+        ),
+        pytest.param(
+            [(0, [OUT_OF_MEMORY], [], "OOMKilled")], False, id="OOM is noted and left to the gang"
+        ),
+        pytest.param(
+            [
+                (0, [UNPACKS], [], None),
+                (59, [UNPACKS], [], "is reserved for"),
+                (60, [UNPACKS], [UNPACKS], "is reserved for"),
+                (63, [ENDED_LATE], [], "is reserved for"),
+            ],
+            False,
+            id="a large image is unpacked until pending_limit; another attempt may find it unpacked",
+        ),
+        pytest.param(
+            [(0, [pod(None)], [], None), (55, [pod(None)], [], "has not started after 55 s")],
+            False,
+            id="a pod of which nothing is known is noted before its time is over",
+        ),
+        pytest.param(
+            [
+                *((moment, [BEFORE, NOW], [], None) for moment in range(0, 20, 4)),
+                (20, [BEFORE, NOW], [BEFORE], None),
+            ],
+            False,
+            id="a pod that waits of an attempt before, on a node that died, is ended unnoted",
+        ),
+    ],
+)
+def test_what_is_given_up_when_and_what_is_noted(
+    watchdog: Watchdog,
+    tmp_path: Path,
+    looks: list[tuple[float, list[Pod], list[Pod], str | None]],
+    unrecoverable: bool,
 ) -> None:
-    waiting = pod("ImagePullBackOff: no such image")
-    assert watchdog.look([waiting], 0) == []
-    assert watchdog.look([waiting], 4) == []
-    assert "no such image" in notes(tmp_path)[0]
-    assert watchdog.look([pod(None)], 8) == []
-    assert watchdog.look([waiting], 21) == [waiting]
-
-
-def test_the_retry_of_a_gang_given_up_is_given_up_at_once(watchdog: Watchdog) -> None:
-    watchdog.look([pod("ErrImageNeverPull: x", unrecoverable=True)], 0)
-    assert watchdog.look([pod("ErrImageNeverPull: x", unrecoverable=True)], 4)
-    again = pod("ImagePullBackOff: x", attempt=1, uid="v")
-    assert watchdog.look([again], 10) == []
-    assert watchdog.look([again], 14) == [again]
+    for moment, pods, given_up, noted in looks:
+        assert watchdog.look(pods, moment) == given_up, moment
+        assert [str(noted) in text for text in notes(tmp_path)] == [True] * bool(noted), moment
+    assert watchdog.unrecoverable == ({0} if unrecoverable else set())
 
 
 @pytest.mark.parametrize(
@@ -115,22 +211,14 @@ def test_what_ended_a_lead_decides_whether_there_is_another_attempt(
     assert watchdog.unrecoverable == ({0} if over else set())
 
 
-def test_a_gang_given_up_is_hopeless(watchdog: Watchdog) -> None:
-    watchdog.look([pod("ErrImageNeverPull: x", unrecoverable=True)], 0)
-    assert watchdog.unrecoverable == set()
-    watchdog.look([pod("ErrImageNeverPull: x", unrecoverable=True)], 4)
-    assert watchdog.unrecoverable == {0}
-
-
 def test_what_an_earlier_watchdog_gave_up_is_waited_for_as_long_as_anything(
     watchdog: Watchdog, tmp_path: Path
 ) -> None:
     watchdog.earlier = {0}
-    full = pod("Unschedulable: 0/1 nodes are available: 1 Insufficient cpu.")
-    assert watchdog.look([full], 0) == watchdog.look([full], 30) == []
-    (said,) = notes(tmp_path)
+    assert watchdog.look([FULL], 0) == watchdog.look([FULL], 30) == []
+    before = notes(tmp_path)
     assert watchdog.look([pod("GivenUp: no such image", phase="Failed", uid="v")], 31) == []
-    assert notes(tmp_path) == [said], "the one before noted why it ended that pod"
+    assert notes(tmp_path) == before != [], "the one before noted why it ended that pod"
 
 
 OURS, COPIED, RETRIED = (
@@ -206,22 +294,16 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
 
 
 def test_notes_of_a_watchdog_without_a_store_fit_into_an_object_and_come_into_the_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, plan: Plan, store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = as_annotation(OURS, dict.fromkeys(range(1000), "x" * 5000))
     many |= unrecoverable_annotation(OURS, range(1000))
     assert sum(map(len, many.values())) < 66_000
+    assert len(from_annotations(OURS, many)) > 100
     ours = {
         "metadata": {"uid": "u-1", "annotations": many},
         "status": {"startedAt": "2026-01-02T00:00:00Z"},
     }
-    assert len(from_annotations(OURS, many)) > 100
-    plan, store = (
-        make_plan(
-            parse_suite("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n")
-        ),
-        FolderStore(str(tmp_path)),
-    )
     monkeypatch.setattr("perfdag.steps.runner.end_reason.run_with_client", lambda work: ours)
     for of in (COPIED, RETRIED, OURS):
         assert notes(tmp_path) == []
@@ -230,13 +312,6 @@ def test_notes_of_a_watchdog_without_a_store_fit_into_an_object_and_come_into_th
         )
         copy_annotation(place(), store, plan)
     assert "no room" in notes(tmp_path)[0]
-
-
-def test_a_full_cluster_is_waited_for_until_pending_limit(watchdog: Watchdog) -> None:
-    full = pod("Unschedulable: 0/1 nodes are available: 1 Insufficient cpu.")
-    assert watchdog.look([full], 0) == []
-    assert watchdog.look([full], 59) == []
-    assert watchdog.look([full], 61) == [full]
 
 
 def test_a_watchdog_that_came_late_still_gives_up_before_argo_does(watchdog: Watchdog) -> None:
@@ -250,30 +325,6 @@ def test_a_watchdog_that_came_late_still_gives_up_before_argo_does(watchdog: Wat
     ]
     pulling = replace(pod("ErrImagePull: x", uid="v"), batch=1, created=time.time() - 55)
     assert watchdog.look([pulling], 6) == [], "that its image is pulled has only begun"
-
-
-def test_the_reason_outlives_the_deadline_that_ends_the_gang(
-    watchdog: Watchdog, tmp_path: Path
-) -> None:
-    full = pod("Unschedulable: didn't match pod anti-affinity rules", uid="v")
-    lead = pod(
-        "DeadlineExceeded: Pod was active on the node longer than the specified deadline",
-        phase="Failed",
-    )
-    watchdog.look([full], 0)
-    assert watchdog.look([full], 61)
-    watchdog.look([lead, full], 64)
-    assert ["anti-affinity" in each for each in notes(tmp_path)] == [True]
-
-
-def test_oom_is_noted_and_left_to_the_gang(watchdog: Watchdog, tmp_path: Path) -> None:
-    assert (
-        watchdog.look(
-            [pod("OOMKilled: container main passed its memory limit of 64Mi", phase="Failed")], 0
-        )
-        == []
-    )
-    assert "OOMKilled" in notes(tmp_path)[0]
 
 
 @pytest.mark.parametrize("claimed", [False, True], ids=["store", "annotation"])
@@ -335,32 +386,38 @@ def test_rows_tell_the_samples_in_flight_from_those_that_never_began(
     assert [row["finished_at"] is None for row in rows] == [False, False, False, True]
 
 
-def test_what_ended_two_pods_of_a_batch_is_noted_once_each(
+def test_what_ended_or_refused_two_pods_of_a_batch_is_noted_once_each(
     watchdog: Watchdog, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended = [
         pod("main ended with exit code 137", phase="Failed"),
         pod("main ended with exit code 4", phase="Failed", uid="v"),
     ]
+    refused = {f"n{n}": node(f'Pod "x-{n}" is invalid', rank=str(n)) for n in range(2)}
     for moment in range(4):
         watchdog.look(ended, moment)
-    assert len(capsys.readouterr().out.splitlines()) == 2
+        watchdog.note_refusals(refused, 0)
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def node(message: str, phase: str = "Error", **inputs: str) -> dict[str, Any]:
+    """A node of a Workflow: a pod of batch 0."""
+    parameters = [{"name": name, "value": value} for name, value in inputs.items()]
+    return {
+        "type": "Pod",
+        "phase": phase,
+        "message": message,
+        "inputs": {"parameters": [{"name": "batch", "value": "0"}, *parameters]},
+    }
 
 
 def test_a_quota_is_noted(watchdog: Watchdog, tmp_path: Path) -> None:
-    node: dict[str, Any] = {
-        "type": "Pod",
-        "phase": "Pending",
-        "message": 'pods "x" is forbidden: exceeded quota: tight',
-        "inputs": {"parameters": [{"name": "batch", "value": "0"}, {"name": "rank", "value": "0"}]},
-    }
-    watchdog.note_refusals({"n": node}, 0)
+    over = node('pods "x" is forbidden: exceeded quota: tight', "Pending", rank="0")
+    watchdog.note_refusals({"n": over}, 0)
     assert "exceeded quota" in notes(tmp_path)[0]
     assert watchdog.unrecoverable == set()
-    watchdog.note_refusals({"n": node}, 55)
-    assert watchdog.unrecoverable == {0}, (
-        "Argo is about to give it up, and would wait as long again"
-    )
+    watchdog.note_refusals({"n": over}, 55)
+    assert watchdog.unrecoverable == {0}, "Argo is about to give it up, and would wait as long"
 
 
 @pytest.mark.parametrize(
@@ -407,91 +464,65 @@ def test_whatever_a_pod_was_not_made_for_is_noted(
     ] * noted
 
 
-def test_the_refusals_of_a_gang_are_noted_once_each(
-    watchdog: Watchdog, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = {
-        f"n{rank}": {
-            "type": "Pod",
-            "phase": "Error",
-            "message": f'Pod "x-{rank}" is invalid',
-            "inputs": {
-                "parameters": [
-                    {"name": "batch", "value": "0"},
-                    {"name": "rank", "value": str(rank)},
-                ]
-            },
-        }
-        for rank in range(2)
-    }
-    for _ in range(3):
-        watchdog.note_refusals(made, 0)
-    assert len(capsys.readouterr().out.splitlines()) == 2
-
-
-def test_explain_prefers_the_container_over_the_condition() -> None:
-    waiting = {
+def waits(reason: str, message: str) -> dict[str, Any]:
+    """The status of a container that has not started."""
+    return {
         "name": "main",
         "image": "i",
-        "state": {"waiting": {"reason": "ErrImageNeverPull", "message": "not present"}},
+        "state": {"waiting": {"reason": reason, "message": message}},
     }
-    body: dict[str, Any] = {
-        "metadata": {"name": "p"},
-        "spec": {"containers": []},
-        "status": {"phase": "Pending", "containerStatuses": [waiting]},
-    }
-    assert pod_trouble(body) == ("ErrImageNeverPull: not present (container main, image i)", True)
+
+
+RESERVED = 'failed to reserve container name "main_x": name "main_x" is reserved for "4f3a"'
+NO_PROGRAM = 'failed to generate container "1": exec: "nothing": executable file not found in $PATH'
 
 
 @pytest.mark.parametrize(
-    ("said", "unrecoverable"),
+    ("status", "trouble", "unrecoverable"),
     [
-        ("context deadline exceeded", False),
-        ('failed to reserve container name "main_x": name "main_x" is reserved for "4f3a"', False),
-        (
-            'failed to generate container "1": exec: "nothing": executable file not found in $PATH',
+        pytest.param(
+            {
+                "phase": "Pending",
+                "containerStatuses": [waits("ErrImageNeverPull", "not present")],
+            },
+            "ErrImageNeverPull: not present (container main, image i)",
             True,
+            id="the container rather than the condition",
+        ),
+        *(
+            pytest.param(
+                {"containerStatuses": [waits("CreateContainerError", message)]},
+                f"CreateContainerError: {message} (container main, image i)",
+                unrecoverable,
+                id=message.partition(":")[0],
+            )
+            for message, unrecoverable in (
+                ("context deadline exceeded", False),
+                (RESERVED, False),
+                (NO_PROGRAM, True),
+            )
+        ),
+        pytest.param(
+            {
+                "phase": "Failed",
+                "initContainerStatuses": [
+                    {
+                        "name": "mtu",
+                        "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+                    }
+                ],
+            },
+            "OOMKilled: container mtu passed its memory limit of 128Mi",
+            False,
+            id="the memory limit of an init container",
         ),
     ],
 )
-def test_a_node_that_still_unpacks_a_large_image_is_waited_for(
-    said: str, unrecoverable: bool
-) -> None:
-    waiting = {
-        "name": "main",
-        "image": "i",
-        "state": {"waiting": {"reason": "CreateContainerError", "message": said}},
-    }
-    assert pod_trouble(
-        {"spec": {"containers": []}, "status": {"containerStatuses": [waiting]}}
-    ) == (
-        f"CreateContainerError: {said} (container main, image i)",
-        unrecoverable,
-    )
-
-
-def test_another_attempt_may_find_a_large_image_unpacked(
-    watchdog: Watchdog, tmp_path: Path
-) -> None:
-    slow = (
-        'CreateContainerError: failed to reserve container name "main_x": name "main_x" is '
-        'reserved for "4f3a" (container main, image i)'
-    )
-    unpacking = replace(pod(slow), created=time.time() - 500)
-    assert watchdog.look([unpacking], 0) == [], "that its image is unpacked has only begun"
-    assert watchdog.look([unpacking], 59) == []
-    assert "is reserved for" in notes(tmp_path)[0]
-    assert watchdog.look([unpacking], 60) == [unpacking]
-    over = replace(
-        unpacking,
-        phase="Failed",
-        trouble="DeadlineExceeded: Pod was active on the node longer than the specified deadline",
-    )
-    assert watchdog.look([over], 63) == []
-    assert ["is reserved for" in each for each in notes(tmp_path)] == [True], (
-        "why it was ended is noted, not that it was"
-    )
-    assert watchdog.unrecoverable == set()
+def test_the_trouble_of_a_pod(status: dict[str, Any], trouble: str, unrecoverable: bool) -> None:
+    limited = {"name": "mtu", "resources": {"limits": {"memory": "128Mi"}}}
+    spec = {"initContainers": [limited], "containers": []}
+    body = {"metadata": {"name": "p"}, "spec": spec, "status": status}
+    assert pod_trouble(body) == (trouble, unrecoverable)
 
 
 TOO_LARGE = "Error: mtu greater than device maximum.\n"
@@ -542,18 +573,6 @@ def test_what_ended_before_the_measuring_container_is_told_and_an_mtu_is_refused
     assert watchdog.unrecoverable == ({0} if final else set())
 
 
-def test_the_memory_limit_that_an_init_container_passed_is_its_own() -> None:
-    limited = {"name": "mtu", "resources": {"limits": {"memory": "128Mi"}}}
-    killed = {"name": "mtu", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
-    status = {"phase": "Failed", "initContainerStatuses": [killed]}
-    body: dict[str, Any] = {
-        "metadata": {"name": "p"},
-        "spec": {"initContainers": [limited], "containers": []},
-        "status": status,
-    }
-    assert pod_trouble(body) == ("OOMKilled: container mtu passed its memory limit of 128Mi", False)
-
-
 def test_addresses_by_family() -> None:
     body: dict[str, Any] = {
         "metadata": {
@@ -583,33 +602,22 @@ def test_many_left_a_long_listing_and_a_long_wait_make_counting_rarer() -> None:
     assert [poll_delay(1, 0.01, still) for still in (1, 20, 600)] == [0.5, 1.0, 3.0]
 
 
-def test_the_samples_of_both_variants_are_counted(tmp_path: Path) -> None:
+def test_the_samples_of_both_variants_are_counted(store: FolderStore) -> None:
     text = "name: s\nentries: [{benchmark: command, repetitions: 2, params: {argv: ['true']}}]\n"
-    store = FolderStore(str(tmp_path))
     duel = prepare_duet(parse_suite(text), parse_suite(text), ("a", "b"), 8)
-    for each in (duel.a, duel.b):
+    plans = [duel.a, duel.b, make_plan(parse_suite(text))]
+    samples = [len(each.order) for each in plans]
+    for number, each in enumerate(plans):
         store.put(f"runs/{each.run_id}/plan.json", each.dump())
-    samples = len(duel.a.order) + len(duel.b.order)
-    plans = [duel.a, duel.b]
-    assert count_missing(store, plans) == samples
-    for position in range(len(duel.a.order)):
-        store.put(sample_key(duel.a.run_id, duel.a.key(position)), b"{}")
-    assert count_missing(store, plans) == samples - len(duel.a.order)
-    alone = make_plan(parse_suite(text))
-    assert count_missing(store, [alone]) == 2
-    store.put(sample_key(alone.run_id, alone.key(0)), b"{}")
-    assert count_missing(store, [alone]) == 1
+        assert count_missing(store, plans) == sum(samples[number:]) if number else True
+        for position in range(len(each.order)):
+            store.put(sample_key(each.run_id, each.key(position)), b"{}")
+        assert count_missing(store, plans) == sum(samples[number + 1 :])
 
 
 async def test_it_waits_for_the_last_sample_also_of_a_store_that_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FolderStore, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, plan = (
-        FolderStore(str(tmp_path)),
-        make_plan(
-            parse_suite("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n")
-        ),
-    )
     answers: list[int | None] = [1, None, 1, 0]
 
     def counted(store: Store, plans: Sequence[Plan]) -> int:
@@ -627,15 +635,10 @@ async def test_it_waits_for_the_last_sample_also_of_a_store_that_is_away(
 
 def test_what_a_cluster_waits_for_imports_nothing_heavy() -> None:
     code = (
-        "import sys, perfdag.steps.runner.plan, perfdag.steps.runner.watchdog; print([m for m in "
-        "('numpy', 'pyarrow', 'matplotlib') if m in sys.modules])"
+        "import sys, perfdag.steps.runner.plan, perfdag.steps.runner.watchdog; "
+        "assert not {'numpy', 'pyarrow', 'matplotlib'} & set(sys.modules)"
     )
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout
-        == "[]\n"
-    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_finished_reads_compressed_nodes() -> None:
@@ -773,50 +776,24 @@ async def test_a_silent_pod_is_told_the_last_warning_of_its_events() -> None:
     assert server.count("/events") == 1
 
 
-async def test_young_pods_and_those_of_which_nobody_may_read_are_left_alone() -> None:
-    import time
-    from dataclasses import replace
-
-    young = replace(pod(None), created=time.time() - 2)
-    assert await with_events(
-        ApiServer(event("FailedMount", "2026")).client(), "bench", [young]
-    ) == [young]
-    old = replace(pod(None), created=time.time() - 20, node="n")
+async def test_young_pods_and_those_of_which_nobody_may_read_are_left_alone(
+    server: ApiServer,
+) -> None:
+    old = replace(pod(None), created=LONG_AGO, node="n")
     refusing = ApiServer(event("FailedMount", "2026"))
     refusing.fail("/events", 403)
-    assert await with_events(refusing.client(), "bench", [old]) == [old]
-    assert await with_events(
-        ApiServer(event("FailedScheduling", "2026")).client(), "bench", [old]
-    ) == [old]
+    for events, waiting in (
+        (ApiServer(event("FailedMount", "2026")), replace(pod(None), created=time.time() - 2)),
+        (refusing, old),
+        (ApiServer(event("FailedScheduling", "2026")), old),
+    ):
+        assert await with_events(events.client(), "bench", [waiting]) == [waiting]
 
 
-def test_a_pod_of_which_nothing_is_told_is_noted_before_its_time_is_over(
-    watchdog: Watchdog, tmp_path: Path
+def test_a_batch_that_confirms_is_noted_in_the_run_that_it_is_of(
+    watchdog: Watchdog, store: FolderStore, plan: Plan
 ) -> None:
-    assert watchdog.look([pod(None)], 0) == []
-    assert notes(tmp_path) == []
-    watchdog.look([pod(None)], 55)
-    assert "has not started after 55 s" in notes(tmp_path)[0]
-
-
-def test_what_was_given_up_keeps_its_reason(watchdog: Watchdog, tmp_path: Path) -> None:
-    full = pod("Unschedulable: 0/1 nodes are available")
-    watchdog.look([full], 0)
-    assert watchdog.look([full], 61) == [full]
-    watchdog.look([pod("GivenUp: Unschedulable", phase="Failed", uid="w")], 64)
-    assert ["GivenUp" in each for each in notes(tmp_path)] == [False]
-
-
-def test_a_batch_that_confirms_is_noted_in_the_run_that_it_is_of(tmp_path: Path) -> None:
-
-    store = FolderStore(str(tmp_path))
-    plan = make_plan(
-        parse_suite("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n")
-    )
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    watchdog = Watchdog(
-        60.0, BatchReasons(make_plan(parse_suite(plan.suite_text), run_id=plan.run_id), store)
-    )
     [first, _] = store_confirming_plans(store, plan, {plan.points[0].id})
     watchdog.note(1, "no room")
     assert store.list(f"runs/{first.run_id}/notes") == [f"runs/{first.run_id}/notes/batch-0.json"]
@@ -845,43 +822,18 @@ def test_why_pods_of_two_variants_never_started_is_in_the_rows_of_both(tmp_path:
 def test_a_watchdog_made_anew_notes_nothing_of_an_attempt_before_the_one_that_measures(
     watchdog: Watchdog, tmp_path: Path
 ) -> None:
-    oom = "OOMKilled: container main passed its memory limit of 64Mi"
-    dead = pod(oom, phase="Failed")
-    refused = {"type": "Pod", "phase": "Error", "message": 'Pod "x" is invalid'}
-    nodes = {
-        f"n{attempt}": {
-            "inputs": {
-                "parameters": [
-                    {"name": "batch", "value": "0"},
-                    {"name": "attempt", "value": str(attempt)},
-                ]
-            },
-            **more,
-        }
-        for attempt, more in enumerate((refused, {"type": "Pod", "phase": "Running"}))
-    }
-    watchdog.note_refusals(nodes, 0)
-    watchdog.look([dead, pod(None, attempt=1, phase="Running", uid="v")], 0)
+    refused = node('Pod "x" is invalid', attempt="0")
+    watchdog.note_refusals({"n0": refused, "n1": node("", "Running", attempt="1")}, 0)
+    watchdog.look([OUT_OF_MEMORY, NOW], 0)
     assert notes(tmp_path) == []
-    watchdog.look([dead, pod(oom, attempt=1, phase="Failed", uid="v")], 3)
+    watchdog.look([OUT_OF_MEMORY, replace(OUT_OF_MEMORY, attempt=1, uid="v")], 3)
     assert ["OOMKilled" in each for each in notes(tmp_path)] == [True]
     watchdog.note_refusals({}, 6)
-    watchdog.look([pod("InvalidImageName: no", uid="w")], 6)
-    watchdog.look([pod("InvalidImageName: no", uid="w")], 12)
+    for moment in (6, 12):
+        watchdog.look([pod("InvalidImageName: no", uid="w")], moment)
     assert ["InvalidImageName" in each for each in notes(tmp_path)] == [True], (
         "`argo retry` counts from 0"
     )
-
-
-def test_a_pod_that_still_waits_of_an_attempt_before_is_ended_and_held_against_nobody(
-    watchdog: Watchdog, tmp_path: Path
-) -> None:
-    """On a node that died it stays as it was."""
-    waiting = pod("ErrImagePull: no", uid="u0")
-    for moment in range(0, 60, 3):
-        doomed = watchdog.look([waiting, pod(None, attempt=1, phase="Running", uid="v")], moment)
-    assert doomed == [waiting]
-    assert (notes(tmp_path), watchdog.unrecoverable) == ([], set())
 
 
 def on_lost_node(
