@@ -157,7 +157,7 @@ NOW = pod(None, attempt=1, phase="Running", uid="v")
                 (63, [ENDED_LATE], [], "is reserved for"),
             ],
             False,
-            id="a large image is unpacked until pending_limit; another attempt may find it unpacked",
+            id="a large image is unpacked until pending_limit; a retry may find it unpacked",
         ),
         pytest.param(
             [(0, [pod(None)], [], None), (55, [pod(None)], [], "has not started after 55 s")],
