@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from perfdag.benchmark.contract import Gang, Output
 from perfdag.hosts import stale_files
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed, Invalid, Skip
+from perfdag.outcome import Failed, Invalid, SampleError, Skip
 from perfdag.shape import Shape
 from perfdag.steps.mpi import openmpi
 from perfdag.steps.openfoam import case, footprint
@@ -45,23 +45,25 @@ def values(output: Output, params: OpenFoamParams) -> dict[tuple[str, str], floa
 # -- parameters and case -------------------------------------------------------------------------
 
 
-def test_published_sizes_and_time_steps() -> None:
-    assert [OpenFoamParams(size=size).cavity().cells ** 3 for size in ("S", "M", "XL", "XXL")] == [
-        10**6,
-        8 * 10**6,
-        64 * 10**6,
-        512 * 10**6,
-    ]
-    sizes = ("S", "M", "XL", "XXL")
-    published = [OpenFoamParams(size=size).cavity() for size in sizes]  # type: ignore[arg-type]
-    assert [item.delta_t for item in published] == [1e-3, 2.5e-4, 6.25e-5, 6.25e-5]
-    assert [item.time_steps for item in published] == [500, 2000, 100, 100]
-    assert [item.pressure_iterations for item in published] == [250, 650, 1300, 2600]
-    assert [case.default_delta_t(n) for n in (100, 200, 400)] == pytest.approx(
-        [1e-3, 2.5e-4, 6.25e-5]
-    )
-    assert OpenFoamParams().cavity().cells == 100
-    assert OpenFoamParams(cells=30).cavity().cells == 30
+@pytest.mark.parametrize(
+    ("params", "cells", "delta_t", "time_steps", "iterations"),
+    [
+        ({"size": "S"}, 100, 1e-3, 500, 250),
+        ({"size": "M"}, 200, 2.5e-4, 2000, 650),
+        ({"size": "XL"}, 400, 6.25e-5, 100, 1300),
+        ({"size": "XXL"}, 800, 6.25e-5, 100, 2600),
+        ({}, 100, 1e-3, 500, 250),
+        ({"cells": 200}, 200, 2.5e-4, None, None),
+        ({"cells": 400}, 400, 6.25e-5, None, None),
+    ],
+)
+def test_published_sizes_and_time_steps(
+    params: dict[str, Any], cells: int, delta_t: float, time_steps: int | None, iterations: int
+) -> None:
+    cavity = OpenFoamParams(**params).cavity()
+    assert (cavity.cells, cavity.delta_t) == (cells, pytest.approx(delta_t))
+    if time_steps:
+        assert (cavity.time_steps, cavity.pressure_iterations) == (time_steps, iterations)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,6 @@ def test_published_sizes_and_time_steps() -> None:
         ),
         ({"procs": 8, "nodes": 2, "procs_per_node": 3}, "procs_per_node"),
         ({"size": "S", "cells": 10}, "not both"),
-        ({"cells": 4, "procs": 64, "decomposition": "simple"}, None),
         ({"cells": 4, "procs": 5}, "use fewer"),
         ({"size": "L"}, "XXL"),
         ({"cells": 895}, "less than or equal to 894"),
@@ -84,10 +85,7 @@ def test_published_sizes_and_time_steps() -> None:
         ),
     ],
 )
-def test_bad_parameters_are_refused(bad: dict[str, Any], message: str | None) -> None:
-    if message is None:
-        OpenFoamParams(**bad)
-        return
+def test_bad_parameters_are_refused(bad: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         OpenFoamParams(**bad)
 
@@ -108,45 +106,80 @@ def test_the_cube_is_cut_near_cubes(procs: int, parts: tuple[int, int, int]) -> 
 
 
 def test_the_dictionaries_say_what_was_asked() -> None:
-    files = case.files(
-        OpenFoamParams(size="M", procs=8, solver="GAMG", stop="tolerance", tolerance=1e-5).cavity()
-    )
-    assert "(200 200 200)" in files["system/blockMeshDict"]
-    assert "n (2 2 2)" in files["system/decomposeParDict"]
-    assert "solver GAMG" in files["system/fvSolution"]
-    assert "tolerance 1e-05" in files["system/fvSolution"]
-    assert (
-        "U { solver PBiCGStab; preconditioner DILU; tolerance 1e-15; relTol 0; maxIter 5; }"
-        in files["system/fvSolution"]
-    )
-    fixed = case.files(OpenFoamParams(size="S", pressure_iterations=77).cavity())[
-        "system/fvSolution"
-    ]
-    assert "minIter 77; maxIter 77;" in fixed
+    params = OpenFoamParams(size="M", procs=8, solver="GAMG", stop="tolerance", tolerance=1e-5)
+    files = case.files(params.cavity())
+    fixed = case.files(OpenFoamParams(size="S", pressure_iterations=77).cavity())
+    for text, words in (
+        (files["system/blockMeshDict"], "(200 200 200)"),
+        (files["system/decomposeParDict"], "n (2 2 2)"),
+        (files["system/fvSolution"], "solver GAMG"),
+        (files["system/fvSolution"], "tolerance 1e-05"),
+        (
+            files["system/fvSolution"],
+            "U { solver PBiCGStab; preconditioner DILU; tolerance 1e-15; relTol 0; maxIter 5; }",
+        ),
+        (fixed["system/fvSolution"], "minIter 77; maxIter 77;"),
+    ):
+        assert words in text
 
 
-def test_rdma_needs_a_device_and_hosts_follow_nodes() -> None:
-    benchmark = OpenFoam()
-    rdma = OpenFoamParams(procs=4, nodes=2, transport="rdma")
-    assert benchmark.shape(rdma) == {"hosts": {"count": 2}, "privileges": ["rdma"]}
-    assert (
-        "needs an RDMA network"
-        in benchmark.check(rdma, Shape.model_validate(benchmark.shape(rdma)))[0]
-    )
-    assert (
-        benchmark.check(
-            rdma, Shape.model_validate(benchmark.shape(rdma) | {"resources": {"rdma/hca": 1}})
-        )
-        == []
-    )
-    gpu = Shape.model_validate(benchmark.shape(rdma) | {"resources": {"nvidia.com/gpu": 1}})
-    assert "needs an RDMA network" in benchmark.check(rdma, gpu)[0]
-    assert (
-        "hosts.count is 3"
-        in benchmark.check(
-            OpenFoamParams(procs=2, nodes=2), Shape.model_validate({"hosts": {"count": 3}})
-        )[0]
-    )
+RDMA = {"procs": 4, "nodes": 2, "transport": "rdma"}
+SIXTEEN = {"procs": 16, "nodes": 2}
+FOUR_CPUS = {"hosts": {"count": 2}, "resources": {"cpu": 4}}
+
+
+@pytest.mark.parametrize(
+    ("params", "shape", "message"),
+    [
+        (RDMA, {"hosts": {"count": 2}}, "needs an RDMA network"),
+        (
+            RDMA,
+            {"hosts": {"count": 2}, "resources": {"nvidia.com/gpu": 1}},
+            "needs an RDMA network",
+        ),
+        (RDMA, {"hosts": {"count": 2}, "resources": {"rdma/hca": 1}}, None),
+        ({"procs": 2, "nodes": 2}, {"hosts": {"count": 3}}, "hosts.count is 3"),
+        (
+            {"size": "M"},
+            {"resources": {"memory": "4Gi"}},
+            "8,000,000 cells need 7.499 GiB on the first host",
+        ),
+        (
+            {"size": "S", "procs": 2},
+            {"volume": {"size": "100MiB"}},
+            "the case of 1,000,000 cells needs 248 MiB, volume.size is 100 MiB",
+        ),
+        ({}, {"volume": {"size": "1GiB", "mode": "Block"}}, "volume.mode is Block"),
+        ({"size": "M"}, {"resources": {"memory": "8Gi"}, "volume": {"size": "1GiB"}}, None),
+        # the default of volume.size says nothing of them
+        *(
+            ({"size": "M", "procs": 8, "nodes": 2}, {"hosts": {"count": 2}, "volume": volume}, None)
+            for volume in ({"kind": "hostPath", "path": "/mnt/data"}, {"claim": "kept"})
+        ),
+        # ranks that spin under a quota are throttled, and oversubscribe would not help
+        (
+            SIXTEEN,
+            FOUR_CPUS,
+            "on a cluster 8 processes in each pod, and resources.cpu 4, would be throttled by its "
+            "CPU quota; raise it to 8, use fewer, or write it below resources.requests, which sets no "
+            "quota",
+        ),
+        ({**SIXTEEN, "oversubscribe": True}, FOUR_CPUS, None),
+        ({"procs": 8, "nodes": 2}, FOUR_CPUS, None),
+    ],
+)
+def test_what_does_not_fit_is_refused_when_planning(
+    params: dict[str, Any], shape: dict[str, Any], message: str | None
+) -> None:
+    problems = OpenFoam().check(OpenFoamParams(**params), Shape.model_validate(shape))
+    assert [str(message) in problem for problem in problems] == [True] * bool(message)
+
+
+def test_rdma_asks_for_its_right_and_hosts_follow_nodes() -> None:
+    assert OpenFoam().shape(OpenFoamParams.model_validate(RDMA)) == {
+        "hosts": {"count": 2},
+        "privileges": ["rdma"],
+    }
 
 
 def test_mpirun_names_hosts_with_slots_and_the_transport() -> None:
@@ -202,22 +235,144 @@ def test_size_s_and_a_tolerance() -> None:
             3e6 / result["solve_time", "value"]
         )
         assert result["pressure_iterations", "value"] == 3 * 2 * 250
-    gamg = OpenFoamParams(cells=16, time_steps=5, solver="GAMG", stop="tolerance", tolerance=1e-6)
-    assert values(output("gamg-tolerance.stdout"), gamg)["pressure_iterations", "value"] == 65
+    gamg = values(output("gamg-tolerance.stdout"), OpenFoamParams.model_validate(GAMG))
+    assert gamg["pressure_iterations", "value"] == 65
+    assert gamg["pressure_residual", "value"] <= 1e-6
+
+
+GANG = {
+    "cells": 16,
+    "time_steps": 5,
+    "pressure_iterations": 50,
+    "procs": 2,
+    "nodes": 2,
+    "oversubscribe": True,
+}
+GAMG = {"cells": 16, "time_steps": 5, "solver": "GAMG", "stop": "tolerance", "tolerance": 1e-6}
 
 
 def test_a_gang_of_two_pods_has_a_rank_in_each() -> None:
-    params = OpenFoamParams(
-        cells=16, time_steps=5, pressure_iterations=50, procs=2, nodes=2, oversubscribe=True
-    )
-    assert (
-        values(output("gang-2-pods.stdout", {"addresses": 2, "point_to_point": "ob1"}), params)[
-            "memory", "value"
-        ]
-        > 0
-    )
-    with pytest.raises(Invalid, match=r"ran on hosts with \[1, 1\] processes, not 1 with 2"):
-        OpenFoam().parse(output("gang-2-pods.stdout", {"addresses": 1}), params)
+    of_two = output("gang-2-pods.stdout", {"addresses": 2, "point_to_point": "ob1"})
+    assert values(of_two, OpenFoamParams.model_validate(GANG))["memory", "value"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "facts", "error", "message"),
+    [
+        (
+            "runaway",
+            {"cells": 50, "time_steps": 8, "pressure_iterations": 8},
+            {},
+            Failed,
+            "diverged: Courant number 16.44 in time step 4",
+        ),
+        (
+            "diverged",
+            {"cells": 12, "time_steps": 40, "delta_t": 0.5, "pressure_iterations": 1},
+            {},
+            Failed,
+            "diverged: Courant number 6656 in time step 5",
+        ),
+        (
+            "xs-2-procs",
+            {"size": "XS", "procs": 2, "time_steps": 21},
+            {},
+            Failed,
+            "stopped early: 20 of 21 time steps",
+        ),
+        (
+            "xs-2-procs",
+            {"size": "XS", "procs": 2, "pressure_iterations": 100},
+            {},
+            Invalid,
+            "250 to 250 iterations, not 100",
+        ),
+        (
+            "xs-2-procs",
+            {"size": "XS", "procs": 2, "nodes": 2},
+            {"addresses": 2},
+            Invalid,
+            r"ran on hosts with \[2\] processes, not 2 with 1",
+        ),
+        (
+            "gang-2-pods",
+            GANG | {"nodes": 1},
+            {},
+            Invalid,
+            r"ran on hosts with \[1, 1\] processes, not 1 with 2",
+        ),
+        (
+            "gang-2-pods",
+            GANG | {"transport": "rdma"},
+            {"addresses": 2, "point_to_point": "ob1"},
+            Invalid,
+            "Open MPI used ob1",
+        ),
+        (
+            "gang-2-pods",
+            GANG,
+            {"addresses": 2, "point_to_point": None},
+            Invalid,
+            "Open MPI does not say what it used",
+        ),
+        (
+            "gang-2-pods",
+            GANG,
+            {"addresses": 2, "point_to_point": "ucx"},
+            Invalid,
+            "Open MPI used ucx, which is not transport: tcp",
+        ),
+        (
+            "gamg-tolerance",
+            GAMG | {"tolerance": 1e-9},
+            {},
+            Invalid,
+            r"a pressure solve ended at residual \S+ after \d+ iterations, above the tolerance "
+            "1e-09",
+        ),
+    ],
+)
+def test_what_went_otherwise_than_asked_is_no_sample(
+    name: str, params: dict[str, Any], facts: dict[str, Any], error: type[SampleError], message: str
+) -> None:
+    with pytest.raises(error, match=message) as wrong:
+        OpenFoam().parse(output(f"{name}.stdout", facts), OpenFoamParams(**params))
+    assert error is Failed or wrong.value.measurements
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "old", "new", "message"),
+    [
+        (
+            "xs-2-procs",
+            {"size": "XS", "procs": 2},
+            "sum local = 7.25298e-16",
+            "sum local = nan",
+            "not finite",
+        ),
+        (
+            "xs-2-procs",
+            {"size": "XS", "procs": 2},
+            "Initial residual = 1,",
+            "Initial residual = 1x1,",
+            "where a number belongs",
+        ),
+        (
+            "gamg-tolerance",
+            GAMG,
+            r"(?s)(.*Solving for p.*?Final residual = )\S+?,",
+            r"\g<1>nan,",
+            "not finite in time step 5",
+        ),
+    ],
+)
+def test_numbers_that_are_none_are_failed(
+    name: str, params: dict[str, Any], old: str, new: str, message: str
+) -> None:
+    log, count = re.subn(old, new, recorded(f"{name}.stdout"), count=1)
+    assert count
+    with pytest.raises(Failed, match=message):
+        OpenFoam().parse(output("", stdout=log), OpenFoamParams(**params))
 
 
 def test_a_run_of_many_hours_parses() -> None:
@@ -228,78 +383,6 @@ def test_a_run_of_many_hours_parses() -> None:
         flags=re.M,
     )
     assert values(output("", stdout=later), TWO)["solve_time", "value"] == pytest.approx(121_897.62)
-
-
-def test_what_diverged_is_failed() -> None:
-    with pytest.raises(Failed, match=r"diverged: Courant number 16.44 in time step 4"):
-        OpenFoam().parse(
-            output("runaway.stdout"), OpenFoamParams(cells=50, time_steps=8, pressure_iterations=8)
-        )
-    nan = recorded("xs-2-procs.stdout").replace("sum local = 7.25298e-16", "sum local = nan", 1)
-    assert "nan" in nan
-    with pytest.raises(Failed, match="not finite"):
-        OpenFoam().parse(output("", stdout=nan), TWO)
-    with pytest.raises(Failed, match="diverged: Courant number 6656 in time step 5"):
-        OpenFoam().parse(
-            output("diverged.stdout"),
-            OpenFoamParams(cells=12, time_steps=40, delta_t=0.5, pressure_iterations=1),
-        )
-
-
-def test_what_stopped_early_is_failed() -> None:
-    whole = recorded("xs-2-procs.stdout")
-    with pytest.raises(Failed, match=r"stopped early: 20 of 21 time steps"):
-        OpenFoam().parse(
-            output("", stdout=whole), OpenFoamParams(size="XS", procs=2, time_steps=21)
-        )
-    for cut in (0, 100, len(whole) // 3, len(whole) // 2, whole.index("End"), len(whole) - 120):
-        with pytest.raises(Failed):
-            OpenFoam().parse(output("", stdout=whole[:cut]), TWO)
-
-
-def test_garbled_numbers_are_failed() -> None:
-    with pytest.raises(Failed, match="where a number belongs"):
-        OpenFoam().parse(
-            output(
-                "",
-                stdout=recorded("xs-2-procs.stdout").replace(
-                    "Initial residual = 1,", "Initial residual = 1x1,", 1
-                ),
-            ),
-            TWO,
-        )
-
-
-def test_what_was_not_asked_is_invalid() -> None:
-    with pytest.raises(Invalid, match="250 to 250 iterations, not 100"):
-        OpenFoam().parse(
-            output("xs-2-procs.stdout"), TWO.model_copy(update={"pressure_iterations": 100})
-        )
-    with pytest.raises(Invalid, match=r"ran on hosts with \[2\] processes, not 2 with 1") as wrong:
-        OpenFoam().parse(
-            output("xs-2-procs.stdout", {"addresses": 2}), TWO.model_copy(update={"nodes": 2})
-        )
-    assert wrong.value.measurements
-    with pytest.raises(Invalid, match="Open MPI used ob1"):
-        OpenFoam().parse(
-            output("xs-2-procs.stdout", {"addresses": 1, "point_to_point": "ob1"}),
-            TWO.model_copy(update={"transport": "rdma"}),
-        )
-
-
-@pytest.mark.parametrize(
-    ("layer", "message"),
-    [(None, "does not say what it used"), ("ucx", "used ucx, which is not transport: tcp")],
-)
-def test_over_several_hosts_the_transport_must_be_known(layer: str | None, message: str) -> None:
-    params = OpenFoamParams(
-        cells=16, time_steps=5, pressure_iterations=50, procs=2, nodes=2, oversubscribe=True
-    )
-    with pytest.raises(Invalid, match=f"Open MPI {message}") as wrong:
-        OpenFoam().parse(
-            output("gang-2-pods.stdout", {"addresses": 2, "point_to_point": layer}), params
-        )
-    assert wrong.value.measurements
 
 
 def constructed_2312(log: str) -> str:
@@ -325,26 +408,6 @@ def test_a_log_of_a_later_version_reads_the_same(name: str, params: OpenFoamPara
     assert values(output("", stdout=new), params) == values(output("", stdout=old), params)
     with pytest.raises(Failed):
         OpenFoam().parse(output("", stdout=new[: len(new) // 2]), params)
-
-
-def test_a_tolerance_that_was_not_reached_is_invalid() -> None:
-    params = OpenFoamParams(cells=16, time_steps=5, solver="GAMG", stop="tolerance", tolerance=1e-6)
-    assert values(output("gamg-tolerance.stdout"), params)["pressure_residual", "value"] <= 1e-6
-    stricter = params.model_copy(update={"tolerance": 1e-9})
-    with pytest.raises(
-        Invalid,
-        match=(
-            r"a pressure solve ended at residual \S+ after \d+ iterations, above the tolerance "
-            r"1e-09"
-        ),
-    ) as wrong:
-        OpenFoam().parse(output("gamg-tolerance.stdout"), stricter)
-    assert wrong.value.measurements
-    lines = recorded("gamg-tolerance.stdout").splitlines(keepends=True)
-    last = max(i for i, line in enumerate(lines) if "Solving for p" in line)
-    lines[last] = re.sub(r"Final residual = \S+,", "Final residual = nan,", lines[last])
-    with pytest.raises(Failed, match="not finite in time step 5"):
-        OpenFoam().parse(output("", stdout="".join(lines)), params)
 
 
 @pytest.mark.parametrize("name", ["xs-2-procs", "xs-2-procs-openmpi5"])
@@ -384,43 +447,41 @@ def test_faces_are_counted_in_32_bits() -> None:
 def test_a_custom_openfoam_reaches_the_ranks_on_other_hosts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc" / "controlDict").touch()
-    for name, value in {
-        "WM_PROJECT_DIR": str(tmp_path),
-        "WM_OPTIONS": "linux64Gcc",
-        "FOAM_LIBBIN": "/opt/of/lib",
-        "FOAM_USER_LIBBIN": "",
-    }.items():
-        monkeypatch.setenv(name, value)
+    stand_in(tmp_path, monkeypatch, 0)
+    monkeypatch.setenv("WM_OPTIONS", "linux64Gcc")
+    monkeypatch.setenv("FOAM_LIBBIN", "/opt/of/lib")
+    monkeypatch.setenv("FOAM_USER_LIBBIN", "")
     result = environment()
-    assert result["WM_PROJECT_DIR"] == str(tmp_path)
-    assert (result["WM_OPTIONS"], result["FOAM_LIBBIN"], result["FOAM_SIGFPE"]) == (
-        "linux64Gcc",
-        "/opt/of/lib",
-        "true",
+    assert (
+        result.items()
+        >= {
+            "WM_PROJECT_DIR": str(tmp_path),
+            "WM_OPTIONS": "linux64Gcc",
+            "FOAM_LIBBIN": "/opt/of/lib",
+            "FOAM_SIGFPE": "true",
+        }.items()
     )
     assert "FOAM_USER_LIBBIN" not in result
 
 
-def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """A blockMesh that only exits."""
-    (folder / "bin").mkdir()
+def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> Path:
+    """Make a blockMesh that only exits; return the volume for the cases."""
+    for name in ("bin", "etc", "volume"):
+        (folder / name).mkdir()
     (folder / "bin" / "blockMesh").write_text(f"#!/bin/sh\nexit {code}\n")
     (folder / "bin" / "blockMesh").chmod(0o755)
-    (folder / "etc").mkdir()
     (folder / "etc" / "controlDict").touch()
     monkeypatch.setenv("WM_PROJECT_DIR", str(folder))
     monkeypatch.setenv("PATH", f"{folder}/bin:/usr/bin:/bin")
+    return folder / "volume"
 
 
 def test_two_runs_on_one_volume_have_cases_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in(tmp_path, monkeypatch, 0)
-    volume = tmp_path / "volume"
+    volume = stand_in(tmp_path, monkeypatch, 0)
     killed = volume / "perfdag-openfoam-killed"
-    killed.mkdir(parents=True)
+    killed.mkdir()
     (killed / stale_files.MARKER).write_bytes(stale_files.mark(-1, False))
     gangs = [
         Gang([LocalHost()], Shape(), 20, str(tmp_path / name / "s"), volume=str(volume))
@@ -428,21 +489,38 @@ def test_two_runs_on_one_volume_have_cases_of_their_own(
     ]
     for gang in gangs:
         OpenFoam().prepare(gang, OpenFoamParams(cells=4))
-    assert sorted(str(path) for path in volume.iterdir()) == sorted(
-        gang.notes["case"] for gang in gangs
-    )
+    assert {str(path) for path in volume.iterdir()} == {gang.notes["case"] for gang in gangs}
     assert all((Path(gang.notes["case"]) / "system/controlDict").exists() for gang in gangs)
 
 
-def test_a_mesh_that_fails_leaves_no_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(tmp_path, monkeypatch, 3)
-    (tmp_path / "volume").mkdir()
-    with pytest.raises(Failed, match="blockMesh"):
-        OpenFoam().prepare(
-            Gang([LocalHost()], Shape(), 20, str(tmp_path / "s"), volume=str(tmp_path / "volume")),
-            OpenFoamParams(cells=4),
-        )
-    assert list((tmp_path / "volume").iterdir()) == []
+@pytest.mark.parametrize(
+    ("code", "free", "size", "message"),
+    [
+        (3, 1 << 40, "XS", "blockMesh"),
+        (
+            0,
+            1 << 30,
+            "XL",
+            "on .* has 1 GiB free, the case of 64,000,000 cells needs 7.749 GiB; free some",
+        ),
+    ],
+)
+def test_a_mesh_that_fails_or_does_not_fit_on_the_disk_leaves_no_case(
+    code: int,
+    free: int,
+    size: Any,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    volume = stand_in(tmp_path, monkeypatch, code)
+    monkeypatch.setattr(
+        footprint, "filesystem", lambda host, path: {"mount": path, "free_bytes": free}
+    )
+    gang = Gang([LocalHost()], Shape(), 20, str(tmp_path / "s"), volume=str(volume))
+    with pytest.raises(Failed, match=message):
+        OpenFoam().prepare(gang, OpenFoamParams(size=size))
+    assert list(volume.iterdir()) == []
 
 
 # -- the real solver -----------------------------------------------------------------------------
@@ -503,74 +581,3 @@ def test_a_real_run_without_a_result_names_the_reason(
 ) -> None:
     with pytest.raises(error, match=message):
         measured(OpenFoamParams(**params), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("params", "shape", "message"),
-    [
-        (
-            {"size": "M"},
-            {"resources": {"memory": "4Gi"}},
-            "8,000,000 cells need 7.499 GiB on the first host",
-        ),
-        (
-            {"size": "S", "procs": 2},
-            {"volume": {"size": "100MiB"}},
-            "the case of 1,000,000 cells needs 248 MiB, volume.size is 100 MiB",
-        ),
-    ],
-)
-def test_a_case_that_does_not_fit_is_refused_when_planning(
-    params: dict[str, Any], shape: dict[str, Any], message: str
-) -> None:
-    (problem,) = OpenFoam().check(OpenFoamParams(**params), Shape.model_validate(shape))
-    assert message in problem
-    (problem,) = OpenFoam().check(
-        OpenFoamParams(), Shape.model_validate({"volume": {"size": "1GiB", "mode": "Block"}})
-    )
-    assert "volume.mode is Block" in problem
-    fits = {"resources": {"memory": "8Gi"}, "volume": {"size": "1GiB"}}
-    assert OpenFoam().check(OpenFoamParams(**params), Shape.model_validate(fits)) == []
-    for result in (
-        {"kind": "hostPath", "path": "/mnt/data"},
-        {"claim": "kept"},
-    ):  # the default of volume.size says nothing of them
-        shape = Shape.model_validate({"hosts": {"count": 2}, "volume": result})
-        assert OpenFoam().check(OpenFoamParams(size="M", procs=8, nodes=2), shape) == []
-
-
-def test_more_processes_than_the_cpus_of_a_pod_are_refused_when_planning() -> None:
-    params = OpenFoamParams(procs=16, nodes=2)
-    shape = Shape.model_validate({"hosts": {"count": 2}, "resources": {"cpu": 4}})
-    (problem,) = OpenFoam().check(params, shape)
-    assert problem.startswith(
-        "on a cluster 8 processes in each pod, and resources.cpu 4, would be throttled by "
-        "its CPU quota; raise it to 8"
-    )
-    assert (
-        "oversubscribe" not in problem
-    )  # ranks that spin under a quota are throttled, and the sample is invalid
-    assert "sets no quota" in problem
-    assert OpenFoam().check(params.model_copy(update={"oversubscribe": True}), shape) == []
-    assert OpenFoam().check(OpenFoamParams(procs=8, nodes=2), shape) == []
-
-
-def test_a_case_that_does_not_fit_on_the_disk_is_not_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stand_in(tmp_path, monkeypatch, 0)
-    volume = tmp_path / "volume"
-    volume.mkdir()
-    local_gang = Gang([LocalHost()], Shape(), 20, str(tmp_path / "s"), volume=str(volume))
-    monkeypatch.setattr(
-        footprint, "filesystem", lambda host, path: {"mount": path, "free_bytes": 1 << 30}
-    )
-    with pytest.raises(
-        Failed,
-        match=(
-            rf"{volume} on .* has 1 GiB free, the case of 64,000,000 cells needs 7.749 GiB; free "
-            rf"some"
-        ),
-    ):
-        OpenFoam().prepare(local_gang, OpenFoamParams(size="XL"))
-    assert list(volume.iterdir()) == []
