@@ -20,6 +20,7 @@ from perfdag.steps.iperf.benchmark import Iperf, commands
 from perfdag.steps.iperf.params import IperfParams
 from perfdag.steps.iperf.rows import by_second
 from tests.fakes.watching_host import WatchingHost
+from tests.recorded.measured import values
 from tests.recorded.record import load
 
 IPERF = Iperf()
@@ -140,7 +141,10 @@ def test_cpu_bound_is_never_more_than_the_cores_that_a_side_may_run_on(
 
 
 WINDOW = "tcp-reno-mss-window"
-STEPS = [{"sum": {}, "streams": [{"socket": 5, "pmtu": 1000}]}]
+SMALL_PATH = [
+    {"streams": [interval["streams"][0] | {"pmtu": 1000}], "sum": interval["sum"]}
+    for interval in json.loads(load(f"iperf/{WINDOW}").output.texts["client"])["intervals"]
+]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +167,7 @@ STEPS = [{"sum": {}, "streams": [{"socket": 5, "pmtu": 1000}]}]
         (WINDOW, {"end__sender_tcp_congestion": "cubic"}, Invalid, "congestion reno"),
         (WINDOW, {"start__sndbuf_actual": 425984}, Invalid, "window of 1048576 B"),
         (WINDOW, {"start__tcp_mss": 536}, Invalid, "mss 1000"),
-        (WINDOW, {"intervals": STEPS}, Invalid, "path MTU of 1000 B"),
+        (WINDOW, {"intervals": SMALL_PATH}, Invalid, "path MTU of 1000 B"),
     ],
 )
 def test_a_test_of_something_else_is_no_sample(
@@ -322,7 +326,7 @@ def test_the_version_is_part_of_the_series() -> None:
             {"implementation": "iperf2"},
             "::1",
             6000,
-            "iperf -s -B ::1 -p 6000 -f b -e -V -P 1",
+            "iperf -s -B ::1 -p 6000 -f b -e -i 1 -V -P 1",
             "iperf -c ::1 -p 6000 -f b -e -i 1 -V -t 10 -P 1",
             id="iperf2",
         ),
@@ -339,7 +343,7 @@ def test_the_version_is_part_of_the_series() -> None:
             {"implementation": "iperf2", "extra_args": ["--nodelay"]},
             "::1",
             6000,
-            "iperf -s -B ::1 -p 6000 -f b -e -V -P 1",
+            "iperf -s -B ::1 -p 6000 -f b -e -i 1 -V -P 1",
             "iperf -c ::1 -p 6000 -f b -e -i 1 -V -t 10 -P 1 --nodelay",
             id="extra arguments of iperf2",
         ),
@@ -604,7 +608,7 @@ def test_a_test_that_another_server_answered_fails(
         # the sum of both streams at the server
         ("iperf2-tcp-seconds", [25.969139776e9, 26.938583e9, 27.35687e9]),
         # both directions: what the server got, and what the client got
-        ("iperf2-bidirectional-seconds", BIDIRECTIONAL),
+        ("iperf2-bidirectional-seconds", [7132414432 + 6422516128, 8797552640 + 8248110688]),
         ("iperf2-reverse-seconds", [14.296808e9, 13.906740e9]),
         ("iperf2-udp-seconds", [0.10003056e9, 0.100014842e9]),
     ],

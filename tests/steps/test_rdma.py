@@ -27,7 +27,25 @@ RECORDED = Path(__file__).parent.parent / "recorded" / "perftest"
 
 
 def text(name: str) -> str:
-    return (RECORDED / f"{name}").read_text()
+    return (RECORDED / name).read_text()
+
+
+def figures(benchmark: Any, params: Any, client: str, report: str = "") -> dict[Any, float]:
+    """Return the values by metric, statistic and message size."""
+    return {
+        (m.metric, m.stat, m.coords.get("message_bytes")): m.value
+        for m in benchmark.parse(output(client, report), params)
+    }
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
+    """Put shell scripts in place of programs."""
+    for name, script in programs.items():
+        program = folder / name.replace("nvidia_smi", "nvidia-smi")
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setattr(LocalProcess, "await_listening", lambda *_: None)  # the tool is a text
 
 
 def output(client: str, report: str = "") -> Output:
@@ -37,53 +55,51 @@ def output(client: str, report: str = "") -> Output:
 # -- parameters ----------------------------------------------------------------------------------
 
 
-def test_defaults_are_1000_iterations_and_one_queue_pair_over_all_sizes() -> None:
-    argv = RdmaBandwidth().arguments(BandwidthParams(), None)
-    assert argv[0] == "ib_write_bw"
-    assert argv[argv.index("-n") + 1] == "1000"
-    assert argv[argv.index("-q") + 1] == "1"
-    assert "-a" in argv
-
-
-def test_every_parameter_reaches_the_command() -> None:
-    params = BandwidthParams(
-        mode="send", iterations=25, qps=512, sizes=["4KiB"], mtu=4096, connection="UD", device="mlx5_1", port=2, gid_index=3, rdma_cm=True,  # noqa: E501
-        bidirectional=True, cuda=1, extra_args=["--tclass=96"],
-    )  # fmt: skip
-    argv = " ".join(RdmaBandwidth().arguments(params, 4096))
-    for part in (
-        "ib_send_bw",
-        "-c UD",
-        "-i 2",
-        "-n 25",
-        "-s 4096",
-        "-m 4096",
-        "-d mlx5_1",
-        "-x 3",
-        "-R",
-        "--use_cuda=1",
-        "-q 512",
-        "-b",
-    ):
-        assert f" {part} " in f" {argv} "
-    assert argv.endswith("--tclass=96")
-    assert RdmaLatency().arguments(LatencyParams(mode="read", duration="10s", sizes=[2]), 2)[
-        0:6
-    ] == [
-        "ib_read_lat",
-        "-F",
-        "-c",
-        "RC",
-        "-i",
-        "1",
-    ]
-    assert "-D 10" in " ".join(
-        RdmaLatency().arguments(LatencyParams(mode="read", duration="10s", sizes=[2]), 2)
-    )
-    atomic = RdmaLatency().arguments(LatencyParams(mode="atomic", atomic="CMP_AND_SWAP"), None)
-    assert atomic[0] == "ib_atomic_lat"
-    assert atomic[atomic.index("-A") + 1] == "CMP_AND_SWAP"
-    assert "-a" not in atomic
+@pytest.mark.parametrize(
+    ("benchmark", "params", "size", "words"),
+    [
+        (RdmaBandwidth(), {}, None, "ib_write_bw|-n 1000|-q 1|-a"),
+        (
+            RdmaBandwidth(),
+            {
+                "mode": "send",
+                "iterations": 25,
+                "qps": 512,
+                "sizes": ["4KiB"],
+                "mtu": 4096,
+                "connection": "UD",
+                "device": "mlx5_1",
+                "port": 2,
+                "gid_index": 3,
+                "rdma_cm": True,
+                "bidirectional": True,
+                "cuda": 1,
+                "extra_args": ["--tclass=96"],
+            },
+            4096,
+            "ib_send_bw|-c UD|-i 2|-n 25|-s 4096|-m 4096|-d mlx5_1|-x 3|-R|--use_cuda=1|-q 512|-b|"
+            "--tclass=96",
+        ),
+        (
+            RdmaLatency(),
+            {"mode": "read", "duration": "10s", "sizes": [2]},
+            2,
+            "ib_read_lat -F -c RC -i 1|-D 10",
+        ),
+        (
+            RdmaLatency(),
+            {"mode": "atomic", "atomic": "CMP_AND_SWAP"},
+            None,
+            "ib_atomic_lat|-A CMP_AND_SWAP",
+        ),
+    ],
+)
+def test_every_parameter_reaches_the_command(
+    benchmark: Any, params: dict[str, Any], size: int | None, words: str
+) -> None:
+    argv = benchmark.arguments(benchmark.Params(**params), size)
+    assert [part for part in words.split("|") if f" {part} " not in f" {' '.join(argv)} "] == []
+    assert ("-a" in argv) == ("-a" in words.split("|")), "all sizes only where they are asked"
 
 
 @pytest.mark.parametrize(
@@ -202,177 +218,151 @@ def test_a_timed_run_takes_its_time_whatever_the_size() -> None:
 
 
 @pytest.mark.parametrize("benchmark", [RdmaBandwidth(), RdmaLatency()])
-def test_a_suite_without_a_network_or_device_is_refused(benchmark: Any) -> None:
-    params = benchmark.Params()
-    requests = benchmark.shape(params)
+@pytest.mark.parametrize(
+    ("options", "fits"),
+    [
+        ({}, False),
+        *(
+            ({"resources": {name: 2}}, False)
+            for name in (
+                "cpu",
+                "nvidia.com/gpu",
+                "nvidia.com/gpu.shared",
+                "nvidia.com/mig-1g.5gb",
+                "gpu.intel.com/i915",
+            )
+        ),
+        ({"network": {"name": "default/mlnx-net"}}, True),
+        ({"network": {"host": True}}, True),
+        ({"resources": {"rdma/hca_shared_devices_a": 1}}, True),
+    ],
+)
+def test_a_suite_without_a_network_or_device_is_refused(
+    benchmark: Any, options: dict[str, Any], fits: bool
+) -> None:
+    requests = benchmark.shape(benchmark.Params())
     assert requests == {"hosts": {"count": 2}, "privileges": ["rdma"]}
-    assert "needs an RDMA network" in benchmark.check(params, Shape.model_validate(requests))[0]
-    for options in (
-        {"network": {"name": "default/mlnx-net"}},
-        {"network": {"host": True}},
-        {"resources": {"rdma/hca_shared_devices_a": 1}},
-    ):
-        assert benchmark.check(params, Shape.model_validate({**requests, **options})) == []
-    for name in (
-        "cpu",
-        "nvidia.com/gpu",
-        "nvidia.com/gpu.shared",
-        "nvidia.com/mig-1g.5gb",
-        "gpu.intel.com/i915",
-    ):
-        assert (
-            "needs an RDMA network"
-            in benchmark.check(params, Shape.model_validate({**requests, "resources": {name: 2}}))[
-                0
-            ]
-        )
+    problems = benchmark.check(benchmark.Params(), Shape.model_validate({**requests, **options}))
+    assert ["needs an RDMA network" in problem for problem in problems] == [True] * (not fits)
 
 
 # -- parsers -------------------------------------------------------------------------------------
 
 
 def test_bandwidth_of_all_sizes() -> None:
-    measurements = RdmaBandwidth().parse(
-        output(text("constructed-write-bw-all-26.04.txt")), BandwidthParams()
-    )
-    by = {(m.metric, m.stat, m.coords.get("message_bytes")): m for m in measurements}
-    assert len({key[2] for key in by if key[2]}) == 23
-    assert by["bandwidth", "mean", 1 << 23].value == pytest.approx(97.5e9)
-    assert by["bandwidth", "max", 1 << 23].value == pytest.approx(98.475e9, rel=1e-3)
-    assert by["message_rate", "mean", 2].value == pytest.approx(4.2e6)
-    assert by["highest_bandwidth", "value", None].value == pytest.approx(97.5e9, rel=1e-3)
-    assert by["bandwidth", "mean", 2].n == 1000
+    by = figures(RdmaBandwidth(), BandwidthParams(), text("constructed-write-bw-all-26.04.txt"))
+    assert len({size for _, _, size in by if size}) == 23
+    for row, value in {
+        ("bandwidth", "mean", 1 << 23): 97.5e9,
+        ("bandwidth", "max", 1 << 23): 98.475e9,
+        ("message_rate", "mean", 2): 4.2e6,
+        ("highest_bandwidth", "value", None): 97.5e9,
+    }.items():
+        assert by[row] == pytest.approx(value, rel=1e-3)
+    whole = output(text("constructed-write-bw-all-26.04.txt"))
+    assert {m.n for m in RdmaBandwidth().parse(whole, BandwidthParams()) if m.stat == "mean"} == {
+        1000
+    }
 
 
 def test_what_the_perftest_of_debian_13_prints_is_read() -> None:
     whole = text("printed-write-bw-all-25.01.txt")
-    by = {
-        (m.metric, m.stat, m.coords.get("message_bytes")): m.value
-        for m in RdmaBandwidth().parse(output(whole), BandwidthParams(rdma_cm=True))
-    }
-    assert len({key[2] for key in by if key[2]}) == 23
+    by = figures(RdmaBandwidth(), BandwidthParams(rdma_cm=True), whole)
+    assert len({size for _, _, size in by if size}) == 23
     # below 0.1 Gb/s perftest prints six digits, and other columns
     assert by["bandwidth", "mean", 2] == pytest.approx(67.2e6)
     assert by["bandwidth", "max", 1 << 23] == pytest.approx(98.47e9)
     info = report.read_info(whole)
     assert (info["device"], info["mtu"], info["rdma_cm_qps"]) == ("mlx5_0", "4096[B]", "ON")
+    by = figures(
+        RdmaLatency(),
+        LatencyParams(mode="read", rdma_cm=True),
+        text("printed-read-lat-all-25.01.txt"),
+    )
+    stats = [by["latency", stat, 2] for stat in ("p50", "p99", "p99.9")]
+    assert stats == pytest.approx([1.55e-6, 1.6e-6, 2.45e-6])
 
-    latency = LatencyParams(mode="read", rdma_cm=True)
-    table = RdmaLatency().parse(output(text("printed-read-lat-all-25.01.txt")), latency)
-    stats = {m.stat: m.value for m in table if m.coords.get("message_bytes") == 2}
-    assert (stats["p50"], stats["p99"], stats["p99.9"]) == pytest.approx((1.55e-6, 1.6e-6, 2.45e-6))
 
-    sized = BandwidthParams(sizes=[4096])
-    json_bw = RdmaBandwidth().parse(output("", text("printed-write-bw-4096-25.01.json")), sized)
-    assert json_bw[0].value == pytest.approx(97.5e9)
-    small = LatencyParams(mode="read", sizes=[2])
-    json_lat = RdmaLatency().parse(output("", text("printed-read-lat-2-25.01.json")), small)
-    assert json_lat[0].value == pytest.approx(1.55e-6)
+@pytest.mark.parametrize(
+    ("benchmark", "params", "name", "value"),
+    [
+        (RdmaBandwidth(), {"sizes": [4096]}, "printed-write-bw-4096-25.01.json", 97.5e9),
+        (RdmaBandwidth(), {"sizes": [4096]}, "constructed-write-bw-4096-26.04.json", 92.71e9),
+        (RdmaLatency(), {"mode": "read", "sizes": [2]}, "printed-read-lat-2-25.01.json", 1.55e-6),
+    ],
+)
+def test_json_is_read(benchmark: Any, params: dict[str, Any], name: str, value: float) -> None:
+    [first, *_] = benchmark.parse(output("", text(name)), benchmark.Params(**params))
+    assert first.value == pytest.approx(value)
 
 
 def test_megabytes_of_old_versions_are_mebibytes() -> None:
     params = BandwidthParams(mode="read", iterations=25, qps=512, sizes=[65536])
-    values = {
-        (m.metric, m.stat): m.value
-        for m in RdmaBandwidth().parse(output(text("constructed-read-bw-65536-4.5.txt")), params)
-    }
-    assert values["bandwidth", "mean"] == pytest.approx(11648.70 * 2**20 * 8)
+    by = figures(RdmaBandwidth(), params, text("constructed-read-bw-65536-4.5.txt"))
+    mean = by["bandwidth", "mean", 65536]
+    assert mean == pytest.approx(11648.70 * 2**20 * 8)
     # the rate times the size gives the same, which proves the unit
-    assert values["message_rate", "mean"] * 65536 * 8 == pytest.approx(
-        values["bandwidth", "mean"], rel=1e-4
-    )
+    assert by["message_rate", "mean", 65536] * 65536 * 8 == pytest.approx(mean, rel=1e-4)
 
 
 def test_duration_mode_has_no_peak() -> None:
     params = BandwidthParams(duration="10s", sizes=[65536])
-    result = {
-        (m.metric, m.stat)
-        for m in RdmaBandwidth().parse(
-            output(text("constructed-write-bw-65536-duration.txt")), params
-        )
-    }
-    assert ("bandwidth", "mean") in result
-    assert ("bandwidth", "max") not in result
+    by = figures(RdmaBandwidth(), params, text("constructed-write-bw-65536-duration.txt"))
+    assert ("bandwidth", "mean", 65536) in by
+    assert ("bandwidth", "max", 65536) not in by
+    timed = LatencyParams(mode="send", duration="10s", sizes=[2])
+    by = figures(RdmaLatency(), timed, text("constructed-send-lat-duration.txt"))
+    assert by["latency", "mean", 2] == pytest.approx(1.56e-6)
+    assert by["exchange_rate", "mean", 2] == pytest.approx(641025.64)
 
 
-def test_json_is_read_where_it_is_json_and_the_text_otherwise() -> None:
-    params = BandwidthParams(sizes=[4096])
-    new = RdmaBandwidth().parse(output("", text("constructed-write-bw-4096-26.04.json")), params)
-    assert {(m.metric, m.stat): m.value for m in new}["bandwidth", "mean"] == pytest.approx(92.71e9)
-    with pytest.raises(Failed, match="no row for 1 of 1"):
-        RdmaBandwidth().parse(output("", text("constructed-write-bw-4096-4.5.json")), params)
-
-
-def test_latency_of_all_sizes() -> None:
-    measurements = RdmaLatency().parse(
-        output(text("constructed-read-lat-all-26.04.txt")), LatencyParams(mode="read")
-    )
-    by = {(m.metric, m.stat, m.coords.get("message_bytes")): m.value for m in measurements}
+@pytest.mark.parametrize(
+    ("iterations", "percentiles"),
+    [(1000, {"p50", "p99", "p99.9"}), (500, {"p50", "p99"}), (400, {"p50"})],
+)
+def test_latency_of_all_sizes(iterations: int, percentiles: set[str]) -> None:
+    whole = text("constructed-read-lat-all-26.04.txt").replace(" 1000  ", f" {iterations}  ")
+    by = figures(RdmaLatency(), LatencyParams(mode="read", iterations=iterations), whole)
     assert by["lowest_latency", "value", 2] == pytest.approx(1.62e-6)
     assert by["latency", "p50", 2] == pytest.approx(1.62e-6)
-    assert {stat for metric, stat, _ in by if metric == "latency"} == {
-        "min",
-        "max",
-        "p50",
-        "mean",
-        "stdev",
-        "p99",
-        "p99.9",
-    }
-    few = text("constructed-read-lat-all-26.04.txt").replace(" 1000  ", " 500  ")
-    stats = {
-        m.stat
-        for m in RdmaLatency().parse(output(few), LatencyParams(mode="read", iterations=500))
-        if m.metric == "latency"
-    }
-    assert "p99.9" not in stats
-    assert "p99" in stats
-    fewer = text("constructed-read-lat-all-26.04.txt").replace(" 1000  ", " 400  ")
-    stats = {
-        m.stat
-        for m in RdmaLatency().parse(output(fewer), LatencyParams(mode="read", iterations=400))
-        if m.metric == "latency"
-    }
-    assert "p99" not in stats
+    stats = {stat for metric, stat, _ in by if metric == "latency"}
+    assert stats == {"min", "max", "mean", "stdev"} | percentiles
 
 
-def test_latency_in_duration_mode() -> None:
-    params = LatencyParams(mode="send", duration="10s", sizes=[2])
-    values = {
-        (m.metric, m.stat): m.value
-        for m in RdmaLatency().parse(output(text("constructed-send-lat-duration.txt")), params)
-    }
-    assert values["latency", "mean"] == pytest.approx(1.56e-6)
-    assert values["exchange_rate", "mean"] == pytest.approx(641025.64)
+BANDWIDTH, LATENCY = "constructed-write-bw-all-26.04.txt", "constructed-read-lat-all-26.04.txt"
 
 
-def test_cut_and_garbled_reports_are_failed() -> None:
-    for benchmark, params, name in (
-        (RdmaBandwidth(), BandwidthParams(), "constructed-write-bw-all-26.04.txt"),
-        (RdmaLatency(), LatencyParams(mode="read"), "constructed-read-lat-all-26.04.txt"),
-    ):
-        whole = text(name)
-        for cut in (0, 200, len(whole) // 2, whole.rindex("8388608"), whole.rindex("8388608") + 30):
-            with pytest.raises(Failed):
-                benchmark.parse(output(whole[:cut]), params)  # type: ignore[attr-defined]
-        with pytest.raises(Failed, match=r"not numbers|row of"):
-            benchmark.parse(output(whole.replace(" 1000 ", " 10x0 ", 1)), params)  # type: ignore[attr-defined]
-        with pytest.raises(Failed, match="row of"):
-            benchmark.parse(output(whole.replace("1000 ", "nan ", 1)), params)  # type: ignore[attr-defined]
+@pytest.mark.parametrize(
+    ("benchmark", "name", "old", "new", "message"),
+    [
+        (RdmaBandwidth(), BANDWIDTH, " 1000 ", " 10x0 ", "not numbers|row of"),
+        (RdmaBandwidth(), BANDWIDTH, "1000 ", "nan ", "row of"),
+        (RdmaBandwidth(), BANDWIDTH, "Gb/sec", "Tb/sec", "no unit"),
+        (RdmaLatency(), LATENCY, " 1000 ", " 10x0 ", "not numbers|row of"),
+        (RdmaLatency(), LATENCY, "1000 ", "nan ", "row of"),
+        (
+            RdmaLatency(),
+            LATENCY,
+            "[usec]",
+            "[cycles]",
+            r"another unit than usec: #bytes .*t_typical\[cycles\]",
+        ),
+    ],
+)
+def test_garbled_reports_and_other_units_are_failed(
+    benchmark: Any, name: str, old: str, new: str, message: str
+) -> None:
+    params = benchmark.Params(mode="read") if name == LATENCY else benchmark.Params()
+    every = -1 if old.startswith(("[", "G")) else 1
+    with pytest.raises(Failed, match=message):
+        benchmark.parse(output(text(name).replace(old, new, every)), params)
 
 
-def test_an_unknown_unit_is_failed() -> None:
-    with pytest.raises(Failed, match="no unit"):
+def test_json_of_an_old_version_that_is_none_is_failed() -> None:
+    with pytest.raises(Failed, match="no row for 1 of 1"):
         RdmaBandwidth().parse(
-            output(text("constructed-write-bw-all-26.04.txt").replace("Gb/sec", "Tb/sec")),
-            BandwidthParams(),
+            output("", text("constructed-write-bw-4096-4.5.json")), BandwidthParams(sizes=[4096])
         )
-
-
-def test_cycles_are_no_microseconds() -> None:
-    whole = text("constructed-read-lat-all-26.04.txt").replace("[usec]", "[cycles]")
-    with pytest.raises(Failed, match=r"another unit than usec: #bytes .*t_typical\[cycles\]"):
-        RdmaLatency().parse(output(whole), LatencyParams(mode="read"))
 
 
 @pytest.mark.parametrize(
@@ -387,31 +377,31 @@ def test_cycles_are_no_microseconds() -> None:
         ({"qps": 2}, "", "", "2 was requested as number of qps, perftest used 1"),
         ({"connection": "UC"}, "", "", "UC was requested as connection type, perftest used RC"),
         ({"device": "mlx5_1"}, "", "", "mlx5_1 was requested as device, perftest used mlx5_0"),
-        ({"mtu": 4096, "qps": 1, "connection": "RC", "device": "mlx5_0"}, "", "", None),
-        (
-            {"connection": "DC", "mode": "read", "qps": 2, "bidirectional": True},
-            "qps   : 1\t\t",
-            "qps   : 4\t\t",
-            None,
-        ),
-        ({"connection": "XRC", "qps": 2}, "qps   : 1\t\t", "qps   : 2\t\t", None),
     ],
 )
 def test_what_perftest_says_it_used_must_be_what_was_asked(
-    options: dict[str, Any], old: str, new: str, message: str | None
+    options: dict[str, Any], old: str, new: str, message: str
 ) -> None:
-    whole = (
-        text("constructed-write-bw-all-26.04.txt").replace(old, new)
-        if old
-        else text("constructed-write-bw-all-26.04.txt")
-    )
-    if message is None:
-        whole = whole.replace("Connection type : RC", f"Connection type : {options['connection']}")
-        assert RdmaBandwidth().parse(output(whole), BandwidthParams(**options))
-        return
+    whole = text(BANDWIDTH).replace(old, new) if old else text(BANDWIDTH)
     with pytest.raises(Invalid, match=re.escape(message)) as wrong:
         RdmaBandwidth().parse(output(whole), BandwidthParams(**options))
     assert wrong.value.measurements
+
+
+@pytest.mark.parametrize(
+    ("options", "connection", "qps"),
+    [
+        ({"mtu": 4096, "qps": 1, "connection": "RC", "device": "mlx5_0"}, "RC", 1),
+        ({"connection": "DC", "mode": "read", "qps": 2, "bidirectional": True}, "DC", 4),
+        ({"connection": "XRC", "qps": 2}, "XRC", 2),
+    ],
+)
+def test_queue_pairs_of_both_directions_are_what_was_asked(
+    options: dict[str, Any], connection: str, qps: int
+) -> None:
+    whole = text(BANDWIDTH).replace("qps   : 1\t\t", f"qps   : {qps}\t\t")
+    whole = whole.replace("Connection type : RC", f"Connection type : {connection}")
+    assert RdmaBandwidth().parse(output(whole), BandwidthParams(**options))
 
 
 def test_every_run_of_several_sizes_is_looked_at() -> None:
@@ -430,48 +420,42 @@ def test_every_run_of_several_sizes_is_looked_at() -> None:
         )
 
 
-@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize(
+    ("family", "help_text", "error"),
+    [
+        ("ipv4", "--ipv6-addr (SYMMETRIC)", None),
+        ("ipv4", "--ipv6  Use IPv6 GID", None),
+        ("ipv6", "--ipv6-addr (SYMMETRIC)", None),
+        (
+            "ipv6",
+            "--ipv6  Use IPv6 GID",
+            r"ib_write_bw on .* negotiates over IPv4 only; use a perftest of 23\.07 or later",
+        ),
+    ],
+)
 def test_over_ipv6_both_sides_negotiate_over_it_or_the_sample_is_skipped(
-    knows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str,
+    help_text: str,
+    error: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     script = f"""case "$*" in
-*--help*) echo '{"--ipv6-addr (SYMMETRIC)" if knows else "--ipv6  Use IPv6 GID"}';;
+*--help*) echo '{help_text}';;
 *--version*) echo 'Version: 6.20';;
-*) cat {RECORDED / "constructed-write-bw-all-26.04.txt"};;
+*) cat {RECORDED / BANDWIDTH};;
 esac"""
-    (tmp_path / "ib_write_bw").write_text(f"#!/bin/sh\n{script}\n")
-    (tmp_path / "ib_write_bw").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    install(tmp_path, monkeypatch, ib_write_bw=script)
     monkeypatch.setattr(verbs, "lacks", lambda host: None)
-    monkeypatch.setattr(LocalProcess, "await_listening", lambda *_: None)  # the tool here is a text
-    benchmark = RdmaBandwidth()
-    for family in ("ipv4", "ipv6"):
-        gang = Gang(
-            [LocalHost("::1"), LocalHost("::1")],
-            Shape.model_validate({"network": {"family": family}}),
-            20,
-            str(tmp_path),
-        )
-        if family == "ipv6" and not knows:
-            with pytest.raises(
-                Skip,
-                match=(
-                    r"ib_write_bw on .* negotiates over IPv4 only; use a perftest of 23\.07 or "
-                    r"later"
-                ),
-            ):
-                benchmark.prepare(gang, BandwidthParams())
-            continue
-        benchmark.prepare(gang, BandwidthParams())
-        for argv in benchmark.run(gang, BandwidthParams()).argv:
-            assert ("--ipv6-addr" in argv, "--ipv6" in argv) == (family == "ipv6",) * 2
-
-
-def test_the_link_is_read_from_the_head() -> None:
-    result = report.read_info(text("constructed-write-bw-all-26.04.txt"))
-    assert result["device"] == "mlx5_0"
-    assert result["mtu"] == "4096[B]"
-    assert result["link_type"] == "Ethernet"
+    shape = Shape.model_validate({"network": {"family": family}})
+    gang = Gang([LocalHost("::1"), LocalHost("::1")], shape, 20, str(tmp_path))
+    if error:
+        with pytest.raises(Skip, match=error):
+            RdmaBandwidth().prepare(gang, BandwidthParams())
+        return
+    RdmaBandwidth().prepare(gang, BandwidthParams())
+    for argv in RdmaBandwidth().run(gang, BandwidthParams()).argv:
+        assert ("--ipv6-addr" in argv, "--ipv6" in argv) == (family == "ipv6",) * 2
 
 
 # -- the real tool without a device --------------------------------------------------------------
@@ -519,25 +503,16 @@ def test_a_server_with_rdma_cm_is_waited_for_until_the_kernel_lists_it(
         "link mlx5_0/1 cm-idn 0 state LISTEN ps TCP pid 7 comm ib_write_bw src-addr "
         "0.0.0.0:20001 dst-addr 0.0.0.0:0 "
     )
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    (tmp_path / "rdma").write_text(
-        f"#!/bin/sh\n[ -e {tmp_path}/asked ] && echo '{line}'\n: >{tmp_path}/asked\n"
-    )
-    (tmp_path / "rdma").chmod(0o755)
+    asked, refused = tmp_path / "asked", tmp_path / "refused"
+    install(tmp_path, monkeypatch, rdma=f"[ -e {asked} ] && echo '{line}'\n: >{asked}")
     for ready, port, least, most in ((60, 20001, 0, 30), (0.05, 2000, 0.05, 30)):
         monkeypatch.setattr(verbs, "CM_READY", ready)
         start = time.monotonic()
         verbs.await_cm(LocalHost(), port)
         assert least <= time.monotonic() - start < most
-    (tmp_path / "rdma").write_text(f"#!/bin/sh\necho again >>{tmp_path}/refused\nexit 1\n")
+    install(tmp_path, monkeypatch, rdma=f"echo again >>{refused}\nexit 1")
     verbs.await_cm(LocalHost(), 20001)
-    assert (
-        tmp_path / "refused"
-    ).read_text() == "again\n"  # where it may not look there is nothing to ask again
-
-
-def test_the_recorded_error_is_known() -> None:
-    assert any(words in text("no-device.txt") for words in verbs.NO_DEVICE)
+    assert refused.read_text() == "again\n", "where it may not look there is nothing to ask again"
 
 
 def test_buffers_that_cannot_be_locked_say_what_to_do() -> None:
@@ -545,17 +520,18 @@ def test_buffers_that_cannot_be_locked_say_what_to_do() -> None:
         "Couldn't allocate MR\nfailed to create mr\nFailed to create MR\n"
         " Couldn't create IB resources\n"
     )
-    finished = Finished(["ib_read_bw"], 1, "", message, 0.1)
-    with pytest.raises(
-        Failed,
-        match=(
-            r"could not lock its buffers; the limit of locked memory on node-1 is \d+ .* raise "
-            r"LimitMEMLOCK"
-        ),
-    ):
-        verbs.check_finished(
-            "ib_read_bw", LocalHost(name="node-1"), finished, {"client0": message, "server0": ""}
-        )
+    finished, texts = Finished(["ib_read_bw"], 1, "", message, 0.1), {"client0": message}
+    advice = (
+        r"could not lock its buffers; the limit of locked memory on node-1 is \d+ .* raise "
+        "LimitMEMLOCK"
+    )
+    with pytest.raises(Failed, match=advice):
+        verbs.check_finished("ib_read_bw", LocalHost(name="node-1"), finished, texts)
+    assert len(verbs.memlock(LocalHost()).split()) == 2
+
+
+def test_the_recorded_error_is_known() -> None:
+    assert any(words in text("no-device.txt") for words in verbs.NO_DEVICE)
 
 
 SMI = """case "$*" in
@@ -571,48 +547,28 @@ CUDA_TOOL = """case "$*" in
 esac"""
 
 
+SLOWED = "GPU 0 was slowed down (hardware thermal slowdown)"
+
+
 @pytest.mark.parametrize(
-    ("nodes", "names", "mask", "errors", "cuda", "visible", "message"),
+    ("nodes", "mask", "errors", "cuda", "visible", "message"),
     [
-        (
-            ("a", "b"),
-            ["a", "b"],
-            "0x40",
-            0,
-            0,
-            "",
-            "GPU 0 was slowed down (hardware thermal slowdown)",
-        ),
-        (
-            ("a", "a"),
-            ["a (host 0)", "a (host 1)"],
+        pytest.param("ab", "0x40", 0, 0, "", f"a: {SLOWED}", id="a node each, slowed"),
+        pytest.param(
+            "aa",
             "0x4",
             2,
             0,
             "",
-            "GPU 0 had 2 uncorrected memory error(s) meanwhile",
+            "a (host 0): GPU 0 had 2 uncorrected memory error(s) meanwhile",
+            id="pods of one node, memory broken",
         ),
-        (("a", "b"), ["a", "b"], "0x40", 2, 1, "", None),
-        (
-            ("a", "b"),
-            ["a", "b"],
-            "0x40",
-            0,
-            1,
-            "1,0",
-            "GPU 0 was slowed down (hardware thermal slowdown)",
-        ),
-    ],
-    ids=[
-        "a node each, slowed",
-        "pods of one node, memory broken",
-        "another GPU's faults",
-        "not known which GPU",
+        pytest.param("ab", "0x40", 2, 1, "", None, id="another GPU's faults"),
+        pytest.param("ab", "0x40", 0, 1, "1,0", f"a: {SLOWED}", id="not known which GPU"),
     ],
 )
 def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_held_against_the_figures(
-    nodes: tuple[str, str],
-    names: list[str],
+    nodes: str,
     mask: str,
     errors: int,
     cuda: int,
@@ -621,34 +577,27 @@ def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_held_against_the_figu
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    options = {
-        "TABLE": RECORDED / "constructed-write-bw-all-26.04.txt",
-        "BROKEN": tmp_path / "broken",
-        "MASK": mask,
-        "ERRORS": errors,
-    }
-    for name, script in (("nvidia-smi", SMI), ("ib_write_bw", CUDA_TOOL)):
-        for word, value in options.items():
-            script = script.replace(word, str(value))
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    broken = str(tmp_path / "broken")
+    smi = SMI.replace("BROKEN", broken).replace("MASK", mask)
+    tool = CUDA_TOOL.replace("BROKEN", broken).replace("ERRORS", str(errors))
+    tool = tool.replace("TABLE", str(RECORDED / BANDWIDTH))
+    install(tmp_path, monkeypatch, nvidia_smi=smi, ib_write_bw=tool)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(verbs, "lacks", lambda host: None)
-    monkeypatch.setattr(LocalProcess, "await_listening", lambda *_: None)  # the tool here is a text
     benchmark, params = RdmaBandwidth(), BandwidthParams(cuda=cuda)
     gang = Gang([LocalHost(name=name) for name in nodes], Shape(), 20, str(tmp_path))
+    names = ["a", "b"] if nodes == "ab" else ["a (host 0)", "a (host 1)"]
     benchmark.prepare(gang, params)
     result = benchmark.provenance(gang, params)["gpus"]
-    assert {host: gpus[0]["name"] for host, gpus in result.items()} == dict.fromkeys(
-        names, "Tesla T4"
-    )
+    assert [(host, gpus[0]["name"]) for host, gpus in result.items()] == [
+        (name, "Tesla T4") for name in names
+    ]
     built = benchmark.run(gang, params)
     assert list(built.facts["gpu"]) == names
     if message is None:
         assert benchmark.parse(built, params)
         return
-    with pytest.raises(Invalid, match=re.escape(f"{names[0]}: {message}")) as wrong:
+    with pytest.raises(Invalid, match=re.escape(message)) as wrong:
         benchmark.parse(built, params)
     assert wrong.value.measurements
 
@@ -664,33 +613,30 @@ def test_what_a_gpu_does_in_the_set_up_is_not_all_while_a_nic_uses_its_memory(
 esac"""  # noqa: E501
     tool = f"""case "$*" in
 *--version*) echo 'Version: 6.06';;
-*) while [ $(ls {tmp_path}/said.* | wc -l) -lt 2 ]; do sleep 0.01; done; cat {RECORDED / "constructed-write-bw-all-26.04.txt"};;
+*) while [ $(ls {tmp_path}/said.* | wc -l) -lt 2 ]; do sleep 0.01; done; cat {RECORDED / BANDWIDTH};;
 esac"""  # noqa: E501
-    for name, script in (("nvidia-smi", smi), ("ib_write_bw", tool)):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(LocalProcess, "await_listening", lambda *_: None)  # the tool here is a text
-    benchmark, params = RdmaBandwidth(), BandwidthParams(cuda=0)
-    value = benchmark.run(
-        Gang([LocalHost(name="a"), LocalHost(name="b")], Shape(), 20, str(tmp_path)), params
-    )
+    install(tmp_path, monkeypatch, nvidia_smi=smi, ib_write_bw=tool)
+    gang = Gang([LocalHost(name="a"), LocalHost(name="b")], Shape(), 20, str(tmp_path))
+    value = RdmaBandwidth().run(gang, BandwidthParams(cuda=0))
     assert [host["during"][0]["samples"] for host in value.facts["gpu"].values()] == [62, 62]
-    assert benchmark.parse(value, params)
+    assert RdmaBandwidth().parse(value, BandwidthParams(cuda=0))
 
 
+@pytest.mark.parametrize(
+    ("gpus", "index", "used"),
+    [
+        ([{"index": 0, "uuid": "GPU-1"}, {"index": 1, "uuid": "GPU-2"}], 1, {"GPU-2"}),
+        ([{"index": 0, "uuid": "GPU-1"}, {"index": 1, "uuid": "GPU-2"}], 2, set()),
+        ([{"error": "the driver does not answer"}], 0, set()),
+        (
+            [{"index": 0, "uuid": "GPU-1"}, {"index": 1, "uuid": "GPU-2", "mig": "Enabled"}],
+            0,
+            set(),
+        ),
+    ],
+)
 def test_of_mig_and_of_gpus_that_are_not_there_it_is_not_known_which_one_is_used(
-    monkeypatch: pytest.MonkeyPatch,
+    gpus: list[dict[str, Any]], index: int, used: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    result = [{"index": 0, "uuid": "GPU-1"}, {"index": 1, "uuid": "GPU-2"}]
-    assert gpu_watch.uuids_of_device(LocalHost(), result, 1) == {"GPU-2"}
-    assert not gpu_watch.uuids_of_device(LocalHost(), result, 2)
-    assert not gpu_watch.uuids_of_device(LocalHost(), [{"error": "the driver does not answer"}], 0)
-    assert not gpu_watch.uuids_of_device(
-        LocalHost(), [result[0], {**result[1], "mig": "Enabled"}], 0
-    )
-
-
-def test_memlock_is_recorded() -> None:
-    assert len(verbs.memlock(LocalHost()).split()) == 2
+    assert (gpu_watch.uuids_of_device(LocalHost(), gpus, index) or set()) == used
