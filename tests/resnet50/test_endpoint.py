@@ -81,7 +81,7 @@ def test_a_served_model_is_measured(
 @needs_loadgen
 def test_requests_in_flight_meet_at_the_server_and_raise_its_rate(tmp_path: Path) -> None:
     def slow(batch: np.ndarray) -> np.ndarray:
-        time.sleep(0.3)  # far longer than the client needs on a busy machine
+        time.sleep(0.1)  # longer than the client needs on a busy machine
         return mean_of_channels(batch)
 
     rates = []

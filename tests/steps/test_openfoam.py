@@ -161,8 +161,8 @@ FOUR_CPUS = {"hosts": {"count": 2}, "resources": {"cpu": 4}}
             SIXTEEN,
             FOUR_CPUS,
             "on a cluster 8 processes in each pod, and resources.cpu 4, would be throttled by its "
-            "CPU quota; raise it to 8, use fewer, or write it below resources.requests, which sets no "
-            "quota",
+            "CPU quota; raise it to 8, use fewer, or write it below resources.requests, which sets "
+            "no quota",
         ),
         ({**SIXTEEN, "oversubscribe": True}, FOUR_CPUS, None),
         ({"procs": 8, "nodes": 2}, FOUR_CPUS, None),
