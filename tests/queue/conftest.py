@@ -1,32 +1,49 @@
 """A frontend on free ports of the loopback, and what talks to it."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
+from perfdag.steps.queue.backend.processes import Processes
+from perfdag.steps.queue.client.control import CHANGES, Control
+from perfdag.steps.queue.client.load import ClosedLoop, Load
 from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.client.wires import KeptWire, Work
 from perfdag.steps.queue.frontend.dispatcher import Limits
 from perfdag.steps.queue.frontend.frontend import Frontend
+from perfdag.steps.queue.http import serve
+from perfdag.steps.queue.validate.targets import HttpLoad, send_by_url
 from perfdag.steps.queue.wire import Address
+from tests.queue import conversation
 
 ANY = Address("127.0.0.1", 0)
 Start = Callable[..., Awaitable[Frontend]]
+StartBackends = Callable[..., Awaitable[Processes]]
+Dial = Callable[..., Awaitable[conversation.Connection]]
+Loop = Callable[..., ClosedLoop]
 
 
 @pytest.fixture
-async def start() -> AsyncIterator[Start]:
+async def ending() -> AsyncIterator[AsyncExitStack]:
+    """What is stopped after the test, the newest first."""
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+async def start(ending: AsyncExitStack) -> Start:
     """Starts frontends and stops them after the test."""
-    started: list[Frontend] = []
 
     async def one(*names: str, limits: Limits | None = None) -> Frontend:
         frontend = Frontend(names or ("sleep",), limits)
         await frontend.start(ANY, ANY, ANY)
-        started.append(frontend)
+        ending.push_async_callback(frontend.stop)
         return frontend
 
-    yield one
-    for frontend in started:
-        await frontend.stop()
+    return one
 
 
 @pytest.fixture
@@ -35,8 +52,77 @@ async def frontend(start: Start) -> Frontend:
 
 
 @pytest.fixture
+def backends(ending: AsyncExitStack) -> StartBackends:
+    """Starts backends of a queue `sleep` as processes and stops them after the test."""
+
+    async def some(frontend: Frontend, count: int, *command: str, **options: Any) -> Processes:
+        replicas = Processes(workers(frontend), "sleep", command, **options)
+        ending.push_async_callback(replicas.stop)
+        await replicas.scale(count)
+        return replicas
+
+    return some
+
+
+@pytest.fixture
+def dial(ending: AsyncExitStack) -> Dial:
+    """Opens connections and closes them after the test."""
+
+    async def one(port: int, text: str = "") -> conversation.Connection:
+        line = await conversation.dial(port, text)
+        ending.callback(line.writer.close)
+        return line
+
+    return one
+
+
+@pytest.fixture
+def closed_loop(ending: AsyncExitStack, client_stats: ClientStats) -> Loop:
+    """Starts closed loops that send to a queue `sleep`, and stops them after the test."""
+
+    def one(frontend: Frontend, parallel: int, wire: type[KeptWire] = KeptWire) -> ClosedLoop:
+        loop = ClosedLoop(wire(clients(frontend), Work("sleep")), client_stats, parallel)
+        ending.push_async_callback(loop.stop)
+        loop.set_parallel(parallel)
+        return loop
+
+    return one
+
+
+@pytest.fixture
+def client_load(
+    frontend: Frontend, ending: AsyncExitStack, client_stats: ClientStats
+) -> Callable[..., Load]:
+    """Makes clients of at most 8 requests at once, and stops them after the test."""
+
+    def one(wire: type[KeptWire] = KeptWire) -> Load:
+        load = Load(wire(clients(frontend), Work("sleep")), client_stats, 8)
+        ending.push_async_callback(load.stop)
+        return load
+
+    return one
+
+
+@pytest.fixture
 def client_stats() -> ClientStats:
     return ClientStats()
+
+
+async def by_control_port(
+    load: Load, client_stats: ClientStats, ending: AsyncExitStack
+) -> HttpLoad:
+    """Serve the control port of a client and return what drives the client through it."""
+    server = await serve(ANY, Control(client_stats, load), "secret", CHANGES)
+    ending.callback(server.close)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    return HttpLoad(send_by_url(url, "secret"))
+
+
+async def until(true: Callable[..., object], seconds: float = 20.0) -> None:
+    """Wait until `true` returns so."""
+    async with asyncio.timeout(seconds):
+        while not true():
+            await asyncio.sleep(0.01)
 
 
 def clients(frontend: Frontend) -> Address:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -16,15 +17,11 @@ from perfdag.steps.queue.autoscale.scores import HpaModel, Sample, needed, score
 from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale
 from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.client.arrivals import Arrivals
-from perfdag.steps.queue.client.control import CHANGES, Control
 from perfdag.steps.queue.client.load import Load
 from perfdag.steps.queue.client.stats import ClientStats
-from perfdag.steps.queue.client.wires import KeptWire, Work
 from perfdag.steps.queue.frontend.frontend import Frontend
-from perfdag.steps.queue.http import serve
-from perfdag.steps.queue.validate.targets import HttpLoad, LocalTarget, send_by_url
-from perfdag.steps.queue.wire import Address
-from tests.queue.conftest import clients, workers
+from perfdag.steps.queue.validate.targets import LocalTarget
+from tests.queue.conftest import StartBackends, by_control_port, until
 
 
 def trace(*samples: tuple[float, int, int]) -> list[Sample]:
@@ -220,45 +217,35 @@ def test_depth_and_wait_are_rows_over_time_where_they_were_had() -> None:
 
 
 async def test_a_cluster_is_driven_by_the_clients_own_open_loop(
-    frontend: Frontend, client_stats: ClientStats
+    frontend: Frontend,
+    client_stats: ClientStats,
+    client_load: Callable[..., Load],
+    backends: StartBackends,
+    ending: AsyncExitStack,
 ) -> None:
     """The client and its control port are real; the replicas are those that run here."""
-    replicas = Processes(workers(frontend), "sleep", ["sleep", "0.02"])
-    await replicas.scale(1)
-    while not frontend.parked["sleep"]:
-        await asyncio.sleep(0.02)
-    load = Load(KeptWire(clients(frontend), Work("sleep")), client_stats, 8)
+    replicas = await backends(frontend, 1, "sleep", "0.02")
+    await until(lambda: frontend.parked["sleep"])
+    load = client_load()
     load.set_parallel(2)
-    server = await serve(Address("127.0.0.1", 0), Control(client_stats, load), "secret", CHANGES)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    sender = await by_control_port(load, client_stats, ending)
     looks = iter([(3, 0.5), (None, None)])
 
     async def line() -> tuple[int | None, float | None]:
         return next(looks, (0, 0.0))
 
-    try:
-        rows = await run_on_target(
-            Arrivals(60, "step", 10, 2),
-            0.02,
-            LocalTarget(replicas),
-            HttpLoad(send_by_url(url, "secret")),
-            line,
-            interval=0.05,
-        )
-        trace = [Sample(*item) for item in rows["trace"]]
-        assert [(item.depth, item.wait) for item in trace[:3]] == [(3, 0.5), (None, None), (0, 0.0)]
-        assert {item.have for item in trace} == {1}
-        assert {item.needed for item in trace} == {1, 2}
-        client = rows["client"]
-        # 60 a second meet a backend that does 50: what waits counts from its scheduled time
-        assert client["scheduled"] == 70
-        assert (client["pending"], client["failure"]) == (0, 0)
-        assert client["latency"]["max"] > 0.1
-        assert (client_stats.arrivals, load.closed.wanted) == (None, 0)
-    finally:
-        server.close()
-        await load.stop()
-        await replicas.stop()
+    arrivals = Arrivals(60, "step", 10, 2)
+    rows = await run_on_target(arrivals, 0.02, LocalTarget(replicas), sender, line, interval=0.05)
+    trace = [Sample(*item) for item in rows["trace"]]
+    assert [(item.depth, item.wait) for item in trace[:3]] == [(3, 0.5), (None, None), (0, 0.0)]
+    assert {item.have for item in trace} == {1}
+    assert {item.needed for item in trace} == {1, 2}
+    client = rows["client"]
+    # 60 a second meet a backend that does 50: what waits counts from its scheduled time
+    assert client["scheduled"] == 70
+    assert (client["pending"], client["failure"]) == (0, 0)
+    assert client["latency"]["max"] > 0.1
+    assert (client_stats.arrivals, load.closed.wanted) == (None, 0)
 
 
 @pytest.mark.parametrize(

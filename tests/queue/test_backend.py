@@ -27,7 +27,6 @@ from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed
 from perfdag.shape import Shape
 from perfdag.steps.queue.backend.backend import Backend, Options
-from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.backend.workload import Outcome, Workload, shorter
 from perfdag.steps.queue.client.load import request
 from perfdag.steps.queue.client.stats import ClientStats
@@ -40,8 +39,7 @@ from perfdag.steps.queue.validate.targets import Local
 from perfdag.steps.queue.validate.validate import Plan, validate
 from perfdag.steps.queue.wire import Address, address
 from tests.fakes.api_server import ApiServer
-from tests.queue.conftest import Start, clients, workers
-from tests.queue.conversation import dial
+from tests.queue.conftest import ANY, Dial, Start, StartBackends, clients, until, workers
 
 
 def test_limit_kills_the_whole_process_group(tmp_path: Path) -> None:
@@ -141,61 +139,48 @@ def test_bad_backoff() -> None:
 
 
 async def test_one_verdict_of_a_timeout_on_both_sides(
-    frontend: Frontend, client_stats: ClientStats
+    frontend: Frontend, client_stats: ClientStats, backends: StartBackends
 ) -> None:
-    replicas = Processes(workers(frontend), "sleep", ["sleep", "60"])
-    await replicas.scale(1)
+    await backends(frontend, 1, "sleep", "60")
     began = time.monotonic()
-    try:
-        await request(KeptWire(clients(frontend), Work("sleep", limit=1.0)), client_stats, 0)
-    finally:
-        await replicas.stop()
+    await request(KeptWire(clients(frontend), Work("sleep", limit=0.5)), client_stats, 0)
     assert time.monotonic() - began < 4
     assert client_stats.causes == {"timeout": 1}
     assert (frontend.queues["sleep"].failure, frontend.queues["sleep"].success) == (1, 0)
 
 
 @pytest.mark.parametrize("kept", [True, False])
-async def test_sigterm_ends_after_the_current_item(kept: bool, frontend: Frontend) -> None:
-    replicas = Processes(
-        workers(frontend), "sleep", ["sleep", "0.5"], kept=kept, backoff=0.01, backoff_max=0.01
-    )
+async def test_sigterm_ends_after_the_current_item(
+    kept: bool, frontend: Frontend, dial: Dial, backends: StartBackends
+) -> None:
     line = await dial(frontend.ports[0], '{"Queue": "sleep"}')
-    await replicas.scale(1)
-    process = replicas.running[0]
-    while not frontend.queues["sleep"].running:
-        await asyncio.sleep(0.01)
+    options = {"kept": kept, "backoff": 0.01, "backoff_max": 0.01}
+    [process] = (await backends(frontend, 1, "sleep", "0.5", **options)).running
+    await until(lambda: frontend.queues["sleep"].running)
     process.send_signal(signal.SIGTERM)
     assert (await line.receive())["Retcode"] == 0
     assert await asyncio.to_thread(process.wait, 5) == 0
-    await replicas.stop()
 
 
-async def test_idle_backend_ends_at_once(frontend: Frontend) -> None:
-    replicas = Processes(workers(frontend), "sleep", ["sleep", "1"])
-    await replicas.scale(1)
-    while not frontend.parked["sleep"]:
-        await asyncio.sleep(0.01)
+async def test_idle_backend_ends_at_once(frontend: Frontend, backends: StartBackends) -> None:
+    [process] = (await backends(frontend, 1, "sleep", "1")).running
+    await until(lambda: frontend.parked["sleep"])
     began = time.monotonic()
-    replicas.running[0].send_signal(signal.SIGTERM)
-    assert await asyncio.to_thread(replicas.running[0].wait, 5) == 0
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(process.wait, 5) == 0
     assert time.monotonic() - began < 1
     assert not frontend.parked["sleep"]
-    replicas.running.clear()
 
 
-async def test_a_replica_that_does_not_end_is_killed_with_its_command(frontend: Frontend) -> None:
+async def test_a_replica_that_does_not_end_is_killed_with_its_command(
+    frontend: Frontend, dial: Dial, backends: StartBackends
+) -> None:
     marker = "54321.725"
-    replicas = Processes(workers(frontend), "sleep", ["/bin/sleep", marker], grace=0.1)
-    line = await dial(frontend.ports[0], '{"Queue": "sleep"}')
-    await replicas.scale(1)
-    while not frontend.queues["sleep"].running:
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(0.2)  # the command starts after the item is taken
-    assert commands(marker) == 1
+    await dial(frontend.ports[0], '{"Queue": "sleep"}')
+    replicas = await backends(frontend, 1, "/bin/sleep", marker, grace=0.1)
+    await until(lambda: commands(marker) == 1)
     await replicas.stop()
     assert commands(marker) == 0
-    await line.close()
 
 
 def commands(marker: str) -> int:
@@ -259,31 +244,25 @@ def test_a_frontend_that_vanished_is_noticed(tmp_path: Path) -> None:
         subprocess.run(["ip", "link", "del", outside], capture_output=True, check=False)
 
 
-async def test_without_backoff_an_empty_queue_ends_the_backend(frontend: Frontend) -> None:
-    replicas = Processes(workers(frontend), "sleep", ["sleep", "0"], kept=False)
-    await replicas.scale(1)
+async def test_without_backoff_an_empty_queue_ends_the_backend(
+    frontend: Frontend, backends: StartBackends
+) -> None:
+    replicas = await backends(frontend, 1, "sleep", "0", kept=False)
     assert await asyncio.to_thread(replicas.running[0].wait, 5) == 0
-    replicas.running.clear()
 
 
 async def test_backends_outlive_a_restarted_frontend(
-    start: Start, client_stats: ClientStats
+    start: Start, client_stats: ClientStats, backends: StartBackends
 ) -> None:
     first = await start()
-    where = workers(first)
-    replicas = Processes(where, "sleep", ["sleep", "0"])
-    await replicas.scale(1)
-    while not first.parked["sleep"]:
-        await asyncio.sleep(0.01)
+    await backends(first, 1, "sleep", "0")
+    await until(lambda: first.parked["sleep"])
     await first.stop()
     second = Frontend(["sleep"], Limits())
-    anywhere = Address("127.0.0.1", 0)
-    await second.start(anywhere, where, anywhere)
-    await asyncio.wait_for(
-        request(KeptWire(Address("127.0.0.1", second.ports[0]), Work("sleep")), client_stats, 0), 10
-    )
+    await second.start(ANY, workers(first), ANY)
+    wire = KeptWire(clients(second), Work("sleep"))
+    await asyncio.wait_for(request(wire, client_stats, 0), 10)
     assert client_stats.success == 1
-    await replicas.stop()
     await second.stop()
 
 

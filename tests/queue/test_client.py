@@ -5,23 +5,24 @@ import html
 import itertools
 import json
 import math
+import signal
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.client.arrivals import Arrivals
 from perfdag.steps.queue.client.control import CHANGES, Control
-from perfdag.steps.queue.client.load import ClosedLoop, Load, OpenLoop
+from perfdag.steps.queue.client.load import Load, OpenLoop
 from perfdag.steps.queue.client.stats import ClientStats, Latencies
 from perfdag.steps.queue.client.wires import KeptWire, OriginalWire, Work
 from perfdag.steps.queue.frontend.dispatcher import Limits
 from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.http import serve
 from perfdag.steps.queue.wire import Address
-from tests.queue.conftest import Start, clients, workers
+from tests.queue.conftest import Loop, Start, StartBackends, clients, until
 
 
 def idle(client_stats: ClientStats) -> Control:
@@ -49,89 +50,72 @@ async def settled(client_stats: ClientStats, pending: int) -> None:
 
 @pytest.mark.parametrize("wire", [KeptWire, OriginalWire])
 async def test_live_control_of_a_closed_loop(
-    wire: type[KeptWire], frontend: Frontend, client_stats: ClientStats
+    wire: type[KeptWire],
+    frontend: Frontend,
+    client_stats: ClientStats,
+    client_load: Callable[..., Load],
+    backends: StartBackends,
 ) -> None:
-    replicas = Processes(workers(frontend), "sleep", ["sleep", "0.02"])
-    await replicas.scale(3)
-    loop = Load(wire(clients(frontend), Work("sleep")), client_stats, 8)
-    control = Control(client_stats, loop)
-    try:
-        for wanted, allowed in ((4, "4"), (99, "8"), (2, "2"), (-3, "0"), (3, "3")):
-            assert get(control, "/parallel", value=str(wanted)) == (200, f"{allowed}\n")
-            await settled(client_stats, int(allowed))
-        assert get(control, "/reset") == (200, "Reseted\n")  # while three are in flight
-        assert client_stats.pending == 3
-        while client_stats.success < 5:
-            await asyncio.sleep(0.02)
-        assert get(control, "/parallel", value="0")[1] == "0\n"
-        await settled(client_stats, 0)
-        assert get(control, "/fails") == (200, "0\n")
-        assert client_stats.run.least >= 0.02
-        assert float(get(control, "/reqs-per-sec")[1]) > 0
-    finally:
-        await loop.stop()
-        await replicas.stop()
+    await backends(frontend, 3, "sleep", "0.02")
+    control = Control(client_stats, client_load(wire))
+    for wanted, allowed in ((4, "4"), (99, "8"), (2, "2"), (-3, "0"), (3, "3")):
+        assert get(control, "/parallel", value=str(wanted)) == (200, f"{allowed}\n")
+        await settled(client_stats, int(allowed))
+    assert get(control, "/reset") == (200, "Reseted\n")  # while three are in flight
+    assert client_stats.pending == 3
+    await until(lambda: client_stats.success >= 5)
+    assert get(control, "/parallel", value="0")[1] == "0\n"
+    await settled(client_stats, 0)
+    assert get(control, "/fails") == (200, "0\n")
+    assert client_stats.run.least >= 0.02
+    assert float(get(control, "/reqs-per-sec")[1]) > 0
 
 
 async def test_more_than_a_thousand_requests_are_in_flight_at_once(
-    frontend: Frontend, client_stats: ClientStats
+    frontend: Frontend, client_stats: ClientStats, closed_loop: Loop
 ) -> None:
-    loop = ClosedLoop(KeptWire(clients(frontend), Work("sleep")), client_stats, 1025)
-    loop.set_parallel(1025)
-    try:
-        await settled(client_stats, 1025)  # sent; the frontend may still read
-        async with asyncio.timeout(10):
-            while frontend.queues["sleep"].waiting < 1025:
-                await asyncio.sleep(0.01)
-        assert client_stats.failure == 0
-    finally:
-        await loop.stop()
+    closed_loop(frontend, 1025)
+    await settled(client_stats, 1025)  # sent; the frontend may still read
+    await until(lambda: frontend.queues["sleep"].waiting == 1025)
+    assert client_stats.failure == 0
 
 
 async def test_the_reason_why_a_connection_ends_is_counted(
-    start: Start, client_stats: ClientStats
+    start: Start, client_stats: ClientStats, closed_loop: Loop
 ) -> None:
     frontend = await start(limits=Limits(pipelined=3))
-    loop = ClosedLoop(KeptWire(clients(frontend), Work("sleep")), client_stats, 4)
-    loop.set_parallel(4)
-    try:
-        while client_stats.failure < 4:
-            await asyncio.sleep(0.02)
-    finally:
-        await loop.stop()
+    loop = closed_loop(frontend, 4)
+    await until(lambda: client_stats.failure >= 4)
+    await loop.stop()
     assert set(client_stats.causes) == {"more than 3 requests at once on one connection"}
 
 
 async def test_the_rate_is_set_live_and_ends_the_closed_loop(
-    frontend: Frontend, client_stats: ClientStats
+    frontend: Frontend,
+    client_stats: ClientStats,
+    client_load: Callable[..., Load],
+    backends: StartBackends,
 ) -> None:
-    replicas = Processes(workers(frontend), "sleep", ["sleep", "0.001"])
-    await replicas.scale(2)
-    load = Load(KeptWire(clients(frontend), Work("sleep")), client_stats, 8)
+    await backends(frontend, 2, "sleep", "0.001")
+    load = client_load()
     control = Control(client_stats, load)
-    try:
-        assert get(control, "/parallel", value="2") == (200, "2\n")
-        await settled(client_stats, 2)
-        assert get(control, "/rate", value="50", duration="0.4") == (200, "50.000000\n")
-        assert "50 requests a second, arrival constant" in get(control, "/stats")[1]
-        assert json.loads(get(control, "/stats", type="json")[1])["arrivals"]["rate"] == 50
-        while client_stats.scheduled < 20:
-            await asyncio.sleep(0.01)
-        await settled(client_stats, 0)
-        assert (client_stats.scheduled, load.closed.wanted) == (20, 0)
-        get(control, "/rate", value="1000", arrival="burst", period="0.5")
-        while client_stats.scheduled < 520:
-            await asyncio.sleep(0.01)
-        assert get(control, "/rate", value="0") == (200, "0.000000\n")
-        await settled(client_stats, 0)
-        scheduled = client_stats.scheduled
-        assert get(control, "/parallel", value="1") == (200, "1\n")
-        await settled(client_stats, 1)
-        assert client_stats.scheduled == scheduled
-        assert client_stats.failure == 0
-    finally:
-        await load.stop()
-        await replicas.stop()
+    assert get(control, "/parallel", value="2") == (200, "2\n")
+    await settled(client_stats, 2)
+    assert get(control, "/rate", value="50", duration="0.4") == (200, "50.000000\n")
+    assert "50 requests a second, arrival constant" in get(control, "/stats")[1]
+    assert json.loads(get(control, "/stats", type="json")[1])["arrivals"]["rate"] == 50
+    await until(lambda: client_stats.scheduled >= 20)
+    await settled(client_stats, 0)
+    assert (client_stats.scheduled, load.closed.wanted) == (20, 0)
+    get(control, "/rate", value="1000", arrival="burst", period="0.5")
+    await until(lambda: client_stats.scheduled >= 520)
+    assert get(control, "/rate", value="0") == (200, "0.000000\n")
+    await settled(client_stats, 0)
+    scheduled = client_stats.scheduled
+    assert get(control, "/parallel", value="1") == (200, "1\n")
+    await settled(client_stats, 1)
+    assert client_stats.scheduled == scheduled
+    assert client_stats.failure == 0
 
 
 @pytest.mark.parametrize(
@@ -212,49 +196,36 @@ def test_failures_by_cause_and_the_bad_device(client_stats: ClientStats) -> None
 
 
 async def test_failures_of_the_network_are_counted(
-    frontend: Frontend, client_stats: ClientStats
+    frontend: Frontend, client_stats: ClientStats, closed_loop: Loop
 ) -> None:
-    where = clients(frontend)
-    loop = ClosedLoop(KeptWire(where, Work("sleep")), client_stats, 2)
-    loop.set_parallel(2)
-    while client_stats.pending < 2:
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(0.1)
+    loop = closed_loop(frontend, 2)
+    await until(lambda: frontend.queues["sleep"].waiting == 2)
     await frontend.stop()
-    await asyncio.sleep(0.5)
+    await until(lambda: client_stats.causes["cannot connect"] >= 2)
     await loop.stop()
     assert client_stats.causes["connection lost"] == 2
-    assert client_stats.causes["cannot connect"] >= 2
     assert client_stats.pending == 0
 
 
 async def test_a_stall_shows_in_the_open_loop_only(
-    frontend: Frontend, client_stats: ClientStats
+    frontend: Frontend, client_stats: ClientStats, backends: StartBackends
 ) -> None:
-    replicas = Processes(workers(frontend), "sleep", ["sleep", "0.001"])
-    await replicas.scale(2)
+    replicas = await backends(frontend, 2, "sleep", "0.001")
     loop = OpenLoop(KeptWire(clients(frontend), Work("sleep")), client_stats)
-    while len(frontend.parked["sleep"]) < 2:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(frontend.parked["sleep"]) == 2)
 
     async def stall() -> None:
-        await asyncio.sleep(1)
-        for process in replicas.running:
-            process.send_signal(19)
-        await asyncio.sleep(1)
-        for process in replicas.running:
-            process.send_signal(18)
+        await asyncio.sleep(0.5)
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for process in replicas.running:
+                process.send_signal(number)
+            await asyncio.sleep(1)
 
-    await asyncio.gather(loop.send(Arrivals(100), 6), stall())
+    await asyncio.gather(loop.send(Arrivals(200), 3), stall())
     await loop.finish()
-    await replicas.stop()
-    p99 = client_stats.latency.percentile(0.99)
-    assert p99 is not None
-    assert 0.8 < p99 < 3
     assert client_stats.success == client_stats.scheduled == 600
-    half = client_stats.latency.percentile(0.5)
-    assert half is not None
-    assert half < 0.5
+    assert 0.8 < (client_stats.latency.percentile(0.99) or 0) < 3
+    assert (client_stats.latency.percentile(0.5) or 9) < 0.5
 
 
 @pytest.mark.parametrize(
@@ -285,7 +256,7 @@ async def test_an_open_loop_ends_where_no_answers_come(
     assert loop.validity() == f"invalid: {message}"
 
 
-def until(arrivals: Arrivals, end: float) -> list[float]:
+def due_before(arrivals: Arrivals, end: float) -> list[float]:
     return list(itertools.takewhile(lambda due: due < end, arrivals.times()))
 
 
@@ -303,7 +274,7 @@ def until(arrivals: Arrivals, end: float) -> list[float]:
 def test_requests_are_due_by_the_integral_of_the_rate(
     arrivals: Arrivals, counts: list[int]
 ) -> None:
-    times = until(arrivals, 200)
+    times = due_before(arrivals, 200)
     assert times == sorted(times)
     for cycle in (0, 100):
         quarters = [sum(cycle + q <= at < cycle + q + 25 for at in times) for q in (0, 25, 50, 75)]
@@ -311,9 +282,9 @@ def test_requests_are_due_by_the_integral_of_the_rate(
 
 
 def test_poisson_arrivals_are_seeded_and_even_ones_even() -> None:
-    assert until(Arrivals(10), 0.25) == pytest.approx([0, 0.1, 0.2])
-    first, second = (until(Arrivals(50, "poisson", seed=3), 100) for _ in range(2))
-    assert first == second != until(Arrivals(50, "poisson", seed=4), 100)
+    assert due_before(Arrivals(10), 0.25) == pytest.approx([0, 0.1, 0.2])
+    first, second = (due_before(Arrivals(50, "poisson", seed=3), 100) for _ in range(2))
+    assert first == second != due_before(Arrivals(50, "poisson", seed=4), 100)
     assert len(first) == pytest.approx(5000, rel=0.05)
 
 

@@ -23,8 +23,7 @@ import yaml
 from aiohttp import web as aiohttp_web
 
 from perfdag.steps.queue import http
-from perfdag.steps.queue.backend.processes import Processes
-from perfdag.steps.queue.client.load import ClosedLoop, request
+from perfdag.steps.queue.client.load import request
 from perfdag.steps.queue.client.stats import ClientStats
 from perfdag.steps.queue.client.wires import KeptWire, OriginalWire, Work
 from perfdag.steps.queue.frontend import connection_limits
@@ -34,8 +33,10 @@ from perfdag.steps.queue.manifests.deployments import FRONTEND
 from perfdag.steps.queue.manifests.model import Queues
 from perfdag.steps.queue.manifests.objects import manifests
 from perfdag.steps.queue.wire import Address
-from tests.queue.conftest import Start, clients, workers
-from tests.queue.conversation import Connection, dial, scrape
+from tests.queue.conftest import Dial, Loop, Start, StartBackends, clients, until
+from tests.queue.conversation import Connection, scrape
+
+HELLO = "perfdag/1\n"
 
 
 def adds_up(queue: Queue) -> bool:
@@ -45,30 +46,21 @@ def adds_up(queue: Queue) -> bool:
     )
 
 
-async def until(true: object, seconds: float = 20.0) -> None:
-    assert callable(true)
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "not in time"
-        await asyncio.sleep(0.01)
-
-
-async def test_order_and_counters_under_100_clients(start: Start) -> None:
+async def test_order_and_counters_under_100_clients(start: Start, dial: Dial) -> None:
     frontend = await start("sleep", "other")
-    port, backends, metrics = frontend.ports
+    port, backend_port, metrics = frontend.ports
     lines = []
     for n in range(100):
-        lines.append(await dial(port))
-        await lines[-1].send(json.dumps({"Queue": ("sleep", "other")[n % 2], "Args": [str(n)]}))
+        text = json.dumps({"Queue": ("sleep", "other")[n % 2], "Args": [str(n)]})
+        lines.append(await dial(port, text))
         await until(lambda n=n: sum(q.accepted for q in frontend.queues.values()) == n + 1)
     for queue, first in (("sleep", 0), ("other", 1)):
         for n in range(first, 100, 2):
-            worker = await dial(backends)
-            await worker.send(json.dumps({"Queue": queue}))
+            worker = await dial(backend_port, json.dumps({"Queue": queue}))
             assert (await worker.receive())["Args"] == [str(n)]
             await worker.send('{"Node": "n", "Retcode": 0, "Runtime": 0.5}')
             assert (await lines[n].receive())["Waittime"] >= 0
-            await worker.close()
+            worker.writer.close()
         assert adds_up(frontend.queues[queue])
     values = await scrape(metrics)
     assert (
@@ -93,59 +85,50 @@ async def dispatch_p99(frontend: Frontend) -> float:
     return p99
 
 
-async def test_half_open_peers_delay_nobody(start: Start) -> None:
+async def test_half_open_peers_delay_nobody(
+    start: Start, dial: Dial, backends: StartBackends
+) -> None:
     frontend = await start(limits=Limits(message_seconds=30.0))
-    replicas = Processes(workers(frontend), "sleep", ["sleep", "0"])
-    await replicas.scale(2)
-    stuck: list[socket.socket] = []
-    try:
-        await until(lambda: len(frontend.parked["sleep"]) == 2)
-        for n in range(50):
-            stuck.append(socket.create_connection(("127.0.0.1", frontend.ports[n % 2])))
-            if n % 4:
-                stuck[-1].send([b"", b'{"Queue": "sle', b"perfdag/1\n{", b"perf"][n % 4])
-        among: list[float] = []
-        while not among or (
-            among[-1] >= 0.010 and len(among) < 8
-        ):  # other work of the machine delays some rounds, a stuck peer all
-            among.append(await dispatch_p99(frontend))
-        assert among[-1] < 0.010, among
-        assert frontend.stuck == 0  # they were there all the time
-    finally:
-        await replicas.stop()
-        for peer in stuck:
-            peer.close()
+    await backends(frontend, 2, "sleep", "0")
+    await until(lambda: len(frontend.parked["sleep"]) == 2)
+    pieces = ["", '{"Queue": "sle', "perfdag/1\n{", "perf"]
+    for n in range(50):
+        await dial(frontend.ports[n % 2], pieces[n % 4])
+    among: list[float] = []
+    while not among or (
+        among[-1] >= 0.010 and len(among) < 8
+    ):  # other work of the machine delays some rounds, a stuck peer all
+        among.append(await dispatch_p99(frontend))
+    assert among[-1] < 0.010, among
+    assert frontend.stuck == 0  # they were there all the time
 
 
-async def test_half_open_peers_are_cut_off(start: Start) -> None:
+async def test_half_open_peers_are_cut_off(start: Start, dial: Dial) -> None:
     frontend = await start(limits=Limits(message_seconds=0.3))
-    stuck = [socket.create_connection(("127.0.0.1", frontend.ports[n % 2])) for n in range(10)]
-    for n, peer in enumerate(stuck):
-        peer.send([b"{", b'{"Queue": "sle', b"perfdag/1\n{", b"perf", b"perfdag/1\n"][n % 5])
+    pieces = ["{", '{"Queue": "sle', "perfdag/1\n{", "perf", "perfdag/1\n"]
+    for n in range(10):
+        await dial(frontend.ports[n % 2], pieces[n % 5])
     await until(lambda: frontend.stuck == 10)
     assert frontend.peers == 0
-    for peer in stuck:
-        peer.close()
 
 
-async def test_a_kept_peer_that_has_spoken_may_be_silent(start: Start) -> None:
+async def test_a_kept_peer_that_has_spoken_may_be_silent(start: Start, dial: Dial) -> None:
     frontend = await start(limits=Limits(message_seconds=0.2))
     worker = await dial(frontend.ports[1], 'perfdag/1\n{"Queue": "sleep"}\n')
-    await asyncio.sleep(1)
-    line = await dial(frontend.ports[0], '{"Queue": "sleep", "Args": ["1"]}')
+    await asyncio.sleep(0.5)
+    await dial(frontend.ports[0], '{"Queue": "sleep", "Args": ["1"]}')
     assert (await worker.receive())["Args"] == ["1"]
     assert frontend.stuck == 0
-    await worker.close()
-    await line.close()
 
 
-async def test_half_a_surrogate_pair_does_not_strand_its_item(frontend: Frontend) -> None:
+async def test_half_a_surrogate_pair_does_not_strand_its_item(
+    frontend: Frontend, dial: Dial
+) -> None:
     line = await dial(frontend.ports[0], '{"Queue": "sleep", "Args": ["\\ud800"]}')
     worker = await dial(frontend.ports[1], '{"Queue": "sleep"}')
     assert (await worker.receive())["Args"] == ["?"]
     await worker.send('{"Node": "n", "Error": "\\udfff", "Retcode": 1}')
     assert (await line.receive())["Error"] == "?"
-    await worker.close()
 
 
 @pytest.mark.parametrize(
@@ -158,7 +141,7 @@ async def test_half_a_surrogate_pair_does_not_strand_its_item(frontend: Frontend
         b"GET / HTTP/1.1\r\n\r\n",
     ],
 )
-async def test_malicious_bytes_are_refused(start: Start, data: bytes) -> None:
+async def test_malicious_bytes_are_refused(start: Start, data: bytes, dial: Dial) -> None:
     frontend = await start(limits=Limits(message_seconds=0.5))
     for port in frontend.ports[:2]:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -179,8 +162,9 @@ async def test_malicious_bytes_are_refused(start: Start, data: bytes) -> None:
 @pytest.mark.slow
 async def test_peer_that_never_reads_is_cut_off(start: Start) -> None:
     frontend = await start(limits=Limits(unsent_bytes=10_000, refusals=10**9))
-    peer = socket.create_connection(("127.0.0.1", frontend.ports[0]))
+    peer = socket.socket()
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    peer.connect(("127.0.0.1", frontend.ports[0]))
     peer.setblocking(False)
     peer.send(b"perfdag/1\n")
     await until(lambda: frontend.peers == 1)
@@ -199,98 +183,90 @@ async def test_peer_that_never_reads_is_cut_off(start: Start) -> None:
     peer.close()
 
 
-async def test_too_many_peers(start: Start) -> None:
+async def test_too_many_peers(start: Start, dial: Dial) -> None:
     frontend = await start(limits=Limits(peers=2))
-    lines = [await dial(frontend.ports[0]) for _ in range(2)]
+    for _ in range(2):
+        await dial(frontend.ports[0])
     await until(lambda: frontend.peers == 2)
     third = await dial(frontend.ports[0])
     assert "too many connections" in (await third.receive())["Error"]
-    for line in lines:
-        await line.close()
 
 
-@pytest.mark.parametrize(("retries", "kills"), [(0, 25), (50, 50)])
+@pytest.mark.parametrize(("retries", "kills"), [(0, 15), (50, 25)])
 @pytest.mark.slow
 async def test_killed_backends_lose_nothing_silently(
-    start: Start, retries: int, kills: int, client_stats: ClientStats
+    start: Start,
+    retries: int,
+    kills: int,
+    client_stats: ClientStats,
+    backends: StartBackends,
+    closed_loop: Loop,
 ) -> None:
     frontend = await start(limits=Limits(retries=retries))
     queue = frontend.queues["sleep"]
-    replicas = Processes(workers(frontend), "sleep", ["sleep", "0.02"])
-    await replicas.scale(6)
-    wire = KeptWire(clients(frontend), Work("sleep"))
-    loop = ClosedLoop(wire, client_stats, 12)
-    loop.set_parallel(12)
+    replicas = await backends(frontend, 6, "sleep", "0.02")
+    loop = closed_loop(frontend, 12)
     chance = random.Random(7)
-    try:
-        await until(lambda: client_stats.success > 20)
-        for _ in range(kills):
-            victim = chance.choice(replicas.running)
-            await asyncio.sleep(chance.uniform(0, 0.04))
-            victim.kill()
-            victim.wait()
-            replicas.running.remove(victim)
-            replicas.start()
-            await until(lambda: frontend.peers >= 4)
-        loop.set_parallel(0)
-        await until(lambda: client_stats.pending == 0)
-        assert adds_up(queue)
-        assert (queue.waiting, queue.running, queue.disconnected) == (0, 0, 0)
-        assert (client_stats.success, client_stats.failure) == (queue.success, queue.failure)
-        assert queue.accepted == client_stats.success + client_stats.failure
-        if retries:
-            assert client_stats.failure == 0
-            assert queue.retried > kills / 5
-        else:
-            assert queue.retried == 0
-            assert client_stats.causes == {"backend lost": client_stats.failure}
-            assert kills / 5 < client_stats.failure <= kills
-    finally:
-        await loop.stop()
-        await replicas.stop()
+    await until(lambda: client_stats.success > 20)
+    for _ in range(kills):
+        victim = chance.choice(replicas.running)
+        await asyncio.sleep(chance.uniform(0, 0.04))
+        victim.kill()
+        victim.wait()
+        await replicas.scale(6)
+        await until(lambda: frontend.peers >= 4)
+    loop.set_parallel(0)
+    await until(lambda: client_stats.pending == 0)
+    assert adds_up(queue)
+    assert (queue.waiting, queue.running, queue.disconnected) == (0, 0, 0)
+    assert (client_stats.success, client_stats.failure) == (queue.success, queue.failure)
+    assert queue.accepted == client_stats.success + client_stats.failure
+    if retries:
+        assert client_stats.failure == 0
+        assert queue.retried > kills / 5
+    else:
+        assert queue.retried == 0
+        assert client_stats.causes == {"backend lost": client_stats.failure}
+        assert kills / 5 < client_stats.failure <= kills
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
 async def test_scale_in_under_load_loses_no_request(
-    kept: bool, frontend: Frontend, client_stats: ClientStats
+    kept: bool,
+    frontend: Frontend,
+    client_stats: ClientStats,
+    backends: StartBackends,
+    closed_loop: Loop,
 ) -> None:
-    replicas = Processes(
-        workers(frontend), "sleep", ["sleep", "0.03"], kept=kept, backoff=0.005, backoff_max=0.01
-    )
-    loop = ClosedLoop(OriginalWire(clients(frontend), Work("sleep")), client_stats, 16)
-    loop.set_parallel(16)
-    try:
-        for size in (8, 2, 6, 1, 4, 3):
-            await replicas.scale(size)
-            before = client_stats.success
-            await until(lambda before=before: client_stats.success > before + 30)
-        loop.set_parallel(0)
-        await until(lambda: client_stats.pending == 0)
-        assert client_stats.failure == 0
-        assert (
-            frontend.queues["sleep"].success
-            == client_stats.success
-            == frontend.queues["sleep"].accepted
-        )
-    finally:
-        await loop.stop()
-        await replicas.stop()
+    options = {"kept": kept, "backoff": 0.005, "backoff_max": 0.01}
+    replicas = await backends(frontend, 0, "sleep", "0.03", **options)
+    loop = closed_loop(frontend, 16, OriginalWire)
+    for size in (6, 1, 4, 2):
+        await replicas.scale(size)
+        before = client_stats.success
+        await until(lambda before=before: client_stats.success > before + 20)
+    loop.set_parallel(0)
+    await until(lambda: client_stats.pending == 0)
+    assert client_stats.failure == 0
+    queue = frontend.queues["sleep"]
+    assert queue.success == client_stats.success == queue.accepted
 
 
-async def test_a_silent_backend_is_given_up(start: Start) -> None:
+async def test_a_silent_backend_is_given_up(start: Start, dial: Dial) -> None:
     frontend = await start(limits=Limits(reply_grace=0.2, reply_seconds=0.3))
     for request_ in ('{"Queue": "sleep", "Limit": 0.1}', '{"Queue": "sleep"}'):
         line = await dial(frontend.ports[0], request_)
-        worker = await dial(frontend.ports[1], '{"Queue": "sleep"}')
+        await dial(frontend.ports[1], '{"Queue": "sleep"}')
         began = time.monotonic()
         assert "worker reply read" in (await line.receive())["Error"]
         assert time.monotonic() - began < 2
-        worker.writer.close()
     assert adds_up(frontend.queues["sleep"])
 
 
-async def test_each_client_says_how_often_its_items_are_handed_out_again(start: Start) -> None:
+async def test_each_client_says_how_often_its_items_are_handed_out_again(
+    start: Start, dial: Dial
+) -> None:
     frontend = await start(limits=Limits(retries=1))
     works = [Work("sleep", [f"{retries}"], retries=retries) for retries in (0, 3, None)]
     all_stats = [ClientStats() for _ in works]
@@ -315,7 +291,7 @@ async def test_each_client_says_how_often_its_items_are_handed_out_again(start: 
     assert counts == [3, 3, 0, 0]  # nobody knows how long those that were lost ran
 
 
-async def test_waiting_time_shows_while_items_wait_and_run(frontend: Frontend) -> None:
+async def test_waiting_time_shows_while_items_wait_and_run(frontend: Frontend, dial: Dial) -> None:
     wait = 'hpa_queue_maxwait_seconds{name="sleep"}'
     assert (await scrape(frontend.ports[2]))[wait] == 0
     lines = [await dial(frontend.ports[0], '{"Queue": "sleep"}') for _ in range(2)]
@@ -331,11 +307,9 @@ async def test_waiting_time_shows_while_items_wait_and_run(frontend: Frontend) -
         (await scrape(frontend.ports[2]))[wait] == handed > 0.3
     )  # the item runs: nobody waits any longer
     assert frontend.queues["sleep"].running == 1
-    for line in (worker, lines[1]):
-        await line.close()
 
 
-async def test_two_scrapers_read_the_same(frontend: Frontend) -> None:
+async def test_two_scrapers_read_the_same(frontend: Frontend, dial: Dial) -> None:
     line = await dial(frontend.ports[0], '{"Queue": "sleep"}')
     worker = await dial(frontend.ports[1], '{"Queue": "sleep"}')
     await worker.receive()
@@ -376,22 +350,20 @@ async def test_metrics_port_serves_plain_gets_alone(
     writer.close()
 
 
-async def test_kept_client_hears_every_answer_by_its_number(frontend: Frontend) -> None:
-    line = Connection(*await asyncio.open_connection("127.0.0.1", frontend.ports[0]))
-    await line.send('perfdag/1\n{"Id": 1, "Queue": "nowhere"}\n{"Id": 2, "Queue": "sleep"}\n{"Id"')
+async def test_kept_client_hears_every_answer_by_its_number(frontend: Frontend, dial: Dial) -> None:
+    text = '{"Id": 1, "Queue": "nowhere"}\n{"Id": 2, "Queue": "sleep"}\n{"Id"'
+    line = await dial(frontend.ports[0], HELLO + text)
     refused = json.loads(await line.reader.readline())
     assert (refused["Id"], refused["Retcode"]) == (1, 1)
     await line.send(': 3, "Queue": "sleep"}\n')
     await until(lambda: frontend.queues["sleep"].waiting == 2)
-    worker = Connection(*await asyncio.open_connection("127.0.0.1", frontend.ports[1]))
-    await worker.send('perfdag/1\n{"Queue": "sleep"}\n')
+    worker = await dial(frontend.ports[1], HELLO + '{"Queue": "sleep"}\n')
     for number in (2, 3):
         assert json.loads(await worker.reader.readline())["Running"] == 1
         await worker.send('{"Node": "n", "Retcode": 0, "Queue": "sleep"}\n')
         assert json.loads(await line.reader.readline())["Id"] == number
     await worker.send('{"Leave": true}\n')
     assert json.loads(await worker.reader.readline()) == {"Bye": True}
-    await line.close()
 
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "queue.json"
@@ -443,7 +415,11 @@ async def test_promtool_accepts_the_text(start: Start) -> None:
 
 @pytest.mark.slow
 async def test_a_real_prometheus_scrapes_and_answers_the_dashboard(
-    start: Start, tmp_path: Path, client_stats: ClientStats
+    start: Start,
+    tmp_path: Path,
+    client_stats: ClientStats,
+    backends: StartBackends,
+    closed_loop: Loop,
 ) -> None:
     program = need("prometheus")
     frontend = await start("sleep", "media")
@@ -462,8 +438,6 @@ async def test_a_real_prometheus_scrapes_and_answers_the_dashboard(
         f"--web.listen-address=127.0.0.1:{port}",
     ]
     prometheus = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    backends = Processes(workers(frontend), "sleep", ["sleep", "0.05"])
-    loop = ClosedLoop(KeptWire(clients(frontend), Work("sleep")), client_stats, 4)
 
     def query(expression: str) -> Any:
         url = (
@@ -473,8 +447,8 @@ async def test_a_real_prometheus_scrapes_and_answers_the_dashboard(
             return json.load(answer)["data"]["result"]
 
     try:
-        await backends.scale(2)
-        loop.set_parallel(4)
+        await backends(frontend, 2, "sleep", "0.05")
+        closed_loop(frontend, 4)
         for _ in range(150):
             await asyncio.sleep(0.2)
             try:
@@ -502,13 +476,8 @@ async def test_a_real_prometheus_scrapes_and_answers_the_dashboard(
         assert float(rate[0]["value"][1]) == pytest.approx(client_stats.steady_rate, rel=0.25)
         assert (await asyncio.to_thread(query, "up"))[0]["value"][1] == "1"
     finally:
-        await loop.stop()
-        await backends.stop()
         prometheus.terminate()
         prometheus.wait()
-
-
-HELLO = "perfdag/1\n"
 
 
 @asynccontextmanager
@@ -541,7 +510,7 @@ async def receive_all(line: Connection) -> list[dict[str, object]]:
     return []
 
 
-async def test_refused_requests_end_the_connection(start: Start) -> None:
+async def test_refused_requests_end_the_connection(start: Start, dial: Dial) -> None:
     frontend = await start(limits=Limits(refusals=20))
     line = await dial(frontend.ports[0], HELLO + '{"Queue": "nowhere"}\n' * 21)
     answers = await receive_all(line)
@@ -553,20 +522,17 @@ async def test_refused_requests_end_the_connection(start: Start) -> None:
     assert frontend.peers == 0
 
 
-async def test_an_accepted_request_takes_a_refusal_back(start: Start) -> None:
+async def test_an_accepted_request_takes_a_refusal_back(start: Start, dial: Dial) -> None:
     frontend = await start(limits=Limits(refusals=2))
-    line = await dial(frontend.ports[0], HELLO + '{"Queue": "nowhere"}\n{"Queue": "sleep"}\n' * 40)
+    await dial(frontend.ports[0], HELLO + '{"Queue": "nowhere"}\n{"Queue": "sleep"}\n' * 40)
     await until(lambda: frontend.queues["sleep"].waiting == 40)
     assert frontend.peers == 1
-    await line.close()
 
 
-async def test_flooding_clients_leave_the_others_their_turn(start: Start) -> None:
+async def test_flooding_clients_leave_the_others_their_turn(start: Start, dial: Dial) -> None:
     frontend = await start(limits=Limits(refusals=10**9))
-    worker = Connection(*await asyncio.open_connection("127.0.0.1", frontend.ports[1]))
-    client = Connection(*await asyncio.open_connection("127.0.0.1", frontend.ports[0]))
-    await worker.send(HELLO + '{"Queue": "sleep"}\n')
-    await client.send(HELLO)
+    worker = await dial(frontend.ports[1], HELLO + '{"Queue": "sleep"}\n')
+    client = await dial(frontend.ports[0], HELLO)
     async with flooding(frontend.ports[0], b"{}\n" * 2500, 8):
         await until(lambda: frontend.rejected > 1000)
         before = frontend.rejected
@@ -578,26 +544,23 @@ async def test_flooding_clients_leave_the_others_their_turn(start: Start) -> Non
         assert (
             frontend.rejected - before < 60_000
         )  # a request is three turns, each with slices of the flood
-    for line in (worker, client):
-        await line.close()
 
 
-async def test_a_peer_that_completes_messages_is_not_stuck(start: Start) -> None:
+async def test_a_peer_that_completes_messages_is_not_stuck(start: Start, dial: Dial) -> None:
     """Each piece ends in the middle of a message, for longer than one message may take."""
-    frontend = await start(limits=Limits(message_seconds=0.6))
+    frontend = await start(limits=Limits(message_seconds=0.4))
     line = await dial(frontend.ports[0], HELLO + '{"Queue"')
-    for number in range(1, 13):
-        await asyncio.sleep(0.15)
+    for number in range(1, 8):
+        await asyncio.sleep(0.1)
         await line.send(': "sleep"}\n{"Queue"')
         await until(lambda number=number: frontend.queues["sleep"].waiting == number)
     assert frontend.stuck == 0
     await until(lambda: frontend.stuck == 1, 3)
-    await line.close()
 
 
-async def test_requests_of_clients_that_left_are_let_go(frontend: Frontend) -> None:
+async def test_requests_of_clients_that_left_are_let_go(frontend: Frontend, dial: Dial) -> None:
     queue = frontend.queues["sleep"]
-    stays = await dial(frontend.ports[0], '{"Queue": "sleep", "Args": ["stays"]}')
+    await dial(frontend.ports[0], '{"Queue": "sleep", "Args": ["stays"]}')
     for number in range(1, 4):
         line = await dial(frontend.ports[0], HELLO + '{"Queue": "sleep"}\n' * 300)
         await until(lambda number=number: queue.accepted == 1 + 300 * number)
@@ -606,8 +569,6 @@ async def test_requests_of_clients_that_left_are_let_go(frontend: Frontend) -> N
     assert len(queue.items) <= 66
     worker = await dial(frontend.ports[1], '{"Queue": "sleep"}')
     assert (await worker.receive())["Args"] == ["stays"]
-    for line in (worker, stays):
-        await line.close()
 
 
 @pytest.fixture
@@ -620,7 +581,10 @@ def few_files() -> Iterator[None]:
 
 @pytest.mark.usefixtures("few_files")
 async def test_without_descriptors_those_connected_are_served(
-    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, frontend: Frontend
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    frontend: Frontend,
+    dial: Dial,
 ) -> None:
     worker = await dial(frontend.ports[1], HELLO + '{"Queue": "sleep"}\n')
     client = await dial(frontend.ports[0], HELLO)
@@ -692,7 +656,7 @@ async def test_who_does_not_read_its_page_is_cut_off(monkeypatch: pytest.MonkeyP
 
 
 async def test_silent_connections_leave_the_metrics_port_after_their_time(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch, dial: Dial
 ) -> None:
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 8)
     monkeypatch.setattr(http, "CONNECTION_SECONDS", 1.0)
@@ -701,5 +665,3 @@ async def test_silent_connections_leave_the_metrics_port_after_their_time(
     assert await scrape(port) == {}  # one connection too many is closed
     await until(lambda: all(line.reader.at_eof() or line.reader.exception() for line in silent), 5)
     assert (await scrape(port))["hpa_peers"] == 0
-    for line in silent:
-        line.writer.close()

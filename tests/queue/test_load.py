@@ -1,7 +1,8 @@
 """queue-load: trials on real backends, the search of the peak, its rows and its chart."""
 
-import asyncio
 import json
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -10,20 +11,15 @@ from perfdag.benchmark.contract import Output
 from perfdag.charts.benchmarks import queue_load
 from perfdag.outcome import Failed, Invalid, Measurement, SampleError
 from perfdag.shape import Shape
-from perfdag.steps.queue.backend.processes import Processes
-from perfdag.steps.queue.client.control import CHANGES, Control
 from perfdag.steps.queue.client.load import Load
 from perfdag.steps.queue.client.stats import ClientStats
-from perfdag.steps.queue.client.wires import KeptWire, Work
 from perfdag.steps.queue.frontend.frontend import Frontend
-from perfdag.steps.queue.http import serve
 from perfdag.steps.queue.load_benchmark import QueueLoad, QueueLoadParams
 from perfdag.steps.queue.load_targets import load_processes
 from perfdag.steps.queue.trials import Setting, run_trials
-from perfdag.steps.queue.validate.targets import HttpLoad, LocalTarget, send_by_url
-from perfdag.steps.queue.wire import Address
+from perfdag.steps.queue.validate.targets import LocalTarget
 from tests.charts.rows import sample, table
-from tests.queue.conftest import clients, workers
+from tests.queue.conftest import StartBackends, by_control_port, until
 
 SLEEP = ["sleep", "0.05"]
 
@@ -69,26 +65,20 @@ async def test_what_cannot_be_measured_says_why(
 
 
 async def test_a_client_behind_its_control_port_is_driven_alike(
-    frontend: Frontend, client_stats: ClientStats
+    frontend: Frontend,
+    client_stats: ClientStats,
+    client_load: Callable[..., Load],
+    backends: StartBackends,
+    ending: AsyncExitStack,
 ) -> None:
-    replicas = Processes(workers(frontend), "sleep", ["sleep", "0.01"])
-    await replicas.scale(2)
-    while len(frontend.parked["sleep"]) < 2:
-        await asyncio.sleep(0.02)
-    load = Load(KeptWire(clients(frontend), Work("sleep")), client_stats, 8)
-    server = await serve(Address("127.0.0.1", 0), Control(client_stats, load), "secret", CHANGES)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
-        sender = HttpLoad(send_by_url(url, "secret"))
-        result = await run_trials(LocalTarget(replicas), sender, setting(1.0, 1.0), 60)
-        [trial] = result["trials"]
-        assert trial["held"]
-        assert 40 <= trial["scheduled"] == trial["success"] <= 80
-        assert (result["replicas"], result["peak"]) == (2, None)
-    finally:
-        server.close()
-        await load.stop()
-        await replicas.stop()
+    replicas = await backends(frontend, 2, "sleep", "0.01")
+    await until(lambda: len(frontend.parked["sleep"]) == 2)
+    sender = await by_control_port(client_load(), client_stats, ending)
+    result = await run_trials(LocalTarget(replicas), sender, setting(1.0, 1.0), 60)
+    [trial] = result["trials"]
+    assert trial["held"]
+    assert 40 <= trial["scheduled"] == trial["success"] <= 80
+    assert (result["replicas"], result["peak"]) == (2, None)
 
 
 def trial(rate: float, full: bool, held: bool, **changes: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from perfdag.steps.queue.client.load import request
 from perfdag.steps.queue.client.stats import ClientStats
 from perfdag.steps.queue.client.wires import KeptWire, Work
 from perfdag.steps.queue.frontend.frontend import Frontend
-from tests.queue.conftest import clients, workers
+from tests.queue.conftest import clients, until, workers
 
 ANY = "127.0.0.1:0"
 
@@ -58,9 +58,7 @@ async def test_the_recipe_of_a_cron_job_ends_on_an_empty_queue(
 ) -> None:
     kept = KeptWire(clients(frontend), Work("sleep"))
     sent = [asyncio.create_task(request(kept, client_stats, n)) for n in range(2)]
-    await asyncio.sleep(0)
-    while frontend.queues["sleep"].waiting < 2:
-        await asyncio.sleep(0.01)
+    await until(lambda: frontend.queues["sleep"].waiting == 2)
     argv = ["queue", "backend", f"-faddr={workers(frontend)}", "-backoff=0", "-verbose"]
     backend = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "perfdag", *argv, "--", "sleep", "0"),
