@@ -7,6 +7,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
+from unittest.mock import AsyncMock
 
 import orjson
 import pytest
@@ -89,20 +90,13 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
             if seen:
                 seen(kube)
 
-        async def free(*_: Any) -> dict[str, int]:
-            return {f"n{i}": 4 for i in range(4)}
-
-        async def real_kai(*_: Any) -> gangs.GangScheduler:
-            return gangs.KAI
-
-        async def simulated(*_: Any) -> tuple[set[str], str]:
-            return set(), ""
-
         for module in (gangs, kai):
             monkeypatch.setattr(module, "session_of", opened)
-            monkeypatch.setattr(module, "free_gpus", free)
-        monkeypatch.setattr(gangs, "find_scheduler", real_kai)
-        monkeypatch.setattr(session, "simulated_nodes", simulated)
+            monkeypatch.setattr(
+                module, "free_gpus", AsyncMock(return_value={f"n{i}": 4 for i in range(4)})
+            )
+        monkeypatch.setattr(gangs, "find_scheduler", AsyncMock(return_value=gangs.KAI))
+        monkeypatch.setattr(session, "simulated_nodes", AsyncMock(return_value=(set(), "")))
         monkeypatch.setattr(kai, "STILL", 0.0)
         spec = submit.Spec(namespaces=["ns"], rack_label="rack", **{"timeout": 0.2, **more})
         return await submit.measure(kube, spec, scenario)

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import orjson
 import pyarrow.parquet as pq
@@ -41,13 +42,10 @@ def ready(name: str, app: str = "", owner: str = "") -> dict[str, Any]:
 def calm(monkeypatch: pytest.MonkeyPatch) -> None:
     """No clock to compare with, and a short wait for more workloads."""
 
-    async def offset(*_: Any) -> Offset:
-        return Offset(0.0, 0.0)
-
-    async def drift(*_: Any) -> Any:
-        return {}, ""
-
-    for name, answer in {"server_offset": offset, "drift": drift}.items():
+    for name, answer in {
+        "server_offset": AsyncMock(return_value=Offset(0.0, 0.0)),
+        "drift": AsyncMock(return_value=({}, "")),
+    }.items():
         monkeypatch.setattr(observation, name, answer)
     monkeypatch.setattr(foreign, "QUIET", 0.5)
     monkeypatch.setattr(foreign, "LOOK", 0.1)

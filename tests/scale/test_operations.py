@@ -3,6 +3,7 @@
 import time
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -57,10 +58,7 @@ def work(
     async def until(done: Any, timeout: float) -> bool:
         return bool(done())
 
-    async def nodes(*_: Any) -> Any:
-        return set(), ""
-
-    monkeypatch.setattr(vmi_operation, "simulated_nodes", nodes)
+    monkeypatch.setattr(vmi_operation, "simulated_nodes", AsyncMock(return_value=(set(), "")))
     session: Any = SimpleNamespace(
         observer=observer,
         kube=cluster,

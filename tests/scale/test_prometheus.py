@@ -8,6 +8,7 @@ import shutil
 import socket
 import ssl
 import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,27 @@ node_memory_MemTotal_bytes 4e+09
 """
 
 
+NOTHING = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
+
+
+@contextlib.asynccontextmanager
+async def answering(
+    body: Callable[[], bytes], header: bytes = b"", context: ssl.SSLContext | None = None
+) -> AsyncIterator[str]:
+    """Serve a text to requests with a header, refuse others with 401; give the host and port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        known = header in await reader.readuntil(b"\r\n\r\n")
+        status = b"200 OK" if known else b"401 Unauthorized"
+        writer.write(b"HTTP/1.1 " + status + b"\r\nConnection: close\r\n")
+        writer.write(b"Content-Type: text/plain; version=0.0.4\r\n\r\n" + body())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="needs Prometheus (Debian: prometheus)"
@@ -185,27 +207,19 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
 
     They are scraped every 2 seconds. What no pod exports has no data.
     """
-    start, more = time.monotonic(), 0
+    start, more, ending = time.monotonic(), 0, contextlib.AsyncExitStack()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+    def exported() -> bytes:
         since = time.monotonic() - start
-        body = EXPORTED.format(
+        return EXPORTED.format(
             cpu=0.25 * since,
             adds=40 * since + more,
             idle=0.6 * since,
             busy=0.4 * since,
             vmis="virtualmachineinstances",
         ).encode()
-        writer.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n"
-            b"Connection: close\r\n\r\n" + body
-        )
-        await writer.drain()
-        writer.close()
 
-    exporter = await asyncio.start_server(serve, "127.0.0.1", 0)
-    target = f"127.0.0.1:{exporter.sockets[0].getsockname()[1]}"
+    target = await ending.enter_async_context(answering(exported))
     job = {
         "job_name": "x",
         "scrape_interval": "2s",
@@ -214,7 +228,7 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
     (tmp_path / "p.yml").write_text(json.dumps({"scrape_configs": [job]}))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    log = (tmp_path / "log").open("wb")
+    log = ending.enter_context((tmp_path / "log").open("wb"))
     argv = [
         "prometheus",
         f"--config.file={tmp_path / 'p.yml'}",
@@ -240,29 +254,33 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
         seconds = ended - began
         gaps, _ = await prometheus.wait_for_scrape(url, ended)
         figures = await prometheus.component_figures(url, began, ended, gaps)
-        assert figures["virt_api_cpu_cores_avg"] == pytest.approx(0.25, rel=0.25)
-        assert figures["virt_api_memory_bytes_avg"] == pytest.approx(2e8)
-        assert figures["workqueue_depth_max"] == 3
+        want = {
+            "virt_api_cpu_cores_avg": pytest.approx(0.25, rel=0.25),
+            "virt_api_memory_bytes_avg": pytest.approx(2e8),
+            "workqueue_depth_max": 3,
+            "workqueue_p99_s_max": pytest.approx(0.1 + 0.9 * 0.99),
+            "node_cpu_ratio_avg": pytest.approx(0.4, abs=0.02),  # of the run alone, however short
+            "node_memory_ratio_avg": pytest.approx(0.75),
+            "virt_handler_cpu_cores_avg": None,
+        }
+        assert {key: figures[key] for key in want} == want
         assert 40 * seconds + 500 <= (figures["workqueue_adds"] or 0) <= 40 * (seconds + 6) + 500, (
             "to the first scrape after the end"
         )
-        assert figures["workqueue_p99_s_max"] == pytest.approx(0.1 + 0.9 * 0.99)
-        assert figures["node_cpu_ratio_avg"] == pytest.approx(0.4, abs=0.02), (
-            "of the run alone, however short"
-        )
-        assert figures["node_memory_ratio_avg"] == pytest.approx(0.75)
-        assert figures["virt_handler_cpu_cores_avg"] is None
         assert (
             gates.evaluate([gates.parse_gate("virt_handler_cpu_cores_avg < 1")], figures)[0].passed
             is None
         )
         theirs = await audit_queries.audit_figures(url, began, ended, gaps)
-        assert theirs["avgVirtAPICPUUsage"] == pytest.approx(0.25, rel=0.25)
-        assert theirs["avgVirtAPIMemoryUsageInMB"] == pytest.approx(75)
-        assert theirs["maxVirtHandlerMemoryUsageInMB"] == pytest.approx(10), "per VMI of a node"
-        assert theirs["avgVirtHandlerMemoryUsageInMB"] == pytest.approx(6.25)
-        assert theirs["virtControllerWorkqueueDepth"] == 0
-        assert theirs["avgVirtHandlerCPUUsage"] is None
+        want = {
+            "avgVirtAPICPUUsage": pytest.approx(0.25, rel=0.25),
+            "avgVirtAPIMemoryUsageInMB": pytest.approx(75),
+            "maxVirtHandlerMemoryUsageInMB": pytest.approx(10),  # per VMI of a node
+            "avgVirtHandlerMemoryUsageInMB": pytest.approx(6.25),
+            "virtControllerWorkqueueDepth": 0,
+            "avgVirtHandlerCPUUsage": None,
+        }
+        assert {key: theirs[key] for key in want} == want
         requests = theirs["virt_requests/PATCH-virtualmachineinstances"]
         assert 40 * seconds + 500 <= (requests or 0) / 2 <= 40 * (seconds + 6) + 500
         short = await prometheus.component_figures(url, ended - 3.0, ended, gaps)
@@ -270,8 +288,7 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
     finally:
         server.terminate()
         await server.wait()
-        exporter.close()
-        log.close()
+        await ending.aclose()
 
 
 async def test_no_prometheus_is_said() -> None:
@@ -283,30 +300,10 @@ async def test_no_prometheus_is_said() -> None:
 
 async def test_a_token_is_sent_and_a_refusal_names_its_option(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = await reader.readuntil(b"\r\n\r\n")
-        body = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
-        status = (
-            b"200 OK" if b"Authorization: Bearer secret\r\n" in request else b"401 Unauthorized"
-        )
-        writer.write(
-            b"HTTP/1.1 "
-            + status
-            + b"\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
-            + body
-        )
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
-        await prometheus.Prometheus(url, str(tmp_path / "token")).probe()
+    async with answering(lambda: NOTHING, b"Authorization: Bearer secret\r\n") as address:
+        await prometheus.Prometheus(f"http://{address}", str(tmp_path / "token")).probe()
         with pytest.raises(KubeError, match=r"answers 401.*--prometheus-token-file"):
-            await prometheus.Prometheus(url).probe()
-    finally:
-        server.close()
+            await prometheus.Prometheus(f"http://{address}").probe()
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
@@ -322,25 +319,13 @@ async def test_its_certificate_is_checked_against_the_authority_that_is_given(
         )
         assert await process.wait() == 0
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        body = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
-        writer.write(
-            b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-        )
-        await writer.drain()
-        writer.close()
-
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "own.crt", tmp_path / "own.key")
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
+    async with answering(lambda: NOTHING, context=context) as address:
+        url = f"https://{address}"
         await prometheus.Prometheus(url, ca_file=str(tmp_path / "own.crt")).probe()
         for wrong in (str(tmp_path / "other.crt"), None):
             with pytest.raises(KubeError, match=r"no answer from Prometheus.*certificate"):
                 await prometheus.Prometheus(url, ca_file=wrong).probe()
         with pytest.raises(KubeError, match="No such file"):
             await prometheus.Prometheus(url, ca_file=str(tmp_path / "absent")).probe()
-    finally:
-        server.close()

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import orjson
 import pytest
@@ -96,12 +97,6 @@ class TestRunaiFiles:
         remove_outputs(tmp_path, submission=True)
         assert {item.name for item in tmp_path.iterdir()} == theirs
 
-    def test_the_cli_gets_an_argument_list(self) -> None:
-        argv = runai.runai_argv(runai.Settings(), "distributed", "2", 7, True)
-        assert argv[:3] == ["runai", "submit-pytorch", "{name}"]
-        assert argv[argv.index("--workers") + 1] == "7"
-        assert argv[-4:] == ["--command", "--", "sleep", "infinity"]
-
 
 def fake_cli(folder: Path, body: str = "") -> str:
     """A stand-in for Run:ai's command line that writes down its arguments, one a line."""
@@ -124,70 +119,42 @@ def installed(folder: Path, group: str, entry: str) -> None:
 class TestSubmitters:
     BODY = orjson.dumps({"metadata": {"name": "j-7", "namespace": "runai-p one"}})
 
-    async def arguments(self, folder: Path, workload: str, **more: Any) -> list[str]:
+    @pytest.mark.parametrize(
+        ("workload", "storage", "first", "last"),
+        [
+            pytest.param("training", None, "submit", [], id="training"),
+            pytest.param("interactive", None, "submit", ["--interactive"], id="interactive"),
+            *(
+                pytest.param(
+                    "distributed",
+                    storage,
+                    "submit-pytorch",
+                    [
+                        *("--clean-pod-policy", "none", "--workers", "7", "--new-pvc"),
+                        "ephemeral,size=1Mi,accessmode-rwo,path=/path-new,"
+                        f"storageclass={storage or 'openebs-lvmpv'},claimname=my-pvc",
+                    ],
+                    id=f"distributed with a claim of class {storage or 'by default'}",
+                )
+                for storage in ("fast", "")
+            ),
+        ],
+    )
+    async def test_the_command_line_of_runai_gets_an_argument_list(
+        self, workload: str, storage: str | None, first: str, last: list[str], tmp_path: Path
+    ) -> None:
+        """A claim is of the same class as where the workload is created as an object."""
+        path = fake_cli(tmp_path)
         settings = runai.Settings(
-            runai_cli_path=fake_cli(folder),
-            image="an/image",
-            storage_class=more.get("storage_class", ""),
+            runai_cli_path=path, image="an/image", storage_class=storage or ""
         )
-        argv = runai.runai_argv(settings, workload, "2", 7, more.get("pvc", False))
+        argv = runai.runai_argv(settings, workload, "2", 7, storage is not None)
         submitter = CommandSubmitter(None, argv, reads_input=False)  # type: ignore[arg-type]
         assert await submitter.submit([self.BODY], "runai-p one", Counter()) == ""
-        return (folder / "said").read_text().split("\n")[:-2]
-
-    async def test_a_training_workload(self, tmp_path: Path) -> None:
-        before = [
-            "submit",
-            "j-7",
-            "--project",
-            "p one",
-            "-i",
-            "an/image",
-            "--image-pull-policy",
-            "IfNotPresent",
-            "-g",
-            "2",
-        ]
-        assert await self.arguments(tmp_path, "training") == [
-            *before,
-            "--command",
-            "--",
-            "sleep",
-            "infinity",
-        ]
-
-    @pytest.mark.parametrize(("parameters", "storage"), [("fast", "fast"), ("", "openebs-lvmpv")])
-    async def test_a_distributed_workload_with_a_claim(
-        self, parameters: str, storage: str, tmp_path: Path
-    ) -> None:
-        """As the tool asks for it, and of the same class as where the workload is created as an
-        object.
-        """
-        output = await self.arguments(tmp_path, "distributed", pvc=True, storage_class=parameters)
-        assert output[:2] == ["submit-pytorch", "j-7"]
-        claim = [
-            "--new-pvc",
-            f"ephemeral,size=1Mi,accessmode-rwo,path=/path-new,storageclass={storage},claimname=my-pvc",
-        ]
-        assert output[10:] == [
-            "--clean-pod-policy",
-            "none",
-            "--workers",
-            "7",
-            *claim,
-            "--command",
-            "--",
-            "sleep",
-            "infinity",
-        ]
-
-    async def test_an_interactive_workload(self, tmp_path: Path) -> None:
-        assert (await self.arguments(tmp_path, "interactive"))[10:] == [
-            "--interactive",
-            "--command",
-            "--",
-            "sleep",
-            "infinity",
+        assert (tmp_path / "said").read_text().split("\n")[:-2] == [
+            *(first, "j-7", "--project", "p one", "-i", "an/image"),
+            *("--image-pull-policy", "IfNotPresent", "-g", "2"),
+            *(*last, "--command", "--", "sleep", "infinity"),
         ]
 
     async def test_what_it_refuses_and_when_it_hangs_is_told(self, tmp_path: Path) -> None:
@@ -349,10 +316,11 @@ class TestVersion:
     def test_rows_name_it_as_the_tool(
         self, version: str | None, tool: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        async def measured(spec: Any, params: Any) -> Result:
-            return Result(
+        measured = AsyncMock(
+            return_value=Result(
                 "submit", 1, "r", [], [], {}, {"simulated": False, "runai_version": version}
             )
+        )
 
         monkeypatch.setattr(workloads_benchmark, "measure_workloads", measured)
         result = get("scale")
@@ -471,10 +439,7 @@ class TestAttach:
                 observers.append(self)
                 return self
 
-        async def stop(*_: Any) -> None:
-            raise KeyError
-
-        monkeypatch.setattr(observation, "server_offset", stop)
+        monkeypatch.setattr(observation, "server_offset", AsyncMock(side_effect=KeyError))
         with pytest.raises(KeyError):
             await sample.sample(cluster, request)
         assert {item.name for item in tmp_path.iterdir()} == {*old, "run.json", "submitted.json"}
@@ -484,14 +449,8 @@ class TestAttach:
         server.remove()
         server.add(job(1))
 
-        async def known(*_: Any) -> Any:
-            return Offset(0.0, 0.0)
-
-        async def none(*_: Any) -> Any:
-            return set(), ""
-
-        monkeypatch.setattr(observation, "server_offset", known)
-        monkeypatch.setattr(observation, "simulated_nodes", none)
+        monkeypatch.setattr(observation, "server_offset", AsyncMock(return_value=Offset(0.0, 0.0)))
+        monkeypatch.setattr(observation, "simulated_nodes", AsyncMock(return_value=(set(), "")))
         monkeypatch.setattr(sample, "Observer", Asleep)
         got = await sample.sample(cluster, request)
         assert "p" in observers[0].records

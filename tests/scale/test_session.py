@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock
 
 import orjson
 import pytest
@@ -145,11 +146,11 @@ class TestLeaving:
         assert message == []
 
     async def test_what_is_left_is_counted_where_what_was_opened_cannot_be_closed(self) -> None:
-        async def fails() -> None:
-            raise KubeError(500, "InternalError", "no namespace was deleted")
 
         opened, message = left_by(Server("a", "b", stuck=True), "a", "b")
-        opened.stack.push_async_callback(fails)
+        opened.stack.push_async_callback(
+            AsyncMock(side_effect=KubeError(500, "InternalError", "no namespace was deleted"))
+        )
         with pytest.raises(KubeError, match="no namespace was deleted"):
             await opened.close()
         assert message == [f"2 objects {LEFT}; {REMEDY}"]
@@ -331,25 +332,16 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
                 kube, run, template, ["ns"], kube.observer, Heart(), kube, Offset(0.0, 0.0), [], 1
             )  # type: ignore[arg-type]
 
-        async def known(*_: Any) -> Any:
-            return free
-
-        async def none(*_: Any) -> Any:
-            return Counter[str]()
-
-        async def both(*_: Any) -> Any:
-            return free, Counter[str]()
-
-        async def played(*_: Any) -> tuple[set[str], str]:
-            return set(), ""
-
         for module in (gpus, gangs):
             monkeypatch.setattr(module, "session_of", opened)
-            monkeypatch.setattr(module, "free_gpus", known)
-        for name, answer in {"usable_gpus": both, "used_gpus": none}.items():
+            monkeypatch.setattr(module, "free_gpus", AsyncMock(return_value=free))
+        for name, answer in {
+            "usable_gpus": AsyncMock(return_value=(free, Counter[str]())),
+            "used_gpus": AsyncMock(return_value=Counter[str]()),
+        }.items():
             monkeypatch.setattr(gpus, name, answer)
         monkeypatch.setattr(gpus, "VERDICT", 0.2)
-        monkeypatch.setattr(session, "simulated_nodes", played)
+        monkeypatch.setattr(session, "simulated_nodes", AsyncMock(return_value=(set(), "")))
         return await submit.measure(
             kube,
             submit.Spec(template="pod", namespaces=["ns"], **{"timeout": 0.2, **more}),
@@ -494,13 +486,11 @@ metadata: {name: "${name}"}
 async def test_a_shared_object_is_made_once_for_a_run_and_deleted_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def offset(*_: Any) -> Offset:
-        return Offset(0.0, 0.0)
 
     def none(*_: Any) -> Any:
         raise KubeError(403, "Forbidden", "no metrics")
 
-    monkeypatch.setattr(open_session, "server_offset", offset)
+    monkeypatch.setattr(open_session, "server_offset", AsyncMock(return_value=Offset(0.0, 0.0)))
     monkeypatch.setattr(open_session, "AGAIN", 0.05)
     monkeypatch.setattr("perfdag.steps.scale.cluster.apiservers.clients", none)
     for module in (open_session, session):

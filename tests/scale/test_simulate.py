@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import orjson
 import pytest
@@ -288,19 +289,14 @@ class TestReclaim:
         failed: bool,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        async def find_scheduler(*_: Any) -> gangs.GangScheduler:
-            return scheduler
-
-        async def free(*_: Any) -> dict[str, int]:
-            return {"n": Reclaiming.room}
 
         @contextlib.asynccontextmanager
         async def queues(*_: Any) -> AsyncIterator[tuple[str, str]]:
             yield "a", "b"
 
         for name, value in (
-            ("find_scheduler", find_scheduler),
-            ("free_gpus", free),
+            ("find_scheduler", AsyncMock(return_value=scheduler)),
+            ("free_gpus", AsyncMock(return_value={"n": Reclaiming.room})),
             ("own_queues", queues),
             ("session_of", reclaiming),
         ):
@@ -314,10 +310,8 @@ class TestReclaim:
 async def test_whole_nodes_are_asked_for_whatever_the_variables_say(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def free(*_: Any) -> dict[str, int]:
-        return {"a": 8, "b": 8}
 
-    monkeypatch.setattr(gpus, "free_gpus", free)
+    monkeypatch.setattr(gpus, "free_gpus", AsyncMock(return_value={"a": 8, "b": 8}))
     monkeypatch.setattr(gpus, "session_of", reclaiming)
     result = await gpus.fragmentation(None, Spec(variables={"gpus": 3}))  # type: ignore[arg-type]
     assert (result.count, result.figures["whole_nodes_ideal"]) == (9, 1.0)
@@ -327,8 +321,6 @@ async def test_whole_nodes_are_asked_for_whatever_the_variables_say(
 async def test_a_scenario_whose_pods_another_scheduler_placed_is_invalid(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def free(*_: Any) -> dict[str, int]:
-        return {"a": 8, "b": 8}
 
     @contextlib.asynccontextmanager
     async def answered(*args: Any) -> AsyncIterator[Session]:
@@ -336,7 +328,7 @@ async def test_a_scenario_whose_pods_another_scheduler_placed_is_invalid(
             session.observer.schedulers |= {"kai-scheduler": 1, "default-scheduler": 8}
             yield session
 
-    monkeypatch.setattr(gpus, "free_gpus", free)
+    monkeypatch.setattr(gpus, "free_gpus", AsyncMock(return_value={"a": 8, "b": 8}))
     monkeypatch.setattr(gpus, "session_of", answered)
     spec = Spec(scheduler="kai-scheduler", queue="team")
     result = await gpus.fragmentation(None, spec)  # type: ignore[arg-type]

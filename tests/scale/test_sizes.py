@@ -5,6 +5,7 @@ import contextlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import orjson
 import pytest
@@ -240,15 +241,12 @@ class TestLadder:
                 gates.evaluate(spec.gates, figures),
             )
 
-        async def check(*_: Any) -> None:
-            pass
-
         @contextlib.asynccontextmanager
         async def namespaces(*_: Any) -> Any:
             yield
 
         monkeypatch.setattr(vmi, "burst", burst)
-        monkeypatch.setattr(run_vmi, "check_nodes", check)
+        monkeypatch.setattr(run_vmi, "check_nodes", AsyncMock())
         monkeypatch.setattr(run_vmi, "own_namespaces", namespaces)
 
     async def test_sizes_before_one_that_broke_are_kept_and_it_is_a_size_without_data(

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
+from unittest.mock import AsyncMock
 
 import orjson
 import pytest
@@ -171,8 +172,7 @@ async def test_a_steady_state_goes_on_without_a_vmi_that_is_stuck(
     async def namespaces(*_: Any) -> AsyncIterator[None]:
         yield
 
-    async def nothing(*_: Any) -> Any:
-        return set(), ""
+    nothing = AsyncMock(return_value=(set(), ""))
 
     async def result(*args: Any) -> Result:
         kept.update(args[-1], notes=args[2].notes)

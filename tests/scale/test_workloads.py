@@ -4,6 +4,7 @@ pods that were held.
 
 import time
 from typing import Any, ClassVar
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -77,10 +78,8 @@ def held(count: int, *stages: str) -> session.Session:
 
 @pytest.fixture(autouse=True)
 def no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def none(kube: Any) -> tuple[set[str], str]:
-        return set(), ""
 
-    monkeypatch.setattr(session, "simulated_nodes", none)
+    monkeypatch.setattr(session, "simulated_nodes", AsyncMock(return_value=(set(), "")))
 
 
 @pytest.mark.parametrize(
@@ -140,10 +139,8 @@ async def test_the_count_is_what_the_scenario_made_and_doubts_are_notes() -> Non
 async def test_pods_on_simulated_and_on_real_nodes_are_noted(
     played: set[str], mixed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nodes(kube: Any) -> tuple[set[str], str]:
-        return played, ""
 
-    monkeypatch.setattr(session, "simulated_nodes", nodes)
+    monkeypatch.setattr(session, "simulated_nodes", AsyncMock(return_value=(played, "")))
     run = held(2, "scheduled")
     for i in range(2):
         run.observer.records[f"p{i}"].node = f"n{i}"
