@@ -4,9 +4,12 @@ add up, nothing left behind.
 
 import asyncio
 import contextlib
+import time
 import uuid
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from statistics import median
 
 import pytest
 
@@ -15,6 +18,7 @@ from perfdag.steps.scale.cluster import kwok_nodes, simulation
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.scenarios import gangs, submit
 from perfdag.steps.scale.scenarios.free_gpus import free_gpus
+from tests.fakes.proxy import Proxy
 
 from .cluster import left
 
@@ -67,6 +71,50 @@ async def test_a_quota_that_refuses_5_percent_shows_as_5_percent(
     assert len(failed) == 5
     assert all("exceeded quota" in (row.error or "") for row in failed)
     assert await left(kube, "v1", "Pod", namespace) == 0
+
+
+@pytest.mark.slow
+async def test_a_watch_that_stalls_for_2_seconds_widens_the_rows_there_alone(
+    nodes: None, namespace: str, through_proxy: Proxy
+) -> None:
+    stall: list[float] = []
+
+    async def hold() -> None:
+        await asyncio.sleep(6.0)
+        stall.append(time.time())
+        through_proxy.flows.clear()
+        await asyncio.sleep(2.0)
+        through_proxy.flows.set()
+        stall.append(time.time())
+
+    spec = submit.Spec(
+        template="pod",
+        count=60,
+        gpus=0,
+        namespaces=[namespace],
+        goal="scheduled",
+        schedule=Schedule("constant", 4.0),
+        timeout=60,
+    )
+    async with Kube() as kube:
+        holding = asyncio.create_task(hold())
+        result = await submit.submit(kube, spec)
+        await holding
+    begin, end = stall
+    near = defaultdict[bool, list[float]](list)
+    for row in result.rows:
+        if row.stage == "submission_to_scheduled" and row.source == "receive":
+            assert row.submitted
+            assert row.receive_time
+            assert row.resolution_s is not None
+            if row.receive_time < begin - 1 or row.submitted > end + 1:
+                near[False].append(row.resolution_s)
+            elif begin < row.receive_time < end + 0.2:
+                near[True].append(row.resolution_s)
+    assert len(near[True]) >= 3, result.facts["notes"]
+    assert len(near[False]) >= 20
+    assert min(near[True]) > 1.4, near
+    assert median(near[False]) < 0.3, near
 
 
 @pytest.mark.slow

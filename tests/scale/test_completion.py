@@ -404,14 +404,31 @@ def test_the_error_bar_of_a_row_is_the_lag_of_the_heartbeats_nearest_to_it() -> 
     rows = rows_of(
         sent("a", "b"),
         {"a": first, "b": second},
-        Clocks(0, lag_s=6.0, lags=beats),
+        Clocks(0, lags=beats),
         run="r",
         kind="Pod",
         until_ns=BASE + 30 * SECOND,
     )
     bars = {row.name: row.resolution_s for row in rows if row.stage == "scheduled"}
     assert bars == {"a": 0.004, "b": 6.0}
-    assert Clocks(0, lag_s=0.1).lag_at(BASE) == 0.1, "without heartbeats"
+    assert Clocks(0).lag_at(BASE) is None, "without heartbeats"
+
+
+def test_a_lag_in_the_middle_widens_the_error_bars_of_the_rows_there_alone() -> None:
+    """Changes due from 10 to 12 s came together at 12 s; a pod is scheduled each second."""
+    pods = {f"p{at}": record("Pod", f"p{at}", created=at, scheduled=at + 0.4) for at in range(25)}
+    due = [0.25 + number * 0.5 for number in range(50)]
+    arrivals = [max(at + 0.004, 12.0) if 10 <= at < 12 else at + 0.004 for at in due]
+    beats = [(BASE + round(end * SECOND), end - at) for at, end in zip(due, arrivals, strict=True)]
+    rows = rows_of(
+        sent(*pods), pods, Clocks(0, lags=beats), run="r", kind="Pod", until_ns=BASE + 30 * SECOND
+    )
+    bars = {row.name: row.resolution_s or 0 for row in rows if row.stage == "scheduled"}
+    wide = {name for name, bar in bars.items() if bar > 0.01}
+    # A row at 9 s has the first late heartbeat as its next one: whether its watch lagged is open.
+    assert wide == {"p9", "p10", "p11", "p12"}
+    assert {round(bar, 3) for name, bar in bars.items() if name in wide} == {1.75}
+    assert {round(bar, 3) for name, bar in bars.items() if name not in wide} == {0.004}
 
 
 def test_rows_of_pods_have_their_deletion_and_nothing_that_came_by_it() -> None:

@@ -172,11 +172,21 @@ class TestApiMetrics:
 
         server: Any = Balanced()
         before = [await api_metrics.scrape([server])]
-        session = Session(server, "r", None, [], None, None, None, None, before, None, [server])  # type: ignore[arg-type]
+        heart = SimpleNamespace(plural="pods", requests=0)
+        session = Session(server, "r", None, [], None, heart, None, None, before, None, [server])  # type: ignore[arg-type]
         await session.scrape("creation")
         assert ("creation" in session.phases) == same
         assert bool(session.scrapes) == same
         assert bool(session.notes) != same
+
+    def test_requests_of_the_heartbeat_are_not_counted(self) -> None:
+        buckets = (("0.1", 0), ("1", 50), ("+Inf", 50))
+        after = scrape_of(
+            *(line for verb in ("PATCH", "PUT") for line in histogram(verb, "resource", *buckets))
+        )
+        after.heartbeats = ("pods", 20)
+        counts = api_metrics.counts(api_metrics.delta(api_metrics.Scrape(), after))
+        assert counts == {"PATCH-pods-count": 30, "PUT-pods-count": 50, "UPDATE-pods-count": 50}
 
     def test_a_p99_wants_its_requests_and_rare_kinds_are_taken_together(self) -> None:
         rare = [
@@ -620,7 +630,7 @@ class TestDeletion:
             created.put(stage, received_ns=second * 1_000_000_000)
         created.node = "n"
         observer: Any = SimpleNamespace(records={"u": created}, messages={})
-        heart: Any = SimpleNamespace(error_bar=0.001, timeline=[], pause=lambda: None)
+        heart: Any = SimpleNamespace(timeline=[], pause=lambda: None)
         session = Session(
             Away(),
             "r",
@@ -664,7 +674,7 @@ class TestThroughput:
         session: Any = SimpleNamespace(
             submissions=items,
             batches=[(Submitted("r", batch, 0.0, 1), Schedule()) for batch in batches],
-            clocks=lambda: SimpleNamespace(lag_s=0.001),
+            heartbeat=SimpleNamespace(p99=0.001),
             phases={},
             notes=[],
         )

@@ -28,12 +28,12 @@ from perfdag.steps.scale.measure.generator import (
     connections,
     generate,
 )
-from perfdag.steps.scale.measure.heartbeat import BEAT, IN_FLIGHT, Heartbeat
+from perfdag.steps.scale.measure.heartbeat import BEAT, IN_FLIGHT, Heartbeat, heartbeat_kind
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad, busiest
 from perfdag.steps.scale.measure.submitters import ApiSubmitter
 from perfdag.steps.scale.model.schedule import Arrival, Schedule
-from perfdag.steps.scale.model.stages import extractor
+from perfdag.steps.scale.model.stages import VMI, extractor
 from perfdag.steps.scale.model.templates import Document, Template, TemplateError, built_in, load
 from tests.fakes.api_server import ApiServer, Request, client, served
 
@@ -414,23 +414,27 @@ class TestHeartbeat:
         assert "no more of it" in heart.note
 
     @pytest.mark.parametrize("refused", [False, True])
-    async def test_pods_have_a_heartbeat_of_their_own_kind_unless_it_is_refused(
-        self, server: ApiServer, refused: bool
+    @pytest.mark.parametrize("measured", ["Pod", VMI])
+    async def test_a_measured_kind_has_a_heartbeat_of_its_own_unless_it_is_refused(
+        self, server: ApiServer, measured: str, refused: bool
     ) -> None:
+        kind = heartbeat_kind(measured)
         if refused:
-            server.fail("PATCH .*/pods/", 403, "a policy forbids it")
-        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.01, "Pod") as heart:
+            server.fail("PATCH .*/(pods|virtualmachineinstances)/", 403, "a policy forbids it")
+        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.01, kind) as heart:
             await until(lambda: len(heart.arrived) >= 5)
-            (made,) = server.of("ConfigMap" if refused else "Pod")
-        assert heart.summary()["kind"] == ("ConfigMap" if refused else "Pod")
-        assert ("that of ConfigMaps, not of Pods: " in heart.note) == refused
-        assert server.of("ConfigMap") == server.of("Pod") == [], "it leaves nothing"
+            (made,) = server.of("ConfigMap" if refused else kind)
+        assert heart.summary()["kind"] == ("ConfigMap" if refused else measured)
+        assert (f"that of ConfigMaps, not of {measured}s: " in heart.note) == refused
+        assert heart.requests >= 5
+        assert server.of("ConfigMap") == server.of(kind) == [], "it leaves nothing"
         assert belongs("r", made["metadata"])
-        observer = Observer(kube, "r", [("v1", "Pod")], ["n"], primary=["Pod"])
-        observer.take("Pod", extractor("v1", "Pod"), Event("ADDED", made, 1))
+        observer = Observer(kube, "r", [(made["apiVersion"], kind)], ["n"], primary=[kind])
+        observer.take(kind, extractor(made["apiVersion"], kind), Event("ADDED", made, 1))
         assert observer.records == {}, "it is no workload"
         if not refused:
-            assert made["spec"]["schedulingGates"], "no scheduler places it"
+            spec = made["spec"]
+            assert spec.get("schedulingGates") or spec["schedulerName"], "no scheduler places it"
 
     async def test_one_that_goes_well_has_nothing_to_tell(self, server: ApiServer) -> None:
         async with client(server) as kube, Heartbeat(kube, "r", "n", 0.01) as heart:

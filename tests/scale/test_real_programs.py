@@ -25,7 +25,6 @@ import pytest
 import yaml
 
 from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.config import load_config
 from perfdag.steps.scale.figures.percentiles import rank
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.model.schedule import Schedule
@@ -185,29 +184,21 @@ def assert_api_times_agree(result: Result) -> None:
 @pytest.mark.kubevirt
 @pytest.mark.slow
 async def test_a_watch_that_is_cut_for_6_seconds_invents_no_time(
-    kubevirt: None, namespace: str
+    kubevirt: None, namespace: str, through_proxy: Proxy
 ) -> None:
     """Rows by receive time agree with a watch that was not cut; the others have the API's time."""
-    cluster = load_config()
-    host, _, port = cluster.server.removeprefix("https://").partition(":")
-    proxy = Proxy((host, int(port)))
-    settings = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
-    settings["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{proxy.port}"
-    Path("through-proxy").write_text(yaml.safe_dump(settings))
 
     async def cut() -> None:
         await asyncio.sleep(8.0)
-        proxy.leave()
+        through_proxy.leave()
         await asyncio.sleep(6.0)
-        proxy.away = False
+        through_proxy.away = False
 
-    with watching("vmi", namespace) as watch, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KUBECONFIG", str(Path("through-proxy").absolute()))
+    with watching("vmi", namespace) as watch:
         async with Kube() as kube:
             cutting = asyncio.create_task(cut())
             result = await vmi.burst(kube, density(namespace, primer=False), COUNT)
             await cutting
-    proxy.close()
     ok = [row for row in result.rows if row.stage == "creation_to_running" and row.status == "ok"]
     received = [row for row in ok if row.source == "receive"]
     tell(f"{len(ok)} of {COUNT} ran; {len(received)} have receive times; {result.facts['notes']}")

@@ -145,7 +145,7 @@ class Stuck:
 
 
 class Heart:
-    note, timeline, error_bar = "", (), None
+    note, timeline, plural, requests, p99 = "", (), "", 0, None
 
     def pause(self) -> None: ...
 

@@ -22,9 +22,8 @@ from tests.fakes.api_server import ApiServer
 class Heart:
     """A heartbeat that came back at once."""
 
-    error_bar = 0.001
     timeline: ClassVar[list[Any]] = []
-    note = ""
+    note, plural, requests, p99 = "", "pods", 0, 0.001
 
     def __init__(self) -> None:
         self.calls: list[str] = []

@@ -35,10 +35,14 @@ CREATION, DELETION = "creation", "deletion"
 
 @dataclass
 class Scrape:
-    """The histograms of all API servers, and the start of their processes in Unix seconds."""
+    """The histograms of all API servers, and the start of their processes in Unix seconds.
+
+    `heartbeats` is how many PATCHes of a resource perfdag's heartbeat sent until then.
+    """
 
     calls: dict[Call, dict[float, float]] = field(default_factory=dict)
     started: list[float | None] = field(default_factory=list)
+    heartbeats: tuple[str, int] = ("", 0)
 
 
 async def scrape(servers: Sequence[Kube]) -> Scrape:
@@ -84,7 +88,10 @@ def _label(part: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Calls:
-    """Requests of one kind: their number, and the latency percentile with its bucket in seconds."""
+    """Requests of one kind: their number, and the latency percentile with its bucket in seconds.
+
+    `heartbeats` of them are perfdag's own.
+    """
 
     verb: str
     resource: str
@@ -95,6 +102,7 @@ class Calls:
     low: float | None
     high: float | None
     buckets: Mapping[float, float] = field(default_factory=dict, repr=False)
+    heartbeats: int = 0
 
     @property
     def single(self) -> bool:
@@ -121,7 +129,9 @@ def delta(before: Scrape, after: Scrape, p: float = 0.99) -> list[Calls]:
         count = round(grown.get(math.inf, 0.0))
         if count:
             value, low, high = quantile(grown, p)
-            delta_calls.append(Calls(*call, count, value, low, high, grown))
+            own = call == ("PATCH", after.heartbeats[0], "", "resource")
+            beats = min(count, after.heartbeats[1] - before.heartbeats[1]) if own else 0
+            delta_calls.append(Calls(*call, count, value, low, high, grown, beats))
     return sorted(delta_calls, key=lambda calls: -calls.count)
 
 
@@ -245,7 +255,7 @@ def call_records(phases: Phases) -> list[dict[str, Any]]:
 
 
 def counts(calls: Iterable[Calls]) -> dict[str, int]:
-    """Count requests as `<VERB>-<resource>[/<subresource>]-count`.
+    """Count requests as `<VERB>-<resource>[/<subresource>]-count`, without heartbeats.
 
     POST and PUT also count under KubeVirt's audit names CREATE and UPDATE. A server-side apply
     counts as PATCH.
@@ -255,5 +265,5 @@ def counts(calls: Iterable[Calls]) -> dict[str, int]:
         verb = "PATCH" if call.verb == "APPLY" else call.verb
         resource = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
         for name in {verb, _ALIASES.get(verb, verb)}:
-            by_name[f"{name}-{resource}-count"] += call.count
+            by_name[f"{name}-{resource}-count"] += call.count - call.heartbeats
     return dict(by_name)

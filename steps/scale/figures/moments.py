@@ -16,19 +16,18 @@ class Clocks:
     """Conversion of a record's times to Unix time of this machine's clock.
 
     `mono_to_unix_ns` is added to a monotonic time. `server_ahead_s` is the server's clock minus
-    ours. `lag_s` is the p99 of the watch lag, and `lags` are those of single heartbeats with their
-    arrival (monotonic ns), in order.
+    ours. `lags` are the watch lags of single heartbeats with their arrival (monotonic ns), in
+    order.
     """
 
     mono_to_unix_ns: int
     server_ahead_s: float = 0.0
-    lag_s: float | None = None
     lags: Sequence[tuple[int, float]] = ()
 
     def lag_at(self, *moments: int) -> float | None:
         """Return the largest lag in seconds of the heartbeats nearest to moments (Unix ns).
 
-        These are all within NEAR, and one before and after. Without heartbeats, it is `lag_s`.
+        These are all within NEAR, and one before and after. Without heartbeats, it is None.
         """
         near: list[float] = []
         for moment in moments:
@@ -36,7 +35,7 @@ class Clocks:
             first = bisect_left(self.lags, at - NEAR, key=when)
             last = bisect_right(self.lags, at + NEAR, key=when)
             near += [lag for _, lag in self.lags[max(0, first - 1) : last + 1]]
-        return max(near, default=self.lag_s)
+        return max(near, default=None)
 
     def unix(self, mono_ns: int) -> float | None:
         """Return Unix seconds of a monotonic time in ns, or None for 0."""

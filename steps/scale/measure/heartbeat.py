@@ -1,8 +1,7 @@
 """The lag of the watch, measured with an object that is changed on a fixed schedule.
 
 It is the time from when a change is due to its receipt. Each kind has its own watch cache in the
-API server, so the object is a Pod where the stages of pods are measured. Its gate keeps it from
-every node.
+API server, so the object is of the kind that is measured: a Pod, or a VMI. No scheduler places it.
 """
 
 import asyncio
@@ -10,11 +9,12 @@ import itertools
 import math
 import time
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 
 from perfdag.kube.client import MERGE_PATCH, Kube, KubeError, Object, Resource
 from perfdag.steps.scale.measure.observer import PATIENCE
 from perfdag.steps.scale.model import tasks
+from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.model.templates import HEARTBEAT, RUN_LABEL
 
 IN_FLIGHT = 20
@@ -32,16 +32,33 @@ _POD = {
     "automountServiceAccountToken": False,
     "containers": [{"name": "main", "image": "none", "securityContext": _RESTRICTED}],
 }
+_VMI = {
+    "schedulerName": "perfdag-heartbeat",  # there is none of this name: its pod stays Pending
+    "terminationGracePeriodSeconds": 0,
+    "domain": {"devices": {}, "resources": {"requests": {"memory": "1Mi"}}},
+}
+_BODIES: dict[str, Object] = {
+    "Pod": {"apiVersion": "v1", "kind": "Pod", "spec": _POD},
+    VMI: {"apiVersion": "kubevirt.io/v1", "kind": VMI, "spec": _VMI},
+    "ConfigMap": {"apiVersion": "v1", "kind": "ConfigMap"},
+}
+
+
+def heartbeat_kind(measured: str) -> str:
+    """Return the kind of the heartbeat for a measured kind."""
+    return VMI if measured.startswith("VirtualMachine") else "Pod"
 
 
 class Heartbeat:
     """Change an object every `interval` seconds and measure when the watch reports it.
 
-    It is a `kind` Pod or ConfigMap. Where a Pod is refused, it is a ConfigMap, with a note.
+    `kind` is Pod, VirtualMachineInstance or ConfigMap. Where another is refused, it is a
+    ConfigMap, with a note.
 
     `lags` count from when a change was due, so they are an upper bound. `after_answer` counts from
     the server's answer and is the lower bound. A change that only a list showed, or that was never
     answered, is `lost` and counts with its age. `stopped` is the reason why heartbeats ended early.
+    `requests` is how many PATCHes of `plural` the server answered.
     """
 
     def __init__(
@@ -50,11 +67,12 @@ class Heartbeat:
         run: str,
         namespace: str,
         interval: float = 0.5,
-        kind: Literal["Pod", "ConfigMap"] = "ConfigMap",
+        kind: str = "ConfigMap",
     ) -> None:
         self._kube, self._namespace, self._interval = kube, namespace, interval
         self._run, self._name = run, f"perfdag-heartbeat-{run}"
         self.kind, self._refused = kind, ""
+        self.requests, self.plural = 0, ""
         self._due: dict[str, int] = {}
         self.answered: dict[str, int] = {}
         self.arrived: dict[str, int] = {}
@@ -72,7 +90,8 @@ class Heartbeat:
         except KubeError as error:
             if self.kind == "ConfigMap":
                 raise
-            self.kind, self._refused = "ConfigMap", str(error)
+            self._refused = f"not of {self.kind}s: {error}"
+            self.kind = "ConfigMap"
             await self._make()
         self.tasks = [asyncio.create_task(self._beat()), asyncio.create_task(self._listen())]
         return self
@@ -86,13 +105,10 @@ class Heartbeat:
     async def _make(self) -> None:
         # The label is that of a part of the run: the observer does not take it for a workload.
         metadata = {"name": self._name, "labels": {RUN_LABEL: f"{self._run}-{HEARTBEAT}"}}
-        body: Object = {"apiVersion": "v1", "kind": self.kind, "metadata": metadata}
-        if self.kind == "Pod":
-            body["spec"] = _POD
-        await self._kube.apply(body, self._namespace)
+        await self._kube.apply(_BODIES[self.kind] | {"metadata": metadata}, self._namespace)
 
     async def _resource(self) -> Resource:
-        return await self._kube.resource("v1", self.kind)
+        return await self._kube.resource(_BODIES[self.kind]["apiVersion"], self.kind)
 
     def pause(self) -> None:
         """Skip heartbeats until `resume`.
@@ -108,7 +124,8 @@ class Heartbeat:
             self._paused, self._resumed = False, time.monotonic_ns()
 
     async def _beat(self) -> None:
-        path = (await self._resource()).path(self._namespace, self._name)
+        resource = await self._resource()
+        self.plural, path = resource.plural, resource.path(self._namespace, self._name)
         await self._listening.wait()
         start = time.monotonic_ns()
         async with asyncio.TaskGroup() as beats:
@@ -128,8 +145,10 @@ class Heartbeat:
                 try:
                     patch = {"metadata": {"annotations": {BEAT: beat}}}
                     await self._kube.request("PATCH", path, json=patch, content_type=MERGE_PATCH)
+                    self.requests += 1
                     self.answered[beat] = time.monotonic_ns()
                 except KubeError as error:
+                    self.requests += bool(error.status)
                     if error.status == 409:
                         continue  # it conflicted with another beat
                     if error.status in (0, 429) or error.status >= 500:
@@ -194,8 +213,13 @@ class Heartbeat:
 
     @property
     def timeline(self) -> list[tuple[int, float]]:
-        """Arrival or loss (time.monotonic_ns()) of each heartbeat with its lag (s), in order."""
-        return sorted(zip(self._ends, self._lags, strict=True))
+        """Arrival or loss (time.monotonic_ns()) of each heartbeat with its lag (s), in order.
+
+        Those that are late now end now.
+        """
+        now, lags = time.monotonic_ns(), self.lags
+        ends = [*self._ends, *[now] * (len(lags) - len(self._ends))]
+        return sorted(zip(ends, lags, strict=True))
 
     @property
     def lost(self) -> int:
@@ -207,7 +231,7 @@ class Heartbeat:
         """A note if the lag or receive times are unknown for a part of the run, else empty."""
         texts = []
         if self._refused:
-            texts.append(f"the watch lag is that of ConfigMaps, not of Pods: {self._refused}")
+            texts.append(f"the watch lag is that of ConfigMaps, {self._refused}")
         if self.stopped:
             texts.append(
                 f"the watch lag is that of the first {len(self._lags)} heartbeats: {self.stopped}"
@@ -225,7 +249,7 @@ class Heartbeat:
         return [max(0.0, (self.arrived[beat] - self.answered[beat]) / 1e9) for beat in both]
 
     @property
-    def error_bar(self) -> float | None:
+    def p99(self) -> float | None:
         """The p99 of the lags in seconds, however few they are; None without any."""
         ordered = sorted(self.lags)
         return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))] if ordered else None

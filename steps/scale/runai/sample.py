@@ -107,7 +107,7 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
     folder.mkdir(parents=True, exist_ok=True)
     _keep(folder, file, shift)  # an interrupted sample resumes from it
     beats = file.namespaces[0] if watch is not None else None
-    async with observation(kube, observer, beats) as seen:
+    async with observation(kube, observer, file.kind, beats) as seen:
         complete = not file.attached and is_complete(observer, file)
         if watch is not None:
             deadline = time.monotonic() + watch

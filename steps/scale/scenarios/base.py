@@ -114,7 +114,7 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
         "success_ratio": sum(row.status == "ok" for row in final) / planned if planned else None,
         "create_ratio": created / len(session.submissions) if session.submissions else None,
         "censored": float(sum(row.status == "censored" for row in final)),
-        "watch_lag_p99": session.clocks().lag_s,
+        "watch_lag_p99": session.heartbeat.p99,
     }
     calls = session.phases.get(CREATION, [])
     if calls and api_metrics.worst(calls) is None:

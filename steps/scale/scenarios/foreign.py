@@ -101,7 +101,7 @@ async def measure(kube: Kube, request: Request, state: Path) -> Measured:
     )
     heartbeat_in = request.namespaces[0] if request.namespaces else kube.namespace
     begun, started = time.time_ns(), time.monotonic()
-    async with observation(kube, observer, heartbeat_in) as seen:
+    async with observation(kube, observer, kind, heartbeat_in) as seen:
         limit = request.timeout if request.seconds is None else request.seconds
         request.log(f"observing {kind} with {request.selector} for at most {limit:g} s")
         finished = await _watch(observer, workload, request, state, started + limit)

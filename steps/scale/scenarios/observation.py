@@ -14,7 +14,7 @@ from perfdag.steps.scale.figures.percentiles import summaries
 from perfdag.steps.scale.figures.rows import Row, on_simulated, rows_of
 from perfdag.steps.scale.measure.clock import Offset, drift, server_offset
 from perfdag.steps.scale.measure.generator import Submission
-from perfdag.steps.scale.measure.heartbeat import Heartbeat
+from perfdag.steps.scale.measure.heartbeat import Heartbeat, heartbeat_kind
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad
 
@@ -52,13 +52,13 @@ class Observation:
         self, submissions: Sequence[Submission], api_version: str, kind: str, pods: int | None
     ) -> list[Row]:
         """Return the rows until the end; `pods` are expected of a workload (None: unknown)."""
-        heart, shift = self.heart, time.time_ns() - time.monotonic_ns()
-        lags = (heart.error_bar, heart.timeline) if heart else ()
+        shift = time.time_ns() - time.monotonic_ns()
+        lags = self.heart.timeline if self.heart else ()
         return list(
             rows_of(
                 submissions,
                 self.observer.records,
-                Clocks(shift, self.offset.seconds, *lags),
+                Clocks(shift, self.offset.seconds, lags),
                 run=self.observer.run,
                 kind=kind,
                 api_version=api_version,
@@ -82,17 +82,27 @@ class Observation:
 
 @asynccontextmanager
 async def observation(
-    kube: Kube, observer: Observer, heartbeat_in: str | None
+    kube: Kube, observer: Observer, kind: str, heartbeat_in: str | None
 ) -> AsyncIterator[Observation]:
-    """Start the observer, and a heartbeat in a namespace (None: none). Raises KubeError."""
+    """Start the observer, and a heartbeat for workloads of `kind` in a namespace (None: none).
+
+    Raises KubeError.
+    """
     offset = await server_offset(kube)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(observer)
         heart: Heartbeat | None = None
         if heartbeat_in:
-            with suppress(KubeError):  # without a right on ConfigMaps there is no error bar
+            with suppress(
+                KubeError
+            ):  # without a right on Pods and ConfigMaps there is no error bar
                 heart = await stack.enter_async_context(
-                    Heartbeat(kube, f"{observer.run}-{SAMPLE}", heartbeat_in)
+                    Heartbeat(
+                        kube,
+                        f"{observer.run}-{SAMPLE}",
+                        heartbeat_in,
+                        kind=heartbeat_kind(kind),
+                    )
                 )
         self_load = await stack.enter_async_context(SelfLoad())
         yield Observation(kube, observer, offset, heart, self_load)

@@ -17,7 +17,7 @@ from perfdag.steps.scale.cluster.namespaces import own_namespaces
 from perfdag.steps.scale.cluster.removal import namespace_stays, objects_of_run, remove
 from perfdag.steps.scale.figures import api_metrics
 from perfdag.steps.scale.measure.clock import server_offset
-from perfdag.steps.scale.measure.heartbeat import Heartbeat
+from perfdag.steps.scale.measure.heartbeat import Heartbeat, heartbeat_kind
 from perfdag.steps.scale.measure.observer import Kind, Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad
 from perfdag.steps.scale.measure.submitters import ApiSubmitter
@@ -97,7 +97,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
                     self._run,
                     self._namespaces[0],
                     HEARTBEAT_SECONDS,
-                    "ConfigMap" if last.kind.startswith("VirtualMachine") else "Pod",
+                    heartbeat_kind(last.kind),
                 )
             )
             offset = await server_offset(kube)

@@ -220,6 +220,7 @@ class Session:
         why = "another API server answered, or the server was restarted"
         try:
             after = await api_metrics.scrape(self.servers)
+            after.heartbeats = (self.heartbeat.plural, self.heartbeat.requests)
         except KubeError as error:
             why = str(error)
         else:
@@ -244,8 +245,7 @@ class Session:
     def clocks(self) -> Clocks:
         """Return how the clocks of this run relate."""
         shift = time.time_ns() - time.monotonic_ns()
-        heart = self.heartbeat
-        return Clocks(shift, self.offset.seconds, heart.error_bar, heart.timeline)
+        return Clocks(shift, self.offset.seconds, self.heartbeat.timeline)
 
     async def rows(self) -> list[Row]:
         """Return one row per workload and stage.

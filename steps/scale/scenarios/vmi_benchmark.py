@@ -45,6 +45,11 @@ API_RULES = Rights(
             "resources": ["*"],
             "verbs": ["list", "watch", "create", "delete"],
         },
+        {
+            "apiGroups": ["kubevirt.io"],
+            "resources": ["virtualmachineinstances"],
+            "verbs": ["patch"],
+        },
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
     ),
     default=rights.PERFORMANCE_RUN,
