@@ -2,10 +2,11 @@
 
 import json
 from http.server import BaseHTTPRequestHandler
+from typing import Any
 
 
 class Receiver(BaseHTTPRequestHandler):
-    got: list[dict[str, object]] = []
+    got: list[dict[str, Any]] = []
     status = 200
 
     def do_POST(self) -> None:
