@@ -4,7 +4,7 @@ what a resume goes on with, what delete finds.
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,38 @@ from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 
 from .steps.test_plan_step import place as pod_context
+
+Watch = Callable[..., Awaitable[int]]
+
+
+def view(phase: str, *pods: Pod, **more: Any) -> View:
+    """A run in a phase of its Workflow, with these pods; `more` is of its status."""
+    meta = {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z", "uid": "u"}
+    return View({"metadata": meta, "spec": {}, "status": {"phase": phase, **more}}, list(pods))
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    """Watch a run that looks so, one look after the other; return the exit code."""
+
+    async def follow(*looks: View | KubeError) -> int:
+        left = list(looks)
+
+        async def look(*_: Any) -> View:
+            answer = left.pop(0)
+            if isinstance(answer, KubeError):
+                raise answer
+            return answer
+
+        monkeypatch.setattr("perfdag.app.cluster.watch.view_run", look)
+        monkeypatch.setattr("perfdag.app.cluster.watch.Kube", ApiServer().client)
+        monkeypatch.setattr("perfdag.app.cluster.watch.POLL_INTERVAL", 0.01)
+        code = await follow_run("w", "bench", print, log)
+        assert left == []
+        return code
+
+    return follow
+
 
 SUITE = "name: s\npriority: 7\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
 ARGO = "argoproj.io/v1alpha1"
@@ -359,158 +391,84 @@ def test_a_gang_of_volcano_has_its_pod_group_until_the_run_is_deleted(
         assert run_with_client(groups) == []
 
 
-async def test_a_refusal_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refused(*_: Any) -> View:
-        raise KubeError(403, "Forbidden", "may not get workflows")
-
-    monkeypatch.setattr("perfdag.app.cluster.watch.view_run", refused)
-    monkeypatch.setattr("perfdag.app.cluster.watch.Kube", ApiServer().client)
+async def test_a_refusal_ends_the_watch(watch: Watch) -> None:
     with pytest.raises(KubeError):  # of which main makes exit code 4
-        await follow_run("w", "bench", print, log)
+        await watch(KubeError(403, "Forbidden", "may not get workflows"))
 
 
 async def test_a_watch_survives_a_connection_that_is_lost_twice(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    watch: Watch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done: dict[str, Any] = {
-        "metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {},
-    }
     finish = {"type": "Pod", "id": "f", "templateName": "finish-pod", "outputs": {"exitCode": "3"}}
-    done["status"] = {"phase": "Succeeded", "nodes": {"f": finish}}
-    answers: list[Any] = [
-        KubeError(0, "Unreachable", "connection refused"),
-        KubeError(503, "Unavailable", "no"),
-        View(done),
-    ]
-
-    async def view(*_: Any) -> View:
-        answer = answers.pop(0)
-        if isinstance(answer, KubeError):
-            raise answer
-        assert isinstance(answer, View)
-        return answer
-
-    monkeypatch.setattr("perfdag.app.cluster.watch.view_run", view)
-    monkeypatch.setattr("perfdag.app.cluster.watch.Kube", ApiServer().client)
-    monkeypatch.setattr("perfdag.app.cluster.watch.POLL_INTERVAL", 0.01)
-    assert await follow_run("w", "bench", print, log) == 3
-    assert answers == []
+    lost = [KubeError(0, "Unreachable", "connection refused"), KubeError(503, "Unavailable", "no")]
+    assert await watch(*lost, view("Succeeded", nodes={"f": finish})) == 3
     captured = capsys.readouterr()
     assert captured.err.count("connection lost") == 1
     assert "Succeeded" in captured.out
 
 
 def test_the_exit_code_and_the_table_are_those_of_the_last_attempt() -> None:
-    def node(step: str, number: int, at: str, code: str | None) -> dict[str, Any]:
+    def node(step: str, number: int, second: int, code: str | None) -> dict[str, Any]:
         named = f"w-x7.{'onExit' if step == 'finish' else step}({number}).{step}"
-        fields = {
+        return {
             "type": "Pod",
             "id": f"{step}{number}",
             "name": named,
             "displayName": step,
             "templateName": f"{step}-pod",
-            "startedAt": at,
+            "startedAt": f"2026-01-01T00:00:0{second}Z",
+            "outputs": {"exitCode": code} if code else {},
         }
-        return {**fields, "outputs": {"exitCode": code} if code else {}}
 
-    def view(*nodes: dict[str, Any]) -> View:
+    def run(*nodes: dict[str, Any]) -> View:
         group = {"type": "Retry", "id": "r", "templateName": "finish", "outputs": {"exitCode": "9"}}
-        return View(
-            {
-                "metadata": {"name": "w"},
-                "spec": {},
-                "status": {"nodes": {item["id"]: item for item in (*nodes, group)}},
-            }
-        )
+        return view("Failed", nodes={item["id"]: item for item in (*nodes, group)})
 
-    tried = [
-        node("finish", 2, "2026-01-01T00:00:09Z", "0"),
-        node("finish", 0, "2026-01-01T00:00:01Z", "4"),
-    ]
-    tried.append(node("finish", 1, "2026-01-01T00:00:09Z", "137"))
-    for order in (tried, tried[::-1]):
-        assert view(*order).exit_code() == 0
-        assert (view(*order).last_node("finish") or {})["id"] == "finish2"
-    refused = [
-        node("finish", 0, "2026-01-01T00:00:09Z", "1")
-    ]  # the rows of a run whose plan ended early say so
-    codes = {
-        code: view(*refused, node("plan", 0, "2026-01-01T00:00:00Z", str(code))).exit_code()
-        for code in (0, 1, 2, 4)
-    }
-    assert codes == {0: 1, 1: 1, 2: 2, 4: 4}
-    assert view(node("finish", 0, "2026-01-01T00:00:00Z", None)).exit_code() is None
-    without = [node("finish", 0, "2026-01-01T00:00:09Z", "4")]  # there is no plan
-    codes = {
-        code: view(*without, node("plan", 0, "2026-01-01T00:00:00Z", code)).exit_code()
-        for code in (None, "2")
-    }
-    assert codes == {None: 4, "2": 2}, "it never started, and it refused the suite"
+    tried = [node("finish", 2, 9, "0"), node("finish", 0, 1, "4"), node("finish", 1, 9, "137")]
+    for attempts in (run(*tried), run(*tried[::-1])):
+        assert attempts.exit_code() == 0
+        assert (attempts.last_node("finish") or {})["id"] == "finish2"
+    for finished, planned, code in (
+        ("1", "0", 1),  # the rows of a run whose plan ended early say so
+        ("1", "1", 1),
+        ("1", "2", 2),
+        ("1", "4", 4),
+        ("4", None, 4),  # the plan never started
+        ("4", "2", 2),  # it refused the suite
+    ):
+        assert run(node("finish", 0, 9, finished), node("plan", 0, 0, planned)).exit_code() == code
+    assert run(node("finish", 0, 0, None)).exit_code() is None
 
 
 async def test_a_watch_tells_what_a_run_waited_for_when_its_pod_is_gone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    watch: Watch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    young: dict[str, Any] = {
-        "metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {},
-    }
-    waits = Pod(
-        "plan",
-        None,
-        0,
-        None,
-        "Pending",
-        None,
-        None,
-        "Unschedulable: persistentvolumeclaim nope not found",
-    )
-    views = [View(young, [waits]), View({**young, "status": {"phase": "Failed"}})]
-
-    async def view(*_: Any) -> View:
-        return views.pop(0)
-
-    monkeypatch.setattr("perfdag.app.cluster.watch.view_run", view)
-    monkeypatch.setattr("perfdag.app.cluster.watch.Kube", ApiServer().client)
-    monkeypatch.setattr("perfdag.app.cluster.watch.POLL_INTERVAL", 0.01)
-    assert await follow_run("w", "bench", print, log) == 1
-    assert (
-        capsys.readouterr().err
-        == "workflow w Failed: plan: Unschedulable: persistentvolumeclaim nope not found\n"
-    )
+    trouble = "Unschedulable: persistentvolumeclaim nope not found"
+    waits = Pod("plan", None, 0, None, "Pending", None, None, trouble)
+    assert await watch(view("", waits), view("Failed")) == 1
+    assert capsys.readouterr().err == f"workflow w Failed: plan: {trouble}\n"
 
 
 def test_argos_progress_and_the_last_line_of_the_lead_are_shown() -> None:
-    workflow = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
-    workflow["status"] = {"phase": "Running", "progress": "3/12"}
-    view = View(workflow, [Pod("p", 2, 0, 0, "Running", "n", "10.0.0.1")])
+    running = view("Running", Pod("p", 2, 0, 0, "Running", "n", "10.0.0.1"), progress="3/12")
     last = "2/4 ok command POINT=1 repetition 1 (about 3 min 5 s left)"
-    line = describe(view, last)
-    assert f"3/12 of the started batches | {last}" in line
-    assert RunStatus(view, Observation(last)).data()["seconds_left"] == 185
+    assert f"3/12 of the started batches | {last}" in describe(running, last)
+    assert RunStatus(running, Observation(last)).data()["seconds_left"] == 185
 
 
 def test_troubles_of_batches_that_are_over_are_left_out_until_the_end() -> None:
-    workflow: dict[str, Any] = {
-        "metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {},
-    }
     old = Pod("old", 0, 0, 0, "Failed", "n", None, trouble="DeadlineExceeded: too long")
     now = Pod("now", 1, 0, 0, "Pending", "", None, trouble="ImagePullBackOff: no such image")
-    running = View({**workflow, "status": {"phase": "Running"}}, [old, now])
-    assert running.troubles() == ["now: ImagePullBackOff: no such image"]
-    assert len(View({**workflow, "status": {"phase": "Failed"}}, [old, now]).troubles()) == 2
-    killed = Pod(
-        "killed", 1, 0, 0, "Failed", "n", None, trouble="OOMKilled: container main", created=9.0
+    killed = Pod("killed", 1, 0, 0, "Failed", "n", None, trouble="OOMKilled: main", created=9.0)
+    again = Pod("again", 0, 0, 1, "Running", "n", "10.0.0.1")
+    assert view("Running", old, now).troubles() == ["now: ImagePullBackOff: no such image"]
+    assert len(view("Failed", old, now).troubles()) == 2
+    assert view("Running", old, killed).troubles() == ["killed: OOMKilled: main"], (
+        "its retry is not there yet"
     )
-    gap = View({**workflow, "status": {"phase": "Running"}}, [old, killed])
-    assert gap.troubles() == ["killed: OOMKilled: container main"], "its retry is not there yet"
-    retried = View(
-        {**workflow, "status": {"phase": "Running"}},
-        [old, Pod("again", 0, 0, 1, "Running", "n", "10.0.0.1")],
+    assert view("Running", old, again).troubles() == ["old: DeadlineExceeded: too long"], (
+        "its batch is under way"
     )
-    assert retried.troubles() == ["old: DeadlineExceeded: too long"], "its batch is under way"
 
 
 @pytest.mark.parametrize(
@@ -529,24 +487,13 @@ async def test_a_watch_of_a_run_of_another_version_says_why_its_end_is_not_known
     templates: list[str],
     of: str,
     message: str,
-    monkeypatch: pytest.MonkeyPatch,
+    watch: Watch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    ended: dict[str, Any] = {
-        "metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {"workflowTemplateRef": {"name": of}},
-    }
-    ended["status"] = {
-        "phase": "Succeeded",
-        "storedWorkflowTemplateSpec": {"templates": [{"name": name} for name in templates]},
-    }
-
-    async def view(*_: Any) -> View:
-        return View(ended)
-
-    monkeypatch.setattr("perfdag.app.cluster.watch.view_run", view)
-    monkeypatch.setattr("perfdag.app.cluster.watch.Kube", ApiServer().client)
-    assert await follow_run("w", "bench", print, log) == 1
+    stored = {"templates": [{"name": name} for name in templates]}
+    ended = view("Succeeded", storedWorkflowTemplateSpec=stored)
+    ended.workflow["spec"] = {"workflowTemplateRef": {"name": of}}
+    assert await watch(ended) == 1
     assert message in capsys.readouterr().err
 
 
@@ -570,6 +517,7 @@ async def test_a_plan_step_that_failed_says_why_before_the_table(
     planned: str,
     finished: str,
     steps: list[str],
+    watch: Watch,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -583,121 +531,83 @@ async def test_a_plan_step_that_failed_says_why_before_the_table(
         }
         for step, code in codes.items()
     }
-    ended: dict[str, Any] = {
-        "metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {},
-    }
-    state = View(
-        {**ended, "status": {"phase": "Failed", "nodes": nodes}},
-        [Pod(f"w-{step}-pod-{step}1", None, 0, None, "Succeeded", "n", None) for step in codes],
-    )
-
-    async def view(*_: Any) -> View:
-        return state
+    names = {step: f"w-{step}-pod-{step}1" for step in codes}
+    pods = [Pod(name, None, 0, None, "Succeeded", "n", None) for name in names.values()]
 
     async def logs(self: Kube, pod: str, namespace: str, container: str) -> AsyncIterator[str]:
         yield f"log of {pod}"
 
-    monkeypatch.setattr("perfdag.app.cluster.watch.view_run", view)
-    monkeypatch.setattr("perfdag.app.cluster.watch.Kube", ApiServer().client)
     monkeypatch.setattr(Kube, "logs", logs)
-    assert await follow_run("w", "bench", print, log) == int(
-        finished if planned == "0" else planned
-    )
-    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("log")] == [
-        f"log of w-{step}-pod-{step}1" for step in steps
+    code = await watch(view("Failed", *pods, nodes=nodes))
+    assert code == int(finished if planned == "0" else planned)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("log")] == [
+        f"log of {names[step]}" for step in steps
     ]
 
 
 def test_a_new_trouble_is_not_hidden_by_nodes_of_batches_that_are_over() -> None:
-    def node(number: int, phase: str, message: str, kind: str = "Pod") -> dict[str, Any]:
+    def node(number: int, phase: str, message: str) -> dict[str, Any]:
         parameters = [{"name": "batch", "value": str(number)}, {"name": "rank", "value": "0"}]
         return {
-            "type": kind,
+            "type": "Pod",
             "phase": phase,
             "message": message,
             "displayName": f"rank({number})",
             "inputs": {"parameters": parameters},
         }
 
-    meta = {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    nodes = {
-        f"n{batch}": node(batch, "Failed", f"OOMKilled (exit code 137) in {batch}")
-        for batch in range(6)
-    }
+    ended = "OOMKilled (exit code 137) in {}"
+    nodes = {f"n{batch}": node(batch, "Failed", ended.format(batch)) for batch in range(6)}
     nodes["n7"] = node(7, "Pending", "pods is forbidden: exceeded quota")  # no pod of it is there
-    plan = {
-        "type": "Pod",
-        "phase": "Failed",
-        "message": "Error (exit code 1)",
-        "displayName": "plan",
-    }
-    nodes["plan"] = plan
+    plan = {"type": "Pod", "phase": "Failed", "displayName": "plan"}
+    nodes["plan"] = {**plan, "message": "Error (exit code 1)"}
     now = Pod("now", 6, 0, 0, "Pending", "", None, trouble="ImagePullBackOff: no such image")
     failed = Pod("failed", 6, 0, 1, "Failed", "n", None, trouble="OOMKilled: container main")
-    under_way = View(
-        {"metadata": meta, "spec": {}, "status": {"phase": "Running", "nodes": nodes}},
-        [failed, now],
-    )
-    assert under_way.troubles() == [
+    assert view("Running", failed, now, nodes=nodes).troubles() == [
         "now: ImagePullBackOff: no such image",
         "rank(7): pods is forbidden: exceeded quota",
         "failed: OOMKilled: container main",
         "plan: Error (exit code 1)",
     ]
-    over = View(
-        {"metadata": meta, "spec": {}, "status": {"phase": "Failed", "nodes": nodes}}, [failed, now]
-    )
-    assert len(over.troubles()) == 10, "at the end all are told"
+    assert len(view("Failed", failed, now, nodes=nodes).troubles()) == 10, "at the end all are told"
 
 
 def test_a_pod_that_ended_is_one_trouble_and_a_watchdog_that_fails_on_purpose_is_none() -> None:
-    def node(template: str, code: str) -> dict[str, Any]:
-        message = f"Error (exit code {code})"
+    def node(template: str, code: str, **more: str) -> dict[str, Any]:
         return {
             "type": "Pod",
             "templateName": template,
             "phase": "Failed",
-            "message": message,
+            "message": f"Error (exit code {code})",
             "outputs": {"exitCode": code},
+            **more,
         }
 
-    status = {
-        "phase": "Failed",
-        "nodes": {
-            "w-11": node("rank", "137"),
-            "w-12": node("watchdog-pod", "1"),
-            "w-13": node("watchdog-pod", "137"),
-        },
+    nodes = {
+        "w-11": node("rank", "137"),
+        "w-12": node("watchdog-pod", "1"),
+        "w-13": node("watchdog-pod", "137"),
+        "w-14": node("rank", "137", displayName="rank(3:3)"),  # its pod is not there any more
     }
-    status["nodes"]["w-14"] = {
-        **node("rank", "137"),
-        "displayName": "rank(3:3)",
-    }  # its pod is not there any more
+    killed = "OOMKilled: container main passed its memory limit of 1Gi"
     pods = [
-        Pod(
-            "w-rank-11",
-            0,
-            0,
-            0,
-            "Failed",
-            "n",
-            None,
-            "OOMKilled: container main passed its memory limit of 1Gi",
+        Pod("w-rank-11", 0, 0, 0, "Failed", "n", None, killed),
+        *(
+            Pod(
+                f"w-watchdog-pod-{number}", None, 0, None, "Failed", "n", None,
+                f"main ended with exit code {code}",
+            )
+            for number, code in ((12, 1), (13, 137))
         ),
-        Pod("w-watchdog-pod-12", None, 0, None, "Failed", "n", None, "main ended with exit code 1"),
-        Pod(
-            "w-watchdog-pod-13", None, 0, None, "Failed", "n", None, "main ended with exit code 137"
-        ),
-    ]
-    meta: dict[str, Any] = {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z", "uid": "u"}
-    crashed = View({"metadata": meta, "spec": {}, "status": status}, pods).troubles()
-    assert "w-watchdog-pod-12: main ended with exit code 1" in crashed, (
+    ]  # fmt: skip
+    crashed = view("Failed", *pods, nodes=nodes)
+    assert "w-watchdog-pod-12: main ended with exit code 1" in crashed.troubles(), (
         "it did not say that it ends on purpose"
     )
-    meta |= {"annotations": {WATCHDOG_DONE: "u"}}
-    assert View({"metadata": meta, "spec": {}, "status": status}, pods).troubles() == [
-        "w-rank-11: OOMKilled: container main passed its memory limit of 1Gi",
+    crashed.workflow["metadata"]["annotations"] = {WATCHDOG_DONE: "u"}
+    assert crashed.troubles() == [
+        f"w-rank-11: {killed}",
         "w-watchdog-pod-13: main ended with exit code 137",
         "rank(3:3): Error (exit code 137)",
     ]
