@@ -2,7 +2,6 @@
 leaves.
 """
 
-import contextlib
 import json
 import os
 import random
@@ -24,7 +23,6 @@ from perfdag import __file__ as package
 from perfdag import __version__
 from perfdag.app.cluster.submission import Submission
 from perfdag.cli import main
-from perfdag.hosts.processes import descendants
 from perfdag.plan.ab import prepare_duet
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import load_plan
@@ -35,6 +33,11 @@ from perfdag.store.open import open_store
 from perfdag.store.s3 import S3Store
 from perfdag.suite.load import load_suite
 from tests.conftest import CommandLine, SuiteWriter
+
+
+def test_a_row_says_when_in_the_order_its_sample_was_measured(measured: Path) -> None:
+    rows = sorted(rows_of(measured), key=lambda row: str(row["started_at"]))
+    assert [row["order_index"] for row in rows] == [*range(len(rows))]
 
 
 def rows_of(store: Path) -> list[dict[str, object]]:
@@ -64,28 +67,42 @@ def test_every_sample_is_a_row_and_a_failure_too(write_suite: SuiteWriter, tmp_p
 
 
 def test_an_image_without_matplotlib_keeps_the_result_and_says_where_a_report_is_drawn(
-    write_suite: SuiteWriter, tmp_path: Path
+    write_suite: SuiteWriter,
+    tmp_path: Path,
+    cli: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    suite = write_suite(
-        "name: bare\nentries:\n  - {benchmark: command, params: {argv: [sleep, '0.01']}}\n"
-    )
-    bare = (
-        "import sys; sys.modules['matplotlib'] = None\nfrom perfdag.cli import program; program()"
-    )
-
-    def perfdag(*words: str) -> "subprocess.CompletedProcess[str]":
-        argv = [sys.executable, "-c", bare, *words, "--store", str(tmp_path / "store")]
-        return subprocess.run(argv, capture_output=True, text=True, check=False)
-
-    ended = perfdag("run", str(suite))
-    assert ended.returncode == 0, ended.stderr
-    assert "wall_time" in ended.stdout
+    suite = write_suite.sleeps(1, 1)
+    for module in [name for name in sys.modules if name.startswith("perfdag.charts")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    store = ["--store", str(tmp_path / "store")]
+    ended = cli(["run", str(suite), *store])
+    assert "wall_time" in ended.out
     [row] = rows_of(tmp_path / "store")
     reason = "matplotlib is not installed here: run `perfdag report"
-    assert f"perfdag: no report: {reason} {row['run_id']}` where it is" in ended.stderr
-    ended = perfdag("report", "last")
-    assert ended.returncode == 2
-    assert ended.stderr.splitlines()[-1] == f"perfdag report: {reason} RUN` where it is"
+    assert f"perfdag: no report: {reason} {row['run_id']}` where it is" in ended.err
+    error = cli(["report", "last", *store], 2).err
+    assert error.splitlines()[-1] == f"perfdag report: {reason} RUN` where it is"
+
+
+def test_a_run_of_ab_or_of_a_cluster_is_not_resumed_by_run(
+    write_suite: SuiteWriter, tmp_path: Path, cli: CommandLine
+) -> None:
+    """One variant measured alone would be analysed as if it had been measured beside the other."""
+    store = FolderStore(str(tmp_path / "store"))
+    file = write_suite.sleeps(1, 1)
+    duet = prepare_duet(load_suite(file), load_suite(file), ("one", "two"), 8)
+    _, submitted = Submission(str(file), "bench").plan()
+    for plans, command in (
+        ([duet.a, duet.b], f"perfdag ab --resume {duet.a.run_id} --store {store.root}\n"),
+        ([submitted], f"perfdag submit --resume {submitted.run_id} --namespace bench\n"),
+    ):
+        for plan in plans:
+            store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+        resume = ["run", "--resume", plans[-1].run_id, "--store", store.root, "--no-report"]
+        assert f"continue it: {command}" in cli(resume, 2).err
+    assert [key for key in store.list("runs") if "/parts/" in key] == []
 
 
 def test_the_table_of_a_point_with_values_has_why_others_of_its_samples_gave_none(
@@ -169,49 +186,6 @@ def test_collecting_twice_gives_the_same_bytes_in_the_schema(finished: FolderSto
     assert load_rows(store).column_names == SAMPLES.names
     plain = pq.read_table(pa.BufferReader(first))
     assert plain.schema.equals(SAMPLES), plain.schema
-
-
-def test_the_order_is_recorded_and_a_seed_repeats_it(
-    write_suite: SuiteWriter, tmp_path: Path
-) -> None:
-    suite = write_suite.sleeps(points=6, repetitions=3)
-    orders = []
-    for name in "ab":
-        main(["run", str(suite), "--store", str(tmp_path / name), "--no-report"])
-        rows = sorted(rows_of(tmp_path / name), key=lambda row: str(row["started_at"]))
-        assert [row["order_index"] for row in rows] == sorted(row["order_index"] for row in rows)  # type: ignore[type-var]
-        orders.append([row["point"] for row in rows])
-    assert orders[0] == orders[1]
-    rounds = [orders[0][i : i + 6] for i in (0, 6, 12)]
-    assert all(sorted(r) == sorted(rounds[0]) for r in rounds), "each round holds every point once"
-    assert len({tuple(r) for r in rounds}) > 1, "rounds are shuffled apart"
-
-
-def test_warm_up_rounds_are_stored_and_marked(write_suite: SuiteWriter, tmp_path: Path) -> None:
-    main(
-        [
-            "run",
-            str(write_suite.sleeps(2, 2, extra="warmup: 1\n")),
-            "--store",
-            str(tmp_path / "store"),
-            "--no-report",
-        ]
-    )
-    rows = rows_of(tmp_path / "store")
-    assert sum(row["phase"] == "warmup" for row in rows) == 2
-    assert sum(row["phase"] == "measure" for row in rows) == 4
-
-
-def test_a_spent_budget_skips_the_rest_with_the_reason(
-    write_suite: SuiteWriter, tmp_path: Path
-) -> None:
-    suite = write_suite.sleeps(points=4, repetitions=2, seconds=0.2, extra="budget: 600ms\n")
-    assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 0
-    rows = rows_of(tmp_path / "store")
-    skipped = [row for row in rows if row["status"] == "skipped"]
-    assert len(rows) == 8
-    assert 1 <= len(skipped) < 8
-    assert all("budget of 0.6 s" in str(row["error"]) for row in skipped)
 
 
 def test_until_stops_at_the_precision_or_at_the_maximum(
@@ -307,72 +281,6 @@ def test_kill_9_at_random_moments_loses_nothing_and_repeats_nothing(
     assert len({(row["point"], row["repetition"]) for row in rows}) == 30
     # a sample is measured again only if the kill came before it was stored: at most one a kill
     assert 30 <= len(log.read_text().splitlines()) <= 30 + KILLS
-
-
-def alive(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def at_work(pids: list[int], tools: set[str]) -> set[str]:
-    """Those tools that several of the processes are of: a command and its workers, or ranks,
-    whom no signal to the command reaches.
-    """
-    names = []
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            names.append(Path(f"/proc/{pid}/comm").read_text().strip())
-    return {tool for tool in tools if names.count(tool) > 1}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
-@pytest.mark.skipif(
-    not Path(sys.prefix, "bin/IMB-MPI1").exists(),
-    reason="IMB-MPI1 is not installed (pip install impi-rt)",
-)
-@pytest.mark.skipif(
-    not Path("/proc/self/environ").exists(), reason="what a killed run leaves is found in /proc"
-)
-def test_kill_9_leaves_no_process_of_real_tools_and_the_rest_is_measured(
-    write_suite: SuiteWriter, tmp_path: Path
-) -> None:
-    """fio forks its workers, mpirun starts ranks through a proxy: a resumed run must not measure
-    beside them.
-    """
-    root = tmp_path / "store"
-    suite = write_suite(
-        "name: tools\nentries:\n"
-        "  - {benchmark: fio, params: {rw: randread, size: 1MiB, direct: false, ioengine: "
-        "psync, numjobs: 2, runtime: 1s}}\n"
-        "  - {benchmark: imb, params: {transport: shm, max_log: 1, iterations: 200000, "
-        "time_per_size: 10s, oversubscribe: true}}\n"
-    )
-    arguments = ["run", str(suite), "--store", str(root), "--no-report"]
-    tools = {"fio", "IMB-MPI1"}
-    while tools:
-        process = perfdag(*arguments)
-        deadline = time.monotonic() + 40
-        below: list[int] = []
-        while not (running := at_work(below, tools)):
-            assert process.poll() is None, "the run ended before it could be killed"
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-            below = descendants(process.pid)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        deadline = time.monotonic() + 2
-        while left := [pid for pid in below if alive(pid)]:
-            assert time.monotonic() < deadline, left
-            time.sleep(0.02)
-        tools -= running
-        arguments = ["run", "--resume", "last", "--store", str(root), "--no-report"]
-    assert perfdag(*arguments).wait(60) == 0
-    measured = {(row["point"], row["repetition"]): row["status"] for row in rows_of(root)}
-    assert list(measured.values()) == ["ok", "ok"]
 
 
 def test_ctrl_c_ends_the_children_keeps_the_parts_and_exits_130(
@@ -648,35 +556,6 @@ def test_the_command_is_pinned_where_the_suite_says(
         if "canary" not in file.name
     )
     assert part["texts"]["stdout"].split() == ["Cpus_allowed_list:", str(cpu)]
-
-
-def test_a_run_of_ab_is_not_resumed_by_run(
-    write_suite: SuiteWriter, tmp_path: Path, cli: CommandLine
-) -> None:
-    """One variant measured alone would be analysed as if it had been measured beside the other."""
-    store = FolderStore(str(tmp_path / "store"))
-    loaded = load_suite(write_suite.sleeps(1, 1))
-    duel = prepare_duet(loaded, loaded, ("one", "two"), 8)
-    for plan in (duel.a, duel.b):
-        store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    assert (
-        f"continue it: perfdag ab --resume {duel.a.run_id} --store {store.root}\n"
-        in cli(["run", "--resume", "last", "--store", store.root, "--no-report"], 2).err
-    )
-    assert not store.list(f"runs/{duel.b.run_id}/parts")
-
-
-def test_a_run_of_a_cluster_is_not_resumed_on_this_machine(
-    write_suite: SuiteWriter, tmp_path: Path, cli: CommandLine
-) -> None:
-    store = FolderStore(str(tmp_path / "store"))
-    _, plan = Submission(str(write_suite.sleeps(1, 1)), "bench").plan()
-    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    assert (
-        f"continue it: perfdag submit --resume {plan.run_id} --namespace bench\n"
-        in cli(["run", "--resume", "last", "--store", store.root, "--no-report"], 2).err
-    )
-    assert not store.list(f"runs/{plan.run_id}/parts")
 
 
 @pytest.mark.parametrize("verb", ["run", "submit"])
