@@ -20,6 +20,69 @@ from perfdag.results.schema import load_rows
 from perfdag.store.folder import FolderStore
 
 
+@pytest.mark.parametrize(
+    ("after", "disturbed", "throttled", "starved"),
+    [
+        pytest.param(Moment(0, 1000, 1000, 2), None, None, None, id="quiet"),
+        pytest.param(
+            Moment(0, 1000, 251000, 2, at=20),
+            "throttled for 250 ms by the CPU quota of its cgroup",
+            "the CPU quota of its cgroup throttled it for 0.25 s",
+            None,
+            id="throttled",
+        ),
+        pytest.param(
+            Moment(0, 1000, 6000, 2, at=2.0),
+            "throttled for 5 ms by the CPU quota of its cgroup",
+            None,
+            None,
+            id="throttled for a moment: a mark, and the value stays",
+        ),
+        pytest.param(Moment(0, 1000, 1000, 3), None, None, "OOMKilled", id="killed"),
+    ],
+)
+def test_what_the_cgroup_did_to_a_sample(
+    after: Moment, disturbed: str | None, throttled: str | None, starved: str | None
+) -> None:
+    before = Moment(0, 0, 1000, 2)
+    assert disturbance.disturbed(before, after, 0, cores=2) == disturbed
+    assert disturbance.throttled(before, after) == throttled
+    assert (disturbance.starved(before, after) or "")[:9] == (starved or "")
+
+
+@pytest.mark.parametrize(
+    ("peers", "throttled", "starved"),
+    [
+        pytest.param(
+            [["throttled_usec 500000\noom_kill 0\n", "throttled_usec 900000\noom_kill 0\n"]],
+            "on node-2: the CPU quota of its cgroup throttled it for 0.40 s",
+            "",
+            id="its quota holds it back",
+        ),
+        pytest.param(
+            [
+                [Failed("ssh broke")],
+                ["throttled_time 5\noom_kill 1\n", "throttled_time 5\noom_kill 2\n"],
+            ],
+            None,
+            "on node-2: OOMKilled",
+            id="killed",
+        ),
+        pytest.param([["oom_kill 1\n", Failed("ssh broke")]], None, "", id="silent"),
+    ],
+)
+@pytest.mark.parametrize("ask", ["throttled", "starved"])
+def test_what_happened_to_a_peer(
+    ask: str, peers: list[list[str | SampleError]], throttled: str | None, starved: str
+) -> None:
+    guard = disturbance.Guard()
+    guard.include([LocalHost(), *(Peer(*prints) for prints in peers)])  # type: ignore[list-item]
+    if ask == "throttled":
+        assert guard.throttled() == throttled
+    else:
+        assert (guard.starved() or "")[: len("on node-2: OOMKilled")] == starved
+
+
 def test_the_canary_takes_at_most_0_3_seconds_and_is_positive() -> None:
     best, wall = 1.0, 9.0
     for _ in range(5):  # the limit is the canary's own work; a busy machine may add to most of five
@@ -69,34 +132,12 @@ def test_load_that_is_there_marks_a_sample_and_load_that_has_ended_does_not() ->
     )
 
 
-def test_a_throttled_cgroup_makes_a_sample_invalid() -> None:
-    assert disturbance.throttled(Moment(0, 0, 1000), Moment(0, 0, 1000)) is None
-    assert (
-        disturbance.throttled(Moment(0, 0, 1000), Moment(0, 0, 251000, at=20))
-        == "the CPU quota of its cgroup throttled it for 0.25 s"
-    )
-
-
-def test_a_moment_of_throttling_marks_a_sample_and_does_not_take_its_value() -> None:
-    before, after = Moment(0, 0, 1000), Moment(0, 0, 6000, at=2.0)
-    assert disturbance.throttled(before, after) is None
-    assert (
-        disturbance.disturbed(before, after, 0, cores=2)
-        == "throttled for 5 ms by the CPU quota of its cgroup"
-    )
-
-
 def test_this_machine_has_counters() -> None:
     before = disturbance.moment()
     time.sleep(0.05)
     after = disturbance.moment()
     assert after.total > before.total
     assert 0 <= disturbance.steal(before, after) <= 1
-
-
-def test_a_kill_for_memory_is_told() -> None:
-    assert disturbance.starved(Moment(0, 0, 0, 2), Moment(0, 0, 0, 2)) is None
-    assert "OOMKilled" in (disturbance.starved(Moment(0, 0, 0, 2), Moment(0, 0, 0, 3)) or "")
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -198,28 +239,3 @@ class Peer:
         return Finished(
             argv, 1, said, "", 0.0
         )  # 1: cat does not find the files of the other version
-
-
-def test_a_peer_that_its_quota_holds_back_makes_the_sample_invalid() -> None:
-    guard = disturbance.Guard()
-    guard.include(
-        [
-            LocalHost(),
-            Peer("throttled_usec 500000\noom_kill 0\n", "throttled_usec 900000\noom_kill 0\n"),
-        ]
-    )  # type: ignore[list-item]
-    assert guard.throttled() == "on node-2: the CPU quota of its cgroup throttled it for 0.40 s"
-
-
-def test_a_kill_on_a_peer_is_told_and_a_peer_that_is_silent_costs_nothing() -> None:
-    guard = disturbance.Guard()
-    guard.include(
-        [
-            Peer(Failed("ssh broke")),
-            Peer("throttled_time 5\noom_kill 1\n", "throttled_time 5\noom_kill 2\n"),
-        ]
-    )  # type: ignore[list-item]
-    assert (guard.starved() or "").startswith("on node-2: OOMKilled")
-    silent = disturbance.Guard()
-    silent.include([Peer("oom_kill 1\n", Failed("ssh broke"))])  # type: ignore[list-item]
-    assert silent.starved() is None
