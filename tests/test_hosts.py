@@ -39,63 +39,46 @@ def gone(marker: str, within: float = 5.0) -> bool:
 
 
 def test_run_returns_both_streams_the_code_and_the_time() -> None:
-    ended = LocalHost().run(
-        python(
-            "import sys, time; print('out'); print('err', file=sys.stderr); time.sleep(0.2); "
-            "sys.exit(3)"
-        ),
-        timeout=20,
-    )
+    code = "import sys, time; print('out'); print('err', file=sys.stderr); time.sleep(0.2)"
+    ended = LocalHost().run(python(f"{code}; sys.exit(3)"), timeout=20)
     assert (ended.code, ended.stdout, ended.stderr, ended.timed_out) == (3, "out\n", "err\n", False)
     assert ended.seconds >= 0.2
 
 
-def test_parameters_reach_argv_unchanged() -> None:
-    odd = ["a b", "'\"", "$(touch x)", "{{workflow.name}}", "line\nbreak", "", "-", "*"]
-    ended = LocalHost().run(
-        python("import sys, json; print(json.dumps(sys.argv[1:]))") + odd, timeout=20
-    )
-    import json
-
-    assert json.loads(ended.stdout) == odd
+ODD = ["a b", "'\"", "$(touch x)", "{{workflow.name}}", "line\nbreak", "", "-", "*"]
 
 
-def test_a_timeout_kills_the_whole_tree_also_what_left_the_session() -> None:
-    marker = "54321.125"
-    code = (
-        f"import subprocess, time; subprocess.Popen(['setsid', 'sleep', '{marker}']); "
-        f"subprocess.Popen(['sleep', '{marker}']); time.sleep(60)"
-    )
-    ended = LocalHost().run(python(code), timeout=1.0)
-    assert ended.timed_out
+@pytest.mark.parametrize(
+    ("code", "arguments", "output"),
+    [
+        pytest.param("sys.argv[1:]", ODD, f"{ODD}", id="parameters reach argv unchanged"),
+        pytest.param("os.environ['LC_ALL'], os.environ['EXTRA']", [], "C.UTF-8 yes", id="locale"),
+        pytest.param("os.sched_getaffinity(0)", [], "{0}", id="pinned"),
+    ],
+)
+def test_a_command_has_its_arguments_environment_and_cpus(
+    code: str, arguments: list[str], output: str
+) -> None:
+    argv = [*python(f"import os, sys; print({code})"), *arguments]
+    ended = LocalHost().run(argv, timeout=20, env={"EXTRA": "yes"}, cpus="0")
+    assert ended.stdout == f"{output}\n"
+
+
+def test_a_timeout_kills_the_whole_tree_and_keeps_what_was_written() -> None:
+    """One process left the session, one is a daemon that keeps the pipes open."""
+    marker, start = "54321.125", time.monotonic()
+    sleep = f"setsid sleep {marker} & setsid -f sleep {marker}; sleep {marker} & sleep 60"
+    ended = LocalHost().run(["sh", "-c", f"echo begun; {sleep}"], timeout=1.0)
+    assert time.monotonic() - start < 10
+    assert (ended.timed_out, ended.stdout) == (True, "begun\n")
     assert gone(f"^[^ ]*sleep {marker}")
     with pytest.raises(Failed, match="did not end within"):
         ended.check("the command")
 
 
-def test_a_daemon_that_keeps_the_pipes_open_is_ended_too_and_what_was_written_is_kept() -> None:
-    marker = "54321.6875"
-    start = time.monotonic()
-    ended = LocalHost().run(
-        ["sh", "-c", f"echo begun; setsid -f sleep {marker}; sleep 60"], timeout=1.0
-    )
-    assert time.monotonic() - start < 10
-    assert (ended.timed_out, ended.stdout) == (True, "begun\n")
-    assert gone(f"^[^ ]*sleep {marker}")
-
-
 def test_a_missing_program_is_named() -> None:
     with pytest.raises(Failed, match="no-such-program: not found on"):
         LocalHost().run(["no-such-program"], timeout=5)
-
-
-def test_locale_is_fixed_and_env_is_added() -> None:
-    ended = LocalHost().run(
-        python("import os; print(os.environ['LC_ALL'], os.environ['EXTRA'])"),
-        timeout=20,
-        env={"EXTRA": "yes"},
-    )
-    assert ended.stdout == "C.UTF-8 yes\n"
 
 
 def test_serve_waits_until_the_socket_listens_and_never_connects() -> None:
@@ -114,17 +97,6 @@ def test_serve_waits_until_the_socket_listens_and_never_connects() -> None:
         assert time.monotonic() - start >= 0.4
         ended = server.wait(10)
     assert ended.stdout == "listening\nnobody\n"
-
-
-def test_a_server_that_dies_is_said_with_its_stderr() -> None:
-    host = LocalHost()
-    with pytest.raises(
-        Failed, match=r"ended \(exit 4\) before it listened on tcp port \d+: no such device"
-    ):
-        host.serve(
-            python("import sys; print('no such device', file=sys.stderr); sys.exit(4)"),
-            port=host.free_port(),
-        )
 
 
 def test_a_server_that_never_listens_is_given_up() -> None:
@@ -154,22 +126,35 @@ def test_a_server_that_ended_is_not_taken_for_another_that_listens(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Somebody was faster between the look at the table and the server's own bind."""
-    ended = tmp_path / "ended"
+    ended, looks = tmp_path / "ended", list[int]()
 
     def listening(port: int, proto: str) -> bool:
         """Nobody before the server is started; somebody else once it has ended."""
-        while len(looks) and not ended.exists():
+        while looks and not ended.exists():
             time.sleep(0.01)
         looks.append(port)
         time.sleep(0.2)
         return len(looks) > 1
 
-    looks: list[int] = []
     monkeypatch.setattr("perfdag.hosts.local.listening", listening)
-    with pytest.raises(
-        Failed, match=r"ended \(exit 1\) before it listened on tcp port 5201: bind failed"
-    ):
+    error = r"ended \(exit 1\) before it listened on tcp port 5201: bind failed"
+    with pytest.raises(Failed, match=error):
         LocalHost().serve(["sh", "-c", f"echo bind failed >&2; touch {ended}; exit 1"], port=5201)
+
+
+def test_descendants_are_those_that_a_scan_finds() -> None:
+    script = ["sh", "-c", "sleep 5 & (sleep 5 & wait) & wait"]
+    with subprocess.Popen(script, start_new_session=True) as shell:
+        deadline = time.monotonic() + 4
+        while len(descendants(shell.pid)) < 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        scanned, queue, found = processes.scan_children(), [shell.pid], list[int]()
+        while queue:
+            queue += (below := scanned(queue.pop()))
+            found += below
+        assert sorted(found) == sorted(descendants(shell.pid))
+        assert len(found) == 3
+        processes.signal_tree(shell.pid, signal.SIGKILL)
 
 
 def test_leaving_the_block_ends_the_server_and_its_children() -> None:
@@ -289,13 +274,6 @@ def test_what_an_orderly_end_leaves_is_ended_too_and_what_is_not_of_perfdag_is_n
         other.wait()
 
 
-def test_cpus_pins_the_command() -> None:
-    ended = LocalHost().run(
-        python("import os; print(sorted(os.sched_getaffinity(0)))"), timeout=20, cpus="0"
-    )
-    assert ended.stdout == "[0]\n"
-
-
 def test_without_taskset_the_error_names_it_and_not_the_command(tmp_path: Path) -> None:
     (tmp_path / "sleep").symlink_to(str(shutil.which("sleep")))
     env = {"PATH": str(tmp_path)}
@@ -325,23 +303,6 @@ def test_descendants_may_end_while_they_are_listed() -> None:
             seen += len(descendants(busy.pid))
     assert seen
     assert descendants(busy.pid) == []
-
-
-def test_the_kernels_list_of_children_and_a_scan_agree() -> None:
-    with subprocess.Popen(
-        ["sh", "-c", "sleep 5 & (sleep 5 & wait) & wait"], start_new_session=True
-    ) as shell:
-        deadline = time.monotonic() + 4
-        while len(processes.descendants(shell.pid)) < 3 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        scanned, queue = processes.scan_children(), [shell.pid]
-        found = []
-        while queue:
-            queue += (below := scanned(queue.pop()))
-            found += below
-        assert sorted(found) == sorted(processes.descendants(shell.pid))
-        assert len(found) == 3
-        processes.signal_tree(shell.pid, signal.SIGKILL)
 
 
 def test_only_the_head_of_a_tcp_table_is_read() -> None:
