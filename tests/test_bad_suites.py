@@ -1,16 +1,25 @@
-"""Bad suites: each is refused before anything starts, with exactly the messages that stand
-beside it in bad_suites.yaml.
+"""Bad and hostile suites are refused before anything starts.
+
+A bad one gets exactly the messages that stand beside it in bad_suites.yaml.
 """
 
+import base64
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from perfdag.benchmark import registry
 from perfdag.plan.plan import make_plan
+from perfdag.steps.runner.plan import plan_of
+from perfdag.steps.runner.plan_outputs import outputs
+from perfdag.steps.runner.pod_context import from_environment
+from perfdag.store.folder import FolderStore
 from perfdag.suite.load import load_suite, parse_suite
 from perfdag.suite.yaml_document import BadDocument
+from tests.conftest import CommandLine
 
 CASES = yaml.safe_load((Path(__file__).parent / "bad_suites.yaml").read_text())
 
@@ -40,3 +49,291 @@ def test_bad_suite(case: dict[str, object], tmp_path: Path) -> None:
 def test_a_text_that_would_exhaust_the_stack_is_refused(text: str, line: int) -> None:
     with pytest.raises(BadDocument, match=f"suite.yaml:{line}: nested deeper than 40"):
         parse_suite(text)
+
+
+LONG = "x" * 1_000_000
+HOST_PATH = 'x"} },{"name":"h","hostPath":{"path":"/"}}],"hostPID":true,"a":[{"b":{"c":"'
+TEXTS = {
+    "template": "{{workflow.name}}",
+    "expression": "{{=1+1}}",
+    "kubelet": "$(AWS_SECRET_ACCESS_KEY)",
+    "quotes": HOST_PATH,
+    "newline": "x\nhostPID: true",
+    "placeholder": "@CLAIMED@",
+    "long": LONG,
+}
+SHAPES: dict[str, Any] = {
+    "image": lambda text: {"image": f"registry.example/a{text}:1"},
+    "network.name": lambda text: {"network": {"name": text}},
+    "network.also": lambda text: {"network": {"name": "a", "also": [text]}},
+    "network.interface": lambda text: {"network": {"interface": text}},
+    "resources key": lambda text: {"resources": {f"example.com/{text}": 1}},
+    "resources requests": lambda text: {"resources": {"requests": {f"example.com/{text}": 1}}},
+    "resources value": lambda text: {"resources": {"cpu": text}},
+    "hugepages": lambda text: {"hugepages": {text: "1Gi"}},
+    "volume.path": lambda text: {"volume": {"kind": "hostPath", "path": f"/{text}"}},
+    "volume.storage_class": lambda text: {"volume": {"storage_class": text}},
+    "volume.claim_template": lambda text: {"volume": {"claim_template": {"volumeName": text}}},
+    "volume.claim": lambda text: {"volume": {"claim": text}},
+    "node_selector key": lambda text: {"node_selector": {text: "a"}},
+    "node_selector value": lambda text: {"node_selector": {"a": text}},
+    "zones": lambda text: {"zones": [text]},
+    "tolerations key": lambda text: {"tolerations": [{"key": text, "operator": "Exists"}]},
+    "tolerations value": lambda text: {"tolerations": [{"key": "a", "value": text}]},
+    "runtime_class": lambda text: {"runtime_class": text},
+    "an axis": lambda text: {
+        "permutations": {"product": {"tolerations": [[{"key": "a", "value": text}]]}}
+    },
+}
+
+
+def suite_text(shape: dict[str, Any] | None = None, **keys: Any) -> str:
+    entry = {"benchmark": "command", "params": {"argv": ["true"]}, **(shape or {})}
+    lines = [f"{key}: {json.dumps(value)}" for key, value in {"name": "s", **keys}.items()]
+    return "\n".join([*lines, "entries:", f"  - {json.dumps(entry)}", ""])
+
+
+def refusal(text: str) -> str:
+    """The only line of a refused suite."""
+    with pytest.raises(BadDocument) as refused:
+        make_plan(parse_suite(text))
+    [line] = str(refused.value).splitlines()
+    assert len(line) < 1500
+    return line
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("place", SHAPES)
+def test_no_hostile_text_of_a_shape_is_planned(place: str, text: str) -> None:
+    assert refusal(suite_text(SHAPES[place](TEXTS[text]))).startswith("suite.yaml:3: ")
+
+
+AXES = {f"env.A{number}": list(range(100)) for number in range(10)}
+TWICE = {f"env.A{number}": ["a", "b"] for number in range(1000)}
+
+
+def with_axes(**axes: list[Any]) -> str:
+    return suite_text({"permutations": {"product": axes}})
+
+
+REFUSED = {
+    "product": (
+        with_axes(**AXES),
+        "suite.yaml:3: entries[0].permutations: 10^20 combinations up to this entry are more than "
+        "1,000,000; shorten the lists, or split the suite",
+    ),
+    "product of many axes": (
+        with_axes(**TWICE),
+        "suite.yaml:3: entries[0].permutations: 10^301 combinations up to this entry are more",
+    ),
+    "product that exclude would shorten": (
+        suite_text(
+            {
+                "permutations": {
+                    "product": {"expected": [*range(1, 2001)], "exit_code": [*range(501)]},
+                    "exclude": [{"exit_code": {"gt": 0}}],
+                }
+            }
+        ),
+        "suite.yaml:3: entries[0].permutations: 1,002,000 combinations up to this entry",
+    ),
+    "equal points": (
+        suite_text(
+            {
+                "benchmark": "iperf",
+                "params": {},
+                "hosts": {"count": 400, "pairs": "all"},
+                "permutations": {"product": {"duration": ["1s", "1s"]}},
+            }
+        ),
+        "suite.yaml:3: entries[0].permutations: more than 100,000 points",
+    ),
+    "samples": (
+        suite_text(
+            {"permutations": {"product": {"expected": [*range(1, 1002)]}}}, repetitions=1000
+        ),
+        "suite.yaml:2: repetitions: 1,001,000 samples are more than 1,000,000; lower repetitions",
+    ),
+    "params": (
+        suite_text(
+            {
+                "params": {"argv": ["echo", LONG]},
+                "permutations": {"product": {"exit_code": [*range(100)]}},
+            }
+        ),
+        "suite.yaml:3: entries[0].permutations: params and shapes of all points have more than "
+        "33,554,432 characters",
+    ),
+    "claim": (
+        suite_text(store=f"claim://{HOST_PATH}"),
+        """suite.yaml:2: store: 'claim://x"} },{"name":"h","hostPath":""",
+    ),
+    "claim of a template": (
+        suite_text(store="claim://{{=sprig.date}}"),
+        "suite.yaml:2: store: 'claim://{{=sprig.date}}': a store is claim://NAME",
+    ),
+    "bucket": (suite_text(store="s3://b/$(A)"), "suite.yaml:2: store: 's3://b/$(A)': a store is"),
+    "prefix above the bucket": (suite_text(store="s3://b/../c"), "suite.yaml:2: store: 's3://b/.."),
+    "another scheme": (
+        suite_text(store="file:///etc"),
+        "suite.yaml:2: store: 'file:///etc': a sto",
+    ),
+    "suite name": (suite_text(name="{{=1}}"), "suite.yaml:1: name: '{{=1}}' is not a suite name"),
+    "entry name": (suite_text({"name": "$(A)"}), "suite.yaml:3: entries[0].name: '$(A)' is not"),
+    "values": (
+        f"name: s\nentries: [{'0,' * 1_000_001}]\n",
+        "suite.yaml:2: more than 500,000 values",
+    ),
+    "scheduler": (suite_text({"scheduler": "{{=1}}"}), "suite.yaml:3: entries[0].scheduler: '{{=1"),
+    "privileges": (suite_text({"privileges": ["all"]}), "suite.yaml:3: entries[0].privileges[0]: "),
+    "tag": (
+        "name: !!python/object/apply:os.system [id]\n",
+        "suite.yaml:1: name: the tag !!python/",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_pod_may_get_is_refused(name: str) -> None:
+    text, expected = REFUSED[name]
+    assert expected in refusal(text)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan"],
+        ["run", "--store", "results"],
+        ["render", "--store", "s3://b/r"],
+        ["submit", "--namespace", "bench"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_verb_refuses_and_starts_nothing(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cli: CommandLine,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    (tmp_path / "suite.yaml").write_text(suite_text(SHAPES["tolerations value"]("{{=1}}")))
+    [line] = cli([*words, "suite.yaml"], 2).err.splitlines()
+    assert line.startswith("suite.yaml:3: entries[0].tolerations[0].value: '{{=1}}' is not a label")
+    assert [path.name for path in tmp_path.iterdir()] == ["suite.yaml"]
+
+
+STORES = [
+    "claim://{{=1}}",
+    f"claim://{HOST_PATH}",
+    "claim://a.b",
+    "s3://b/$(A)",
+    "s3://b/../c",
+    "x",
+]
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize(
+    "words",
+    [["render", "suite.yaml"], ["render", "--base"], ["install", "--namespace", "bench"]],
+    ids=" ".join,
+)
+def test_no_manifest_has_a_hostile_store(
+    words: list[str],
+    store: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cli: CommandLine,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    (tmp_path / "suite.yaml").write_text(suite_text())
+    output = cli([*words, "--store", store], 2)
+    [line] = output.err.splitlines()
+    assert "a store is" in line or "pods share no folder" in line
+    assert not output.out
+
+
+def plan_in_pod(store: FolderStore, folder: Path, **environment: str) -> dict[str, Any]:
+    """The output parameters of the plan step."""
+    variables = {f"PERFDAG_{name}": value for name, value in environment.items()}
+    context = from_environment({"PERFDAG_STORE": "s3://b/r", "PERFDAG_RUN": ID, **variables})
+    return outputs(plan_of(context, store, variables, folder / "suite.yaml"), context, set())
+
+
+ID = "20260101T020000Z-0a1b2c3d"
+
+
+def test_the_plan_step_refuses_it_however_the_suite_comes(tmp_path: Path) -> None:
+    store = FolderStore(str(tmp_path / "store"))
+    hostile = suite_text(SHAPES["image"]("{{=1}}"))
+    (tmp_path / "suite.yaml").write_text(hostile)
+    store.put("suites/s.yaml", hostile.encode())
+    for environment in (
+        {"SUITE": base64.b64encode(hostile.encode()).decode()},
+        {"URL": "suites/s.yaml"},
+        {},
+    ):
+        with pytest.raises(
+            BadDocument, match=r"^suite.yaml:3: entries\[0\].image: .* is not an im"
+        ):
+            plan_in_pod(store, tmp_path, **environment)
+    plan = make_plan(parse_suite(suite_text()), run_id=ID)
+    for shape, expected in (
+        (SHAPES["tolerations value"]("{{=1}}"), "tolerations.0.value: String should match"),
+        (SHAPES["image"]("@CLAIMED@"), "image: 'registry.example/a@CLAIMED@:1' has {{, "),
+    ):
+        plan.shapes = [shape]
+        store.put(f"runs/{ID}/plan.json", plan.dump())
+        with pytest.raises(BadDocument, match=f"^suite:1: {expected}"):
+            plan_in_pod(store, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({"options": {"priority": "1"}}, "options.priority '1': Input should be a valid integer"),
+        ({"options": {"pending_limit": "x"}}, "options.pending_limit 'x': Input should be a valid"),
+        ({"options": {"prometheus": 1}}, "options.prometheus '1': Input should be a valid string"),
+        ({"options": {"secrets_of": "../x"}}, "options.secrets_of '../x': String should match"),
+        ({"run_id": "../x"}, "run_id '../x': String should match"),
+        ({"schema": 2}, "plan.json is of another schema; use the perfdag version that wrote it"),
+        ([], "plan.json is of another schema"),
+    ],
+)
+def test_a_stored_plan_of_wrong_types_is_refused_in_one_line(
+    document: Any,
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cli: CommandLine,
+) -> None:
+    store = FolderStore(str(tmp_path / "store"))
+    plan = json.loads(make_plan(parse_suite(suite_text()), run_id=ID).dump())
+    data = plan | document if isinstance(document, dict) else document
+    store.put(f"runs/{ID}/plan.json", json.dumps(data).encode())
+    monkeypatch.setattr("perfdag.steps.runner.pod_context.STORE", store.root)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    for name, value in {"STORE": "claim://results", "RUN": ID}.items():
+        monkeypatch.setenv(f"PERFDAG_{name}", value)
+    lines = cli(["step", "plan", "--out", str(tmp_path / "out")], 2).err.splitlines()
+    [line] = [line for line in lines if not line.startswith("cannot record on the workflow")]
+    assert line.startswith(f"perfdag: plan.json of {ID} is damaged: {expected}")
+
+
+def test_other_text_is_literal_in_the_manifest_and_in_no_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hostile = "".join(f"{text}\n" for text in TEXTS.values() if text is not LONG)
+    params = {"argv": ["echo", hostile], "env": {"A": hostile}}
+    text = suite_text({"params": params}, description=hostile)
+    (tmp_path / "suite.yaml").write_text(text)
+    [workflow] = yaml.safe_load_all(cli(["render", "suite.yaml", "--store", "claim://results"]).out)
+    values = {item["name"]: item["value"] for item in workflow["spec"]["arguments"]["parameters"]}
+    encoded = base64.b64encode(text.encode()).decode()
+    assert values == {"suite": encoded, "store": "claim://results"}
+    store = FolderStore(str(tmp_path / "store"))
+    hostless = plan_in_pod(store, tmp_path, SUITE=base64.b64encode(suite_text().encode()).decode())
+    assert plan_in_pod(store, tmp_path, SUITE=encoded) == hostless

@@ -1,19 +1,39 @@
-"""`perfdag doctor SUITE` on this machine: what any point of the suite needs and is not here."""
+"""`perfdag doctor`: what a suite lacks on this machine, and what a cluster lacks for it."""
 
 import json
 import sys
+import uuid
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from perfdag.app.cluster.installation import installation_objects
+from perfdag.app.doctor import argo, store_claim
+from perfdag.app.doctor import cluster as doctor_cluster
+from perfdag.app.doctor import rights as doctor_rights
+from perfdag.app.doctor.cluster import check_installation
+from perfdag.app.doctor.finding import Finding
+from perfdag.app.doctor.network_policy import check_network_policy
+from perfdag.app.doctor.requirements import benchmarks_with_rights, check_shapes, gpu_findings
 from perfdag.benchmark import registry
 from perfdag.cli import main
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.packages import install_command
+from perfdag.kube.client import Kube, run_with_client
+from perfdag.plan.plan import make_plan
+from perfdag.shape import Shape
 from perfdag.steps.imb.benchmark import Imb
 from perfdag.steps.mpi import intelmpi
+from perfdag.steps.runner.feasibility import unmet
+from perfdag.suite.load import load_suite, parse_suite
+from perfdag.workflows.templates import Installation
 from tests.conftest import CommandLine
+from tests.fakes.api_server import ApiServer, failure
+
+from .steps.test_feasibility import STORAGE, cluster, network
 
 
 @pytest.fixture
@@ -187,3 +207,376 @@ def test_without_a_suite_every_benchmark_is_asked(
     assert "missing  vmi-burst: no cluster" in output
     assert "warn     command: has params without a default" in output
     assert "ok       resnet50-overhead" not in output
+
+
+def account(access: bool | int = True, name: str = "perfdag-run") -> Kube:
+    """A client of an API server with this account, which answers what it is asked of access with
+    a verdict or an HTTP status.
+    """
+    server = ApiServer({"kind": "ServiceAccount", "metadata": {"name": name, "namespace": "bench"}})
+    verdict = {"status": {"allowed": access}} if isinstance(access, bool) else failure(access)
+    server.on("accessreviews", lambda _: verdict)
+    return server.client()
+
+
+def deployment(image: str) -> dict[str, Any]:
+    spec = {"template": {"spec": {"containers": [{"image": image}]}}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "argo", "namespace": "argo"},
+        "spec": spec,
+    }
+
+
+def definition(*fields: str) -> dict[str, Any]:
+    templates = {"templates": {"items": {"properties": {field: {} for field in fields}}}}
+    spec = {
+        "versions": [
+            {
+                "schema": {
+                    "openAPIV3Schema": {
+                        "properties": {"spec": {"properties": templates if fields else {}}}
+                    }
+                }
+            }
+        ]
+    }
+    metadata = {"name": "workflowtemplates.argoproj.io"}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+@pytest.mark.parametrize(
+    ("objects", "state"),
+    [
+        ([deployment("quay.io/argoproj/workflow-controller:v4.1.2")], "ok"),
+        ([deployment("quay.io/argoproj/workflow-controller:v4.0.5")], "missing"),
+        ([deployment("r/workflow-controller@sha256:00"), definition("pendingTimeout")], "ok"),
+        ([definition("timeout")], "missing"),
+        ([definition()], "warn"),
+        ([], "warn"),
+    ],
+)
+async def test_argo_has_to_know_pending_timeout(objects: list[dict[str, Any]], state: str) -> None:
+    *_, last = await argo.check_argo(ApiServer(*objects).client())
+    assert last.state == state
+    assert "4.1" in last.what + last.do
+
+
+@pytest.mark.parametrize(
+    ("kube", "state", "words"),
+    [
+        (account(), "ok", "has its rights"),
+        (account(False), "missing", "may not create podgroups"),
+        (account(403), "warn", "is not known"),
+        (account(name="another"), "missing", "there is no service account perfdag-run"),
+    ],
+)
+async def test_an_account_is_there_and_has_its_rights_or_nobody_knows(
+    kube: Kube, state: str, words: str
+) -> None:
+    finding: Finding = await doctor_rights.check_account(
+        kube, "bench", "perfdag-run", [("x", "podgroups", "create")], "install"
+    )
+    assert finding.state == state
+    assert words in finding.what
+
+
+@pytest.mark.parametrize(
+    ("access", "state", "words"),
+    [(True, "ok", "you may submit"), (False, "missing", "you may not create workflows")],
+)
+async def test_whoever_asks_may_submit_or_is_told_what_is_missing(
+    access: bool, state: str, words: str
+) -> None:
+    finding = await doctor_rights.check_user(account(access), "bench")
+    assert (finding.state, finding.what[: len(words)]) == (state, words)
+
+
+@pytest.mark.parametrize(
+    ("modes", "parallel", "words"),
+    [
+        (["ReadWriteOnce"], 1, None),
+        (["ReadWriteMany"], 3, None),
+        (["ReadWriteOnce"], 3, "claim results is ReadWriteOnce, and 3 batches at once"),
+        (None, 1, "there is no claim results in bench"),
+    ],
+)
+async def test_a_claim_that_two_nodes_cannot_mount_is_found_where_batches_overlap(
+    modes: list[str] | None, parallel: int, words: str | None
+) -> None:
+    server = ApiServer()
+    if modes is not None:
+        metadata = {"name": "results", "namespace": "bench"}
+        server.add(
+            {"kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {"accessModes": modes}}
+        )
+    cluster = server.client()
+    findings = await store_claim.check_claim(cluster, "bench", "claim://results", parallel)
+    assert [finding.what[: len(words or "")] for finding in findings] == ([words] if words else [])
+    assert await store_claim.check_claim(cluster, "bench", "s3://b/r", parallel) == []
+
+
+def test_every_right_that_a_role_grants_is_asked_for() -> None:
+    roles = {
+        item["metadata"]["name"]: item["rules"]
+        for item in installation_objects(Installation(store="s3://b/r"))
+        if item["kind"] == "Role"
+    }
+    granted = {
+        name: {
+            (group, resource, verb)
+            for rule in rules
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+        for name, rules in roles.items()
+    }
+    assert {
+        name: set(rights) for name, rights in doctor_rights.required_rights().items()
+    } == granted
+    assert ("", "pods", "list") in granted["perfdag-measure"] & granted["perfdag-run"]
+    assert ("argoproj.io", "workflowtaskresults", "patch") in granted["perfdag-finish"]
+
+
+@pytest.mark.argo
+def test_an_installation_on_a_real_api_server(s3_root: str) -> None:
+    name = f"perfdag-doctor-{uuid.uuid4().hex[:6]}"
+
+    async def make(client: Kube) -> None:
+        await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        images = "localhost/nowhere-{name}:1"
+        for item in installation_objects(
+            Installation(
+                namespace=name, store=s3_root, namespaced=True, images=images, pull_policy="Never"
+            )
+        ):
+            await client.apply(item)
+        await client.delete(await client.resource("v1", "ServiceAccount"), "perfdag-finish", name)
+
+    async def remove(client: Kube) -> None:
+        await client.delete(await client.resource("v1", "Namespace"), name)
+
+    run_with_client(make)
+    try:
+        findings = {item.what: item for item in doctor_cluster.check_cluster(None, None, name)}
+    finally:
+        run_with_client(remove)
+    assert findings["service account perfdag-run has its rights"].state == "ok"
+    assert findings["service account perfdag-measure has its rights"].state == "ok"
+    assert findings[f"there is no service account perfdag-finish in {name}"].state == "missing"
+    assert findings["Argo's CRDs are of 4.1 or newer (they know pendingTimeout)"].state == "ok"
+    [pod] = [item for what, item in findings.items() if "did not start" in what]
+    assert "ErrImageNeverPull" in pod.what, (
+        "its pod is made of the installation's image, and was admitted"
+    )
+
+
+POLICY = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "perfdag-measuring", "namespace": "bench"},
+}
+
+
+def daemon(name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": name, "namespace": "kube-system"},
+    }
+
+
+FAST = {"apiVersion": STORAGE, "kind": "StorageClass", "metadata": {"name": "fast"}}
+
+ASKED: list[tuple[dict[str, Any], Callable[[], Kube], str, str]] = [
+    ({"volume": {"storage_class": "by-hand"}}, cluster, "ok", "storage class by-hand"),
+    (
+        {"volume": {"storage_class": "gone"}},
+        cluster,
+        "missing",
+        "there is no storage class gone; there are: by-hand",
+    ),
+    (
+        {"volume": {"storage_class": "gone"}},
+        partial(cluster, refused="/storageclasses"),
+        "warn",
+        "storage class gone is not known",
+    ),
+    (
+        {"volume": {}},
+        partial(cluster, FAST),
+        "missing",
+        "there is no default storage class",
+    ),
+    (
+        {"network": {"name": "net"}},
+        partial(network, "net"),
+        "missing",
+        "no such NetworkAttachmentDefinition",
+    ),
+    (
+        {"network": {"name": "net"}},
+        partial(network, "net", "bench"),
+        "ok",
+        "Multus network net",
+    ),
+    ({"network": {"name": "b/net"}}, cluster, "missing", "no Multus"),
+    (
+        {"network": {"name": "b/net"}},
+        partial(cluster, refused="/networkattachmentdefinitions", absent=()),
+        "warn",
+        "Multus network b/net is not known",
+    ),
+    ({"scheduler": "volcano"}, partial(cluster, absent=("PodGroup",)), "missing", "no Volcano"),
+    ({"scheduler": "volcano"}, cluster, "ok", "Volcano"),
+    ({"resources": {"rdma/hca": 1}}, cluster, "ok", "rdma/hca on 1 node"),
+    ({"resources": {"nvidia.com/gpu": 1}}, cluster, "missing", "no node has nvidia.com/gpu"),
+    ({"resources": {"rdma/hca": 5}}, cluster, "missing", "the most that a node has is 4"),
+    (
+        {"resources": {"nvidia.com/gpu": 1}},
+        partial(cluster, refused="/nodes"),
+        "warn",
+        "nvidia.com/gpu is not known",
+    ),
+    ({"hugepages": {"hugepages-2Mi": "1Gi"}}, cluster, "missing", "no node has hugepages-2Mi"),
+    ({"hosts": {"count": 3, "placement": "spread"}}, cluster, "missing", "the cluster has 2"),
+    (
+        {"hosts": {"count": 3, "placement": "spread"}},
+        partial(cluster, refused="/nodes"),
+        "warn",
+        "3 nodes to spread over is not known",
+    ),
+]
+
+
+@pytest.mark.parametrize(("shape", "has", "state", "words"), ASKED)
+async def test_doctor_and_the_plan_step_find_the_same(
+    shape: dict[str, Any], has: Callable[[], Kube], state: str, words: str
+) -> None:
+    asking, api = Shape.model_validate(shape), has()
+    [finding] = await check_shapes(api, [asking, asking], "bench")
+    assert (finding.state, bool(finding.do)) == (state, state == "missing")
+    assert words in finding.what
+    skipped = await unmet(api, [asking], "bench")
+    assert skipped == ({0: finding.what} if state == "missing" else {})
+
+
+@pytest.mark.parametrize(
+    ("shape", "do"),
+    [
+        ({"network": {"name": "b/net"}}, "create it, or name an existing one"),
+        ({"resources": {"rdma/hca": 5}}, "request less"),
+    ],
+)
+async def test_what_is_there_already_need_not_be_installed(shape: dict[str, Any], do: str) -> None:
+    [finding] = await check_shapes(network("other"), [Shape.model_validate(shape)], "bench")
+    assert finding.state == "missing"
+    assert (finding.do or "").startswith(do)
+
+
+def test_cuda_in_pods_without_a_gpu_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "suite.yaml"
+    entry = "  - {name: %s, benchmark: resnet50, params: {device: cuda, fast: true}%s}\n"
+    file.write_text(
+        "name: s\nentries:\n"
+        + entry % ("without", "")
+        + entry % ("with", ", resources: {nvidia.com/gpu: 1}")
+    )
+    plan = make_plan(load_suite(str(file)))
+    findings = gpu_findings(plan, [Shape.model_validate(item) for item in plan.shapes])
+    assert [item.what for item in findings] == [
+        "entry without: device is cuda, but its pods request no GPU"
+    ]
+    assert findings[0].do == "resources: {nvidia.com/gpu: 1}"
+
+
+def test_rendering_and_submitting_say_it_too(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("hera")
+    file = tmp_path / "suite.yaml"
+    file.write_text(
+        "name: s\nentries:\n"
+        "  - {name: model, benchmark: torchbench, params: {model: alexnet, device: cuda}}\n"
+        "  - {name: verbs, benchmark: rdma-latency, params: {cuda: 0, mode: read}, network: "
+        "{host: true}}\n"
+        "  - {name: held, benchmark: rdma-latency, params: {cuda: 1, mode: read}, resources: "
+        "{rdma/hca: 1, nvidia.com/gpu: 1}}\n"
+    )
+    warnings = [
+        (
+            "entry model: device is cuda, but its pods request no GPU; add resources: "
+            "{nvidia.com/gpu: 1}"
+        ),
+        "entry verbs: cuda is 0, but its pods request no GPU; add resources: {nvidia.com/gpu: 1}",
+    ]
+    assert cli(["render", str(file)]).err.splitlines() == warnings
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert main(["submit", str(file)]) != 0
+    assert capsys.readouterr().err.splitlines()[:2] == warnings
+
+
+@pytest.mark.parametrize(
+    ("entries", "allowed"),
+    [
+        ("- {benchmark: queue-scaling}\n- {benchmark: queue-autoscale}\n- {benchmark: iperf}", []),
+        (
+            "- {benchmark: queue-scaling, params: {deployment: backend}}\n"
+            "- {benchmark: queue-autoscale}",
+            ["queue-scaling"],
+        ),
+        (
+            "- {benchmark: queue-autoscale, permutations: {explicit: [{}, {deployments: "
+            "[backend]}]}}",
+            ["queue-autoscale"],
+        ),
+        ("- {benchmark: vmi-burst}\n- {benchmark: scale}", ["scale", "vmi-burst"]),
+    ],
+)
+def test_rights_are_asked_for_where_a_point_uses_them(entries: str, allowed: list[str]) -> None:
+    assert (
+        benchmarks_with_rights(make_plan(parse_suite(f"name: s\nentries:\n{entries}\n"))) == allowed
+    )
+
+
+@pytest.mark.parametrize(
+    ("has", "state", "words"),
+    [
+        (cluster, "warn", "there is no NetworkPolicy perfdag-measuring in bench"),
+        (partial(cluster, refused="/networkpolicies"), "warn", "you may not read whether"),
+        (partial(cluster, POLICY, daemon("calico-node")), "ok", "which calico-node enforces"),
+        (partial(cluster, POLICY, daemon("kube-flannel-ds")), "warn", "is enforced is not known"),
+        (partial(cluster, POLICY, refused="/daemonsets"), "warn", "is enforced is not known"),
+    ],
+)
+async def test_the_policy_of_measuring_pods_is_found(
+    has: Callable[[], Kube], state: str, words: str
+) -> None:
+    finding = await check_network_policy(has(), "bench", "perfdag install")
+    assert finding.state == state
+    assert words in finding.what
+
+
+async def test_an_installation_of_another_version_is_a_finding() -> None:
+    template = {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "WorkflowTemplate",
+        "metadata": {"name": "perfdag", "namespace": "bench"},
+        "spec": {"arguments": {"parameters": []}, "templates": [{"name": "finish"}]},
+    }
+    [finding] = await check_installation(cluster(template), "bench", None)
+    assert (finding.state, finding.what) == (
+        "missing",
+        "perfdag in namespace bench was installed by another version",
+    )
+    assert finding.do.startswith("perfdag install --namespace bench")

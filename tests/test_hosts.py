@@ -210,26 +210,31 @@ else:
 """
 
 
+STARTED = [
+    (["sleep", "MINE.875"], "^[^ ]*sleep MINE.875"),
+    (
+        ["sh", "-c", "sleep MINE.125 & wait"],
+        "^[^ ]*sleep MINE.125",
+    ),  # a child, which the end of its parent does not end
+    (
+        ["setsid", "-f", "sleep", "MINE.375"],
+        "^[^ ]*sleep MINE.375",
+    ),  # in no session of ours, child of nobody
+    (
+        ["sh", "-c", "env -i sleep MINE.625; true"],
+        "^[^ ]*sleep MINE.625",
+    ),  # without the environment it was given
+    (python(FORKS), "^.*-c .import os, time  # MINE .*os.setsid"),
+]
+
+
 @pytest.mark.parametrize(
-    ("argv", "marker"),
+    ("argv", "marker", "started"),
     [
-        (["sleep", "MINE.875"], "^[^ ]*sleep MINE.875"),
-        (
-            ["sh", "-c", "sleep MINE.125 & wait"],
-            "^[^ ]*sleep MINE.125",
-        ),  # a child, which the end of its parent does not end
-        (
-            ["setsid", "-f", "sleep", "MINE.375"],
-            "^[^ ]*sleep MINE.375",
-        ),  # in no session of ours, child of nobody
-        (
-            ["sh", "-c", "env -i sleep MINE.625; true"],
-            "^[^ ]*sleep MINE.625",
-        ),  # without the environment it was given
-        (python(FORKS), "^.*-c .import os, time  # MINE .*os.setsid"),
+        *((*command, "run") for command in STARTED),
+        *((*STARTED[-1], started) for started in ("serve", "thread")),
     ],
 )
-@pytest.mark.parametrize("started", ["run", "serve", "thread"])
 def test_all_that_was_started_ends_with_perfdag_when_it_is_killed(
     argv: list[str], marker: str, started: str
 ) -> None:

@@ -67,16 +67,6 @@ def test_zip_takes_values_side_by_side(pairs: list[tuple[int, int]]) -> None:
     assert set(params_of(plan, "exit_code", "expected")) == set(pairs)
 
 
-@given(axis_lists, st.integers(0, 255))
-def test_exclude_leaves_out_what_matches(axes: dict[str, list[int]], limit: int) -> None:
-    if "exit_code" not in axes or len({code < limit for code in axes["exit_code"]}) == 1:
-        return
-    plan = plan_of({"permutations": {"product": axes, "exclude": [{"exit_code": {"lt": limit}}]}})
-    assert {code for (code,) in params_of(plan, "exit_code")} == {
-        code for code in axes["exit_code"] if code >= limit
-    }
-
-
 UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "kB": 1000, "MiB": 1 << 20, "MB": 10**6}
 written_sizes = st.builds(
     lambda blocks, unit: (f"{blocks * 64}{unit}", blocks * 64 * UNITS[unit]),
@@ -256,12 +246,6 @@ def test_a_plan_with_names_that_are_no_names_is_refused(
         read_plan(orjson.dumps(raw))
 
 
-def test_an_entry_without_permutations_is_one_point_measured_once() -> None:
-    plan = plan_of({})
-    assert len(plan.points) == 1
-    assert plan.order == [(0, 1)]
-
-
 def test_a_value_given_replaces_a_default_lists_included() -> None:
     plan = plan_of(
         {"params": {"argv": ["ls", "-l"]}, "permutations": {"explicit": [{"argv": ["id"]}]}}
@@ -379,20 +363,6 @@ def test_only_selects_by_entry_label_or_id() -> None:
     ]
     with pytest.raises(BadDocument, match="nothing: matches no point"):
         enumerate_points(loaded, ["comm*", "nothing"])
-
-
-def test_include_brings_the_entries_of_another_file(tmp_path: Any) -> None:
-    (tmp_path / "base.yaml").write_text(
-        "name: base\nentries:\n  - {benchmark: command, name: first, params: {argv: [ls]}}\n"
-    )
-    (tmp_path / "more.yaml").write_text(
-        "name: more\ninclude: base.yaml\nentries:\n"
-        "  - {benchmark: command, name: second, params: {argv: [id]}}\n"
-    )
-    assert [p.entry for p in make_plan(load_suite(tmp_path / "more.yaml")).points] == [
-        "first",
-        "second",
-    ]
 
 
 def test_an_included_file_keeps_its_own_defaults_also_when_it_travels_as_one_text(

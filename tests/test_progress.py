@@ -1,6 +1,4 @@
-"""What a run says while it goes: one live line with the time left on a terminal, a plain line a
-sample elsewhere.
-"""
+"""What a run says while it goes, and the times that it expects and learns."""
 
 import fcntl
 import os
@@ -10,14 +8,22 @@ import struct
 import subprocess
 import sys
 import termios
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from perfdag.app.plan_text import plan_suite
 from perfdag.app.progress import Progress
-from perfdag.plan.plan import SAMPLE_OVERHEAD, make_plan
-from perfdag.results.samples import SampleRecord
+from perfdag.plan.plan import SAMPLE_OVERHEAD, Plan, make_plan
+from perfdag.plan.time_left import TimeLeft
+from perfdag.results.collect import collect
+from perfdag.results.durations import ANY, RUNS, with_learned_times
+from perfdag.results.samples import SampleRecord, sample_key
+from perfdag.steps.runner.progress import ProgressReporter, seconds_left
+from perfdag.store.base import StoreError
+from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 
 SUITE = """name: shown
@@ -164,3 +170,114 @@ def test_rounds_that_until_may_add_are_not_promised() -> None:
     for repetition in (1, 2, 3):
         progress.skipped(plan.points[0], repetition, "stored before")
     assert progress.left() == pytest.approx(0, abs=1e-9)
+
+
+TWO_ENTRIES = """name: s
+repetitions: 2
+entries:
+  - {benchmark: command, name: fast, params: {argv: [ls], expected: 1}}
+  - {benchmark: command, name: slow, params: {argv: [ls, -l], expected: 5}}
+"""
+START = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def planned(day: int = 9) -> Plan:
+    return make_plan(parse_suite(TWO_ENTRIES), run_id=f"202611{day:02}T000000Z-00000000")
+
+
+def store_run(
+    store: FolderStore, day: int, seconds: float, cluster: str | None = None, status: str = "ok"
+) -> None:
+    """Store a run in which each sample of `slow` took `seconds`."""
+    plan = planned(day)
+    plan.where = {"cluster": cluster} if cluster else {}
+    for position, (index, repetition) in enumerate(plan.order):
+        if plan.points[index].entry == "slow":
+            start = START + timedelta(days=day, minutes=position)
+            end = start + timedelta(seconds=seconds)
+            record = SampleRecord(
+                plan.points[index].id, repetition, status,
+                started_at=start.isoformat(), finished_at=end.isoformat(),
+            )  # fmt: skip
+            store.put(sample_key(plan.run_id, plan.key(position)), record.dump())
+    collect(store, plan)
+
+
+def expected(plan: Plan) -> dict[str, float]:
+    return {point.entry: point.seconds for point in plan.points}
+
+
+@pytest.mark.parametrize(
+    ("runs", "cluster", "slow"),
+    [
+        ([], None, 5.0),
+        ([(180, None, "ok")], None, 180.0),
+        ([(180, None, "ok"), (60, None, "ok"), (61, None, "ok")], None, 61.0),
+        ([(180, "blue", "ok")], None, 5.0),
+        ([(180, "blue", "ok"), (60, "green", "ok")], "blue", 180.0),
+        ([(180, "blue", "ok"), (60, "green", "ok")], ANY, 60.0),
+        ([(180, None, "failed")], None, 5.0),
+        ([(180, None, "ok")] * 3 + [(20, None, "ok")] * RUNS, None, 20.0),
+    ],
+)
+def test_the_expected_time_is_that_of_past_samples_on_the_cluster(
+    tmp_path: Path, runs: list[tuple[float, str | None, str]], cluster: str | None, slow: float
+) -> None:
+    store = FolderStore(str(tmp_path))
+    for day, run in enumerate(runs, 1):
+        store_run(store, day, *run)
+    learned = with_learned_times(store, planned(20), cluster)
+    assert expected(learned) == {"fast": 1.0, "slow": slow}
+    assert [point.id for point in learned.points] == [point.id for point in planned(20).points]
+
+
+class Unreachable(FolderStore):
+    def list(self, prefix: str) -> list[str]:
+        raise StoreError("out of reach")
+
+
+def test_a_store_out_of_reach_or_damaged_leaves_the_estimates(tmp_path: Path) -> None:
+    declared = {"fast": 1.0, "slow": 5.0}
+    assert expected(with_learned_times(Unreachable(str(tmp_path)), planned(), None)) == declared
+    store = FolderStore(str(tmp_path))
+    store.put("results/suite=s/month=2026-11/20261101T000000Z-00000000.parquet", b"no parquet")
+    assert expected(with_learned_times(store, planned(), None)) == declared
+
+
+def test_plan_prints_the_learned_time(tmp_path: Path) -> None:
+    store_run(FolderStore(str(tmp_path / "store")), 1, 180)
+    (tmp_path / "s.yaml").write_text(f"{TWO_ENTRIES}store: {tmp_path}/store\n")
+    plan, _ = plan_suite(str(tmp_path / "s.yaml"), (), ())
+    assert plan.seconds() == pytest.approx(2 * (1 + 180) + 4 * SAMPLE_OVERHEAD)
+
+
+def test_the_time_left_follows_the_entry_then_all_and_a_late_sample() -> None:
+    plan = planned()
+    fast, slow = sorted(plan.points, key=lambda point: point.seconds)
+    one, five = 1 + SAMPLE_OVERHEAD, 5 + SAMPLE_OVERHEAD
+    left = TimeLeft(plan, range(len(plan.order)))
+    assert left.seconds() == pytest.approx(2 * one + 2 * five)
+    assert left.seconds(slow, 1, 2.0) == pytest.approx(2 * one + 2 * five - 2)
+    # It takes twice as long so far: so will everything.
+    assert left.seconds(slow, 1, 2 * five) == pytest.approx(2 * 2 * one + 2 * five)
+    left.finish(slow, 1, 3 * five)
+    assert left.seconds() == pytest.approx(3 * (2 * one + five))
+    left.finish(fast, 1, one)
+    assert left.seconds() == pytest.approx(one + 3 * five), "each entry by its own samples"
+    left.drop(slow, 2)
+    assert left.seconds() == pytest.approx(one)
+
+
+def test_a_lead_prints_the_time_left_and_status_reads_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan = planned()
+    progress = ProgressReporter(2, TimeLeft(plan, range(len(plan.order))))
+    point = plan.points[0]
+    progress.started(point, 1)
+    progress.ended(point, SampleRecord(point.id, 1, "ok"))
+    line = capsys.readouterr().out.strip()
+    assert line.startswith(f"1/2 ok {point.entry}")
+    assert seconds_left(line) is not None
+    assert seconds_left("3/4 ok x (about 2 h 5 min left)") == 7500
+    assert seconds_left("1/2 ok x repetition 1") is seconds_left(None) is None

@@ -95,13 +95,6 @@ def test_a_parameter_with_the_name_of_a_column_has_a_prefix(write_suite: object)
     assert skipped["value"].to_pylist() == [None]
 
 
-def test_pandas_reads_the_table() -> None:
-    pytest.importorskip("pandas")
-    sleeps().run("results", charts=False)
-    frame = perfdag.load("results").to_pandas()
-    assert sorted(frame.groupby("env.N")["value"].median().index) == ["1", "2"]
-
-
 def test_a_wrong_parameter_names_its_place() -> None:
     entry = perfdag.Entry(benchmark="command", params={"argv": ["true"], "expectd": 1})
     suite = perfdag.Suite(name="wrong", entries=[entry])

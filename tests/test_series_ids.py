@@ -1,11 +1,10 @@
-"""The series ids of stored rows stay what they were: a new id would cut the history of its
-series in two.
-"""
+"""Rows of collect: their series ids stay what they were, and they name the cluster."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import orjson
 import pytest
 
 from perfdag.benchmark import registry
@@ -89,3 +88,42 @@ def test_series_ids_of_several_hosts_stay(tmp_path: Path, span: str) -> None:
     alone = json.loads(RECORDED.read_text())["iperf"]
     assert ids["point"] == alone["point"]
     assert not {*ids.values()} & {*alone.values()} - {alone["point"]}
+
+
+KIND = {"kubelet": "v1.34.4", "type": "m5.large"}
+WHERE = {
+    "kubernetes": "v1.34.4",
+    "csi": ["ebs.csi.aws.com"],
+    "daemons": {"aws-node": ["aws-node:v1.19.2"]},
+    "network_policy": True,
+    "nodes": {"node-a": KIND, "node-b": KIND, "node-c": {"kubelet": "v1.33.0", "type": "m5.large"}},
+}
+
+
+def test_rows_name_the_cluster_and_the_kinds_of_node_they_used(tmp_path: Path) -> None:
+    plan = make_plan(
+        parse_suite("name: s\nentries:\n  - {benchmark: command, params: {argv: ['true']}}\n")
+    )
+    plan.where = WHERE
+    store = FolderStore(str(tmp_path))
+    part = SampleRecord(
+        plan.points[0].id,
+        1,
+        "ok",
+        started_at=now(),
+        finished_at=now(),
+        nodes=["node-a", "node-b"],
+        env={"kernel": "6.1"},
+    )
+    store.put(sample_key(plan.run_id, plan.key(0)), part.dump())
+    table, _ = gather(store, plan)
+    assert orjson.loads(table["env"].to_pylist()[0]) == {
+        "kernel": "6.1",
+        "cluster": {
+            "kubernetes": "v1.34.4",
+            "csi": ["ebs.csi.aws.com"],
+            "daemons": {"aws-node": ["aws-node:v1.19.2"]},
+            "network_policy": True,
+            "nodes": [KIND],
+        },
+    }

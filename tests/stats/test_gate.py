@@ -185,10 +185,10 @@ def throughput_and_canary(
 def test_only_a_canary_of_what_a_benchmark_leans_on_excuses_a_regression(
     store: Store, entry: str, change: float, canary: str, its: float, kind: str
 ) -> None:
-    for night in range(40):
-        factors = (change, its) if night >= 34 else (1.0, 1.0)
+    for night in range(24):
+        factors = (change, its) if night >= 18 else (1.0, 1.0)
         put(store, throughput_and_canary(night, *factors, canary, entry))
-    gate = judge(store, 39)
+    gate = judge(store, 23)
     [alert] = gate.alerts
     assert (alert.kind, gate.failed) == (kind, kind == "regression")
     assert alert.title.startswith(f"{kind.upper()} net/{entry}")
@@ -231,9 +231,9 @@ def test_accepting_a_level_makes_it_the_baseline(store: Store) -> None:
 def test_thresholds_absolute_relative_baseline_percentile(
     store: Store, rule: dict[str, Any], states: list[str], text: str
 ) -> None:
-    nights(store, 20, lambda n, p: 1e10)
+    nights(store, 6, lambda n, p: 1e10)
     assert main(["baseline", "set", "v1", run_id(3), "--store", store.root]) == 0
-    gate = judge(store, 19, Check(**({"metric": "throughput", "op": ">="} | rule)))
+    gate = judge(store, 5, Check(**({"metric": "throughput", "op": ">="} | rule)))
     cases = [case for case in gate.cases if case.group == "threshold"]
     assert [case.state for case in cases] == states
     assert gate.failed == (states[0] != "ok")
@@ -799,7 +799,7 @@ def test_what_a_webhook_refuses_is_said_without_the_secret_in_its_address(
     cli: CommandLine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    nights(store, 40, step)
+    nights(store, 12, lambda n, p: 1e10 * (0.6 if n >= 9 else 1.0), points=["streams=1"])
     Receiver.status = 500
     server = webhook.removesuffix("/hook")
     monkeypatch.setenv("PERFDAG_WEBHOOK", url.format(webhook=server))

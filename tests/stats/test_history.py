@@ -41,7 +41,7 @@ from perfdag.steps.measure import MeasuringLoop
 from perfdag.store.base import Store, StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
-from perfdag.suite.load import load_suite
+from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
 from tests.stats.synthetic import nights, put, rows, run_id, step
 
@@ -103,20 +103,12 @@ def test_a_series_in_another_unit_is_named_and_not_mixed(store: Store, cli: Comm
 
 
 def test_medians_and_spread_of_a_run(store: Store) -> None:
-    put(
-        store,
-        rows(
-            0, {"streams=1": [5.0, 1.0, 3.0], "streams=2": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]}
-        ),
-    )
+    values = {"streams=1": [5.0, 1.0, 3.0], "streams=2": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]}
+    put(store, rows(0, values))
     result = rollup.read_run_medians(store, "net")
-    by_n = {
-        int(n): (v, lo, hi)
-        for n, v, lo, hi in zip(
-            result.n[:, 0], result.value[:, 0], result.low[:, 0], result.high[:, 0], strict=True
-        )
-    }
-    assert by_n == {3: (3.0, 1.0, 5.0), 8: (4.5, 1.0, 8.0)}  # 8 values: ranks 1 and 8 cover 99 %
+    found = np.stack([result.n, result.value, result.low, result.high])[:, :, 0].T.tolist()
+    # 8 values: ranks 1 and 8 cover 99 %
+    assert sorted(found) == [[3, 3.0, 1.0, 5.0], [8, 4.5, 1.0, 8.0]]
 
 
 def test_warmups_failures_subjects_and_ab_are_not_history(store: Store) -> None:
@@ -132,17 +124,25 @@ def test_warmups_failures_subjects_and_ab_are_not_history(store: Store) -> None:
     assert next(iter(result.runs[1].points.values()))[:3] == (0, 2, "failed: it would not start")
 
 
-def test_selections(store: Store) -> None:
+@pytest.mark.parametrize(
+    ("words", "runs"),
+    [
+        ("last", [39]),
+        ("last~3", [36]),
+        (run_id(5)[:12], [5]),
+        ("suite=net month=2026-01", [*range(27)]),
+        ("since=2026-02-01,until=2026-02-03", [27, 28, 29]),
+        ("suite=net newest=2", [38, 39]),
+    ],
+)
+def test_selections(store: Store, words: str, runs: list[int]) -> None:
     nights(store, 40, step)
-    assert select(store, "last").runs == (run_id(39),)
-    assert select(store, "last~3").runs == (run_id(36),)
-    assert select(store, run_id(5)[:12]).runs == (run_id(5),)
-    assert len(select(store, "suite=net month=2026-01").runs) == 27
-    assert select(store, "since=2026-02-01,until=2026-02-03").runs == tuple(
-        run_id(n) for n in (27, 28, 29)
-    )
-    assert select(store, "suite=net newest=2").runs == (run_id(38), run_id(39))
-    for words, output in (
+    assert select(store, words).runs == tuple(map(run_id, runs))
+
+
+@pytest.mark.parametrize(
+    ("words", "output"),
+    [
         ("suite=nte", "did you mean net?"),
         ("mnth=2026-01", "did you mean month?"),
         ("month=January", "write a month as 2026-10"),
@@ -152,42 +152,40 @@ def test_selections(store: Store) -> None:
         ("2026", "40 runs begin so"),
         ("20260101", "nearest: "),
         ("baseline:v1", "`perfdag baseline set NAME RUN` makes one"),
-    ):
-        with pytest.raises(SelectionError, match=output):
-            select(store, words)
+    ],
+)
+def test_a_selection_of_nothing_is_refused(store: Store, words: str, output: str) -> None:
+    nights(store, 40, step)
+    with pytest.raises(SelectionError, match=output):
+        select(store, words)
 
 
 def test_variants_and_confirming_runs_are_not_the_last_run(store: Store, cli: CommandLine) -> None:
-    nights(store, 20, step)
-    put(store, rows(20, {"streams=8": [8e9] * 3}, trigger="confirm"))
-    put(store, rows(21, {"streams=8": [8e9] * 3}, trigger="confirm"))
     put(store, rows(22, {"streams=1": [1.0] * 3}, trigger="ab", variant="A"))
-    assert select(store, "last").runs == (run_id(19),)
-    assert select(store, "last~1").runs == (run_id(18),)
-    assert select(store, "suite=net newest=2").runs == (run_id(18), run_id(19))
-    assert select(store, run_id(21)).runs == (run_id(21),)
+    root = ["--store", store.root]
+    for command in (["check", "last"], ["history", "net"]):
+        assert "only runs of `perfdag ab`" in cli([*command, *root], 2).err
+    nights(store, 20, step)
+    for night in (20, 21):
+        put(store, rows(night, {"streams=8": [8e9] * 3}, trigger="confirm"))
+    selected = {
+        words: select(store, words).runs
+        for words in ("last", "last~1", "suite=net newest=2", run_id(21))
+    }
+    assert [*selected.values()] == [
+        (run_id(19),),
+        (run_id(18),),
+        (run_id(18), run_id(19)),
+        (run_id(21),),
+    ]
     with pytest.raises(SelectionError, match="has 20 runs"):
         select(store, "last~20")
     with pytest.raises(SelectionError, match="only runs of `perfdag ab` and runs that confirm"):
         select(store, "since=2026-01-25")
-    assert main(["check", "last", "--store", store.root]) == 0
-    for command in (
-        ["check", run_id(22)],
-        ["compare", run_id(22), "last"],
-        ["baseline", "set", "v1", run_id(22)],
-    ):
-        assert (
-            f"run {run_id(22)} is one variant of `perfdag ab`"
-            in cli([*command, "--store", store.root], 2).err
-        )
-
-
-def test_a_store_of_variants_alone_has_no_last_run_and_no_history(
-    store: Store, cli: CommandLine
-) -> None:
-    put(store, rows(0, {"streams=1": [1.0]}, trigger="ab", variant="A"))
-    for command in (["check", "last"], ["history", "net"]):
-        assert "only runs of `perfdag ab`" in cli([*command, "--store", store.root], 2).err
+    assert main(["check", "last", *root]) == 0
+    variant = f"run {run_id(22)} is one variant of `perfdag ab`"
+    for command in (["check"], ["compare", "last"], ["baseline", "set", "v1"]):
+        assert variant in cli([*command, run_id(22), *root], 2).err
 
 
 def test_which_node_leads_a_gang_is_no_difference(store: Store, cli: CommandLine) -> None:
@@ -271,55 +269,40 @@ def test_ratios_over_message_sizes_are_blank_inside_the_noise_floor() -> None:
     )
 
 
-def test_compare_says_which_side_ran_on_simulated_nodes(store: Store, cli: CommandLine) -> None:
-    for night, tool in enumerate(
-        ("KubeVirt v1.7.0", "perfdag, simulated nodes", "perfdag, simulated nodes")
-    ):
-        put(store, rows(night, {"streams=1": [1.0] * 3}, tool=tool))
-    for pair, output in (
-        ((0, 1), "simulated nodes in B:"),
-        ((1, 2), "simulated nodes in A and B: figures of the control plane alone"),
-    ):
-        assert output in cli(["compare", *map(run_id, pair), "--store", store.root]).out
-        assert (
-            " and ".join(
-                json.loads(
-                    cli(["compare", *map(run_id, pair), "--store", store.root, "--json"]).out
-                )["simulated"]
-            )
-            in output
-        )
+@pytest.mark.parametrize(
+    ("tools", "sides"),
+    [(("KubeVirt v1.7.0", "simulated"), ["B"]), (("simulated", "simulated"), ["A", "B"])],
+)
+def test_compare_says_which_side_ran_on_simulated_nodes(
+    store: Store, cli: CommandLine, tools: tuple[str, str], sides: list[str]
+) -> None:
+    for night, tool in enumerate(tools):
+        name = tool.replace("simulated", "perfdag, simulated nodes")
+        put(store, rows(night, {"streams=1": [1.0] * 3}, tool=name))
+    command = ["compare", run_id(0), run_id(1), "--store", store.root]
+    assert f"simulated nodes in {' and '.join(sides)}: " in cli(command).out
+    assert json.loads(cli([*command, "--json"]).out)["simulated"] == sides
 
 
 def test_what_single_objects_said_is_searched_too(store: Store, cli: CommandLine) -> None:
     """Of a sample that is ok: a search for capacity ends at the size that fails."""
+    output = {"metric": "failures", "unit": "1", "headline": False}
+    message = {"coords": '{"message":"exceeded quota: q"}'}
+    # by a benchmark whose failures have no words
+    counted = {"coords": '{"replicas":2}', "subject": "node-1"}
     put(store, rows(0, {"streams=1": [1.0]}))
-    output = {
-        "metric": "failures",
-        "coords": '{"message":"exceeded quota: q"}',
-        "unit": "1",
-        "headline": False,
-    }
-    counted = {
-        **output,
-        "coords": '{"replicas":2}',
-        "subject": "node-1",
-    }  # by a benchmark whose failures have no words
     put(
         store,
         rows(1, {"streams=1": [1.0]})
-        + rows(1, {"streams=1": [7.0]}, **output)
-        + rows(1, {"streams=1": [5.0]}, **counted),
+        + rows(1, {"streams=1": [7.0]}, **(output | message))
+        + rows(1, {"streams=1": [5.0]}, **(output | counted)),
     )
-    assert (
-        "1 messages of objects" in cli(["history", "net", "--store", store.root, "--failures"]).out
-    )
-    out = cli(["history", "net", "--store", store.root, "--failures", "QUOTA"]).out
+    command = ["history", "net", "--store", store.root, "--failures"]
+    assert "1 messages of objects" in cli(command).out
+    out = cli([*command, "QUOTA"]).out
     assert out.count("7 objects  exceeded quota: q") == 1
     assert "0 points with samples that were not ok, 1 messages of objects" in out
-    assert (
-        "0 messages" in cli(["history", "net", "--store", store.root, "--failures", "nowhere"]).out
-    )
+    assert "0 messages" in cli([*command, "nowhere"]).out
 
 
 def test_compare_skips_nothing_in_silence(store: Store, cli: CommandLine) -> None:
@@ -368,24 +351,17 @@ def test_compare_names_a_changed_parameter_first_and_compares_over_it(
     )
 
 
-def test_compare_honours_the_checks_of_the_suite(
-    tmp_path: Path, store: Store, cli: CommandLine
-) -> None:
+def test_compare_honours_the_checks_of_the_suite(store: Store, cli: CommandLine) -> None:
     nights(store, 20, lambda n, p: 1e10, points=["streams=1"], noise=0.001)
     put(store, rows(20, {"streams=1": [9.7e9] * 3}))
 
     def word(*more: str) -> str:
-        return str(
-            json.loads(
-                cli(["compare", run_id(19), "last", "--store", store.root, "--json", *more]).out
-            )["series"][0]["word"]
-        )
+        command = ["compare", run_id(19), "last", "--store", store.root, "--json", *more]
+        return str(json.loads(cli(command).out)["series"][0]["word"])
 
     assert word() == "no difference shown"
-    (tmp_path / "net.yaml").write_text(
-        "name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: [ls]}}\n"
-    )
-    plan = make_plan(load_suite(tmp_path / "net.yaml"), run_id=run_id(20))
+    text = "name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: [ls]}}\n"
+    plan = make_plan(parse_suite(text), run_id=run_id(20))
     plan.suite_text += "checks:\n  - {entry: iperf, metric: throughput, min_effect: 2%}\n"
     store.put(f"runs/{run_id(20)}/plan.json", plan.dump())
     assert word() == "worse"
@@ -410,8 +386,8 @@ def test_a_series_with_one_point_and_a_damaged_file(store: Store, cli: CommandLi
 
 
 def test_equal_nights_are_equal_and_selections_tell_the_noise_themselves(store: Store) -> None:
-    nights(store, 60, lambda n, p: 1e10)
-    for a, b in (("month=2026-01", "month=2026-02"), (run_id(10), run_id(50))):
+    nights(store, 40, lambda n, p: 1e10)
+    for a, b in (("month=2026-01", "month=2026-02"), (run_id(10), run_id(35))):
         outcome = compare_selections((store, select(store, a)), (store, select(store, b)), Tuning())
         assert {row.verdict.word for row in outcome.rows} == {"no difference shown"}
 
@@ -609,27 +585,24 @@ def test_charts_draw_what_was_found(store: Store) -> None:
     assert charts.noise([], "t").axes
 
 
-def test_the_last_step_puts_the_history_beside_the_report(store: Store, tmp_path: Path) -> None:
+def test_the_last_step_puts_the_history_beside_the_report(store: Store) -> None:
     text = "name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: [ls]}}\n"
-    (tmp_path / "net.yaml").write_text(text)
     nights(store, 2, step)
-    plan = make_plan(load_suite(tmp_path / "net.yaml"), run_id=run_id(1))
-    assert past(store, plan) is None  # two runs are no history
+    # two runs are no history
+    assert past(store, make_plan(parse_suite(text), run_id=run_id(1))) is None
     nights(store, 40, step, env=lambda n: {"kernel": "6.1.119" if n >= 34 else "6.1.112"})
-    plan = make_plan(load_suite(tmp_path / "net.yaml"), run_id=run_id(39))
-    write_report(store, plan, load_rows(store, runs=[run_id(39)]), print, history=True)
-    assert (
-        '<a href="history.html">History of the suite</a>'
-        in store.get(f"runs/{run_id(39)}/report.html").decode()
-    )
-    page = store.get(f"runs/{run_id(39)}/history.html").decode()
-    assert "iperf streams=8 throughput" in page
-    assert "kernel 6.1.112 -&gt; 6.1.119" in page
-    assert "2026-02-08" in page
+    plan = make_plan(parse_suite(text), run_id=run_id(39))
+    table, folder = load_rows(store, runs=[run_id(39)]), f"runs/{run_id(39)}"
+    write_report(store, plan, table, print, history=True)
+    link = b'<a href="history.html">History of the suite</a>'
+    assert link in store.get(f"{folder}/report.html")
+    page = store.get(f"{folder}/history.html").decode()
+    words = ("iperf streams=8 throughput", "kernel 6.1.112 -&gt; 6.1.119", "2026-02-08")
+    assert [word for word in words if word not in page] == []
     assert page.count("<figure>") == 3  # small multiples, overview, noise
     assert "<script" not in page
-    write_report(store, plan, load_rows(store, runs=[run_id(39)]), print)
-    assert "history.html" not in store.get(f"runs/{run_id(39)}/report.html").decode()
+    write_report(store, plan, table, print)
+    assert link not in store.get(f"{folder}/report.html")
 
 
 def test_forest_marks_what_is_shown() -> None:
@@ -730,53 +703,35 @@ def test_ab_keeps_to_its_budget_and_lists_what_one_variant_alone_has(
 
 
 def test_ab_stopped_says_how_to_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     (tmp_path / "duel.yaml").write_text(AB)
-    command = [
-        "ab",
-        "duel.yaml",
-        "--b",
-        "command.expected=1",
-        "--blocks",
-        "8",
-        "--store",
-        "elsewhere",
-    ]
+    options = ["--b", "command.expected=1", "--blocks", "8", "--store", "elsewhere"]
+    go_on = re.compile(r"Continue: perfdag ab --resume (\S+a) --store elsewhere$", re.M)
+    put = FolderStore.put
 
     def interrupt(self: MeasuringLoop, *args: object, **more: object) -> bool:
         signal.raise_signal(signal.SIGTERM)
         return True
-
-    with monkeypatch.context() as patched:
-        patched.setattr(MeasuringLoop, "measure", interrupt)
-        assert main(command) == 130
-    assert re.search(
-        r"Continue: perfdag ab --resume \S+a --store elsewhere$", capsys.readouterr().err, re.M
-    )
-
-    put = FolderStore.put
 
     def away(self: FolderStore, key: str, data: bytes) -> None:
         if "/parts/" in key:
             raise StoreError("store elsewhere: it is away")
         put(self, key, data)
 
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
+    with monkeypatch.context() as patched:
+        patched.setattr(MeasuringLoop, "measure", interrupt)
+        assert go_on.search(cli(["ab", "duel.yaml", *options], 130).err)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with monkeypatch.context() as patched:
         patched.setattr(FolderStore, "put", away)
-        assert main(command) == 4
-    output = capsys.readouterr().err
-    repeated = re.search(r"Continue: perfdag ab --resume (\S+a) --store elsewhere$", output, re.M)
+        repeated = go_on.search(cli(["ab", "duel.yaml", *options], 4).err)
     assert repeated
     assert list(tmp_path.glob("perfdag-unsaved-*/*.json"))
     monkeypatch.setattr(MeasuringLoop, "measure", lambda self, *args, **more: True)
     main(["ab", "--resume", repeated[1], "--store", "elsewhere"])
-    kept = [
-        open_store("elsewhere").list(f"runs/{repeated[1][:-1]}{variant}/parts") for variant in "ab"
-    ]
-    assert any(kept)
+    runs = [f"runs/{repeated[1][:-1]}{variant}/parts" for variant in "ab"]
+    assert any(open_store("elsewhere").list(run) for run in runs)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from perfdag.regress.nodes import node_outliers
 from perfdag.regress.run_medians import medians_of_rows
 from perfdag.regress.tuning import Tuning
 from perfdag.results.schema import SAMPLES
-from perfdag.stats.nodes import outliers
 from tests.stats.simulate import MODELS, OUTLIERS, false_alerts, nights_to_find, verdicts
 from tests.stats.synthetic import rows
 
@@ -56,18 +55,6 @@ def test_few_runs_find_what_everybody_sees() -> None:
     for model in MODELS:
         assert verdicts(model, 0, 200, factor=0.2).count("worse") >= 194
     assert verdicts("lognormal CV 5 %", 2, 200, 10, 0.7).count("worse") >= 176
-
-
-def test_of_twelve_nodes_the_slow_one_is_named() -> None:
-    rng = np.random.default_rng(1)
-
-    def nodes(slow: bool) -> dict[str, np.ndarray]:
-        levels = np.exp(rng.normal(0, 0.005, 12))
-        levels[5] *= 0.92 if slow else 1.0
-        return {f"n{i}": level * np.exp(rng.normal(0, 0.02, 15)) for i, level in enumerate(levels)}
-
-    assert sum([o.node for o in outliers(nodes(True))] == ["n5"] for _ in range(150)) >= 142
-    assert sum(bool(outliers(nodes(False))) for _ in range(150)) <= 2
 
 
 TWENTY = medians_of_rows(

@@ -91,3 +91,16 @@ def test_the_json_that_kubectl_keeps_of_an_object_may_be_what_is_too_large() -> 
     assert lint.problems(quoted) == [
         "ConfigMap perfdag-suite-s has 400,166 bytes, more than 262,144"
     ]
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_nothing_is_written_by_heras_own_writer() -> None:
+    files = [
+        file
+        for room in ("workflows", "examples", "perfdag/cli", "benchmarks")
+        for file in (ROOT / room).rglob("*.py")
+    ]
+    assert files
+    assert [str(file) for file in files if re.search(r"\bto_(yaml|file)\(", file.read_text())] == []
