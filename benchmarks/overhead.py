@@ -139,7 +139,7 @@ class Watcher:
             host.commands.clear()
         self._apart = time.perf_counter() - began
 
-    def ended(self, point: Point, part: SampleRecord) -> None:
+    def finished(self, point: Point, part: SampleRecord) -> None:
         """The sample is stored."""
         whole = time.perf_counter() - self._began - self._apart
         if part.status != "ok":

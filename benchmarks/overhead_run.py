@@ -38,7 +38,7 @@ class Watcher:
     def started(self, point: Point, repetition: int) -> None:
         """Not needed."""
 
-    def ended(self, point: Point, part: SampleRecord) -> None:
+    def finished(self, point: Point, part: SampleRecord) -> None:
         """The sample is stored."""
         self.moments.append(time.perf_counter())
         self.inside.append(part.rows[0]["value"])

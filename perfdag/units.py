@@ -165,9 +165,10 @@ def short_seconds(value: float) -> str:
 def read_short_seconds(text: str) -> float:
     """Return the seconds that `short_seconds` wrote."""
     factors = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
-    words = text.split()
+    fields = text.split()
     return sum(
-        float(number) * factors[unit] for number, unit in zip(words[::2], words[1::2], strict=True)
+        float(number) * factors[unit]
+        for number, unit in zip(fields[::2], fields[1::2], strict=True)
     )
 
 
@@ -226,7 +227,7 @@ def with_spread(middle: float, low: float, high: float, unit: str) -> str:
 
     The unit stands once if all three values have the same.
     """
-    words = [short(value, unit).partition(" ") for value in (middle, low, high)]
-    if len({word[2] for word in words}) == 1:
-        return f"{words[0][0]} ({words[1][0]} to {words[2][0]}) {words[0][2]}".strip()
-    return "{} ({} to {})".format(*("".join(word) for word in words))
+    numbers = [short(value, unit).partition(" ") for value in (middle, low, high)]
+    if len({word[2] for word in numbers}) == 1:
+        return f"{numbers[0][0]} ({numbers[1][0]} to {numbers[2][0]}) {numbers[0][2]}".strip()
+    return "{} ({} to {})".format(*("".join(word) for word in numbers))

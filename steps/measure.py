@@ -40,7 +40,7 @@ class ProgressListener(Protocol):
     """Receives the progress of a loop."""
 
     def started(self, point: Point, repetition: int) -> None: ...
-    def ended(self, point: Point, record: SampleRecord) -> None: ...
+    def finished(self, point: Point, record: SampleRecord) -> None: ...
     def skipped(self, point: Point, repetition: int, why: str) -> None:
         """Receive a sample that is not measured: stored before, or its point is precise enough."""
         ...
@@ -123,7 +123,7 @@ class MeasuringLoop:
         self._put(name, record)
         self._remember(index, repetition, record)
         self.counts[record.status] = self.counts.get(record.status, 0) + 1
-        self._listener.ended(self.plan.points[index], record)
+        self._listener.finished(self.plan.points[index], record)
 
     def _put(self, name: str, record: SampleRecord) -> None:
         self.store.put(sample_key(self.plan.run_id, name), record.dump())

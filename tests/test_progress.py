@@ -145,7 +145,7 @@ def test_the_time_left_follows_what_samples_take(monkeypatch: pytest.MonkeyPatch
     assert progress.left() == pytest.approx(4 * expected)
     progress.started(plan.points[0], 1)
     clock[0] += 3 * expected
-    progress.ended(plan.points[0], SampleRecord(plan.points[0].id, 1, "ok"))
+    progress.finished(plan.points[0], SampleRecord(plan.points[0].id, 1, "ok"))
     assert progress.left() == pytest.approx(3 * 3 * expected), (
         "three are left, and each takes three times what was expected"
     )
@@ -275,7 +275,7 @@ def test_a_lead_prints_the_time_left_and_status_reads_it(
     progress = ProgressReporter(2, TimeLeft(plan, range(len(plan.order))))
     point = plan.points[0]
     progress.started(point, 1)
-    progress.ended(point, SampleRecord(point.id, 1, "ok"))
+    progress.finished(point, SampleRecord(point.id, 1, "ok"))
     line = capsys.readouterr().out.strip()
     assert line.startswith(f"1/2 ok {point.entry}")
     assert seconds_left(line) is not None

@@ -187,8 +187,8 @@ def _if(needs: Needs) -> list[str]:
         option if taken else option[4:] if option.startswith("not ") else _not(option)
         for option, taken in sorted(needs)
     ]
-    words = (f"({condition})" if " " in condition else condition for condition in conditions)
-    both = conditions[0] if len(conditions) == 1 else " ".join(["and", *words])
+    operands = (f"({condition})" if " " in condition else condition for condition in conditions)
+    both = conditions[0] if len(conditions) == 1 else " ".join(["and", *operands])
     return [f"{{{{- if {both} }}}}"] if needs else []
 
 

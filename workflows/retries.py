@@ -27,12 +27,12 @@ def step_was_lost(installation: Installation, name: str, limit: int) -> str:
     its whole time (`limit`, seconds). Argo calls an eviction Failed, as it does an exit code, and
     gives neither to a DAG. So the step records its state on the Workflow.
     """
-    began, ended = (
+    began, end = (
         f"{annotation(STEP)} == workflow.uid + ' {name} {state}'"
         for state in (STEP_BEGAN, STEP_ENDED)
     )
     waiting = installation.pending_limit
-    at_least = f"{ended} || {refused(name)} ? 0 : {began} ? {limit} : {waiting}"
+    at_least = f"{end} || {refused(name)} ? 0 : {began} ? {limit} : {waiting}"
     return f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < {{{{={at_least}}}}}"
 
 

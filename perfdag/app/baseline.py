@@ -58,12 +58,12 @@ class BaselineValues:
         return "\n".join([*lines, *(f"damaged, left out: {key}" for key in self.damaged)])
 
 
-def set_baseline(root: str | None, name: str, words: str, suite: str | None, note: str) -> str:
+def set_baseline(root: str | None, name: str, selector: str, suite: str | None, note: str) -> str:
     """Name the runs that `words` select. Raises CommandError, SelectionError, StoreError."""
     if not name.strip():
         raise CommandError("the name is empty; write `perfdag baseline set v1.0 RUN`")
     store = open_store(root)
-    runs = selection.select(store, words, suite)
+    runs = selection.select(store, selector, suite)
     selection.set_baseline(store, name, runs, note)
     return f"baseline {name}: {len(runs.runs)} run(s) of {runs.suite}"
 

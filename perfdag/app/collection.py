@@ -11,12 +11,12 @@ from perfdag.results.collect import collect, gather
 from perfdag.results.schema import load_rows
 
 
-def collect_run(root: str | None, words: str, report: Callable[[str], None]) -> tuple[str, int]:
+def collect_run(root: str | None, selector: str, report: Callable[[str], None]) -> tuple[str, int]:
     """Write the Parquet file and the exports of a run. Return what was written and the exit code.
 
     The code is 1 if a sample failed, is invalid or missing. Raises StoreError.
     """
-    store, plan = find_run(root, words, report)
+    store, plan = find_run(root, selector, report)
     collected = collect(store, plan)
     rows = load_rows(store, suites=[plan.suite], runs=[plan.run_id])
     lines = [f"{collected.rows} rows  {store.url(collected.key)}"]
@@ -25,16 +25,16 @@ def collect_run(root: str | None, words: str, report: Callable[[str], None]) -> 
     return "\n".join(lines), EXIT_OK if good else EXIT_FAILED
 
 
-def show_run(root: str | None, words: str, report: Callable[[str], None]) -> RunResult:
+def show_run(root: str | None, selector: str, report: Callable[[str], None]) -> RunResult:
     """Return the result of a run from its stored samples, and write nothing. Raises StoreError."""
-    store, plan = find_run(root, words, report)
+    store, plan = find_run(root, selector, report)
     table, collected = gather(store, plan)
     return result_of(store, plan, table, collected)
 
 
-def report_run(root: str | None, words: str, report: Callable[[str], None]) -> RunResult:
+def report_run(root: str | None, selector: str, report: Callable[[str], None]) -> RunResult:
     """Collect a run, and write its charts and report. Raises StoreError, CommandError."""
     if missing := missing_drawing():
         raise CommandError(missing)
-    store, plan = find_run(root, words, report)
+    store, plan = find_run(root, selector, report)
     return finish_run(store, plan, report)

@@ -59,8 +59,8 @@ def compare_runs(
     store_b = open_store(root_b) if root_b else store
     side_a = select(store, a, suite)
     side_b = select(store_b, b, suite or (None if root_b else side_a.suite))
-    for words, where, side in ((a, store, side_a), (b, store_b, side_b)):
-        explain_last(where, words, side.runs[-1], report)
+    for selector, where, side in ((a, store, side_a), (b, store_b, side_b)):
+        explain_last(where, selector, side.runs[-1], report)
     tuning = Tuning([*read_checks(store_b, side_b.runs[-1], None), *checks])
     comparison = compare_selections((store, side_a), (store_b, side_b), tuning)
     if chart or sizes_chart:
@@ -82,16 +82,16 @@ def _cells(row: Row) -> list[str]:
         with_spread(middle, band.low, band.high, unit)
         for middle, band in ((verdict.a, verdict.spread_a), (verdict.b, verdict.spread_b))
     ]
-    words = verdict.word if verdict.word != "inconclusive" else f"{verdict.word}: {verdict.why}"
+    text = verdict.word if verdict.word != "inconclusive" else f"{verdict.word}: {verdict.why}"
     if verdict.word in ("better", "worse", "differs"):
-        words = f"{verdict.word} (noise {verdict.source})"
+        text = f"{verdict.word} (noise {verdict.source})"
     return [
         row.full_name,
         *sides,
         percent(verdict.effect, verdict.absolute),
         percent(verdict.floor, verdict.absolute, sign=False),
         percent(verdict.detectable, verdict.absolute, sign=False),
-        f"{words} ({row.note})" if row.note else words,
+        f"{text} ({row.note})" if row.note else text,
     ]
 
 
@@ -153,7 +153,7 @@ def text(comparison: Comparison, everything: bool) -> str:
 def markdown(comparison: Comparison, everything: bool) -> str:
     """Return the comparison as Markdown."""
     a, b = comparison.a, comparison.b
-    lines = [f"### {b.words} against {a.words} (suite {b.suite})", ""]
+    lines = [f"### {b.selector} against {a.selector} (suite {b.suite})", ""]
     lines += [f"- {difference}" for difference in _differences(comparison)]
     if not comparison.environment:
         lines.append("- environment and tools are the same")

@@ -80,7 +80,7 @@ class GateOutcome:
 
 
 def check_run(
-    words: str,
+    selector: str,
     *,
     root: str | None,
     suite: str | None,
@@ -97,8 +97,8 @@ def check_run(
     StoreError.
     """
     store = open_store(root)
-    run_id, suite = select_one(store, words, suite)
-    explain_last(store, words, run_id, report)
+    run_id, suite = select_one(store, selector, suite)
+    explain_last(store, selector, run_id, report)
     local = _is_local(store, run_id)
     if confirm and not local:
         raise CommandError(
@@ -132,7 +132,7 @@ def check_after_run(store: Store, plan: Plan, report: Callable[[str], None]) -> 
 
 
 def check_age(
-    words: str,
+    selector: str,
     root: str | None,
     suite: str | None,
     limit: float,
@@ -145,7 +145,7 @@ def check_age(
     accept the message. Raises CommandError, SelectionError, StoreError.
     """
     store = open_store(root)
-    run_id, suite = select_one(store, words, suite)
+    run_id, suite = select_one(store, selector, suite)
     starts = [run.when for run in read_run_medians(store, suite).runs if run.run_id == run_id]
     if not starts:
         raise CommandError(f"run {run_id} has no readable rows")

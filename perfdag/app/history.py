@@ -140,18 +140,18 @@ def _select_runs(medians: RunMedians, selection: RunFilter) -> RunMedians:
         raise CommandError(f"--newest {newest}: the number of runs must be 1 or more")
     runs = medians.runs
     cluster = runs[-1].cluster if selection.cluster is None else selection.cluster
-    kept = [
+    indices = [
         i
         for i, run in enumerate(runs)
         if run.cluster == cluster and (not since or day_of(run.run_id) >= since)
     ]
-    if not kept:
+    if not indices:
         clusters = ", ".join(sorted({run.cluster for run in runs}))
         raise CommandError(
             f"no run matches; there are {len(runs)} runs on cluster {clusters}, "
             f"the newest is {runs[-1].run_id}"
         )
-    return medians.keep(kept[-newest:] if newest else kept)
+    return medians.keep(indices[-newest:] if newest else indices)
 
 
 def as_data(history: History) -> dict[str, Any]:

@@ -74,8 +74,8 @@ def worth_drawing(all_series: list[Series]) -> list[Series]:
 
     The series with the newest change comes first.
     """
-    kept = [series for series in all_series if series.info.headline or series.findings]
-    return sorted(kept or all_series, key=_newest_change_first)
+    notable = [series for series in all_series if series.info.headline or series.findings]
+    return sorted(notable or all_series, key=_newest_change_first)
 
 
 def _newest_change_first(series: Series) -> int:

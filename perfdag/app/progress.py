@@ -100,7 +100,7 @@ class Progress:
             name = f"[{self.done + 1}/{self.total}] {self._name(point, repetition)}"
             self._report(f"{name} begins, about {short_seconds(seconds)}")
 
-    def ended(self, point: Point, part: SampleRecord) -> None:
+    def finished(self, point: Point, part: SampleRecord) -> None:
         self._time.finish(point, part.repetition, time.monotonic() - self._start)
         self._running = None
         self.done += 1

@@ -33,12 +33,12 @@ class _Row:
 def result_text(result: RunResult) -> str:
     """Return a table of headline metrics for each entry, then counts and addresses."""
     labels = point_labels(result.states)
-    words = {verdict.point: verdict.word for verdict, _ in worst_of_points(result.verdicts)}
+    verdict_words = {verdict.point: verdict.word for verdict, _ in worst_of_points(result.verdicts)}
     entries: dict[str, list[_Row]] = {}
     units = _units(result.states)
     for state in result.states:
         trust = result.trust.points.get(state.point)
-        text = _state_text(state, trust, words.get(state.point, ""))
+        text = _state_text(state, trust, verdict_words.get(state.point, ""))
         rows = entries.setdefault(state.entry, [])
         rows += [_Row(labels[state.point], cells, text) for cells in _cells(state, units)]
     tables = [line for entry, rows in entries.items() for line in _table(entry, rows)]
@@ -94,8 +94,10 @@ def _table(entry: str, rows: list[_Row]) -> list[tuple[str, str]]:
     """
     width = terminal_width()
     entry, rows = _with_one_nominal(entry, rows)
-    kept = [i for i in range(len(HEADINGS)) if any(row.cells[i] for row in rows)]
-    widths = [max(len(text) for text in (HEADINGS[i], *(r.cells[i] for r in rows))) for i in kept]
+    columns = [i for i in range(len(HEADINGS)) if any(row.cells[i] for row in rows)]
+    widths = [
+        max(len(text) for text in (HEADINGS[i], *(r.cells[i] for r in rows))) for i in columns
+    ]
     names = max(len(row.point) for row in rows)
     indent = names + 2 if names else 0
     room = width - sum(widths) - 2 * len(widths)
@@ -105,12 +107,12 @@ def _table(entry: str, rows: list[_Row]) -> list[tuple[str, str]]:
     def line(first: str, cells: Sequence[str], last: str) -> str:
         padded = [
             text.rjust(size) if HEADINGS[i] in ("median", "n") else text.ljust(size)
-            for i, text, size in zip(kept, cells, widths, strict=True)
+            for i, text, size in zip(columns, cells, widths, strict=True)
         ]
         return f"{first:<{indent}}{'  '.join(padded)}  {last}".rstrip()
 
     head = "" if above or not names else "point"
-    lines = [(entry, "bold"), (line(head, [HEADINGS[i] for i in kept], "state"), "dim")]
+    lines = [(entry, "bold"), (line(head, [HEADINGS[i] for i in columns], "state"), "dim")]
     point = None
     for row in rows:
         style = HIGHLIGHTS["failed"] if FAILURE.search(row.state) else ""
@@ -120,7 +122,7 @@ def _table(entry: str, rows: list[_Row]) -> list[tuple[str, str]]:
             lines += [(text, style) for text in wrap(name, width, **WHOLE_WORDS)]
             name = ""
         fits = len(row.state) <= room - indent
-        cells = [row.cells[i] for i in kept]
+        cells = [row.cells[i] for i in columns]
         lines.append((line(name, cells, row.state if fits else ""), style))
         if not fits:
             below = wrap(row.state, width - 4, **WHOLE_WORDS)

@@ -26,21 +26,21 @@ def removable_keys(store: Store, plan: Plan) -> list[str]:
     """
     protected = _protected_runs(store)
     plans = _with_companions(store, plan)
-    if kept := next((each.run_id for each in plans if each.run_id in protected), None):
-        name = protected[kept]
+    if protected_run := next((each.run_id for each in plans if each.run_id in protected), None):
+        name = protected[protected_run]
         raise CommandError(
-            f"run {kept} belongs to baseline {name}; set the baseline to another run: "
+            f"run {protected_run} belongs to baseline {name}; set the baseline to another run: "
             f"perfdag baseline set {name} RUN"
         )
     return [key for each in plans for key in (result_key(each), f"runs/{each.run_id}")]
 
 
-def remove_run(root: str | None, words: str, report: Callable[[str], None]) -> str:
+def remove_run(root: str | None, selector: str, report: Callable[[str], None]) -> str:
     """Remove the results of a run from the store, and return what was removed.
 
     Raises CommandError, StoreError.
     """
-    store, plan = find_run(root, words, report)
+    store, plan = find_run(root, selector, report)
     for key in removable_keys(store, plan):
         store.delete(key)
     return f"removed run {plan.run_id} of suite {plan.suite} from {store.root}"

@@ -33,22 +33,22 @@ class StoredRun:
     report: bool
 
 
-def find_run(root: str | None, words: str, report: Callable[[str], None]) -> tuple[Store, Plan]:
+def find_run(root: str | None, selector: str, report: Callable[[str], None]) -> tuple[Store, Plan]:
     """Return the store, and the plan of the run that `words` name. `baseline:NAME` is one, too.
 
     `report` receives the explanation of `last` after `perfdag ab`. Raises StoreError.
     """
     store = open_store(root)
-    if words.startswith("baseline:"):
-        words = select_one(store, words)[0]
-    plan = load_plan(store, words)
-    explain_last(store, words, plan.run_id, report)
+    if selector.startswith("baseline:"):
+        selector = select_one(store, selector)[0]
+    plan = load_plan(store, selector)
+    explain_last(store, selector, plan.run_id, report)
     return store, plan
 
 
-def explain_last(store: Store, words: str, run_id: str, report: Callable[[str], None]) -> None:
+def explain_last(store: Store, selector: str, run_id: str, report: Callable[[str], None]) -> None:
     """Report the newer run of `perfdag ab` that `last` does not mean. Raises StoreError."""
-    if words == "last" and (note := ab_note(store, run_id)):
+    if selector == "last" and (note := ab_note(store, run_id)):
         report(f"note: {note}")
 
 
@@ -102,13 +102,13 @@ def runs_text(runs: list[StoredRun]) -> str:
     return text_table(["run", "suite", "kind", "samples", "report"], rows)
 
 
-def open_report(root: str | None, words: str, report: Callable[[str], None]) -> str:
+def open_report(root: str | None, selector: str, report: Callable[[str], None]) -> str:
     """Open the report of a run in a browser, and return its path.
 
     A report in S3 is copied to a temporary file. Without a browser, only the path is of use.
     Raises CommandError, StoreError.
     """
-    store, plan = find_run(root, words, report)
+    store, plan = find_run(root, selector, report)
     key = f"runs/{plan.run_id}/report.html"
     try:
         data = store.get(key)

@@ -25,10 +25,10 @@ class Parser(argparse.ArgumentParser):
         """Return the parsed arguments and the unknown words."""
         if not self.takes_command:
             return super().parse_known_args(args, namespace)
-        words = list(args)
-        at = words.index("--") if "--" in words else len(words)
-        parsed, unknown = super().parse_known_args(words[:at], namespace)
-        parsed.command = words[at + 1 :]
+        argv = list(args)
+        at = argv.index("--") if "--" in argv else len(argv)
+        parsed, unknown = super().parse_known_args(argv[:at], namespace)
+        parsed.command = argv[at + 1 :]
         return parsed, unknown
 
 

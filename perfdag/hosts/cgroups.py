@@ -81,21 +81,21 @@ def oom_kills(root: Path = _ROOT) -> int:
 
 def throttled(text: str) -> int:
     """Return the throttled microseconds in the text of a cpu.stat."""
-    words = _words(text)
+    counters = _counters(text)
     # Version 2 counts microseconds, version 1 nanoseconds.
     return (
-        words["throttled_usec"]
-        if "throttled_usec" in words
-        else words.get("throttled_time", 0) // 1000
+        counters["throttled_usec"]
+        if "throttled_usec" in counters
+        else counters.get("throttled_time", 0) // 1000
     )
 
 
 def kills(text: str) -> int:
     """Return the kills for memory in the text of a memory.events or memory.oom_control."""
-    return _words(text).get("oom_kill", 0)
+    return _counters(text).get("oom_kill", 0)
 
 
-def _words(text: str) -> dict[str, int]:
+def _counters(text: str) -> dict[str, int]:
     pairs = [line.split() for line in text.splitlines()]
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 

@@ -78,22 +78,22 @@ def disturbed(before: Moment, after: Moment, load: int, cores: int) -> str | Non
         reasons.append(f"steal {stolen:.1%}")
     if load > LOAD_LIMIT * cores:
         reasons.append(f"load {load} on {cores} cores before it")
-    if held := _held(before, after):
-        reasons.append(f"throttled for {1e3 * held:.3g} ms by the CPU quota of its cgroup")
+    if seconds := _throttled_seconds(before, after):
+        reasons.append(f"throttled for {1e3 * seconds:.3g} ms by the CPU quota of its cgroup")
     return ", ".join(reasons) or None
 
 
 def throttled(before: Moment, after: Moment) -> str | None:
     """Return why the sample is invalid because of the CPU quota of its cgroup, or None."""
-    held = _held(before, after)
+    seconds = _throttled_seconds(before, after)
     return (
-        f"the CPU quota of its cgroup throttled it for {held:.2f} s"
-        if held > THROTTLED_LIMIT * (after.at - before.at)
+        f"the CPU quota of its cgroup throttled it for {seconds:.2f} s"
+        if seconds > THROTTLED_LIMIT * (after.at - before.at)
         else None
     )
 
 
-def _held(before: Moment, after: Moment) -> float:
+def _throttled_seconds(before: Moment, after: Moment) -> float:
     """Return the seconds between two moments in which a CPU quota throttled the cgroups."""
     return (after.throttled_us - before.throttled_us) / 1e6
 

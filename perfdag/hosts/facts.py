@@ -157,9 +157,9 @@ def _load(root: Path, threads: int | None) -> float | None:
 
     /proc/loadavg counts the tasks of the whole node, in a pod too.
     """
-    words = (read_text(root / "proc/loadavg") or "").split()
+    fields = (read_text(root / "proc/loadavg") or "").split()
     try:
-        return round(2 * float(words[2]) / (threads or 1)) / 2
+        return round(2 * float(fields[2]) / (threads or 1)) / 2
     except (IndexError, ValueError):
         return None
 
@@ -209,10 +209,10 @@ def main(argv: list[str] | None = None) -> int:
     """Print `gather()`, or `filesystem(PATH)` with `--filesystem PATH`, as one line of JSON."""
     import json
 
-    given = sys.argv[1:] if argv is None else argv
-    if given[:1] == ["--filesystem"] and len(given) == 2:
-        found = filesystem(given[1])
-    elif given:
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments[:1] == ["--filesystem"] and len(arguments) == 2:
+        found = filesystem(arguments[1])
+    elif arguments:
         sys.stderr.write("usage: python -m perfdag.hosts.facts [--filesystem PATH]\n")
         return 2
     else:

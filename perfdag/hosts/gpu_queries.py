@@ -80,19 +80,19 @@ LASTING = 2
 
 def known(host: Host, fields: dict[str, str]) -> tuple[dict[str, str], Finished]:
     """Return the fields that the host's nvidia-smi knows, and its answer to their query."""
-    asked = dict(fields)
+    queried = dict(fields)
     while True:
-        finished = host.run(query(asked), timeout=20)
+        finished = host.run(query(queried), timeout=20)
         refused = _REFUSED.search(finished.stdout + finished.stderr) if finished.code != 0 else None
         name = next(
-            (name for name, field in asked.items() if refused and field == refused[1]), None
+            (name for name, field in queried.items() if refused and field == refused[1]), None
         )
         if name is None:
-            return asked, finished
-        if asked[name] in _RENAMED:
-            asked[name] = _RENAMED[asked[name]]
+            return queried, finished
+        if queried[name] in _RENAMED:
+            queried[name] = _RENAMED[queried[name]]
         else:
-            del asked[name]
+            del queried[name]
 
 
 def facts(host: Host) -> list[dict[str, Any]]:
@@ -152,13 +152,13 @@ def watched(
         [*query(fields), f"--loop-ms={round(PERIOD * 1000)}"], env={"TZ": "UTC0"}
     ) as sampling:
         yield found
-        ended = sampling.stop()
-    found["during"] = during(ended.stdout, fields, spans, computes)
+        sampler = sampling.stop()
+    found["during"] = during(sampler.stdout, fields, spans, computes)
     found["slowed"] = slowed(found["during"])
     untold = sorted(DYNAMIC.keys() - fields.keys())
     found |= {"untold": untold} if untold else {}
     if not found["during"]:
-        found["error"] = (answered if answered.code != 0 else ended).tail(
+        found["error"] = (answered if answered.code != 0 else sampler).tail(
             200
         ) or "nvidia-smi said nothing"
 

@@ -114,9 +114,9 @@ class SshHost:
         """Close the shared connection."""
         self._connection.close()
 
-    def ended(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether ssh gave the shared connection up."""
-        return self._connection.ended()
+        return self._connection.is_closed()
 
     def alive(self) -> bool:
         """Whether the shared connection takes commands."""
@@ -175,8 +175,8 @@ class SshHost:
         }
         environment = {"LC_ALL": "C.UTF-8", **ours, **(env or {})}
         assignments = [f"{name}={value}" for name, value in environment.items()]
-        words = shlex.join(["env", "-u", "PERFDAG_PEER", *assignments, *full])
-        inside = f"cd {shlex.quote(cwd)} && {words}" if cwd else words
+        command = shlex.join(["env", "-u", "PERFDAG_PEER", *assignments, *full])
+        inside = f"cd {shlex.quote(cwd)} && {command}" if cwd else command
         # The shell stays as leader of the group. Ended by a signal it would exit with 255, which
         # is also ssh's own failure. After SIGTERM the file stays, as SIGKILL may have to follow to
         # what the command started.

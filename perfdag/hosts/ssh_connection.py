@@ -72,12 +72,12 @@ class Connection:
 
     def _open(self) -> str | None:
         self.close()
-        asked = subprocess.run(
+        resolved = subprocess.run(
             [*self._ssh(), "-G", self.address], capture_output=True, text=True, check=False
         )
-        if asked.returncode != 0:
-            return asked.stderr.strip()
-        settings = dict(line.partition(" ")[::2] for line in asked.stdout.splitlines())
+        if resolved.returncode != 0:
+            return resolved.stderr.strip()
+        settings = dict(line.partition(" ")[::2] for line in resolved.stdout.splitlines())
         socket = Path(settings["controlpath"])
         with tempfile.TemporaryFile() as log:
             master = subprocess.Popen(
@@ -104,10 +104,10 @@ class Connection:
             master.wait()
             return "no answer"
 
-    def _order(self, *words: str) -> "subprocess.CompletedProcess[str]":
+    def _order(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Give an order to the process that holds the shared connection."""
         return subprocess.run(
-            [*self._ssh(), "-O", *words, self.address],
+            [*self._ssh(), "-O", *arguments, self.address],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -133,13 +133,13 @@ class Connection:
                 self._master.wait(2)
             self._master = None
 
-    def ended(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether ssh gave the shared connection up; no process is started to find out."""
         return self._master is None or self._master.poll() is not None
 
     def alive(self) -> bool:
         """Whether the shared connection takes commands."""
-        return not self.ended() and self._order("check").returncode == 0
+        return not self.is_closed() and self._order("check").returncode == 0
 
     def _ssh(self) -> list[str]:
         return ["ssh", "-F", str(self._config), "-p", str(self.port)]

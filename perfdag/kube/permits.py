@@ -113,14 +113,14 @@ def refusals(plan: Plan, permits: Sequence[str], images: str) -> Iterator[tuple[
 
     The shapes are those of all batches, whatever a stored plan says of its points.
     """
-    asked: dict[tuple[str, Demand], None] = {}
+    all_demands: dict[tuple[str, Demand], None] = {}
     if plan.options.get("priority", 0) > 0:
-        asked["", Demand("priority", "preemption")] = None
+        all_demands["", Demand("priority", "preemption")] = None
     for number, shape in enumerate(plan.shapes):
         entries = {point.entry for point in plan.points if point.shape == number}
         for demand in demands(Shape.model_validate(shape), images):
-            asked |= dict.fromkeys((entry, demand) for entry in sorted(entries) or [""])
-    return (item for item in asked if not is_permitted(item[1], permits))
+            all_demands |= dict.fromkeys((entry, demand) for entry in sorted(entries) or [""])
+    return (item for item in all_demands if not is_permitted(item[1], permits))
 
 
 def check_permits(

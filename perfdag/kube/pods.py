@@ -75,7 +75,7 @@ def read_pod(pod: Object, family: str = "ipv4") -> Pod:
     main: Object = next(
         (state for state in status.get("containerStatuses") or [] if state["name"] == "main"), {}
     )
-    ended = (main.get("state") or {}).get("terminated") or {}
+    terminated = (main.get("state") or {}).get("terminated") or {}
     return Pod(
         metadata["name"],
         _int(labels.get(BATCH)),
@@ -89,8 +89,8 @@ def read_pod(pod: Object, family: str = "ipv4") -> Pod:
         main.get("imageID") or None,
         metadata.get("uid", ""),
         _moment(metadata.get("creationTimestamp")),
-        ended.get("message") or "",
-        ended.get("finishedAt") or "",
+        terminated.get("message") or "",
+        terminated.get("finishedAt") or "",
         tuple(addresses),
         bool(metadata.get("deletionTimestamp")) and _is_lost(status),
         next(iter(node_of_family), None),
@@ -128,7 +128,7 @@ async def with_events(kube: Kube, namespace: str, pods: Iterable[Pod]) -> list[P
         and not (event.get("message") or "").startswith("Error: ")
     }
     return [
-        replace(pod, trouble=_words(last[pod.uid])) if _quiet(pod) and pod.uid in last else pod
+        replace(pod, trouble=_event_text(last[pod.uid])) if _quiet(pod) and pod.uid in last else pod
         for pod in pods
     ]
 
@@ -148,7 +148,7 @@ def _seen(event: Object) -> str:
     )
 
 
-def _words(event: Object) -> str:
+def _event_text(event: Object) -> str:
     return f"{event.get('reason')}: {' '.join((event.get('message') or '').split())}"
 
 
@@ -196,7 +196,7 @@ def _is_lost(status: Object) -> bool:
 
 def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
     state = container.get("state") or {}
-    waiting, ended = state.get("waiting"), state.get("terminated")
+    waiting, terminated = state.get("waiting"), state.get("terminated")
     if waiting and waiting.get("reason") in _NEVER | _PULLING:
         reason = waiting["reason"]
         message = waiting.get("message") or f"image {container.get('image')}"
@@ -206,7 +206,7 @@ def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
         return text, reason in _NEVER and not is_unpacking(text)
     if waiting and waiting.get("reason") not in _CALM | {None}:
         return f"{waiting['reason']}: {waiting.get('message', '')}".strip(": "), False
-    if ended and ended.get("reason") == "OOMKilled":
+    if terminated and terminated.get("reason") == "OOMKilled":
         limits: Object = next(
             (
                 spec.get("resources", {}).get("limits", {})
@@ -218,8 +218,8 @@ def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
         limit = limits.get("memory", "the node")
         text = f"OOMKilled: container {container['name']} passed its memory limit of {limit}"
         return text, False
-    if ended and container["name"] == "main" and ended.get("exitCode"):
-        return f"main ended with exit code {ended['exitCode']}", False
+    if terminated and container["name"] == "main" and terminated.get("exitCode"):
+        return f"main ended with exit code {terminated['exitCode']}", False
     return None
 
 
@@ -228,11 +228,11 @@ def _failed_init(container: Object) -> tuple[str, bool] | None:
 
     The kernel answers every attempt to set an MTU alike, unless a signal ended `ip` (from 128 on).
     """
-    ended = (container.get("state") or {}).get("terminated") or {}
-    if not ended.get("exitCode"):
+    terminated = (container.get("state") or {}).get("terminated") or {}
+    if not terminated.get("exitCode"):
         return None
-    name, code = container["name"], ended["exitCode"]
-    message = " ".join((ended.get("message") or "").split())
+    name, code = container["name"], terminated["exitCode"]
+    message = " ".join((terminated.get("message") or "").split())
     text = f"{name} ended with exit code {code}" + (f": {message}" if message else "")
     return (f"network.mtu: {text}", code < 128) if name == MTU else (text, False)
 
@@ -244,7 +244,7 @@ def is_pulling(trouble: str) -> bool:
 
 def is_unpacking(trouble: str) -> bool:
     """Return whether the node still unpacks an image, so that another attempt will succeed."""
-    return trouble.partition(":")[0] in _NEVER and any(words in trouble for words in _SLOW)
+    return trouble.partition(":")[0] in _NEVER and any(phrase in trouble for phrase in _SLOW)
 
 
 def selector(

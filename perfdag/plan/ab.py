@@ -40,7 +40,7 @@ class Duet:
 def prepare_duet(
     a: Loaded,
     b: Loaded,
-    words: tuple[str, str],
+    labels: tuple[str, str],
     count: int,
     only: Sequence[str] = (),
     limit: float | None = None,
@@ -76,7 +76,7 @@ def prepare_duet(
         points = [replace(point, repetitions=count * A_BLOCK, until=None) for point in plan.points]
         options = {
             **plan.options,
-            "words": list(words),
+            "words": list(labels),
             "other": f"{first[:-1]}{other}",
             "blocks": turns,
         }

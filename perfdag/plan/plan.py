@@ -152,27 +152,27 @@ def make_plan(
     """Enumerate a suite and order its samples. Raises BadDocument."""
     suite = loaded.suite
     with gc_paused():
-        made: Enumerated = enumerate_points(loaded, only)
-        count = sum(point.rounds + suite.warmup for point in made.points)
+        enumeration: Enumerated = enumerate_points(loaded, only)
+        count = sum(point.rounds + suite.warmup for point in enumeration.points)
         if count > MAX_SAMPLES:
             text = (
                 f"{count:,} samples are more than {MAX_SAMPLES:,}; lower repetitions, or split it"
             )
             raise BadDocument([loaded.document.problem(("repetitions",), text)])
-        samples = order(made.points, suite.seed, suite.warmup)
+        samples = order(enumeration.points, suite.seed, suite.warmup)
     plan = Plan(
         run_id=run_id or new_run_id(),
         suite=suite.name,
         seed=suite.seed,
-        points=made.points,
-        shapes=made.shapes,
+        points=enumeration.points,
+        shapes=enumeration.shapes,
         order=samples,
         batches=[],
-        merged=made.merged,
+        merged=enumeration.merged,
         budget=suite.budget,
         trigger=trigger,
         variant=variant,
-        suite_text=_text_without_secrets(loaded, made.secrets),
+        suite_text=_text_without_secrets(loaded, enumeration.secrets),
         versions=_versions(),
         options={
             "pending_limit": suite.pending_limit,
@@ -180,7 +180,7 @@ def make_plan(
             **_context(suite),
             **({"only": list(only)} if only else {}),
         },
-        secrets=made.secrets,
+        secrets=enumeration.secrets,
     )
     with gc_paused():
         plan.batches = cut_batches(
@@ -191,12 +191,12 @@ def make_plan(
         and any(point.pair for point in plan.points)
         and plan.seconds() > suite.budget
     ):
-        asked = (
+        excess = (
             f"the suite measures pairs of hosts and is expected to take {_hours(plan.seconds())}, "
             f"over its budget of {_hours(suite.budget)}"
         )
         knobs = "raise budget, set hosts.pairs to ring or `random N`, or hosts.parallel_pairs"
-        raise BadDocument([loaded.document.problem(("budget",), f"{asked}; {knobs}")])
+        raise BadDocument([loaded.document.problem(("budget",), f"{excess}; {knobs}")])
     return plan
 
 

@@ -141,9 +141,13 @@ def untold_recoveries(
         regressions = [
             old for old in about if old.kind == "regression" and old.decided < change.decided
         ]
-        told = [old for old in about if (old.kind, old.decided) == ("recovered", change.decided)]
-        unsent = any(alert.sent for alert in regressions) and not any(alert.sent for alert in told)
-        if regressions and (not told or unsent or change.decided == run_id):
+        recoveries = [
+            old for old in about if (old.kind, old.decided) == ("recovered", change.decided)
+        ]
+        unsent = any(alert.sent for alert in regressions) and not any(
+            alert.sent for alert in recoveries
+        )
+        if regressions and (not recoveries or unsent or change.decided == run_id):
             untold.append(change)
     return untold
 

@@ -201,16 +201,16 @@ def level_removed(values: Array, absolute: bool = False) -> Array:
 
     The detector runs only where the spread exceeds what successive differences explain.
     """
-    kept = finite(values)[-WINDOW:]
-    if kept.size < PAST_RUNS:
-        return kept
-    scale = scale_for(kept, absolute)
-    x = scale.apply(kept)
+    recent = finite(values)[-WINDOW:]
+    if recent.size < PAST_RUNS:
+        return recent
+    scale = scale_for(recent, absolute)
+    x = scale.apply(recent)
     if robust_sigma(x) <= 1.25 * robust_sigma(np.diff(x)) / np.sqrt(2):
-        return kept
+        return recent
     edges = [
         0,
-        *(change.index for change in change_points(kept, absolute=absolute)),
+        *(change.index for change in change_points(recent, absolute=absolute)),
         x.size,
     ]
     typical = middle(x)
@@ -231,7 +231,7 @@ def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
     )
     if not table.num_rows:
         why = f"damaged: {', '.join(damaged)}" if damaged else "no rows"
-        raise SelectionError(f"{selection.words}: {why}")
+        raise SelectionError(f"{selection.selector}: {why}")
     table = table.filter(pc.fill_null(pc.not_equal(table["benchmark"], "canary"), True))
     medians = medians_of_rows(table, selection.suite)
     failed: dict[str, tuple[int, int, str, str]] = {}
@@ -262,12 +262,12 @@ def _past(store: Store, selection: Selection, damaged: list[str]) -> RunMedians:
     everything = read_run_medians(store, selection.suite)
     damaged.extend(key for key in everything.damaged if key not in damaged)
     cluster = next((run.cluster for run in everything.runs if run.run_id in selection.runs), "")
-    kept = [
+    indices = [
         i
         for i, run in enumerate(everything.runs)
         if run.run_id not in selection.runs and run.cluster == cluster
     ]
-    return everything.keep(kept)
+    return everything.keep(indices)
 
 
 def _order(row: Row) -> tuple[Any, ...]:
@@ -282,6 +282,6 @@ def _order(row: Row) -> tuple[Any, ...]:
 
 def count(rows: list[Row]) -> str:
     """Return the number of series by verdict, such as `1 worse, 20 no difference shown`."""
-    words = [row.verdict.word for row in rows]
-    counts = [f"{words.count(word)} {word}" for word in _RANK if word in words]
+    labels = [row.verdict.word for row in rows]
+    counts = [f"{labels.count(word)} {word}" for word in _RANK if word in labels]
     return ", ".join(counts) or "no series in common"

@@ -182,7 +182,7 @@ def _thresholds(
     for outcome in judge_thresholds(past, table, rules.checks):
         info = outcome.info
         losses = [] if info else explaining_losses(past.history, outcome.rule, absent)
-        name = f"{outcome.name}: {outcome.rule.words()}" if info else outcome.name
+        name = f"{outcome.name}: {outcome.rule.text()}" if info else outcome.name
         bad = outcome.state in ("failed", "absent")
         key = info.series_id if info else outcome.name
         accepted = acknowledged(rules, gate.run, outcome.name, key)
@@ -194,10 +194,10 @@ def _thresholds(
         gate.cases.append(CheckResult("threshold", name, outcome.state, outcome.text))
         if bad and not losses:
             entry = info.entry if info else outcome.rule.entry or ""
-            broken.setdefault((outcome.rule.words(), entry), []).append(
+            broken.setdefault((outcome.rule.text(), entry), []).append(
                 (outcome.name, outcome.key, outcome.text)
             )
-    for (words, entry), lost in broken.items():
+    for (reason, entry), lost in broken.items():
         about = lost[0][0] if len(lost) == 1 else f"{entry}: {len(lost)} series"
         add_alert(
             gate,
@@ -206,7 +206,7 @@ def _thresholds(
             f"THRESHOLD {gate.suite}/{about}",
             lost,
             gate.report,
-            rule=words,
+            rule=reason,
         )
 
 

@@ -109,14 +109,14 @@ def node_outliers(medians: RunMedians, table: pa.Table, tuning: Tuning) -> list[
         agreeing.setdefault((suspect.outlier.node, suspect.word), set()).add(point)
     enough = confirming(len(points), len(nodes)) if suspected else 0
     sure = lone_gate(len(points))
-    kept = [
+    suspects = [
         suspect
         for _, suspect in suspected
         if len(agreeing[suspect.outlier.node, suspect.word]) >= enough
         or suspect.outlier.sigmas >= sure
     ]
-    facts = facts_of_nodes(table) if kept else {}
-    explained = [replace(each, differs=difference(facts, each.outlier.node)) for each in kept]
+    facts = facts_of_nodes(table) if suspects else {}
+    explained = [replace(each, differs=difference(facts, each.outlier.node)) for each in suspects]
     return sorted(explained, key=lambda node: (node.word != "worse", -abs(node.outlier.effect)))
 
 

@@ -105,7 +105,7 @@ def _cell(text: str) -> str:
 
 def counts(gate: GateResult) -> str:
     """Return the number of checks by state, such as `41 ok, 1 failed, 3 skipped`."""
-    words = {
+    labels = {
         "ok": "ok",
         "failed": "failed",
         "absent": "without data",
@@ -114,7 +114,7 @@ def counts(gate: GateResult) -> str:
     }
     parts = [
         f"{n} {text}"
-        for state, text in words.items()
+        for state, text in labels.items()
         if (n := sum(result.state == state for result in gate.cases))
     ]
     return ", ".join(parts) or "nothing to check"

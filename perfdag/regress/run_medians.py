@@ -264,9 +264,9 @@ def merge_months(
         which_series, series_ids = codes(table["series_id"])
         j = np.array([column.get(name, -1) for name in run_ids] or [-1])[which_run]
         i = np.array([row[name] for name in series_ids] or [-1])[which_series]
-        kept = j >= 0
+        valid = j >= 0
         for array, name in ((value, "value"), (low, "low"), (high, "high"), (n, "n")):
-            array[i[kept], j[kept]] = numbers(table[name])[kept]
+            array[i[valid], j[valid]] = numbers(table[name])[valid]
     return RunMedians(suite, runs, series, value, low, high, n, damaged)
 
 

@@ -28,9 +28,9 @@ class SelectionError(ValueError):
 
 @dataclass(frozen=True)
 class Selection:
-    """Runs of one suite, oldest first, and the words that selected them."""
+    """Runs of one suite, oldest first, and the selector that the user wrote."""
 
-    words: str
+    selector: str
     suite: str
     runs: tuple[str, ...]
 
@@ -45,15 +45,15 @@ def stored_runs(store: Store) -> list[tuple[str, str]]:
     return sorted(runs)
 
 
-def select(store: Store, words: str, suite: str | None = None) -> Selection:
+def select(store: Store, selector: str, suite: str | None = None) -> Selection:
     """Return the runs of one suite that match the words. Raises SelectionError, StoreError.
 
     `suite` narrows `last` and conditions. Runs of `ab` have no history and never match. A
     confirming run matches only by its id.
     """
     stored = [run for run in stored_runs(store) if suite is None or run[1] == suite]
-    if words.startswith("baseline:"):
-        return baseline(store, words.removeprefix("baseline:"), suite)
+    if selector.startswith("baseline:"):
+        return baseline(store, selector.removeprefix("baseline:"), suite)
     if not stored:
         of = (
             f" of suite {suite}{nearest(suite, {s for _, s in stored_runs(store)})}"
@@ -63,11 +63,11 @@ def select(store: Store, words: str, suite: str | None = None) -> Selection:
         raise SelectionError(
             f"store {store.root} has no results{of}: run a suite, or `perfdag collect RUN`"
         )
-    if "=" in words:
-        return _conditions(store, words, stored)
-    if last := LAST.fullmatch(words):
-        return _last(store, words, stored, int(last[1] or 0))
-    return _one(store, words, stored)
+    if "=" in selector:
+        return _conditions(store, selector, stored)
+    if last := LAST.fullmatch(selector):
+        return _last(store, selector, stored, int(last[1] or 0))
+    return _one(store, selector, stored)
 
 
 def trigger(store: Store, suite: str, run_id: str) -> str:
@@ -83,7 +83,7 @@ def trigger(store: Store, suite: str, run_id: str) -> str:
     return str(rows["trigger"][0].as_py() or "") if rows.num_rows else ""
 
 
-def _last(store: Store, words: str, stored: list[tuple[str, str]], back: int) -> Selection:
+def _last(store: Store, selector: str, stored: list[tuple[str, str]], back: int) -> Selection:
     """Return the run `back` before the newest of the suite that ran last, whole runs only."""
     suite, whole = None, 0
     for run, of in reversed(stored):
@@ -91,26 +91,26 @@ def _last(store: Store, words: str, stored: list[tuple[str, str]], back: int) ->
             continue
         suite, whole = of, whole + 1
         if whole > back:
-            return Selection(words, suite, (run,))
+            return Selection(selector, suite, (run,))
     if suite is None:
         raise SelectionError(
-            f"{words}: store {store.root} has only runs of `perfdag ab`: "
+            f"{selector}: store {store.root} has only runs of `perfdag ab`: "
             "`perfdag ab --resume RUN` shows their outcome"
         )
-    raise SelectionError(f"{words}: suite {suite} has {whole} run{'s' * (whole > 1)}")
+    raise SelectionError(f"{selector}: suite {suite} has {whole} run{'s' * (whole > 1)}")
 
 
-def select_one(store: Store, words: str, suite: str | None = None) -> tuple[str, str]:
+def select_one(store: Store, selector: str, suite: str | None = None) -> tuple[str, str]:
     """Return (run id, suite) of the only run that matches. Raises SelectionError."""
-    selection = select(store, words, suite)
+    selection = select(store, selector, suite)
     if len(selection.runs) != 1:
-        raise SelectionError(f"{words}: {len(selection.runs)} runs; name one of them")
+        raise SelectionError(f"{selector}: {len(selection.runs)} runs; name one of them")
     return selection.runs[0], selection.suite
 
 
-def _one(store: Store, words: str, stored: list[tuple[str, str]]) -> Selection:
-    matching = [run_and_suite for run_and_suite in stored if run_and_suite[0] == words] or [
-        run_and_suite for run_and_suite in stored if run_and_suite[0].startswith(words)
+def _one(store: Store, selector: str, stored: list[tuple[str, str]]) -> Selection:
+    matching = [run_and_suite for run_and_suite in stored if run_and_suite[0] == selector] or [
+        run_and_suite for run_and_suite in stored if run_and_suite[0].startswith(selector)
     ]
     if len(matching) == 1:
         run, suite = matching[0]
@@ -119,29 +119,29 @@ def _one(store: Store, words: str, stored: list[tuple[str, str]]) -> Selection:
                 f"run {run} is one variant of `perfdag ab`, which has no past: "
                 f"`perfdag ab --resume {run}` shows the outcome"
             )
-        return Selection(words, suite, (run,))
+        return Selection(selector, suite, (run,))
     if matching:
         names = ", ".join(run for run, _ in matching[:3])
         raise SelectionError(
-            f"{words}: {len(matching)} runs begin so ({names} ...); write more of it"
+            f"{selector}: {len(matching)} runs begin so ({names} ...); write more of it"
         )
-    if store.list(f"runs/{words}"):
+    if store.list(f"runs/{selector}"):
         raise SelectionError(
-            f"run {words} has samples but no results yet: `perfdag collect {words}`"
+            f"run {selector} has samples but no results yet: `perfdag collect {selector}`"
         )
     known = [run for run, _ in stored]
-    at = bisect.bisect(known, words)
-    hint = nearest(words, known) or (
-        f"; nearest: {', '.join(known[max(0, at - 1) : at + 1])}" if words[:1].isdigit() else ""
+    at = bisect.bisect(known, selector)
+    hint = nearest(selector, known) or (
+        f"; nearest: {', '.join(known[max(0, at - 1) : at + 1])}" if selector[:1].isdigit() else ""
     )
     raise SelectionError(
-        f"store {store.root}: no run {words}{hint}; newest: {', '.join(known[-3:])}"
+        f"store {store.root}: no run {selector}{hint}; newest: {', '.join(known[-3:])}"
     )
 
 
-def _conditions(store: Store, words: str, stored: list[tuple[str, str]]) -> Selection:
-    conditions = dict(_pair(condition) for condition in re.split(r"[\s,]+", words.strip()))
-    kept = []
+def _conditions(store: Store, selector: str, stored: list[tuple[str, str]]) -> Selection:
+    conditions = dict(_pair(condition) for condition in re.split(r"[\s,]+", selector.strip()))
+    matching = []
     for run, suite in stored:
         day = _day(run)
         if (
@@ -151,9 +151,9 @@ def _conditions(store: Store, words: str, stored: list[tuple[str, str]]) -> Sele
             and conditions.get("since", "") <= day
             and day <= conditions.get("until", "9999")
         ):
-            kept.append((run, suite))
-    suites = sorted({suite for _, suite in kept})
-    if not kept:
+            matching.append((run, suite))
+    suites = sorted({suite for _, suite in matching})
+    if not matching:
         known = sorted({suite for _, suite in stored})
         hint = (
             nearest(conditions["suite"], known)
@@ -161,18 +161,20 @@ def _conditions(store: Store, words: str, stored: list[tuple[str, str]]) -> Sele
             else ""
         )
         raise SelectionError(
-            f"{words}: no run fits{hint}; suites: {', '.join(known)}; {_extent(stored)}"
+            f"{selector}: no run fits{hint}; suites: {', '.join(known)}; {_extent(stored)}"
         )
     if len(suites) > 1:
         raise SelectionError(
-            f"{words}: runs of several suites ({', '.join(suites)}); add suite=NAME"
+            f"{selector}: runs of several suites ({', '.join(suites)}); add suite=NAME"
         )
-    runs = _whole(store, suites[0], [run for run, _ in kept])
+    runs = _whole(store, suites[0], [run for run, _ in matching])
     if not runs:
-        raise SelectionError(f"{words}: only runs of `perfdag ab` and runs that confirm others fit")
+        raise SelectionError(
+            f"{selector}: only runs of `perfdag ab` and runs that confirm others fit"
+        )
     if "newest" in conditions:
         runs = runs[-int(conditions["newest"]) :]
-    return Selection(words, suites[0], tuple(runs))
+    return Selection(selector, suites[0], tuple(runs))
 
 
 def _whole(store: Store, suite: str, runs: list[str]) -> list[str]:

@@ -38,7 +38,7 @@ class ThresholdResult:
     @property
     def key(self) -> str:
         """The rule and the series, which identify the result across runs."""
-        return f"{self.rule.words()} {self.info.series_id if self.info else ''}".strip()
+        return f"{self.rule.text()} {self.info.series_id if self.info else ''}".strip()
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def judge_thresholds(
             why = _skipped(table, rule)
             state: Literal["skipped", "absent", "unsure"] = "skipped" if why else "absent"
             text = why or f"the run has no value of it{_values_of(rule, measured.series)}"
-            yield ThresholdResult(rule, None, rule.words(), state, text)
+            yield ThresholdResult(rule, None, rule.text(), state, text)
             continue
         try:
             reference = _reference(past, rule)

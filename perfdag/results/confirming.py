@@ -15,9 +15,9 @@ def confirming_plans(plan: Plan, points: set[str]) -> list[Plan]:
 
     They hold the samples that `plan` has of the points with these ids.
     """
-    kept = [i for i, point in enumerate(plan.points) if point.id in points]
-    order = [(kept.index(i), repetition) for i, repetition in plan.order if i in kept]
-    chosen = [plan.points[i] for i in kept]
+    indices = [i for i, point in enumerate(plan.points) if point.id in points]
+    order = [(indices.index(i), repetition) for i, repetition in plan.order if i in indices]
+    chosen = [plan.points[i] for i in indices]
     batches = []
     for shape in sorted({point.shape for point in chosen}):
         mine = [position for position, (i, _) in enumerate(order) if chosen[i].shape == shape]

@@ -161,7 +161,7 @@ def as_annotation(
     `owner` identifies the Workflow and its attempt, and is the start of the annotation. Reasons are
     truncated, and dropped where they exceed the limits of an object.
     """
-    kept: dict[str, Any] = {}
+    annotations: dict[str, Any] = {}
     items: list[tuple[str, Any]] = [
         (str(batch), text[:NOTE_LENGTH]) for batch, text in sorted(texts.items())
     ]
@@ -170,11 +170,11 @@ def as_annotation(
         for sample, (batch, flight) in sorted(flights.items())
     ]
     for name, item in items:
-        kept[name] = item
-        if len(orjson.dumps(kept)) > NOTES_BYTES:
-            del kept[name]
+        annotations[name] = item
+        if len(orjson.dumps(annotations)) > NOTES_BYTES:
+            del annotations[name]
             break
-    return {NOTES: f"{owner}{orjson.dumps(kept).decode()}"} if kept else {}
+    return {NOTES: f"{owner}{orjson.dumps(annotations).decode()}"} if annotations else {}
 
 
 def from_annotations(owner: str, annotations: Mapping[str, str]) -> dict[int, str]:

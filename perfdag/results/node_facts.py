@@ -43,13 +43,13 @@ def difference(facts: Facts, node: str, limit: int = 300) -> str:
     own = flat.pop(node, {})
     if not own or len(flat) < FEWEST_PEERS:
         return ""
-    words: list[str] = []
+    differences: list[str] = []
     for key in sorted({key for each in flat.values() for key in each} | own.keys()):
         values = Counter(each.get(key, "none") for each in flat.values())
         ((common, count),) = values.most_common(1)
         if 2 * count > len(flat) and own.get(key, "none") != common:
-            words.append(f"{key} {own.get(key, 'none')} (others {common})")
-    text = ", ".join(words)
+            differences.append(f"{key} {own.get(key, 'none')} (others {common})")
+    text = ", ".join(differences)
     return text if len(text) <= limit else f"{text[:limit]} ..."
 
 

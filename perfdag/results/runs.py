@@ -14,7 +14,7 @@ PARTIAL = ("ab", "confirm")
 """Triggers of runs of a part of a suite: a variant, and suspicious points measured again."""
 
 
-def load_plan(store: Store, words: str, *, of_ab: bool = False) -> Plan:
+def load_plan(store: Store, selector: str, *, of_ab: bool = False) -> Plan:
     """Return the stored plan of a run: its id, the beginning of one, `last`, or `last~N`.
 
     `last` is the newest run of a whole suite, and `last~N` the one N runs of that suite before.
@@ -22,20 +22,20 @@ def load_plan(store: Store, words: str, *, of_ab: bool = False) -> Plan:
     runs.
     """
     try:
-        return _read_plan(store, words)
+        return _read_plan(store, selector)
     except NotStoredError:
         known = runs(store)
-    if last := LAST.fullmatch(words):
-        return _last(store, words, known, int(last[1] or 0), of_ab)
-    matching = [run for run in known if words and run.startswith(words)]
+    if last := LAST.fullmatch(selector):
+        return _last(store, selector, known, int(last[1] or 0), of_ab)
+    matching = [run for run in known if selector and run.startswith(selector)]
     if len(matching) == 1:
         return _read_plan(store, matching[0])
     if matching:
         names = ", ".join(matching[:3])
-        text = f"{words}: {len(matching)} runs begin so ({names} ...); write more of it"
+        text = f"{selector}: {len(matching)} runs begin so ({names} ...); write more of it"
         raise NotStoredError(text)
     some = f"; newest: {', '.join(known[-3:])}" if known else "; it holds no run yet"
-    raise NotStoredError(f"store {store.root}: no run {words}{nearest(words, known)}{some}")
+    raise NotStoredError(f"store {store.root}: no run {selector}{nearest(selector, known)}{some}")
 
 
 def _read_plan(store: Store, run_id: str) -> Plan:
@@ -49,7 +49,7 @@ def _read_plan(store: Store, run_id: str) -> Plan:
         raise DamagedError(text) from None
 
 
-def _last(store: Store, words: str, known: list[str], back: int, of_ab: bool) -> Plan:
+def _last(store: Store, selector: str, known: list[str], back: int, of_ab: bool) -> Plan:
     """Return the plan `back` before the newest of the suite that ran last."""
     suite, number, other = None, 0, None
     for run in reversed(known):
@@ -61,15 +61,15 @@ def _last(store: Store, words: str, known: list[str], back: int, of_ab: bool) ->
             if number > back:
                 return plan
     if suite:
-        raise NotStoredError(f"{words}: store {store.root} has {number} run(s) of suite {suite}")
+        raise NotStoredError(f"{selector}: store {store.root} has {number} run(s) of suite {suite}")
     if other is None:
-        raise NotStoredError(f"store {store.root}: no run {words}; it holds no run yet")
+        raise NotStoredError(f"store {store.root}: no run {selector}; it holds no run yet")
     if of_ab:
-        raise NotStoredError(f"{words}: store {store.root} has no run of `perfdag ab`")
+        raise NotStoredError(f"{selector}: store {store.root} has no run of `perfdag ab`")
     command = resume_command(other, store.root)
     raise NotStoredError(
-        f"{words}: store {store.root} has only runs of a part of a suite: {other.run_id} is one of "
-        f"`perfdag {other.trigger}`; continue it: {command}"
+        f"{selector}: store {store.root} has only runs of a part of a suite: {other.run_id} is "
+        f"one of `perfdag {other.trigger}`; continue it: {command}"
     )
 
 

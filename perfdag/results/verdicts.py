@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from perfdag.outcome import VERDICT, VERDICT_VALUES, VerdictWord
 from perfdag.results.labels import labels_by_point, point_settings
 
-_WORDS = {value: word for word, value in VERDICT_VALUES.items()}
+_NAMES = {value: word for word, value in VERDICT_VALUES.items()}
 _POINT = ["entry", "point", "params", "shape", "pair"]
 
 
@@ -63,7 +63,7 @@ def own_verdicts(table: pa.Table) -> list[OwnVerdict]:
         count = f" ({same} of {len(judged)} samples)" if len(judged) > 1 else ""
         at = [f"{name}={value}" for name, value in orjson.loads(coords).items()]
         where = " ".join(filter(None, (worst["entry"], labels[point], *at)))
-        word = _WORDS[float(worst["value"])]
+        word = _NAMES[float(worst["value"])]
         note = f"{worst['note'] or ''}{count}"
         verdicts.append(OwnVerdict(worst["entry"], point, where, rule, word, note))
     return verdicts

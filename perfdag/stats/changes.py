@@ -71,15 +71,15 @@ def change_points(
     than 11 values show none.
     """
     array = np.asarray(values, dtype=np.float64).ravel()
-    kept = np.flatnonzero(np.isfinite(array))
-    finite = array[kept]
+    positions = np.flatnonzero(np.isfinite(array))
+    finite = array[positions]
     if finite.size < HEAD + TAIL or np.ptp(finite) == 0:
         return []
     scale = scale_for(finite, absolute)
     x = scale.apply(finite)
     cuts = _merge(x, _divide(x, 0, x.size), scale.gate(min_effect))
     edges = zip([0, *cuts], cuts, [*cuts[1:], x.size], strict=False)
-    return [describe(finite[a:k], finite[k:b], scale, int(kept[k])) for a, k, b in edges]
+    return [describe(finite[a:k], finite[k:b], scale, int(positions[k])) for a, k, b in edges]
 
 
 def _divide(x: Array, a: int, b: int) -> list[int]:
@@ -222,8 +222,8 @@ def moved_at(values: ArrayLike, index: int, *, min_effect: float = MIN_EFFECT) -
     most WINDOW runs count on each side.
     """
     array = np.asarray(values, dtype=np.float64).ravel()
-    kept = np.flatnonzero(np.isfinite(array))
-    finite, k = array[kept], int(np.searchsorted(kept, index))
+    positions = np.flatnonzero(np.isfinite(array))
+    finite, k = array[positions], int(np.searchsorted(positions, index))
     if k < HEAD or finite.size - k < TAIL:
         return None
     before, after = finite[max(0, k - WINDOW) : k], finite[k : k + WINDOW]
@@ -237,4 +237,4 @@ def moved_at(values: ArrayLike, index: int, *, min_effect: float = MIN_EFFECT) -
         np.concatenate([left, right]), left.size
     ):
         return None
-    return describe(before, after, scale, int(kept[k]))
+    return describe(before, after, scale, int(positions[k]))

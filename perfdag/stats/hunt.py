@@ -148,10 +148,10 @@ class Hunt:
         self.unknown += sorted(groups.keys() - set(enough))
         if not enough:
             return
-        kept = [control, *(groups[host] for host in enough)]
-        off = np.concatenate([group - np.median(group) for group in kept])
+        samples = [control, *(groups[host] for host in enough)]
+        off = np.concatenate([group - np.median(group) for group in samples])
         # Medians of few values lie close to them: as many degrees of freedom are lost.
-        mean_off = float(np.abs(off).mean()) * math.sqrt(off.size / (off.size - len(kept)))
+        mean_off = float(np.abs(off).mean()) * math.sqrt(off.size / (off.size - len(samples)))
         sigma = max(_SIGMA_OF_MEAN * mean_off, LEAST_SIGMA)
         for host in enough:
             worse = float(np.median(groups[host]) - np.median(control))

@@ -87,11 +87,11 @@ def fold_levels(
     `absolute` in the unit of the metric.
     """
     array = np.asarray(values, dtype=np.float64).ravel()
-    kept = np.flatnonzero(np.isfinite(array))
-    if not kept.size:
+    positions = np.flatnonzero(np.isfinite(array))
+    if not positions.size:
         return Levels("accepted" if accepted else "too little history")
-    fold = _Fold(array[kept], kept, better, min_effect, absolute)
-    starts = {int(np.searchsorted(kept, run)) for run in accepted}
+    fold = _Fold(array[positions], positions, better, min_effect, absolute)
+    starts = {int(np.searchsorted(positions, run)) for run in accepted}
     fold.add_runs(starts)
     return Levels(fold.state(starts), tuple(fold.events), tuple(fold.alerts), fold.first_run())
 
@@ -102,12 +102,12 @@ class _Fold:
     def __init__(
         self,
         values: Array,
-        kept: NDArray[np.int64],
+        positions: NDArray[np.int64],
         better: str,
         min_effect: float,
         absolute: bool,
     ) -> None:
-        self.values, self.kept = values, kept
+        self.values, self.positions = values, positions
         self.min_effect, self.absolute = min_effect, absolute
         self.scale: Scale = scale_for(values, absolute)
         self.x = self.scale.apply(values)
@@ -213,9 +213,9 @@ class _Fold:
         rule: Rule,
     ) -> Event:
         change = describe(
-            self.values[left], self.values[right], self.scale, int(self.kept[right[0]])
+            self.values[left], self.values[right], self.scale, int(self.positions[right[0]])
         )
-        event = Event(kind, int(self.kept[i]), change, rule)
+        event = Event(kind, int(self.positions[i]), change, rule)
         self.events.append(event)
         return event
 
@@ -258,7 +258,11 @@ class _Fold:
 
     def first_run(self) -> int:
         """Return the first run of the current level."""
-        return int(self.kept[self.start]) if self.start < self.kept.size else int(self.kept[-1]) + 1
+        return (
+            int(self.positions[self.start])
+            if self.start < self.positions.size
+            else int(self.positions[-1]) + 1
+        )
 
     def state(self, accepted: Collection[int]) -> State:
         """Return the state after the last run."""
@@ -266,7 +270,7 @@ class _Fold:
         if self.before is not None:
             return "regressed"
         newest = self.events[-1] if self.events else None
-        if newest and newest.kind == "recovered" and newest.run == int(self.kept[last]):
+        if newest and newest.kind == "recovered" and newest.run == int(self.positions[last]):
             return "recovered"
         if any(start >= self.start for start in accepted) and last - self.start < HEAD:
             return "accepted"

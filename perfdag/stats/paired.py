@@ -202,8 +202,8 @@ def judge(results: Sequence[Paired]) -> list[PairedVerdict]:
     A difference is shown where p <= 1 %, the effect reaches min_effect and it survives the
     correction for many series.
     """
-    kept = benjamini_hochberg([r.p for r in results])
-    return [_judge(result, survives) for result, survives in zip(results, kept, strict=True)]
+    significant = benjamini_hochberg([r.p for r in results])
+    return [_judge(result, survives) for result, survives in zip(results, significant, strict=True)]
 
 
 def _judge(r: Paired, survives: bool) -> PairedVerdict:

@@ -54,39 +54,39 @@ def find_peak(
     """
     trials: list[Probe] = []
 
-    def held(rate: float, full: bool = False) -> bool:
+    def sustains(rate: float, full: bool = False) -> bool:
         if len(trials) >= MOST_PROBES:
             raise NoPeak(f"{MOST_PROBES} trials gave no answer: {_tried(trials)}")
         trials.append(Probe(rate, validate(rate) if full else probe(rate), full))
         return trials[-1].valid
 
     def edge(
-        held: Callable[[float], bool], start: float, step: float
+        sustains: Callable[[float], bool], start: float, step: float
     ) -> tuple[float, float | None]:
-        bracket = _bracket(held, min(max(start, lowest), highest), step, lowest, highest)
+        bracket = _bracket(sustains, min(max(start, lowest), highest), step, lowest, highest)
         if bracket is None:
             raise NoPeak(f"no rate down to {lowest:g}/s holds the bound: {_tried(trials)}")
         low, high = bracket
         while high is not None and high / low > (1 + precision) * (1 + 1e-9):
             middle = (low * high) ** 0.5
-            low, high = (middle, high) if held(middle) else (low, middle)
+            low, high = (middle, high) if sustains(middle) else (low, middle)
         return low, high
 
-    near, _ = edge(held, start, STEP)
-    return Peak(*edge(lambda rate: held(rate, full=True), near, 1 + precision), trials)
+    near, _ = edge(sustains, start, STEP)
+    return Peak(*edge(lambda rate: sustains(rate, full=True), near, 1 + precision), trials)
 
 
 def _bracket(
-    held: Callable[[float], bool], start: float, step: float, lowest: float, highest: float
+    sustains: Callable[[float], bool], start: float, step: float, lowest: float, highest: float
 ) -> tuple[float, float | None] | None:
     """Return a rate that holds and the next one that does not, by steps that grow up to STEP.
 
     The second is None if `highest` holds. Return None if no rate holds.
     """
-    rate, up = start, held(start)
+    rate, up = start, sustains(start)
     while rate < highest if up else rate > lowest:
         beyond = min(rate * step, highest) if up else max(rate / step, lowest)
-        if held(beyond) != up:
+        if sustains(beyond) != up:
             return (rate, beyond) if up else (beyond, rate)
         rate, step = beyond, min(step * step, STEP)
     return (rate, None) if up else None

@@ -31,7 +31,7 @@ class Spread:
     coverage: float | None
     n: int
 
-    def words(self) -> str:
+    def text(self) -> str:
         """Return a description of the band for a legend or the heading of a table."""
         if self.kind == "interval" and self.coverage is not None:
             return f"{self.coverage * 100:.0f} % interval of the median, n={self.n}"

@@ -26,13 +26,13 @@ def misaimed(
             )
             continue
         known = {metric.name: None for entry in named for metric in entries[entry]}
-        meant = [
+        targets = [
             (entry, metric)
             for entry in named
             for metric in entries[entry]
             if fnmatch.fnmatchcase(metric.name, check.metric)
         ]
-        if not meant:
+        if not targets:
             of = f"entry {check.entry}" if check.entry else "the entries"
             yield (
                 index,
@@ -42,7 +42,7 @@ def misaimed(
             )
         unit = check.value.unit if check.value is not None else ""
         other = next(
-            ((entry, metric) for entry, metric in meant if unit and metric.unit != unit), None
+            ((entry, metric) for entry, metric in targets if unit and metric.unit != unit), None
         )
         if other is not None:
             entry, metric = other

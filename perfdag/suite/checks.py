@@ -163,7 +163,7 @@ class Check(BaseModel):
             for name, wanted in self.where.items()
         )
 
-    def words(self) -> str:
+    def text(self) -> str:
         """Return the threshold as text, such as `throughput >= 9e+09`."""
         stat = f" {self.stat}" if self.stat and self.stat != "value" else ""
         left = f"p{self.percentile:g} of " if self.percentile else ""

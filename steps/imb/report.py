@@ -9,7 +9,7 @@ from perfdag.steps.imb.params import ImbParams
 
 _HEADER = re.compile(r"^# Benchmarking (\S+)\s*$", re.M)
 _PROCESSES = re.compile(r"# #processes = (\d+)")
-_ENDED = re.compile(
+_EXIT_LINE = re.compile(
     r"^\s*(\d+)\s+(out-of-mem|time-out|int-overflow)\.?;\s*(?:needed X=\s*([\d.]+) GB)?"
 )
 _COLUMNS = {
@@ -45,16 +45,16 @@ def read(
     rows: list[dict[str, float]] = []
     stop = None
     for line in body[head + 1 :]:
-        words = line.split()
-        if not words or words[0].startswith("#"):
+        cells = line.split()
+        if not cells or cells[0].startswith("#"):
             if rows:
                 break
             continue
-        stop = _ENDED.match(line)
+        stop = _EXIT_LINE.match(line)
         if stop:
             break
         try:
-            rows.append(dict(zip(columns, map(float, words), strict=True)))
+            rows.append(dict(zip(columns, map(float, cells), strict=True)))
         except ValueError:
             raise Failed(
                 f"cannot read this line of the table of {name}: {line.strip()[:80]}", texts

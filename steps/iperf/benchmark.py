@@ -186,7 +186,7 @@ class Iperf(Benchmark[IperfParams]):
                 if side.bound:
                     load = 100 * side.used / side.limit
                     output.facts["cpu_bound"] = (
-                        f"{side.name}: busy for {load:.0f} % of {side.words}"
+                        f"{side.name}: busy for {load:.0f} % of {side.limit_text}"
                     )
 
     def parse(self, output: Output, params: IperfParams) -> list[Measurement]:

@@ -177,10 +177,10 @@ def _streams(end: dict[str, Any], params: IperfParams) -> list[Measurement]:
     for stream in end["streams"]:
         side = stream.get("receiver") or stream["udp"]
         lost = side["lost_packets"] / max(1, side["packets"]) if "udp" in stream else 0.0
-        kept = (float(side["bytes"]) * (1 - lost), float(side["bits_per_second"]) * (1 - lost))
+        arrival = (float(side["bytes"]) * (1 - lost), float(side["bits_per_second"]) * (1 - lost))
         # The flag names the client's side of the stream.
         sends = (stream.get("sender") or side).get("sender", True)
-        received.setdefault(_DIRECTIONS[not sends][0], []).append(kept)
+        received.setdefault(_DIRECTIONS[not sends][0], []).append(arrival)
     return by_stream(received, params.bidirectional)
 
 
@@ -235,13 +235,13 @@ def _round_trips(end: dict[str, Any]) -> list[Measurement]:
 class Side:
     """CPU use in cores of a sender or receiver, or of `both` if they share their cores.
 
-    `words` describes the `limit`.
+    `limit_text` describes the `limit`.
     """
 
     name: str
     used: float
     limit: int
-    words: str
+    limit_text: str
 
     @property
     def bound(self) -> bool:
@@ -268,8 +268,8 @@ def sides(report: dict[str, Any], params: IperfParams, cores: Mapping[str, Any])
         what = (
             f"{available} cores that it may run on" if available < threads else f"{threads} threads"
         )
-        words = what if threaded else "one core, all that this version uses"
-        result.append(Side(name, float(used[role]) / 100, min(available, threads), words))
+        limit_text = what if threaded else "one core, all that this version uses"
+        result.append(Side(name, float(used[role]) / 100, min(available, threads), limit_text))
     if cores.get("shared"):
         result.append(
             Side(

@@ -57,7 +57,7 @@ class IperfParams(Params):
     extra_args: list[str] = Field(
         [],
         # without extra_args a point keeps the id that it had before they existed
-        exclude_if=lambda words: not words,
+        exclude_if=lambda arguments: not arguments,
         description="words added to the client's command, --option or --option=value: for iperf3"
         f" {', '.join(EXTRA['iperf3'])}; for iperf2 {', '.join(EXTRA['iperf2'])}",
     )

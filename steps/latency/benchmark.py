@@ -75,13 +75,17 @@ class Latency(Benchmark[LatencyParams]):
         service = (server.target, server.free_port()) if forwarded else None
         serve, connect = netperf.commands(params, server.address, port, service)
         with serving:
-            ended = client.run(connect, timeout=gang.timeout, cpus=cpus.client)
+            client_exit = client.run(connect, timeout=gang.timeout, cpus=cpus.client)
             served = serving.stop()
-        texts = {"client": ended.stdout, "client_stderr": ended.stderr, "server": served.stderr}
+        texts = {
+            "client": client_exit.stdout,
+            "client_stderr": client_exit.stderr,
+            "server": served.stderr,
+        }
         texts = {role: text for role, text in texts.items() if text}
         if "Unable to start netserver" in served.stderr:
             raise Failed(f"another process answered netperf on port {port}: {served.tail()}", texts)
-        ended.check("netperf")
+        client_exit.check("netperf")
         version = re.search(r"version (\S+)", client.run(["netperf", "-V"], timeout=10).stdout)
         return Output(
             texts,

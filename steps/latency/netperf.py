@@ -20,7 +20,7 @@ _STATS = {
 }
 _USED = {"REQUEST_SIZE": "request_size", "RESPONSE_SIZE": "response_size"}
 _NUMBERS = ("THROUGHPUT", "ELAPSED_TIME", *_USED, *_STATS.values())
-_WORDS = ("THROUGHPUT_UNITS", "PROTOCOL", "DIRECTION")
+_HEADERS = ("THROUGHPUT_UNITS", "PROTOCOL", "DIRECTION")
 _WHOLE = 0.9
 """Least share of the duration that a whole test takes, and that UDP's transactions fill."""
 
@@ -41,7 +41,7 @@ def commands(
     client = ["netperf", family, "-H", target, *at, "-t", params.test]
     client += ["-l", f"{params.duration:.0f}", "-j", "-P", "0", "--", *data]
     client += ["-r", f"{params.request_size},{params.response_size}"]
-    client += ["-k", ",".join((*_NUMBERS, *_WORDS))]
+    client += ["-k", ",".join((*_NUMBERS, *_HEADERS))]
     return ["netserver", "-D", "-N", family, "-L", address, *at], client
 
 
@@ -55,7 +55,7 @@ def measurements(text: str, params: LatencyParams) -> list[Measurement]:
     lines = dict(re.findall(r"^([A-Z0-9_]+)=(.*)\n", text, re.M))
     try:
         values = {name: float(lines[name]) for name in _NUMBERS}
-        units, *used = (lines[name] for name in _WORDS)
+        units, *used = (lines[name] for name in _HEADERS)
     except (KeyError, ValueError) as error:
         raise Failed(f"netperf's output lacks {error}", texts) from error
     if units != "Trans/s" or not all(math.isfinite(value) for value in values.values()):

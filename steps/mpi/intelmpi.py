@@ -97,9 +97,9 @@ def interface_of(gang: Gang) -> str:
         return "lo"
     listed = host.run(["ip", "-o", "addr", "show"], timeout=10).check("ip addr").stdout
     for line in listed.splitlines():
-        words = line.split()
-        if len(words) > 3 and words[3].split("/")[0] == host.address:
-            return words[1].split("@")[0]
+        fields = line.split()
+        if len(fields) > 3 and fields[3].split("/")[0] == host.address:
+            return fields[1].split("@")[0]
     raise Failed(
         f"no interface of {host.name} has the address {host.address};"
         " name it with network.interface"

@@ -155,12 +155,12 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
                 output.texts,
                 measurements,
             )
-        if words := [
+        if failures := [
             failure_text(queue, one["client"])
             for queue, one in result.items()
             if one["client"]["failure"]
         ]:
-            raise Failed("; ".join(words), output.texts, measurements)
+            raise Failed("; ".join(failures), output.texts, measurements)
         measurements += [scaling_verdict(queue, one) for queue, one in result.items()]
         if reasons := [
             reason

@@ -21,7 +21,16 @@ SURPLUS = 1.3
 """Requests of a trial, as a multiple of those that its percentile needs."""
 OVERLOAD = {"queue full", "too many in flight"}
 """Causes of failed requests that a lower rate avoids."""
-KEPT = ("scheduled", "success", "failure", "causes", "latency", "schedule_lag", "run", "nodes")
+STATISTICS = (
+    "scheduled",
+    "success",
+    "failure",
+    "causes",
+    "latency",
+    "schedule_lag",
+    "run",
+    "nodes",
+)
 POLL_SECONDS = 0.1
 
 
@@ -71,7 +80,7 @@ class Trial:
             "rate": self.rate,
             "full": self.full,
             "held": self.held,
-            **{key: self.stats[key] for key in KEPT},
+            **{key: self.stats[key] for key in STATISTICS},
         }
 
 
@@ -96,8 +105,8 @@ async def run_trial(
     if stats["causes"].keys() - OVERLOAD:
         raise Failed(f"at {rate:.4g}/s: {'; '.join(failures(stats))}")
     latency = stats["latency"].get(setting.percentile)
-    held = stats["success"] == stats["scheduled"] and latency is not None
-    return Trial(rate, full, held and latency <= setting.bound, stats)
+    complete = stats["success"] == stats["scheduled"] and latency is not None
+    return Trial(rate, full, complete and latency <= setting.bound, stats)
 
 
 async def run_trials(
@@ -133,14 +142,14 @@ async def run_trials(
             raise Failed(f"no rate holds {setting.bound:g} s: an item takes {item:.3g} s or more")
         loop = asyncio.get_running_loop()
 
-        def held(rate: float, full: bool) -> bool:
+        def sustains(rate: float, full: bool) -> bool:
             return asyncio.run_coroutine_threadsafe(trial(rate, full), loop).result()
 
         try:
             peak = await asyncio.to_thread(
                 find_peak,
-                lambda rate: held(rate, False),
-                lambda rate: held(rate, True),
+                lambda rate: sustains(rate, False),
+                lambda rate: sustains(rate, True),
                 FIRST_RATE * capacity,
                 precision=setting.precision,
                 lowest=LEAST_RATE * capacity,

@@ -53,11 +53,11 @@ def read_table(text: str, columns: int) -> list[tuple[str, list[float]]]:
         elif header and line.startswith("---"):
             header = ""
         elif header and line.strip():
-            words = line.split()
-            if not words[0].isdigit():
+            cells = line.split()
+            if not cells[0].isdigit():
                 continue  # a warning line between the rows
             try:
-                values = [float(word) for word in words]
+                values = [float(word) for word in cells]
             except ValueError:
                 raise Failed(
                     f"perftest's table has a row that is not numbers: {line.strip()}"

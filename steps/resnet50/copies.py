@@ -16,19 +16,19 @@ from perfdag.steps.resnet50.program import MARGIN
 
 
 def collect_results(
-    hosts: Sequence[Host], ended: Sequence[Finished], watch: launch.Watch, texts: dict[str, str]
+    hosts: Sequence[Host], results: Sequence[Finished], watch: launch.Watch, texts: dict[str, str]
 ) -> None:
     """Store what the copies printed, before any copy is judged.
 
     Raises the exception of the first copy without a result, with all texts and how many ended
     well.
     """
-    for number, finished in enumerate(ended):
+    for number, finished in enumerate(results):
         texts |= {f"together-{number}": finished.stdout} | launch.stderr_text(
             f"together-{number}", finished
         )
     lost: list[tuple[int, SampleError]] = []
-    for number, finished in enumerate(ended):
+    for number, finished in enumerate(results):
         try:
             texts[f"together-{number}"] = watch.result_text(hosts[number], finished)
             result.read(texts[f"together-{number}"])
@@ -36,7 +36,7 @@ def collect_results(
             lost.append((number, error))
     if lost:
         number, first = lost[0]
-        well = f"{len(ended) - len(lost)} of {len(ended)} copies ended well"
+        well = f"{len(results) - len(lost)} of {len(results)} copies ended well"
         with launch.keeping_texts(texts, f"copy {number} beside the others ({well})"):
             raise first
 

@@ -148,8 +148,8 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
                     texts[f"solo-{number}"] = watch.result_text(host, finished)
                     result.read(texts[f"solo-{number}"])
             with launch.keeping_texts(texts, "the copies together"):
-                ended = run_together(hosts, gang, params, offline_rate(texts, params))
-            collect_results(hosts, ended, watch, texts)
+                results = run_together(hosts, gang, params, offline_rate(texts, params))
+            collect_results(hosts, results, watch, texts)
         placed = {"hosts": [host.name for host in hosts], "devices": watch.used[-params.copies :]}
         return Output(
             texts,
@@ -186,7 +186,7 @@ def measurements(
 ) -> list[Measurement]:
     """Return the values of each copy (subject `copy N`) and over the copies."""
     coords = caveats([*solo, *beside], params)
-    kept = [b.rate / a.rate for a, b in zip(solo, beside, strict=True)]
+    rate_shares = [b.rate / a.rate for a, b in zip(solo, beside, strict=True)]
     inflated = [
         b.tail(params.scenario) / a.tail(params.scenario) for a, b in zip(solo, beside, strict=True)
     ]
@@ -195,18 +195,20 @@ def measurements(
     ]
     # Server completes what arrives: its schedule sets the rate, and the tail shows the cost.
     server = params.scenario == "server"
-    shares = [1 / run for run in inflated] if server else kept
+    shares = [1 / run for run in inflated] if server else rate_shares
     fairness = jain(shares) if all(map(math.isfinite, shares)) else math.nan
     alone = statistics.fmean(run.rate for run in solo)
     rows = [
-        Measurement("rate_kept", _median(kept), "p50", coords, len(kept)),
+        Measurement("rate_kept", _median(rate_shares), "p50", coords, len(rate_shares)),
         Measurement("tail_inflation", _median(inflated), "p50", coords, len(inflated)),
         Measurement("p99_inflation", _median(p99), "p50", coords, len(p99)),
         Measurement("fairness", fairness, coords=coords, n=len(shares)),
         Measurement(
-            "aggregate", sum(run.rate for run in beside) / alone, coords=coords, n=len(kept)
+            "aggregate", sum(run.rate for run in beside) / alone, coords=coords, n=len(rate_shares)
         ),
-        Measurement("overlap", overlap([run.span for run in beside]), coords=coords, n=len(kept)),
+        Measurement(
+            "overlap", overlap([run.span for run in beside]), coords=coords, n=len(rate_shares)
+        ),
     ]
     if server:
         # A sample's figure is its first headline that has a value.
@@ -214,7 +216,7 @@ def measurements(
     for number in range(params.copies):
         subject = f"copy {number}"
         for name, ratios in (
-            ("rate_kept", kept),
+            ("rate_kept", rate_shares),
             ("tail_inflation", inflated),
             ("p99_inflation", p99),
         ):

@@ -132,9 +132,9 @@ def result_text(finished: Finished, params: Workload) -> str:
     if rest.startswith("{") and not rest.startswith('{"test"'):
         return rest
     if finished.timed_out:
-        kept = f" ({trials} finished trials are kept with the sample)" if trials else ""
+        hint = f" ({trials} finished trials are kept with the sample)" if trials else ""
         raise Failed(
-            f"the program did not end within {finished.seconds:.0f} s{kept}:"
+            f"the program did not end within {finished.seconds:.0f} s{hint}:"
             f" {_timeout_advice(params)}",
             finished.texts(),
         )

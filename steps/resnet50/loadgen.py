@@ -127,10 +127,10 @@ def measure(
 
     keep: list[Any] = []
     began: float | None = None
-    ended = time.time()
+    end = time.time()
 
     def complete(ids: np.ndarray, results: Ids) -> None:
-        nonlocal ended
+        nonlocal end
         address = size = 0
         if load.mode == "accuracy" or load.audit == "TEST01":
             answers = np.array(results, np.int32)
@@ -142,7 +142,7 @@ def measure(
                 for at, one in enumerate(ids.tolist())
             ]
         )
-        ended = time.time()
+        end = time.time()
 
     def answer(ids: Sequence[int], indices: Sequence[int]) -> None:
         # LoadGen sends one at a time and waits. A hand-over between threads would be most of the
@@ -205,6 +205,4 @@ def measure(
             ).read_text(errors="replace")
             for name in LOGS
         }
-        return Tested(
-            texts, dict(answering.batch_sizes), (ended if began is None else began, ended)
-        )
+        return Tested(texts, dict(answering.batch_sizes), (end if began is None else began, end))

@@ -147,10 +147,10 @@ class Program:
     ) -> int:
         """Run one LoadGen test and return its index in `tests`."""
         tested = loadgen.measure(system, load, self.fail, begin, batcher)
-        started, ended = tested.span
+        started, end = tested.span
         record = {
             "started": started,
-            "ended": ended,
+            "ended": end,
             "name": load.audit or load.mode,
             "rate": load.target_rate,
             "batches": tested.batches,
@@ -165,7 +165,7 @@ class Program:
         search = min(spec["search_duration"], spec["duration"])
         server = self._load(capacity, scenario="server")
 
-        def held(rate: float, seconds: float) -> bool:
+        def sustains(rate: float, seconds: float) -> bool:
             load = replace(server, target_rate=rate, min_duration=seconds)
             test = self.result["tests"][self.run_test(system, load, batcher=batcher)]
             # Print the trial at once: a killed search keeps its trials.
@@ -189,8 +189,8 @@ class Program:
         try:
             with loadgen.batching(system, server, self.fail) as batcher:
                 answer = peak.find_peak(
-                    lambda rate: held(rate, search),
-                    lambda rate: held(rate, spec["duration"]),
+                    lambda rate: sustains(rate, search),
+                    lambda rate: sustains(rate, spec["duration"]),
                     spec["target_rate"] or 0.7 * capacity,
                     precision=spec["precision_of_peak"],
                     lowest=capacity / 1000,
@@ -219,10 +219,12 @@ class Program:
     def _accuracy(self, subject: Any, rate: float) -> None:
         images = self._use_imagenet(subject)
         published = imagenet.published(self.result["model"].get("weights_sha256"))
-        held = min(len(images), 1024)
+        samples = min(len(images), 1024)
         self.run_test(
             subject.system,
-            self._load(rate, scenario="offline", mode="accuracy", samples=held, total=len(images)),
+            self._load(
+                rate, scenario="offline", mode="accuracy", samples=samples, total=len(images)
+            ),
         )
         log = self.result["tests"][-1]["logs"]["accuracy"]
         share, count = imagenet.top1(log, [label for _, label in images])

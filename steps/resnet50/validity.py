@@ -127,16 +127,16 @@ def _merely_short(tested: loadgen_log.Summary, params: Workload) -> bool:
 
     Its few queries show no percentile, and Offline's one query may end early.
     """
-    held = {
+    constraints = {
         name
         for name in ("perf_constraints_met", "min_duration_met", "min_queries_met")
         if tested.keys.get(f"result_{name}") is not False
     }
     if params.scenario == "offline":
-        return params.fast and "min_queries_met" in held
+        return params.fast and "min_queries_met" in constraints
     return (
         params.fast
-        and len(held) == 3
+        and len(constraints) == 3
         and tested.queries < needed(PERCENTILES[TAIL.get(params.scenario, "p90")])
     )
 

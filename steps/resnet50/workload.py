@@ -93,14 +93,16 @@ def missing(gang: Gang, params: Workload, wrapped: bool = True) -> list[Tool]:
 
 def texts(result_text: str, stderr: str) -> dict[str, str]:
     """Return the texts to keep: the program's JSON, and LoadGen's logs of the deciding test."""
-    kept = {"result": result_text, "stderr": stderr[-4000:]}
+    texts_by_name = {"result": result_text, "stderr": stderr[-4000:]}
     try:
         raw = json.loads(result_text)
         tests, answer = raw["tests"], raw.get("answer", -1)
-        kept |= {f"mlperf_log_{name}": text for name, text in tests[answer]["logs"].items()}
+        texts_by_name |= {
+            f"mlperf_log_{name}": text for name, text in tests[answer]["logs"].items()
+        }
     except (ValueError, KeyError, IndexError, TypeError):
         pass
-    return kept
+    return texts_by_name
 
 
 def program_facts(texts: Mapping[str, str]) -> dict[str, Any]:

@@ -152,10 +152,10 @@ async def create(
     forwarded = {}
     for body in bodies:
         if body["kind"] == "Service":
-            made = await _create_service(kube, context, plan, body, owner)
+            service = await _create_service(kube, context, plan, body, owner)
             rank = body["spec"]["selector"][f"{LABEL}/rank"]
-            ports = sorted({port["port"] for port in made["spec"]["ports"]})
-            forwarded[rank] = {"address": made["spec"]["clusterIP"], "ports": ports}
+            ports = sorted({port["port"] for port in service["spec"]["ports"]})
+            forwarded[rank] = {"address": service["spec"]["clusterIP"], "ports": ports}
         else:
             await _create(kube, context, plan, body, owner)
     return forwarded

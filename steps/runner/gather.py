@@ -53,18 +53,18 @@ class Hosts:
     def lost(self) -> str | None:
         """Return which peer is gone, or None if all answer."""
         return next(
-            (f"the peer on {peer.name} is gone" for peer in self.peers if peer.ended()), None
+            (f"the peer on {peer.name} is gone" for peer in self.peers if peer.is_closed()), None
         )
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Interrupt the block as Ctrl-C does as soon as a peer is gone, and raise GangLost."""
         reasons: list[str] = []
-        ended = threading.Event()
+        stop = threading.Event()
         main = threading.main_thread().ident
 
         def watch() -> None:
-            while not reasons and not ended.wait(LOOK_SECONDS):
+            while not reasons and not stop.wait(LOOK_SECONDS):
                 if (why := self.lost()) and main:
                     reasons.append(why)
                     signal.pthread_kill(main, signal.SIGUSR1)
@@ -80,7 +80,7 @@ class Hosts:
             raise GangLost(reasons[0]) from None
         finally:
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # else a late one interrupts what follows
-            ended.set()
+            stop.set()
             watch_thread.join()
             signal.signal(signal.SIGUSR1, before)
 
@@ -92,7 +92,7 @@ class Hosts:
         """
 
         def end(peer: SshHost) -> None:
-            if not peer.ended():  # else it ends by itself, and ssh would wait for it
+            if not peer.is_closed():  # else it ends by itself, and ssh would wait for it
                 peer.dismiss(0 if measured else EXIT_RETRYABLE)
             peer.close()
 
@@ -235,11 +235,11 @@ async def running(
             require_family(started, family, count)
             if len(started) >= count:
                 return {pod.name: pod for pod in started}
-            ended = [pod for pod in pods if pod.phase in ("Failed", "Succeeded")]
-            if ended:
-                trouble = ended[0].trouble or ended[0].phase
+            terminated = [pod for pod in pods if pod.phase in ("Failed", "Succeeded")]
+            if terminated:
+                trouble = terminated[0].trouble or terminated[0].phase
                 raise GangUnavailable(
-                    f"{ended[0].name} ended before the gang was complete: {trouble}"
+                    f"{terminated[0].name} ended before the gang was complete: {trouble}"
                 )
             for name, last in seen.items():
                 if time.monotonic() - last > GONE_SECONDS:

@@ -145,9 +145,9 @@ def forward(
                 text for each in others for port in each.ports for text in (each.address, str(port))
             ]
             argv = [*PROGRAM, "connect", str(CONNECT_PATIENCE), *targets]
-            ended = client.run(argv, timeout=2 * CONNECT_PATIENCE)
-            if ended.code:
+            finished = client.run(argv, timeout=2 * CONNECT_PATIENCE)
+            if finished.code:
                 raise GangUnavailable(
                     f"network.path: {shape.network.path}: {client.name} reaches no server at "
-                    f"{ended.tail()}; does a NetworkPolicy refuse it?"
+                    f"{finished.tail()}; does a NetworkPolicy refuse it?"
                 )

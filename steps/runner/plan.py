@@ -80,7 +80,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
         raise refuse(why)  # before anything of that run is changed
     for variant in plans:
         missing_reason.forget_all(store, variant.run_id)
-    parameters = outputs(plan, context, kept(store, plans), *plans[1:])
+    parameters = outputs(plan, context, reusable_samples(store, plans), *plans[1:])
     _put(store, plans)  # before the cluster may refuse: then rows say why
     budget.begin(store, plan.run_id)
     left = [number for fan in FANS for number in parameters[fan]]
@@ -156,7 +156,7 @@ def _put(store: Store, plans: list[Plan]) -> None:
         store_plan(store, plan)
 
 
-def kept(store: Store, plans: list[Plan]) -> set[str]:
+def reusable_samples(store: Store, plans: list[Plan]) -> set[str]:
     """Return the samples of the first plan that need not be measured, and remove damaged ones.
 
     Of two variants these are the samples of batches that both have. Raises StoreError.

@@ -23,12 +23,12 @@ class UnderWay:
     def __init__(self) -> None:
         self._samples: dict[str, str] = {}
 
-    def began(self, point: Point, repetition: int) -> None:
+    def add(self, point: Point, repetition: int) -> None:
         """Add a sample; several may be measured at once."""
         self._samples[point.key(repetition)] = point.sample(repetition)
         self._write()
 
-    def ended(self, point: Point, repetition: int) -> None:
+    def remove(self, point: Point, repetition: int) -> None:
         """Remove a sample: it is stored."""
         self._samples.pop(point.key(repetition), None)
         self._write()
@@ -56,11 +56,11 @@ class ProgressReporter:
     def started(self, point: Point, repetition: int) -> None:
         """Record that a sample begins."""
         self._started = time.monotonic()
-        self._under_way.began(point, repetition)
+        self._under_way.add(point, repetition)
 
-    def ended(self, point: Point, record: SampleRecord) -> None:
+    def finished(self, point: Point, record: SampleRecord) -> None:
         """Record and print that a sample is stored."""
-        self._under_way.ended(point, record.repetition)
+        self._under_way.remove(point, record.repetition)
         self._done += 1
         name = f"{point.entry} {point.label} repetition {record.repetition}"
         error = f": {record.error}" if record.error else ""

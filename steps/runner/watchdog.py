@@ -57,7 +57,7 @@ class Watchdog:
         """Batches that no retry can repair."""
         self._given_up: set[tuple[int, int]] = set()
         """Attempts at a batch that were ended, also those that a retry may repair."""
-        self._ended: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
         self.earlier: set[int] = set()
         """Unrecoverable batches of the watchdog before this one, which recorded why."""
         self._newest: dict[int, int] = {}
@@ -119,13 +119,15 @@ class Watchdog:
         )
         if final:
             self.unrecoverable.add(batch)
-        if is_newest and trouble not in _EXPLAINED and self._ended.get(pod.uid) != trouble:
+        if is_newest and trouble not in _EXPLAINED and self._reasons.get(pod.uid) != trouble:
             text = f"pod of rank {pod.rank}: {trouble}"
             if pod.ended_at:  # else the node is lost, and nobody knows what its pod measured
                 place = f"attempt {pod.attempt + 1} on {pod.node} at {pod.ended_at}"
                 text = f"never measured: its batch ended before ({place}): {text}"
             self.note(batch, text, pod.attempt)
-            self._ended[pod.uid] = trouble  # else the pods of a batch overwrite each other's reason
+            self._reasons[pod.uid] = (
+                trouble  # else the pods of a batch overwrite each other's reason
+            )
         return final or pod.abandoned  # its peers, or Argo, would wait for it
 
     def _note_flights(self, pod: Pod) -> None:

@@ -68,7 +68,7 @@ def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> in
         return 2
     module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    kept: dict[str, Any] = {"import_s": time.monotonic() - start}
+    report: dict[str, Any] = {"import_s": time.monotonic() - start}
     measure, summarise = module.run_one_step, module.printResultSummaryTime
 
     def measured(func: Any, *args: Any, **named: Any) -> Any:
@@ -76,32 +76,32 @@ def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> in
 
         cuda = module.args.device == "cuda"
         model = named["model"]
-        kept["construct_s"] = model.ttfb / 1e3
+        report["construct_s"] = model.ttfb / 1e3
         before = time.monotonic()
         with _returned_errors_raised(model, module.args.test):
             func()
         if cuda:
             torch.cuda.synchronize()
-        kept["first_call_s"] = time.monotonic() - before
-        kept["began"] = time.time()
+        report["first_call_s"] = time.monotonic() - before
+        report["began"] = time.time()
         result = measure(func, *args, **{**named, "nwarmup": warmup, "num_iter": iterations})
-        kept["ended"] = time.time()
+        report["ended"] = time.time()
         return result
 
     def summarised(result: Any, model: Any, *args: Any, **named: Any) -> Any:
         column = 0 if module.args.device != "cuda" else 1
-        kept["wall_s"] = [float(row[column]) / 1e3 for row in result]
+        report["wall_s"] = [float(row[column]) / 1e3 for row in result]
         if module.args.device == "cuda":
-            kept["gpu_s"] = [float(row[0]) / 1e3 for row in result]
-        kept["batches"] = model.num_batch
-        kept["batch_size"] = model.batch_size
-        kept["precision"] = model.dargs.precision
+            report["gpu_s"] = [float(row[0]) / 1e3 for row in result]
+        report["batches"] = model.num_batch
+        report["batch_size"] = model.batch_size
+        report["precision"] = model.dargs.precision
         return summarise(result, model, *args, **named)
 
     module.run_one_step, module.printResultSummaryTime = measured, summarised
     module.main()
-    kept.update(final_report(module), process_s=time.monotonic() - start)
-    sys.stdout.write(f"{MARK}{json.dumps(kept)}\n")
+    report.update(final_report(module), process_s=time.monotonic() - start)
+    sys.stdout.write(f"{MARK}{json.dumps(report)}\n")
     return 0
 
 

@@ -126,7 +126,7 @@ async def test_backoff_grows_by_its_step_up_to_the_most_and_an_item_begins_it_an
                 self.stop()
 
     options = Options(
-        workers(frontend), "sleep", "p", "n", backoff=0.1, backoff_max=0.25, kept=False
+        workers(frontend), "sleep", "p", "n", backoff=0.1, backoff_max=0.25, persistent=False
     )
     await asyncio.to_thread(Hurried(options, Workload(["sleep", "0"])).serve)
     assert pauses == [0.1, 0.2, 0.25, 0.25, 0.1, 0.2]
@@ -154,7 +154,7 @@ async def test_sigterm_ends_after_the_current_item(
     kept: bool, frontend: Frontend, dial: Dial, backends: StartBackends
 ) -> None:
     line = await dial(frontend.ports[0], '{"Queue": "sleep"}')
-    options = {"kept": kept, "backoff": 0.01, "backoff_max": 0.01}
+    options = {"persistent": kept, "backoff": 0.01, "backoff_max": 0.01}
     [process] = (await backends(frontend, 1, "sleep", "0.5", **options)).running
     await until(lambda: frontend.queues["sleep"].running)
     process.send_signal(signal.SIGTERM)
@@ -247,7 +247,7 @@ def test_a_frontend_that_vanished_is_noticed(tmp_path: Path) -> None:
 async def test_without_backoff_an_empty_queue_ends_the_backend(
     frontend: Frontend, backends: StartBackends
 ) -> None:
-    replicas = await backends(frontend, 1, "sleep", "0", kept=False)
+    replicas = await backends(frontend, 1, "sleep", "0", persistent=False)
     assert await asyncio.to_thread(replicas.running[0].wait, 5) == 0
 
 

@@ -143,7 +143,7 @@ def test_control_refuses_what_it_does_not_know(
 
 
 def test_errors_are_escaped(client_stats: ClientStats) -> None:
-    client_stats.began()
+    client_stats.begin()
     answer = {
         "Pod": "p",
         "Node": "<i>n",
@@ -154,7 +154,7 @@ def test_errors_are_escaped(client_stats: ClientStats) -> None:
         "Waittime": 0,
         "Retcode": 1,
     }
-    client_stats.ended(answer, "", 0, 0, 0)
+    client_stats.finish(answer, "", 0, 0, 0)
     control = idle(client_stats)
     page = get(control, "/nodes", type="html")[1]
     assert "<b>" not in page
@@ -179,16 +179,16 @@ def test_failures_by_cause_and_the_bad_device(client_stats: ClientStats) -> None
         "Retcode": 0,
     }
     for n in range(40):
-        client_stats.began()
+        client_stats.begin()
         device = f"card{n % 4}"
         bad = (
             {"Retcode": 9, "Error": "x returned error code 9"}
             if device == "card2" and n > 3
             else {}
         )
-        client_stats.ended({**reply, "Device": device, **bad}, "", 0, 0, 0)
-    client_stats.began()
-    client_stats.ended(None, "cannot connect", 0, 0, 0)
+        client_stats.finish({**reply, "Device": device, **bad}, "", 0, 0, 0)
+    client_stats.begin()
+    client_stats.finish(None, "cannot connect", 0, 0, 0)
     stats = client_stats.as_json()
     assert stats["causes"] == {"exit code 9": 9, "cannot connect": 1}
     assert stats["suspects"] == ["n1/card2"]
@@ -352,8 +352,8 @@ async def test_the_token_guards_the_control_port_and_changes_are_posted() -> Non
     async def status(header: str) -> bytes:
         return (await ask("GET /stats", header)).split(b" ")[1]
 
-    client_stats.began()
-    client_stats.ended(None, "lost", 0, 0, 0)
+    client_stats.begin()
+    client_stats.finish(None, "lost", 0, 0, 0)
     for path in ("/reset", "/parallel?value=3"):
         refused = await ask(f"GET {path}", "Authorization: Bearer secret\r\n")
         assert refused.startswith(b"HTTP/1.1 405 ")

@@ -239,7 +239,7 @@ async def test_scale_in_under_load_loses_no_request(
     backends: StartBackends,
     closed_loop: Loop,
 ) -> None:
-    options = {"kept": kept, "backoff": 0.005, "backoff_max": 0.01}
+    options = {"persistent": kept, "backoff": 0.005, "backoff_max": 0.01}
     replicas = await backends(frontend, 0, "sleep", "0.03", **options)
     loop = closed_loop(frontend, 16, OriginalWire)
     for size in (6, 1, 4, 2):

@@ -254,8 +254,8 @@ async def test_no_window_is_said_with_the_time_that_would_do(client_stats: Clien
         "Waittime": 0.0,
         "Retcode": 0,
     }
-    client_stats.began()
-    client_stats.ended(answer, "", 0.0, 0.0, 0)
+    client_stats.begin()
+    client_stats.finish(answer, "", 0.0, 0.0, 0)
 
     criteria = SteadyCriteria(seconds=0.1)
     assert criteria.limit(30.0) == 480.0
@@ -488,7 +488,7 @@ async def test_work_that_only_fails_ends_soon_and_says_why() -> None:
 
 def test_a_bad_device_is_named(client_stats: ClientStats) -> None:
     for n in range(40):
-        client_stats.began()
+        client_stats.begin()
         broken = n % 4 == 3
         answer = {
             "Pod": "p",
@@ -497,7 +497,7 @@ def test_a_bad_device_is_named(client_stats: ClientStats) -> None:
             "Error": "no frame" if broken else "",
             "Timeout": 0.0,
         }
-        client_stats.ended(
+        client_stats.finish(
             {**answer, "Runtime": 0.1, "Waittime": 0.0, "Retcode": int(broken)}, "", 0.0, 0.0, n % 4
         )
     assert failure_hint(client_stats.as_json()) == ": no frame; most on n/card3"

@@ -102,7 +102,7 @@ def test_the_self_check_passes_with_a_synchronisation_and_fails_without() -> Non
     assert check_clock(with_it.infer, with_it.busy).honest
     result = check_clock(without.infer, without.busy)
     assert not result.honest
-    assert "before the device was done" in result.words()
+    assert "before the device was done" in result.text()
 
 
 @pytest.mark.parametrize("fits", [0, 1, 5, 127, 255])

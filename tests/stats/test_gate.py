@@ -436,9 +436,9 @@ def test_an_acknowledged_loss_hides_no_metric_that_what_is_still_measured_lacks(
     put(store, rows(5, {"streams=4": [1e10] * 3}, entry=entries[1]))
     gone = Acknowledgement(removed, run_id(5), "removed")
     gate = judge(store, 5, rule, accepted=[gone])
-    assert [alert.title for alert in gate.alerts] == [f"THRESHOLD net/{rule.words()}"]
+    assert [alert.title for alert in gate.alerts] == [f"THRESHOLD net/{rule.text()}"]
     assert gate.failed
-    rule_too = Acknowledgement(rule.words(), run_id(5), "not any more")
+    rule_too = Acknowledgement(rule.text(), run_id(5), "not any more")
     assert not judge(store, 5, rule, accepted=[gone, rule_too]).failed
 
 
@@ -477,7 +477,7 @@ def test_a_metric_that_went_untold_with_an_acknowledged_entry_keeps_the_gate_shu
         put(store, night_rows)
         # told first, then acknowledged
         gate = judge_and_tell(store, night, rule, accepted=removed if night > 6 else [])
-        told = f"THRESHOLD net/{rule.words()}" in [alert.title for alert in gate.alerts]
+        told = f"THRESHOLD net/{rule.text()}" in [alert.title for alert in gate.alerts]
         assert gate.failed == told == (night >= 6)
 
 

@@ -339,7 +339,7 @@ def test_progress_is_told_to_argo_and_counts_what_others_stored(
     said = ProgressReporter(4)
     assert file.read_text() == "0/4\n"
     point = make_plan(parse_suite(SLEEPS)).points[0]
-    said.ended(point, SampleRecord(point.id, 1, "failed", "it broke"))
+    said.finished(point, SampleRecord(point.id, 1, "failed", "it broke"))
     assert file.read_text() == "1/4\n"
     said.count(2)
     assert file.read_text() == "3/4\n"
@@ -370,7 +370,7 @@ class Peer:
     def __init__(self, seconds: float) -> None:
         self._gone = time.monotonic() + seconds
 
-    def ended(self) -> bool:
+    def is_closed(self) -> bool:
         return time.monotonic() > self._gone
 
 

@@ -59,7 +59,7 @@ class Watcher:
 
     def started(self, point: Point, repetition: int) -> None: ...
 
-    def ended(self, point: Point, part: SampleRecord) -> None:
+    def finished(self, point: Point, part: SampleRecord) -> None:
         self.parts.append(part)
 
     def skipped(self, point: Point, repetition: int, why: str) -> None:

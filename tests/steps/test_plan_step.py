@@ -17,7 +17,7 @@ from perfdag.steps.runner.batch_objects import batch_objects
 from perfdag.steps.runner.limits import check_size
 from perfdag.steps.runner.parameters import suite_text
 from perfdag.steps.runner.placement import wrong_placement
-from perfdag.steps.runner.plan import kept, plan_of
+from perfdag.steps.runner.plan import plan_of, reusable_samples
 from perfdag.steps.runner.plan_outputs import FANS, outputs
 from perfdag.steps.runner.pod_context import PodContext, from_environment
 from perfdag.store.base import AddressError
@@ -107,7 +107,7 @@ def test_what_is_stored_is_not_measured_again_unless_it_cannot_be_read(tmp_path:
     whole, cut = (f"runs/{plan.run_id}/parts/{plan.key(position)}.json" for position in range(2))
     store.put(whole, SampleRecord("p", 1, "ok").dump())
     store.put(cut, store.get(whole)[:-20])
-    assert kept(store, [plan]) == {plan.key(0)}
+    assert reusable_samples(store, [plan]) == {plan.key(0)}
     assert store.list(f"runs/{plan.run_id}/parts") == [whole]
 
 

@@ -201,19 +201,19 @@ def test_a_peer_that_is_killed_tells_of_the_sample_that_its_lead_measured() -> N
 def test_the_message_of_the_container_is_what_is_measured_now(cluster: Cluster) -> None:
     points = suite(2, 0, 2).points
     under_way = UnderWay()
-    under_way.began(points[0], 2)
+    under_way.add(points[0], 2)
     assert not cluster.message.exists(), "outside of a pod nobody reads it"
     cluster.message.write_text("")
-    under_way.began(points[0], 2)
+    under_way.add(points[0], 2)
     assert cluster.message.read_text() == f"measuring good0 (2/2) [{points[0].id}-2]"
-    under_way.began(points[1], 2)
+    under_way.add(points[1], 2)
     assert (
         cluster.message.read_text()
         == f"measuring good0 (2/2) and 1 beside it [{points[0].id}-2 {points[1].id}-2]"
     )
-    under_way.ended(points[0], 2)
+    under_way.remove(points[0], 2)
     assert cluster.message.read_text() == f"measuring good1 (2/2) [{points[1].id}-2]"
-    under_way.ended(points[1], 2)
+    under_way.remove(points[1], 2)
     assert cluster.message.read_text() == ""
 
 

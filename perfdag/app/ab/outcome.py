@@ -122,7 +122,7 @@ def _cost(line: SeriesVerdict) -> str:
 
 def _notes(result: AbResult) -> Iterator[str]:
     """Yield the method, failed samples, series without a counterpart, and the stored file."""
-    bands = sorted({line.judged.result.interval.words() for line in result.outcome.lines})
+    bands = sorted({line.judged.result.interval.text() for line in result.outcome.lines})
     blocks = f"{len(result.duet.blocks)} blocks of ABBA or BAAB"
     yield ""
     yield f"{blocks}; interval: {', '.join(bands) or '-'}; exact sign-flip test"

@@ -51,8 +51,8 @@ def plan_variants(request: AbRequest) -> tuple[Duet, str | None]:
     other = request.other or request.suite
     a = load_suite(request.suite, [*request.settings, *request.a])
     b = load_suite(other, [*request.settings, *request.b])
-    words = (" ".join(request.a) or request.suite, " ".join(request.b) or other)
-    duet = prepare_duet(a, b, words, request.blocks, request.only, limit)
+    labels = (" ".join(request.a) or request.suite, " ".join(request.b) or other)
+    duet = prepare_duet(a, b, labels, request.blocks, request.only, limit)
     return duet, request.root or a.suite.store
 
 

@@ -32,22 +32,24 @@ async def obsolete_objects(client: Kube, namespace: str, bodies: list[Object]) -
     Priority classes and a ClusterWorkflowTemplate are never obsolete: installations of other
     namespaces share them. Raises KubeError.
     """
-    kept = {(body["kind"], body["metadata"]["name"]) for body in bodies}
+    current = {(body["kind"], body["metadata"]["name"]) for body in bodies}
     obsolete = Obsolete()
 
-    def not_kept(items: Iterable[Object]) -> list[Object]:
-        return [item for item in items if (item["kind"], item["metadata"]["name"]) not in kept]
+    def obsolete_items(items: Iterable[Object]) -> list[Object]:
+        return [item for item in items if (item["kind"], item["metadata"]["name"]) not in current]
 
     for api, kind in INSTALLED_KINDS:
-        obsolete.objects += not_kept(await _installed(client, namespace, api, kind, obsolete))
+        obsolete.objects += obsolete_items(await _installed(client, namespace, api, kind, obsolete))
     obsolete.objects += await _elsewhere(client, namespace, bodies, obsolete)
     bindings = await _installed(client, namespace, RBAC, "ClusterRoleBinding", obsolete)
-    old = [binding for binding in not_kept(bindings) if _binds_only(binding, namespace)]
+    old = [binding for binding in obsolete_items(bindings) if _binds_only(binding, namespace)]
     used = {binding["roleRef"]["name"] for binding in bindings if binding not in old}
     names = {binding["roleRef"]["name"] for binding in old} - used
     roles = await _installed(client, namespace, RBAC, "ClusterRole", obsolete) if names else []
     # A role is found by its binding. The binding goes last, so that a second attempt finds both.
-    obsolete.objects += [role for role in not_kept(roles) if role["metadata"]["name"] in names]
+    obsolete.objects += [
+        role for role in obsolete_items(roles) if role["metadata"]["name"] in names
+    ]
     obsolete.objects += old
     return obsolete
 
@@ -56,7 +58,7 @@ async def _elsewhere(
     client: Kube, namespace: str, bodies: list[Object], obsolete: Obsolete
 ) -> list[Object]:
     """Return the Roles of accounts of this namespace in other namespaces, and their bindings."""
-    kept = {
+    in_use = {
         (body["metadata"].get("namespace"), body["metadata"]["name"])
         for body in bodies
         if body["kind"] == "RoleBinding"
@@ -64,7 +66,7 @@ async def _elsewhere(
     old = []
     for binding in await _installed(client, None, RBAC, "RoleBinding", obsolete):
         place, name = binding["metadata"]["namespace"], binding["metadata"]["name"]
-        if place != namespace and (place, name) not in kept and _binds_only(binding, namespace):
+        if place != namespace and (place, name) not in in_use and _binds_only(binding, namespace):
             metadata = {"name": name, "namespace": place}
             old += [
                 {"apiVersion": RBAC, "kind": kind, "metadata": metadata}

@@ -10,7 +10,7 @@ SSH_PORT = "2222"
 """Port of a peer that the environment does not list."""
 
 
-def run_on_peer(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+def run_on_peer(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     """Replace this process by a command on the host that `words` begin with.
 
     Launchers pass options of ssh (-x, -q, -l USER) first. They are dropped: the lead's ssh
@@ -22,7 +22,7 @@ def run_on_peer(words: Sequence[str], environment: Mapping[str, str]) -> NoRetur
         raise CommandError(
             "`rsh` runs only in the lead's pod of a gang (PERFDAG_SSH_CONFIG is not set)"
         )
-    rest = list(words)
+    rest = list(argv)
     while rest and rest[0].startswith("-"):
         rest = rest[2:] if rest[0] == "-l" else rest[1:]
     if len(rest) < 2:

@@ -108,9 +108,9 @@ def _watchdog_seconds(view: View) -> float:
     watchdogs = [node for node in nodes if template_of(node) in ("watchdog", "watchdog-pod")]
     if not any(node.get("phase") in ("Pending", "Running") for node in watchdogs):
         return 0.0
-    ends = [_ended(node) for node in nodes if template_of(node) in ("batches", "confirm")]
+    ends = [_end_text(node) for node in nodes if template_of(node) in ("batches", "confirm")]
     return _seconds_since(max(ends)) if any(ends) else 0.0
 
 
-def _ended(node: Object) -> str:
+def _end_text(node: Object) -> str:
     return node.get("finishedAt") or ""

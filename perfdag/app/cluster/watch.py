@@ -37,8 +37,8 @@ async def follow_run(
                 if error.status == 404:
                     text = f"workflow {workflow} was deleted"
                     if view:
-                        kept = kept_samples(view.run_id, view.parameter("store"), namespace)
-                        text = f"{text}; {kept}"
+                        samples = kept_samples(view.run_id, view.parameter("store"), namespace)
+                        text = f"{text}; {samples}"
                     report(text)
                     return EXIT_FAILED
                 if error.status in (401, 403):

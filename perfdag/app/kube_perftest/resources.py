@@ -97,14 +97,14 @@ def _resource(document: Document, problems: list[Problem]) -> list[Resource]:
     if found is None:
         return []
     if found.kind == SET:
-        given = _validated(document, found.spec, _Set, problems, prefix=("spec",))
+        resource_set = _validated(document, found.spec, _Set, problems, prefix=("spec",))
     else:
         template = _Template(apiVersion=found.apiVersion, kind=found.kind, spec=found.spec)
-        given = _Set(template=template)
-    if given is None:
+        resource_set = _Set(template=template)
+    if resource_set is None:
         return []
     own: Where = ("spec", "template") if found.kind == SET else ()
-    template, axes = given.template, given.permutations.product
+    template, axes = resource_set.template, resource_set.permutations.product
     if template.kind not in KINDS:
         known = [*KINDS, *[SET] * (not own)]
         text = (
@@ -118,7 +118,7 @@ def _resource(document: Document, problems: list[Problem]) -> list[Resource]:
         problems.append(document.problem(("spec", "permutations", "product"), text))
         return []
     product = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    explicit = given.permutations.explicit
+    explicit = resource_set.permutations.explicit
     expanded: dict[str, list[tuple[Values, Benchmark]]] = {"product": [], "explicit": []}
     for part, rows in (
         ("product", product if axes or not explicit else []),
@@ -135,7 +135,7 @@ def _resource(document: Document, problems: list[Problem]) -> list[Resource]:
             )
             if benchmark is not None:
                 expanded[part].append((row, benchmark))
-    return [Resource(document, found.metadata.name, given.repetitions, **expanded)]
+    return [Resource(document, found.metadata.name, resource_set.repetitions, **expanded)]
 
 
 def _validated(

@@ -35,13 +35,13 @@ FioSize = Annotated[int, _fio(_BYTES, "size", "32k, 1M, 10G"), Field(gt=0)]
 FioTime = Annotated[float, _fio(_SECONDS, "time", "30s, 10M (minutes), 500ms"), Field(gt=0)]
 
 
-def arguments(words: list[str]) -> dict[str, Any]:
+def arguments(argv: list[str]) -> dict[str, Any]:
     """Return the parameters of perftest's options, with other options as `extra_args`.
 
     An option there is one word with its value.
     """
     joined: list[str] = []
-    for word in words:
+    for word in argv:
         if joined and not word.startswith("-"):
             joined[-1] += f"={word}" if joined[-1].startswith("--") else word
         else:

@@ -56,7 +56,7 @@ def serve(
     node_variable: str,
     backoff: float,
     backoff_max: float,
-    kept: bool,
+    persistent: bool,
     report: Report,
 ) -> int:
     """Run the command for each item of a queue until a signal.
@@ -72,7 +72,7 @@ def serve(
         node=os.environ.get(node_variable, "") or host,
         backoff=backoff,
         backoff_max=backoff_max,
-        kept=kept,
+        persistent=persistent,
     )
     _report_device(workload, glob, report)
     backend = Backend(options, workload)

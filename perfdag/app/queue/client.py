@@ -38,7 +38,7 @@ class ClientOptions:
     arrivals: Arrivals | None
     duration: float
     drain: float
-    kept: bool
+    persistent: bool
 
 
 def serve(options: ClientOptions, report: Callable[[str], None]) -> tuple[str, int]:
@@ -61,7 +61,7 @@ def _check(options: ClientOptions) -> None:
     for name, value in (("duration", options.duration), ("drain", options.drain)):
         if not 0 <= value < math.inf:
             raise ValueError(f"--{name} {value:g} is not a time")
-    if options.retries is not None and not options.kept:
+    if options.retries is not None and not options.persistent:
         raise ValueError("--retries needs --wire kept: the original wire cannot express it")
     private = wire.address(options.control).host in ("localhost", "127.0.0.1", "::1")
     if not (private or os.environ.get(TOKEN_VARIABLE)):
@@ -75,7 +75,7 @@ async def _serve(options: ClientOptions, report: Callable[[str], None]) -> tuple
     stats, frontend = ClientStats(), wire.address(options.frontend)
     work = wires.Work(options.queue, options.arguments, options.limit, options.retries)
     connection = (
-        wires.KeptWire(frontend, work) if options.kept else wires.OriginalWire(frontend, work)
+        wires.KeptWire(frontend, work) if options.persistent else wires.OriginalWire(frontend, work)
     )
     load = Load(connection, stats, max(1, options.max_parallel), options.drain)
     chosen = os.environ.get(TOKEN_VARIABLE)

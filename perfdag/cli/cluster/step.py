@@ -58,7 +58,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "rsh", help="run a command on a peer of this gang (an MPI launcher's remote shell)"
     )
     rsh.add_argument(
-        "words",
+        "remote_command",
         nargs=argparse.REMAINDER,
         metavar="HOST COMMAND",
         help="address of a peer, the command and its arguments",
@@ -143,4 +143,4 @@ def remote_shell(args: argparse.Namespace) -> int:
     """Replace this process by the command on a peer."""
     from perfdag.app.cluster.remote_shell import run_on_peer
 
-    run_on_peer(args.words, os.environ)
+    run_on_peer(args.remote_command, os.environ)

@@ -92,6 +92,6 @@ def run(args: argparse.Namespace) -> int:
         node_variable=args.node_env,
         backoff=args.backoff,
         backoff_max=max(args.backoff, args.backoff_max),
-        kept=args.wire == "kept" and args.backoff > 0,
+        persistent=args.wire == "kept" and args.backoff > 0,
         report=log,
     )

@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         arrivals=_arrivals(args),
         duration=args.duration,
         drain=args.drain,
-        kept=args.wire == "kept",
+        persistent=args.wire == "kept",
     )
     text, code = serve(options, log)
     print_now(text)

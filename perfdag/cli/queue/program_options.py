@@ -32,6 +32,6 @@ def add_option(
     parser.add_argument(f"--{name}", f"-{name}", default=default, help=help_text, **more)
 
 
-def after_dashes(words: list[str]) -> list[str]:
+def after_dashes(argv: list[str]) -> list[str]:
     """Return the words without a leading `--`."""
-    return words[1:] if words[:1] == ["--"] else words
+    return argv[1:] if argv[:1] == ["--"] else argv

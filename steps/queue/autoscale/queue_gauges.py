@@ -21,16 +21,16 @@ def find_frontend(containers: Sequence[Mapping[str, Any]]) -> tuple[str, str] | 
     None if it does not.
     """
     for container in containers:
-        words = [*container.get("command", []), *container.get("args", [])]
-        host = _option(words, "faddr").rpartition(":")[0]
-        queue = _option(words, "name")
+        command = [*container.get("command", []), *container.get("args", [])]
+        host = _option(command, "faddr").rpartition(":")[0]
+        queue = _option(command, "name")
         if host and queue and "." not in host:
             return host, queue
     return None
 
 
-def _option(words: Sequence[str], name: str) -> str:
-    for word, after in itertools.pairwise([*words, ""]):
+def _option(command: Sequence[str], name: str) -> str:
+    for word, after in itertools.pairwise([*command, ""]):
         option, equals, value = word.partition("=")
         if option in (f"-{name}", f"--{name}"):
             return value if equals else after

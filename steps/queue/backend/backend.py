@@ -39,7 +39,7 @@ class Options:
     node: str
     backoff: float = 0.0
     backoff_max: float = 5.0
-    kept: bool = True
+    persistent: bool = True
     retry_seconds: float = 30.0
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Backend:
 
         Raises UnreachableError.
         """
-        loop: Callable[[], bool] = self._kept if self.options.kept else self._original
+        loop: Callable[[], bool] = self._persistent if self.options.persistent else self._original
         last = time.monotonic()
         while not self.stopping:
             done = self.completed
@@ -128,7 +128,7 @@ class Backend:
             pause += self.options.backoff
         return False
 
-    def _kept(self) -> bool:
+    def _persistent(self) -> bool:
         """Serve over one kept connection until ``stop``; return False."""
         where = (self.options.frontend.host or "localhost", self.options.frontend.port)
         with socket.create_connection(where, 10) as peer:

@@ -86,12 +86,12 @@ class Workload:
         except OSError as error:
             return Outcome(127, 0.0, f"{argv[0]} did not start: {error.strerror}")
         try:
-            ended = _ended(process, limit)
+            in_time = _wait(process, limit)
         finally:
             with contextlib.suppress(ProcessLookupError):  # also processes that the command left
                 os.killpg(process.pid, signal.SIGKILL)
             code = process.wait()
-        if not ended:
+        if not in_time:
             return Outcome(124, limit, f"{argv[0]} ran past its limit of {limit:g} s")
         return Outcome(code, 0.0, f"{argv[0]} returned error code {code}" if code else "")
 
@@ -169,7 +169,7 @@ def _sleep(seconds: float, limit: float) -> Outcome:
     return Outcome()
 
 
-def _ended(process: subprocess.Popen[bytes], limit: float) -> bool:
+def _wait(process: subprocess.Popen[bytes], limit: float) -> bool:
     """Wait for the process, at most ``limit`` seconds (0: for ever); return whether it ended."""
     if not limit:
         process.wait()

@@ -72,7 +72,7 @@ async def request(
     ``scheduled``: monotonic seconds.
     """
     began = time.monotonic()
-    client_stats.began()
+    client_stats.begin()
     answer, cause = None, "cancelled"
     try:
         answer = await wire_.ask()
@@ -82,7 +82,7 @@ async def request(
         if answer is None and cause == "cancelled":
             client_stats.pending -= 1
         else:
-            client_stats.ended(
+            client_stats.finish(
                 answer, cause, began, scheduled if scheduled is not None else began, slot
             )
     return answer is not None
@@ -127,7 +127,7 @@ class OpenLoop:
         for task in await self.cancel():
             if task.cancelled():
                 self.client_stats.pending += 1  # began() could restart the clock
-                self.client_stats.ended(None, UNANSWERED, start, start, -1)
+                self.client_stats.finish(None, UNANSWERED, start, start, -1)
 
     async def cancel(self) -> list[asyncio.Task[bool]]:
         """Drop the requests in flight and return them."""
@@ -141,8 +141,8 @@ class OpenLoop:
         self.client_stats.scheduled += 1
         self.client_stats.lag.add(max(0.0, time.monotonic() - scheduled))
         if len(self.flying) >= self.most:
-            self.client_stats.began()
-            self.client_stats.ended(None, "too many in flight", scheduled, scheduled, -1)
+            self.client_stats.begin()
+            self.client_stats.finish(None, "too many in flight", scheduled, scheduled, -1)
             return
         task = asyncio.create_task(request(self.wire, self.client_stats, -1, scheduled))
         self.flying.add(task)

@@ -142,12 +142,12 @@ class ClientStats:
         self.chains: dict[int, Chain] = {}
         self.scheduled = 0
 
-    def began(self) -> None:
+    def begin(self) -> None:
         if not (self.pending or self.success or self.failure):
             self.start = time.monotonic()
         self.pending += 1
 
-    def ended(
+    def finish(
         self, answer: wire.Message | None, cause: str, began: float, scheduled: float, slot: int
     ) -> None:
         """Count an answer, or a failure with its cause.

@@ -25,8 +25,16 @@ class Peer:
     """
 
     __slots__ = (
-        "behind", "buffer", "epoll", "kept", "message_bytes", "open", "registry", "sock",
-        "unsent", "unsent_bytes",
+        "behind",
+        "buffer",
+        "epoll",
+        "message_bytes",
+        "open",
+        "persistent",
+        "registry",
+        "sock",
+        "unsent",
+        "unsent_bytes",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, message_bytes: int, unsent_bytes: int) -> None:
@@ -36,7 +44,7 @@ class Peer:
         self.unsent_bytes = unsent_bytes
         self.buffer = b""
         self.unsent = b""
-        self.kept = False
+        self.persistent = False
         self.open = True
         self.epoll: select.epoll | None = None
         self.registry: dict[int, Peer] = {}
@@ -60,13 +68,13 @@ class Peer:
         if data:
             self._received(data)
         else:
-            if self.buffer and not self.kept:
+            if self.buffer and not self.persistent:
                 self.bad("unexpected end of JSON input")
             self.close()
 
     def _received(self, data: bytes) -> None:
         self.buffer = buffer = self.buffer + data if self.buffer else data
-        if not self.kept:
+        if not self.persistent:
             if buffer[0] != wire.HELLO[0]:
                 if (
                     b"}" in data
@@ -81,7 +89,7 @@ class Peer:
             if not buffer.startswith(wire.HELLO):
                 self.bad("invalid character 'p' looking for beginning of value")
                 return
-            self.kept = True
+            self.persistent = True
             self.buffer = buffer[len(wire.HELLO) :]
         self.handle()
 

@@ -93,12 +93,12 @@ class ClientPeer(PeerSession):
             queue.refused += 1
             self.deny(message, f"'{queue.name}' queue already at full capacity ({queue.bound})")
             return
-        if len(self.items) >= (limits.pipelined if self.kept else 1):
+        if len(self.items) >= (limits.pipelined if self.persistent else 1):
             self.dispatcher.rejected += 1
             self.refuse(f"more than {len(self.items)} requests at once on one connection")
             return
         retries = limits.retries
-        if self.kept and "Retries" in message:
+        if self.persistent and "Retries" in message:
             retries = min(100, max(0, int(wire.number(message, "Retries"))))
         identity = message.get("Id")
         if isinstance(identity, list | dict):
@@ -108,7 +108,7 @@ class ClientPeer(PeerSession):
 
         def answer(reply: wire.Message) -> None:
             self.items.pop(item, None)
-            if self.kept:
+            if self.persistent:
                 reply["Id"] = identity
                 self.send(wire.encode_line(reply))
             else:
@@ -120,7 +120,7 @@ class ClientPeer(PeerSession):
         self.dispatcher.put(queue, item)
 
     def deny(self, message: wire.Message, why: str) -> None:
-        if self.kept:
+        if self.persistent:
             self.send(wire.encode_line({**wire.failure(why), "Id": message.get("Id")}))
         else:
             self.refuse(why)
@@ -128,7 +128,7 @@ class ClientPeer(PeerSession):
     def refuse(self, why: str) -> None:
         self.send(
             wire.encode_line(wire.failure(why))
-            if self.kept
+            if self.persistent
             else wire.fit_original(wire.failure(why))
         )
         self.close()
@@ -153,7 +153,7 @@ class BackendPeer(PeerSession):
         super().__init__(dispatcher, sock)
 
     def message(self, message: wire.Message) -> None:
-        if self.kept and message.get("Leave"):
+        if self.persistent and message.get("Leave"):
             if self.item is None:  # otherwise its item is on the way, and it answers that first
                 self._unpark()
                 self.send(wire.encode_line({"Bye": True}))
@@ -175,7 +175,7 @@ class BackendPeer(PeerSession):
         item = queue.take()
         if item is not None:
             self.give(queue, item)
-        elif self.kept:
+        elif self.persistent:
             self.parked_queue = queue
             self.dispatcher.parked[queue.name].append(self)
         else:
@@ -190,7 +190,7 @@ class BackendPeer(PeerSession):
             self.dispatcher.busy[self] = item.dispatched + item.limit + limits.reply_grace
         elif limits.reply_seconds:
             self.dispatcher.busy[self] = item.dispatched + limits.reply_seconds
-        if self.kept:
+        if self.persistent:
             work["Running"] = queue.running
             self.send(wire.encode_line(work))
         else:
@@ -205,7 +205,7 @@ class BackendPeer(PeerSession):
         else:
             item, queue = self._take_item()
             queue.finish(item, reply)
-        if not self.kept:
+        if not self.persistent:
             self.close()
 
     def _take_item(self) -> tuple[Item, Queue]:
@@ -225,7 +225,7 @@ class BackendPeer(PeerSession):
 
     def _send_error(self, why: str, empty: bool = False) -> None:
         message: wire.Message = {"Error": why, "Args": None, "Limit": 0, "Empty": empty}
-        self.send(wire.encode_line(message) if self.kept else wire.encode(message))
+        self.send(wire.encode_line(message) if self.persistent else wire.encode(message))
         self.close()
 
     def bad(self, why: str) -> None:

@@ -9,7 +9,7 @@ from perfdag.outcome import Skip
 from perfdag.steps.queue.validate.validate import BadInput
 
 PART_OF = "app.kubernetes.io/part-of"
-ENDED = ("Succeeded", "Failed")
+FINAL_PHASES = ("Succeeded", "Failed")
 
 
 def not_permitted(refusal: str, benchmark: str) -> Skip:
@@ -105,7 +105,7 @@ class DeploymentTarget:
             pods += await self._pods(
                 jobs, self.starter["metadata"]["uid"], _selector({"matchLabels": labels})
             )
-        return [pod for pod in pods if pod.get("status", {}).get("phase") not in ENDED]
+        return [pod for pod in pods if pod.get("status", {}).get("phase") not in FINAL_PHASES]
 
     async def _pods(
         self, controllers: list[dict[str, Any]], owner: str, selector: str

@@ -44,11 +44,11 @@ def _check(server: Server, antagonist: AntagonistParams) -> None:
     alive = getattr(server, "alive", None)
     if alive is None or alive():
         return
-    ended = server.stop(0)
+    exit_state = server.stop(0)
     raise Failed(
-        f"antagonist {antagonist.title} ended with code {ended.code} before the run did:"
-        f" {ended.tail() or 'no message'}; give a command that lasts until it is stopped",
-        ended.texts(),
+        f"antagonist {antagonist.title} ended with code {exit_state.code} before the run did:"
+        f" {exit_state.tail() or 'no message'}; give a command that lasts until it is stopped",
+        exit_state.texts(),
     )
 
 

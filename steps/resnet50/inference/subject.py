@@ -64,7 +64,7 @@ class Subject:
                 "host": check.host,
                 "device": check.device,
                 "honest": check.honest,
-                "words": None if check.honest else check.words(),
+                "words": None if check.honest else check.text(),
             },
             "phases": self.system.phases(
                 batch, self._repetitions, 3.0 if self._spec["fast"] else 10.0

@@ -66,7 +66,7 @@ def no_cuda() -> str:
         torch.cuda.init()
     except RuntimeError as error:  # a driver that is too old, a fabric manager that is down
         message = " ".join(str(error).split())[:300]
-    if message and not any(words in message.lower() for words in _NO_GPU):
+    if message and not any(phrase in message.lower() for phrase in _NO_GPU):
         return f"device cuda: the driver is there but PyTorch cannot use it: {message}"
     return (
         "device cuda: the driver is there but no GPU is visible;"

@@ -82,7 +82,7 @@ class Stub:
 
     def infer(self, indices: Sequence[int] | np.ndarray, ready: float) -> np.ndarray:
         """Wait for the service time and return the classes: sample i has class i modulo 1000."""
-        with self._held():
+        with self._exclusive():
             start = time.monotonic() if self._lock else max(ready, self._end)
             self._end = start + self.base + self.each * len(indices)
             sleep_until(self._end + self._stalls(len(indices)))
@@ -95,7 +95,7 @@ class Stub:
         return self._stall if before < self._stalled <= self._seen else 0.0
 
     @contextlib.contextmanager
-    def _held(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         if self._lock is None:
             yield
             return

@@ -77,7 +77,7 @@ class ClockCheck:
         """Whether the host's clock ran until the device was done."""
         return self.host >= HONEST * self.device
 
-    def words(self) -> str:
+    def text(self) -> str:
         """Return the finding as a text for a row's error."""
         host, device = self.host * 1e3, self.device * 1e3
         return (

@@ -59,8 +59,8 @@ def _rate(spec: Mapping[str, Any], system: System, steady: float) -> float:
 
 def _indices(spec: Mapping[str, Any], size: int) -> np.ndarray:
     """Return the samples of a batch of the warm-up."""
-    held = 1 if spec["scenario"] == "accuracy" else spec["samples"]
-    return np.arange(size) % held
+    samples = 1 if spec["scenario"] == "accuracy" else spec["samples"]
+    return np.arange(size) % samples
 
 
 def _warm_size(spec: Mapping[str, Any], system: System, size: int, settle: bool) -> Warmup:

@@ -25,7 +25,7 @@ from perfdag.store.open import open_store
 
 VERSION = "v6.1"
 """The round whose layout this is, and whose rules the checker applies."""
-KEPT = 4000
+LOG_EXCERPT = 4000
 """Characters that stay of each end of an accuracy log; its hash stands for the rest."""
 _NAMES = """division submitter status system_name number_of_nodes host_processor_model_name
 host_processors_per_node host_processor_core_count host_memory_capacity host_storage_capacity
@@ -64,9 +64,9 @@ def scenario_files(raw: Mapping[str, Any]) -> dict[str, str]:
             files[f"{folder}/mlperf_log_{log}.txt"] = logs[log]
     if "accuracy" in tests:
         log = tests["accuracy"]["accuracy"]
-        short = len(log) <= 2 * KEPT
+        short = len(log) <= 2 * LOG_EXCERPT
         files["accuracy/mlperf_log_accuracy.json"] = (
-            log if short else f"{log[:KEPT]}\n...\n{log[-KEPT:]}"
+            log if short else f"{log[:LOG_EXCERPT]}\n...\n{log[-LOG_EXCERPT:]}"
         )
         if "top1" in raw["mlperf"]:
             share, images = raw["mlperf"]["top1"], raw["mlperf"]["images"]

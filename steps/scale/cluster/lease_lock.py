@@ -14,7 +14,7 @@ from perfdag.steps.scale.model.templates import RUN_LABEL
 NAME = "perfdag-performance-run"
 LIFE = 30
 """Seconds without renewal after which a Lease is free."""
-ENDED = "ended/"
+END_PREFIX = "ended/"
 """Prefix of the holder that asks the run behind it to end."""
 NAMESPACE = "default"
 """Where the Lease is: runs from a laptop and from pods of any namespace must find the same one."""
@@ -53,7 +53,7 @@ class ExclusiveRun:
         )
         self._task: asyncio.Task[None] | None = None
         self._owner: asyncio.Task[Any] | None = None
-        self._ended = False
+        self._end_requested = False
         self._seen: tuple[Any, Any] = (None, None)
         self._since = 0.0
         self.lost = ""
@@ -80,9 +80,9 @@ class ExclusiveRun:
         leases = await self._kube.resource("coordination.k8s.io/v1", "Lease")
         with suppress(KubeError):
             lease = await self._kube.get(leases, NAME, self._namespace)
-            if self._ended or self._ours(lease):
+            if self._end_requested or self._ours(lease):
                 await self._kube.delete(leases, NAME, self._namespace)
-        if self._ended and self._owner:
+        if self._end_requested and self._owner:
             self._owner.uncancel()
             raise KubeError(410, "Ended", f"run {self._run} was ended by `scale delete --force`")
 
@@ -164,8 +164,8 @@ class ExclusiveRun:
                     if error.status != 404:
                         raise
                     lease = await self._kube.create(self._body(), self._namespace)
-                if lease["spec"].get("holderIdentity") == ENDED + self._run and self._owner:
-                    self._ended = True
+                if lease["spec"].get("holderIdentity") == END_PREFIX + self._run and self._owner:
+                    self._end_requested = True
                     self._owner.cancel()
                     return
                 if not self._ours(lease):  # it expired, and another run took it
@@ -184,7 +184,7 @@ async def require_ended(
     """
     leases = await kube.resource("coordination.k8s.io/v1", "Lease")
 
-    async def held() -> dict[str, Any] | None:
+    async def own_lease() -> dict[str, Any] | None:
         """Return the Lease if the run holds it."""
         try:
             lease = await kube.get(leases, NAME, NAMESPACE)
@@ -192,13 +192,13 @@ async def require_ended(
             if error.status in (403, 404):
                 return None
             raise
-        holder = str(lease["spec"].get("holderIdentity")).removeprefix(ENDED)
+        holder = str(lease["spec"].get("holderIdentity")).removeprefix(END_PREFIX)
         return lease if run == holder or run.startswith(f"{holder}-") else None
 
     async def changes(seconds: float) -> dict[str, Any] | None:
         """Return the Lease once the run renewed it, or None if it does not or has ended."""
-        deadline, first = time.monotonic() + seconds, await held()
-        while first and (now := await held()):
+        deadline, first = time.monotonic() + seconds, await own_lease()
+        while first and (now := await own_lease()):
             if now["spec"].get("renewTime") != first["spec"].get("renewTime"):
                 return now
             if time.monotonic() >= deadline:
@@ -211,7 +211,7 @@ async def require_ended(
             raise KubeError(
                 409, "InProgress", f"run {run} renews its Lease", "wait for it, or add --force"
             )
-        lease["spec"]["holderIdentity"] = f"{ENDED}{lease['spec']['holderIdentity']}"
+        lease["spec"]["holderIdentity"] = f"{END_PREFIX}{lease['spec']['holderIdentity']}"
         try:
             await kube.request("PUT", leases.path(NAMESPACE, NAME), json=lease)
         except KubeError as error:
@@ -220,7 +220,7 @@ async def require_ended(
             continue  # it was renewed in between
         log(f"run {run} ends and deletes its objects")
         deadline = time.monotonic() + timeout
-        while await held():
+        while await own_lease():
             if time.monotonic() >= deadline:
                 raise KubeError(409, "InProgress", f"run {run} did not end in {timeout:g} s")
             await asyncio.sleep(LIFE / 60)

@@ -60,9 +60,12 @@ def fitting(
     """Return how many such pods fit by each resource, and with all of them (empty name)."""
     fits = Counter[str]()
     for node in nodes:
-        allocatable, held = node["status"].get("allocatable") or {}, used[node["metadata"]["name"]]
+        allocatable, reserved = (
+            node["status"].get("allocatable") or {},
+            used[node["metadata"]["name"]],
+        )
         counts = {
-            name: max(0, int((parse_quantity(allocatable.get(name, 0)) - held[name]) // amount))
+            name: max(0, int((parse_quantity(allocatable.get(name, 0)) - reserved[name]) // amount))
             for name, amount in request.items()
             if amount
         }

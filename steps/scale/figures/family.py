@@ -37,6 +37,6 @@ def without_replaced_vmis(vmis: list[Record]) -> list[Record]:
 def without_replaced_pods(pods: list[Record], stage: str, expected: int | None) -> list[Record]:
     """Return the pods without those that ended before the stage and were replaced."""
     # Without an expected number, replacements of failed pods are unknown.
-    ended = {"gone"} if expected is None else {"gone", "failed"}
-    others = [pod for pod in pods if stage in pod.stages or not ended & set(pod.stages)]
+    end_stages = {"gone"} if expected is None else {"gone", "failed"}
+    others = [pod for pod in pods if stage in pod.stages or not end_stages & set(pod.stages)]
     return others if len(others) >= (expected or 1) else pods

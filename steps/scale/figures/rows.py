@@ -207,8 +207,8 @@ def rows_of_one(
     moments["deleting"] = _moment(record, "deleting", clocks) if record else None
     latest = max((moment.best for moment in moments.values() if moment), default=0)
     for step in steps:
-        ended, deleting = moments[step.name] if step.stage in _ENDS else None, moments["deleting"]
-        if ended and deleting and (ended.best >= deleting.best) != (step.since in DELETIONS):
+        final, deleting = moments[step.name] if step.stage in _ENDS else None, moments["deleting"]
+        if final and deleting and (final.best >= deleting.best) != (step.since in DELETIONS):
             # It ended by itself and was deleted later, or the other way round.
             moments[step.name] = None
     for step in steps:

@@ -14,7 +14,7 @@ from perfdag.steps.scale.model.chains import Step
 from perfdag.steps.scale.model.operations import OLD
 
 SERVER = "kube-apiserver"
-KEPT = 20
+WORST_CLOCKS = 20
 """How many clocks are kept in the facts of a run, those that are off the most."""
 CLEAR = 1.0
 """Seconds beyond its bound from which a component's clock gets a note."""
@@ -135,4 +135,4 @@ def clock_notes(skews: Mapping[str, Skew]) -> list[str]:
 def most_off(skews: Mapping[str, Skew]) -> dict[str, dict[str, float]]:
     """Return the clocks that are off the most, by component."""
     ordered = sorted(skews.items(), key=lambda item: -abs(item[1].ahead_s))
-    return {name: asdict(skew) for name, skew in ordered[:KEPT]}
+    return {name: asdict(skew) for name, skew in ordered[:WORST_CLOCKS]}

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from perfdag.steps.scale.measure.generator import Submission
 from perfdag.steps.scale.measure.observer import Observer
-from perfdag.steps.scale.measure.record_store import ENDED
+from perfdag.steps.scale.measure.record_store import END_STAGES
 from perfdag.steps.scale.model.chains import chain, has_no_pods
 from perfdag.steps.scale.model.records import Record, top_owner
 from perfdag.steps.scale.model.stages import VMI
@@ -104,9 +104,9 @@ def _settled(group: Iterable[Record], members: int, goal: str, finite: bool) -> 
     A pod that ended counts only if no other one replaces it. A `finite` workload reports its own
     failure and retries failed pods until then.
     """
-    running = ended = waiting = 0
+    running = finished = waiting = 0
     for record in group:
-        lost = any(stage in record.stages for stage in ENDED)
+        lost = any(stage in record.stages for stage in END_STAGES)
         if (finite and "succeeded" in record.stages) or (goal in record.stages and not lost):
             running += 1
         elif not lost:
@@ -117,5 +117,5 @@ def _settled(group: Iterable[Record], members: int, goal: str, finite: bool) -> 
             or not record.owner
             or ("failed" in record.stages and not finite)
         ):
-            ended += 1
-    return min(members, running + max(0, min(ended, members - running - waiting)))
+            finished += 1
+    return min(members, running + max(0, min(finished, members - running - waiting)))

@@ -20,7 +20,7 @@ from perfdag.steps.scale.measure.submitters import Submitter
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import Template
 
-HELD = 0.98
+RATE_SHARE = 0.98
 """Share of its rate that an open loop must reach, unless nothing was late."""
 EXTRA_CONNECTIONS = 20
 """Connections for watches, the lock and lists."""
@@ -109,8 +109,8 @@ class Submitted:
         )
         share = (1.0 if took <= planned else planned / took) if planned else None
         late = lags[min(len(lags) - 1, -(-99 * len(lags) // 100) - 1)] if lags else 0.0
-        held = len(sent) == len(self.submissions) and (
-            late <= LATE or (share is not None and share >= HELD)
+        on_schedule = len(sent) == len(self.submissions) and (
+            late <= LATE or (share is not None and share >= RATE_SHARE)
         )
         causes = Counter(
             without_name(item.error, item.name) for item in self.submissions if item.error
@@ -126,7 +126,7 @@ class Submitted:
             "lag_median_s": lags[len(lags) // 2] if lags and schedule.open_loop else None,
             "lag_p99_s": late if lags and schedule.open_loop else None,
             "rate_share": share if schedule.open_loop else None,
-            "held": held if schedule.open_loop else None,
+            "held": on_schedule if schedule.open_loop else None,
             "errors": dict(causes.most_common(10)),
         }
 

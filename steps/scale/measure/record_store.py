@@ -9,7 +9,7 @@ import orjson
 
 from perfdag.steps.scale.model.records import Record
 
-ENDED = ("succeeded", "failed", "gone")
+END_STAGES = ("succeeded", "failed", "gone")
 """Stages after which a pod or VMI no longer runs."""
 
 
@@ -36,7 +36,7 @@ class RecordStore:
         self.schedulers = Counter[str]()
         """How many pods of the run were scheduled, by their schedulerName."""
         self.on_stage: Callable[[Record, str, int], None] | None = None
-        self._ended, self._ended_after = Counter[str](), Counter[tuple[str, str]]()
+        self._ends, self._after_end = Counter[str](), Counter[tuple[str, str]]()
         self._owned_by: dict[str, list[Record]] = {}
 
     def find(self, uid: str) -> Record | None:
@@ -72,15 +72,15 @@ class RecordStore:
 
     def reached_or_ended(self, kind: str, goal: str) -> int:
         """Count the objects of a kind that reached the goal or ended, in constant time."""
-        return self.counts[kind, goal] + self._ended[kind] - self._ended_after[kind, goal]
+        return self.counts[kind, goal] + self._ends[kind] - self._after_end[kind, goal]
 
     def _count(self, kind: str, stage: str, before: Sequence[str]) -> None:
         self.counts[kind, stage] += 1
-        if any(earlier in ENDED for earlier in before):
-            self._ended_after[kind, stage] += 1
-        elif stage in ENDED:
-            self._ended[kind] += 1
-            self._ended_after.update((kind, reached) for reached in (*before, stage))
+        if any(earlier in END_STAGES for earlier in before):
+            self._after_end[kind, stage] += 1
+        elif stage in END_STAGES:
+            self._ends[kind] += 1
+            self._after_end.update((kind, reached) for reached in (*before, stage))
 
     @property
     def reasons(self) -> Counter[str]:

@@ -83,12 +83,12 @@ class CommandSubmitter:
     async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
         """See Submitter. Placeholders in argv: {name}, {namespace}, {project}."""
         last = orjson.loads(bodies[-1])
-        words = {
+        fields = {
             "name": last["metadata"]["name"],
             "namespace": namespace,
             "project": namespace.removeprefix("runai-"),
         }
-        argv = [_fill(word, words) for word in self.argv]
+        argv = [_fill(word, fields) for word in self.argv]
         text = orjson.dumps(
             {"apiVersion": "v1", "kind": "List", "items": [orjson.loads(body) for body in bodies]}
         )
@@ -124,7 +124,7 @@ class CommandSubmitter:
         return ""
 
 
-def _fill(word: str, words: dict[str, str]) -> str:
-    for key, value in words.items():
+def _fill(word: str, fields: dict[str, str]) -> str:
+    for key, value in fields.items():
         word = word.replace("{" + key + "}", value)
     return word

@@ -114,13 +114,13 @@ def _pod(body: Object) -> Iterator[StageSeen]:
     if phase == "Running":
         yield "running", unix_ns(status.get("startTime")), True
     elif phase in ("Succeeded", "Failed"):
-        ended = [
+        end_times = [
             (container.get("state") or {}).get("terminated") or {}
             for container in status.get("containerStatuses") or []
         ]
         yield (
             phase.lower(),
-            max((unix_ns(terminated.get("finishedAt")) for terminated in ended), default=0),
+            max((unix_ns(terminated.get("finishedAt")) for terminated in end_times), default=0),
             True,
         )
 

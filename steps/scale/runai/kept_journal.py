@@ -27,21 +27,21 @@ def kept_journal(spec: Spec, folder: Path, keep: Callable[[str, bytes], None]) -
     def write(session: Session) -> None:
         write_journal(folder / session.run, session)
 
-    spec.journal, ended = write, threading.Event()
-    copier = threading.Thread(target=_copy, args=(spec, folder, keep, ended), daemon=True)
+    spec.journal, stop = write, threading.Event()
+    copier = threading.Thread(target=_copy, args=(spec, folder, keep, stop), daemon=True)
     copier.start()
     try:
         yield
     finally:
-        ended.set()
+        stop.set()
         copier.join()
 
 
 def _copy(
-    spec: Spec, folder: Path, keep: Callable[[str, bytes], None], ended: threading.Event
+    spec: Spec, folder: Path, keep: Callable[[str, bytes], None], stop: threading.Event
 ) -> None:
     seen: dict[Path, int] = {}
-    while not ended.wait(PERIOD):
+    while not stop.wait(PERIOD):
         try:
             for path in sorted(folder.glob("*/*.json*")):
                 changed = path.stat().st_mtime_ns

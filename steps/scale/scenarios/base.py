@@ -260,7 +260,7 @@ async def finish(
     )
     figures["censored"] = float(sum(row.status == "censored" for row in final))
     figures |= extra | api_metrics.deletion_figures(session.phases) | {"left_behind": left}
-    started, ended = session.batches[0][0].started_wall, time.time()
+    started, end = session.batches[0][0].started_wall, time.time()
     await session.check_clocks()
     if {True, False} <= {row.simulated for row in rows}:
         session.notes.append("pods ran on simulated and on real nodes: the figures mix both")
@@ -287,6 +287,6 @@ async def finish(
         verdicts,
         calls=calls,
         started=started,
-        ended=ended,
+        ended=end,
         disturbed=disturbed,
     )

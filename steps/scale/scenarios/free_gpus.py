@@ -36,7 +36,7 @@ async def used_gpus(kube: Kube) -> Counter[str]:
     Pods that share GPUs (KAI's `gpu-fraction`) hold at least their sum, rounded up. KAI's own
     reservation pods hold those GPUs too, and count once.
     """
-    held, reserved, shared = Counter[str](), Counter[str](), defaultdict[str, float](float)
+    used, reserved, shared = Counter[str](), Counter[str](), defaultdict[str, float](float)
     async for items, _ in kube.pages(
         await kube.resource("v1", "Pod"),
         fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
@@ -48,11 +48,11 @@ async def used_gpus(kube: Kube) -> Counter[str]:
                 for container in pod["spec"]["containers"]
             )
             own = metadata.get("namespace") == RESERVATIONS
-            (reserved if own else held)[node] += count
+            (reserved if own else used)[node] += count
             shared[node] += float((metadata.get("annotations") or {}).get(FRACTION, 0))
     for node in {*reserved, *shared}:
-        held[node] += max(reserved[node], math.ceil(shared[node]))
-    return held + await _claimed(kube)
+        used[node] += max(reserved[node], math.ceil(shared[node]))
+    return used + await _claimed(kube)
 
 
 async def _claimed(kube: Kube) -> Counter[str]:
@@ -73,8 +73,8 @@ async def _claimed(kube: Kube) -> Counter[str]:
 
 async def free_gpus(kube: Kube) -> dict[str, int]:
     """Return unused GPUs by usable node. Raises ScenarioUnavailableError if there are none."""
-    (gpus, barred), held = await usable_gpus(kube), await used_gpus(kube)
-    free = {name: max(0, count - held[name]) for name, count in gpus.items()}
+    (gpus, barred), used = await usable_gpus(kube), await used_gpus(kube)
+    free = {name: max(0, count - used[name]) for name, count in gpus.items()}
     if not sum(free.values()):
         tainted = "".join(
             f"; {count} nodes with GPUs have taints that our pods do not tolerate: {keys}"

@@ -28,7 +28,7 @@ from perfdag.steps.scale.scenarios.base import (
     template_of,
 )
 from perfdag.steps.scale.scenarios.free_gpus import GPU, free_gpus
-from perfdag.steps.scale.scenarios.gpus import evictions_told, victims, waits
+from perfdag.steps.scale.scenarios.gpus import victims, wait_for_evictions, waits
 
 TRIES, PAUSE = 20, 0.5
 """Of deleting a queue, and seconds between them."""
@@ -195,12 +195,12 @@ async def _remove_queue(kube: Kube, resource: Any, name: str) -> str:
 
 def placed(observer: Observer, members: int) -> tuple[int, int]:
     """Count the gangs that are placed whole, and those placed in part."""
-    held: dict[str, int] = {}
+    gpus: dict[str, int] = {}
     for record in observer.of("Pod"):
         if "scheduled" in record.stages and "gone" not in record.stages:
-            held[record.owner] = held.get(record.owner, 0) + 1
-    return sum(count >= members for count in held.values()), sum(
-        0 < count < members for count in held.values()
+            gpus[record.owner] = gpus.get(record.owner, 0) + 1
+    return sum(count >= members for count in gpus.values()), sum(
+        0 < count < members for count in gpus.values()
     )
 
 
@@ -284,7 +284,7 @@ async def reclaim(kube: Kube, spec: Spec) -> Result:
                 f"reclaim: first queue filled {filled}; {seen} of {claimed} reclaimed "
                 f"{session.wait_end(spec.timeout)}; does {scheduler.name} reclaim?"
             )
-        await evictions_told(session, fillers)
+        await wait_for_evictions(session, fillers)
         gone = victims(session, fillers)
         extra: dict[str, float | None] = {
             "reclaimed": float(seen),

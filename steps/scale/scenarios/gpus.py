@@ -26,7 +26,7 @@ from perfdag.steps.scale.scenarios.session import Session
 
 VERDICT = 30.0
 """Seconds for the scheduler to declare a pod unschedulable."""
-TOLD = 5.0
+EVENT_PATIENCE = 5.0
 """Seconds for the Events of evicted pods. KAI drops some of many Events."""
 
 
@@ -152,10 +152,10 @@ async def preemption(kube: Kube, spec: Spec) -> Result:
         async with session_of(kube, spec, run, template) as session:
             low_ones = await session.create(room, Schedule(), spec.parallel)
             await session.wait("Pod", len(low_ones.created), spec.timeout, "scheduled")
-            if (held := count_reaching(session, low_ones, "scheduled")) < room:
+            if (scheduled := count_reaching(session, low_ones, "scheduled")) < room:
                 session.notes.append(
-                    f"{held} of {room} low-priority pods were placed, so some high-priority pods "
-                    "evicted none"
+                    f"{scheduled} of {room} low-priority pods were placed, so some high-priority "
+                    "pods evicted none"
                 )
             session.template = with_priority(pods_of(spec, run, size), high)
             preemptors = await session.create(wanted, Schedule(), spec.parallel)
@@ -166,7 +166,7 @@ async def preemption(kube: Kube, spec: Spec) -> Result:
                 session.notes.append(
                     f"not all high-priority pods placed {session.wait_end(spec.timeout)}"
                 )
-            await evictions_told(session, low_ones)
+            await wait_for_evictions(session, low_ones)
             extra = waits("preemptor_wait", session, preemptors) | {
                 "evicted": float(len(victims(session, low_ones))),
                 "preemptors": float(count_reaching(session, preemptors, "scheduled")),
@@ -186,11 +186,11 @@ def victims(session: Session, batch: Submitted) -> list[Record]:
     return [pod for pod in pods if "gone" in pod.stages or "evicted" in pod.stages]
 
 
-async def evictions_told(session: Session, batch: Submitted) -> None:
-    """Wait at most TOLD seconds for the Events of the victims, which come after their deletion."""
+async def wait_for_evictions(session: Session, batch: Submitted) -> None:
+    """Wait for the Events of the victims, which come after their deletion."""
     await session.until(
         lambda: all("evicted" in pod.stages for pod in victims(session, batch)),
-        min(TOLD, session.left_of(TOLD) or 0.0),
+        min(EVENT_PATIENCE, session.left_of(EVENT_PATIENCE) or 0.0),
     )
 
 

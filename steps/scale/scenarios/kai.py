@@ -34,10 +34,10 @@ from perfdag.steps.scale.scenarios.gangs import (
     room_for,
 )
 from perfdag.steps.scale.scenarios.gpus import (
-    evictions_told,
     pods_of_each,
     spread,
     victims,
+    wait_for_evictions,
     waits,
 )
 from perfdag.steps.scale.scenarios.session import Session
@@ -94,18 +94,18 @@ async def consolidation(kube: Kube, spec: Spec) -> Result:
         )
         movers = await session.create(wanted, Schedule(), spec.parallel)
         staying = [item for item in fillers.created if item.name not in session.deleted]
-        kept = replace(fillers, submissions=staying)
+        remaining = replace(fillers, submissions=staying)
         moved = await _all_placed(session, movers, 1, spec.timeout)
-        if not (moved and await _all_placed(session, kept, 1, spec.timeout)):
+        if not (moved and await _all_placed(session, remaining, 1, spec.timeout)):
             session.notes.append(
                 f"consolidation: {count_placed(session, movers, 1)} of {wanted} pods got a whole "
-                f"node, and {count_placed(session, kept, 1)} of {len(staying)} small pods have one "
-                f"{session.wait_end(spec.timeout)}"
+                f"node, and {count_placed(session, remaining, 1)} of {len(staying)} small pods "
+                f"have one {session.wait_end(spec.timeout)}"
             )
-        await evictions_told(session, kept)
+        await wait_for_evictions(session, remaining)
         extra = waits("consolidation_wait", session, movers) | {
             "consolidated": float(count_placed(session, movers, 1)),
-            "evicted": float(len(victims(session, kept))),
+            "evicted": float(len(victims(session, remaining))),
         }
         result = await finish("consolidation", spec, session, extra)
     result.facts["notes"] += left

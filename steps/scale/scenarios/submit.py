@@ -97,9 +97,9 @@ async def gated(kube: Kube, spec: Spec) -> Result:
     async with session_of(kube, spec, run, template) as session:
         await session.create(spec.count, spec.schedule, spec.parallel)
         if not await session.all_reached(spec.timeout, "gated"):
-            held, expected = session.progress("gated")
+            gated, expected = session.progress("gated")
             session.notes.append(
-                f"{held} of {expected} pods were gated {session.wait_end(spec.timeout)}: later "
+                f"{gated} of {expected} pods were gated {session.wait_end(spec.timeout)}: later "
                 "ones were not released"
             )
         # A slow submission has opened few connections: the release must not wait for handshakes.
@@ -122,12 +122,12 @@ async def gated(kube: Kube, spec: Spec) -> Result:
         return await finish("gated", spec, session, extra)
 
 
-async def release(kube: Kube, held: Sequence[Record], parallel: int) -> None:
+async def release(kube: Kube, records: Sequence[Record], parallel: int) -> None:
     """Remove our scheduling gate from pods, `parallel` at a time. Raises KubeError.
 
     Deleted pods are ignored, and so are pods that an unanswered request had already released.
     """
-    pods, queue = await kube.resource("v1", "Pod"), iter(held)
+    pods, queue = await kube.resource("v1", "Pod"), iter(records)
     patch = {"spec": {"schedulingGates": [{"$patch": "delete", "name": HOLD}]}}
 
     async def worker() -> None:

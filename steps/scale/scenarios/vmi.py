@@ -74,7 +74,7 @@ async def result_of(
 ) -> Result:
     """Return the result. `deleted` is when the deletion began, in Unix seconds."""
     stages = summaries(rows)
-    started, ended = session.batches[0][0].started_wall, time.time()
+    started, end = session.batches[0][0].started_wall, time.time()
     await session.check_clocks()
     dense = check_density(session.observer.of(VMI), nodes, spec.per_node)
     session.notes += [dense] if dense else []
@@ -91,13 +91,13 @@ async def result_of(
     )
     if spec.prometheus:
         try:
-            gaps, early = await wait_for_scrape(spec.prometheus, ended, spec.deadline)
+            gaps, early = await wait_for_scrape(spec.prometheus, end, spec.deadline)
             facts["prometheus_scrapes_s"] = gaps
             session.notes += [early] if early else []
-            figures |= await component_figures(spec.prometheus, started, ended, gaps)
+            figures |= await component_figures(spec.prometheus, started, end, gaps)
             figures |= await audit_figures(spec.prometheus, started, deleted, gaps)
             gap = gaps.get("workqueue", math.inf)
-            theirs = await transition_times(spec.prometheus, started, ended, gap, stages)
+            theirs = await transition_times(spec.prometheus, started, end, gap, stages)
             figures |= theirs.figures
             session.notes += theirs.notes
         except KubeError as error:
@@ -113,5 +113,5 @@ async def result_of(
         evaluate(spec.gates, figures | session.gate_latencies()),
         calls=api_metrics.call_records(session.phases),
         started=started,
-        ended=ended,
+        ended=end,
     )

@@ -144,7 +144,7 @@ KeptJournal = Callable[
 
 
 def run_scenario(
-    name: str, params: VmiParams, request: run_vmi.VmiRequest, gang: Gang, kept: KeptJournal
+    name: str, params: VmiParams, request: run_vmi.VmiRequest, gang: Gang, journal: KeptJournal
 ) -> Output:
     """Measure a scenario for benchmark `name`. Later stages than the gang's timeout are censored.
 
@@ -154,7 +154,7 @@ def run_scenario(
         spec = params.spec()
         spec.deadline, spec.log = time.monotonic() + gang.timeout, run_vmi.log
         folder = Path(gang.scratch) / "journal"
-        with kept(spec, folder, gang.journal) if gang.journal else nullcontext():
+        with journal(spec, folder, gang.journal) if gang.journal else nullcontext():
             outcome = signals.run(measure_vmis(spec, request))
     except ValueError as error:
         raise Failed(str(error)) from None
@@ -207,8 +207,10 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
         if not search:
             measurements += object_measurements(each_rows, coords)
         ended_it = passed and not search["no_data"] and run["count"] > passed
-        held = [verdict for verdict in run["verdicts"] if verdict["passed"] or not ended_it]
-        measurements += gate_measurements(held, coords) + message_measurements(each_rows, coords)
+        verdicts = [verdict for verdict in run["verdicts"] if verdict["passed"] or not ended_it]
+        measurements += gate_measurements(verdicts, coords) + message_measurements(
+            each_rows, coords
+        )
         notes += run["facts"]["notes"]
         rows += each_rows
         if figures["left_behind"]:
