@@ -65,12 +65,12 @@ def record_key(suite: str, run_id: str) -> str:
     return f"alerts/suite={suite}/{run_id}.json"
 
 
-def read_records(store: Store, suite: str, newest: int = 120) -> dict[str, Record]:
+def read_records(store: Store, suite: str) -> dict[str, Record]:
     """Return the newest records by run id, oldest first. Raises StoreError.
 
-    A damaged record counts as none.
+    At most 120. A damaged record counts as none.
     """
-    keys = [key for key in store.list(f"alerts/suite={suite}") if key.endswith(".json")][-newest:]
+    keys = [key for key in store.list(f"alerts/suite={suite}") if key.endswith(".json")][-120:]
     records = {}
     for _, data in store.get_many(keys):
         try:
@@ -286,8 +286,8 @@ def _canary_words(medians: RunMedians, index: int) -> str:
     return "no canary"
 
 
-def _shorten(text: str, limit: int = 300) -> str:
-    return text if len(text) <= limit else f"{text[:limit]} ..."
+def _shorten(text: str) -> str:
+    return text if len(text) <= 300 else f"{text[:300]} ..."
 
 
 def as_json(alert: Alert, suite: str, run_id: str) -> dict[str, Any]:

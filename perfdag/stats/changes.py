@@ -215,7 +215,7 @@ def describe(left: Array, right: Array, scale: Scale, index: int) -> Change:
     )
 
 
-def moved_at(values: ArrayLike, index: int, *, min_effect: float = MIN_EFFECT) -> Change | None:
+def moved_at(values: ArrayLike, index: int) -> Change | None:
     """Return the change of level at one run by the same gate and strict test, or None.
 
     Three runs beyond the gate and four floors are enough. `index` counts the values as passed. At
@@ -229,7 +229,7 @@ def moved_at(values: ArrayLike, index: int, *, min_effect: float = MIN_EFFECT) -
     before, after = finite[max(0, k - WINDOW) : k], finite[k : k + WINDOW]
     scale = scale_for(finite)
     left, right = scale.apply(before), scale.apply(after)
-    gate = scale.gate(min_effect)
+    gate = scale.gate(MIN_EFFECT)
     if judge(left, right, gate)[0] < 1:
         return None
     off = right[:TAIL] - middle(left)

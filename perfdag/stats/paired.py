@@ -186,11 +186,16 @@ def _cost(r: Paired, effect: float) -> float:
     return 1 / (1 + effect) - 1 if effect > -1 else math.inf
 
 
-def benjamini_hochberg(p_values: Sequence[float], q: float = FALSE_DISCOVERIES) -> list[bool]:
-    """Return which hypotheses are rejected at false discovery rate q (Benjamini, Hochberg 1995)."""
+def benjamini_hochberg(p_values: Sequence[float]) -> list[bool]:
+    """Return which hypotheses are rejected at FALSE_DISCOVERIES (Benjamini, Hochberg 1995)."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     last = max(
-        (rank for rank, i in enumerate(order, 1) if p_values[i] <= q * rank / len(order)), default=0
+        (
+            rank
+            for rank, i in enumerate(order, 1)
+            if p_values[i] <= FALSE_DISCOVERIES * rank / len(order)
+        ),
+        default=0,
     )
     rejected = set(order[:last])
     return [i in rejected for i in range(len(p_values))]

@@ -65,12 +65,12 @@ def binomial_tail(n: int, k: int, p: float = 0.5) -> float:
     return math.fsum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k + 1))
 
 
-def median_ranks(n: int, coverage: float = 0.95) -> tuple[int, int, float] | None:
+def median_ranks(n: int) -> tuple[int, int, float] | None:
     """Return the ranks (low, high, coverage) of the narrowest symmetric interval of the median.
 
     Ranks are counted from 1. The interval from the k-th smallest to the k-th largest of n values
     covers the median with probability 1 - 2 P(Binomial(n, 1/2) <= k - 1) (David and Nagaraja, Order
-    Statistics, 7.1). Return None where even minimum and maximum cover less than `coverage`.
+    Statistics, 7.1). Return None where even minimum and maximum cover less than 95 %.
     """
     best = None
     if n > 1000:  # the normal approximation is exact enough
@@ -78,7 +78,7 @@ def median_ranks(n: int, coverage: float = 0.95) -> tuple[int, int, float] | Non
         return k, n + 1 - k, math.erf((n / 2 - k + 0.5) / (math.sqrt(n) / 2) / math.sqrt(2))
     for k in range(1, n // 2 + 1):
         covered = 1 - 2 * binomial_tail(n, k - 1)
-        if covered < coverage:
+        if covered < 0.95:
             break
         best = (k, n + 1 - k, covered)
     return best
@@ -152,14 +152,13 @@ def scale_for(values: Sequence[float] | Array, absolute: bool = False) -> Scale:
     return Scale("relative", typical or size or 1.0)
 
 
-def noise_floor(run_medians: ArrayLike, absolute: bool = False) -> float:
+def noise_floor(run_medians: ArrayLike) -> float:
     """Return the robust spread of run medians: 1.4826 MAD of their logarithms (0.02 is about 2 %).
 
-    For a series that touches zero it is relative to the median, with `absolute` in the unit of the
-    metric. It is NaN below two runs.
+    For a series that touches zero it is relative to the median. It is NaN below two runs.
     """
     array = finite(run_medians)
-    return robust_sigma(scale_for(array, absolute).apply(array))
+    return robust_sigma(scale_for(array).apply(array))
 
 
 def relative_precision(values: Sequence[float]) -> float | None:

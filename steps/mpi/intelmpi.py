@@ -35,16 +35,15 @@ def imb(system: str, machine: str) -> Tool:
 IMB = imb(platform.system(), platform.machine())
 
 
-def root_of(host: Host, program: str = "IMB-MPI1") -> str:
+def root_of(host: Host) -> str:
     """Return the folder with bin/ and lib/ of Intel MPI on that host. Raises Skip.
 
     It is the prefix of this interpreter, $I_MPI_ROOT, or the prefix on PATH.
     """
+    program = "IMB-MPI1"
     places = [sys.prefix, *filter(None, [os.environ.get("I_MPI_ROOT")])]
-    beside = (str(PurePosixPath(place) / "bin" / program) for place in places)
-    path = next((candidate for candidate in beside if host.which(candidate)), None) or host.which(
-        program
-    )
+    candidates = [*(str(PurePosixPath(place) / "bin" / program) for place in places), program]
+    path = next(filter(None, map(host.which, candidates)), None)
     if path is None:
         raise Skip(f"{program} is not on {host.name} ({IMB.advice or 'pip install impi-rt'})")
     return str(PurePosixPath(path).parent.parent)

@@ -91,7 +91,7 @@ def check_ended(log: Log, cavity: case.Cavity, stdout: str, texts: dict[str, str
             )
         if {"Ux", "Uy", "Uz", "p"} - step.residuals.keys() or len(step.pressure) != 2:
             raise Failed(f"time step {number} of icoFoam's log is not whole", texts)
-    if len(log.steps) != cavity.time_steps or not log.ended:
+    if len(log.steps) != cavity.time_steps or not log.complete:
         raise Failed(
             why(stdout)
             or f"icoFoam stopped early: {len(log.steps)} of {cavity.time_steps} time steps",

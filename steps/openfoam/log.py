@@ -56,7 +56,7 @@ class Log:
 
     begin: float | None
     steps: list[Step]
-    ended: bool
+    complete: bool
     exited: float | None
     ranks: list[Rank]
 
@@ -93,7 +93,7 @@ def read_log(text: str) -> Log:
             log.steps.append(open_step)
             open_step = None
         elif line.strip() == "End":
-            log.ended = True
+            log.complete = True
         elif line.startswith(RANK_LINE):
             log.ranks.append(_rank(line))
         elif line.startswith("perfdag-exit "):

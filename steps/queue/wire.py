@@ -155,7 +155,7 @@ def number(message: Message, name: str) -> float:
     return float(value)
 
 
-def words(message: Message, name: str) -> list[str] | None:
+def string_list(message: Message, name: str) -> list[str] | None:
     """Return a list of strings, None if absent. Raises MalformedError for any other type."""
     value = field(message, name)
     if value is None:

@@ -125,9 +125,8 @@ class Watchdog:
                 place = f"attempt {pod.attempt + 1} on {pod.node} at {pod.ended_at}"
                 text = f"never measured: its batch ended before ({place}): {text}"
             self.note(batch, text, pod.attempt)
-            self._reasons[pod.uid] = (
-                trouble  # else the pods of a batch overwrite each other's reason
-            )
+            # Without it, the pods of a batch would overwrite each other's reason.
+            self._reasons[pod.uid] = trouble
         return final or pod.abandoned  # its peers, or Argo, would wait for it
 
     def _note_flights(self, pod: Pod) -> None:

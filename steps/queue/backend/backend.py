@@ -93,7 +93,9 @@ class Backend:
         """Run one item and return the reply."""
         began = time.perf_counter()
         running = int(item.get("Running") or 1)
-        outcome = self.workload.run(wire.words(item, "Args"), wire.number(item, "Limit"), running)
+        outcome = self.workload.run(
+            wire.string_list(item, "Args"), wire.number(item, "Limit"), running
+        )
         elapsed = time.perf_counter() - began
         return {
             "Pod": self.options.pod,

@@ -103,7 +103,7 @@ class ClientPeer(PeerSession):
         identity = message.get("Id")
         if isinstance(identity, list | dict):
             raise wire.MalformedError("Id is neither a number nor a string")
-        args = wire.words(message, "Args")
+        args = wire.string_list(message, "Args")
         self.refusals = max(0, self.refusals - 1)
 
         def answer(reply: wire.Message) -> None:
