@@ -153,7 +153,7 @@ def text(comparison: Comparison, everything: bool) -> str:
 def markdown(comparison: Comparison, everything: bool) -> str:
     """Return the comparison as Markdown."""
     a, b = comparison.a, comparison.b
-    lines = [f"### {b.selector} against {a.selector} (suite {b.suite})", ""]
+    lines = [f"### {b.words} against {a.words} (suite {b.suite})", ""]
     lines += [f"- {difference}" for difference in _differences(comparison)]
     if not comparison.environment:
         lines.append("- environment and tools are the same")

@@ -29,7 +29,7 @@ def forest_plot(comparison: Comparison) -> Figure:
     ]
     return forest(
         effects,
-        f"{comparison.b.selector} against {comparison.a.selector}: {count(comparison.rows)}",
+        f"{comparison.b.words} against {comparison.a.words}: {count(comparison.rows)}",
         f"suite {comparison.b.suite}; line: 95 % interval by the noise between past runs; "
         "grey: not shown, hollow: inconclusive",
         len(rows) - len(effects),
@@ -50,7 +50,7 @@ def size_map(comparison: Comparison) -> Figure:
         cells.append(Ratio(label, float(size), row.verdict.effect, row.verdict.word))
     cells.sort(key=lambda cell: (cell.row, cell.size))
     counts = Counter(cell.word for cell in cells)
-    title = f"{comparison.b.selector} against {comparison.a.selector}: of {len(cells)} cells"
+    title = f"{comparison.b.words} against {comparison.a.words}: of {len(cells)} cells"
     title += f" {counts['worse']} worse, {counts['better']} better"
     title += f", {counts['inconclusive']} inconclusive" if counts["inconclusive"] else ""
     return ratios(cells, title, f"suite {comparison.b.suite}")

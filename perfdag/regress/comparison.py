@@ -231,7 +231,7 @@ def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
     )
     if not table.num_rows:
         why = f"damaged: {', '.join(damaged)}" if damaged else "no rows"
-        raise SelectionError(f"{selection.selector}: {why}")
+        raise SelectionError(f"{selection.words}: {why}")
     table = table.filter(pc.fill_null(pc.not_equal(table["benchmark"], "canary"), True))
     medians = medians_of_rows(table, selection.suite)
     failed: dict[str, tuple[int, int, str, str]] = {}

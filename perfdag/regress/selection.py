@@ -28,9 +28,9 @@ class SelectionError(ValueError):
 
 @dataclass(frozen=True)
 class Selection:
-    """Runs of one suite, oldest first, and the selector that the user wrote."""
+    """Runs of one suite, oldest first, and the words that selected them."""
 
-    selector: str
+    words: str
     suite: str
     runs: tuple[str, ...]
 

@@ -239,7 +239,7 @@ def test_ratios_over_message_sizes_are_blank_inside_the_noise_floor() -> None:
             verdict=SimpleNamespace(effect=effect, word=word, absolute=False),
         )
 
-    side = SimpleNamespace(selector="run B", suite="mpi")
+    side = SimpleNamespace(words="run B", suite="mpi")
     result = [
         row("latency", 8, -0.5, "better"),
         row("latency", 4, -0.02, "no difference shown"),
