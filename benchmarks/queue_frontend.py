@@ -145,7 +145,7 @@ def ours_at(kept: bool, port: int) -> list[str]:
         "queue": "sleep",
         "pod": "p",
         "node": "n",
-        "kept": kept,
+        "persistent": kept,
         **polling,
         "workload": workload,
     }

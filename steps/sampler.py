@@ -168,8 +168,8 @@ class Sampler:
             where=dict(self._site.where),
         )
         values = canary.canary()
-        record.rows = canary.canary_rows(values, 0.0)
-        record.rows[-1]["value"] = disturbance.steal(before, disturbance.moment())
+        steal = disturbance.steal(before, disturbance.moment())
+        record.rows = canary.canary_rows(values, steal)
         refused = ", ".join(name for name, value in values.items() if value is None)
         record.noise = f"no canary of {refused}: the system refused it" if refused else None
         self.add_provenance(record, self._site.hosts_for(Shape())[:1])

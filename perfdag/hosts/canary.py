@@ -102,9 +102,8 @@ def _disk(writes: int = 5) -> float:
     return float(np.median(times))
 
 
-def canary_rows(values: Mapping[str, float | None], steal_part: float) -> list[dict[str, Any]]:
+def canary_rows(values: Mapping[str, float | None], steal: float) -> list[dict[str, Any]]:
     """Return the rows of a canary in the columns of the schema, without refused figures."""
-    steal = ("steal", steal_part, "1", "lower")
     figures = [(name, values[name], unit, better) for name, unit, better in CANARY_METRICS]
     return [
         {
@@ -115,6 +114,6 @@ def canary_rows(values: Mapping[str, float | None], steal_part: float) -> list[d
             "better": better,
             "headline": False,
         }
-        for name, value, unit, better in [*figures, steal]
+        for name, value, unit, better in [*figures, ("steal", steal, "1", "lower")]
         if value is not None
     ]

@@ -62,7 +62,7 @@ def nics(root: Path = ROOT) -> list[dict[str, Any]]:
     return found
 
 
-def rdma_devices(root: Path = ROOT) -> list[dict[str, Any]]:
+def rdma_devices(root: Path) -> list[dict[str, Any]]:
     """Return the ports of RDMA devices: model, firmware, speed in bit/s, state and link layer."""
     return [
         {
@@ -79,13 +79,13 @@ def rdma_devices(root: Path = ROOT) -> list[dict[str, Any]]:
     ]
 
 
-def kernel_options(root: Path = ROOT) -> str | None:
+def kernel_options(root: Path) -> str | None:
     """Return the options of the kernel command line that affect performance."""
     text = read_text(root / "proc/cmdline")
     return text and " ".join(word for word in text.split() if _KERNEL_OPTION.match(word))
 
 
-def sysctls(root: Path = ROOT) -> dict[str, str | None]:
+def sysctls(root: Path) -> dict[str, str | None]:
     """Return the settings of the kernel that matter to TCP. A pod sees those of its namespace."""
     values = {
         f"net.{part}.{name}": read_text(root / "proc/sys/net" / part / name)
