@@ -281,9 +281,9 @@ def test_spread_is_a_range_below_six_values_and_an_interval_from_six() -> None:
     six = spread([1, 2, 3, 4, 5, 6])
     assert (six.low, six.high, six.kind) == (1, 6, "interval")
     assert six.coverage == pytest.approx(1 - 2 / 64)
-    assert "97 % interval" in six.words()
+    assert "97 % interval" in six.text()
     assert spread([]).kind == "none"
-    assert spread([7.0]).words() == "range, n=1"
+    assert spread([7.0]).text() == "range, n=1"
 
 
 def test_spread_drops_failed_samples() -> None:
