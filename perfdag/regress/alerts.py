@@ -141,13 +141,9 @@ def untold_recoveries(
         regressions = [
             old for old in about if old.kind == "regression" and old.decided < change.decided
         ]
-        recoveries = [
-            old for old in about if (old.kind, old.decided) == ("recovered", change.decided)
-        ]
-        unsent = any(alert.sent for alert in regressions) and not any(
-            alert.sent for alert in recoveries
-        )
-        if regressions and (not recoveries or unsent or change.decided == run_id):
+        same = [old for old in about if (old.kind, old.decided) == ("recovered", change.decided)]
+        unsent = any(alert.sent for alert in regressions) and not any(alert.sent for alert in same)
+        if regressions and (not same or unsent or change.decided == run_id):
             untold.append(change)
     return untold
 
