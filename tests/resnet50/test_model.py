@@ -152,9 +152,7 @@ def test_preprocessing_is_the_published_one() -> None:
     pixels = preprocess(raw)
     assert pixels.shape == (1, 3, 224, 224)
     expected = [(1 - 0.485) / 0.229, -0.456 / 0.224, -0.406 / 0.225]
-    assert [float(pixels[0, channel, 0, 0]) for channel in range(3)] == pytest.approx(
-        expected, rel=1e-5
-    )
+    assert pixels[0, :, 0, 0] == pytest.approx(expected, rel=1e-5)
 
 
 def checked(system: Any, wanted: Any, precision: str, size: int = 4) -> Any:
@@ -182,22 +180,17 @@ def test_half_precision_is_within_its_tolerance_and_really_differs(
     assert not checked(network, wanted, "fp32")["ok"]
 
 
-def test_corrupted_weights_are_caught(net: Any, wanted: Any) -> None:
-    broken = system(net)
+@pytest.mark.parametrize("broken", ["a layer", "one weight"])
+def test_corrupted_weights_are_caught(broken: str, net: Any, wanted: Any) -> None:
+    network = system(net)
     with torch.no_grad():
-        weight = next(
-            module for name, module in broken.net.named_modules() if name == "layer3.2.conv2"
-        ).weight
-        weight[:8, ::3] *= -64.0
-    assert not checked(broken, wanted, "fp32")["ok"]
-
-
-def test_one_weight_that_is_not_a_number_is_caught(net: Any, wanted: Any) -> None:
-    broken = system(net)
-    with torch.no_grad():
-        broken.net.fc.weight[3, 5] = float("nan")
-    result = checked(broken, wanted, "fp32")
-    assert (result["ok"], result["finite"], result["error"]) == (False, False, None)
+        if broken == "a layer":
+            network.net.layer3[2].conv2.weight[:8, ::3] *= -64.0
+        else:
+            network.net.fc.weight[3, 5] = float("nan")
+    result = checked(network, wanted, "fp32")
+    assert (result["ok"], result["finite"]) == (False, broken == "a layer")
+    assert (result["error"] is None) == (broken == "one weight")
 
 
 def test_another_class_is_caught_within_the_tolerance_unless_it_is_a_tie() -> None:
@@ -252,59 +245,55 @@ def test_phases_are_positive_and_compute_dominates(net: Any) -> None:
 
 
 def test_weights_from_a_file_and_its_digest(tmp_path: Path, net: Any) -> None:
-    path = tmp_path / "w.pth"
+    path = tmp_path / "w-20240131.pth"  # no digest
     torch.save(net.state_dict(), path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     loaded, facts = network.build(str(path), 9, digest)
     assert (facts["weights_sha256"], facts["trained"]) == (digest, True)
     assert torch.equal(loaded.fc.weight, net.fc.weight)
     assert facts["weights_verified"]
-    assert not network.build(str(path), 9)[1][
-        "weights_verified"
-    ]  # nothing says what they should be
-    named = tmp_path / f"resnet50-{digest[:8]}.pth"
-    path.rename(named)
+    # nothing says what they should be
+    assert not network.build(str(path), 9)[1]["weights_verified"]
+    named = path.rename(tmp_path / f"resnet50-{digest[:8]}.pth")
     assert network.build(str(named), 0)[1]["trained"]
     data = bytearray(named.read_bytes())
     data[len(data) // 2] ^= 1
     named.write_bytes(data)
-    with pytest.raises(
-        UnusableError,
-        match=(
-            r"not what they claim: .*; download the file again, or rename it, or set "
-            r"weights_sha256"
-        ),
-    ):
+    advice = "not what they claim: .*; download the file again, or rename it, or set weights_sha256"
+    with pytest.raises(UnusableError, match=advice):
         network.build(str(named), 0)
-    dated = tmp_path / "mymodel-20240131.pth"  # no digest
-    torch.save(net.state_dict(), dated)
-    assert not network.build(str(dated), 0)[1]["weights_verified"]
 
 
-def test_weights_that_are_missing_or_of_another_model(tmp_path: Path, net: Any) -> None:
-    with pytest.raises(UnusableError, match="No such file or directory; give a file"):
-        network.build(str(tmp_path / "gone.pth"), 0)
-    other = tmp_path / "other.pth"
-    torch.save({"conv.weight": torch.zeros(3)}, other)
-    with pytest.raises(
-        UnusableError,
-        match=(
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file or directory; give a file"),
+        (
+            lambda state: {"conv.weight": torch.zeros(3)},
             r"no state dict of torchvision's ResNet-50: .* Missing key\(s\) in state_dict: "
-            r"\"conv1.weight"
+            r"\"conv1.weight",
         ),
-    ):
-        network.build(str(other), 0)
-    torch.save({**net.state_dict(), "fc.bias": torch.zeros(10)}, other)
-    with pytest.raises(UnusableError, match=r"size mismatch for fc\.bias"):
-        network.build(str(other), 0)
-    torch.save({"epoch": 3, "state_dict": net.state_dict()}, other)
-    with pytest.raises(
-        UnusableError, match="it is a checkpoint; save what its `state_dict` holds alone"
-    ):
-        network.build(str(other), 0)
-    other.write_text("not a file of torch")
-    with pytest.raises(UnusableError, match="no state dict"):
-        network.build(str(other), 0)
+        (
+            lambda state: {**state, "fc.bias": torch.zeros(10)},
+            r"size mismatch for fc\.bias",
+        ),
+        (
+            lambda state: {"epoch": 3, "state_dict": state},
+            "it is a checkpoint; save what its `state_dict` holds alone",
+        ),
+        ("not a file of torch", "no state dict"),
+    ],
+)
+def test_weights_that_are_missing_or_of_another_model(
+    content: Any, message: str, tmp_path: Path, net: Any
+) -> None:
+    file = tmp_path / "weights.pth"
+    if callable(content):
+        torch.save(content(net.state_dict()), file)
+    elif content:
+        file.write_text(content)
+    with pytest.raises(UnusableError, match=message):
+        network.build(str(file), 0)
 
 
 def test_an_image_is_resized_as_the_weights_were_evaluated(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +34,15 @@ pytest.importorskip(
 SMALL = {"fast": True, "threads": 1, "samples": 4}
 
 
+def gang(folder: Path) -> Gang:
+    return Gang([LocalHost()], Shape(), 900.0, str(folder))
+
+
 def run(folder: Path, **params: Any) -> tuple[Output, dict[tuple[str, str], float]]:
     """Run the benchmark; what the program said, and its values by metric and stat."""
     value = Workload.model_validate({**SMALL, **params})
-    output = Resnet50().run(Gang([LocalHost()], Shape(), 900.0, str(folder)), value)
-    return output, {
-        (measurement.metric, measurement.stat): measurement.value
-        for measurement in Resnet50().parse(output, value)
-    }
+    output = Resnet50().run(gang(folder), value)
+    return output, {(row.metric, row.stat): row.value for row in Resnet50().parse(output, value)}
 
 
 def torch() -> Any:
@@ -59,6 +60,21 @@ class Ended(BaseException):
     """In place of the end of the process."""
 
 
+def written_by(params: Workload, folder: Path, prepare: Callable[[program.Program], None]) -> str:
+    """Run the program in this process; return what it wrote for the lead."""
+    with (folder / "out").open("wb") as out:
+        measured = program.Program(params.spec(), out.fileno())
+        prepare(measured)
+        try:
+            measured.measure()
+        except Exception as error:
+            with pytest.raises(Ended):
+                measured.fail(error)
+        else:
+            measured.emit()
+    return (folder / "out").read_text()
+
+
 def said_by(
     system: type[Stub], folder: Path, monkeypatch: pytest.MonkeyPatch, **params: Any
 ) -> str:
@@ -72,16 +88,8 @@ def said_by(
     value = Workload.model_validate(
         {**SMALL, "system": "stub", "batch": 64, "stub": {"base": 0.001}, **params}
     )
-    with (folder / "out").open("wb") as out:
-        measured = program.Program(value.spec(), out.fileno())
-        try:
-            measured.measure()
-        except Exception as error:
-            with pytest.raises(Ended):
-                measured.fail(error)
-        else:
-            measured.emit()
-    printed = launch.result_text(Finished([], 0, (folder / "out").read_text(), "", 1.0), value)
+    written = written_by(value, folder, lambda _: None)
+    printed = launch.result_text(Finished([], 0, written, "", 1.0), value)
     with pytest.raises(Failed) as caught:
         Resnet50().parse(Output({"result": printed}), value)
     return str(caught.value)
@@ -93,84 +101,97 @@ NO_MEMORY = (
 )
 
 
-def test_a_batch_that_does_not_fit_names_the_largest_that_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Small(Stub):
+    def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
+        if len(indices) > 5:
+            raise RuntimeError(NO_MEMORY)
+        return super().infer(indices, ready)
+
+
+class Samples(Stub):
+    def load(self, indices: Sequence[int]) -> None:
+        raise MemoryError("Unable to allocate 9 GiB for an array")
+
+
+class Checks(program.StubSubject):
+    def check_logits(self) -> dict[str, Any]:
+        raise RuntimeError(
+            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+        )
+
+
+def no_model(spec: Any) -> Any:
+    raise RuntimeError("CUDA out of memory. Tried to allocate 98 MiB")
+
+
+@pytest.mark.parametrize(
+    ("system", "subject", "message"),
+    [
+        (
+            Small,
+            program.StubSubject,
+            "batch 64 does not fit in the memory of cpu: the largest that fits is 5 ",
+        ),
+        (
+            Samples,
+            program.StubSubject,
+            "out of memory while 4 samples were loaded for batch 64: lower samples, or raise the "
+            "memory limit (Unable to",
+        ),
+        (
+            Stub,
+            Checks,
+            "out of memory at the checks of batch 64, which fitted in the warm-up: lower batch",
+        ),
+        (
+            Stub,
+            no_model,
+            "out of memory while the model was set up, before any batch: stop what else uses cpu",
+        ),
+    ],
+)
+def test_memory_that_runs_out_names_the_batch_and_what_to_lower(
+    system: type[Stub],
+    subject: Any,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Small(Stub):
-        def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
-            if len(indices) > 5:
-                raise RuntimeError(NO_MEMORY)
-            return super().infer(indices, ready)
-
-    message = said_by(Small, tmp_path, monkeypatch)
-    assert message.startswith(
-        "batch 64 does not fit in the memory of cpu: the largest that fits is 5 "
-    )
+    monkeypatch.setattr(program, "StubSubject", subject)
+    assert said_by(system, tmp_path, monkeypatch).startswith(message)
 
 
-def test_memory_that_runs_out_elsewhere_names_the_batch_and_what_to_lower(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Samples(Stub):
-        def load(self, indices: Sequence[int]) -> None:
-            raise MemoryError("Unable to allocate 9 GiB for an array")
-
-    class Checks(program.StubSubject):
-        def check_logits(self) -> dict[str, Any]:
-            raise RuntimeError(
-                "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
-            )
-
-    def no_model(spec: Any) -> Any:
-        raise RuntimeError("CUDA out of memory. Tried to allocate 98 MiB")
-
-    loaded = said_by(Samples, tmp_path, monkeypatch)
-    assert loaded.startswith(
-        "out of memory while 4 samples were loaded for batch 64: lower samples, or raise the "
-        "memory limit (Unable to"
-    )
-    monkeypatch.setattr(program, "StubSubject", Checks)
-    assert said_by(Stub, tmp_path, monkeypatch).startswith(
-        "out of memory at the checks of batch 64, which fitted in the warm-up: lower batch"
-    )
-    monkeypatch.setattr(program, "StubSubject", no_model)
-    assert said_by(Stub, tmp_path, monkeypatch).startswith(
-        "out of memory while the model was set up, before any batch: stop what else uses cpu"
-    )
-
-
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (
+            {
+                "latency_bound": 0.0001,
+                "search_duration": 0.01,
+                "min_duration": 0.01,
+                "max_queries": 20,
+            },
+            "2 trials gave no answer: 900/s failed, 600/s failed",
+        ),
+        (
+            {
+                "latency_bound": 0.5,
+                "search_duration": 1.0,
+                "min_duration": 30,
+                "max_queries": 662,
+                "fast": False,
+            },
+            "max_queries 662 ended a trial at 900/s before it had lasted 1 s: raise it, or leave "
+            "it out",
+        ),
+    ],
+)
 def test_a_search_without_a_peak_is_a_failed_row_that_says_what_was_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    params: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    params = {
-        "scenario": "find-peak",
-        "latency_bound": 0.0001,
-        "search_duration": 0.01,
-        "min_duration": 0.01,
-        "max_queries": 20,
-    }
     monkeypatch.setattr(program.peak, "MOST_PROBES", 2)  # to the lowest rate it would be minutes
-    assert (
-        said_by(Stub, tmp_path, monkeypatch, batch=1, target_rate=900.0, **params)
-        == "2 trials gave no answer: 900/s failed, 600/s failed"
-    )
-
-
-def test_a_search_whose_trials_max_queries_ends_is_no_peak_of_the_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    params = {
-        "scenario": "find-peak",
-        "latency_bound": 0.5,
-        "search_duration": 1.0,
-        "min_duration": 30,
-        "max_queries": 662,
-        "fast": False,
-    }
-    message = said_by(Stub, tmp_path, monkeypatch, batch=1, target_rate=900.0, **params)
-    assert message == (
-        "max_queries 662 ended a trial at 900/s before it had lasted 1 s: raise it, or leave it out"
-    )
+    search = {"scenario": "find-peak", "batch": 1, "target_rate": 900.0}
+    assert said_by(Stub, tmp_path, monkeypatch, **search, **params) == message
 
 
 @pytest.mark.parametrize(
@@ -218,13 +239,11 @@ def test_a_program_that_takes_too_long_says_what_makes_it_so(
         )
 
 
-def test_the_result_is_the_last_line() -> None:
-    params = Workload.model_validate(SMALL)
-    for before in ("", '{"test": {}}\n', '{"test": {}}\n{"test": {}}\n'):
-        assert (
-            launch.result_text(Finished([], 0, before + '{"program": 1}\n', "", 1.0), params)
-            == '{"program": 1}\n'
-        )
+@pytest.mark.parametrize("trials", range(3))
+def test_the_result_is_the_last_line(trials: int) -> None:
+    result, printed = '{"program": 1}\n', '{"test": {}}\n' * trials
+    ended = Finished([], 0, printed + result, "", 1.0)
+    assert launch.result_text(ended, Workload.model_validate(SMALL)) == result
 
 
 @pytest.mark.parametrize(
@@ -261,52 +280,44 @@ def test_compiled_bf16_on_one_cpu(tmp_path: Path) -> None:
     torch()
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed, and torch.compile needs it on a CPU")
-    cpu = min(os.sched_getaffinity(0))
-    options = {
-        "scenario": "offline",
-        "backend": "compile",
-        "precision": "bf16",
-        "cpus": str(cpu),
-        "min_queries": 4,
-    }
     # a cache of its own: an earlier compilation would hide how long one takes
     output, values = run(
         tmp_path,
-        **options,
+        scenario="offline",
+        backend="compile",
+        precision="bf16",
+        cpus=str(min(os.sched_getaffinity(0))),
+        min_queries=4,
         threads=None,
         wrapper_env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")},
     )
     assert output.facts["model"]["threads"] == 1  # one CPU is allowed
-    assert 1e-4 < values[("logit_error", "max")] < 0.1
-    assert values[("throughput", "value")] > 0
-    assert (
-        values[("first_batch", "value")] > values[("warm_batch", "p50")] + 3
-    )  # compilation is there and not in what is timed
-    assert 3 < values[("compile_time", "total")] < values[("first_batch", "value")]
+    assert 1e-4 < values["logit_error", "max"] < 0.1
+    assert values["throughput", "value"] > 0
+    # compilation is there and not in what is timed
+    first = values["first_batch", "value"]
+    assert first > values["warm_batch", "p50"] + 3
+    assert 3 < values["compile_time", "total"] < first
 
 
 @pytest.mark.slow
 def test_server_is_checked_at_every_size_that_it_may_run(tmp_path: Path) -> None:
     torch()
-    options = {
-        "scenario": "server",
-        "batch": 3,
-        "target_rate": 20.0,
-        "latency_bound": 60.0,
-        "max_delay": 0.05,
-        "min_queries": 16,
-    }
-    output, values = run(tmp_path, **options)
-    raw = json.loads(output.texts["result"])
-    assert (
-        raw["warmup"]["by_size"].keys()
-        == raw["logits"]["by_size"].keys()
-        == raw["logits_after"]["by_size"].keys()
-        == {"1", "2", "3"}
+    output, values = run(
+        tmp_path,
+        scenario="server",
+        batch=3,
+        target_rate=20.0,
+        latency_bound=60.0,
+        max_delay=0.05,
+        min_queries=16,
     )
+    raw = json.loads(output.texts["result"])
+    for part in ("warmup", "logits", "logits_after"):
+        assert raw[part]["by_size"].keys() == {"1", "2", "3"}
     assert set(raw["tests"][0]["batches"]) <= {"1", "2", "3"}
     assert raw["logits"]["same_class"] == raw["logits"]["images"] == 4 + 4 + 6
-    assert values[("logit_error", "max")] < 1e-4
+    assert values["logit_error", "max"] < 1e-4
     assert {name for name, _ in values} >= {"batch_size", "phase_time"}
 
 
@@ -355,21 +366,19 @@ def test_weights_that_change_while_it_runs_make_the_row_invalid(
             with torch().no_grad():
                 self.net.layer3[2].conv2.weight[:8, ::3] *= -64.0
 
-    params = Workload.model_validate({**SMALL, "scenario": "offline", "min_queries": 2, "seed": 3})
-    with (tmp_path / "out").open("wb") as out:
-        measured = program.Program(params.spec(), out.fileno())
+    def prepare(measured: program.Program) -> None:
         subject = ModelSubject(dict(measured.spec), 1)
         subject.system.__class__ = Failing
         monkeypatch.setattr(program, "model_subject", lambda spec: subject)
-        measured.measure()
-        measured.emit()
-    output = Output({"result": (tmp_path / "out").read_text()})
-    assert json.loads(output.texts["result"])["logits"]["ok"]
+
+    params = Workload.model_validate({**SMALL, "scenario": "offline", "min_queries": 2, "seed": 3})
+    written = written_by(params, tmp_path, prepare)
+    assert json.loads(written)["logits"]["ok"]
     with pytest.raises(
         Invalid,
         match=r"logits differ by .* after the measurement: weights or arithmetic are corrupted",
     ):
-        Resnet50().parse(output, params)
+        Resnet50().parse(Output({"result": written}), params)
 
 
 @pytest.mark.parametrize(
@@ -442,23 +451,47 @@ def test_refused(params: dict[str, Any], message: str) -> None:
         Workload.model_validate(params)
 
 
-def test_a_smoke_test_may_stop_early() -> None:
-    assert Workload(scenario="find-peak", max_queries=50, fast=True).max_queries == 50
-    assert (
-        Workload(
-            scenario="server", target_rate=5, max_queries=25, min_queries=10, fast=True
-        ).max_queries
-        == 25
-    )
-    assert Workload(scenario="find-peak", max_queries=662).max_queries == 662
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"scenario": "find-peak", "max_queries": 50, "fast": True},
+        {
+            "scenario": "server",
+            "target_rate": 5,
+            "max_queries": 25,
+            "min_queries": 10,
+            "fast": True,
+        },
+        {"scenario": "find-peak", "max_queries": 662},
+    ],
+)
+def test_a_smoke_test_may_stop_early(params: dict[str, Any]) -> None:
+    assert Workload(**params).max_queries == params["max_queries"]
 
 
-def test_queries_that_are_surely_enough_for_min_duration_are_taken() -> None:
-    for rate, duration, most in ((20.0, 60.0, 1309), (5.0, 600.0, 3169), (1000.0, 600.0, 602329)):
-        params = Workload(
-            scenario="server", target_rate=rate, min_duration=duration, max_queries=most
-        )
-        assert most - 3 * most**0.5 >= rate * params.duration() > most - 1 - 3 * (most - 1) ** 0.5
+@pytest.mark.parametrize(
+    ("model", "params", "message"),
+    [
+        (OverheadParams, {}, "treatment is not named"),
+        (InterferenceParams, {"memory_share": 0.5}, "needs device_memory"),
+    ],
+)
+def test_comparisons_refuse_what_they_cannot_compare(
+    model: Any, params: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        model.model_validate(params)
+
+
+@pytest.mark.parametrize(
+    ("rate", "duration", "most"),
+    [(20.0, 60.0, 1309), (5.0, 600.0, 3169), (1000.0, 600.0, 602329)],
+)
+def test_queries_that_are_surely_enough_for_min_duration_are_taken(
+    rate: float, duration: float, most: int
+) -> None:
+    params = Workload(scenario="server", target_rate=rate, min_duration=duration, max_queries=most)
+    assert most - 3 * most**0.5 >= rate * params.duration() > most - 1 - 3 * (most - 1) ** 0.5
 
 
 @pytest.mark.parametrize(("scenario", "least"), [("server", 459), ("single-stream", 64)])
@@ -484,26 +517,12 @@ def test_the_fewest_queries_are_those_with_which_loadgen_can_say_valid(
     assert valid == {least - 1: False, least: True}
 
 
-def test_a_treatment_must_be_named() -> None:
-    with pytest.raises(ValidationError, match="treatment is not named"):
-        OverheadParams.model_validate({})
-
-
-def test_memory_share_needs_the_whole() -> None:
-    with pytest.raises(ValidationError, match="needs device_memory"):
-        InterferenceParams.model_validate({"memory_share": 0.5})
-    assert "unset" not in str(InterferenceParams.model_fields["device_memory"].description)
-
-
-def test_defaults_are_mlperfs() -> None:
+def test_defaults_are_mlperfs_and_fast_is_seconds() -> None:
     params = Workload.model_validate({"scenario": "server", "target_rate": 100})
     assert (params.latency_bound, params.duration(), params.queries()) == (0.015, 600.0, 100)
     assert Workload().queries() == 24576
-
-
-def test_fast_is_seconds() -> None:
-    assert Workload(fast=True).duration() == 2.0
-    assert Workload(fast=True, batch=32).queries() == 64
+    fast = Workload(fast=True, batch=32)
+    assert (fast.duration(), fast.queries()) == (2.0, 64)
 
 
 @pytest.mark.parametrize(
@@ -548,11 +567,9 @@ def test_a_run_takes_what_its_queries_take_to_arrive(
 
 
 def test_a_gpu_asked_of_the_cluster_but_not_used_is_refused() -> None:
-    problems = get("resnet50").check(
-        Workload(), Shape.model_validate({"resources": {"nvidia.com/gpu": 1}})
-    )
-    assert len(problems) == 1
-    assert "device: cuda" in problems[0]
+    shape = Shape.model_validate({"resources": {"nvidia.com/gpu": 1}})
+    [problem] = get("resnet50").check(Workload(), shape)
+    assert "device: cuda" in problem
 
 
 @pytest.mark.parametrize(
@@ -560,12 +577,12 @@ def test_a_gpu_asked_of_the_cluster_but_not_used_is_refused() -> None:
 )
 def test_copies_on_different_nodes_are_refused(placement: str, message: str | None) -> None:
     shape = Shape.model_validate({"hosts": {"count": 2, "placement": placement}})
-    problems = get("resnet50-interference").check(InterferenceParams(), shape)
     expected = (
         f"hosts.placement {placement} {message} copies on different nodes, where they cannot "
         f"interfere: use packed"
     )
-    assert problems == ([] if message is None else [expected])
+    problems = get("resnet50-interference").check(InterferenceParams(), shape)
+    assert problems == ([expected] if message else [])
 
 
 @pytest.mark.parametrize("name", ["resnet50", "resnet50-overhead", "resnet50-interference"])
@@ -598,18 +615,18 @@ def test_the_entries_of_the_suites_that_wait_for_a_users_own_can_be_switched_on(
 
 
 def test_the_suite_of_a_gpu_asks_what_it_says_of_every_point() -> None:
-    plan = make_plan(load_suite(str(SUITES / "ml-gpu.yaml")))
+    points = make_plan(load_suite(str(SUITES / "ml-gpu.yaml"))).points
     bounds = [
         point.params["latency_bound"]
-        for point in plan.points
+        for point in points
         if point.params["scenario"] in ("server", "find-peak")
     ]
     assert bounds == [0.015] * 11
-    assert {
-        (point.params["device"], point.params["fast"], point.params["samples"])
-        for point in plan.points
-    } == {("cuda", False, 1024)}
-    tried = {(point.params["precision"], point.params["backend"]) for point in plan.points}
+    asked, tried = (
+        {tuple(point.params[name] for name in names) for point in points}
+        for names in (("device", "fast", "samples"), ("precision", "backend"))
+    )
+    assert asked == {("cuda", False, 1024)}
     assert tried == {
         ("fp32", "eager"),
         ("tf32", "eager"),
@@ -617,8 +634,7 @@ def test_the_suite_of_a_gpu_asks_what_it_says_of_every_point() -> None:
         ("fp32", "compile"),
         ("fp16", "compile"),
     }
-    for point in plan.points:
-        result = get(point.benchmark)
-        assert point.timeout > 2 * result.seconds(result.Params.model_validate(point.params)), (
-            point.entry
-        )
+    for point in points:
+        benchmark = get(point.benchmark)
+        seconds = benchmark.seconds(benchmark.Params.model_validate(point.params))
+        assert point.timeout > 2 * seconds, point.entry
