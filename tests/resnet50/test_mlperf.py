@@ -33,7 +33,7 @@ SEEDS = {
 SCENARIOS = {
     "single-stream": {},
     "multi-stream": {"batch": 8},
-    "server": {"target_rate": 100},
+    "server": {"target_rate": 400},
     "offline": {"batch": 8},
 }
 
