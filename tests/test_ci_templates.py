@@ -4,14 +4,14 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
 import yaml
+
+from tests.fakes.http_server import QuietHandler, serving
 
 CI = Path(__file__).parent.parent / "deploy/ci"
 ACTION = yaml.safe_load((CI / "action.yml").read_text())
@@ -24,20 +24,15 @@ def notes() -> Iterator[tuple[str, Notes]]:
     """The API of GitLab: its address, and (path, token, body) of what was posted."""
     posted: Notes = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+    class Handler(QuietHandler):
+        def do_POST(self) -> None:  # noqa: N802
             text = self.rfile.read(int(self.headers["Content-Length"])).decode()
             posted.append((self.path, self.headers["PRIVATE-TOKEN"], parse_qs(text)["body"][0]))
             self.send_response(201)
             self.end_headers()
 
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/api/v4", posted
-    server.shutdown()
-    server.server_close()
+    with serving(Handler) as url:
+        yield f"{url}/api/v4", posted
 
 
 def write_suite(op: str, program: str = "true") -> None:

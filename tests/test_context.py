@@ -6,13 +6,11 @@ import json
 import shutil
 import socket
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from perfdag.results.runs import load_plan
 from perfdag.steps.runner.plan import check_context
 from perfdag.store.folder import FolderStore
 from perfdag.suite.yaml_document import BadDocument
+from tests.fakes.http_server import QuietHandler, serving
 
 from .test_pairs import rows
 
@@ -39,12 +38,12 @@ checks:
 """
 
 
-class Answers(BaseHTTPRequestHandler):
+class Answers(QuietHandler):
     """A Prometheus with two series of drops, which refuses what it cannot parse."""
 
     asked: list[dict[str, str]]
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802
         _, _, text = self.path.partition("?")
         asked = dict(urllib.parse.parse_qsl(text))
         self.asked.append(asked)
@@ -64,17 +63,12 @@ class Answers(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps(body).encode())
 
-    def log_message(self, format: str, *args: Any) -> None: ...
-
 
 @pytest.fixture
 def url() -> Iterator[str]:
     Answers.asked = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with serving(Answers) as url:
+        yield url
 
 
 def run(tmp_path: Path, text: str, *options: str) -> int:

@@ -1,7 +1,5 @@
 """Pairs of a gang's hosts: rounds, plan, placement, samples at once, and the hunt."""
 
-import subprocess
-import sys
 import threading
 import time
 import zlib
@@ -37,6 +35,7 @@ from perfdag.store.folder import FolderStore
 from perfdag.suite.host_pairs import rounds
 from perfdag.suite.load import parse_suite
 from perfdag.suite.yaml_document import BadDocument
+from tests.conftest import CommandLine
 
 from .steps.test_measure import FakeBenchmark, Watcher
 from .steps.test_measure import fake as fake
@@ -307,35 +306,18 @@ def test_a_missing_pair_is_measured_with_its_company_again(
     assert len(rows(store, plan)) == 4
 
 
-def test_a_real_run_here(tmp_path: Path) -> None:
+def test_a_real_run_here(tmp_path: Path, cli: CommandLine) -> None:
     if LocalHost().which("iperf3") is None:
         pytest.skip("iperf3 is not installed")
-    file = tmp_path / "s.yaml"
-    file.write_text(
-        TEXT.format(name="iperf", hosts="{count: 3, pairs: all}", more="")
-        + "    params: {duration: 1s}\n"
-    )
-    said = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "perfdag",
-            "run",
-            str(file),
-            "--store",
-            str(tmp_path / "s"),
-            "--json",
-        ],
-        capture_output=True,
-        check=False,
-    )
-    assert said.returncode == 0, said.stderr.decode()
-    store = FolderStore(str(tmp_path / "s"))
+    file, root = tmp_path / "s.yaml", str(tmp_path / "s")
+    text = TEXT.format(name="iperf", hosts="{count: 3, pairs: all}", more="")
+    file.write_text(f"{text}    params: {{duration: 1s}}\n")
+    assert orjson.loads(cli(["run", str(file), "--store", root, "--json"]).out)
+    store = FolderStore(root)
     found = rows(store, load_plan(store, "last"))
     assert {(row["pair"], row["same_node"], row["status"]) for row in found} == {
         (p, True, "ok") for p in ("0-1", "0-2", "1-2")
     }
-    assert orjson.loads(said.stdout)
     assert list((tmp_path / "s").rglob("iperf-pairs-throughput.svg"))
 
 

@@ -21,23 +21,6 @@ finally:
 """
 
 
-@pytest.mark.parametrize(("end", "code"), [("exit_retryable", 75), ("", -signal.SIGINT)])
-def test_what_the_first_signal_began_to_clear_is_cleared(end: str, code: int) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", CLEARS.format(end=end)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert process.stdout
-    assert process.stdout.readline() == b"ready\n"
-    for _ in range(3):
-        process.send_signal(signal.SIGTERM)
-        time.sleep(0.15)
-    said, _ = process.communicate(timeout=10)
-    assert said == b"cleared\n"
-    assert process.returncode == code
-
-
 BUSY = """
 import asyncio, time
 from perfdag import signals
@@ -64,14 +47,17 @@ signals.run(main())
 
 
 @pytest.mark.parametrize(
+    "program", [pytest.param(CLEARS, id="in a wait"), pytest.param(BUSY, id="amid a task")]
+)
+@pytest.mark.parametrize(
     ("end", "code", "error"),
     [("exit_retryable", 75, ""), ("", -signal.SIGINT, "KeyboardInterrupt")],
 )
-def test_a_signal_in_the_midst_of_a_task_lets_all_of_them_clear_away(
-    end: str, code: int, error: str
+def test_a_second_signal_does_not_cut_short_what_the_first_began_to_clear(
+    program: str, end: str, code: int, error: str
 ) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", BUSY.format(end=end)],
+        [sys.executable, "-P", "-c", program.format(end=end)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -81,8 +67,7 @@ def test_a_signal_in_the_midst_of_a_task_lets_all_of_them_clear_away(
     for _ in range(3):
         process.send_signal(signal.SIGTERM)
         time.sleep(0.15)
-    said, wrong = process.communicate(timeout=10)
-    assert said == "cleared\n"
-    assert process.returncode == code
-    assert "never retrieved" not in wrong
-    assert wrong.strip().splitlines()[-1:] == ([error] if error else [])
+    output, errors = process.communicate(timeout=10)
+    assert (output, process.returncode) == ("cleared\n", code)
+    assert "never retrieved" not in errors
+    assert errors.strip().splitlines()[-1:] == ([error] if error else [])

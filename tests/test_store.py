@@ -7,10 +7,9 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from perfdag.store.base import BadKeyError, NotStoredError, Store, StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
 from perfdag.store.s3 import S3Store
+from tests.fakes.http_server import QuietHandler, serving
 
 
 def exercise(store: Store) -> None:
@@ -245,7 +245,7 @@ def test_s3_with_wrong_keys_or_bucket_says_so(
         S3Store(s3_root, 0.5).put("a", b"")
 
 
-class NoBucket(BaseHTTPRequestHandler):
+class NoBucket(QuietHandler):
     """An S3 server that has no such bucket."""
 
     asked: list[str]
@@ -264,28 +264,44 @@ class NoBucket(BaseHTTPRequestHandler):
 
     do_PUT = do_GET = _answer  # noqa: N815
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
-
 
 @pytest.mark.parametrize("ask", [lambda store: store.put("a", b"x"), lambda store: store.list("")])
 def test_a_bucket_that_is_not_there_is_an_answer_and_not_waited_for(
     ask: Callable[[S3Store], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handler = type("Handler", (NoBucket,), {"asked": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        for name, value in {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
-            "AWS_ACCESS_KEY_ID": "a",
-        }.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-        monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it is asked again"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it is asked again"))
+    with serving(handler) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         with pytest.raises(StoreError, match="no such bucket"):
             ask(S3Store("s3://none/x", 60.0))
-        server.shutdown()
     assert len(handler.asked) == 1
+
+
+class OneObject(QuietHandler):
+    """An S3 server of one object, which keeps the headers of the last request."""
+
+    last: Message
+
+    def do_GET(self) -> None:  # noqa: N802
+        OneObject.last = self.headers
+        self.send_response(200)
+        for name, value in (
+            ("Content-Length", "1"),
+            ("ETag", '"1"'),
+            ("Last-Modified", "Sun, 22 Nov 2026 03:00:00 GMT"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(b"1")
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with serving(OneObject) as url:
+        yield url
 
 
 def test_what_is_no_store_is_refused() -> None:
@@ -393,61 +409,33 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def server() -> Iterator[HTTPServer]:
-    """An S3 server of one object, which keeps how the last request was signed."""
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.server.signed = self.headers["Authorization"]  # type: ignore[attr-defined]
-            self.server.token = self.headers["x-amz-security-token"]  # type: ignore[attr-defined]
-            self.send_response(200)
-            for name, value in (
-                ("Content-Length", "1"),
-                ("ETag", '"1"'),
-                ("Last-Modified", "Sun, 22 Nov 2026 03:00:00 GMT"),
-            ):
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(b"1")
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Answer) as made:
-        threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True).start()
-        yield made
-        made.shutdown()
-
-
-def signed(server: HTTPServer) -> tuple[str, str, str | None]:
+def signed() -> tuple[str, str, str | None]:
     """Return the key id, the region and the session token with which the store signs."""
     assert open_store("s3://bench/x", patience=2.0).get("a") == b"1"
-    _, _, rest = server.signed.partition("Credential=")  # type: ignore[attr-defined]
+    _, _, rest = OneObject.last["Authorization"].partition("Credential=")
     key, _, region = rest.split("/")[:3]
-    return key, region, server.token  # type: ignore[attr-defined]
+    return key, region, OneObject.last["x-amz-security-token"]
 
 
 @needs_boto3
 def test_the_default_profile_and_a_named_one_are_read(
-    files: Path, server: HTTPServer, monkeypatch: pytest.MonkeyPatch
+    files: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = f"http://127.0.0.1:{server.server_port}"
     (files / "credentials").write_text(f"{CREDENTIALS}aws_session_token = T\n")
     (files / "config").write_text(
         f"[default]\nregion = eu-west-1\nendpoint_url = {url}\ns3 =\n"
         f"  max_concurrent_requests = 20\n"
         "[profile lab]\nregion = eu-north-1\naws_access_key_id = OLD\n"
     )
-    assert signed(server) == ("STANDARD", "eu-west-1", None)
+    assert signed() == ("STANDARD", "eu-west-1", None)
     monkeypatch.setenv("AWS_ENDPOINT_URL", url)
     monkeypatch.setenv("AWS_PROFILE", "lab")
-    assert signed(server) == ("LAB", "eu-north-1", "T")
+    assert signed() == ("LAB", "eu-north-1", "T")
     monkeypatch.setenv("AWS_REGION", "us-west-2")
-    assert signed(server) == ("LAB", "us-west-2", "T")
+    assert signed() == ("LAB", "us-west-2", "T")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "SHELL")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
-    assert signed(server) == ("SHELL", "us-west-2", None), "keys of the environment go first"
+    assert signed() == ("SHELL", "us-west-2", None), "keys of the environment go first"
 
 
 @needs_boto3

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,12 +18,24 @@ def past(n: int = 20, noise: float = 0.02, seed: int = 0) -> np.ndarray:
     return np.exp(np.random.default_rng(seed).normal(0, noise, n)) * 100
 
 
-def test_words() -> None:
-    quiet = past(noise=0.005)
-    assert compare([100] * 5, [90] * 5, quiet, better="higher").word == "worse"
-    assert compare([100] * 5, [90] * 5, quiet, better="lower").word == "better"
-    assert compare([100] * 5, [90] * 5, quiet, better="none").word == "differs"
-    assert compare([100] * 5, [97] * 5, quiet, better="higher").word == "no difference shown"
+@pytest.mark.parametrize(
+    ("a", "b", "history", "better", "word"),
+    [
+        ([100] * 5, [90] * 5, past(noise=0.005), "higher", "worse"),
+        ([100] * 5, [90] * 5, past(noise=0.005), "lower", "better"),
+        ([100] * 5, [90] * 5, past(noise=0.005), "none", "differs"),
+        ([100] * 5, [97] * 5, past(noise=0.005), "higher", "no difference shown"),
+        ([1, 1, 1], [1, 1, 1], np.arange(20) % 3.0, "lower", "no difference shown"),
+        ([-1.0], [-1.0], -past(), "lower", "no difference shown"),
+        ([0.0], [0.0], np.zeros(20), "lower", "no difference shown"),
+        # without a pool, repetitions and past runs that differ widely exceed the assumption
+        ([100], [30], [], "higher", "worse"),
+        ([20, 100, 180], [30] * 3, [], "higher", "inconclusive"),
+        ([100], [30], [30, 100, 200], "higher", "inconclusive"),
+    ],
+)
+def test_words(a: list[float], b: list[float], history: Any, better: str, word: str) -> None:
+    assert compare(a, b, history, better=better).word == word
 
 
 def test_noisy_series_is_inconclusive_and_says_what_it_would_take() -> None:
@@ -58,22 +71,12 @@ def test_verdict_uses_the_noise_there_is(
     assert verdict.effect == pytest.approx(b / 100 - 1)
 
 
-def test_the_noisier_noise_counts() -> None:
+@pytest.mark.parametrize(
+    ("history", "word"), [(past(3, 0.01), "worse"), ([60.0, 100.0, 140.0], "inconclusive")]
+)
+def test_the_noisier_noise_counts(history: Any, word: str) -> None:
     quiet = pool(np.log(past(3, 0.01, seed)) for seed in range(10))
-    noisy = np.array([60.0, 100.0, 140.0])
-    assert compare([100], [80], past(3, 0.01), better="higher", similar=quiet).word == "worse"
-    assert compare([100], [80], noisy, better="higher", similar=quiet).word == "inconclusive"
-    # Without a pool, repetitions and past runs that differ widely exceed the assumption.
-    assert compare([100], [30], [], better="higher").word == "worse"
-    assert compare([20, 100, 180], [30] * 3, [], better="higher").word == "inconclusive"
-    assert compare([100], [30], [30, 100, 200], better="higher").word == "inconclusive"
-
-
-def test_zero_and_negative_values() -> None:
-    history = np.arange(20) % 3.0
-    assert compare([1, 1, 1], [1, 1, 1], history, better="lower").word == "no difference shown"
-    assert compare([-1.0], [-1.0], -past(), better="lower").effect == pytest.approx(0.0)
-    assert compare([0.0], [0.0], np.zeros(20), better="lower").word == "no difference shown"
+    assert compare([100], [80], history, better="higher", similar=quiet).word == word
 
 
 def test_a_side_without_a_value_is_refused() -> None:
@@ -318,16 +321,21 @@ def test_noise_floor_is_relative() -> None:
     assert noise_floor(x * 1e9) == pytest.approx(noise_floor(x))
 
 
-def test_scale_follows_the_values() -> None:
-    assert scale_for([1.0, 2.0]).kind == "log"
-    assert scale_for([0.0, 2.0, 4.0]).kind == "relative"
-    assert scale_for([0.0, 2.0, 4.0]).unit == 2.0
-    assert scale_for([-3.0, -1.0]).unit == 2.0
-    assert (
-        scale_for([0.0, 0.0, 0.0, 8.0]).unit == 2.0
-    )  # the median is zero: the mean size is the next best unit
-    assert scale_for([0.0, 0.0]).unit == 1.0
-    assert scale_for([0.5, 0.6], absolute=True).kind == "absolute"
+@pytest.mark.parametrize(
+    ("values", "kind", "unit"),
+    [
+        ([1.0, 2.0], "log", 1.0),
+        ([0.0, 2.0, 4.0], "relative", 2.0),
+        ([-3.0, -1.0], "relative", 2.0),
+        # the median is zero: the mean size is the next best unit
+        ([0.0, 0.0, 0.0, 8.0], "relative", 2.0),
+        ([0.0, 0.0], "relative", 1.0),
+    ],
+)
+def test_scale_follows_the_values(values: list[float], kind: str, unit: float) -> None:
+    scale = scale_for(values)
+    assert (scale.kind, scale.unit) == (kind, unit)
+    assert scale_for(values, absolute=True).kind == "absolute"
 
 
 def test_scale_turns_differences_back_into_effects() -> None:
