@@ -20,6 +20,7 @@ from perfdag.store.base import Store
 ARGO, LEASES = "argoproj.io/v1alpha1", "coordination.k8s.io/v1"
 PORT_ATTEMPTS = 20
 """Attempts to find node ports that no other Service has."""
+OTHER_PATH = "let it have one, or measure network.path: pod or host"
 Refusals = dict[int, tuple[str, str]]
 """Batches that cannot be measured: the status of their samples, and why."""
 
@@ -180,7 +181,7 @@ async def _create_service(
             if "already allocated" not in error.message or attempt == PORT_ATTEMPTS - 1:
                 if error.status == 422 or "allocate a serviceIP" in error.message:
                     text = f"the cluster has no Service of type {spec['type']} for network.path"
-                    raise NoService(f"{text}: {error}") from None
+                    raise NoService(f"{text}: {error.message}; {OTHER_PATH}") from None
                 raise
         seed = f"{body['metadata']['name']} {attempt}"
         spec["ports"] = service_ports(seed, spec["type"] == "NodePort")

@@ -41,7 +41,8 @@ SINGLE = (
     'Service "x" is invalid: spec.ipFamilies[0]: Invalid value: "IPv6": not configured on this '
     "cluster"
 )
-NO_CIDR = "Internal error occurred: failed to allocate a serviceIP: no available ServiceCIDR"
+FULL = "Internal error occurred: failed to allocate a serviceIP: range is full"
+"""The answer of Kubernetes 1.34 where no ServiceCIDR is ready, and where none has an address left."""
 
 
 def of(path: str, side: int = 0, **hosts: Any) -> list[Object]:
@@ -119,7 +120,8 @@ async def test_node_ports_of_others_are_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "status", "message", "says"),
     [
-        ("service", 500, NO_CIDR, "no Service of type ClusterIP for network.path: " + NO_CIDR),
+        ("service", 500, FULL, "no Service of type ClusterIP for network.path: " + FULL),
+        ("nodeport", 500, FULL, "no Service of type NodePort for network.path: " + FULL),
         ("service", 422, SINGLE, "not configured on this cluster"),
         ("nodeport", 422, TAKEN, "no Service of type NodePort for network.path: "),
     ],
@@ -133,6 +135,7 @@ async def test_a_path_that_the_cluster_cannot_have_is_skipped(
     [(number, (kind, text))] = refused.items()
     assert (number, kind) == (0, "skipped")
     assert says in text
+    assert text.endswith("; let it have one, or measure network.path: pod or host")
     assert "\n" not in text
 
 
