@@ -3,13 +3,8 @@ refuses.
 """
 
 import json
-import shutil
 import socket
-import subprocess
-import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +18,7 @@ from perfdag.store.folder import FolderStore
 from perfdag.suite.yaml_document import BadDocument
 from tests.fakes.http_server import QuietHandler, serving
 
+from .prometheus import needs_prometheus, prometheus
 from .test_pairs import rows
 
 SUITE = """\
@@ -129,28 +125,16 @@ def test_the_plan_step_refuses_what_prometheus_refuses(tmp_path: Path, url: str)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    shutil.which("prometheus") is None, reason="needs Prometheus (Debian: prometheus)"
-)
+@needs_prometheus
 def test_a_real_prometheus_gives_its_values_over_a_sample(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    job = {"job_name": "own", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
-    config = {"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}
-    (tmp_path / "p.yml").write_text(json.dumps(config))
-    argv = ["prometheus", f"--config.file={tmp_path / 'p.yml'}"]
-    argv += [f"--storage.tsdb.path={tmp_path / 'db'}", f"--web.listen-address=127.0.0.1:{port}"]
-    server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        _wait_for_values(f"{url}/api/v1/query?query=rate(process_cpu_seconds_total[5s])")
-        text = (
-            SUITE.replace('avg(rate(cpu{instance=~"$nodes"}[5s]))', "up")
-            .replace("sum by (device) (drops)", "sum(rate(process_cpu_seconds_total[5s]))")
-            .replace("'1'", "'3'")
-        )
+    text = (
+        SUITE.replace('avg(rate(cpu{instance=~"$nodes"}[5s]))', "up")
+        .replace("sum by (device) (drops)", "sum(rate(process_cpu_seconds_total[5s]))")
+        .replace("'1'", "'3'")
+    )
+    with prometheus(tmp_path, "127.0.0.1") as url:
         assert run(tmp_path, text, "--prometheus", url) == 3
         store = FolderStore(str(tmp_path / "store"))
         found = {row["metric"]: row for row in rows(store, load_plan(store, "last"))}
@@ -161,19 +145,3 @@ def test_a_real_prometheus_gives_its_values_over_a_sample(
         capsys.readouterr()
         assert run(tmp_path, text.replace("query: 'up'", "query: 'up('"), "--prometheus", url) == 2
         assert "refuses the query node_cpu: " in capsys.readouterr().err
-    finally:
-        server.terminate()
-        server.wait(20)
-
-
-def _wait_for_values(url: str) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                if json.load(answer)["data"]["result"]:
-                    return
-        except (urllib.error.URLError, OSError):
-            pass
-        time.sleep(0.5)
-    pytest.fail("Prometheus has no values after 60 s")

@@ -72,8 +72,8 @@ def test_what_multus_added_is_what_is_measured(bench: Namespace, tmp_path: Path)
 
 @pytest.fixture
 def network(bench: Namespace) -> Iterator[str]:
-    """The name of a network that Multus would add; where there is no Multus only its kind is
-    made, and nothing reads the annotation.
+    """The name of a network that Multus would add, beside a network `more`; where there is no
+    Multus only its kind is made, and nothing reads the annotation.
     """
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     kind = {
@@ -107,8 +107,13 @@ def network(bench: Namespace) -> Iterator[str]:
     )
     try:
         bench.until(lambda: bench.has(*NETWORK), 30, "kind of Multus")
-        body = {"apiVersion": NETWORK[1], "kind": NETWORK[0], "metadata": {"name": "extra"}}
-        run_with_client(lambda client: client.create(body, bench.name))
+
+        async def create(client: Kube) -> None:
+            body = {"apiVersion": NETWORK[1], "kind": NETWORK[0]}
+            for each in ("extra", "more"):
+                await client.create({**body, "metadata": {"name": each}}, bench.name)
+
+        run_with_client(create)
         yield f"{bench.name}/extra"
     finally:
         bench.delete("CustomResourceDefinition", called, "apiextensions.k8s.io/v1")
@@ -130,6 +135,31 @@ def test_a_network_of_multus_is_asked_for_and_its_interface_measured(
     rows = bench.rows(bench.run_id(name))
     assert ended.returncode == 0, [row["error"] for row in rows if row["error"]]
     assert {row["status"] for row in rows} == {"ok"}
+
+
+def test_every_pod_of_a_batch_asks_for_all_its_networks(
+    bench: Namespace, network: str, tmp_path: Path
+) -> None:
+    more, suite = f"{bench.name}/more", tmp_path / "several.yaml"
+    suite.write_text(
+        "name: several\npending_limit: 90s\nentries:\n"
+        f"  - {{benchmark: iperf, network: {{name: {network}, also: [{more}], interface: eth0}}, "
+        f"hosts: {{count: 3, pairs: ring}}, params: {{duration: 1s}}}}\n"
+        f"  - {{benchmark: iperf, name: absent, network: {{name: {network}, also: "
+        f"[{bench.name}/absent]}}}}\n"
+    )
+    name = bench.submit(suite)
+    ended = bench.watch(name)
+    rows = bench.rows(bench.run_id(name))
+    assert ended.returncode == 0, [row["error"] for row in rows if row["error"]]
+    labels = f"workflows.argoproj.io/workflow={name},perfdag/role=measure"
+    pods = bench.objects("Pod", labels=labels)
+    asked = [each["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] for each in pods]
+    assert asked == [f"{network},{more}"] * 3
+    of = {row["entry"]: row for row in rows}
+    assert of["iperf"]["status"] == "ok"
+    assert of["absent"]["status"] == "skipped"
+    assert f"{bench.name}/absent" in of["absent"]["error"]
 
 
 def test_batches_on_either_network_are_measured_in_the_plans_order(

@@ -42,7 +42,7 @@ SINGLE = (
     "cluster"
 )
 FULL = "Internal error occurred: failed to allocate a serviceIP: range is full"
-"""The answer of Kubernetes 1.34 where no ServiceCIDR is ready, and where none has an address left."""
+"""The answer of Kubernetes 1.34 if no ServiceCIDR is ready, or if none has an address left."""
 
 
 def of(path: str, side: int = 0, **hosts: Any) -> list[Object]:
