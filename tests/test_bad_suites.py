@@ -215,7 +215,6 @@ def test_every_verb_refuses_and_starts_nothing(
     monkeypatch: pytest.MonkeyPatch,
     cli: CommandLine,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     (tmp_path / "suite.yaml").write_text(suite_text(SHAPES["tolerations value"]("{{=1}}")))
     [line] = cli([*words, "suite.yaml"], 2).err.splitlines()
@@ -246,7 +245,6 @@ def test_no_manifest_has_a_hostile_store(
     monkeypatch: pytest.MonkeyPatch,
     cli: CommandLine,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     (tmp_path / "suite.yaml").write_text(suite_text())
     output = cli([*words, "--store", store], 2)
@@ -323,9 +321,8 @@ def test_a_stored_plan_of_wrong_types_is_refused_in_one_line(
 
 
 def test_other_text_is_literal_in_the_manifest_and_in_no_pod(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+    tmp_path: Path, cli: CommandLine
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     hostile = "".join(f"{text}\n" for text in TEXTS.values() if text is not LONG)
     params = {"argv": ["echo", hostile], "env": {"A": hostile}}
     text = suite_text({"params": params}, description=hostile)

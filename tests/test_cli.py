@@ -223,12 +223,7 @@ def test_an_interpreter_that_aborts_at_its_end_does_not_change_the_exit_code() -
         "import ctypes, sys; libc = ctypes.CDLL(None); libc.__cxa_atexit(libc.abort, None, "
         "None); sys.argv[1:] = {!r}; {}"
     )
-    for argv, expected in (
-        (["benchmarks"], 0),
-        (["plan", "no-such.yaml"], 2),
-        (["--version"], 0),
-        (["nonsense"], 2),
-    ):
+    for argv, expected in ((["--version"], 0), (["plan", "no-such.yaml"], 2)):
         ended = subprocess.run(
             [sys.executable, "-c", code.format(argv, "import perfdag.__main__")],
             capture_output=True,

@@ -1,9 +1,16 @@
-"""The reasons of missing samples: precedence, and each channel there and back."""
+"""Rows of collect: the reasons of missing samples, series ids that stay, and the cluster."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
+import orjson
 import pytest
 
+from perfdag.benchmark import registry
+from perfdag.outcome import Measurement
+from perfdag.plan.plan import Plan, make_plan
+from perfdag.results.collect import gather
 from perfdag.results.missing_reason import (
     NOTES,
     UNKNOWN,
@@ -24,7 +31,9 @@ from perfdag.results.missing_reason import (
     write,
     write_crash,
 )
+from perfdag.results.samples import SampleRecord, as_row, now, sample_key
 from perfdag.store.folder import FolderStore
+from perfdag.suite.load import parse_suite
 
 FLIGHT = Flight("00000000000000aa-1", 2, "node-1", "2026-01-01T00:00:00Z", "killed")
 BUDGET, BATCH = budget_spent(100, 0), MissingReason("batch", "failed", "no node", 0)
@@ -88,3 +97,117 @@ def test_termination_message_and_crashes(tmp_path: Path) -> None:
     write_crash(store, "r", "u-b0", "0", ["00000000000000aa"], "OOMKilled")
     assert stored_crashes(store, "r", "u-b0") == {"00000000000000aa": ["OOMKilled"]}
     assert stored_crashes(store, "r", "u-b1") == {}
+
+
+RECORDED = Path(__file__).parent / "recorded/series_ids.json"
+"""Point and series ids by benchmark and `metric stat coords`, recorded with version 1 of the
+schema.
+"""
+
+RDMA = "permutations: {explicit: [{network.host: true}]}, "
+NEEDS = {
+    "resnet50-overhead": "params: {wrapper: [nice]}, ",
+    "command": "params: {argv: ['true']}, ",
+    "rdma-latency": RDMA,
+    "rdma-bandwidth": RDMA,
+}
+"""What a benchmark needs beyond its defaults."""
+
+COORDS = ({}, {"direction": "read", "message_bytes": 4096})
+
+
+def series_ids(store: FolderStore, name: str, nodes: Sequence[str] = ()) -> dict[str, str]:
+    """Return the ids of one point of a benchmark and of its rows: every metric, two statistics,
+    two sets of coordinates.
+    """
+    entry = f"{{benchmark: {name}, {NEEDS.get(name, '')}repetitions: 1}}"
+    plan = make_plan(parse_suite(f"name: ids\nentries:\n  - {entry}\n"))
+    plan.where = ZONES
+    store_sample(store, plan, name, nodes)
+    table, _ = gather(store, plan)
+    columns = [table[column].to_pylist() for column in ("metric", "stat", "coords", "series_id")]
+    ids = {
+        f"{metric} {stat} {coords}": series
+        for metric, stat, coords, series in zip(*columns, strict=True)
+    }
+    return {"point": plan.points[0].id, **ids}
+
+
+RECORDED_SPANS = Path(__file__).parent / "recorded/series_ids_of_several_hosts.json"
+"""The same of iperf, by where the hosts of the sample were."""
+SPANS = {"node": ["a", "a"], "nodes": ["a", "b"], "zones": ["a", "c"]}
+ZONES = {"nodes": {"a": {"zone": "1"}, "b": {"zone": "1"}, "c": {"zone": "2"}}}
+
+
+def store_sample(store: FolderStore, plan: Plan, name: str, nodes: Sequence[str] = ()) -> None:
+    measured = registry.get(name)
+    rows = [
+        as_row(measured, Measurement(metric.name, 1.0, stat=stat, coords=coords))
+        for metric in measured.metrics
+        for stat in ("value", "p99")
+        for coords in COORDS
+    ]
+    record = SampleRecord(
+        plan.points[0].id,
+        1,
+        "ok",
+        rows=rows,
+        nodes=list(nodes),
+        started_at=now(),
+        finished_at=now(),
+        benchmark_version=str(measured.version),
+    )
+    store.put(sample_key(plan.run_id, plan.key(0)), record.dump())
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_series_ids_stay(tmp_path: Path, name: str) -> None:
+    assert series_ids(FolderStore(str(tmp_path)), name) == json.loads(RECORDED.read_text())[name]
+
+
+@pytest.mark.parametrize("span", SPANS)
+def test_series_ids_of_several_hosts_stay(tmp_path: Path, span: str) -> None:
+    ids = series_ids(FolderStore(str(tmp_path)), "iperf", SPANS[span])
+    assert ids == json.loads(RECORDED_SPANS.read_text())[span]
+    alone = json.loads(RECORDED.read_text())["iperf"]
+    assert ids["point"] == alone["point"]
+    assert not {*ids.values()} & {*alone.values()} - {alone["point"]}
+
+
+KIND = {"kubelet": "v1.34.4", "type": "m5.large"}
+WHERE = {
+    "kubernetes": "v1.34.4",
+    "csi": ["ebs.csi.aws.com"],
+    "daemons": {"aws-node": ["aws-node:v1.19.2"]},
+    "network_policy": True,
+    "nodes": {"node-a": KIND, "node-b": KIND, "node-c": {"kubelet": "v1.33.0", "type": "m5.large"}},
+}
+
+
+def test_rows_name_the_cluster_and_the_kinds_of_node_they_used(tmp_path: Path) -> None:
+    plan = make_plan(
+        parse_suite("name: s\nentries:\n  - {benchmark: command, params: {argv: ['true']}}\n")
+    )
+    plan.where = WHERE
+    store = FolderStore(str(tmp_path))
+    part = SampleRecord(
+        plan.points[0].id,
+        1,
+        "ok",
+        started_at=now(),
+        finished_at=now(),
+        nodes=["node-a", "node-b"],
+        env={"kernel": "6.1"},
+    )
+    store.put(sample_key(plan.run_id, plan.key(0)), part.dump())
+    table, _ = gather(store, plan)
+    assert orjson.loads(table["env"].to_pylist()[0]) == {
+        "kernel": "6.1",
+        "cluster": {
+            "kubernetes": "v1.34.4",
+            "csi": ["ebs.csi.aws.com"],
+            "daemons": {"aws-node": ["aws-node:v1.19.2"]},
+            "network_policy": True,
+            "nodes": [KIND],
+        },
+    }

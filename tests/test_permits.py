@@ -252,7 +252,6 @@ def test_submit_and_doctor_read_the_permits_of_the_installation(
     pytest.importorskip("hera")
     suite = tmp_path / "suite"
     suite.write_text(SUITE)
-    monkeypatch.chdir(tmp_path)
     server = ApiServer()
     with kubeconfig(server, tmp_path, monkeypatch):
         install = ["install", "--store", "claim://results", "--images", IMAGES]

@@ -126,15 +126,12 @@ def test_the_table_of_benchmarks_is_current() -> None:
     )
 
 
-def test_the_commands_on_a_store_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
-) -> None:
+def test_the_commands_on_a_store_answer(tmp_path: Path, cli: CommandLine) -> None:
     """Those under "Did it get slower?" as they stand, on two real runs of a suite that is called
     as the README's.
     """
     commands = {line.split()[1]: shlex.split(line)[1:] for line in ON_A_STORE}
     assert len(commands) == len(ON_A_STORE)
-    monkeypatch.chdir(tmp_path)
     Path("quick.yaml").write_text(
         "name: quick\nrepetitions: 3\nentries:\n"
         "  - {benchmark: command, name: iperf, params: {argv: [sleep, '0.01'], expected: "
@@ -161,9 +158,8 @@ def test_the_commands_on_a_store_answer(
 
 
 def test_a_command_is_measured_and_its_report_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
     assert main(shlex.split(MEASURE)[1:]) == 0
@@ -253,12 +249,12 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_duckdb_line_reads_a_real_run(
-    tmp_path: Path, write_suite: object, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    write_suite: object,
 ) -> None:
     duckdb = pytest.importorskip("duckdb")
     query = re.search(r"```sql\n(.*?)```", TEXT, re.S)
     assert query is not None
-    monkeypatch.chdir(tmp_path)
     assert main(["run", str(write_suite.sleeps(2, 3)), "--no-report"]) == 0  # type: ignore[operator,attr-defined]
     rows = duckdb.sql(query[1].rstrip().rstrip(";")).fetchall()
     measured = [row for row in rows if row[0] == "command"]

@@ -9,13 +9,50 @@ from matplotlib.collections import FillBetweenPolyCollection, LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 
 from perfdag.charts import lines, style
 from perfdag.charts.benchmarks import fio, generic, imb, iperf
 from perfdag.charts.files import to_bytes
+from perfdag.charts.pages import pick
 from perfdag.charts.series import metrics, of_benchmark, read, runs_words
 from perfdag.units import scaled
 from tests.charts import rows
+
+
+@pytest.mark.parametrize(
+    ("points", "labels"),
+    [
+        pytest.param(
+            [
+                ({"bs": 4096, "reverse": False}, {"hosts": {"count": 1}}),
+                ({"bs": 1 << 20, "reverse": True}, {"hosts": {"count": 2}}),
+            ],
+            ["bs=4KiB", "bs=1MiB reverse"],
+            id="sizes with units, and not what the rest implies",
+        ),
+        pytest.param(
+            [({"rate": None, "k": 1}, {}), ({"rate": 5 * 10**7, "k": 2}, {})],
+            ["k=1", "k=2 rate=50Mbit/s"],
+            id="not what is unset",
+        ),
+        pytest.param(
+            [({"mode": None}, {}), ({"mode": False}, {})],
+            ["mode=null", "mode=false"],
+            id="what is unset where it tells points apart",
+        ),
+        pytest.param(
+            [({}, {"hosts": {"count": 1}}), ({}, {"hosts": {"count": 2}})],
+            ["hosts.count=1", "hosts.count=2"],
+            id="points that differ only in shape",
+        ),
+    ],
+)
+def test_labels_of_points(points, labels):
+    samples = [
+        rows.sample("x", params, 1, [rows.throughput(1e9)], shape=shape) for params, shape in points
+    ]
+    assert [cell.label for cell in read(rows.table(*samples))] == labels
 
 
 def drawn(module, table: pa.Table) -> dict[str, Figure]:
@@ -406,36 +443,6 @@ def test_many_points_go_on_to_further_figures_and_the_rest_is_named():
     ).replace("\n", " ")
 
 
-def test_labels_have_sizes_with_units_and_leave_out_what_the_rest_implies():
-    outcome = []
-    for bs, hosts, reverse in ((4096, 1, False), (1 << 20, 2, True)):
-        params = {"bs": bs, "reverse": reverse}
-        outcome.append(
-            rows.sample("x", params, 1, [rows.throughput(1e9)], shape={"hosts": {"count": hosts}})
-        )
-    assert [cell.label for cell in read(rows.table(*outcome))] == ["bs=4KiB", "bs=1MiB reverse"]
-
-
-def test_labels_leave_out_what_is_unset_unless_it_tells_points_apart():
-    several = [
-        rows.sample("x", {"rate": rate, "k": k}, 1, [rows.throughput(1e9)])
-        for rate, k in ((None, 1), (5 * 10**7, 2))
-    ]
-    assert [cell.label for cell in read(rows.table(*several))] == ["k=1", "k=2 rate=50Mbit/s"]
-    alone = [rows.sample("x", {"mode": mode}, 1, [rows.throughput(1e9)]) for mode in (None, False)]
-    assert [cell.label for cell in read(rows.table(*alone))] == ["mode=null", "mode=false"]
-
-
-def test_points_that_differ_only_in_shape_keep_it_in_their_labels():
-    outcome = [
-        rows.sample("x", {}, 1, [rows.throughput(1e9)], shape={"hosts": {"count": hosts}})
-        for hosts in (1, 2)
-    ]
-    labels = [cell.label for cell in read(rows.table(*outcome))]
-    assert len(set(labels)) == 2
-    assert "hosts.count=2" in labels[1]
-
-
 def test_a_dollar_sign_in_a_label_is_text():
     table = rows.table(
         rows.sample("x", {"p": "$a_{b}$"}, 1, [rows.throughput(1e9)]),
@@ -728,3 +735,38 @@ def test_two_values_of_a_parameter_are_dots() -> None:
         for value in (json.loads(text)["streams"] for text in table["params"].to_pylist())
     ]
     assert list(drawn(generic, table.filter(kept))) == ["points"]
+
+
+def test_a_panel_for_each_benchmark_with_its_first_headline():
+    table = pa.concat_tables([rows.plain(), rows.imb("PingPong", (2,)), rows.fio()])
+    with style.house():
+        figure = pick.overview(table)
+        figure.draw_without_rendering()
+    plain, imb, fio = figure.axes
+    assert (plain.get_xlabel(), plain.get_ylabel()) == (
+        "plain: streams",
+        "throughput (Gbit/s)\nhigher is better",
+    )
+    assert (imb.get_xscale(), imb.get_yscale(), imb.get_xlabel()) == (
+        "log",
+        "log",
+        "imb PingPong: message bytes",
+    )
+    assert fio.get_xlabel() == "fio: iodepth"
+    output = "\n".join(text.get_text() for text in figure.findobj(Text)).replace("\n", " ")
+    assert (
+        "Suite trial: 11 points of 3 benchmarks. Samples: 39 ok, 4 failed. 2 points of 11 "
+        "have no valid sample. "
+        "Trust: unusable." in output
+    )
+
+
+def test_no_rows_say_no_data():
+    figure = pick.overview(rows.plain().slice(0, 0))
+    assert [text.get_text() for text in figure.findobj(Text) if text.get_text()] == ["no data"]
+
+
+@pytest.mark.parametrize("argv", [[], ["root"], ["a", "b", "c", "d"]])
+def test_wrong_arguments_get_the_usage(argv, capsys):
+    assert pick.main(argv) == 2
+    assert "usage:" in capsys.readouterr().err
