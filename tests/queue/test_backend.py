@@ -22,7 +22,6 @@ import yaml
 
 from perfdag.app.queue.validation import other_scaler
 from perfdag.benchmark.contract import Gang
-from perfdag.cli import main
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed
 from perfdag.shape import Shape
@@ -38,6 +37,7 @@ from perfdag.steps.queue.validate.deployment import DeploymentTarget
 from perfdag.steps.queue.validate.targets import Local
 from perfdag.steps.queue.validate.validate import Plan, validate
 from perfdag.steps.queue.wire import Address, address
+from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer
 from tests.queue.conftest import ANY, Dial, Start, StartBackends, clients, until, workers
 
@@ -68,14 +68,25 @@ def test_the_shorter_limit_holds(own: float, requested: float, holds: float) -> 
     assert shorter(own, requested) == holds
 
 
-def test_built_in_sleep() -> None:
-    assert Workload(["sleep"]).run(["0.01"], 0) == Outcome()
-    assert Workload(["sleep", "60"]).run(None, 0.05) == Outcome(0, 0.05, "Sleep timeout")
-    assert Workload(["sleep"]).run(None, 0) == Outcome(
-        1, 0.0, "Sleep time (seconds) argument missing"
-    )
-    assert "invalid sleep time value 'x'" in Workload(["sleep"]).run(["x"], 0).error
-    assert "invalid" in Workload(["sleep", "nan"]).run(None, 0).error
+@pytest.mark.parametrize(
+    ("command", "arguments", "limit", "outcome"),
+    [
+        (["sleep"], ["0.01"], 0, Outcome()),
+        (["sleep", "60"], None, 0.05, Outcome(0, 0.05, "Sleep timeout")),
+        (["sleep"], None, 0, Outcome(1, 0.0, "Sleep time (seconds) argument missing")),
+        (["sleep"], ["x"], 0, Outcome(1, 0.0, "invalid sleep time value 'x'")),
+        (
+            ["sleep", "nan"],
+            None,
+            0,
+            Outcome(1, 0.0, "invalid sleep time value 'nan': not between 0 and 1e9"),
+        ),
+    ],
+)
+def test_built_in_sleep(
+    command: list[str], arguments: list[str] | None, limit: float, outcome: Outcome
+) -> None:
+    assert Workload(command).run(arguments, limit) == outcome
 
 
 def test_built_in_usl_follows_the_law() -> None:
@@ -438,7 +449,7 @@ def test_a_client_that_hangs_holds_no_replicas(
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_a_deployment_that_something_else_scales_is_refused(
-    namespace: str, control: ThreadingHTTPServer, capsys: pytest.CaptureFixture[str]
+    namespace: str, control: ThreadingHTTPServer, cli: CommandLine
 ) -> None:
     reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "fake"}
     metric = {
@@ -462,10 +473,11 @@ def test_a_deployment_that_something_else_scales_is_refused(
     )
     url = f"http://127.0.0.1:{control.server_address[1]}"
     assert (
-        main(["queue", "validate", "fake", "-n", namespace, "--client-url", url, "--limit", "3"])
-        == 2
+        "HorizontalPodAutoscaler hpa-of-fake scales fake as well"
+        in cli(
+            ["queue", "validate", "fake", "-n", namespace, "--client-url", url, "--limit", "3"], 2
+        ).err
     )
-    assert "HorizontalPodAutoscaler hpa-of-fake scales fake as well" in capsys.readouterr().err
     assert replicas(namespace) == 2
 
 

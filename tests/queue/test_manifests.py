@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.cli import main
 from perfdag.steps.queue.manifests.model import Queues, load
 from perfdag.steps.queue.manifests.objects import manifests
+from tests.conftest import CommandLine
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "queues.yaml"
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "queue.json"
@@ -210,16 +210,14 @@ def test_every_client_has_a_token(ingress: dict[str, str]) -> None:
     ["queues: [{SLEEP, ingress: queue.example}]", "{ingress_domain: example, queues: [{SLEEP}]}"],
 )
 def test_a_new_token_is_said_and_a_given_one_kept(
-    queues: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    queues: str, tmp_path: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "queues.yaml"
     file.write_text(queues.replace("SLEEP", "name: sleep, command: [sleep, '1']"))
     monkeypatch.delenv("PERFDAG_QUEUE_TOKEN", raising=False)
-    assert main(["queue", "manifests", str(file)]) == 0
-    assert "set PERFDAG_QUEUE_TOKEN to keep one" in capsys.readouterr().err
+    assert "set PERFDAG_QUEUE_TOKEN to keep one" in cli(["queue", "manifests", str(file)]).err
     monkeypatch.setenv("PERFDAG_QUEUE_TOKEN", "mine")
-    assert main(["queue", "manifests", str(file)]) == 0
-    output = capsys.readouterr()
+    output = cli(["queue", "manifests", str(file)])
     assert not output.err
     assert (
         of("Secret", list(yaml.safe_load_all(output.out)))["perfdag-queue-token"]["stringData"][
@@ -369,20 +367,20 @@ def test_queues_may_share_a_volume() -> None:
         ("a: [", "expected"),
     ],
 )
-def test_bad_files(
-    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_files(text: str, message: str, tmp_path: Path, cli: CommandLine) -> None:
     file = tmp_path / "queues.yaml"
     file.write_text(text)
-    assert main(["queue", "manifests", str(file)]) == 2
-    output = capsys.readouterr().err
+    output = cli(["queue", "manifests", str(file)], 2).err
     assert message in output
     assert str(file) in output
 
 
-def test_the_verb_prints_yaml(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["queue", "manifests", "--queue", "sleep=sleep 2", "--namespace", "there"]) == 0
-    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+def test_the_verb_prints_yaml(cli: CommandLine) -> None:
+    objects = list(
+        yaml.safe_load_all(
+            cli(["queue", "manifests", "--queue", "sleep=sleep 2", "--namespace", "there"]).out
+        )
+    )
     assert {
         body["metadata"].get("namespace") for body in objects if body["kind"] != "Namespace"
     } == {"there"}

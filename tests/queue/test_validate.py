@@ -31,6 +31,7 @@ from perfdag.steps.queue.validate.verdict import (
     failures_by_subject,
     summary,
 )
+from tests.conftest import CommandLine
 
 
 @pytest.mark.parametrize(
@@ -279,7 +280,7 @@ async def test_no_window_is_said_with_the_time_that_would_do(client_stats: Clien
     ],
 )
 def test_a_command_that_cannot_run_is_refused_by_the_plan(
-    command: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: list[str], message: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     file = tmp_path / "suite.yaml"
     file.write_text(
@@ -290,8 +291,7 @@ def test_a_command_that_cannot_run_is_refused_by_the_plan(
             }
         )
     )
-    assert main(["plan", str(file)]) == 2
-    assert message in capsys.readouterr().err
+    assert message in cli(["plan", str(file)], 2).err
 
 
 @pytest.mark.parametrize(
@@ -458,11 +458,8 @@ async def test_replicas_that_cannot_be_put_back_are_said_and_the_client_stops() 
         (["frontend", "--reply-timeout", "nan", "sleep"], "--reply-timeout nan"),
     ],
 )
-def test_bad_input_is_one_line(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["queue", *argv]) == 2
-    output = capsys.readouterr().err
+def test_bad_input_is_one_line(argv: list[str], message: str, cli: CommandLine) -> None:
+    output = cli(["queue", *argv], 2).err
     assert message in output
     assert output.count("\n") == 1
 

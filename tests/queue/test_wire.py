@@ -20,7 +20,7 @@ MESSAGES = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(MESSAGES, st.booleans(), st.booleans())
 def test_every_cut_of_a_message_is_incomplete(
     message: wire.Message, pretty: bool, escaped: bool
@@ -33,7 +33,6 @@ def test_every_cut_of_a_message_is_incomplete(
             wire.decode(data[:end])
 
 
-@settings(deadline=None)
 @given(MESSAGES)
 def test_a_line_holds_a_message(message: wire.Message) -> None:
     data = wire.encode_line(message)
@@ -41,14 +40,12 @@ def test_a_line_holds_a_message(message: wire.Message) -> None:
     assert wire.decode(data) == message
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
     with contextlib.suppress(wire.MalformedError):
         assert isinstance(wire.decode(data), dict)
 
 
-@settings(deadline=None)
 @given(TEXT, st.text(max_size=3000))
 def test_replies_fit_what_the_original_reads(node: str, error: str) -> None:
     data = wire.fit_original({**wire.failure(error), "Node": node})

@@ -9,6 +9,7 @@ import pytest
 from perfdag.app.scale import audit
 from perfdag.cli import main
 from perfdag.kube.prometheus import Prometheus
+from tests.conftest import CommandLine
 
 WINDOW = ["--from", "2026-11-23T08:00:00Z", "--to", "2026-11-23T09:05:00+01:00"]
 END = 1795421100.0
@@ -65,10 +66,12 @@ def test_a_window_that_cannot_be_audited_is_refused(
     message: str,
     asked: list[dict[str, Any]],
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
-    assert main(["scale", "audit", "--prometheus", "http://p", "-o", str(tmp_path), *argv]) == 2
-    assert message in capsys.readouterr().err
+    assert (
+        message
+        in cli(["scale", "audit", "--prometheus", "http://p", "-o", str(tmp_path), *argv], 2).err
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -87,12 +90,11 @@ CONFIG = {
 
 
 def test_a_configuration_of_perfscale_audit_is_audited_with_its_thresholds(
-    asked: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    asked: list[dict[str, Any]], tmp_path: Path, cli: CommandLine
 ) -> None:
     (tmp_path / "c.json").write_text(json.dumps(CONFIG))
     argv = ["scale", "audit", "--config", str(tmp_path / "c.json"), "-o", str(tmp_path)]
-    assert main(argv) == 3
-    output = capsys.readouterr()
+    output = cli(argv, 3)
     assert "not kept: prometheusVerifyTLS: certificates are always checked" in output.err
     assert "gate vmiCreationToRunningSecondsP95 <= 6: 6.5 against 6, BREACHED" in output.out
     values = json.loads((tmp_path / "perf-audit-results.json").read_text())["Values"]
@@ -129,12 +131,11 @@ def test_a_configuration_of_perfscale_audit_is_audited_with_its_thresholds(
     ],
 )
 def test_a_configuration_that_cannot_be_read_is_one_line(
-    change: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: dict[str, Any], message: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     (tmp_path / "c.json").write_text(json.dumps(CONFIG | change))
     argv = ["scale", "audit", "--config", str(tmp_path / "c.json"), "-o", str(tmp_path)]
-    assert main(argv) == 2
-    output = capsys.readouterr().err
+    output = cli(argv, 2).err
     assert message in output
     assert output.count("\n") == 1
 

@@ -13,7 +13,6 @@ import orjson
 import pytest
 
 from perfdag.app.scale import commands
-from perfdag.cli import main
 from perfdag.kube.client import Kube, KubeError, Resource
 from perfdag.kube.config import Cluster
 from perfdag.kube.credentials import Credentials
@@ -32,6 +31,7 @@ from perfdag.steps.scale.runai import settings as runai
 from perfdag.steps.scale.runai.run_file import RunFile, workload_of, write_run
 from perfdag.steps.scale.scenarios import vmi, vmi_steady
 from perfdag.steps.scale.scenarios.session import Session
+from tests.conftest import CommandLine
 
 SECOND = 1_000_000_000
 BASE = 1_700_000_000 * SECOND
@@ -555,7 +555,7 @@ class TestSampled:
 
 
 def test_another_type_or_project_than_was_submitted_is_told_before_a_file_is_touched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     write_run(
         tmp_path / "run.json",
@@ -568,8 +568,7 @@ def test_another_type_or_project_than_was_submitted_is_told_before_a_file_is_tou
         (["-t", "training"], "is of Pod, not training"),
         (["-p", "x"], "was submitted to project p, not x"),
     ):
-        assert main(["scale", "sample", "-o", str(tmp_path), *words]) == 2
-        assert message in capsys.readouterr().err
+        assert message in cli(["scale", "sample", "-o", str(tmp_path), *words], 2).err
     assert (tmp_path / "sampled.json").read_text() == "as it was"
 
 
@@ -630,12 +629,14 @@ async def test_a_submission_waits_for_other_performance_runs_and_says_where_it_m
 
 
 def test_retries_are_told_by_cause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     done = Submitted("r", sent("a"), 0.0, 0, Counter({"429": 12, "timeout": 3}))
     file = RunFile(
         "r", "v1", "Pod", ["ns"], "p", 1, 1, True, done.submissions, done.summary(Schedule())
     )
     monkeypatch.setattr(commands, "on_cluster", lambda *_: file)
-    assert main(["scale", "submit", "--template", "pod", "-n", "1", "-o", str(tmp_path)]) == 0
-    assert "tried again: 12 x 429, 3 x timeout" in capsys.readouterr().err
+    assert (
+        "tried again: 12 x 429, 3 x timeout"
+        in cli(["scale", "submit", "--template", "pod", "-n", "1", "-o", str(tmp_path)]).err
+    )

@@ -33,6 +33,7 @@ from perfdag.steps.scale.runai import table
 from perfdag.steps.scale.scenarios import run_vmi, vmi
 from perfdag.steps.scale.scenarios.base import Result, figures_of, phase_counts
 from perfdag.steps.scale.scenarios.session import Session
+from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer, failure
 
 
@@ -538,11 +539,10 @@ class TestAsked:
         message: str,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
+        cli: CommandLine,
     ) -> None:
         monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
-        assert main(["scale", "vmi", *words.split(), "-o", str(tmp_path / "out")]) == 2
-        output = capsys.readouterr().err
+        output = cli(["scale", "vmi", *words.split(), "-o", str(tmp_path / "out")], 2).err
         assert message in output
         assert output.count("\n") == 1
         assert not (tmp_path / "out").exists()

@@ -43,11 +43,10 @@ class TestTemplates:
     def test_built_in_ones_render_to_json_with_their_name(self, name: str) -> None:
         template = load(name, "r1", {"workers": 7, "gpus": 4})
         body = orjson.loads(template.documents[-1].render("j-1", "ns", 5, "2026-01-01T00:00:00Z"))
-        assert body["metadata"]["name"] == "j-1"
-        assert body["metadata"]["namespace"] == "ns"
-        assert body["metadata"]["labels"]["perfdag/run"] == "r1"
-        assert body["metadata"]["labels"]["perfdag/index"] == "5"
-        assert body["metadata"]["annotations"]["perfdag/intended"] == "2026-01-01T00:00:00Z"
+        meta = body["metadata"]
+        assert (meta["name"], meta["namespace"]) == ("j-1", "ns")
+        assert meta["labels"].items() >= {"perfdag/run": "r1", "perfdag/index": "5"}.items()
+        assert meta["annotations"]["perfdag/intended"] == "2026-01-01T00:00:00Z"
         assert b"0name0" not in orjson.dumps(body)
         assert b"${" not in orjson.dumps(body)
 
@@ -272,13 +271,13 @@ class TestGenerator:
         assert gaps[-1] == pytest.approx(1.49e9, rel=1e-6)
 
     async def test_a_rate_that_was_not_held_is_said(self) -> None:
-        schedule = Schedule("constant", 100)
-        summary = (await generate(Slow(0.1), TEMPLATE, 60, ["n"], schedule, 2, run="r")).summary(
+        schedule = Schedule("constant", 200)
+        summary = (await generate(Slow(0.05), TEMPLATE, 40, ["n"], schedule, 2, run="r")).summary(
             schedule
         )
         assert summary["held"] is False
         assert summary["rate_share"] < 0.4
-        assert summary["lag_p99_s"] > 1.0
+        assert summary["lag_p99_s"] > 0.5
 
     @pytest.mark.parametrize(("took", "share"), [(50.0, 0.01), (0.5, 1.0)])
     def test_a_schedule_that_was_cut_off_was_not_held_and_what_was_never_sent_has_no_rate(
@@ -427,6 +426,7 @@ class TestHeartbeat:
         assert heart.summary()["kind"] == ("ConfigMap" if refused else measured)
         assert (f"that of ConfigMaps, not of {measured}s: " in heart.note) == refused
         assert heart.requests >= 5
+        assert min(heart.lags) > 0
         assert server.of("ConfigMap") == server.of(kind) == [], "it leaves nothing"
         assert belongs("r", made["metadata"])
         observer = Observer(kube, "r", [(made["apiVersion"], kind)], ["n"], primary=[kind])
@@ -434,14 +434,8 @@ class TestHeartbeat:
         assert observer.records == {}, "it is no workload"
         if not refused:
             spec = made["spec"]
+            assert heart.note == "", "one that goes well has nothing to tell"
             assert spec.get("schedulingGates") or spec["schedulerName"], "no scheduler places it"
-
-    async def test_one_that_goes_well_has_nothing_to_tell(self, server: ApiServer) -> None:
-        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.01) as heart:
-            await until(lambda: len(heart.after_answer) >= 20)
-        assert heart.note == ""
-        assert min(heart.lags) > 0
-        assert server.of("ConfigMap") == [], "it leaves nothing"
 
     async def test_beats_of_a_pause_are_left_out(self, server: ApiServer) -> None:
         async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:

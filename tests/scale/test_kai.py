@@ -15,7 +15,7 @@ import pytest
 from perfdag.kube.client import KubeError
 from perfdag.steps.scale.measure.clock import Offset
 from perfdag.steps.scale.model.records import Record
-from perfdag.steps.scale.scenarios import gangs, kai, session, submit
+from perfdag.steps.scale.scenarios import gangs, gpus, kai, session, submit
 from perfdag.steps.scale.scenarios.base import Result, ScenarioUnavailableError
 
 from .test_session import Cluster
@@ -57,12 +57,6 @@ class Pods(Cluster):
             self.pod(own, self.fate(index, number))
         return own.uid
 
-    async def delete(self, resource: str, name: str, namespace: str = "") -> bool:
-        for item in list(self.observer.records.values()):
-            if item.name.removesuffix("-x") == name:
-                self.observer.note(item, "gone", 0, 0, time.monotonic_ns())
-        return True
-
     async def list(self, resource: str, *_: Any, **__: Any) -> list[Any]:
         """Nodes of two racks: n0 and n1, n2 and n3."""
         labels = [{"rack": f"r{i // 2}"} for i in range(4)]
@@ -98,6 +92,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         monkeypatch.setattr(gangs, "find_scheduler", AsyncMock(return_value=gangs.KAI))
         monkeypatch.setattr(session, "simulated_nodes", AsyncMock(return_value=(set(), "")))
         monkeypatch.setattr(kai, "STILL", 0.0)
+        monkeypatch.setattr(gpus, "TOLD", 0.1)
         spec = submit.Spec(namespaces=["ns"], rack_label="rack", **{"timeout": 0.2, **more})
         return await submit.measure(kube, spec, scenario)
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from perfdag.benchmark.registry import get
-from perfdag.cli import main
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.cluster import kubevirt, lease_lock, rights
 from perfdag.steps.scale.cluster.removal import PRIMER, belongs, remove_namespaces, remove_run
@@ -22,6 +21,7 @@ from perfdag.steps.scale.model.templates import RUN_LABEL, built_in, load
 from perfdag.steps.scale.runai.run_file import name_prefix
 from perfdag.steps.scale.scenarios import free_gpus, run_vmi, submit, vmi
 from perfdag.steps.scale.scenarios.base import start_run
+from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer, Request, failure
 
 NAMED = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
@@ -90,9 +90,8 @@ async def test_a_run_in_progress_is_deleted_only_by_force_which_ends_it_first(
     assert not server.of("Lease")
 
 
-def test_force_is_for_a_run_by_its_id(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["scale", "delete", "--force"]) == 2
-    assert "--force needs --run" in capsys.readouterr().err
+def test_force_is_for_a_run_by_its_id(cli: CommandLine) -> None:
+    assert "--force needs --run" in cli(["scale", "delete", "--force"], 2).err
 
 
 async def test_a_lease_that_nobody_renews_stops_no_deletion(

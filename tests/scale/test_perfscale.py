@@ -11,9 +11,9 @@ from perfdag.app.errors import CommandError
 from perfdag.app.scale.perfscale import go_seconds, read_audit
 from perfdag.app.scale.workload_import import import_workloads
 from perfdag.benchmark import registry
-from perfdag.cli import main
 from perfdag.steps.scale.model.templates import load
 from perfdag.suite.load import parse_suite
+from tests.conftest import CommandLine
 
 TEMPLATE = """apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance
@@ -47,14 +47,13 @@ def workload(tmp_path: Path) -> Path:
 
 
 def test_a_burst_and_a_steady_state_become_a_suite_that_can_run(
-    workload: Path, capsys: pytest.CaptureFixture[str]
+    workload: Path, cli: CommandLine
 ) -> None:
     steady = workload.with_name("steady.yaml")
     more = "churn: 2\nminChurnSleep: 1m30s\nqps: 5\n"
     steady.write_text(WORKLOAD.format(name="Steady", timeout="20s", type="steady-state", more=more))
     argv = ["import", "perfscale-load-generator", str(workload), str(steady)]
-    assert main(argv) == 0
-    output = capsys.readouterr()
+    output = cli(argv)
     assert "not kept: burst-5, steady: the names of the objects" in output.err
     assert "not kept: steady: qps: no such key is known" in output.err
     parse_suite(output.out)
@@ -93,11 +92,10 @@ def test_a_burst_and_a_steady_state_become_a_suite_that_can_run(
     ],
 )
 def test_a_workload_that_cannot_be_read_is_one_line(
-    old: str, new: str, message: str, workload: Path, capsys: pytest.CaptureFixture[str]
+    old: str, new: str, message: str, workload: Path, cli: CommandLine
 ) -> None:
     workload.write_text(workload.read_text().replace(old, new))
-    assert main(["import", "perfscale-load-generator", str(workload)]) == 2
-    output = capsys.readouterr()
+    output = cli(["import", "perfscale-load-generator", str(workload)], 2)
     assert message in output.err
     assert output.err.count("\n") == 1
 

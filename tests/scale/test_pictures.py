@@ -13,6 +13,7 @@ from perfdag.charts.benchmarks.stages import Stage, calls_of, of_results, of_run
 from perfdag.charts.files import to_bytes
 from perfdag.cli import main
 from perfdag.steps.scale.figures import measurements
+from tests.conftest import CommandLine
 
 
 class TestDashboard:
@@ -254,11 +255,10 @@ class TestCharts:
         assert list(of_runs(rows[:4])) == [""], "one run needs no name"
 
     def test_what_a_plot_cannot_do_is_refused_and_api_calls_are_drawn_by_size(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, tmp_path: Path, cli: CommandLine
     ) -> None:
         def plot(*words: str) -> str:
-            assert main(["scale", "plot", "-o", str(tmp_path), "--plot", *words]) == 2
-            return capsys.readouterr().err
+            return cli(["scale", "plot", "-o", str(tmp_path), "--plot", *words], 2).err
 
         assert "--skip-errors needs --plot general or detailed; ecdf counts absent stages" in plot(
             "ecdf", "--no-skip-errors"

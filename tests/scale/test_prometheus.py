@@ -18,26 +18,31 @@ from perfdag.kube.client import KubeError
 from perfdag.steps.scale.figures import audit_queries, prometheus, series
 from perfdag.steps.scale.model import gates
 
+RESET = [(0.0, 100.0), (1.0, 150.0), (2.0, 10.0), (3.0, 30.0)]
+GONE = [(0.0, 900.0), (1.0, 901.0)]
+
+
+def span(average: float | None, least: float | None, most: float | None) -> dict[str, Any]:
+    return {"_avg": average, "_min": least, "_max": most}
+
 
 class TestPrometheus:
-    def test_a_counter_reset_and_no_data(self) -> None:
-        points = [(0.0, 100.0), (1.0, 150.0), (2.0, 10.0), (3.0, 30.0)]
-        assert series.fold([points], "growth") == {"": 80.0}
-        gone = [(0.0, 900.0), (1.0, 901.0)]
-        assert series.fold([points, gone], "growth") == {"": 81.0}, (
-            "a pod that goes takes no growth with it"
-        )
-        assert series.fold([[(0.0, math.nan)]], "range") == {
-            "_avg": None,
-            "_min": None,
-            "_max": None,
-        }
-        assert series.fold([], "growth") == {"": None}
-        assert series.fold([[(0, 1.0), (1, math.nan), (2, 3.0)]], "range") == {
-            "_avg": 2.0,
-            "_min": 1.0,
-            "_max": 3.0,
-        }
+    @pytest.mark.parametrize(
+        ("points", "how", "figures"),
+        [
+            pytest.param([RESET], "growth", {"": 80.0}, id="a counter is reset"),
+            pytest.param([RESET, GONE], "growth", {"": 81.0}, id="a pod goes with no growth"),
+            pytest.param([], "growth", {"": None}, id="no series"),
+            pytest.param([[(0.0, math.nan)]], "range", span(None, None, None), id="no data"),
+            pytest.param(
+                [[(0, 1.0), (1, math.nan), (2, 3.0)]], "range", span(2.0, 1.0, 3.0), id="a gap"
+            ),
+        ],
+    )
+    def test_a_counter_reset_and_no_data(
+        self, points: Any, how: Any, figures: dict[str, float | None]
+    ) -> None:
+        assert series.fold(points, how) == figures
 
     def test_a_counter_that_begins_in_the_window_grows_from_nought(self) -> None:
         old, new, last = (
@@ -46,7 +51,7 @@ class TestPrometheus:
             [(10.0, 3.0)],
         )
         assert series.fold([old, new, last], "growth", 0.0) == {"": 30.0 + 57.0 + 3.0}
-        assert series.fold([old, new], "rate", 0.0) == {"_avg": 8.7, "_min": 8.7, "_max": 8.7}
+        assert series.fold([old, new], "rate", 0.0) == span(8.7, 8.7, 8.7)
         assert series.fold([old, new, last], "growth", -15.0) == {"": 30.0 + 17.0}, (
             "who looks only since then knows no beginning"
         )

@@ -189,34 +189,81 @@ class TestLeaving:
         assert (server.deleted, message) == (["a"], [])
 
 
-class Primed:
-    """A cluster whose first VMI does not do what it should."""
+Decide = Callable[[int], Sequence[tuple[str, float]]]
 
-    def __init__(self, how: str) -> None:
-        self.how, self.counts = how, dict[str, int]()
-        self.observer = Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
+
+class Cluster:
+    """An API server whose scheduler does with the pod of each object (by its index) what `decide`
+    says: stages, in seconds from its creation.
+
+    A stage in the future of more than a second comes as much later as it says in hundredths.
+    """
+
+    counts: dict[str, int] = {}
+    stuck = "none"
+    "What the names of queues end with that cannot be deleted."
+
+    def __init__(self, decide: Decide = lambda index: []) -> None:
+        self.deletions: list[str] = []
+        self.decide, self.observer = decide, Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
 
     async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
-        if self.how == "refused":
-            raise KubeError(403, "Forbidden", "quota exceeded")
-        name = str(orjson.loads(bodies[-1])["metadata"]["name"])
-        created = Record(VMI, name, name, namespace, "")
-        for stage in (
-            "created",
-            *{"runs": ("running",), "stays": ("running",), "failed": ("failed",)}.get(self.how, ()),
-        ):
-            created.put(stage, received_ns=time.monotonic_ns())
-        created.error = "" if self.how in ("runs", "stays") else "Unschedulable: no node"
-        self.observer.adopt(created)
-        return name
+        body = orjson.loads(bodies[-1])
+        own = Record(body["kind"], uuid.uuid4().hex, body["metadata"]["name"], namespace, "")
+        now = time.monotonic_ns()
+        own.put("created", received_ns=now)
+        self.observer.adopt(own)
+        pod = (
+            own
+            if own.kind in ("Pod", VMI)
+            else Record("Pod", uuid.uuid4().hex, own.name + "-x", namespace, own.uid)
+        )
+        pod.put("created", received_ns=now)
+        if pod is not own:
+            self.observer.adopt(pod)
+        for stage, after in self.decide(int(body["metadata"]["labels"]["perfdag/index"])):
+            say = partial(self.observer.note, pod, stage, 0, 0, now + round(after * 1e9))
+            asyncio.get_running_loop().call_later(after / 100 if after > 1 else 0.0, say)
+        return own.uid
 
     async def resource(self, api_version: str, kind: str) -> str:
         return kind
 
-    async def delete(self, resource: str, name: str, namespace: str) -> bool:
-        if self.how not in ("stays", "refused"):
-            self.observer.note(self.observer.records[name], "gone", 0, 0, time.monotonic_ns())
+    async def create(self, body: Any) -> None:
+        pass
+
+    async def delete(self, resource: str, name: str, namespace: str = "") -> bool:
+        if resource == "Queue":
+            self.deletions.append(name)
+            if name.endswith(self.stuck):
+                raise KubeError(403, "Forbidden", "no such right")
+        for item in list(self.observer.records.values()):
+            if item.name.removesuffix("-x") == name:
+                self.observer.note(item, "gone", 0, 0, time.monotonic_ns())
         return True
+
+    async def raw(self, *_: Any) -> Any:
+        raise KubeError(0, "Unreachable", "no answer")
+
+
+class Primed(Cluster):
+    """A cluster whose first VMI does not do what it should."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+        stages = {"runs": "running", "stays": "running", "failed": "failed"}
+        super().__init__(lambda index: [(stages[how], 0.0)] if how in stages else [])
+
+    async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
+        if self.how == "refused":
+            raise KubeError(403, "Forbidden", "quota exceeded")
+        uid = await super().submit(bodies, namespace, tally)
+        if self.how in ("waits", "failed"):
+            self.observer.records[uid].error = "Unschedulable: no node"
+        return uid
+
+    async def delete(self, resource: str, name: str, namespace: str = "") -> bool:
+        return self.how == "stays" or await super().delete(resource, name, namespace)
 
 
 @pytest.mark.parametrize(
@@ -256,62 +303,6 @@ async def test_a_primer_that_did_not_do_its_work_is_noted(
         ]
     still = [text for text in messages if "is still there 0.03 s after its deletion" in text]
     assert len(still) == (how == "stays")
-
-
-Decide = Callable[[int], Sequence[tuple[str, float]]]
-
-
-class Cluster:
-    """An API server whose scheduler does with the pod of each object (by its index) what `decide`
-    says: stages, in seconds from its creation.
-
-    A stage in the future of more than a second comes as much later as it says in hundredths.
-    """
-
-    counts: dict[str, int] = {}
-    stuck = "none"
-    "What the names of queues end with that cannot be deleted."
-
-    def __init__(self, decide: Decide = lambda index: []) -> None:
-        self.deletions: list[str] = []
-        self.decide, self.observer = decide, Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
-
-    async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
-        body = orjson.loads(bodies[-1])
-        own = Record(body["kind"], uuid.uuid4().hex, body["metadata"]["name"], namespace, "")
-        now = time.monotonic_ns()
-        own.put("created", received_ns=now)
-        self.observer.adopt(own)
-        pod = (
-            own
-            if own.kind == "Pod"
-            else Record("Pod", uuid.uuid4().hex, own.name + "-x", namespace, own.uid)
-        )
-        pod.put("created", received_ns=now)
-        if pod is not own:
-            self.observer.adopt(pod)
-        for stage, after in self.decide(int(body["metadata"]["labels"]["perfdag/index"])):
-            say = partial(self.observer.note, pod, stage, 0, 0, now + round(after * 1e9))
-            asyncio.get_running_loop().call_later(after / 100 if after > 1 else 0.0, say)
-        return own.uid
-
-    async def resource(self, api_version: str, kind: str) -> str:
-        return kind
-
-    async def create(self, body: Any) -> None:
-        pass
-
-    async def delete(self, resource: str, name: str, namespace: str = "") -> bool:
-        if resource == "Queue":
-            self.deletions.append(name)
-            if name.endswith(self.stuck):
-                raise KubeError(403, "Forbidden", "no such right")
-        for item in self.observer.records.values():
-            item.put("gone", received_ns=time.monotonic_ns())
-        return True
-
-    async def raw(self, *_: Any) -> Any:
-        raise KubeError(0, "Unreachable", "no answer")
 
 
 @pytest.fixture

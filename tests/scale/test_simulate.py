@@ -12,7 +12,6 @@ import orjson
 import pytest
 import yaml
 
-from perfdag.cli import main
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.cluster import kwok_nodes, simulation
 from perfdag.steps.scale.figures.moments import Clocks
@@ -26,6 +25,7 @@ from perfdag.steps.scale.model.templates import Template, load
 from perfdag.steps.scale.scenarios import free_gpus, gangs, gpus
 from perfdag.steps.scale.scenarios.base import ScenarioUnavailableError, Spec
 from perfdag.steps.scale.scenarios.session import Session
+from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer
 
 from .test_completion import sent
@@ -106,7 +106,7 @@ class TestSimulate:
 
     @pytest.mark.parametrize("system", ["runai", "storage"])
     def test_failures_of_what_does_not_fail_are_refused(
-        self, system: str, capsys: pytest.CaptureFixture[str]
+        self, system: str, cli: CommandLine
     ) -> None:
         with pytest.raises(ValueError, match=f"{system} simulates no failures"):
             simulation.objects(system, failures=50)
@@ -115,8 +115,7 @@ class TestSimulate:
             ["kubevirt", "--remove", "--failures", "5"],
             ["kubevirt", "--remove", "--delay", "a=1"],
         ):
-            assert main(["scale", "simulate", *words]) == 2
-            assert capsys.readouterr().err.count("\n") == 1
+            assert cli(["scale", "simulate", *words], 2).err.count("\n") == 1
 
     @pytest.mark.parametrize(
         "text", ["vmi-running", "vmi-running=", "=5", "vmi-running=9-5", "vmi-running=a"]
@@ -131,13 +130,15 @@ class TestSuites:
         ("name", "cron"), [("vmi-daily", "41 4 * * *"), ("vmi-daily-scale", "41 15 * * *")]
     )
     def test_the_daily_suites_render_as_cron_workflows(
-        self, name: str, cron: str, capsys: pytest.CaptureFixture[str]
+        self, name: str, cron: str, cli: CommandLine
     ) -> None:
         pytest.importorskip("hera")
         suite = Path(__file__).parents[2] / "suites" / f"{name}.yaml"
         assert f'--schedule "{cron}"' in suite.read_text(), "the file says how it is rendered"
-        assert main(["render", str(suite), "--schedule", cron]) == 0
-        result = {item["kind"]: item for item in yaml.safe_load_all(capsys.readouterr().out)}
+        result = {
+            item["kind"]: item
+            for item in yaml.safe_load_all(cli(["render", str(suite), "--schedule", cron]).out)
+        }
         assert result["CronWorkflow"]["spec"]["schedules"] == [cron]
         assert result["CronWorkflow"]["spec"]["timezone"] == "Etc/UTC"
 
@@ -164,10 +165,11 @@ class TestGangs:
     def test_kai_gets_a_job_that_says_how_many_start_together(self) -> None:
         (document,) = gangs.gang_of(gangs.KAI, self.jobs(), 4, "q").documents
         job = orjson.loads(document.render("g-1", "ns", 1))
+        pods = job["spec"]["template"]
         assert job["metadata"]["annotations"]["kai.scheduler/batch-min-member"] == "4"
-        assert job["metadata"]["labels"]["kai.scheduler/queue"] == "q"
-        assert job["spec"]["template"]["metadata"]["labels"]["kai.scheduler/queue"] == "q"
-        assert job["spec"]["template"]["spec"]["schedulerName"] == "kai-scheduler"
+        for body in (job, pods):
+            assert body["metadata"]["labels"]["kai.scheduler/queue"] == "q"
+        assert pods["spec"]["schedulerName"] == "kai-scheduler"
 
     def test_two_queues_share_alike_and_may_borrow(self) -> None:
         first, second = gangs.queues(gangs.VOLCANO, "r", 12)
@@ -384,21 +386,11 @@ async def test_nodes_that_are_there_get_the_gpus_that_are_asked_for(
     assert other["metadata"]["labels"]["nvidia.com/gpu.present"] == "true"
 
 
-async def test_a_node_of_that_name_that_is_not_ours_is_left_alone(
-    cluster: ApiServer, kube: Kube
+@pytest.mark.parametrize("ours", [False, True], ids=["without our label", "with our label"])
+async def test_a_real_node_of_that_name_is_neither_changed_nor_deleted(
+    ours: bool, cluster: ApiServer, kube: Kube
 ) -> None:
-    cluster.add(node("perfdag-sim-0", 2))
-    with pytest.raises(KubeError, match="perfdag-sim-0 was not created by perfdag"):
-        await kwok_nodes.make_nodes(kube, 1, 8)
-    assert cluster.of("Node")[0]["status"]["allocatable"] == {GPU: "2"}
-
-
-async def test_a_real_node_with_our_label_is_neither_changed_nor_deleted(
-    cluster: ApiServer, kube: Kube
-) -> None:
-    real = node("perfdag-sim-0", 2)
-    real["metadata"]["labels"] = {kwok_nodes.LABEL: "true"}
-    cluster.add(real)
+    cluster.add(node("perfdag-sim-0", 2, simulated=ours))
     with pytest.raises(KubeError, match="perfdag-sim-0 was not created by perfdag"):
         await kwok_nodes.make_nodes(kube, 1, 8)
     await kwok_nodes.make_nodes(kube, 2, 8, prefix="other-")

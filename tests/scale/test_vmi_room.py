@@ -5,22 +5,23 @@ VMI.
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import AsyncMock
 
-import orjson
 import pytest
 
 from perfdag.kube.client import Object
 from perfdag.steps.scale.cluster import kubevirt, vmi_room
 from perfdag.steps.scale.measure.clock import Offset
-from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.scenarios import session, vmi_spec, vmi_steady
 from perfdag.steps.scale.scenarios.base import Result
 from tests.fakes.api_server import ApiServer
+
+from .test_session import Cluster
+from .test_workloads import Heart
 
 KVM = vmi_room.KVM
 
@@ -116,43 +117,14 @@ def test_density_is_checked_for_each_node_and_moment() -> None:
     assert kubevirt.check_density(vmis, facts, 3) == ""
 
 
-class Stuck:
+class Stuck(Cluster):
     """A cluster whose VMI number 4 never runs, and whose number 1 is never gone."""
 
-    counts: dict[str, int] = {}
-
     def __init__(self) -> None:
-        self.observer = Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
-        self.index: dict[str, int] = {}
+        super().__init__(lambda index: [("running", 0.0)] if index != 4 else [])
 
-    async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
-        body = orjson.loads(bodies[-1])
-        name, index = body["metadata"]["name"], int(body["metadata"]["labels"]["perfdag/index"])
-        vmi = Record(VMI, name, name, namespace, "")
-        for stage in ("created", *(("running",) if index != 4 else ())):
-            vmi.put(stage, received_ns=time.monotonic_ns())
-        self.observer.adopt(vmi)
-        self.index[name] = index
-        return str(name)
-
-    async def resource(self, api_version: str, kind: str) -> str:
-        return kind
-
-    async def delete(self, resource: str, name: str, namespace: str) -> bool:
-        if self.index[name] != 1:
-            self.observer.note(self.observer.records[name], "gone", 0, 0, time.monotonic_ns())
-        return True
-
-
-class Heart:
-    note, timeline, plural, requests, p99 = "", (), "", 0, None
-
-    def pause(self) -> None: ...
-
-    resume = pause
-
-    def summary(self) -> dict[str, Any]:
-        return {}
+    async def delete(self, resource: str, name: str, namespace: str = "") -> bool:
+        return name.endswith("-1") or await super().delete(resource, name, namespace)
 
 
 async def test_a_steady_state_goes_on_without_a_vmi_that_is_stuck(
