@@ -1,21 +1,19 @@
 """Submissions on a schedule, and the clocks that time them."""
 
 import asyncio
-import contextlib
 import statistics
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
 import orjson
 import pytest
-from aiohttp import web
 
-from perfdag.kube.client import Event, Kube, KubeError, Resource
-from perfdag.kube.config import Cluster
+from perfdag.kube.client import Event, KubeError, Resource
 from perfdag.steps.scale.cluster.removal import belongs
 from perfdag.steps.scale.figures.moments import Clocks
 from perfdag.steps.scale.figures.rows import rows_of
@@ -35,7 +33,7 @@ from perfdag.steps.scale.measure.submitters import ApiSubmitter
 from perfdag.steps.scale.model.schedule import Arrival, Schedule
 from perfdag.steps.scale.model.stages import VMI, extractor
 from perfdag.steps.scale.model.templates import Document, Template, TemplateError, built_in, load
-from tests.fakes.api_server import ApiServer, Request, client, served
+from tests.fakes.api_server import Answer, ApiServer, Request, client, failure
 
 
 class TestTemplates:
@@ -169,36 +167,11 @@ class Slow:
         return name
 
 
-@contextlib.asynccontextmanager
-async def api_server(
-    answer: Callable[[int, web.Request], web.Response | None],
-) -> AsyncIterator[Cluster]:
-    """A server that answers the n-th request of each object so (None: not at all)."""
-    seen: Counter[str] = Counter()
-
-    async def handle(request: web.Request) -> web.Response:
-        if request.method == "GET":
-            return web.json_response({"metadata": {"uid": "there"}})
-        name = orjson.loads(await request.read())["metadata"]["name"]
-        seen[name] += 1
-        answered = answer(seen[name], request)
-        if answered is None:
-            await asyncio.sleep(5.0)
-        return answered or web.Response()
-
-    async with served(handle) as cluster:
-        yield cluster
+def refusal(status: int, reason: str) -> Answer:
+    return replace(failure(status, reason, reason), headers={"Retry-After": "0"})
 
 
-def refusal(status: int, reason: str) -> web.Response:
-    return web.json_response(
-        {"kind": "Status", "reason": reason, "message": reason},
-        status=status,
-        headers={"Retry-After": "0"},
-    )
-
-
-CREATED = {"metadata": {"uid": "made"}}
+CREATED = Answer(201, {"metadata": {"uid": "made"}})
 
 
 class TestApiSubmitter:
@@ -210,7 +183,7 @@ class TestApiSubmitter:
         ("answers", "uid", "retries", "error"),
         [
             (
-                [refusal(429, "TooManyRequests"), web.json_response(CREATED, status=201)],
+                [refusal(429, "TooManyRequests"), CREATED],
                 "made",
                 {"429": 1},
                 "",
@@ -222,17 +195,25 @@ class TestApiSubmitter:
         ids=["throttled", "an answer lost", "throttled for ever", "taken"],
     )
     async def test_retries_are_counted_by_cause_also_of_what_fails_in_the_end(
-        self, answers: list[web.Response | None], uid: str, retries: dict[str, int], error: str
+        self,
+        answers: list[Answer | None],
+        uid: str,
+        retries: dict[str, int],
+        error: str,
+        server: ApiServer,
     ) -> None:
-        def answer(n: int, _: web.Request) -> web.Response | None:
-            reply = answers[n - 1]
-            return reply and web.Response(
-                body=reply.body, status=reply.status, headers=reply.headers
-            )
+        coming = iter(answers)
 
-        async with api_server(answer) as cluster, Kube(cluster, retries=2, timeout=0.2) as kube:
-            submitter = ApiSubmitter(kube, [Resource("v1", "Pod", "pods", True)])
-            submitted = await generate(submitter, TEMPLATE, 1, ["n"], Schedule(), 1, run="r")
+        async def answer(_: Request) -> Answer | None:
+            if (reply := next(coming)) is None:
+                await asyncio.sleep(5.0)
+            return reply
+
+        server.on("POST", answer)
+        server.on("GET .*/pods/", lambda _: {"metadata": {"uid": "there"}})
+        kube = server.client(retries=2, timeout=0.2)
+        submitter = ApiSubmitter(kube, [Resource("v1", "Pod", "pods", True)])
+        submitted = await generate(submitter, TEMPLATE, 1, ["n"], Schedule(), 1, run="r")
         (item,) = submitted.submissions
         assert (item.uid, dict(submitted.retries), item.retries) == (
             uid,

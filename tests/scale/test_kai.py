@@ -92,7 +92,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         monkeypatch.setattr(gangs, "find_scheduler", AsyncMock(return_value=gangs.KAI))
         monkeypatch.setattr(session, "simulated_nodes", AsyncMock(return_value=(set(), "")))
         monkeypatch.setattr(kai, "STILL", 0.0)
-        monkeypatch.setattr(gpus, "TOLD", 0.1)
+        monkeypatch.setattr(gpus, "EVENT_PATIENCE", 0.1)
         spec = submit.Spec(namespaces=["ns"], rack_label="rack", **{"timeout": 0.2, **more})
         return await submit.measure(kube, spec, scenario)
 

@@ -72,8 +72,10 @@ def test_a_burst_and_a_steady_state_become_a_suite_that_can_run(
     body = yaml.safe_load(template.documents[0].render("x-1", "density", 0))
     assert body["metadata"]["name"] == "x-1"
     assert body["metadata"]["labels"]["app"] == "vmi-x-1"
-    assert body["spec"]["domain"]["resources"]["requests"]["memory"] == "90Mi"
-    assert body["spec"]["volumes"][0]["cloudInitNoCloud"]["userData"] == "echo ${HOME}"
+    assert body["spec"] == {
+        "domain": {"resources": {"requests": {"memory": "90Mi"}}},
+        "volumes": [{"name": "disk1", "cloudInitNoCloud": {"userData": "echo ${HOME}"}}],
+    }
 
 
 @pytest.mark.parametrize(
