@@ -1,6 +1,7 @@
 """The verbs of stored runs: `ls`, `show`, `open`, `rm`, `prune`, and what RUN means in each."""
 
 import shutil
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -150,6 +151,28 @@ def test_rm_removes_a_run_and_what_belongs_to_it(
     assert f"run {second} belongs to baseline v1" in cli(["rm", "last"], 2).err
     assert "--results goes with --namespace" in cli(["rm", "last", "--results"], 2).err
     assert runs(store) == [second]
+
+
+def test_a_run_that_measures_is_neither_removed_nor_measured_twice(
+    write_suite: SuiteWriter, tmp_path: Path, cli: CommandLine
+) -> None:
+    root, output = tmp_path / "store", tmp_path / "output"
+    perfdag = f"{sys.executable} -m perfdag"
+    script = "".join(
+        f"{perfdag} {words} --store {root} >> {output} 2>&1; "
+        for words in ("rm last", "run --resume last")
+    )
+    argv = orjson.dumps(["sh", "-c", f"{script}true"]).decode()
+    suite = write_suite(f"name: own\nentries: [{{benchmark: command, params: {{argv: {argv}}}}}]")
+    cli(["run", str(suite), "--no-report", "--store", str(root)])
+    [run_id] = runs(FolderStore(str(root)))
+    removed, *resumed = output.read_text().splitlines()
+    assert removed == (
+        f"perfdag rm: run {run_id} still measures on this machine; "
+        "wait for it, or end it with Ctrl-C, then remove it"
+    )
+    assert f"another process of this machine measures run {run_id}" in resumed[-1]
+    assert main(["rm", run_id, "--store", str(root)]) == 0
 
 
 @pytest.mark.parametrize("reached", range(4))

@@ -21,6 +21,7 @@ from perfdag.plan.plan import Plan, make_plan
 from perfdag.resource_names import Resources
 from perfdag.results import missing_reason
 from perfdag.results.durations import with_learned_times
+from perfdag.results.run_lock import run_lock
 from perfdag.results.runs import resume_command, store_plan
 from perfdag.results.samples import stored_samples
 from perfdag.shape import ACROSS, Shape
@@ -119,12 +120,24 @@ def resumable(command: str) -> Iterator[None]:
 
 def measure_plan(plan: Plan, store: Store, report: Callable[[str], None]) -> None:
     """Measure the samples of a plan that are not stored yet, within its budget."""
-    with Progress(plan, report) as progress:
+    with only_process(plan), Progress(plan, report) as progress:
         loop = measuring_loop(plan, store, progress, report)
         deadline = time.monotonic() + plan.budget if plan.budget else None
         if not loop.measure(range(len(plan.order)), deadline=deadline):
             reason = missing_reason.budget_spent(plan.budget or 0)
             missing_reason.write(loop.store, plan.run_id, reason)
+
+
+@contextlib.contextmanager
+def only_process(plan: Plan) -> Iterator[None]:
+    """Let no other process of this machine measure or remove a run. Raises CommandError."""
+    with run_lock(plan.run_id) as alone:
+        if not alone:
+            raise CommandError(
+                f"another process of this machine measures run {plan.run_id}; "
+                "wait for it, or end it with Ctrl-C"
+            )
+        yield
 
 
 def measuring_loop(

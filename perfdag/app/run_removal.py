@@ -10,6 +10,7 @@ from perfdag.app.runs import find_run
 from perfdag.plan.plan import Plan
 from perfdag.regress.selection import SelectionError, baselines
 from perfdag.results.collect import result_key
+from perfdag.results.run_lock import run_lock
 from perfdag.results.runs import load_plan, runs
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.store.open import open_store
@@ -22,7 +23,7 @@ def removable_keys(store: Store, plan: Plan) -> list[str]:
     """Return the keys of a run and its companions. The run's own folder is the last.
 
     It names the others, so that a second attempt finds them. Raises CommandError if one of the runs
-    is a baseline, and StoreError.
+    is a baseline or is being measured on this machine, and StoreError.
     """
     protected = _protected_runs(store)
     plans = _with_companions(store, plan)
@@ -32,6 +33,13 @@ def removable_keys(store: Store, plan: Plan) -> list[str]:
             f"run {protected_run} belongs to baseline {name}; set the baseline to another run: "
             f"perfdag baseline set {name} RUN"
         )
+    for each in plans:
+        with run_lock(each.run_id) as alone:
+            if not alone:
+                raise CommandError(
+                    f"run {each.run_id} still measures on this machine; "
+                    "wait for it, or end it with Ctrl-C, then remove it"
+                )
     return [key for each in plans for key in (result_key(each), f"runs/{each.run_id}")]
 
 

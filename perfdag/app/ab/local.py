@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perfdag.app.ab.outcome import AbResult, conclude
 from perfdag.app.ab.request import AbRequest, plan_variants
-from perfdag.app.local_run import measuring_loop, resumable
+from perfdag.app.local_run import measuring_loop, only_process, resumable
 from perfdag.app.progress import Progress
 from perfdag.app.unsaved import restore_samples
 from perfdag.plan.ab import Duet, positions
@@ -71,7 +71,7 @@ def measure_rounds(duet: Duet, store: Store, report: Callable[[str], None]) -> N
     budget = duet.a.budget
     deadline = time.monotonic() + budget if budget else None
     rounds = [("A", 0), ("B", 0), *duet.rounds()]  # the warm-up rounds come first
-    with Progress(duet.a, report, duet.b) as progress:
+    with only_process(duet.a), only_process(duet.b), Progress(duet.a, report, duet.b) as progress:
         loops = {
             variant: measuring_loop(plan, store, progress, report)
             for variant, plan in plans.items()
