@@ -13,7 +13,7 @@ hidden: set[str] = set()
 """More variables that measured processes do not get, by name."""
 
 
-def measured_environment(added: Mapping[str, str] | None = None) -> dict[str, str]:
+def measured_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a measured process: that of perfdag without its secrets.
 
     `added` is the benchmark's part.
@@ -24,7 +24,7 @@ def measured_environment(added: Mapping[str, str] | None = None) -> dict[str, st
         if name in _REMOTE_SHELL or not (name.startswith(_PREFIXES) or name in hidden)
     }
     # Tools print numbers and words by locale, and parsers read those of LC_ALL=C.UTF-8.
-    return {**inherited, "LC_ALL": "C.UTF-8", **(added or {})}
+    return {**inherited, "LC_ALL": "C.UTF-8", **(variables or {})}
 
 
 def hide_memory() -> None:

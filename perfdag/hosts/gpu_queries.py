@@ -248,9 +248,9 @@ def _throttled(samples: Samples) -> dict[str, float]:
     return {text: share for text, share in shares.items() if share > 0}
 
 
-def used(found: Sequence[dict[str, Any]], uuids: Collection[str]) -> list[dict[str, Any]]:
+def used(gpus: Sequence[dict[str, Any]], uuids: Collection[str]) -> list[dict[str, Any]]:
     """Return the GPUs with one of these uuids, or all GPUs if none has one."""
-    return [each for each in found if each.get("uuid") in uuids] or list(found)
+    return [each for each in gpus if each.get("uuid") in uuids] or list(gpus)
 
 
 def slowed(summaries: Sequence[dict[str, Any]]) -> str | None:

@@ -83,9 +83,9 @@ def scan_children() -> Callable[[int], list[int]]:
     return lambda pid: children.get(pid, [])
 
 
-def signal_tree(pid: int, number: signal.Signals, known: Iterable[int] = ()) -> None:
+def signal_tree(pid: int, number: signal.Signals, descendant_pids: Iterable[int] = ()) -> None:
     """Signal a process group, the descendants of its leader, and its `known` former descendants."""
-    for descendant in {*descendants(pid), *known}:
+    for descendant in {*descendants(pid), *descendant_pids}:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(descendant, number)
     with contextlib.suppress(ProcessLookupError, PermissionError):

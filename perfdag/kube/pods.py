@@ -119,7 +119,7 @@ async def with_events(kube: Kube, namespace: str, pods: Iterable[Pod]) -> list[P
     placed = {pod.uid for pod in pods if pod.node}
     last = {
         uid: event
-        for event in sorted(events, key=_seen)
+        for event in sorted(events, key=_event_time)
         if not (
             (uid := event["involvedObject"].get("uid")) in placed
             and event.get("reason") == "FailedScheduling"
@@ -139,7 +139,7 @@ def _quiet(pod: Pod) -> bool:
     )
 
 
-def _seen(event: Object) -> str:
+def _event_time(event: Object) -> str:
     return str(
         (event.get("series") or {}).get("lastObservedTime")
         or event.get("lastTimestamp")

@@ -127,7 +127,7 @@ def by_cause(changes: Iterable[LevelChange]) -> list[list[LevelChange]]:
     return list(groups.values())
 
 
-def untold_recoveries(
+def unreported_recoveries(
     changes: Iterable[LevelChange], run_id: str, records: Iterable[Record]
 ) -> list[LevelChange]:
     """Return the recoveries that this run shows, and those of earlier runs that nobody was told.
@@ -135,7 +135,7 @@ def untold_recoveries(
     A recovery is a message where its regression was one. `records` are those of the runs so far.
     """
     alerts = [alert for record in records for alert in record.alerts]
-    untold = []
+    recoveries = []
     for change in changes:
         about = [alert for alert in alerts if change.info.series_id in alert.keys]
         regressions = [
@@ -144,8 +144,8 @@ def untold_recoveries(
         same = [old for old in about if (old.kind, old.decided) == ("recovered", change.decided)]
         unsent = any(alert.sent for alert in regressions) and not any(alert.sent for alert in same)
         if regressions and (not same or unsent or change.decided == run_id):
-            untold.append(change)
-    return untold
+            recoveries.append(change)
+    return recoveries
 
 
 def canary_moves(medians: RunMedians, index: int) -> dict[str, Change]:

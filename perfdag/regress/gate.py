@@ -18,7 +18,7 @@ from perfdag.regress.alerts import (
     record_key,
     recovery,
     regression,
-    untold_recoveries,
+    unreported_recoveries,
 )
 from perfdag.regress.changes import SeriesLevels, day_of, series_levels, suspects
 from perfdag.regress.result import (
@@ -130,7 +130,7 @@ def _levels(
     back = [line.changes[-1] for line in paging if line.changes]
     back = [change for change in back if change.kind == "recovered"]
     earlier = [records[run.run_id] for run in history.runs if run.run_id in records]
-    for group in by_cause(untold_recoveries(back, gate.run, earlier)):
+    for group in by_cause(unreported_recoveries(back, gate.run, earlier)):
         gate.alerts.append(recovery(gate.suite, group, gate.report))
     newest = {info.series_id: history.value[i, -1] for i, info in enumerate(history.series)}
     for line in paging:

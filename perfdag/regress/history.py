@@ -100,15 +100,15 @@ def failures(medians: RunMedians, text: str) -> list[Failure]:
     ]
 
 
-def object_failures(store: Store, shown: RunMedians, text: str) -> list[Failure]:
+def object_failures(store: Store, medians: RunMedians, text: str) -> list[Failure]:
     """Return the failures of objects whose message contains `text`, newest run first.
 
     They are rows of the metric `failures` with the coordinate message. Raises StoreError.
     """
-    runs = [run.run_id for run in shown.runs]
+    runs = [run.run_id for run in medians.runs]
     table = load_rows(
         store,
-        suites=[shown.suite],
+        suites=[medians.suite],
         runs=runs,
         columns=["run_id", "entry", "point", "metric", "coords", "value"],
     )

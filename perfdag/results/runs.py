@@ -49,10 +49,10 @@ def _read_plan(store: Store, run_id: str) -> Plan:
         raise DamagedError(text) from None
 
 
-def _last(store: Store, selector: str, known: list[str], back: int, of_ab: bool) -> Plan:
+def _last(store: Store, selector: str, run_ids: list[str], back: int, of_ab: bool) -> Plan:
     """Return the plan `back` before the newest of the suite that ran last."""
     suite, number, other = None, 0, None
-    for run in reversed(known):
+    for run in reversed(run_ids):
         plan = _read_plan(store, run)
         if (plan.trigger != "ab") if of_ab else (plan.trigger in PARTIAL):
             other = other or plan

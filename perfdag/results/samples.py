@@ -63,38 +63,38 @@ def read_sample(data: bytes) -> SampleRecord:
 
 
 def as_row(
-    benchmark: Benchmark[Any], measured: Measurement, params: Mapping[str, Any] | None = None
+    benchmark: Benchmark[Any], measurement: Measurement, params: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return a measurement with what the benchmark declares of its metric with these params.
 
     Raises Failed for an undeclared metric and for NaN.
     """
-    if measured.value != measured.value:
-        raise Failed(f"{measured.metric} is not a number")
+    if measurement.value != measurement.value:
+        raise Failed(f"{measurement.metric} is not a number")
     metrics = benchmark.declared_metrics(params)
-    metric = metrics.get(measured.metric)
+    metric = metrics.get(measurement.metric)
     if metric is None:
         declared = ", ".join(metrics)
         raise Failed(
-            f"{benchmark.name} returned the metric {measured.metric!r}, which it does not declare; "
-            f"it declares {declared}"
+            f"{benchmark.name} returned the metric {measurement.metric!r}, which it does not "
+            f"declare; it declares {declared}"
         )
     columns: dict[str, Any] = {
         "metric": metric.name,
-        "stat": measured.stat,
-        "value": float(measured.value),
+        "stat": measurement.stat,
+        "value": float(measurement.value),
         "unit": metric.unit,
         "better": metric.better,
-        "headline": metric.headline and measured.subject is None,
+        "headline": metric.headline and measurement.subject is None,
     }
-    if measured.coords:
-        columns["coords"] = dict(measured.coords)
-    if measured.n is not None:
-        columns["n"] = measured.n
-    if measured.subject is not None:
-        columns["subject"] = measured.subject
-    if measured.note is not None:
-        columns["note"] = measured.note
+    if measurement.coords:
+        columns["coords"] = dict(measurement.coords)
+    if measurement.n is not None:
+        columns["n"] = measurement.n
+    if measurement.subject is not None:
+        columns["subject"] = measurement.subject
+    if measurement.note is not None:
+        columns["note"] = measurement.note
     return columns
 
 

@@ -159,7 +159,7 @@ class Check(BaseModel):
     def selects(self, *settings: Mapping[str, Any]) -> bool:
         """Return whether a series with these coordinates, parameters and shape has all values."""
         return all(
-            (value := setting(name, *settings)) is not None and _wants(wanted, value)
+            (value := setting(name, *settings)) is not None and _matches(wanted, value)
             for name, wanted in self.where.items()
         )
 
@@ -192,18 +192,18 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _wants(wanted: Wanted | list[Wanted], value: Any) -> bool:
+def _matches(condition: Wanted | list[Wanted], value: Any) -> bool:
     """Return whether a value is wanted. Quantities compare by meaning: 4KiB equals 4096."""
-    if isinstance(wanted, list):
-        return any(_wants(one, value) for one in wanted)
-    if isinstance(wanted, bool) or isinstance(value, bool):
-        return wanted is value
-    if isinstance(wanted, str) and isinstance(value, int | float):
+    if isinstance(condition, list):
+        return any(_matches(one, value) for one in condition)
+    if isinstance(condition, bool) or isinstance(value, bool):
+        return condition is value
+    if isinstance(condition, str) and isinstance(value, int | float):
         try:
-            return quantity(wanted)[0] == value
+            return quantity(condition)[0] == value
         except ValueError:
             return False
-    return bool(wanted == value) or _text(wanted) == _text(value)
+    return bool(condition == value) or _text(condition) == _text(value)
 
 
 Settings = tuple[Mapping[str, Any], Mapping[str, Any]]
@@ -247,11 +247,11 @@ def unmet_where(
                 f"no series has {name}; `perfdag benchmarks NAME` lists parameters and "
                 f"coordinates{nearest(name, known)}"
             )
-        left = [settings for settings in left if _wants(wanted, setting(name, *settings))]
+        left = [settings for settings in left if _matches(wanted, setting(name, *settings))]
         if not left:
             values.pop("None", None)
             others = len(check.where) > 1 and any(
-                _wants(wanted, setting(name, *settings)) for settings in named
+                _matches(wanted, setting(name, *settings)) for settings in named
             )
             also = " with the other values" if others else ""
             return name, f"no point has {name} {_text(wanted)}{also}; there are {', '.join(values)}"

@@ -108,7 +108,7 @@ def _matches(
     axes: Mapping[str, list[Any]],
     benchmark: Benchmark[Any],
     name: str,
-    wanted: Any,
+    condition: Any,
     problems: _Problems,
 ) -> list[bool] | None:
     """Return for each value of an axis whether the condition wants it.
@@ -127,7 +127,7 @@ def _matches(
         return None
     read = _reader(benchmark, name)
     try:
-        test = _test(read, wanted)
+        test = _test(read, condition)
     except ValueError as error:
         problems.append((path, str(error)))
         return None
@@ -148,39 +148,39 @@ def _matches(
         return None
 
 
-def _test(read: Callable[[Any], Any], wanted: Any) -> Callable[[Any], bool]:
+def _test(read: Callable[[Any], Any], condition: Any) -> Callable[[Any], bool]:
     """Return a test of whether a condition wants a value.
 
     Raises ValueError for a condition that cannot be read. The test raises TypeError for values
     without an order.
     """
-    if isinstance(wanted, list):
-        options = [read(option) for option in wanted]
+    if isinstance(condition, list):
+        options = [read(option) for option in condition]
         return lambda value: value in options
-    if not isinstance(wanted, dict):
-        only = read(wanted)
+    if not isinstance(condition, dict):
+        only = read(condition)
         return lambda value: bool(value == only)
-    for comparison in wanted:
+    for comparison in condition:
         if comparison not in _OPERATORS:
             raise ValueError(
                 f"unknown comparison {comparison!r}; there are {', '.join(_OPERATORS)}"
             )
-    bounds = {comparison: read(bound) for comparison, bound in wanted.items()}
+    bounds = {comparison: read(bound) for comparison, bound in condition.items()}
     return lambda value: all(
         _compare(comparison, value, bound) for comparison, bound in bounds.items()
     )
 
 
-def _compare(comparison: str, value: Any, bound: Any) -> bool:
+def _compare(comparison: str, value: Any, limit: Any) -> bool:
     """Return whether the comparison holds. Null is neither more nor less than any value.
 
     Raises TypeError for text and other values without an order.
     """
     if comparison == "ne":
-        return bool(value != bound)
-    if bound is None or isinstance(value, str | bool) or isinstance(bound, str | bool):
-        raise TypeError(bound)
-    return value is not None and _ORDERS[comparison](value, bound)
+        return bool(value != limit)
+    if limit is None or isinstance(value, str | bool) or isinstance(limit, str | bool):
+        raise TypeError(limit)
+    return value is not None and _ORDERS[comparison](value, limit)
 
 
 def _reader(benchmark: Benchmark[Any], name: str) -> Callable[[Any], Any]:

@@ -67,9 +67,9 @@ def dotted(path: Where) -> str:
     return text
 
 
-def nearest(word: object, known: Iterable[str]) -> str:
+def nearest(word: object, choices: Iterable[str]) -> str:
     """Return `; did you mean X?` if a known name is close, else an empty text."""
-    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(str(word), list(choices), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
 
 
@@ -187,18 +187,17 @@ def _excess(text: str) -> tuple[int, str] | None:
     return None
 
 
-def _other_base(written: str, read: float) -> str:
+def _other_base(text: str, value: float) -> str:
     """Return advice on a number that YAML reads in base 8 or 60, or an empty text."""
-    if _OCTAL.fullmatch(written):
-        sign, digits = written[0].strip("0"), written.lstrip("-+0_") or "0"
+    if _OCTAL.fullmatch(text):
+        sign, digits = text[0].strip("0"), text.lstrip("-+0_") or "0"
         return (
-            f"YAML reads {written} as {read} (base 8); "
-            f"write {read}, or {sign}{digits} if that is meant; quote text"
+            f"YAML reads {text} as {value} (base 8); "
+            f"write {value}, or {sign}{digits} if that is meant; quote text"
         )
-    if ":" in written:
+    if ":" in text:
         return (
-            f"YAML reads {written} as {read} (base 60); "
-            "write a time as 90s, 5m or 2h, and quote text"
+            f"YAML reads {text} as {value} (base 60); write a time as 90s, 5m or 2h, and quote text"
         )
     return ""
 

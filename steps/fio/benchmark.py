@@ -258,7 +258,7 @@ class Fio(Benchmark[FioParams]):
         return measurements
 
 
-def _output(finished: Finished, argv: list[list[str]], known: dict[str, Any]) -> Output:
+def _output(finished: Finished, argv: list[list[str]], facts: dict[str, Any]) -> Output:
     """Return the output.
 
     Raises Skip if the kernel or the file system lacks a capability, Failed with fio's message.
@@ -286,5 +286,5 @@ def _output(finished: Finished, argv: list[list[str]], known: dict[str, Any]) ->
         {"client": finished.stdout, "stderr": finished.stderr},
         argv,
         f"fio {version[1]}" if version else "fio",
-        known,
+        facts,
     )

@@ -117,10 +117,10 @@ def need_cpus(hosts: Sequence[Host], ranks: int) -> None:
         _enough(name, len(own), wanted[name])
 
 
-def _enough(where: str, has: int, wanted: int) -> None:
-    if has < wanted:
+def _enough(where: str, has: int, needed: int) -> None:
+    if has < needed:
         raise Skip(
-            f"{where} has {has} CPUs for {wanted} processes; use fewer, or set oversubscribe: true"
+            f"{where} has {has} CPUs for {needed} processes; use fewer, or set oversubscribe: true"
         )
 
 

@@ -274,7 +274,7 @@ def _item(params: QueueScalingParams) -> float | None:
         return None
 
 
-def _refusal(done: Finished) -> str | None:
+def _refusal(finished: Finished) -> str | None:
     """Return the API server's message if a missing right ended the validator."""
-    last = done.stderr.strip().rpartition("\n")[2]
+    last = finished.stderr.strip().rpartition("\n")[2]
     return last.removeprefix("perfdag: ") if " is forbidden: User " in last else None

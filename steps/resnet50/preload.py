@@ -17,7 +17,7 @@ def entries(value: str) -> list[str]:
     return [entry for entry in re.split(r"[ :]+", value) if entry]
 
 
-def inspect(wanted: Mapping[str, str]) -> dict[str, Any]:
+def inspect(expected: Mapping[str, str]) -> dict[str, Any]:
     """Return `environment` and `preloaded` of this process.
 
     `environment` has the value of each wanted variable, or None. `preloaded` says of each library
@@ -27,9 +27,9 @@ def inspect(wanted: Mapping[str, str]) -> dict[str, Any]:
         line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()
     }
     # A layer may remove its own name from the environment.
-    libraries = entries(f"{wanted.get('LD_PRELOAD', '')} {os.environ.get('LD_PRELOAD', '')}")
+    libraries = entries(f"{expected.get('LD_PRELOAD', '')} {os.environ.get('LD_PRELOAD', '')}")
     return {
-        "environment": {name: os.environ.get(name) for name in wanted},
+        "environment": {name: os.environ.get(name) for name in expected},
         "preloaded": {entry: loaded(entry, mapped) for entry in libraries},
     }
 
@@ -42,11 +42,11 @@ def loaded(entry: str, mapped: Collection[str]) -> bool:
     return any(Path(file).name == name or Path(file).name.startswith(f"{name}.") for file in mapped)
 
 
-def untreated(raw: Mapping[str, Any], wanted: Mapping[str, str]) -> str | None:
+def untreated(raw: Mapping[str, Any], expected: Mapping[str, str]) -> str | None:
     """Return why a program did not run in the wanted environment, or None."""
     if without := [
         entry
-        for entry in entries(wanted.get("LD_PRELOAD", ""))
+        for entry in entries(expected.get("LD_PRELOAD", ""))
         if not raw.get("preloaded", {}).get(entry)
     ]:
         return (
@@ -55,7 +55,7 @@ def untreated(raw: Mapping[str, Any], wanted: Mapping[str, str]) -> str | None:
         )
     environment = raw.get("environment", {})
     if absent := [
-        name for name in wanted if name != "LD_PRELOAD" and environment.get(name) is None
+        name for name in expected if name != "LD_PRELOAD" and environment.get(name) is None
     ]:
         return (
             f"{absent[0]} of wrapper_env did not reach the program:"

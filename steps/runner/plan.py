@@ -178,7 +178,7 @@ def reusable_samples(store: Store, plans: list[Plan]) -> set[str]:
 
 
 async def _prepare(
-    kube: Kube, context: PodContext, store: Store, plans: list[Plan], left: list[int]
+    kube: Kube, context: PodContext, store: Store, plans: list[Plan], batches: list[int]
 ) -> tuple[Object, Refusals]:
     """Create the objects of the batches `left`; return facts of the cluster and what it refuses."""
     plan = plans[0]
@@ -189,7 +189,7 @@ async def _prepare(
         infeasible = await unmet(kube, shapes, context.namespace)
         refusals |= {
             number: ("skipped", infeasible[shape])
-            for number in left
+            for number in batches
             if (shape := variant.batches[number].shape) in infeasible
         }
     objects = {
@@ -201,7 +201,7 @@ async def _prepare(
                 for item in services_of(b.shape_of(number), context, number, 1)
             ),
         ]
-        for number in left
+        for number in batches
         if number not in refusals
     }
     refusals |= await create_for_batches(kube, context, store, plan, objects)

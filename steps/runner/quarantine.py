@@ -76,7 +76,11 @@ def known_crashes(context: PodContext, store: Store, number: int, attempt: int) 
 
 
 def suspects_last(
-    plan: Plan, samples: Sequence[int], left: Collection[int], attempt: int, crashes: CrashHistory
+    plan: Plan,
+    samples: Sequence[int],
+    unmeasured: Collection[int],
+    attempt: int,
+    crashes: CrashHistory,
 ) -> list[int]:
     """Return the samples of a batch in the order to measure them: those that may crash come last.
 
@@ -90,7 +94,7 @@ def suspects_last(
     groups = concurrent_groups(plan.points, plan.order, samples)
     suspects = set[str]()
     if attempt and not crashes:
-        unfinished = (group for group in groups if not set(left).isdisjoint(group))
+        unfinished = (group for group in groups if not set(unmeasured).isdisjoint(group))
         suspects = next((points_of(group) for group in unfinished), suspects)
 
     def suspicion(group: Collection[int]) -> int:

@@ -92,14 +92,14 @@ def _benchmarks(subjects: list[_Subject]) -> list[Finding]:
     for name in sorted({subject.name for subject in subjects}):
         own = [subject for subject in subjects if subject.name == name]
         found = Counter(finding for subject in own for finding in _lacks(subject, host))
-        findings += [_counted(finding, count, len(own)) for finding, count in found.items()]
+        findings += [_with_count(finding, count, len(own)) for finding, count in found.items()]
         if not found:
             points = f"its {len(own)} points need" if len(own) > 1 else "it needs"
             findings.append(Finding("ok", f"{name}: what {points} is here"))
     return findings
 
 
-def _counted(finding: Finding, count: int, points: int) -> Finding:
+def _with_count(finding: Finding, count: int, points: int) -> Finding:
     if count == points:
         return finding
     return replace(finding, what=f"{finding.what} ({count} of {points} points)")

@@ -56,11 +56,11 @@ def import_suite(files: list[str]) -> tuple[str, list[str]]:
     return text, notes
 
 
-def _name(resource: Resource, taken: Iterable[str]) -> str:
+def _name(resource: Resource, names: Iterable[str]) -> str:
     """Return the name of the entry, which may hold no dot and stands once."""
     name = resource.name.replace(".", "-")[:60].strip("-")
     numbered = (f"{name}-{number}" for number in itertools.count(2))
-    return next(each for each in itertools.chain([name], numbered) if each not in taken)
+    return next(each for each in itertools.chain([name], numbered) if each not in names)
 
 
 def _entry(resource: Resource, notes: list[str]) -> Values | None:
@@ -93,19 +93,19 @@ def _entry(resource: Resource, notes: list[str]) -> Values | None:
     return entry
 
 
-def _point(row: Values, found: Benchmark, notes: list[str]) -> Values | None:
+def _point(row: Values, benchmark: Benchmark, notes: list[str]) -> Values | None:
     """Return the keys of a point with dots, or None and the reason in `notes`."""
     where = " ".join(f"{name}={value}" for name, value in row.items())
     try:
-        params, shape, lost = found.params(), found.shape(), found.lost()
-        refused = _refused(found.benchmark, params, shape)
+        params, shape, lost = benchmark.params(), benchmark.shape(), benchmark.lost()
+        refused = _refused(benchmark.benchmark, params, shape)
     except ValueError as error:
         refused = str(error)
     if refused:
         notes.append(f"{where}{': ' if where else ''}left out: {refused}")
         return None
     notes += lost
-    keys = {"benchmark": found.benchmark, **shape}
+    keys = {"benchmark": benchmark.benchmark, **shape}
     return keys | {f"params.{name}": value for name, value in params.items()}
 
 

@@ -32,13 +32,13 @@ OUTPUTS = ("stages.parquet", "summary.json", "perf-audit-results.json")
 
 def vmi_scenario(session: Session, spec: vmi_spec.Spec, request: VmiRequest) -> int:
     """Run a VMI scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
-    measured: list[Result] = []
+    results: list[Result] = []
     journal, announced = session.folder / JOURNAL, False
 
     def write_size(result: Result) -> None:
         """Write the files after each size, whatever happens to the next sizes."""
-        measured.append(result)
-        _write_results(session.folder, measured, None)
+        results.append(result)
+        _write_results(session.folder, results, None)
 
     def write_state(state: State) -> None:
         nonlocal announced
@@ -53,10 +53,10 @@ def vmi_scenario(session: Session, spec: vmi_spec.Spec, request: VmiRequest) -> 
             session, lambda kube: run_vmi.measure(kube, spec, request), spec.parallel
         )
     except BaseException:
-        if measured:
+        if results:
             # Whether other runs disturbed these sizes is known only now.
-            _write_results(session.folder, measured, None)
-            counts = ", ".join(str(result.count) for result in measured)
+            _write_results(session.folder, results, None)
+            counts = ", ".join(str(result.count) for result in results)
             session.log(f"measured before: {counts} VMIs; their files are in {session.folder}")
         raise
     shutil.rmtree(journal, ignore_errors=True)

@@ -22,13 +22,13 @@ def failure_text(queue: str, client: Any) -> str:
     )
 
 
-def invalid_reasons(queue: str, one: Any, params: QueueAutoscaleParams) -> list[str]:
+def invalid_reasons(queue: str, result: Any, params: QueueAutoscaleParams) -> list[str]:
     """Return why a trace is no result, or an empty list.
 
     Reasons are unanswered requests, items of other seconds than ``item``, a height never reached,
     and backends never released.
     """
-    client, reasons = one["client"], not_followed(one)
+    client, reasons = result["client"], not_followed(result)
     unanswered = client["scheduled"] - client["success"] - client["failure"]
     mean = client["run"].get("mean", params.item)
     if params.deployments and not 0.8 <= mean / params.item <= 1.25:
@@ -46,20 +46,20 @@ def invalid_reasons(queue: str, one: Any, params: QueueAutoscaleParams) -> list[
     return [f"{queue}: {reason}" for reason in reasons]
 
 
-def scaling_verdict(queue: str, one: Any) -> Measurement:
+def scaling_verdict(queue: str, result: Any) -> Measurement:
     """Return whether the scaler followed the load of a queue, with its times."""
-    rule, reasons = "covers the height of the load, and releases it", not_followed(one)
+    rule, reasons = "covers the height of the load, and releases it", not_followed(result)
     if reasons:
         return verdict("failed", rule, "; ".join(reasons), {"queue": queue})
-    scored = score([Sample(*sample) for sample in one["trace"]])
+    scored = score([Sample(*sample) for sample in result["trace"]])
     times = {"covered after": scored.reaction, "released after": scored.release}
     parts = [f"{name} {value:.3g} s" for name, value in times.items() if value is not None]
     return verdict("passed", rule, ", ".join(parts), {"queue": queue})
 
 
-def not_followed(one: Any) -> list[str]:
+def not_followed(result: Any) -> list[str]:
     """Return how the scaler did not follow the load of a trace, or an empty list."""
-    trace, reasons = [Sample(*sample) for sample in one["trace"]], []
+    trace, reasons = [Sample(*sample) for sample in result["trace"]], []
     scored, peak = score(trace), max(sample.needed for sample in trace)
     if peak > trace[0].needed and scored.reaction is None:
         most = max(sample.have for sample in trace)

@@ -94,19 +94,19 @@ class Batcher:
 
     def _batch(self) -> Queued | None:
         """Remove and return up to `max_batch` samples, None without any."""
-        taken: list[Queued] = []
+        batch: list[Queued] = []
         room = self._max_batch
         while room and self._queue:
             ids, indices, at = self._queue.popleft()
-            taken.append((ids[:room], indices[:room], at))
+            batch.append((ids[:room], indices[:room], at))
             if len(ids) > room:
                 self._queue.appendleft((ids[room:], indices[room:], at))
-            room -= len(taken[-1][0])
+            room -= len(batch[-1][0])
         self._samples -= self._max_batch - room
-        if len(taken) < 2:
-            return taken[0] if taken else None
-        ids, indices = (np.concatenate([item[what] for item in taken]) for what in (0, 1))
-        return ids, indices, taken[-1][2]
+        if len(batch) < 2:
+            return batch[0] if batch else None
+        ids, indices = (np.concatenate([item[what] for item in batch]) for what in (0, 1))
+        return ids, indices, batch[-1][2]
 
     def _run_errand(self, number: int) -> bool:
         """Run the worker's pending errand; return False if there is none."""

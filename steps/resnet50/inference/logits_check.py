@@ -15,26 +15,26 @@ TIE = 0.4
 It is four times the effect of rounding."""
 
 
-def compare_logits(got: np.ndarray, wanted: np.ndarray, precision: str) -> dict[str, Any]:
+def compare_logits(actual: np.ndarray, expected: np.ndarray, precision: str) -> dict[str, Any]:
     """Return the relative error of the worst image and the agreement of the first classes.
 
     Both are (n, classes) float32. `ok` needs finite logits within tolerance and the reference's
     class. Another class also agrees if its logit there ties with the largest (TIE): rounding may
     choose either.
     """
-    finite = bool(np.isfinite(got).all())
-    norms = np.linalg.norm(wanted, axis=1)
-    error = np.linalg.norm(got - wanted, axis=1) / norms if finite else np.array([np.inf])
+    finite = bool(np.isfinite(actual).all())
+    norms = np.linalg.norm(expected, axis=1)
+    error = np.linalg.norm(actual - expected, axis=1) / norms if finite else np.array([np.inf])
     worst = float(error.max())
-    short = wanted.max(1) - np.take_along_axis(wanted, got.argmax(1)[:, None], 1)[:, 0]
-    same = int((short <= TIE * TOLERANCE[precision] * norms / wanted.shape[1] ** 0.5).sum())
+    short = expected.max(1) - np.take_along_axis(expected, actual.argmax(1)[:, None], 1)[:, 0]
+    same = int((short <= TIE * TOLERANCE[precision] * norms / expected.shape[1] ** 0.5).sum())
     return {
-        "ok": finite and worst <= TOLERANCE[precision] and same == len(got),
+        "ok": finite and worst <= TOLERANCE[precision] and same == len(actual),
         "error": worst if finite else None,
         "tolerance": TOLERANCE[precision],
         "finite": finite,
         "same_class": same,
-        "images": len(got),
+        "images": len(actual),
     }
 
 

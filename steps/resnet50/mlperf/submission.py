@@ -161,7 +161,7 @@ def write(
     return written
 
 
-def stored_results(root: str, run: str, chosen: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+def stored_results(root: str, run: str, run_ids: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
     """Return the results of a run's samples with mlperf by scenario.
 
     Of a point it is the last valid one. `chosen` are the points to take, by default all. Raises
@@ -175,9 +175,9 @@ def stored_results(root: str, run: str, chosen: Sequence[str] = ()) -> dict[str,
             continue
         text = sample.texts.get("result", "{}")
         raw = json.loads(text.splitlines()[-1] if text else "{}")
-        if "mlperf" in raw and (not chosen or sample.point in chosen):
+        if "mlperf" in raw and (not run_ids or sample.point in run_ids):
             points[sample.point] = raw
-    if absent := [point for point in chosen if point not in points]:
+    if absent := [point for point in run_ids if point not in points]:
         raise ValueError(f"run {run} has no result with mlperf: true of point {absent[0]}")
     return one_system(points)
 
