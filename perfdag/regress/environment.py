@@ -51,10 +51,6 @@ def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[Any]]:
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     array = column.unify_dictionaries().combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = (
-            array.chunk(0) if array.num_chunks else pa.array([], pa.string()).dictionary_encode()
-        )
     return numbers(array.indices, -1).astype(np.int64), array.dictionary.to_pylist()
 
 
@@ -65,8 +61,6 @@ def numbers(column: pa.ChunkedArray | pa.Array, absent: float = math.nan) -> NDA
     installed, which takes longer than everything else.
     """
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):
-        array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
     if array.null_count:
         filled: NDArray[Any] = np.nan_to_num(array.to_numpy(zero_copy_only=False), nan=absent)
         return filled

@@ -77,8 +77,6 @@ def _with_keys_as_columns(table: pa.Table) -> pa.Table:
 def _keys(column: pa.ChunkedArray) -> Iterator[tuple[str, pa.Array]]:
     """Yield the keys of the JSON objects in a dictionary-encoded column, with their values."""
     encoded = column.combine_chunks()
-    if isinstance(encoded, pa.ChunkedArray):  # a table without rows has no chunk
-        return
     indices = np.asarray(encoded.indices)
     used, position = np.unique(indices, return_inverse=True)
     objects = [dict(_flat(orjson.loads(encoded.dictionary[int(at)].as_py()))) for at in used]

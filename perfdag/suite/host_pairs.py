@@ -48,14 +48,13 @@ def count_pairs(kind: str, hosts: int) -> int:
 def rounds(kind: str, hosts: int, seed: int = 0) -> list[Round]:
     """Return the pairs of `hosts` hosts in rounds. No host is twice in a round.
 
-    `kind` is `all`, `across-zones` (the same), `ring` or `random N` (N distinct pairs). `all` is
-    the 1-factorisation of the complete graph by the circle method: hosts - 1 rounds of hosts / 2
-    pairs. If the number of hosts is odd, there is one round more and one host is idle in each.
+    `hosts` is at least 2. `kind` is `all`, `across-zones` (the same), `ring` or `random N` (N
+    distinct pairs). `all` is the 1-factorisation of the complete graph by the circle method:
+    hosts - 1 rounds of hosts / 2 pairs. If the number of hosts is odd, there is one round more and
+    one host is idle in each.
     `random N` takes the first N of these pairs after a shuffle by `seed`, so it covers hosts
     evenly. Raises ValueError if there are fewer.
     """
-    if hosts < 2:
-        raise ValueError(f"pairs need 2 hosts or more, not {hosts}")
     if kind in _ALL:
         return list(_circle(list(range(hosts))))
     if kind == "ring":
