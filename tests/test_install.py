@@ -4,16 +4,16 @@ Secret holds the keys of this shell alone.
 
 import base64
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from perfdag.app.cluster.store_secret import STORE_KEYS, secret_notes, store_secret
 from perfdag.app.cluster.template import installed_template
-from perfdag.cli import main
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.workflows import age, runs
+from tests.conftest import CommandLine, Printed
 from tests.fakes.api_server import ApiServer, kubeconfig
 
 pytest.importorskip("hera")
@@ -34,8 +34,17 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def install(namespace: str, *options: str) -> int:
-    return main(["install", "--namespace", namespace, "--store", "s3://b/r", *options])
+Install = Callable[..., Printed]
+
+
+@pytest.fixture
+def install(cli: CommandLine) -> Install:
+    """Run `perfdag install` in a namespace with these options."""
+
+    def run(namespace: str, *options: str, code: int = 0) -> Printed:
+        return cli(["install", "--namespace", namespace, "--store", "s3://b/r", *options], code)
+
+    return run
 
 
 def names(api: ApiServer) -> set[tuple[str, str]]:
@@ -60,25 +69,19 @@ def wide(namespace: str) -> set[tuple[str, str]]:
     }
 
 
-def test_what_is_left_out_goes_and_other_objects_stay(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_left_out_goes_and_other_objects_stay(api: ApiServer, install: Install) -> None:
     api.add({"kind": "ServiceAccount", "metadata": {"name": "mine", "namespace": "bench"}})
-    assert install("bench") == 0
+    install("bench")
     plain = names(api)
-    assert install("bench", *EVERY) == 0
-    assert (
-        install("a-bench", *EVERY) == 0
-    )  # whose cluster-wide names end in that of the other namespace
-    assert "delete" not in capsys.readouterr().out
+    # the cluster-wide names of a-bench end in that of the other namespace
+    for namespace in ("bench", "a-bench"):
+        assert "delete" not in install(namespace, *EVERY).out
     whole = names(api)
-    assert install("bench", "--dry-run") == 0
+    lines = install("bench", "--dry-run").out.splitlines()
     assert names(api) == whole
-    lines = capsys.readouterr().out.splitlines()
     obsolete = {tuple(line.split()[-2:]) for line in lines if line.startswith("would delete ")}
     assert obsolete == OF_EVERY | wide("bench")
-    assert install("bench") == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = install("bench").out.splitlines()
     assert {tuple(line.split()[-2:]) for line in lines if line.startswith("deleted ")} == obsolete
     remaining = {
         (item["kind"], item["metadata"]["name"])
@@ -92,10 +95,10 @@ def test_what_is_left_out_goes_and_other_objects_stay(
 
 
 def test_objects_are_only_created_in_the_namespaces_that_allow_names(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
+    api: ApiServer, install: Install
 ) -> None:
     api.add({"kind": "Namespace", "metadata": {"name": "mine", "labels": {"own": "label"}}})
-    assert install("bench", "--allow", "scale=mine,made", "--allow", "scale=third") == 0
+    install("bench", "--allow", "scale=mine,made", "--allow", "scale=third")
     spaces = {item["metadata"]["name"]: item["metadata"]["labels"] for item in api.of("Namespace")}
     assert spaces["mine"] == {"own": "label"}, "an existing namespace stays as it is"
     assert spaces["made"]["pod-security.kubernetes.io/enforce"] == "baseline"
@@ -115,7 +118,7 @@ def test_objects_are_only_created_in_the_namespaces_that_allow_names(
         if resource in ("pods", "jobs", "configmaps", "namespaces", "*")
         and verb in ("create", "patch", "delete")
     }
-    assert install("bench", "--allow", "scale=mine") == 0
+    install("bench", "--allow", "scale=mine")
     places = [
         item["metadata"]["namespace"] for item in api.of("Role") if item["metadata"]["name"] == name
     ]
@@ -136,47 +139,38 @@ def test_objects_are_only_created_in_the_namespaces_that_allow_names(
     ],
 )
 def test_namespaces_that_objects_may_not_share_are_refused(
-    allow: str, why: str, api: ApiServer, capsys: pytest.CaptureFixture[str]
+    allow: str, why: str, api: ApiServer, install: Install
 ) -> None:
-    try:
-        code = install("bench", "--allow", allow)
-    except SystemExit as stop:
-        code = int(str(stop.code))
-    assert (code, api.requests) == (2, [])
-    assert why in capsys.readouterr().err
+    assert why in install("bench", "--allow", allow, code=2).err
+    assert api.requests == []
 
 
 def test_without_rights_on_the_cluster_its_roles_go_and_the_classes_stay(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
+    api: ApiServer, install: Install
 ) -> None:
-    assert install("bench") == 0
-    assert install("bench", "--namespaced") == 0
+    install("bench")
+    install("bench", "--namespaced")
     assert not any(kind.startswith("ClusterRole") for kind, _ in names(api))
     assert ("PriorityClass", "perfdag") in names(api)
     api.fail("GET .*/clusterrolebindings[?]", 403)
-    capsys.readouterr()
-    assert install("bench", "--namespaced") == 0
-    assert (
-        "may not list ClusterRoleBinding: obsolete ones may still exist" in capsys.readouterr().err
-    )
+    text = "may not list ClusterRoleBinding: obsolete ones may still exist"
+    assert text in install("bench", "--namespaced").err
 
 
 def test_templates_of_the_other_scope_go_and_its_schedules_are_named(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
+    api: ApiServer, install: Install
 ) -> None:
-    assert install("bench") == 0
+    install("bench")
     for cron in (
         runs.cron("bench", "quick", ["0 2 * * *"]),
         age.cron("bench", "quick", 3600),
         runs.cron("bench", "wide", ["0 2 * * *"], cluster_scope=True),
     ):
         api.add(cron)
-    capsys.readouterr()
-    assert install("bench", "--cluster-scope") == 0
+    captured = install("bench", "--cluster-scope")
     assert installed_template("bench").cluster_scope, (
         "what is looked for first is the namespace's own"
     )
-    captured = capsys.readouterr()
     assert {
         line.split()[-1] for line in captured.out.splitlines() if line.startswith("deleted")
     } == {
@@ -188,11 +182,10 @@ def test_templates_of_the_other_scope_go_and_its_schedules_are_named(
         f" schedule {name} uses templates of the other scope"
         for name in ("perfdag-quick", "perfdag-quick-age")
     ]
-    assert install("bench") == 0
     assert (
         "schedule perfdag-wide uses templates of the other scope: render it again without "
         "--cluster-scope"
-    ) in capsys.readouterr().err
+    ) in install("bench").err
     assert ("ClusterWorkflowTemplate", "perfdag") in names(api), "other namespaces may use it"
 
 
@@ -243,12 +236,11 @@ def test_that_no_secret_was_made_or_that_its_keys_end_is_said(
 
 
 def test_only_an_s3_store_without_keep_secret_gets_a_secret(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
+    api: ApiServer, install: Install
 ) -> None:
-    assert install("bench") == 0
-    assert "Secret perfdag-store was not created" in capsys.readouterr().err
-    assert install("bench", "--keep-secret") == install("bench", "--store", "claim://c") == 0
-    assert "was not created" not in capsys.readouterr().err
+    assert "Secret perfdag-store was not created" in install("bench").err
+    for options in (["--keep-secret"], ["--store", "claim://c"]):
+        assert "was not created" not in install("bench", *options).err
 
 
 @pytest.fixture
@@ -299,7 +291,7 @@ def argo() -> None:
 @pytest.mark.argo
 @pytest.mark.parametrize("how", ["apply", "create"])
 def test_keys_of_before_are_not_in_the_secret(
-    how: str, namespace: str, argo: None, monkeypatch: pytest.MonkeyPatch
+    how: str, namespace: str, argo: None, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of an older version, which applied `stringData`, and those that somebody made."""
     before = {
@@ -324,10 +316,10 @@ def test_keys_of_before_are_not_in_the_secret(
         "AWS_SECRET_ACCESS_KEY": "secret",
         "PERFDAG_WEBHOOK": "http://hook",
     }
-    assert install(namespace, "--namespaced") == 0
+    install(namespace, "--namespaced")
     assert opened(listed("v1", "Secret", namespace)["perfdag-store"]) == expected | {
         "AWS_REGION": "eu"
     }
     monkeypatch.delenv("AWS_REGION")
-    assert install(namespace, "--namespaced") == 0
+    install(namespace, "--namespaced")
     assert opened(listed("v1", "Secret", namespace)["perfdag-store"]) == expected

@@ -2,6 +2,7 @@
 cannot.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ import pytest
 
 from perfdag.app.cluster.template import InstalledTemplate, SuiteRules
 from perfdag.app.cluster.watch import follow_run
-from perfdag.cli import main
 from perfdag.cli.options import log
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan
@@ -18,7 +18,7 @@ from perfdag.results.samples import SampleRecord, sample_key
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
-from tests.conftest import CommandLine
+from tests.conftest import CommandLine, Printed
 from tests.fakes.api_server import ApiServer
 
 SUITE = "name: s\npriority: 7\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
@@ -96,78 +96,82 @@ def put(
     return plan
 
 
-def resume(name: str, *more: str) -> int:
-    return main(["submit", "--resume", name, "--namespace", "bench", *more])
+Resume = Callable[..., Printed]
+
+
+@pytest.fixture
+def resume(cli: CommandLine) -> Resume:
+    """Run `perfdag submit --resume` in the namespace bench."""
+
+    def run(name: str, *more: str, code: int = 0) -> Printed:
+        return cli(["submit", "--resume", name, "--namespace", "bench", *more], code)
+
+    return run
 
 
 @pytest.mark.parametrize("name", ["last", "perfdag-s-b", ID, ID[:-2]])
 def test_a_run_is_named_by_last_its_workflow_or_its_id(
-    name: str, cluster: Cluster, store: FolderStore, capsys: pytest.CaptureFixture[str]
+    name: str, cluster: Cluster, store: FolderStore, resume: Resume
 ) -> None:
     cluster.add(
         workflow("perfdag-s-b", ID, "3", ROOT),
         workflow("perfdag-s-a", "20260101T010000Z-00000000", "2", ROOT),
     )
     put(store, ID)
-    assert resume(name) == 0
+    assert resume(name).out.startswith(f"run {ID}, workflow perfdag-s-new ")
     assert cluster.started == [("s", {"run": ID, "store": ROOT}, 7)]
-    assert capsys.readouterr().out.startswith(f"run {ID}, workflow perfdag-s-new ")
 
 
 def test_the_run_before_the_last_is_last_1(
-    cluster: Cluster, store: FolderStore, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, store: FolderStore, resume: Resume
 ) -> None:
     cluster.add(
         workflow("perfdag-s-b", ID, "3", ROOT),
         workflow("perfdag-s-c", "20990101T010000Z-00000000", "4", ROOT),
     )
     put(store, ID)
-    assert resume("perfdag-s") == 2
-    assert "perfdag-s: 2 runs begin so" in capsys.readouterr().err
-    assert resume("last~1") == 0
+    assert "perfdag-s: 2 runs begin so" in resume("perfdag-s", code=2).err
+    resume("last~1")
     assert cluster.started == [("s", {"run": ID, "store": ROOT}, 7)]
 
 
 @pytest.mark.parametrize("name", ["last", "perfdag-s-b"])
-def test_on_a_claim_its_workflow_tells_the_run(name: str, cluster: Cluster) -> None:
+def test_on_a_claim_its_workflow_tells_the_run(name: str, cluster: Cluster, resume: Resume) -> None:
     cluster.add(workflow("perfdag-s-b", ID, "3", "claim://results"))
-    assert resume(name) == 0
+    resume(name)
     assert cluster.started == [("s", {"run": ID, "store": "claim://results"}, 3)]
 
 
 def test_where_no_workflow_is_left_the_store_knows_the_last_run(
-    cluster: Cluster, store: FolderStore
+    cluster: Cluster, store: FolderStore, resume: Resume
 ) -> None:
     plan = put(store, ID)
-    assert resume("last") == 0
+    resume("last")
     store_confirming_plans(store, plan, {plan.points[0].id})
-    assert resume("last") == 0, "what confirms a run is measured with it"
+    resume("last")  # what confirms a run is measured with it
     duel = on_cluster(prepare_duet(parse_suite(SUITE), parse_suite(SUITE), ("a", "b"), 8))
     for variant in (duel.a, duel.b):
         store.put(f"runs/{variant.run_id}/plan.json", variant.dump())
-    assert resume(duel.b.run_id) == 0
+    resume(duel.b.run_id)
     assert [parameters["run"] for _, parameters, _ in cluster.started] == [ID, ID, duel.a.run_id]
 
 
 @pytest.mark.parametrize("more", [["--store", "claim://results"], []])
 @pytest.mark.usefixtures("unreached")
 def test_what_is_no_run_id_is_refused_where_neither_workflow_nor_store_knows_it(
-    more: list[str], cluster: Cluster, capsys: pytest.CaptureFixture[str]
+    more: list[str], cluster: Cluster, resume: Resume
 ) -> None:
     for name in ("last", "perfdag-s-b"):
-        assert resume(name, *more) == 2
-        assert f"namespace bench has no Workflow of run {name}" in capsys.readouterr().err
-    assert resume(ID, *more) == 0
+        refused = resume(name, *more, code=2)
+        assert f"namespace bench has no Workflow of run {name}" in refused.err
+    resume(ID, *more)
     assert [parameters["run"] for _, parameters, _ in cluster.started] == [ID]
 
 
-def test_a_workflow_without_a_plan_has_no_run(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_workflow_without_a_plan_has_no_run(cluster: Cluster, resume: Resume) -> None:
     cluster.add(workflow("perfdag-x", "", "3", ROOT))
-    assert resume("perfdag-x") == 2
     assert (
-        capsys.readouterr().err
+        resume("perfdag-x", code=2).err
         == "perfdag submit: workflow perfdag-x has made no plan, so there is nothing to resume\n"
     )
     assert cluster.started == []
@@ -194,14 +198,13 @@ def test_samples_of_two_places_are_no_run(
     message: str,
     cluster: Cluster,
     store: FolderStore,
-    capsys: pytest.CaptureFixture[str],
+    resume: Resume,
 ) -> None:
     put(store, ID, where)
-    assert resume(ID) == 2
-    assert message in capsys.readouterr().err
+    assert message in resume(ID, code=2).err
     assert cluster.started == []
     store.delete(f"runs/{ID}/parts")
-    assert resume(ID) == 0
+    resume(ID)
 
 
 @pytest.mark.parametrize(
@@ -254,15 +257,13 @@ def test_the_status_of_a_deleted_run_names_them_too(
     cluster: Cluster,
     store: FolderStore,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     cli: CommandLine,
 ) -> None:
     installed = InstalledTemplate("bench", False, {"store": ROOT}, SuiteRules("", (), ()))
     monkeypatch.setattr("perfdag.app.cluster.status.installed_template", lambda name: installed)
     put(store, ID)
-    assert main(["status", ID, "--namespace", "bench", *more]) == 2
     command = f"perfdag submit --resume {ID} --namespace bench --store {ROOT}"
-    assert capsys.readouterr().err == (
+    assert cli(["status", ID, "--namespace", "bench", *more], 2).err == (
         f"perfdag status: no run {ID} in namespace bench; there are: none; "
         f"{ROOT} keeps 1 of 1 samples of run {ID}; go on: {command}\n"
     )
