@@ -23,11 +23,14 @@ from perfdag.hosts.environment import measured_environment
 from perfdag.hosts.forwarding import Forwarding
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.processes import Proto, listening_ports
+from perfdag.hosts.reaper import NAME
 from perfdag.hosts.ssh_connection import Connection, exit_code
 from perfdag.outcome import Failed, Infrastructure
 
 _TABLES = "cat /proc/net/{proto} /proc/net/{proto}6 2>/dev/null; true"
 _PIDS = "${PERFDAG_PEER:-/tmp}/pids"
+_STRAYS = f"grep -lzxsF {NAME}=%s /proc/[0-9]*/environ | cut -d / -f 3"
+"""Prints the ids of what a command started, also in process groups and sessions of their own."""
 
 
 class SshServer(ServerProcess):
@@ -144,19 +147,17 @@ class SshHost:
         line = f'echo {shlex.quote(order)} >"$PERFDAG_PEER/orders" && cat "$PERFDAG_PEER/answers"'
         result = self._connection.run(line, timeout)
         if result.timed_out or result.code != 0:
-            raise Infrastructure(
-                f"{self.name} ({self.at}) gave no answer within {timeout:g} s: {result.tail()}"
-            )
+            text = f"{self.name} ({self.at}) gave no answer within {timeout:g} s: {result.tail()}"
+            raise Infrastructure(text)
         return result.stdout.strip()
 
     def signal(self, token: str, name: str) -> None:
-        """Signal the process group of a command; one that has ended is ignored."""
+        """Signal the process group of a command; SIGKILL also reaches what left the group."""
         with contextlib.suppress(Infrastructure, Failed):
             file = f'"{_PIDS}/{token}"'
-            forget = f"rm -f {file}" if name == "KILL" else "true"
-            self._sh(
-                f'[ -f {file} ] && kill -s {name} -- "-$(cat {file})" 2>/dev/null; {forget}', 10
-            )
+            line = f'[ -f {file} ] && kill -s {name} -- "-$(cat {file})" 2>/dev/null'
+            last = f"; rm -f {file}; kill -s KILL $({_STRAYS % token}) 2>/dev/null"
+            self._sh(f"{line}{last if name == 'KILL' else ''}; true", 10)
 
     def _line(
         self,
@@ -173,7 +174,7 @@ class SshHost:
             for name in ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "I_MPI_ROOT")
             if name in os.environ
         }
-        environment = {"LC_ALL": "C.UTF-8", **ours, **(env or {})}
+        environment = {"LC_ALL": "C.UTF-8", **ours, **(env or {}), NAME: token}
         assignments = [f"{name}={value}" for name, value in environment.items()]
         command = shlex.join(["env", "-u", "PERFDAG_PEER", *assignments, *full])
         inside = f"cd {shlex.quote(cwd)} && {command}" if cwd else command

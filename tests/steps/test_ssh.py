@@ -172,8 +172,12 @@ def test_a_timeout_kills_the_remote_group(host: SshHost, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "started",
-    ["sleep 100 & ", "(trap '' TERM; exec sleep 100 >/dev/null 2>&1) & "],
-    ids=["plain", "ignores SIGTERM"],
+    [
+        "sleep 100 & ",
+        "(trap '' TERM; exec sleep 100 >/dev/null 2>&1) & ",
+        "setsid sleep 100 >/dev/null 2>&1 & ",
+    ],
+    ids=["plain", "ignores SIGTERM", "has a session of its own"],
 )
 def test_the_shell_of_a_pod_ends_a_server_and_what_it_started(
     started: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
