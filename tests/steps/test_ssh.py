@@ -7,8 +7,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,13 @@ pytestmark = pytest.mark.skipif(
 QUOTES = "a 'single' \"double\" \n newline {{workflow.name}} $(HOME) `id` $HOME \\ ; & | * ? ~"
 
 
+def until(is_over: Callable[[], object], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_over():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def _port() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
@@ -59,23 +67,13 @@ class Served:
             "sys.exit(serve(Keys(Path(sys.argv[1])), Path(sys.argv[2]), ['127.0.0.1'], "
             "int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])))"
         )
-        argv = [
-            sys.executable,
-            "-c",
-            code,
-            str(keys.folder),
-            str(home),
-            str(self.port),
-            str(pending),
-            str(lost),
-        ]
-        self.process = subprocess.Popen(argv)
+        options = [str(each) for each in (keys.folder, home, self.port, pending, lost)]
+        self.process = subprocess.Popen([sys.executable, "-c", code, *options])
 
     def wait(self) -> None:
-        deadline = time.monotonic() + 30
-        while self.port not in listening_ports(Path("/proc/net/tcp").read_text(), "tcp"):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until(
+            lambda: self.port in listening_ports(Path("/proc/net/tcp").read_text(), "tcp"),
+        )
 
 
 @contextlib.contextmanager
@@ -117,50 +115,62 @@ def own_host(served: Served, keys: credentials.Keys, tmp_path: Path) -> Iterator
         yield made
 
 
-def test_argv_reaches_the_command_unchanged(host: SshHost) -> None:
-    said = host.run(["printf", "%s", QUOTES], timeout=10)
-    assert (said.code, said.stdout) == (0, QUOTES)
+@pytest.fixture
+def config(keys: credentials.Keys, tmp_path: Path) -> Path:
+    """The lead's configuration of ssh."""
+    return credentials.client_config(keys, tmp_path / "lead")
 
 
-def test_environment_folder_stdin_and_exit_code(host: SshHost, tmp_path: Path) -> None:
-    said = host.run(
-        ["sh", "-c", 'echo "$V"; pwd; cat; exit 3'],
-        timeout=10,
-        env={"V": QUOTES},
-        cwd=str(tmp_path),
-        stdin=b"in",
-    )
-    assert said.stdout == f"{QUOTES}\n{tmp_path}\nin"
-    assert said.code == 3
+@pytest.fixture
+def no_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take back the variables that a gang sets for its remote shell."""
+    for name in ("PERFDAG_SSH_CONFIG", "PERFDAG_SSH_PORTS", "PERFDAG_IPS"):
+        monkeypatch.setenv(name, "")
 
 
-def test_libraries_that_the_lead_finds_the_peer_finds_too(
-    host: SshHost, monkeypatch: pytest.MonkeyPatch
+def running_pod(rank: int) -> Pod:
+    return Pod(f"p{rank}", 0, 0, rank, "Running", f"node-{rank}", "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("argv", "options", "code", "printed"),
+    [
+        pytest.param(["printf", "%s", QUOTES], {}, 0, QUOTES, id="argv unchanged"),
+        pytest.param(
+            ["sh", "-c", 'echo "$V"; pwd; cat; exit 3'],
+            {"env": {"V": QUOTES}, "cwd": "/usr", "stdin": b"in"},
+            3,
+            f"{QUOTES}\n/usr\nin",
+            id="environment, folder, standard input and exit code",
+        ),
+        pytest.param(
+            ["sh", "-c", 'printf %s "$LD_LIBRARY_PATH"'],
+            {},
+            0,
+            "/opt/openfoam/lib",
+            id="libraries that the lead finds",
+        ),
+        pytest.param(["sh", "-c", "kill -9 $$"], {}, -9, "", id="a signal is a negative code"),
+        pytest.param(["sh", "-c", "exit 255"], {}, 255, "", id="255 is no broken connection"),
+    ],
+)
+def test_a_command_runs_on_the_peer_as_here(
+    host: SshHost,
+    monkeypatch: pytest.MonkeyPatch,
+    argv: list[str],
+    options: dict[str, Any],
+    code: int,
+    printed: str,
 ) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/openfoam/lib")
-    assert (
-        host.run(["sh", "-c", 'printf %s "$LD_LIBRARY_PATH"'], timeout=10).stdout
-        == "/opt/openfoam/lib"
-    )
-
-
-def test_a_signal_is_a_negative_code(host: SshHost) -> None:
-    assert host.run(["sh", "-c", "kill -9 $$"], timeout=10).code == -9
-
-
-def test_255_of_the_command_is_not_a_broken_connection(host: SshHost) -> None:
-    assert host.run(["sh", "-c", "exit 255"], timeout=10).code == 255
+    said = host.run(argv, timeout=10, **options)
+    assert (said.code, said.stdout) == (code, printed)
 
 
 def assert_ends(pid: int) -> None:
     """Wait until a process has ended."""
-    deadline = time.monotonic() + 5
-    while (
-        Path(f"/proc/{pid}").exists()
-        and "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1][:3]
-    ):
-        assert time.monotonic() < deadline, "the process outlived its end"
-        time.sleep(0.05)
+    stat = Path(f"/proc/{pid}/stat")
+    until(lambda: not stat.exists() or "Z" in stat.read_text().split(")")[1][:3], 5)
 
 
 def test_a_timeout_kills_the_remote_group(host: SshHost, tmp_path: Path) -> None:
@@ -188,10 +198,7 @@ def test_the_shell_of_a_pod_ends_a_server_and_what_it_started(
     host = SshHost("127.0.0.1", "pod", tmp_path / "config")
     mark = tmp_path / "pid"
     server = host.serve(["sh", "-c", f"{started}echo $! >{mark}; wait"])
-    deadline = time.monotonic() + 30
-    while not (mark.exists() and mark.read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: mark.exists() and mark.read_text())
     server.stop()
     assert_ends(int(mark.read_text()))
     assert not list((tmp_path / "pids").iterdir())
@@ -236,11 +243,14 @@ def test_a_server_that_ended_is_not_taken_for_another_that_listens(
     host: SshHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = [{1}, {1, 5201}]  # somebody was faster between the two looks
-    monkeypatch.setattr(
-        host,
-        "used_ports",
-        lambda proto: tables.pop(0) if len(tables) > 1 else time.sleep(3) or tables[0],
-    )
+
+    def used_ports(proto: str) -> set[int]:
+        if len(tables) > 1:
+            return tables.pop(0)
+        time.sleep(1)
+        return tables[0]
+
+    monkeypatch.setattr(host, "used_ports", used_ports)
     with pytest.raises(
         Failed, match=r"ended \(exit 1\) before it listened on tcp port 5201: bind failed"
     ):
@@ -282,34 +292,23 @@ def test_commands_share_the_connection(own_host: SshHost, served: Served) -> Non
 )
 def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
     served: Served,
-    keys: credentials.Keys,
-    tmp_path: Path,
+    config: Path,
     monkeypatch: pytest.MonkeyPatch,
     error: BaseException | None,
 ) -> None:
     """`argo retry` keeps the pods that succeeded, and the next lead would find no peer."""
-    here = place()
 
     async def running(*told: object) -> dict[str, Pod]:
-        return {
-            f"p{rank}": Pod(f"p{rank}", 0, 0, rank, "Running", f"node-{rank}", "127.0.0.1")
-            for rank in range(2)
-        }
+        return {f"p{rank}": running_pod(rank) for rank in range(2)}
 
     monkeypatch.setattr(gather, "running", running)
     monkeypatch.setattr(gather, "ssh_port", lambda *told: served.port)
-    monkeypatch.setattr(
-        gather, "lead_config", lambda: credentials.client_config(keys, tmp_path / "lead")
-    )
-    plan = make_plan(
-        parse_suite(
-            "name: s\nentries: [{benchmark: command, hosts: {count: 2}, params: {argv: "
-            "['true']}}]\n"
-        )
-    )
+    monkeypatch.setattr(gather, "lead_config", lambda: config)
+    entry = "{benchmark: command, hosts: {count: 2}, params: {argv: ['true']}}"
+    plan = make_plan(parse_suite(f"name: s\nentries: [{entry}]\n"))
     with (
         contextlib.suppress(GangUnavailable, SystemExit),
-        gather.assembled(here, plan, plan.shape_of(0), 0, 0) as hosts,
+        gather.assembled(place(), plan, plan.shape_of(0), 0, 0) as hosts,
     ):
         assert [each.name for each in hosts.peers] == ["node-1"]
         if error:
@@ -317,23 +316,21 @@ def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
     assert served.process.wait(10) == (EXIT_RETRYABLE if error else 0)
 
 
+@pytest.mark.usefixtures("no_pod")
 def test_a_lead_has_its_peers_in_the_order_of_their_ranks_and_misses_one_that_ends(
-    keys: credentials.Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    keys: credentials.Keys, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peers = [Served(keys, tmp_path / f"peer-{rank}", 30, 1) for rank in (1, 2, 3)]
     for each in peers:
         each.wait()
     monkeypatch.setattr(gather, "ssh_port", lambda shape, run_id, rank: peers[rank - 1].port)
-    for name in ("PERFDAG_SSH_CONFIG", "PERFDAG_SSH_PORTS", "PERFDAG_IPS"):
-        monkeypatch.setenv(name, "")
-    pods = [Pod(f"p{rank}", 0, 0, rank, "Running", f"n-{rank}", "127.0.0.1") for rank in (1, 2, 3)]
-    gang = gather.Hosts([LocalHost("127.0.0.1", "n-0")], {})
-    gather.add_peers(gang, pods, credentials.client_config(keys, tmp_path / "lead"), Shape(), "r")
-    assert [host.name for host in gang.hosts] == ["n-0", "n-1", "n-2", "n-3"]
+    gang = gather.Hosts([LocalHost("127.0.0.1", "node-0")], {})
+    gather.add_peers(gang, [running_pod(rank) for rank in (1, 2, 3)], config, Shape(), "r")
+    assert [host.name for host in gang.hosts] == [f"node-{rank}" for rank in range(4)]
     assert gang.lost() is None
     peers[1].process.terminate()
     peers[1].process.wait()
-    with pytest.raises(GangLost, match="the peer on n-2 is gone"), gang.watched():
+    with pytest.raises(GangLost, match="the peer on node-2 is gone"), gang.watched():
         time.sleep(60)
     gang.dismiss(measured=False)
     assert [peer.process.wait(30) for peer in peers] == [EXIT_RETRYABLE] * 3
@@ -354,14 +351,8 @@ def test_no_lead_ever_ends_the_peer_retryable(keys: credentials.Keys, tmp_path: 
 def test_a_killed_peer_is_infrastructure(own_host: SshHost, served: Served) -> None:
     served.process.terminate()
     served.process.wait()
-
-    def often() -> None:
-        for _ in range(50):
-            own_host.run(["true"], timeout=5)
-            time.sleep(0.1)
-
     with pytest.raises(Infrastructure):
-        often()
+        until(lambda: own_host.run(["true"], timeout=5).code)
 
 
 @pytest.mark.parametrize("own", ["another run", "another address"])
@@ -387,19 +378,16 @@ def test_a_peer_proves_its_run_and_its_address(
     other.process.wait()
 
 
+@pytest.mark.usefixtures("no_pod")
 def test_the_remote_shell_reaches_measured_addresses(
-    served: Served, keys: credentials.Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: Served, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of a Multus network, where no sshd listens."""
     measured = iter(["192.168.0.2"])
     monkeypatch.setattr(gather, "extra_address", lambda host, shape: next(measured))
     monkeypatch.setattr(gather, "ssh_port", lambda *told: served.port)
-    for name in ("PERFDAG_SSH_CONFIG", "PERFDAG_SSH_PORTS", "PERFDAG_IPS"):
-        monkeypatch.setenv(name, "")
     gang = gather.Hosts([LocalHost("192.168.0.1")], {})
-    pod = Pod("p1", 0, 0, 1, "Running", "node-1", "127.0.0.1")
-    config = credentials.client_config(keys, tmp_path / "lead")
-    gather.add_peers(gang, [pod], config, Shape(), "r")
+    gather.add_peers(gang, [running_pod(1)], config, Shape(), "r")
     for address, where in (("192.168.0.1", ""), ("192.168.0.2", str(tmp_path / "peer"))):
         argv = [sys.executable, "-m", "perfdag", "step", "rsh", address, "echo", "$PERFDAG_PEER"]
         assert LocalHost().run(argv, timeout=60).stdout.strip() == where
