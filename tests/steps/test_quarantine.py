@@ -139,25 +139,20 @@ def test_a_point_that_kills_its_pod_costs_only_its_own_samples(
     assert failed == ([why] * repetitions if kills == 1 else [])
 
 
+@pytest.mark.parametrize(
+    ("repetitions", "state"),
+    [
+        pytest.param(3, {}, id="the pods of the last attempt are gone: all of the point goes last"),
+        pytest.param(2, {"exitCode": 75}, id="a pod that ended in order is not the fault"),
+    ],
+)
 def test_a_pod_that_was_deleted_or_ended_in_order_is_not_the_fault_of_its_sample(
-    cluster: Cluster,
+    cluster: Cluster, repetitions: int, state: dict[str, Any]
 ) -> None:
-    plan = suite(2, 1, 2)
-    for state in ({}, {"exitCode": 75}):
-        for each in range(2):
-            measure = lambda number: gang.lead(place(), cluster.store, plan, 0, number, False)  # noqa: E731
-            assert cluster.attempt(each, measure, **state) is None
-        assert {part.status for part in parts_of(cluster, plan)} == {"ok"}
-        cluster.pods.clear()
-
-
-def test_where_the_pods_of_the_last_attempt_are_gone_all_of_a_point_goes_last(
-    cluster: Cluster,
-) -> None:
-    plan = suite(2, 1, 3)
+    plan = suite(2, 1, repetitions)
     measure = lambda number: gang.lead(place(), cluster.store, plan, 0, number, False)  # noqa: E731
-    assert [cluster.attempt(each, measure) for each in range(2)] == [None, None]
-    assert [part.status for part in parts_of(cluster, plan)] == ["ok"] * 6
+    assert [cluster.attempt(each, measure, **state) for each in range(2)] == [None, None]
+    assert [part.status for part in parts_of(cluster, plan)] == ["ok"] * (2 * repetitions)
 
 
 def test_what_is_known_outlives_the_pods_and_is_of_one_workflow(cluster: Cluster) -> None:
@@ -173,48 +168,40 @@ def test_what_is_known_outlives_the_pods_and_is_of_one_workflow(cluster: Cluster
 
 
 def test_a_peer_that_is_killed_tells_of_the_sample_that_its_lead_measured() -> None:
-    lead, peer = (
-        ended("measuring x [00000000000000aa-1 00000000000000bb-1]", exitCode=75),
-        ended(rank=1, **OOM),
-    )
-    assert killed([lead, peer]) == (
-        ["00000000000000aa", "00000000000000bb"],
-        "OOMKilled: container main passed its memory limit of 300Mi",
-    )
+    one, two = "00000000000000aa", "00000000000000bb"
+    lead, peer = ended(f"measuring x [{one}-1 {two}-1]", exitCode=75), ended(rank=1, **OOM)
+    why = "OOMKilled: container main passed its memory limit of 300Mi"
+    assert killed([lead, peer]) == ([one, two], why)
     assert killed([lead]) is None
     assert killed([ended(**OOM)]) is None, "between two samples"
-    deleted = ended(
-        "measuring x [00000000000000aa-1]", exitCode=137
-    )  # what Argo's executor makes of being told to end
-    deleted["metadata"]["deletionTimestamp"] = (
-        "2026-01-01T00:00:00Z"  # it stays for a while: Argo has a finalizer on it
-    )
+    # what Argo's executor makes of being told to end; it stays for a while: Argo has a finalizer
+    deleted = ended(f"measuring x [{one}-1]", exitCode=137)
+    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert killed([deleted]) is None
-    evicted = ended("measuring x [00000000000000aa-1]", exitCode=137)
-    evicted["status"] |= {
-        "reason": "Evicted",
-        "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.",
-    }
-    assert (killed([evicted]) or [])[0] == ["00000000000000aa"]
+    evicted = ended(f"measuring x [{one}-1]", exitCode=137)
+    storage = "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi."
+    evicted["status"] |= {"reason": "Evicted", "message": storage}
+    assert (killed([evicted]) or [])[0] == [one]
 
 
 def test_the_message_of_the_container_is_what_is_measured_now(cluster: Cluster) -> None:
-    points = suite(2, 0, 2).points
-    under_way = UnderWay()
-    under_way.add(points[0], 2)
-    assert not cluster.message.exists(), "outside of a pod nobody reads it"
-    cluster.message.write_text("")
-    under_way.add(points[0], 2)
-    assert cluster.message.read_text() == f"measuring good0 (2/2) [{points[0].id}-2]"
-    under_way.add(points[1], 2)
-    assert (
-        cluster.message.read_text()
-        == f"measuring good0 (2/2) and 1 beside it [{points[0].id}-2 {points[1].id}-2]"
-    )
-    under_way.remove(points[0], 2)
-    assert cluster.message.read_text() == f"measuring good1 (2/2) [{points[1].id}-2]"
-    under_way.remove(points[1], 2)
-    assert cluster.message.read_text() == ""
+    first, second = suite(2, 0, 2).points
+    under_way, message = UnderWay(), cluster.message
+    under_way.add(first, 2)
+    assert not message.exists(), "outside of a pod nobody reads it"
+    message.write_text("")
+    for change, point, expected in (
+        (under_way.add, first, f"measuring good0 (2/2) [{first.id}-2]"),
+        (
+            under_way.add,
+            second,
+            f"measuring good0 (2/2) and 1 beside it [{first.id}-2 {second.id}-2]",
+        ),
+        (under_way.remove, first, f"measuring good1 (2/2) [{second.id}-2]"),
+        (under_way.remove, second, ""),
+    ):
+        change(point, 2)
+        assert message.read_text() == expected
 
 
 @pytest.mark.parametrize(
@@ -275,12 +262,9 @@ def test_pairs_that_share_a_point_are_counted_together() -> None:
         for name, x in (("a", 1), ("b", 2), ("c", 9))
     )
     found = made(text, a=("a.env.X='1'",), b=("a.env.X='2'", "b.env.X='3'"))
-    first, second, third = (pair for pair in zip(found.a.points, found.b.points, strict=True))
+    first, second, third = zip(found.a.points, found.b.points, strict=True)
     shared = {each.id for each in (*first, *second)}
     assert (len(shared), third[0].id) == (3, third[1].id)
-    assert duet.shared_crashes(found, {first[0].id: ["x"], first[1].id: ["y"]}).keys() == shared
-    assert {
-        len(each)
-        for each in duet.shared_crashes(found, {first[0].id: ["x"], first[1].id: ["y"]}).values()
-    } == {2}
+    together = duet.shared_crashes(found, {first[0].id: ["x"], first[1].id: ["y"]})
+    assert {point: len(each) for point, each in together.items()} == dict.fromkeys(shared, 2)
     assert duet.shared_crashes(found, {third[0].id: ["x"]}) == {third[0].id: ["x"]}
