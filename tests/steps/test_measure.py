@@ -91,34 +91,72 @@ def measure(
 ONE = "name: s\nretries: 2\nentries:\n  - benchmark: fake\n"
 
 
-def test_only_faults_of_the_infrastructure_are_tried_again(
-    tmp_path: Path, fake: type[FakeBenchmark]
-) -> None:
-    fake.script = [Infrastructure("a peer is gone"), Infrastructure("again"), 3.0]
-    _, watcher, _ = measure(tmp_path, ONE)
-    assert [(part.status, part.attempt, part.rows[0]["value"]) for part in watcher.parts] == [
-        ("ok", 3, 3.0)
-    ]
-
-
-def test_after_the_retries_it_is_a_failed_row(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
-    fake.script = [Infrastructure("a peer is gone")] * 9
-    _, watcher, _ = measure(tmp_path, ONE)
-    assert [(part.status, part.attempt, part.error) for part in watcher.parts] == [
-        ("failed", 3, "a peer is gone")
-    ]
+GONE = Infrastructure("a peer is gone")
+OTHER_WAY = Invalid("tcp was asked, shm was used", {"said": "x"}, [Measurement("figure", 9.0)])
+PARTLY = Failed("2 requests failed", {}, [Measurement("figure", 2.0, subject="node-1")])
+NO_ROW = Failed("half a report", {}, [Measurement("figure", float("nan"))])
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("odd"), KeyError("odd"), ZeroDivisionError("odd"), SampleError("odd")]
+    ("script", "expected"),
+    [
+        pytest.param(
+            [GONE, Infrastructure("again"), 3.0],
+            [("ok", 3, "None", {None: 3.0})],
+            id="faults of the infrastructure are tried again",
+        ),
+        pytest.param(
+            [GONE] * 3,
+            [("failed", 3, "a peer is gone", {})],
+            id="after the retries it is a failed row",
+        ),
+        *(
+            pytest.param(
+                [error, 2.0],
+                [("failed", 1, "odd", {}), ("ok", 1, "None", {None: 2.0})],
+                id=f"{type(error).__name__} of a benchmark is a row, and the run goes on",
+            )
+            for error in (
+                ValueError("odd"),
+                KeyError("odd"),
+                ZeroDivisionError("odd"),
+                SampleError("odd"),
+            )
+        ),
+        pytest.param(
+            [OTHER_WAY],
+            [("invalid", 1, "tcp was asked, shm was used", {None: 9.0})],
+            id="an invalid sample keeps its values and says why",
+        ),
+        pytest.param(
+            [PARTLY, Failed("no output")],
+            [("failed", 1, "2 requests failed", {"node-1": 2.0}), ("failed", 1, "no output", {})],
+            id="a failed sample keeps what was read all the same",
+        ),
+        pytest.param(
+            [NO_ROW, 2.0],
+            [("failed", 1, "half a report; ", {}), ("ok", 1, "None", {None: 2.0})],
+            id="what a failed sample read and is no row costs nothing more",
+        ),
+        pytest.param(
+            ["nan"], [("failed", 1, "not a number", {})], id="a value that is no number fails"
+        ),
+    ],
 )
-def test_any_fault_of_a_benchmark_is_a_row_and_the_run_goes_on(
-    tmp_path: Path, fake: type[FakeBenchmark], error: Exception
+def test_what_a_benchmark_raises_decides_the_row(
+    tmp_path: Path,
+    fake: type[FakeBenchmark],
+    script: list[Any],
+    expected: list[tuple[str, int, str, dict[str | None, float]]],
 ) -> None:
-    fake.script = [error, 2.0]
-    _, watcher, _ = measure(tmp_path, ONE + "    repetitions: 2\n")
-    assert [part.status for part in watcher.parts] == ["failed", "ok"]
-    assert "odd" in str(watcher.parts[0].error)
+    fake.script = list(script)
+    _, watcher, _ = measure(tmp_path, f"{ONE}    repetitions: {len(expected)}\n")
+    assert len(watcher.parts) == len(expected)
+    for part, (status, attempt, error, figures) in zip(watcher.parts, expected, strict=True):
+        assert (part.status, part.attempt) == (status, attempt)
+        assert error in str(part.error)
+        assert {row.get("subject"): row["value"] for row in part.rows} == figures
+        assert (part.texts == {"said": "x"}) == (status == "invalid")
 
 
 def test_a_place_says_what_to_do_and_what_is_true_of_all_its_samples(
@@ -135,53 +173,6 @@ def test_a_place_says_what_to_do_and_what_is_true_of_all_its_samples(
         ("no room; no room? make some", True),
         (None, True),
     ]
-
-
-def test_an_invalid_sample_keeps_its_values_and_says_why(
-    tmp_path: Path, fake: type[FakeBenchmark]
-) -> None:
-    fake.script = [
-        Invalid("tcp was asked, shm was used", {"said": "x"}, [Measurement("figure", 9.0)])
-    ]
-    _, watcher, _ = measure(tmp_path, ONE)
-    part = watcher.parts[0]
-    assert (part.status, part.error, part.rows[0]["value"], part.texts) == (
-        "invalid",
-        "tcp was asked, shm was used",
-        9.0,
-        {"said": "x"},
-    )
-
-
-def test_a_failed_sample_keeps_what_was_read_all_the_same(
-    tmp_path: Path, fake: type[FakeBenchmark]
-) -> None:
-    fake.script = [
-        Failed("2 requests failed", {}, [Measurement("figure", 2.0, subject="node-1")]),
-        Failed("no output"),
-    ]
-    _, watcher, _ = measure(tmp_path, ONE + "    repetitions: 2\n")
-    assert [part.status for part in watcher.parts] == ["failed", "failed"]
-    assert [[(each["subject"], each["value"]) for each in part.rows] for part in watcher.parts] == [
-        [("node-1", 2.0)],
-        [],
-    ]
-
-
-def test_what_a_failed_sample_read_and_is_no_row_costs_nothing_more(
-    tmp_path: Path, fake: type[FakeBenchmark]
-) -> None:
-    fake.script = [Failed("half a report", {}, [Measurement("figure", float("nan"))]), 2.0]
-    _, watcher, _ = measure(tmp_path, ONE + "    repetitions: 2\n")
-    assert [(part.status, len(part.rows)) for part in watcher.parts] == [("failed", 0), ("ok", 1)]
-    assert str(watcher.parts[0].error).startswith("half a report; ")
-
-
-def test_a_value_that_is_no_number_fails(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
-    fake.script = ["nan"]
-    _, watcher, _ = measure(tmp_path, ONE)
-    assert watcher.parts[0].status == "failed"
-    assert "not a number" in str(watcher.parts[0].error)
 
 
 def test_a_throttled_sample_is_invalid(
