@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.quantities import parse_quantity
 from perfdag.steps.scale.cluster.kubevirt import usable_nodes
 
@@ -45,13 +45,13 @@ def _amounts(container: Mapping[str, Any]) -> dict[str, Any]:
     return {name: parse_quantity(amount) for name, amount in amounts.items()}
 
 
-async def request_of_any(kube: Kube, uids: Collection[str], namespace: str) -> Request:
-    """Return what one of these pods requests; empty if none is there. Raises KubeError."""
+async def any_pod(kube: Kube, uids: Collection[str], namespace: str) -> Object | None:
+    """Return one of these pods, or None if none is there. Raises KubeError."""
     if uids:
         for pod in await kube.list(await kube.resource("v1", "Pod"), namespace):
             if pod["metadata"]["uid"] in uids:
-                return request_of(pod)  # type: ignore[return-value]
-    return {}
+                return pod
+    return None
 
 
 def fitting(

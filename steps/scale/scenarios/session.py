@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,6 +58,8 @@ class Session:
     drift: dict[str, float] = field(default_factory=dict)
     """Movement of the server's clock against ours in the run, and its bound, in seconds."""
     deleted: set[str] = field(default_factory=set)
+    images: Mapping[str, list[str]] = field(default_factory=dict)
+    """Images of VMIs, with their digests on the nodes."""
 
     async def create(self, count: int, schedule: Schedule, parallel: int) -> Submitted:
         """Create `count` more objects on a schedule, and return their submissions."""
@@ -293,6 +295,7 @@ class Session:
             **self.drift,
             "harness_cpu": self.self_load.share,
             "kube": dict(self.kube.counts),
+            "images": dict(self.images),
             "absent_kinds": self.observer.absent,
             "failure_reasons": dict(self.observer.reasons.most_common(20)),
             "notes": self.notes,

@@ -50,6 +50,7 @@ API_RULES = Rights(
             "resources": ["virtualmachineinstances"],
             "verbs": ["patch"],
         },
+        {"apiGroups": ["apps"], "resources": ["daemonsets"], "verbs": ["create", "delete"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
     ),
     default=rights.PERFORMANCE_RUN,

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from perfdag.kube.client import Kube
+from perfdag.kube.client import Kube, Object
 from perfdag.steps.scale.cluster import removal
-from perfdag.steps.scale.cluster.vmi_room import Request, request_of_any, room_line
+from perfdag.steps.scale.cluster.vmi_images import PULL, Digests, pull_images
+from perfdag.steps.scale.cluster.vmi_room import Request, any_pod, request_of, room_line
 from perfdag.steps.scale.figures.rows import error_text
 from perfdag.steps.scale.model import tasks
 from perfdag.steps.scale.model.operations import OPERATIONS
@@ -30,7 +31,13 @@ GOING, GONE = 10.0, 60.0
 @asynccontextmanager
 async def primed_session(kube: Kube, spec: Spec, count: int) -> AsyncIterator[Session]:
     """Run the primer if wanted, log what fits beside `count` objects, and open the session."""
-    notes, request = await _primer(kube, spec) if spec.primer else ([], {})
+    notes, pod = await _primer(kube, spec) if spec.primer else ([], None)
+    digests: Digests = {}
+    if pod:
+        left = min(PULL, spec.deadline - time.monotonic())
+        digests, why = await pull_images(kube, spec.run, spec.namespaces[0], pod, left)
+        notes += why
+    request: Request = request_of(pod) if pod else {}  # type: ignore[assignment]
     line, short = await room_line(kube, request, count * spec.replicas)
     spec.log(line)
     requests = OPERATIONS[spec.operation].request_kind if spec.operation else None
@@ -45,6 +52,7 @@ async def primed_session(kube: Kube, spec: Spec, count: int) -> AsyncIterator[Se
         also=[requests] if requests else [],
     ) as session:
         session.notes += notes + ([line] if short else [])
+        session.images = digests
         keeping = asyncio.create_task(_keep(session, spec.journal)) if spec.journal else None
         try:
             yield session
@@ -63,8 +71,8 @@ async def _keep(session: Session, journal: Callable[[Session], None]) -> None:
         took = time.monotonic() - begun
 
 
-async def _primer(kube: Kube, spec: Spec) -> tuple[list[str], Request]:
-    """Run and delete one object. Return notes if that failed, and what its pod requests.
+async def _primer(kube: Kube, spec: Spec) -> tuple[list[str], Object | None]:
+    """Run and delete one object. Return notes if that failed, and its pod.
 
     Raises KubeError.
     """
@@ -90,7 +98,7 @@ async def _primer(kube: Kube, spec: Spec) -> tuple[list[str], Request]:
             errors = (error_text(record, messages) for record in records)
             notes.append(f"the primer {what}: {next(filter(None, errors), 'no reason is known')}")
         pods = {pod.uid for pod in session.observer.of("Pod")}
-        request = await request_of_any(kube, pods, item.namespace)
+        pod = await any_pod(kube, pods, item.namespace)
         late = asyncio.get_running_loop().call_later(
             GOING, spec.log, f"the primer {item.name} is still there {GOING:g} s after its deletion"
         )
@@ -98,4 +106,4 @@ async def _primer(kube: Kube, spec: Spec) -> tuple[list[str], Request]:
         late.cancel()
         if not gone:
             notes.append("the primer still existed when the measurement began")
-    return [f"{note}; the figures may include first-time costs" for note in notes], request
+    return [f"{note}; the figures may include first-time costs" for note in notes], pod
