@@ -11,12 +11,14 @@ import contextlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 import threading
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,8 +27,10 @@ import pytest
 import yaml
 
 from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.prometheus import Prometheus
 from perfdag.steps.scale.figures.percentiles import rank
 from perfdag.steps.scale.figures.rows import Row
+from perfdag.steps.scale.figures.transition_times import transition_times
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import FOLDER
 from perfdag.steps.scale.scenarios import gangs, gpus, submit, vmi
@@ -38,6 +42,7 @@ pytestmark = pytest.mark.cluster
 CLOSE = 0.05
 """Seconds between perfdag and the independent watch at the median."""
 COUNT = int(os.environ.get("PERFDAG_TEST_VMIS", "40"))
+RUN = "creation_to_running"
 SUITE = Path(__file__).parents[2] / "suites/kubevirt-density.yaml"
 
 
@@ -208,6 +213,54 @@ async def test_a_watch_that_is_cut_for_6_seconds_invents_no_time(
     assert len(received) < len(ok)
     assert any("watches were away" in note for note in result.facts["notes"])
     assert_api_times_agree(result, 5 * COUNT)
+
+
+@pytest.fixture
+async def prometheus(tmp_path: Path) -> AsyncIterator[Prometheus]:
+    """A Prometheus that scrapes virt-controller (PERFDAG_TEST_VIRT_CONTROLLER=HOST:PORT)."""
+    need("prometheus")
+    target = os.environ.get("PERFDAG_TEST_VIRT_CONTROLLER")
+    if not target:
+        pytest.skip("THE REAL PROGRAMS ARE NOT HERE: PERFDAG_TEST_VIRT_CONTROLLER is not set")
+    labels = {"pod": "virt-controller-1", "container": "virt-controller"}
+    job = {
+        "job_name": "virt-controller",
+        "scheme": "https",
+        "tls_config": {"insecure_skip_verify": True},
+        "static_configs": [{"targets": [target], "labels": labels}],
+    }
+    config = {"global": {"scrape_interval": "2s"}, "scrape_configs": [job]}
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"127.0.0.1:{free.getsockname()[1]}"
+    argv = ["prometheus", f"--config.file={tmp_path}/prometheus.yml"]
+    argv += [f"--storage.tsdb.path={tmp_path}/data", f"--web.listen-address={url}"]
+    process = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
+    await asyncio.sleep(12.0)  # some scrapes before the run
+    yield Prometheus(f"http://{url}")
+    process.terminate()
+    process.wait()
+
+
+@pytest.mark.kubevirt
+@pytest.mark.slow
+async def test_the_histogram_of_real_kubevirt_agrees_and_a_disagreement_is_named(
+    kube: Kube, kubevirt: None, namespace: str, prometheus: Prometheus
+) -> None:
+    spec = density(namespace, primer=False, prometheus=prometheus)
+    result = await vmi.burst(kube, spec, COUNT)
+    ours, theirs = (result.figures[name] for name in (f"{RUN}_p50", f"virt_{RUN}_p50_s"))
+    tell(f"perfdag {ours} s, KubeVirt's histogram {theirs} s; {result.facts['notes']}")
+    assert ours is not None
+    assert theirs is not None
+    assert not any("KubeVirt's own histogram" in note for note in result.facts["notes"])
+    wrong = [
+        replace(stage, p50=ours + 100) if stage.stage == RUN else stage for stage in result.stages
+    ]
+    times = await transition_times(prometheus, result.started, result.ended, 2.0, wrong)
+    (note,) = [text for text in times.notes if RUN.replace("_", " ") in text]
+    tell(note)
+    assert note.startswith("KubeVirt's own histogram has the p50 of creation to running in ")
 
 
 LAST = {
