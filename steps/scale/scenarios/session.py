@@ -45,8 +45,7 @@ class Session:
     scrapes: list[api_metrics.Scrape]
     """Scrapes of /metrics, one before the run and one after every phase. Empty if unavailable."""
     expected_pods: int | None = None
-    servers: list[Kube] = field(default_factory=list)
-    """Clients of all API servers, for /metrics."""
+    servers: list[Kube] = field(default_factory=list)  # all API servers, for /metrics
     submissions: list[Submission] = field(default_factory=list)
     batches: list[tuple[Submitted, Schedule]] = field(default_factory=list)
     deadline: float = math.inf
@@ -58,8 +57,7 @@ class Session:
     drift: dict[str, float] = field(default_factory=dict)
     """Movement of the server's clock against ours in the run, and its bound, in seconds."""
     deleted: set[str] = field(default_factory=set)
-    images: Mapping[str, list[str]] = field(default_factory=dict)
-    """Images of VMIs, with their digests on the nodes."""
+    images: Mapping[str, list[str]] = field(default_factory=dict)  # of VMIs: name -> digests
 
     async def create(self, count: int, schedule: Schedule, parallel: int) -> Submitted:
         """Create `count` more objects on a schedule, and return their submissions."""
@@ -246,8 +244,8 @@ class Session:
 
     def clocks(self) -> Clocks:
         """Return how the clocks of this run relate."""
-        shift = time.time_ns() - time.monotonic_ns()
-        return Clocks(shift, self.offset.seconds, self.heartbeat.timeline)
+        shift, lags = time.time_ns() - time.monotonic_ns(), self.heartbeat.timeline
+        return Clocks(shift, self.offset.seconds, lags)
 
     async def rows(self) -> list[Row]:
         """Return one row per workload and stage.
