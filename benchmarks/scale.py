@@ -154,7 +154,7 @@ async def rate(
         seen: list[int] = []
 
         async def look() -> None:
-            async for event in kube.watch(resource_of, namespace, metadata_only=True):
+            async for event in kube.watch(resource_of, namespace):
                 if event.type == "ADDED":
                     seen.append(event.received_ns)
                 if len(seen) >= count:
