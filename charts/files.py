@@ -5,10 +5,17 @@ import re
 import warnings
 from html import escape
 
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogFormatter, ScalarFormatter
 
 from perfdag.charts.style import HOVERS, PNG_DPI, house
 
+MOST_HOVERS = 400
+"""Marks of a line that get texts, at most: a report stays under 1 MB."""
 _FONT = re.compile(rb"'DejaVu Sans'(, sans-serif)?")
 _ID = re.compile(rb' id="([^"]*)"')
 _USED = re.compile(rb'(?:url\(#|xlink:href="#)([^")]+)')
@@ -37,17 +44,52 @@ def to_bytes(fig: Figure) -> tuple[bytes, bytes]:
 
 
 def _named_marks(fig: Figure) -> dict[bytes, list[str]]:
-    """Give the lines with hover texts ids of their own. Return the texts by id."""
-    lines = [line for axes in fig.axes for line in axes.lines if line in HOVERS]
-    for number, line in enumerate(lines):
+    """Give the lines with hover texts ids of their own. Return the texts by id.
+
+    A line without texts of its own shows its name and the values that the axes have at a mark.
+    """
+    texts = {
+        line: HOVERS[line] if line in HOVERS else _mark_texts(axes, line)
+        for axes in fig.axes
+        for line in axes.lines
+    }
+    named = [line for line in texts if texts[line]]
+    for number, line in enumerate(named):
         line.set_gid(f"marks-{number}")
-    return {f"marks-{number}".encode(): HOVERS[line] for number, line in enumerate(lines)}
+    return {f"marks-{number}".encode(): texts[line] for number, line in enumerate(named)}
+
+
+def _mark_texts(axes: Axes, line: Line2D) -> list[str]:
+    """Return a text for each mark of a line, as the axes name its values; none without marks."""
+    points = np.asarray(line.get_xydata(), dtype=float)
+    unmarked = line.get_marker() in ("None", "none", "", " ", None)
+    if unmarked or line.get_transform() != axes.transData or len(points) > MOST_HOVERS:
+        return []
+    label = str(line.get_label())
+    name = "" if label.startswith("_") else f"{label}: "
+    places = ((axes.yaxis, 1), (axes.xaxis, 0))
+    return [
+        name + ", ".join(filter(None, (_value_text(axis, point[at]) for axis, at in places)))
+        for point in points
+        if np.isfinite(point).all()
+    ]
+
+
+def _value_text(axis: Axis, value: float) -> str:
+    """Return a value with the label of its axis, or an empty text where the axis names no value."""
+    formatter = axis.get_major_formatter()
+    plain = isinstance(formatter, ScalarFormatter | LogFormatter)
+    shown = f"{value:.4g}" if plain else formatter.format_data(value).strip().replace("\n", " ")
+    label = axis.get_label_text().partition(",")[0]
+    return f"{label} {shown}".strip() if shown else ""
 
 
 def _titled(svg: bytes, hovers: dict[bytes, list[str]]) -> bytes:
     """Put the hover texts as titles into the marks of their lines."""
 
     def titled(group: re.Match[bytes]) -> bytes:
+        if len(_MARK.findall(group[0])) != len(hovers[group[1]]):
+            return group[0]  # a mark lies outside of the figure
         texts = iter(hovers[group[1]])
         return _MARK.sub(
             lambda mark: mark[1] + f"><title>{escape(next(texts, ''))}</title></use>".encode(),

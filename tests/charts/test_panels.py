@@ -1,5 +1,6 @@
 import itertools
 import json
+import re
 
 import matplotlib
 import numpy as np
@@ -770,3 +771,16 @@ def test_no_rows_say_no_data():
 def test_wrong_arguments_get_the_usage(argv, capsys):
     assert pick.main(argv) == 2
     assert "usage:" in capsys.readouterr().err
+
+
+def test_every_mark_of_a_line_shows_its_values() -> None:
+    fig, (ax,) = style.figure()
+    ax.plot([1, 2, float("nan")], [0.001, 0.002, 0.003], marker="o", label="read")
+    ax.plot([1, 2], [0.001, 0.002], label="no marks")
+    unit = style.value_axis(ax.yaxis, "s", 0.003)
+    ax.set(xlabel="depth", ylabel=style.axis_label("latency", unit, "lower"))
+    svg, _ = to_bytes(fig)
+    assert re.findall(r"<title>(.*?)</title>", svg.decode()) == [
+        "read: latency (ms) 1, depth 1",
+        "read: latency (ms) 2, depth 2",
+    ]
