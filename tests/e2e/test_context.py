@@ -63,7 +63,7 @@ def test_a_query_that_prometheus_refuses_is_one_line_and_nothing_is_measured(
     name = bench.submit(suite, "--prometheus", url)
     ended = bench.watch(name)
     assert ended.returncode == 2, ended.stdout + ended.stderr
-    (line,) = [each for each in ended.stderr.splitlines() if "refuses" in each]
+    (line,) = [each for each in ended.stdout.splitlines() if "refuses" in each]
     assert "refuses the query scraped: " in line
     assert "parse error: unclosed left parenthesis" in line
     assert bench.stored(bench.run_id(name)) == set()
