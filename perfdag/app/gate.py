@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perfdag.app.errors import CommandError
-from perfdag.app.local_run import measure_plan
+from perfdag.app.local_run import measure_plan, only_process
 from perfdag.app.runs import explain_last
 from perfdag.app.text_table import highlighted
 from perfdag.exit_codes import EXIT_GATE, EXIT_OK, EXIT_REACH
@@ -173,8 +173,9 @@ def _measure_again(store: Store, gate: GateResult, report: Callable[[str], None]
     for plan in store_confirming_plans(store, load_plan(store, gate.run), points):
         names = ", ".join(suspect.name for suspect in gate.suspects)
         report(f"confirm {plan.run_id}: {names}")
-        measure_plan(plan, store, report)
-        collect(store, plan)
+        with only_process(plan):
+            measure_plan(plan, store, report)
+            collect(store, plan)
 
 
 def _publish(

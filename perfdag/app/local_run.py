@@ -84,6 +84,11 @@ def run_plan(run: LocalRun, report: Callable[[str], None], *, charts: bool = Tru
     """
     require_queries(run.plan)
     hide_memory()
+    with only_process(run.plan):
+        return _measure_and_finish(run, report, charts)
+
+
+def _measure_and_finish(run: LocalRun, report: Callable[[str], None], charts: bool) -> RunResult:
     plan, store, stored = run.plan, open_store(run.root), ""
     if run.resumed:
         missing_reason.forget_all(store, plan.run_id)
@@ -120,7 +125,7 @@ def resumable(command: str) -> Iterator[None]:
 
 def measure_plan(plan: Plan, store: Store, report: Callable[[str], None]) -> None:
     """Measure the samples of a plan that are not stored yet, within its budget."""
-    with only_process(plan), Progress(plan, report) as progress:
+    with Progress(plan, report) as progress:
         loop = measuring_loop(plan, store, progress, report)
         deadline = time.monotonic() + plan.budget if plan.budget else None
         if not loop.measure(range(len(plan.order)), deadline=deadline):

@@ -35,14 +35,15 @@ def run(
     store = open_store(root)
     plans = (duet.a, duet.b)
     if not duet.a.options.get("cluster"):
-        for plan in plans:
-            if request.resume is None:
-                store_plan(store, plan)
-            else:
-                missing_reason.forget_all(store, plan.run_id)
-                restore_samples(store, plan, report)
-        with resumable(_resume_command(duet, request, root)):
-            measure_rounds(duet, store, report)
+        with only_process(duet.a), only_process(duet.b):
+            for plan in plans:
+                if request.resume is None:
+                    store_plan(store, plan)
+                else:
+                    missing_reason.forget_all(store, plan.run_id)
+                    restore_samples(store, plan, report)
+            with resumable(_resume_command(duet, request, root)):
+                measure_rounds(duet, store, report)
     for plan in plans:
         collect(store, plan)
     result = conclude(store, duet, everything=everything)
@@ -71,7 +72,7 @@ def measure_rounds(duet: Duet, store: Store, report: Callable[[str], None]) -> N
     budget = duet.a.budget
     deadline = time.monotonic() + budget if budget else None
     rounds = [("A", 0), ("B", 0), *duet.rounds()]  # the warm-up rounds come first
-    with only_process(duet.a), only_process(duet.b), Progress(duet.a, report, duet.b) as progress:
+    with Progress(duet.a, report, duet.b) as progress:
         loops = {
             variant: measuring_loop(plan, store, progress, report)
             for variant, plan in plans.items()
