@@ -64,10 +64,10 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
         for row in result.rows
         if row.stage == "scheduling" and row.status == "ok"
     }
-    assert len(measured) == 40 and measured.keys() <= truth.keys()  # the heartbeat is a VMI too
+    assert len(measured) == 40
     message, real = (
         sorted(value for value in measured.values() if value is not None),
-        sorted(truth.values()),
+        sorted(truth[name] for name in measured),  # the heartbeat is a VMI too
     )
     bar = min(LONGEST_LAG, max(0.02, result.figures["watch_lag_p99"] or 0))
     for p in (0.5, 0.95):
