@@ -179,6 +179,13 @@ def test_the_order_holds_every_sample_once_round_by_round(
     assert len({plan.key(position) for position in range(len(plan.order))}) == len(plan.order)
 
 
+def test_each_round_has_an_order_of_its_own() -> None:
+    axes = {"permutations": {"product": {"expected": [1, 2, 4, 8]}}}
+    plan = plan_of(axes, repetitions=6, warmup=0, seed=1)
+    indexes = [index for index, _ in plan.order]
+    assert len({tuple(indexes[start : start + 4]) for start in range(0, 24, 4)}) > 1
+
+
 @given(axis_lists, st.integers(1, 4), st.sampled_from(["batch", "pod"]), st.floats(1, 100))
 def test_batches_hold_every_sample_once_and_one_shape(
     axes: dict[str, list[int]], repetitions: int, isolation: str, batch_time: float
