@@ -13,7 +13,7 @@ from typing import Any, get_args
 import orjson
 import pytest
 
-from perfdag.kube.client import Event, KubeError, Resource
+from perfdag.kube.client import Event, Kube, KubeError, Resource
 from perfdag.steps.scale.cluster.removal import belongs
 from perfdag.steps.scale.figures.moments import Clocks
 from perfdag.steps.scale.figures.rows import rows_of
@@ -33,7 +33,7 @@ from perfdag.steps.scale.measure.submitters import ApiSubmitter
 from perfdag.steps.scale.model.schedule import Arrival, Schedule
 from perfdag.steps.scale.model.stages import VMI, extractor
 from perfdag.steps.scale.model.templates import Document, Template, TemplateError, built_in, load
-from tests.fakes.api_server import Answer, ApiServer, Request, client, failure
+from tests.fakes.api_server import Answer, ApiServer, Request, client, failure, served
 
 
 class TestTemplates:
@@ -417,6 +417,29 @@ class TestHeartbeat:
             spec = made["spec"]
             assert heart.note == "", "one that goes well has nothing to tell"
             assert spec.get("schedulingGates") or spec["schedulerName"], "no scheduler places it"
+
+    @pytest.mark.parametrize(("status", "counted"), [(None, 1), (503, 1), (429, 0), (0, 0)])
+    async def test_a_try_counts_as_the_server_counts_it(
+        self, server: ApiServer, status: int | None, counted: int
+    ) -> None:
+        """Without a status it times out; status 0 breaks the connection."""
+        patches = r"PATCH [^?]*$"
+
+        async def first_try(_: Request) -> Answer | None:
+            if server.count(patches) > 1:
+                return None
+            await asyncio.sleep(0 if status is not None else 1)
+            return failure(status or 0)
+
+        server.on(patches, first_try)
+        async with (
+            served(server) as cluster,
+            Kube(cluster, timeout=0.2, retries=1) as kube,
+            Heartbeat(kube, "r", "n", 0.05) as heart,
+        ):
+            await until(lambda: "1" in heart.answered)
+            heart.pause()
+            await until(lambda: heart.requests == server.count(patches) - 1 + counted)
 
     async def test_beats_of_a_pause_are_left_out(self, server: ApiServer) -> None:
         async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:

@@ -8,8 +8,11 @@ import asyncio
 import itertools
 import math
 import time
+from collections import Counter
 from contextlib import suppress
 from typing import Any
+
+import orjson
 
 from perfdag.kube.client import MERGE_PATCH, Kube, KubeError, Object, Resource
 from perfdag.steps.scale.measure.observer import PATIENCE
@@ -21,6 +24,8 @@ IN_FLIGHT = 20
 """Maximum of concurrent heartbeat requests, so that they do not crowd out measured requests."""
 BEAT = "perfdag/beat"
 """Annotation with the number of the last change."""
+_UNCOUNTED = {"connection", "429"}
+"""Failures of a try that are not in the server's histogram of requests."""
 _RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -58,7 +63,7 @@ class Heartbeat:
     `lags` count from when a change was due, so they are an upper bound. `after_answer` counts from
     the server's answer and is the lower bound. A change that only a list showed, or that was never
     answered, is `lost` and counts with its age. `stopped` is the reason why heartbeats ended early.
-    `requests` is how many PATCHes of `plural` the server answered.
+    `requests` is how many PATCHes of `plural` the server counted, those that timed out included.
     """
 
     def __init__(
@@ -142,19 +147,23 @@ class Heartbeat:
     async def _send(self, path: str, beat: str) -> None:
         async with self._room:
             while True:
+                tries = Counter(last=1)
                 try:
-                    patch = {"metadata": {"annotations": {BEAT: beat}}}
-                    await self._kube.request("PATCH", path, json=patch, content_type=MERGE_PATCH)
-                    self.requests += 1
+                    patch = orjson.dumps({"metadata": {"annotations": {BEAT: beat}}})
+                    await self._kube.raw(
+                        "PATCH", path, body=patch, content_type=MERGE_PATCH, tally=tries
+                    )
                     self.answered[beat] = time.monotonic_ns()
                 except KubeError as error:
-                    self.requests += bool(error.status)
+                    tries["last"] = error.reason == "Timeout" or error.status not in (0, 429)
                     if error.status == 409:
                         continue  # it conflicted with another beat
                     if error.status in (0, 429) or error.status >= 500:
                         self._lose(beat, time.monotonic_ns())
                     else:
                         self._stop(error)
+                finally:
+                    self.requests += sum(tries[cause] for cause in tries.keys() - _UNCOUNTED)
                 return
 
     async def _listen(self) -> None:
