@@ -33,13 +33,15 @@ def groups(cells: Sequence[Cell], metric: str, limit: int = len(style.SERIES)) -
         for series in cell.series(metric):
             name = detail(series)
             names.setdefault(name, {}).setdefault(index, series)
-    chosen = list(names.items())[:limit]
-    return [Group(name, [by_cell.get(i) for i in range(len(cells))]) for name, by_cell in chosen]
+    first_groups = list(names.items())[:limit]
+    return [
+        Group(name, [by_cell.get(i) for i in range(len(cells))]) for name, by_cell in first_groups
+    ]
 
 
-def series_of(shown: Sequence[Group]) -> list[Series]:
+def series_of(groups: Sequence[Group]) -> list[Series]:
     """Return the series of all groups."""
-    return [series for group in shown for series in group.series if series]
+    return [series for group in groups for series in group.series if series]
 
 
 def detail(series: Series) -> str:
@@ -51,56 +53,56 @@ def detail(series: Series) -> str:
     return " ".join([*([] if series.stat == "value" else [series.stat]), *values])
 
 
-def height(cells: Sequence[Cell], shown: Sequence[Group]) -> float:
+def height(cells: Sequence[Cell], groups: Sequence[Group]) -> float:
     """Return the height of a panel in inches."""
-    legend = 0.22 * math.ceil(len(shown) / _columns(shown)) if len(shown) > 1 else 0.0
+    legend = 0.22 * math.ceil(len(groups) / _columns(groups)) if len(groups) > 1 else 0.0
     return (
-        sum(_lines(cell, _present(shown, i)) for i, cell in enumerate(cells)) * ROW + 0.55 + legend
+        sum(_lines(cell, _present(groups, i)) for i, cell in enumerate(cells)) * ROW + 0.55 + legend
     )
 
 
-def wrapped(label: str) -> str:
+def wrap(label: str) -> str:
     """Return the label of a row in at most three lines."""
     return "\n".join(
         textwrap.wrap(label, 30, max_lines=3, placeholder=" ...", break_on_hyphens=False) or [label]
     )
 
 
-def _present(shown: Sequence[Group], index: int) -> int:
-    return sum(1 for group in shown if group.series[index] is not None)
+def _present(groups: Sequence[Group], index: int) -> int:
+    return sum(1 for group in groups if group.series[index] is not None)
 
 
-def _lines(cell: Cell, shown: int) -> float:
-    text = wrapped(cell.label).count("\n") + 1
-    return max(1 if cell.why else max(shown, 1), 0.62 * text) + 0.25
+def _lines(cell: Cell, count: int) -> float:
+    text = wrap(cell.label).count("\n") + 1
+    return max(1 if cell.why else max(count, 1), 0.62 * text) + 0.25
 
 
 def panel(
-    ax: Axes, cells: Sequence[Cell], shown: Sequence[Group], metric: str, reasons: bool = True
+    ax: Axes, cells: Sequence[Cell], groups: Sequence[Group], metric: str, reasons: bool = True
 ) -> None:
     """Draw one metric. Points without a valid sample are grey crosses, with `reasons`."""
-    values = [value for series in series_of(shown) for value in series.values]
-    first = next(iter(series_of(shown)), None)
+    values = [value for series in series_of(groups) for value in series.values]
+    first = next(iter(series_of(groups)), None)
     unit, better = (first.unit, first.better) if first else ("1", "none")
     log = bool(values) and min(values) > 0 and max(values) / min(values) > LOG_FROM
-    tops, middles, total = _rows(cells, shown)
+    tops, middles, total = _rows(cells, groups)
     _limits(ax, values, log)
-    for k, group in enumerate(shown):
-        before = [_present(shown[:k], i) for i in range(len(cells))]
+    for k, group in enumerate(groups):
+        before = [_present(groups[:k], i) for i in range(len(cells))]
         _group(
             ax,
             cells,
             group,
             k,
             [
-                m + b - (_present(shown, i) - 1) / 2
+                m + b - (_present(groups, i) - 1) / 2
                 for i, (m, b) in enumerate(zip(middles, before, strict=True))
             ],
         )
     failed = [i for i, cell in enumerate(cells) if cell.why]
     _failures(ax, cells, failed, middles, reasons)
     ax.set_ylim(total, 0)
-    ax.set_yticks(middles, [wrapped(cell.label) for cell in cells])
+    ax.set_yticks(middles, [wrap(cell.label) for cell in cells])
     ax.yaxis.set_minor_locator(NullLocator())
     ax.tick_params(axis="y", length=0, pad=8)
     ax.grid(axis="y", visible=False)
@@ -110,28 +112,28 @@ def panel(
     largest = max((abs(v) for v in values), default=1.0)
     name = style.value_axis(ax.xaxis, unit, largest, log=log) if values else ""
     ax.set_xlabel(style.axis_label(metric, "log scale" if log and not name else name, better))
-    if len(shown) > 1:
+    if len(groups) > 1:
         ax.legend(
             loc="lower left",
             bbox_to_anchor=(0, 1),
-            ncols=_columns(shown),
+            ncols=_columns(groups),
             borderaxespad=0.1,
             handletextpad=0.3,
             columnspacing=1.2,
         )
 
 
-def _columns(shown: Sequence[Group]) -> int:
+def _columns(groups: Sequence[Group]) -> int:
     """Return the columns of the legend. The longest name leaves room for its neighbours."""
-    longest = max((len(group.name) for group in shown), default=0)
-    return max(1, min(len(shown), 4, 76 // (longest + 5)))
+    longest = max((len(group.name) for group in groups), default=0)
+    return max(1, min(len(groups), 4, 76 // (longest + 5)))
 
 
-def _rows(cells: Sequence[Cell], shown: Sequence[Group]) -> tuple[list[float], list[float], float]:
+def _rows(cells: Sequence[Cell], groups: Sequence[Group]) -> tuple[list[float], list[float], float]:
     tops, at = [], 0.0
     for i, cell in enumerate(cells):
         tops.append(at)
-        at += _lines(cell, _present(shown, i))
+        at += _lines(cell, _present(groups, i))
     return tops, [(top + bottom) / 2 for top, bottom in zip(tops, [*tops[1:], at], strict=True)], at
 
 
@@ -151,15 +153,15 @@ def _limits(ax: Axes, values: Sequence[float], log: bool) -> None:
 def _group(ax: Axes, cells: Sequence[Cell], group: Group, k: int, places: Sequence[float]) -> None:
     look = style.look(k)
     color = look["color"]
-    drawn = [
+    points = [
         (places[i], cell, series)
         for i, (cell, series) in enumerate(zip(cells, group.series, strict=True))
         if series and series.values
     ]
-    if not drawn:
+    if not points:
         return
-    ys = [y for y, _, _ in drawn]
-    bands = [series.band for _, _, series in drawn]
+    ys = [y for y, _, _ in points]
+    bands = [series.band for _, _, series in points]
     ax.hlines(
         ys,
         [b.low for b in bands],
@@ -170,7 +172,7 @@ def _group(ax: Axes, cells: Sequence[Cell], group: Group, k: int, places: Sequen
         zorder=2,
         gid=f"band {group.name}",
     )
-    samples = [(v, y) for y, _, series in drawn for v in series.values[:200]]
+    samples = [(v, y) for y, _, series in points for v in series.values[:200]]
     ax.plot(
         [v for v, _ in samples],
         [y for _, y in samples],
@@ -183,7 +185,7 @@ def _group(ax: Axes, cells: Sequence[Cell], group: Group, k: int, places: Sequen
         gid=f"samples {group.name}",
     )
     for hollow in (False, True):
-        some = [(y, cell, series) for y, cell, series in drawn if cell.noisy is hollow]
+        some = [(y, cell, series) for y, cell, series in points if cell.noisy is hollow]
         if some:
             (marks,) = ax.plot(
                 [series.middle for *_, series in some],
@@ -193,14 +195,14 @@ def _group(ax: Axes, cells: Sequence[Cell], group: Group, k: int, places: Sequen
                 color=color,
                 markerfacecolor=style.PAPER if hollow else color,
                 zorder=5,
-                label=group.name if not hollow or len(some) == len(drawn) else "_noisy",
+                label=group.name if not hollow or len(some) == len(points) else "_noisy",
                 gid=f"median {group.name}",
             )
             style.HOVERS[marks] = [
                 " ".join(filter(None, (cell.label, group.name))) + f": {value_words(series)}"
                 for _, cell, series in some
             ]
-    for y, cell, series in drawn:
+    for y, cell, series in points:
         mark = " ~" if cell.noisy else ""
         ax.text(
             1.015,

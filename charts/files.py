@@ -18,7 +18,7 @@ MOST_HOVERS = 400
 """Marks of a line that get texts, at most: a report stays under 1 MB."""
 _FONT = re.compile(rb"'DejaVu Sans'(, sans-serif)?")
 _ID = re.compile(rb' id="([^"]*)"')
-_USED = re.compile(rb'(?:url\(#|xlink:href="#)([^")]+)')
+_REFERENCES = re.compile(rb'(?:url\(#|xlink:href="#)([^")]+)')
 _MARKS = re.compile(rb'<g id="(marks-\d+)">.*?</g>\s*</g>', re.S)
 _MARK = re.compile(rb"(<use [^>]*?)/>")
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
@@ -40,7 +40,7 @@ def to_bytes(fig: Figure) -> tuple[bytes, bytes]:
         hovers = _named_marks(fig)
         fig.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
         fig.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
-    return _clean(_titled(svg.getvalue(), hovers)), png.getvalue()
+    return _clean(_with_titles(svg.getvalue(), hovers)), png.getvalue()
 
 
 def _named_marks(fig: Figure) -> dict[bytes, list[str]]:
@@ -53,17 +53,17 @@ def _named_marks(fig: Figure) -> dict[bytes, list[str]]:
         for axes in fig.axes
         for line in axes.lines
     }
-    named = [line for line in texts if texts[line]]
-    for number, line in enumerate(named):
+    lines = [line for line in texts if texts[line]]
+    for number, line in enumerate(lines):
         line.set_gid(f"marks-{number}")
-    return {f"marks-{number}".encode(): texts[line] for number, line in enumerate(named)}
+    return {f"marks-{number}".encode(): texts[line] for number, line in enumerate(lines)}
 
 
 def _mark_texts(axes: Axes, line: Line2D) -> list[str]:
     """Return a text for each mark of a line, as the axes name its values; none without marks."""
     points = np.asarray(line.get_xydata(), dtype=float)
-    unmarked = line.get_marker() in ("None", "none", "", " ", None)
-    if unmarked or line.get_transform() != axes.transData or len(points) > MOST_HOVERS:
+    no_marker = line.get_marker() in ("None", "none", "", " ", None)
+    if no_marker or line.get_transform() != axes.transData or len(points) > MOST_HOVERS:
         return []
     label = str(line.get_label())
     name = "" if label.startswith("_") else f"{label}: "
@@ -79,15 +79,15 @@ def _value_text(axis: Axis, value: float) -> str:
     """Return a value with the label of its axis, or an empty text where the axis names no value."""
     formatter = axis.get_major_formatter()
     plain = isinstance(formatter, ScalarFormatter | LogFormatter)
-    shown = f"{value:.4g}" if plain else formatter.format_data(value).strip().replace("\n", " ")
+    number = f"{value:.4g}" if plain else formatter.format_data(value).strip().replace("\n", " ")
     label = axis.get_label_text().partition(",")[0]
-    return f"{label} {shown}".strip() if shown else ""
+    return f"{label} {number}".strip() if number else ""
 
 
-def _titled(svg: bytes, hovers: dict[bytes, list[str]]) -> bytes:
+def _with_titles(svg: bytes, hovers: dict[bytes, list[str]]) -> bytes:
     """Put the hover texts as titles into the marks of their lines."""
 
-    def titled(group: re.Match[bytes]) -> bytes:
+    def with_titles(group: re.Match[bytes]) -> bytes:
         if len(_MARK.findall(group[0])) != len(hovers[group[1]]):
             return group[0]  # a mark lies outside of the figure
         texts = iter(hovers[group[1]])
@@ -96,7 +96,7 @@ def _titled(svg: bytes, hovers: dict[bytes, list[str]]) -> bytes:
             group[0],
         )
 
-    return _MARKS.sub(titled, svg) if hovers else svg
+    return _MARKS.sub(with_titles, svg) if hovers else svg
 
 
 def _round_positions(fig: Figure) -> None:
@@ -108,6 +108,6 @@ def _round_positions(fig: Figure) -> None:
 
 def _clean(svg: bytes) -> bytes:
     """Clean an SVG: only ids in use, only characters that XML allows, fonts for other machines."""
-    used = set(_USED.findall(svg))
-    svg = _ID.sub(lambda match: match[0] if match[1] in used else b"", svg)
+    references = set(_REFERENCES.findall(svg))
+    svg = _ID.sub(lambda match: match[0] if match[1] in references else b"", svg)
     return _FONT.sub(b"'DejaVu Sans', Verdana, sans-serif", _CONTROL.sub(b" ", svg))

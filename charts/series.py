@@ -73,7 +73,7 @@ def failed_labels(cells: Iterable[Cell]) -> list[str]:
 
 def read(rows: pa.Table) -> list[Cell]:
     """Return the points of the rows in their order, without warm-up."""
-    return labelled(summarise(rows))
+    return label_cells(summarise(rows))
 
 
 def valid(rows: pa.Table, *metrics: str) -> pa.Table:
@@ -81,14 +81,14 @@ def valid(rows: pa.Table, *metrics: str) -> pa.Table:
 
     Unlike `read`, it includes the rows of single pods and devices.
     """
-    wanted = pc.is_in(rows["metric"].cast(pa.string()), pa.array(metrics))
-    wanted = pc.and_(
-        wanted, pc.and_(pc.equal(rows["status"], "ok"), pc.equal(rows["phase"], "measure"))
+    mask = pc.is_in(rows["metric"].cast(pa.string()), pa.array(metrics))
+    mask = pc.and_(
+        mask, pc.and_(pc.equal(rows["status"], "ok"), pc.equal(rows["phase"], "measure"))
     )
-    return rows.filter(pc.fill_null(wanted, False))
+    return rows.filter(pc.fill_null(mask, False))
 
 
-def labelled(states: Sequence[PointState]) -> list[Cell]:
+def label_cells(states: Sequence[PointState]) -> list[Cell]:
     """Return points with labels: what varies within the entry.
 
     The name of the entry comes first where there are several entries.
@@ -169,10 +169,12 @@ def metrics(cells: Iterable[Cell]) -> list[str]:
     return sorted(headlines, key=lambda name: not headlines[name])
 
 
-def band_words(drawn: Iterable[Series], median_mark: str = "dot", band_mark: str = "bar") -> str:
+def band_words(
+    series_drawn: Iterable[Series], median_mark: str = "dot", band_mark: str = "bar"
+) -> str:
     """Return what the marks mean: `dot: median; bar: range (min to max) of n=3`."""
     kinds: dict[str, list[int]] = {}
-    for series in drawn:
+    for series in series_drawn:
         band = series.band
         if band.n:
             name = (
@@ -199,8 +201,8 @@ def runs_words(rows: pa.Table) -> str:
 
 
 def _nodes(rows: pa.Table) -> list[str]:
-    named = pc.unique(pc.list_flatten(rows["nodes"].combine_chunks()))
-    return sorted(name for name in named.to_pylist() if name)
+    names = pc.unique(pc.list_flatten(rows["nodes"].combine_chunks()))
+    return sorted(name for name in names.to_pylist() if name)
 
 
 def nodes_used(rows: pa.Table) -> dict[str, int]:
@@ -266,7 +268,7 @@ def swept_param(cells: Sequence[Cell]) -> str | None:
             own = [cell.state.params[name] for cell in group]
             if all(isinstance(value, int | float) and not isinstance(value, bool) for value in own):
                 lines[group[0].state.point] = set(own)
-        drawn = [values for values in lines.values() if len(values) >= SWEPT]
-        if 2 * sum(map(len, drawn)) >= len(cells):
-            long[name] = len(set().union(*drawn))
+        sweeps = [values for values in lines.values() if len(values) >= SWEPT]
+        if 2 * sum(map(len, sweeps)) >= len(cells):
+            long[name] = len(set().union(*sweeps))
     return max(sorted(long), key=lambda name: long[name]) if long else None

@@ -88,16 +88,19 @@ def figure(
     columns: int = 1,
     title: str = "",
     subtitle: str = "",
-    **shared: Any,
+    **subplot_options: Any,
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure of WIDTH inches and its axes, row by row.
 
     It has `rows` panels of `heights` inches. `title` is the result in words. `subtitle` names the
-    number of samples, the band and the run. `shared` goes to Figure.subplots (sharex, sharey).
+    number of samples, the band and the run. `subplot_options` go to
+    Figure.subplots (sharex, sharey).
     """
-    named = "=" in title.split(" ", 1)[0]  # `bs=4KiB` is how a suite writes it
+    starts_with_parameter = "=" in title.split(" ", 1)[0]  # `bs=4KiB` is how a suite writes it
     lines = textwrap.wrap(
-        title if named else title[:1].upper() + title[1:], 70, break_on_hyphens=False
+        title if starts_with_parameter else title[:1].upper() + title[1:],
+        70,
+        break_on_hyphens=False,
     )
     under = textwrap.wrap(subtitle, 104, break_on_hyphens=False)
     all_heights = [heights[min(i, len(heights) - 1)] for i in range(rows)]
@@ -106,7 +109,9 @@ def figure(
         room = (0, 0, 1, 1 - head / (sum(all_heights) + head))
         layout = ConstrainedLayoutEngine(rect=room, h_pad=0.06, w_pad=0.05, hspace=0.03)
         fig = Figure(figsize=(WIDTH, sum(all_heights) + head), layout=layout)
-        axes = fig.subplots(rows, columns, squeeze=False, height_ratios=all_heights, **shared)
+        axes = fig.subplots(
+            rows, columns, squeeze=False, height_ratios=all_heights, **subplot_options
+        )
         top = sum(all_heights) + head
         if lines:
             bold: Any = {"fontsize": 11, "fontweight": "bold", "color": INK, "gid": "title"}
@@ -123,7 +128,7 @@ def caption(*parts: str) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def housed(draw: Callable[_P, _R]) -> Callable[_P, _R]:
+def in_house_style(draw: Callable[_P, _R]) -> Callable[_P, _R]:
     """Draw whole figures in the house style, titles, legends and colour bars too."""
 
     @wraps(draw)

@@ -30,7 +30,7 @@ _REFERENCE = {
 }
 
 
-def _seen(deltas: Deltas, name: str) -> tuple[list[int], list[float]]:
+def _points_of(deltas: Deltas, name: str) -> tuple[list[int], list[float]]:
     pairs = [
         (place, value)
         for place, (_, delta) in enumerate(deltas)
@@ -48,29 +48,29 @@ def _words(values: Sequence[float], total: int) -> str:
     )
 
 
-def _of(shown: int, total: int | None) -> str:
-    return f"{shown} workloads" if total in (None, shown) else f"{shown} of {total} workloads"
+def _of(count: int, total: int | None) -> str:
+    return f"{count} workloads" if total in (None, count) else f"{count} of {total} workloads"
 
 
-@style.housed
-def general(deltas: Deltas, total: int | None = None, excluded: Sequence[str] = ()) -> Figure:
+@style.in_house_style
+def general(deltas: Deltas, total: int | None = None, exclusions: Sequence[str] = ()) -> Figure:
     """Draw the time from submission to the scheduling decision, by order of submission.
 
     The row of the backend stands below it where it is known. `total` workloads were submitted, None
-    for as many as in `deltas`. `excluded` names why some are missing.
+    for as many as in `deltas`. `exclusions` names why some are missing.
     """
     names = ["Total Pod Scheduling Decision", "Total Backend Job Creation"]
-    shown = [name for name in names if _seen(deltas, name)[1]] or names[:1]
-    first = _seen(deltas, shown[0])[1]
+    panels = [name for name in names if _points_of(deltas, name)[1]] or names[:1]
+    first = _points_of(deltas, panels[0])[1]
     title = (
         f"Submission to scheduling: median {np.median(first):.3g} s over "
         if first
         else "Submission to scheduling: "
     )
     title += _of(len(first), len(deltas) if total is None else total)
-    fig, axes = style.figure(len(shown), (2.6,), title=title, subtitle="; ".join(excluded))
-    for ax, name in zip(axes, shown, strict=True):
-        places, values = _seen(deltas, name)
+    fig, axes = style.figure(len(panels), (2.6,), title=title, subtitle="; ".join(exclusions))
+    for ax, name in zip(axes, panels, strict=True):
+        places, values = _points_of(deltas, name)
         plot_by_order(ax, places, values)
         ax.set_title(f"{name} from {_REFERENCE[name]}: {_words(values, len(deltas))}")
         ax.set_ylabel("seconds")
@@ -78,13 +78,15 @@ def general(deltas: Deltas, total: int | None = None, excluded: Sequence[str] = 
     return fig
 
 
-@style.housed
-def detailed(deltas: Deltas, total: int | None = None, excluded: Sequence[str] = ()) -> Figure:
+@style.in_house_style
+def detailed(deltas: Deltas, total: int | None = None, exclusions: Sequence[str] = ()) -> Figure:
     """Draw a row per stage: its delta over the time of submission, and a histogram.
 
-    `total` and `excluded` are those of `general`.
+    `total` and `exclusions` are those of `general`.
     """
-    names = [name for name in _REFERENCE if not name.startswith("Total") and _seen(deltas, name)[1]]
+    names = [
+        name for name in _REFERENCE if not name.startswith("Total") and _points_of(deltas, name)[1]
+    ]
     if not names:
         return style.no_data("no stage was seen")
     starts = [datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() for text, _ in deltas]
@@ -93,11 +95,11 @@ def detailed(deltas: Deltas, total: int | None = None, excluded: Sequence[str] =
         (1.5,),
         2,
         title=f"{_of(len(deltas), total)}, stage by stage",
-        subtitle="; ".join(["left: over the time of submission; right: how often", *excluded]),
+        subtitle="; ".join(["left: over the time of submission; right: how often", *exclusions]),
     )
     for number, name in enumerate(names):
         left, right = axes[2 * number], axes[2 * number + 1]
-        places, values = _seen(deltas, name)
+        places, values = _points_of(deltas, name)
         left.plot(
             [starts[place] - starts[0] for place in places],
             values,

@@ -40,19 +40,19 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             yield slug, _points(some, style.caption(note, where))
     if apart := fio_workers.figure(rows, cells, where):
         yield "workers", apart
-    if distributed := _distributions(cells):
-        yield "latency", _distribution(distributed, where)
+    if distributions := _distributions(cells):
+        yield "latency", _distribution(distributions, where)
     curves = queue_depth_curves(cells)
     sizes = list(dict.fromkeys(size for _, size in curves))
     for start in range(0, len(sizes), COLUMNS):
-        shown = {
-            facet: named
-            for facet, named in curves.items()
+        columns = {
+            facet: by_name
+            for facet, by_name in curves.items()
             if facet[1] in sizes[start : start + COLUMNS]
         }
         yield (
             "queue-depth" if start == 0 else f"queue-depth-{start // COLUMNS + 1}",
-            queue_depth_figure(shown, where),
+            queue_depth_figure(columns, where),
         )
 
 
@@ -132,29 +132,29 @@ def _distribution(distributions: dict[str, list[tuple[float, Series]]], where: s
         name: _middle(shares, most) / _middle(shares, least) if common else 1.0
         for name, shares in distributions.items()
     }
-    shown = sorted(distributions, key=lambda name: -tails[name])[: len(style.SERIES)]
-    longest = shown[0]
+    longest_tails = sorted(distributions, key=lambda name: -tails[name])[: len(style.SERIES)]
+    longest = longest_tails[0]
     title = (
         f"{longest}: {most} of the completion latency is {tails[longest]:.1f} times its {least}"
         if common
         else "Completion latency"
     )
     cut = (
-        f"the {len(shown)} longest tails of {len(distributions)}"
-        if len(shown) < len(distributions)
+        f"the {len(longest_tails)} longest tails of {len(distributions)}"
+        if len(longest_tails) < len(distributions)
         else ""
     )
     legend = band_words(
-        [series for name in shown for _, series in distributions[name]], "line", "band"
+        [series for name in longest_tails for _, series in distributions[name]], "line", "band"
     )
-    names = {name: textwrap.fill(name, WORDS, break_on_hyphens=False) for name in shown}
+    names = {name: textwrap.fill(name, WORDS, break_on_hyphens=False) for name in longest_tails}
     fig, (ax,) = style.figure(
         title=title,
         subtitle=style.caption(legend, cut, where),
         heights=(2.6 + 0.16 * sum(name.count("\n") + 1 for name in names.values()),),
     )
     ax.set_xscale("log")
-    for k, name in enumerate(shown):
+    for k, name in enumerate(longest_tails):
         look = style.look(k)
         ys = [_decades(share) for share, _ in distributions[name]]
         bands = [series.band for _, series in distributions[name]]
@@ -174,7 +174,7 @@ def _distribution(distributions: dict[str, list[tuple[float, Series]]], where: s
             gid=f"median {name}",
             **look,
         )
-    top = max(share for name in shown for share, _ in distributions[name])
+    top = max(share for name in longest_tails for share, _ in distributions[name])
     ticks = [share for share in SHARES.values() if share <= top]
     ax.set_yticks([_decades(share) for share in ticks], [f"p{100 * share:g}" for share in ticks])
     style.value_axis(ax.xaxis, "s", 1.0, log=True)

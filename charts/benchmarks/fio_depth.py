@@ -90,8 +90,8 @@ def _knees(curves: dict[tuple[str, str], dict[str, Curve]]) -> str:
     texts = []
     named_curves = [
         (" ".join(part for part in (*facet, name) if part), curve)
-        for facet, named in curves.items()
-        for name, curve in named.items()
+        for facet, by_name in curves.items()
+        for name, curve in by_name.items()
     ]
     for name, curve in named_curves:
         depth = knee(curve)
@@ -104,19 +104,19 @@ def _knees(curves: dict[tuple[str, str], dict[str, Curve]]) -> str:
 
 def queue_depth_figure(curves: dict[tuple[str, str], dict[str, Curve]], where: str) -> Figure:
     """Draw a panel for each pattern (row) and block size (column) on the same axes."""
-    every = list(dict.fromkeys(name for named in curves.values() for name in named))
+    every = list(dict.fromkeys(name for by_name in curves.values() for name in by_name))
     names = every[: len(style.SERIES)]
     curves = {
-        facet: {name: named[name] for name in names if name in named}
-        for facet, named in curves.items()
-        if not named.keys().isdisjoint(names)
+        facet: {name: by_name[name] for name in names if name in by_name}
+        for facet, by_name in curves.items()
+        if not by_name.keys().isdisjoint(names)
     }
     patterns = list(dict.fromkeys(pattern for pattern, _ in curves))
     sizes = list(dict.fromkeys(size for _, size in curves))
     series = [
         series
-        for named in curves.values()
-        for curve in named.values()
+        for by_name in curves.values()
+        for curve in by_name.values()
         for _, iops, late in curve
         for series in (iops, late)
     ]
@@ -138,8 +138,8 @@ def queue_depth_figure(curves: dict[tuple[str, str], dict[str, Curve]], where: s
     )
     largest = max(
         iops.band.high
-        for named in curves.values()
-        for curve in named.values()
+        for by_name in curves.values()
+        for curve in by_name.values()
         for _, iops, _ in curve
     )
     waits = [series.band for series in series if series.metric == "latency"]
@@ -149,10 +149,10 @@ def queue_depth_figure(curves: dict[tuple[str, str], dict[str, Curve]], where: s
         ax.set_yscale("log")
         ax.set_xlim(0, largest * 1.08)
         ax.set_ylim(lowest / 1.5, highest * 1.5)
-        room, taken = (NUMBER[0] * columns, NUMBER[1] * 2.2 / height), dict[Place, int]()
+        room, places = (NUMBER[0] * columns, NUMBER[1] * 2.2 / height), dict[Place, int]()
         for name, curve in curves.get(facet, {}).items():
             _curve(ax, curve, name, style.look(names.index(name)))
-            _numbers(ax, curve, room, taken)
+            _numbers(ax, curve, room, places)
         name = style.value_axis(ax.xaxis, "1/s", largest, bins=6 if columns < 3 else 3)
         style.value_axis(ax.yaxis, "s", 1.0, log=True)
         if len(curves) > 1:
@@ -165,12 +165,12 @@ def queue_depth_figure(curves: dict[tuple[str, str], dict[str, Curve]], where: s
         if i % columns == 0:
             ax.set_ylabel("p99 latency\nlower is better")
     if len(names) > 1:
-        drawn = {
+        handles = {
             label: handle
             for ax in axes
             for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
         }
-        fig.legend(drawn.values(), drawn.keys(), loc="outside lower left")
+        fig.legend(handles.values(), handles.keys(), loc="outside lower left")
     return fig
 
 
@@ -206,23 +206,23 @@ def _curve(ax: Axes, curve: Curve, name: str, look: dict[str, Any]) -> None:
             )
 
 
-def _numbers(ax: Axes, curve: Curve, room: Place, taken: dict[Place, int]) -> None:
+def _numbers(ax: Axes, curve: Curve, room: Place, places: dict[Place, int]) -> None:
     """Write the I/Os in flight at the points. A number that would cover another is left out.
 
-    `taken` are the places of numbers and their digits.
+    `places` are the places of numbers and their digits.
     """
-    best, kept = knee(curve), []
+    best, numbers = knee(curve), []
     for depth, iops, late in sorted(curve, key=lambda point: point[0] != best):
         at = iops.middle, late.middle
         x, y = ax.transLimits.transform(ax.transScale.transform(at))
         digits = len(str(depth))
         if not any(
             abs(x - i) < room[0] * (2 + max(digits, other)) and abs(y - j) < room[1]
-            for (i, j), other in taken.items()
+            for (i, j), other in places.items()
         ):
-            taken[x, y] = digits
-            kept.append((depth, at))
-    for depth, at in sorted(kept):
+            places[x, y] = digits
+            numbers.append((depth, at))
+    for depth, at in sorted(numbers):
         ax.annotate(
             str(depth),
             at,

@@ -28,27 +28,27 @@ def figure(rows: pa.Table, cells: Sequence[Cell], where: str) -> Figure | None:
     points = sorted(_by_point(rows, cells).items(), key=lambda item: _lag(item[1]))
     if not points:
         return None
-    shown = points[:PANELS]
-    name, workers = shown[0]
+    panels = points[:PANELS]
+    name, workers = panels[0]
     title = f"slowest worker: {_slowest(workers)[0]}, at {_lag(workers):.2f} of the median one" + (
         f", of {name}" if len(points) > 1 else ""
     )
     cut = (
-        f"{len(shown)} of {len(points)} points, whose workers are furthest apart"
-        if len(shown) < len(points)
+        f"{len(panels)} of {len(points)} points, whose workers are furthest apart"
+        if len(panels) < len(points)
         else ""
     )
     legend = "dot: median of a worker's samples; ticks: each of them"
     fig, axes = style.figure(
-        len(shown),
+        len(panels),
         [
             ROW * min(len(workers), WORKERS) + 0.6 + len(name) // 90 * 0.15
-            for name, workers in shown
+            for name, workers in panels
         ],
         title=title,
         subtitle=style.caption(legend, cut, where),
     )
-    for ax, (name, workers) in zip(axes, shown, strict=True):
+    for ax, (name, workers) in zip(axes, panels, strict=True):
         _panel(ax, name, workers)
     return fig
 
@@ -65,11 +65,11 @@ def _by_point(rows: pa.Table, cells: Sequence[Cell]) -> dict[str, Values]:
         )
     labels = {cell.state.point: cell.label for cell in cells}
     ways = Counter(point for point, _ in values)
-    named = {
+    names = {
         key: f"{labels.get(key[0], '')} ({key[1]})" if ways[key[0]] > 1 else labels.get(key[0], "")
         for key in values
     }
-    return {named[key]: workers for key, workers in values.items() if len(workers) > 1}
+    return {names[key]: workers for key, workers in values.items() if len(workers) > 1}
 
 
 def _slowest(workers: Values) -> list[str]:

@@ -29,18 +29,18 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Yield the headline metrics first. Many points need several figures, at most FIGURES."""
     cells = read(rows)
     where = runs_words(rows)
-    wanted = metrics(cells)[:PANELS]
-    swept = [name for name in wanted if sweep(_of(cells, name))]
+    names = metrics(cells)[:PANELS]
+    swept = [name for name in names if sweep(_of(cells, name))]
     for name in swept:
         yield f"{_slug(name)}-by-{_slug(sweep(_of(cells, name)) or '')}", _lines(cells, name, where)
-    plain = [name for name in wanted if name not in swept]
+    plain = [name for name in names if name not in swept]
     if plain or not swept:
         yield from points(cells, plain, where)
 
 
 def points(
     cells: Sequence[Cell],
-    wanted: Sequence[str],
+    names: Sequence[str],
     where: str,
     slug: str = "",
     title: str | None = None,
@@ -49,14 +49,14 @@ def points(
 
     `title` replaces the result in words of dots. `slug` begins the names of the figures.
     """
-    measured = [name for name in wanted if _of(cells, name)]
-    param = swept_param([cell for cell in cells if not cell.why]) if measured else None
-    for metric in measured if param else ():
+    metrics_with_values = [name for name in names if _of(cells, name)]
+    param = swept_param([cell for cell in cells if not cell.why]) if metrics_with_values else None
+    for metric in metrics_with_values if param else ():
         name = "-".join(filter(None, (slug, _slug(metric), "by", _slug(param or ""))))
         yield from sweeps.figures(cells, metric, param or "", where, name, finding(cells, metric))
     if not param:
         for name, some, note in pages(cells, slug or "points"):
-            yield name, dot_figure(some, wanted, style.caption(note, where), title)
+            yield name, dot_figure(some, names, style.caption(note, where), title)
 
 
 def pages(cells: Sequence[Cell], slug: str) -> Iterable[tuple[str, Sequence[Cell], str]]:
@@ -88,12 +88,12 @@ def _slug(text: str) -> str:
 
 
 def dot_figure(
-    cells: Sequence[Cell], wanted: Sequence[str], where: str, title: str | None = None
+    cells: Sequence[Cell], metric_names: Sequence[str], where: str, title: str | None = None
 ) -> Figure:
     """Draw one panel of dots per metric."""
-    names = [name for name in wanted if _of(cells, name)] or list(wanted[:1]) or [""]
-    shown = {name: dots.groups(cells, name) for name in names}
-    series = [series for name in names for series in dots.series_of(shown[name])]
+    names = [name for name in metric_names if _of(cells, name)] or list(metric_names[:1]) or [""]
+    groups = {name: dots.groups(cells, name) for name in names}
+    series = [series for name in names for series in dots.series_of(groups[name])]
     parts = [
         band_words(series),
         "~ and hollow: a sample was disturbed" if any(c.noisy for c in cells) else "",
@@ -101,32 +101,32 @@ def dot_figure(
     ]
     fig, axes = style.figure(
         len(names),
-        [dots.height(cells, shown[name]) for name in names],
+        [dots.height(cells, groups[name]) for name in names],
         title=title or finding(cells, names[0]),
         subtitle=style.caption(*parts),
     )
     for i, (ax, name) in enumerate(zip(axes, names, strict=True)):
-        dots.panel(ax, cells, shown[name], name, reasons=i == 0)
+        dots.panel(ax, cells, groups[name], name, reasons=i == 0)
     return fig
 
 
 def finding(cells: Sequence[Cell], metric: str) -> str:
     """Return the result of a metric in words: the best point with its spread and n."""
-    measured = [(cell, series) for cell in cells for series in cell.series(metric)]
+    values = [(cell, series) for cell in cells for series in cell.series(metric)]
     bad = sum(1 for cell in cells if cell.why)
     tail = f"; {bad} of {len(cells)} points without a valid sample" if bad else ""
     name = style.metric_text(metric)
-    if not measured:
+    if not values:
         points = f"{len(cells)} point{'s' * (len(cells) != 1)}"
         return f"{cells[0].state.benchmark}: no valid sample in {points}"
-    if len(measured) == 1 or len(cells) == 1:
-        cell, only = measured[0]
+    if len(values) == 1 or len(cells) == 1:
+        cell, only = values[0]
         which = " ".join(part for part in (name, dots.detail(only)) if part)
         return f"{which}: {f'{cell.label}, ' if len(cells) > 1 else ''}{value_words(only)}{tail}"
-    better = measured[0][1].better
+    better = values[0][1].better
     if better == "none":
         return f"{name} of {len(cells)} points{tail}"
-    cell, best = (max if better == "higher" else min)(measured, key=lambda pair: pair[1].middle)
+    cell, best = (max if better == "higher" else min)(values, key=lambda pair: pair[1].middle)
     word = "highest" if better == "higher" else "lowest"
     which = " ".join(part for part in (name, dots.detail(best)) if part)
     return f"{word} {which}: {cell.label}, {value_words(best)}{tail}"

@@ -26,16 +26,16 @@ from perfdag.charts.series import (
 from perfdag.results.summary import Series
 from perfdag.units import short
 
-MARKED = ("zero_byte_latency", "half_bandwidth_size")
+MARKS = ("zero_byte_latency", "half_bandwidth_size")
 RANKS = 3  # fewest numbers of ranks that make a heatmap
-_SCALED = ("ranks", "ranks_per_host")
+_SCALING = ("ranks", "ranks_per_host")
 LINES = 12
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Yield a figure for each benchmark of IMB that ran."""
     cells = read(rows)
-    where, used = runs_words(rows), nodes_used(rows)
+    where, node_counts = runs_words(rows), nodes_used(rows)
     for kind in dict.fromkeys(str(cell.state.params.get("benchmark")) for cell in cells):
         own = [cell for cell in cells if str(cell.state.params.get("benchmark")) == kind]
         swept = [
@@ -47,14 +47,16 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             yield kind.lower(), _sizes(kind, own, where)
             maps = [
                 group
-                for group in alike([c for c in swept if c.series("latency", "mean")], _SCALED)
+                for group in alike([c for c in swept if c.series("latency", "mean")], _SCALING)
                 if len({_size(cell) for cell in group}) >= RANKS
             ]
             for number, group in enumerate(maps[:FIGURES], start=1):
                 slug = f"{kind.lower()}-ranks" if number == 1 else f"{kind.lower()}-ranks-{number}"
                 yield (
                     slug,
-                    _heatmap(_title(kind, group) if len(maps) > 1 else kind, group, where, used),
+                    _heatmap(
+                        _title(kind, group) if len(maps) > 1 else kind, group, where, node_counts
+                    ),
                 )
         else:
             title = None if any(not cell.why for cell in own) else f"{kind}: no sample"
@@ -62,8 +64,8 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 
 
 def _name(cell: Cell, kind: str) -> str:
-    kept = [word for word in cell.label.split(" ") if word != f"benchmark={kind}"]
-    return " ".join(kept).strip(": ") or kind
+    words = [word for word in cell.label.split(" ") if word != f"benchmark={kind}"]
+    return " ".join(words).strip(": ") or kind
 
 
 def _pairs(
@@ -102,12 +104,12 @@ def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
         subtitle=style.caption(legend, ring, noisy, cut, where),
         sharex=True,
     )
-    noted = {_name(cell, kind) for cell in cells if cell.noisy}
+    noisy_names = {_name(cell, kind) for cell in cells if cell.noisy}
     sizes = sorted({x for curves in panels.values() for line in curves for x in line.series})
     for i, (ax, (metric, curves)) in enumerate(zip(axes, panels.items(), strict=True)):
         last = i == len(panels) - 1
         for line in curves:
-            line.name += " ~" if line.name in noted else ""
+            line.name += " ~" if line.name in noisy_names else ""
         label = "message size" if last else ""
         lines.panel(
             ax,
@@ -124,14 +126,14 @@ def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
 
 def _marks(ax: Axes, cells: Mapping[str, Cell], curves: Sequence[lines.Line], metric: str) -> None:
     """Mark the latency of zero bytes, and the first size at half of the peak bandwidth."""
-    marked: list[float] = []
+    marks: list[float] = []
     for k, line in enumerate(curves):
         cell = cells[line.name.removesuffix(" ~")]
         colour = style.look(k)["color"]
-        zero, half = (cell.first(name) for name in MARKED)
-        apart = zero and all(abs(math.log2(zero.middle / other)) > 1 for other in marked)
+        zero, half = (cell.first(name) for name in MARKS)
+        apart = zero and all(abs(math.log2(zero.middle / other)) > 1 for other in marks)
         if metric == "latency" and zero and apart and 0 in line.series:
-            marked.append(zero.middle)
+            marks.append(zero.middle)
             at = ax.get_lines()[k].get_xdata()[0]  # type: ignore[index]  # where the panel has put the size of zero
             label = short(zero.middle, "s")
             ax.annotate(
@@ -171,10 +173,10 @@ def _finding(kind: str, cells: Sequence[Cell]) -> str:
         ]
         if candidates:
             _, name, series, cell = best(candidates, key=lambda row: row[0])
-            named = f" ({name})" if len(cells) > 1 else ""
+            of_point = f" ({name})" if len(cells) > 1 else ""
             half = cell.first("half_bandwidth_size") if metric == "peak_bandwidth" else None
             parts.append(
-                f"{word} {value_words(series)}{named}"
+                f"{word} {value_words(series)}{of_point}"
                 + (f", half of it at {short(half.middle, 'B')}" if half else "")
             )
     return f"{kind}: {'; '.join(parts)}" if parts else f"{kind} over message size"
@@ -188,19 +190,25 @@ def _size(cell: Cell) -> tuple[int, int]:
 
 
 def _title(kind: str, cells: Sequence[Cell]) -> str:
-    return f"{kind} {words_without(cells[0], (*_SCALED, 'benchmark', 'hosts.count'))}".strip()
+    return f"{kind} {words_without(cells[0], (*_SCALING, 'benchmark', 'hosts.count'))}".strip()
 
 
-def _heatmap(kind: str, cells: Sequence[Cell], where: str, used: Mapping[str, int]) -> Figure:
+def _heatmap(
+    kind: str, cells: Sequence[Cell], where: str, node_counts: Mapping[str, int]
+) -> Figure:
     """Draw the median time in us by message size and by hosts x ranks."""
     by_size: dict[tuple[tuple[int, int], int], Series] = {}
     for cell in cells:
         for series in cell.series("latency", "mean"):
             by_size.setdefault((_size(cell), int(series.coords["message_bytes"])), series)
     ranks = sorted({key[0] for key in by_size})
-    placed = {
+    nodes = {
         size: min(
-            (used[c.state.point] for c in cells if _size(c) == size and c.state.point in used),
+            (
+                node_counts[c.state.point]
+                for c in cells
+                if _size(c) == size and c.state.point in node_counts
+            ),
             default=None,
         )
         for size in ranks
@@ -235,7 +243,7 @@ def _heatmap(kind: str, cells: Sequence[Cell], where: str, used: Mapping[str, in
         )
     ax.set_yticks(
         np.arange(len(ranks)) + 0.5,
-        [f"{hosts_words(size[0], placed[size])} x {size[1] // size[0]}" for size in ranks],
+        [f"{hosts_words(size[0], nodes[size])} x {size[1] // size[0]}" for size in ranks],
     )
     style.size_columns(ax, sizes)
     ax.grid(visible=False)

@@ -98,16 +98,16 @@ def _paths(facets: dict[str, list[Cell]], where: str) -> Figure:
         else ""
     )
     facets = {name: cells[:ROWS] for name, cells in list(facets.items())[:FACETS]}
-    shown = {name: dots.groups(cells, "throughput") for name, cells in facets.items()}
-    series = [series for groups in shown.values() for series in dots.series_of(groups)]
+    panels = {name: dots.groups(cells, "throughput") for name, cells in facets.items()}
+    series = [series for groups in panels.values() for series in dots.series_of(groups)]
     fig, axes = style.figure(
         len(facets),
-        [dots.height(cells, shown[name]) for name, cells in facets.items()],
+        [dots.height(cells, panels[name]) for name, cells in facets.items()],
         title=title,
         subtitle=style.caption(band_words(series), cut, where),
     )
     for ax, (name, cells) in zip(axes, facets.items(), strict=True):
-        dots.panel(ax, cells, shown[name], "throughput")
+        dots.panel(ax, cells, panels[name], "throughput")
         ax.set_title(name)
     farthest = max(ax.get_xlim()[1] for ax in axes)
     for ax in axes:
@@ -142,18 +142,23 @@ def _unsteadiness(line: lines.Line) -> float:
     return (max(middles) - min(middles)) / (median(middles) or 1.0)
 
 
-def _within(shown: Sequence[lines.Line], where: str) -> Figure:
+def _within(curves: Sequence[lines.Line], where: str) -> Figure:
     """Draw throughput second by second."""
-    percent = 100 * _unsteadiness(shown[0])
-    worst = f"{shown[0].name}: the medians of its seconds differ by {percent:.1f} %"
-    cut = f"the {LINES} unsteadiest of {len(shown)} points" if len(shown) > LINES else ""
-    legend = band_words(lines.series_of(shown[:LINES]), "line", "band")
+    percent = 100 * _unsteadiness(curves[0])
+    worst = f"{curves[0].name}: the medians of its seconds differ by {percent:.1f} %"
+    cut = f"the {LINES} unsteadiest of {len(curves)} points" if len(curves) > LINES else ""
+    legend = band_words(lines.series_of(curves[:LINES]), "line", "band")
     fig, (ax,) = style.figure(
         title=worst,
         subtitle=style.caption(legend, cut, where),
-        heights=(lines.height(shown[:LINES], least=2.2),),
+        heights=(lines.height(curves[:LINES], least=2.2),),
     )
     lines.panel(
-        ax, shown[:LINES], metric="throughput", x_label="second of the run", x_unit="1", linear=True
+        ax,
+        curves[:LINES],
+        metric="throughput",
+        x_label="second of the run",
+        x_unit="1",
+        linear=True,
     )
     return fig

@@ -24,7 +24,7 @@ from perfdag.charts.series import (
 from perfdag.results.summary import Series
 
 LINES, BARS = 12, 16
-_SCALED = ("procs", "nodes", "procs_per_node")
+_SCALE_PARAMS = ("procs", "nodes", "procs_per_node")
 _PHASES = (
     ("mesh_time", "mesh"),
     ("decompose_time", "decompose"),
@@ -36,27 +36,27 @@ _PHASES = (
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Yield the scaling of each case that ran with several numbers of processes, and the phases."""
     cells, where = read(rows), runs_words(rows)
-    measured = [cell for cell in cells if _time(cell)]
-    if not measured:
+    valid = [cell for cell in cells if _time(cell)]
+    if not valid:
         yield from points(cells, ["solve_time"], where, title="OpenFOAM: no sample")
         return
-    used = nodes_used(rows)
-    scaled = [
+    node_counts = nodes_used(rows)
+    scalings = [
         group
-        for group in alike(measured, _SCALED)
+        for group in alike(valid, _SCALE_PARAMS)
         if len({cell.state.params["procs"] for cell in group}) > 1
     ]
-    cut = f"first {FIGURES} of {len(scaled)} cases" if len(scaled) > FIGURES else ""
-    for number, group in enumerate(scaled[:FIGURES]):
-        case = words_without(group[0], (*_SCALED, "hosts.count")) if len(scaled) > 1 else ""
+    cut = f"first {FIGURES} of {len(scalings)} cases" if len(scalings) > FIGURES else ""
+    for number, group in enumerate(scalings[:FIGURES]):
+        case = words_without(group[0], (*_SCALE_PARAMS, "hosts.count")) if len(scalings) > 1 else ""
         yield (
             "scaling" if not number else f"scaling-{number + 1}",
-            _scaling(group, style.caption(case, cut, where), used),
+            _scaling(group, style.caption(case, cut, where), node_counts),
         )
-    if not scaled:
+    if not scalings:
         yield from points(cells, ["solve_time"], where)
-    yield "phases", _phases(measured, where)
-    along = _along(measured, where)
+    yield "phases", _phases(valid, where)
+    along = _along(valid, where)
     if along is not None:
         yield "steps", along
 
@@ -73,22 +73,22 @@ def _along(cells: Sequence[Cell], where: str) -> Figure | None:
     if not curves:
         return None
     middles = {line.name: [series.middle for series in line.series.values()] for line in curves}
-    slowed = {
+    slowdowns = {
         name: max(times) / min(times) if min(times) > 0 else 1.0 for name, times in middles.items()
     }
-    uneven = sorted(slowed, key=lambda name: -slowed[name])[:LINES]
-    worst = slowed[uneven[0]]
-    shown = [line for line in curves if line.name in uneven]
+    uneven = sorted(slowdowns, key=lambda name: -slowdowns[name])[:LINES]
+    worst = slowdowns[uneven[0]]
+    worst_curves = [line for line in curves if line.name in uneven]
     legend = band_words([series for _, series in pairs], "line", "band")
     cut = f"the {LINES} most uneven of {len(curves)} points" if len(curves) > LINES else ""
     fig, (ax,) = style.figure(
         title=f"OpenFOAM: the slowest steps took {worst:.3g} times as long as the fastest of a run",
         subtitle=style.caption(legend, cut, where),
-        heights=(lines.height(shown, least=3.0),),
+        heights=(lines.height(worst_curves, least=3.0),),
     )
     lines.panel(
         ax,
-        shown,
+        worst_curves,
         metric="step_time",
         x_label="time step",
         x_unit="1",
@@ -100,7 +100,7 @@ def _time(cell: Cell) -> Series | None:
     return cell.first("solve_time", "value")
 
 
-def _scaling(cells: Sequence[Cell], where: str, used: Mapping[str, int]) -> Figure:
+def _scaling(cells: Sequence[Cell], where: str, node_counts: Mapping[str, int]) -> Figure:
     names: dict[int, str] = {}
     by_nodes: dict[int, list[tuple[int, Series]]] = {}
     for cell in cells:
@@ -110,7 +110,7 @@ def _scaling(cells: Sequence[Cell], where: str, used: Mapping[str, int]) -> Figu
             by_nodes.setdefault(nodes, []).append((int(cell.state.params["procs"]), time))
             # on fewer nodes than hosts in some sample: then the line is not one of so many nodes
             names[nodes] = max(
-                names.get(nodes, ""), hosts_words(nodes, used.get(cell.state.point)), key=len
+                names.get(nodes, ""), hosts_words(nodes, node_counts.get(cell.state.point)), key=len
             )
     points = sorted((procs, time.middle) for group in by_nodes.values() for procs, time in group)
     base_procs, base = points[0]
@@ -121,11 +121,11 @@ def _scaling(cells: Sequence[Cell], where: str, used: Mapping[str, int]) -> Figu
         for procs, time in group
         if procs == largest
     )
-    gained = base * base_procs / (fastest * largest)
-    placed = f" on {names[on]}" if sum(procs == largest for procs, _ in points) > 1 else ""
+    efficiency = base * base_procs / (fastest * largest)
+    nodes_text = f" on {names[on]}" if sum(procs == largest for procs, _ in points) > 1 else ""
     title = (
-        f"OpenFOAM: {base / fastest:.3g} times as fast with {largest} processes{placed} "
-        f"as with {base_procs}: {gained * 100:.0f} % efficient"
+        f"OpenFOAM: {base / fastest:.3g} times as fast with {largest} processes{nodes_text} "
+        f"as with {base_procs}: {efficiency * 100:.0f} % efficient"
     )
     legend = band_words(time for group in by_nodes.values() for _, time in group)
     close = ", ".join(name for _, name in sorted(names.items()) if " on " in name)
@@ -175,18 +175,18 @@ def _scaling(cells: Sequence[Cell], where: str, used: Mapping[str, int]) -> Figu
 def _phases(cells: Sequence[Cell], where: str) -> Figure:
     """Draw the medians of the phases as stacked horizontal bars from zero."""
     longest = sorted(cells, key=lambda cell: -time.middle if (time := _time(cell)) else 0.0)
-    shown = [cell for cell in cells if cell in longest[:BARS]]  # in their own order
+    bars = [cell for cell in cells if cell in longest[:BARS]]  # in their own order
     time = _time(longest[0])
     title = f"OpenFOAM: time loop {value_words(time)}, the longest" if time else "OpenFOAM: phases"
-    cut = f"the {len(shown)} longest of {len(cells)} points" if len(shown) < len(cells) else ""
+    cut = f"the {len(bars)} longest of {len(cells)} points" if len(bars) < len(cells) else ""
     subtitle = style.caption("median of each phase; spread is in the table", cut, where)
-    fig, (ax,) = style.figure(heights=(0.5 * len(shown) + 1.2,), title=title, subtitle=subtitle)
-    places: list[Any] = list(range(len(shown)))
-    left = [0.0] * len(shown)
+    fig, (ax,) = style.figure(heights=(0.5 * len(bars) + 1.2,), title=title, subtitle=subtitle)
+    places: list[Any] = list(range(len(bars)))
+    left = [0.0] * len(bars)
     for k, (metric, name) in enumerate(_PHASES):
         lengths = [
             next((series.middle for series in cell.series(metric) if series.values), 0.0)
-            for cell in shown
+            for cell in bars
         ]
         ax.barh(
             places,
@@ -198,7 +198,7 @@ def _phases(cells: Sequence[Cell], where: str) -> Figure:
             gid=f"phase {name}",
         )
         left = [a + b for a, b in zip(left, lengths, strict=True)]
-    labels = [textwrap.fill(cell.label or cell.state.entry, 28) for cell in shown]
+    labels = [textwrap.fill(cell.label or cell.state.entry, 28) for cell in bars]
     ax.set_yticks(places, labels)
     ax.invert_yaxis()
     ax.set_xlim(0, max(left) * 1.05)

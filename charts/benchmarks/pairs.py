@@ -17,7 +17,7 @@ from perfdag.stats.nodes import FEWEST_NODES
 from perfdag.units import scaled
 
 NUMBERS = 12  # most hosts whose cells carry their numbers
-NAMED, EXPLAINED = 3, 160
+MOST_NAMES, MOST_REASON = 3, 160
 """Slow nodes in a title, and characters of the facts in which one of them differs."""
 Place = tuple[int, int]
 
@@ -31,17 +31,17 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         ).append(cell)
     where, facts = runs_words(rows), facts_of_nodes(rows)
     for number, cells in enumerate(by_point.values()):
-        named = f"pairs-{number + 1}" if len(by_point) > 1 else "pairs"
+        slug = f"pairs-{number + 1}" if len(by_point) > 1 else "pairs"
         about = _about(cells, list(by_point.values()))
-        wanted = [
+        names = [
             name
             for name in metrics(cells)
             if any(series.headline for cell in cells for series in cell.series(name))
         ]
-        if not wanted:
-            yield named, style.no_data(f"{about}: no valid sample in {len(cells)} pairs")
-        for metric in wanted:
-            yield f"{named}-{metric.replace('_', '-')}", _matrix(cells, metric, about, where, facts)
+        if not names:
+            yield slug, style.no_data(f"{about}: no valid sample in {len(cells)} pairs")
+        for metric in names:
+            yield f"{slug}-{metric.replace('_', '-')}", _matrix(cells, metric, about, where, facts)
 
 
 def _about(cells: Sequence[Cell], all_cells: Sequence[Sequence[Cell]]) -> str:
@@ -75,16 +75,16 @@ def hosts_of(cells: Sequence[Cell]) -> list[str]:
     """
     nodes: dict[int, set[str]] = {}
     for cell in cells:
-        for used in cell.state.nodes:
-            for host, node in zip(_place(cell), used, strict=False):
+        for nodes_of_hosts in cell.state.nodes:
+            for host, node in zip(_place(cell), nodes_of_hosts, strict=False):
                 nodes.setdefault(host, set()).add(node)
     count = max(host for cell in cells for host in _place(cell)) + 1
-    owned = [
+    own_nodes = [
         next(iter(nodes[host])) if len(nodes.get(host, ())) == 1 else None for host in range(count)
     ]
-    if None not in owned and len(set(owned)) == count:
-        return [str(node) for node in owned]
-    return [f"{host} ({node})" if node else f"host {host}" for host, node in enumerate(owned)]
+    if None not in own_nodes and len(set(own_nodes)) == count:
+        return [str(node) for node in own_nodes]
+    return [f"{host} ({node})" if node else f"host {host}" for host, node in enumerate(own_nodes)]
 
 
 def _values(cells: Sequence[Cell], metric: str) -> dict[Place, Series]:
@@ -131,14 +131,14 @@ def finding(
         f"{'node' if len(outlier.names) == 1 else 'link'} "
         f"{' - '.join(outlier.names)} ({outlier.effect:+.0%}"
         f"{_explanation(facts or {}, outlier.names)})"
-        for outlier in outliers[:NAMED]
+        for outlier in outliers[:MOST_NAMES]
     ]
-    more = f" and {len(outliers) - NAMED} more" if len(outliers) > NAMED else ""
+    more = f" and {len(outliers) - MOST_NAMES} more" if len(outliers) > MOST_NAMES else ""
     return f"slow in {style.metric_text(metric)}{between}: {', '.join(words)}{more}"
 
 
 def _explanation(facts: Facts, names: Sequence[str]) -> str:
-    differs = difference(facts, names[0], EXPLAINED) if len(names) == 1 else ""
+    differs = difference(facts, names[0], MOST_REASON) if len(names) == 1 else ""
     return f"; {differs}" if differs else ""
 
 
@@ -221,9 +221,14 @@ def _same_node_pairs(cells: Sequence[Cell]) -> set[Place]:
     near = {
         _place(cell)
         for cell in cells
-        if any(len(used) > 1 and len(set(used)) == 1 for used in cell.state.nodes)
+        if any(
+            len(nodes_of_hosts) > 1 and len(set(nodes_of_hosts)) == 1
+            for nodes_of_hosts in cell.state.nodes
+        )
     }
-    apart = any(len(set(used)) > 1 for cell in cells for used in cell.state.nodes)
+    apart = any(
+        len(set(nodes_of_hosts)) > 1 for cell in cells for nodes_of_hosts in cell.state.nodes
+    )
     return near if apart else set()
 
 
@@ -233,20 +238,25 @@ def _subtitle(cells: Sequence[Cell], by_place: dict[Place, Series], where: str) 
     n = f"n={counts[0]}" if len(counts) == 1 else f"n={counts[0]} to {counts[-1]}"
     parallel = int((cells[0].state.shape.get("hosts") or {}).get("parallel_pairs", 1))
     at_once = f"concurrent: {parallel} pairs at once" if parallel > 1 else "one pair at a time"
-    same = {len(set(used)) == 1 for cell in cells for used in cell.state.nodes if len(used) > 1}
-    placed = (
+    same = {
+        len(set(nodes_of_hosts)) == 1
+        for cell in cells
+        for nodes_of_hosts in cell.state.nodes
+        if len(nodes_of_hosts) > 1
+    }
+    placement = (
         "all hosts on one node"
         if same == {True}
         else "hatched: both hosts on one node"
         if same == {True, False}
         else ""
     )
-    repeated = [series for series in by_place.values() if series.band.n > 1 and series.middle]
+    repetitions = [series for series in by_place.values() if series.band.n > 1 and series.middle]
     widest = max(
-        (abs((series.band.high - series.band.low) / series.middle) for series in repeated),
+        (abs((series.band.high - series.band.low) / series.middle) for series in repetitions),
         default=0.0,
     )
-    spread = f"widest range {widest:.0%} of its median" if repeated else "one sample a pair"
+    spread = f"widest range {widest:.0%} of its median" if repetitions else "one sample a pair"
     failed = (
         f"X: no valid sample ({sum(1 for cell in cells if cell.why)})"
         if any(cell.why for cell in cells)
@@ -260,7 +270,7 @@ def _subtitle(cells: Sequence[Cell], by_place: dict[Place, Series], where: str) 
     parts = [
         f"number: median of {n}, {spread}",
         at_once,
-        placed,
+        placement,
         "grey: not measured",
         failed,
         noisy,

@@ -84,7 +84,7 @@ def spread(curves: Sequence[Curve], title: str, subtitle: str) -> Figure:
         if any(curve.done for curve in curves)
         else []
     )
-    panels += [(_failed, "failed requests")] if any(curve.failed for curve in curves) else []
+    panels += [(_failures, "failed requests")] if any(curve.failed for curve in curves) else []
     if not panels:
         return style.no_data()
     titles = [
@@ -96,13 +96,13 @@ def spread(curves: Sequence[Curve], title: str, subtitle: str) -> Figure:
         for lines, curve in zip(titles, curves, strict=True)
     ]
     heights[-1] += 0.3  # the axis of all
-    shared: dict[str, Any] = {
+    common: dict[str, Any] = {
         "sharex": "col",
         "sharey": "row",
         "width_ratios": (2.6, 1)[: len(panels)],
     }
     fig, axes = style.figure(
-        len(curves), heights, len(panels), title=title, subtitle=subtitle, **shared
+        len(curves), heights, len(panels), title=title, subtitle=subtitle, **common
     )
     for number, curve in enumerate(curves):
         row = axes[number * len(panels) : (number + 1) * len(panels)]
@@ -153,7 +153,7 @@ def _done(ax: Axes, curve: Curve) -> None:
     )
 
 
-def _failed(ax: Axes, curve: Curve) -> None:
+def _failures(ax: Axes, curve: Curve) -> None:
     counts = [curve.failed.get(name, math.nan) for name in curve.places]
     _dots(ax, counts, [f"{count:.0f}" for count in counts], 1)
 

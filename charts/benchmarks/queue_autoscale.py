@@ -31,7 +31,7 @@ class Trace:
     name: str
     at: Sequence[float]
     have: Sequence[float]
-    needed: Sequence[float]
+    need: Sequence[float]
     depth: Sequence[float] = ()
     wait: Sequence[float] = ()
 
@@ -44,10 +44,10 @@ def draw_traces(traces: Sequence[Trace], title: str, subtitle: str) -> Figure:
     traces = [trace for trace in traces if trace.at]
     if not traces:
         return style.no_data()
-    shown = [(trace, draw, height) for trace in traces for draw, height in _panels(trace)]
-    heights = [height for _, _, height in shown]
-    fig, axes = style.figure(len(shown), heights, title=title, subtitle=subtitle, sharex=True)
-    for ax, (trace, draw, _) in zip(axes, shown, strict=True):
+    panels = [(trace, draw, height) for trace in traces for draw, height in _panels(trace)]
+    heights = [height for _, _, height in panels]
+    fig, axes = style.figure(len(panels), heights, title=title, subtitle=subtitle, sharex=True)
+    for ax, (trace, draw, _) in zip(axes, panels, strict=True):
         draw(ax, trace)
         ax.set_ylim(bottom=0)
     fig.align_ylabels(axes)
@@ -66,20 +66,20 @@ def _panels(trace: Trace) -> Iterator[tuple[Callable[[Axes, Trace], None], float
 
 
 def _backends(ax: Axes, trace: Trace) -> None:
-    at, have, needed = (
-        np.asarray(values, dtype=float) for values in (trace.at, trace.have, trace.needed)
+    at, have, need = (
+        np.asarray(values, dtype=float) for values in (trace.at, trace.have, trace.need)
     )
     ax.step(at, have, where="post", color=style.SERIES[0], label="backends")
     ax.step(
         at,
-        needed,
+        need,
         where="post",
         color=style.INK,
         linestyle=(0, (5, 2)),
         linewidth=1,
         label="needed",
     )
-    edges, above, below = np.repeat(at, 2)[1:], np.repeat(have, 2)[:-1], np.repeat(needed, 2)[:-1]
+    edges, above, below = np.repeat(at, 2)[1:], np.repeat(have, 2)[:-1], np.repeat(need, 2)[:-1]
     for bound, color, label in ((np.maximum, 4, "wasted"), (np.minimum, 1, "missing")):
         ax.fill_between(
             edges,
@@ -107,7 +107,7 @@ def _wait(ax: Axes, trace: Trace) -> None:
     ax.set_ylabel(f"longest\nwait ({name})")
 
 
-TRACED = ("replicas", "needed", "depth", "wait")
+TRACES = ("replicas", "needed", "depth", "wait")
 SCORES = ("reaction", "overshoot", "wasted")
 OTHERS = ("release", "missing", "oscillations", "latency")
 
@@ -120,9 +120,9 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         yield from points(cells, SCORES, where, "scores")
         if any(cell.series(name) for cell in cells for name in OTHERS):
             yield from points(cells, OTHERS, where, "scores-more")
-        traced = [(cell, own) for cell in cells if (own := traces(rows, cell.state.point))]
-        cut = f"first {FIGURES} of {len(traced)} points" if len(traced) > FIGURES else ""
-        for number, (cell, own) in enumerate(traced[:FIGURES], 1):
+        with_traces = [(cell, own) for cell in cells if (own := traces(rows, cell.state.point))]
+        cut = f"first {FIGURES} of {len(with_traces)} points" if len(with_traces) > FIGURES else ""
+        for number, (cell, own) in enumerate(with_traces[:FIGURES], 1):
             title = f"{cell.label}: backends there and backends needed"
             note = style.caption("first repetition", cut, where)
             yield f"following-{number}", draw_traces(own, title, note)
@@ -142,19 +142,19 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 
 def traces(rows: pa.Table, point: str) -> list[Trace]:
     """Return the traces of the queues of a point in its first valid repetition."""
-    of_point = valid(rows.filter(pc.equal(rows["point"], point)), *TRACED)
-    kept = of_point.select(["order_index", "metric", "coords", "value"]).to_pylist()
+    of_point = valid(rows.filter(pc.equal(rows["point"], point)), *TRACES)
+    values = of_point.select(["order_index", "metric", "coords", "value"]).to_pylist()
     by_queue: dict[str, dict[str, dict[float, float]]] = {}
-    if kept:
-        first = min(row["order_index"] for row in kept)
-        for row in kept:
+    if values:
+        first = min(row["order_index"] for row in values)
+        for row in values:
             if row["order_index"] == first:
                 at = orjson.loads(row["coords"])
-                by = by_queue.setdefault(at["queue"], {name: {} for name in TRACED})
+                by = by_queue.setdefault(at["queue"], {name: {} for name in TRACES})
                 by[row["metric"]][at["elapsed"]] = row["value"]
-    shown = []
+    result = []
     for name, values in sorted(by_queue.items()):
         at = sorted(set(values["replicas"]) & set(values["needed"]))
         columns = ([by.get(t, math.nan) for t in at] if by else [] for by in values.values())
-        shown.append(Trace(name, at, *columns))
-    return shown
+        result.append(Trace(name, at, *columns))
+    return result

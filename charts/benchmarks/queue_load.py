@@ -31,17 +31,17 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         if not settings:
             yield from points(cells, ["peak_rate"], runs_words(rows), "latency")
             return
-        shown = settings[:PANELS]
-        left = len(settings) - len(shown)
+        panels = settings[:PANELS]
+        left = len(settings) - len(panels)
         subtitle = style.caption(
             "from the scheduled time; hollow: short trials; dotted: the bound, dashed: the peak",
             f"first {PANELS} of {len(settings)} settings" if left else "",
             runs_words(rows),
         )
         fig, axes = style.figure(
-            len(shown), [2.6], title=finding([group for group, _ in shown]), subtitle=subtitle
+            len(panels), [2.6], title=finding([group for group, _ in panels]), subtitle=subtitle
         )
-        for ax, (group, trials) in zip(axes, shown, strict=True):
+        for ax, (group, trials) in zip(axes, panels, strict=True):
             _panel(ax, group, trials)
         axes[-1].set_xlabel("requests a second")
         yield "latency", fig
@@ -49,10 +49,12 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 
 def trials_of(rows: pa.Table, points: Sequence[str]) -> Trials:
     """Return the trials of the valid samples of some points, by rate."""
-    kept = valid(rows, "trial_latency")
-    kept = kept.filter(pc.is_in(kept["point"].cast(pa.string()), pa.array(points)))
+    trial_rows = valid(rows, "trial_latency")
+    trial_rows = trial_rows.filter(
+        pc.is_in(trial_rows["point"].cast(pa.string()), pa.array(points))
+    )
     trials: Trials = {}
-    for row in kept.select(["coords", "stat", "value"]).to_pylist():
+    for row in trial_rows.select(["coords", "stat", "value"]).to_pylist():
         at = orjson.loads(row["coords"])
         trials.setdefault(row["stat"], []).append((at["rate"], row["value"], at["full"]))
     return {stat: sorted(trials[stat]) for stat in STATS if stat in trials}
@@ -73,10 +75,10 @@ def finding(groups: Iterable[Sequence[Cell]]) -> str:
 
 
 def _panel(ax: Axes, group: Sequence[Cell], trials: Trials) -> None:
-    for number, (stat, measured) in enumerate(trials.items()):
+    for number, (stat, values) in enumerate(trials.items()):
         look = style.look(number)
-        full = [(rate, seconds) for rate, seconds, whole in measured if whole]
-        short = [(rate, seconds) for rate, seconds, whole in measured if not whole]
+        full = [(rate, seconds) for rate, seconds, whole in values if whole]
+        short = [(rate, seconds) for rate, seconds, whole in values if not whole]
         ax.plot(*zip(*full, strict=True), label=stat, **look)
         if short:
             hollow = look | {"linestyle": "none", "markerfacecolor": style.PAPER}

@@ -29,17 +29,17 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
                 f"gain: median of the ratios and of their 95 % intervals{cut}; {runs_words(rows)}"
             )
             yield slug, queue.throughput(curves, finding(curves), subtitle)
-        shared = [worked for cell in cells if (worked := where(rows, cell)).places]
-        if shared:
+        spreads = [spread for cell in cells if (spread := where(rows, cell)).places]
+        if spreads:
             subtitle = f"items at the most replicas, all valid repetitions{cut}"
             subtitle += (
                 "; failures at any number, of all"
-                if any(shares.failed for shares in shared)
+                if any(shares.failed for shares in spreads)
                 else ""
             )
             yield (
                 "spread",
-                queue.spread(shared, evenness(shared), f"{subtitle}; {runs_words(rows)}"),
+                queue.spread(spreads, evenness(spreads), f"{subtitle}; {runs_words(rows)}"),
             )
 
 
@@ -66,12 +66,12 @@ def by_subject(
     Without `statuses`, all repetitions count.
     """
     totals: dict[str, float] = {}
-    wanted = pc.and_(
+    mask = pc.and_(
         pc.and_(pc.equal(rows["metric"], metric), pc.equal(rows["point"], point)),
         pc.equal(rows["phase"], "measure"),
     )
     for row in (
-        rows.filter(pc.fill_null(wanted, False)).select(["subject", "value", "status"]).to_pylist()
+        rows.filter(pc.fill_null(mask, False)).select(["subject", "value", "status"]).to_pylist()
     ):
         if row["status"] in (statuses or (row["status"],)):
             totals[row["subject"]] = totals.get(row["subject"], 0.0) + row["value"]

@@ -37,34 +37,38 @@ def _over_sizes(
     statistic show their mean, and then the lines name theirs.
     """
     cells, where = read(rows), runs_words(rows)
-    measured = [cell for cell in cells if cell.series(metric)]
-    if not measured:
+    valid = [cell for cell in cells if cell.series(metric)]
+    if not valid:
         yield from points(cells, [headline], where, title=f"No {metric}: no sample")
         return
-    typical = [cell for cell in measured if cell.series(metric, stats[0])]
-    best = _best(typical or measured, headline, metric)
-    drawn = measured[:LINES]
-    if best is not None and best[0] not in drawn:
-        drawn[-1] = best[0]
-    main = [cell for cell in drawn if cell.series(metric, stats[0])]
-    shown = (stats if len(measured) == 1 else stats[:1]) if main else ("mean",)
-    also = ("mean",) if main and len(main) < len(drawn) else ()
-    panels = {metric: _lines(drawn, metric, shown, also)}
+    typical = [cell for cell in valid if cell.series(metric, stats[0])]
+    best = _best(typical or valid, headline, metric)
+    best_points = valid[:LINES]
+    if best is not None and best[0] not in best_points:
+        best_points[-1] = best[0]
+    main = [cell for cell in best_points if cell.series(metric, stats[0])]
+    stat_names = (stats if len(valid) == 1 else stats[:1]) if main else ("mean",)
+    also = ("mean",) if main and len(main) < len(best_points) else ()
+    panels = {metric: _lines(best_points, metric, stat_names, also)}
     if second:
-        panels |= {second: curves} if (curves := _lines(drawn, second, ("mean",))) else {}
+        panels |= {second: curves} if (curves := _lines(best_points, second, ("mean",))) else {}
     series = [series for curves in panels.values() for series in lines.series_of(curves)]
     legend = band_words(series, "line", "band")
-    what = f"lines: {', '.join(shown)}" if len(shown) > 1 else " or ".join((*shown, *also))
+    what = (
+        f"lines: {', '.join(stat_names)}"
+        if len(stat_names) > 1
+        else " or ".join((*stat_names, *also))
+    )
     cut = (
-        f"{LINES} of {len(measured)} points{', the best among them' if best else ''}"
-        if len(measured) > LINES
+        f"{LINES} of {len(valid)} points{', the best among them' if best else ''}"
+        if len(valid) > LINES
         else ""
     )
     failed = failed_labels(cells)
     fig, axes = style.figure(
         len(panels),
         [lines.height(curves, failed, 2.6) for curves in panels.values()],
-        title=_finding(best, headline, metric, named=len(measured) > 1),
+        title=_finding(best, headline, metric, of_point=len(valid) > 1),
         subtitle=style.caption(what, legend, cut, where),
         sharex=True,
     )
@@ -91,9 +95,9 @@ def _lines(
     pairs: list[tuple[str, Series]] = []
     for cell in cells:
         name = cell.label or cell.state.entry
-        known = {series.stat for series in cell.series(metric)}
+        names_of_stats = {series.stat for series in cell.series(metric)}
         for series in cell.series(metric):
-            if series.stat in (stats if known & set(stats) else otherwise):
+            if series.stat in (stats if names_of_stats & set(stats) else otherwise):
                 label = f"{name} ({series.stat})" if otherwise else name
                 pairs.append((series.stat if len(cells) == 1 and len(stats) > 1 else label, series))
     return lines.lines_of(pairs, "message_bytes")
@@ -111,12 +115,14 @@ def _best(cells: Sequence[Cell], headline: str, metric: str) -> tuple[Cell, Seri
     )
 
 
-def _finding(best: tuple[Cell, Series] | None, headline: str, metric: str, *, named: bool) -> str:
+def _finding(
+    best: tuple[Cell, Series] | None, headline: str, metric: str, *, of_point: bool
+) -> str:
     if best is None:
         return f"RDMA {metric} over message size"
     cell, series = best
     size = series.coords.get("message_bytes")
     at = f" at {short(float(size), 'B')}" if isinstance(size, int | float) else ""
     return f"RDMA {metric}: {headline.split('_')[0]} {value_words(series)}{at}" + (
-        f" ({cell.label})" if named and cell.label else ""
+        f" ({cell.label})" if of_point and cell.label else ""
     )

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import style
 from perfdag.charts.benchmarks.generic import finding, points
-from perfdag.charts.benchmarks.resnet50_marks import marked
+from perfdag.charts.benchmarks.resnet50_marks import with_marks
 from perfdag.charts.dots import detail
 from perfdag.charts.lines import NAME
 from perfdag.charts.series import Cell, band_words, read, runs_words, value_words
@@ -22,13 +22,13 @@ TOP1 = 0.76456
 
 Source: mlcommons/inference, vision/classification_and_detection.
 """
-TIMED = ("copy", "compute", "postprocess")
+PHASES = ("copy", "compute", "postprocess")
 """Phases of a batch that LoadGen's clock sees; images are preprocessed before it starts."""
 LINES = 12
 PAGE = 24
 """Points that one figure of phases holds."""
 STATS = ("p50", "p90", "p95", "p99", "p99.9")
-PUBLISHED = {
+PUBLICATIONS = {
     "offline": {1: 200.0, 8: 1200.0, 32: 3500.0},  # samples/s by batch
     "server": {1: 0.010, 8: 0.015, 32: 0.030},  # p99 in seconds by batch
     "single-stream": {1: 0.005},  # p90 in seconds
@@ -52,17 +52,17 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         if scenario in ("server", "single-stream"):
             yield f"{scenario}-latency", _latencies(own, scenario, where)
         else:
-            notes = style.caption(_published(own, scenario), _reached(own), where)
+            notes = style.caption(_publication(own, scenario), _accuracy(own), where)
             title = _peak(own) if scenario == "find-peak" else None
             for slug, fig in points(own, [headline[scenario]], notes, scenario, title):
                 if scenario == "accuracy":
                     mark_reference(fig)
                 yield slug, fig
-    timed = [cell for cell in cells if _timed(cell) > 0]
-    parts = [timed[start : start + PAGE] for start in range(0, len(timed), PAGE)]
+    with_times = [cell for cell in cells if _batch_time(cell) > 0]
+    parts = [with_times[start : start + PAGE] for start in range(0, len(with_times), PAGE)]
     for number, part_cells in enumerate(parts, 1):
         part = (
-            f"part {number} of {len(parts)}, {len(part_cells)} of {len(timed)} points"
+            f"part {number} of {len(parts)}, {len(part_cells)} of {len(with_times)} points"
             if len(parts) > 1
             else ""
         )
@@ -82,21 +82,21 @@ def mark_reference(fig: Figure) -> None:
             ax.set_xlim(right=max(ax.get_xlim()[1], 1.05 * TOP1))
 
 
-def _published(cells: Sequence[Cell], scenario: str) -> str:
+def _publication(cells: Sequence[Cell], scenario: str) -> str:
     """Return the figures published for a T4 at these batches, marked as unverified."""
-    known = PUBLISHED.get(scenario, {})
-    batches = sorted({int(cell.state.params.get("batch", 1)) for cell in cells} & set(known))
+    batch_values = PUBLICATIONS.get(scenario, {})
+    batches = sorted({int(cell.state.params.get("batch", 1)) for cell in cells} & set(batch_values))
     unit = "1/s" if scenario == "offline" else "s"
-    values = ", ".join(f"batch {batch} {short(known[batch], unit)}" for batch in batches)
+    values = ", ".join(f"batch {batch} {short(batch_values[batch], unit)}" for batch in batches)
     return f"published for a Tesla T4, unverified: {values}" if values else ""
 
 
-def _reached(cells: Sequence[Cell]) -> str:
+def _accuracy(cells: Sequence[Cell]) -> str:
     """Return the top-1 of the reference model, and the points that reach their share of it."""
-    measured = [cell for cell in cells for series in cell.series("top1") if series.values]
-    if not measured:
+    with_accuracy = [cell for cell in cells for series in cell.series("top1") if series.values]
+    if not with_accuracy:
         return ""
-    verdicts = ", ".join(f"{cell.label} {_verdict(cell)}" for cell in measured)
+    verdicts = ", ".join(f"{cell.label} {_verdict(cell)}" for cell in with_accuracy)
     reference = f"dashed: {100 * TOP1:.2f} % of the fp32 reference on all 50,000 images"
     return f"{reference}; 99 % of what is published for the weights: {verdicts}"
 
@@ -130,16 +130,16 @@ def _peak(cells: Sequence[Cell]) -> str:
 
 def _latencies(cells: Sequence[Cell], scenario: str, where: str) -> Figure:
     """Draw latency over percentiles, a line per point, with the bound dashed."""
-    shown = [
+    points = [
         (cell, {s: series for s in STATS for series in cell.series("latency", s)[:1]})
         for cell in cells[:LINES]
     ]
-    series = [series for _, by_stat in shown for series in by_stat.values()]
+    series = [series for _, by_stat in points for series in by_stat.values()]
     cut = f"first {LINES} of {len(cells)} points" if len(cells) > LINES else ""
     notes = (
         band_words(series).replace("dot", "marker"),
         "from the scheduled time; dotted: the bound that p99 must hold" * (scenario == "server"),
-        _published(cells, scenario),
+        _publication(cells, scenario),
         cut,
         where,
     )
@@ -148,10 +148,10 @@ def _latencies(cells: Sequence[Cell], scenario: str, where: str) -> Figure:
         if any(cell.series("tail_latency") for cell in cells)
         else finding(cells, "latency")
     )
-    names = [textwrap.fill(_named(cell), NAME) for cell, _ in shown]
+    names = [textwrap.fill(_label(cell), NAME) for cell, _ in points]
     height = max(3.4, 0.35 + 0.18 * sum(name.count("\n") + 1 for name in names))
     fig, (ax,) = style.figure(heights=(height,), title=title, subtitle=style.caption(*notes))
-    for number, (cell, by_stat) in enumerate(shown):
+    for number, (cell, by_stat) in enumerate(points):
         xs = [STATS.index(stat) for stat in by_stat]
         if not xs:
             continue
@@ -163,7 +163,7 @@ def _latencies(cells: Sequence[Cell], scenario: str, where: str) -> Figure:
         bound = cell.state.params.get("latency_bound")
         if scenario == "server" and bound is not None:
             ax.axhline(float(bound), color=look["color"], linewidth=0.8, linestyle=(0, (2, 2)))
-    if failed := [f"{cell.label}: {cell.why}"[:100] for cell, by_stat in shown if not by_stat]:
+    if failed := [f"{cell.label}: {cell.why}"[:100] for cell, by_stat in points if not by_stat]:
         look = {"fontsize": 8, "color": style.MUTED, "va": "bottom"}
         ax.text(0.01, 0.02, "\n".join(failed[:4]), transform=ax.transAxes, **look)
     ax.set_xticks(range(len(STATS)), STATS)
@@ -186,10 +186,10 @@ def _phases(cells: Sequence[Cell], where: str) -> Figure:
     LoadGen does not time preprocessing, which stands beside them.
     """
     note = "median of each phase of one full batch, the device idle before and after"
-    shares = [100 * _phase(cell, "compute") / _timed(cell) for cell in cells]
+    shares = [100 * _phase(cell, "compute") / _batch_time(cell) for cell in cells]
     low, high = (f"{end:.0f}" for end in (min(shares), max(shares)))
-    common, labels = _marked(cells)
-    title = marked(
+    common, labels = _labels(cells)
+    title = with_marks(
         f"Compute is {high if low == high else f'{low} to {high}'} % of what is timed", common
     )
     lines = max(label.count("\n") + 1 for label in labels)
@@ -204,7 +204,7 @@ def _phases(cells: Sequence[Cell], where: str) -> Figure:
         width_ratios=(3, 1),
     )
     left = [0.0] * len(cells)
-    for number, phase in enumerate(TIMED):
+    for number, phase in enumerate(PHASES):
         widths = [_phase(cell, phase) / cell_batch(cell) for cell in cells]
         ax.barh(
             range(len(cells)),
@@ -242,17 +242,17 @@ def _phases(cells: Sequence[Cell], where: str) -> Figure:
                 "lower" if panel is ax else None,
             )
         )
-    fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=len(TIMED))
+    fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=len(PHASES))
     return fig
 
 
-def _marked(cells: Sequence[Cell]) -> tuple[dict[str, Any], list[str]]:
+def _labels(cells: Sequence[Cell]) -> tuple[dict[str, Any], list[str]]:
     """Return the coordinates that all points share, and a label per point with its other marks."""
     own = [
         {
             name: mark
-            for phase in TIMED
-            if (series := _shown(cell, phase))
+            for phase in PHASES
+            if (series := _phase_series(cell, phase))
             for name, mark in series.coords.items()
         }
         for cell in cells
@@ -260,24 +260,24 @@ def _marked(cells: Sequence[Cell]) -> tuple[dict[str, Any], list[str]]:
     common = {name: mark for name, mark in own[0].items() if all(name in marks for marks in own)}
     labels = []
     for cell, coords in zip(cells, own, strict=True):
-        label = marked(
-            _named(cell), {name: mark for name, mark in coords.items() if name not in common}
+        label = with_marks(
+            _label(cell), {name: mark for name, mark in coords.items() if name not in common}
         )
         labels.append(textwrap.fill(label, 36, break_on_hyphens=False))
     return common, labels
 
 
-def _timed(cell: Cell) -> float:
+def _batch_time(cell: Cell) -> float:
     """Return the seconds of a batch that LoadGen times."""
-    return sum(_phase(cell, phase) for phase in TIMED)
+    return sum(_phase(cell, phase) for phase in PHASES)
 
 
 def _phase(cell: Cell, phase: str) -> float:
-    series = _shown(cell, phase)
+    series = _phase_series(cell, phase)
     return series.middle if series else 0.0
 
 
-def _shown(cell: Cell, phase: str) -> Series | None:
+def _phase_series(cell: Cell, phase: str) -> Series | None:
     """Return the first series of a phase. Other series have other marks."""
     return next(
         (
@@ -289,7 +289,7 @@ def _shown(cell: Cell, phase: str) -> Series | None:
     )
 
 
-def _named(cell: Cell) -> str:
+def _label(cell: Cell) -> str:
     return cell.label + (" (no valid sample)" if cell.why else "")
 
 

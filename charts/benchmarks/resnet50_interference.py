@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from perfdag.charts import style
-from perfdag.charts.benchmarks.resnet50_marks import marked
+from perfdag.charts.benchmarks.resnet50_marks import with_marks
 from perfdag.charts.benchmarks.sweeps import FIGURES
 from perfdag.charts.series import read, runs_words
 from perfdag.units import short
@@ -19,8 +19,8 @@ from perfdag.units import short
 Column = tuple[str, str | None, str, str]
 TAILS = {"server": "p99", "single-stream": "p90", "offline": "time a sample"}
 """What `tail` is of a scenario."""
-_KEPT = LinearSegmentedColormap.from_list("kept", ["#d55e00", "#f3ece4", "#c9dfee"])
-_SHADED = {"rate_kept", "tail_inflation", "p99_inflation"}
+_BLUE_FOR_NO_LOSS = LinearSegmentedColormap.from_list("kept", ["#d55e00", "#f3ece4", "#c9dfee"])
+_RATIOS = {"rate_kept", "tail_inflation", "p99_inflation"}
 
 
 def columns(scenario: str, p99: bool) -> list[Column]:
@@ -59,7 +59,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             if series.values
         }
         label, scenario = (
-            marked(cell.label, coords[cell.state.point]),
+            with_marks(cell.label, coords[cell.state.point]),
             str(cell.state.params.get("scenario", "offline")),
         )
         yield slug, _matrix(label, scenario, copies, over_all, cell.why, where)
@@ -81,9 +81,9 @@ def _by_copy(
     for row in table:
         counts = row["phase"] == "measure" and (row["status"] == "ok" or row["point"] in without)
         if counts and row["subject"] and row["value"] is not None:
-            decoded = json.loads(row["coords"] or "{}")
-            coords.setdefault(row["point"], {}).update(decoded)
-            key = (row["metric"], decoded.get("when"))
+            row_coords = json.loads(row["coords"] or "{}")
+            coords.setdefault(row["point"], {}).update(row_coords)
+            key = (row["metric"], row_coords.get("when"))
             lists.setdefault(row["point"], {}).setdefault(row["subject"], {}).setdefault(
                 key, []
             ).append(row["value"])
@@ -116,15 +116,15 @@ def _matrix(
         "no valid sample: " + why if why else "",
         where,
     ]
-    shown = columns(
+    headings = columns(
         scenario, any(("p99_inflation", None) in copy_values for copy_values in copies.values())
     )
     subtitle = "; ".join(note[:160] for note in notes if note)
     fig, (ax,) = style.figure(heights=(0.75 + 0.42 * len(copies),), title=title, subtitle=subtitle)
-    ax.set_xlim(0, len(shown))
+    ax.set_xlim(0, len(headings))
     ax.set_ylim(len(copies), 0)
     for row, copy_values in enumerate(copies.values()):
-        for column, (metric, when, _, unit) in enumerate(shown):
+        for column, (metric, when, _, unit) in enumerate(headings):
             value = copy_values.get((metric, when))
             shade = _shade(metric, value)
             ax.add_patch(_square(column, row, shade))
@@ -137,7 +137,7 @@ def _matrix(
                 fontsize=9,
                 color=style.INK if shade == style.PAPER else style.ON_PALE,
             )
-    ax.set_xticks([i + 0.5 for i in range(len(shown))], [name for _, _, name, _ in shown])
+    ax.set_xticks([i + 0.5 for i in range(len(headings))], [name for _, _, name, _ in headings])
     ax.set_yticks([i + 0.5 for i in range(len(copies))], list(copies))
     ax.xaxis.tick_top()
     ax.tick_params(length=0)
@@ -153,25 +153,25 @@ def _finding(
     together: float | None,
 ) -> str:
     metric = "tail_inflation" if scenario == "server" else "rate_kept"
-    kept = [
+    ratios = [
         copy_values[(metric, None)]
         for copy_values in copies.values()
         if (metric, None) in copy_values
     ]
     if scenario == "server":  # its rates are those of the schedule, whatever the others cost
         return (
-            f"p99 of each of {len(copies)} copies is {_range(kept, 1, '.2f', 'times')} that alone"
+            f"p99 of each of {len(copies)} copies is {_range(ratios, 1, '.2f', 'times')} that alone"
         )
-    text = f"each of {len(copies)} copies keeps {_range(kept, 100, '.0f', '%')} of its rate"
+    text = f"each of {len(copies)} copies keeps {_range(ratios, 100, '.0f', '%')} of its rate"
     return text if together is None else f"{text}; all together do {together:.2f} times one alone"
 
 
 def _shade(metric: str, value: float | None) -> Any:
     """Return the colour of a ratio: blue for no loss, vermilion for half, white otherwise."""
-    if value is None or metric not in _SHADED or value <= 0:
+    if value is None or metric not in _RATIOS or value <= 0:
         return style.PAPER
-    kept = value if metric == "rate_kept" else 1 / value
-    return _KEPT(min(1.0, max(0.0, (kept - 0.4) / 0.6)))
+    ratio = value if metric == "rate_kept" else 1 / value
+    return _BLUE_FOR_NO_LOSS(min(1.0, max(0.0, (ratio - 0.4) / 0.6)))
 
 
 def _square(column: int, row: int, colour: Any) -> Any:

@@ -11,7 +11,7 @@ _WORDS = {
 }
 
 
-def marked(title: str, coords: Mapping[str, Any]) -> str:
+def with_marks(title: str, coords: Mapping[str, Any]) -> str:
     """Return the title with the marks of these coordinates in brackets."""
     marks = "; ".join(words for name, words in _WORDS.items() if name in coords)
     return f"{title} ({marks})" if marks else title

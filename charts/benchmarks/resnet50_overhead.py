@@ -11,8 +11,8 @@ from matplotlib.patches import Rectangle
 
 from perfdag.charts import style
 from perfdag.charts.benchmarks.generic import pages
-from perfdag.charts.benchmarks.resnet50_marks import marked
-from perfdag.charts.dots import wrapped
+from perfdag.charts.benchmarks.resnet50_marks import with_marks
+from perfdag.charts.dots import wrap
 from perfdag.charts.series import Cell, read, runs_words
 
 LIMIT = 0.05
@@ -23,26 +23,26 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Yield overhead with its 95 % interval, limit and verdict, and a matrix of antagonists."""
     cells = read(rows)
     where = runs_words(rows)
-    judged = [(cell, *interval) for cell in cells if (interval := _interval(cell)) is not None]
-    if not judged:
+    verdicts = [(cell, *interval) for cell in cells if (interval := _interval(cell)) is not None]
+    if not verdicts:
         yield "overhead", style.no_data(f"{cells[0].label}: {cells[0].why or 'no interval'}"[:110])
         return
-    title = _finding(judged)
+    title = _finding(verdicts)
     for slug, some, note in pages(cells, "overhead"):
         yield slug, _intervals(some, title, style.caption(note, where))
-    beside = [interval for interval in judged if "antagonist" in interval[0].state.params]
+    beside = [interval for interval in verdicts if "antagonist" in interval[0].state.params]
     if beside:
         yield "matrix", _matrix(beside, where)
 
 
-def _finding(judged: Sequence[tuple[Cell, float, float, float]]) -> str:
+def _finding(verdicts: Sequence[tuple[Cell, float, float, float]]) -> str:
     """Return the title: the only overhead and its verdict, or how many treatments pass."""
-    words = [verdict(low, high, limit_of(cell)) for cell, _, low, high in judged]
-    if len(judged) > 1:
-        return f"{words.count('passes')} of {len(judged)} treatments pass"
-    cell, mean, low, high = judged[0]
+    words = [verdict(low, high, limit_of(cell)) for cell, _, low, high in verdicts]
+    if len(verdicts) > 1:
+        return f"{words.count('passes')} of {len(verdicts)} treatments pass"
+    cell, mean, low, high = verdicts[0]
     title = f"Overhead {mean * 100:.1f} % ({low * 100:.1f} to {high * 100:.1f} %): {words[0]}"
-    return marked(title, _coords(cell))
+    return with_marks(title, _coords(cell))
 
 
 def _intervals(cells: Sequence[Cell], title: str, where: str) -> Figure:
@@ -64,7 +64,7 @@ def _intervals(cells: Sequence[Cell], title: str, where: str) -> Figure:
     room = (max(ends) - min(ends)) * 0.08
     ax.set_xlim(min(ends) - room, max(ends) + room)
     ax.xaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
-    ax.set_yticks(range(len(cells)), [wrapped(cell.label) for cell in cells])
+    ax.set_yticks(range(len(cells)), [wrap(cell.label) for cell in cells])
     ax.set_ylim(len(cells) - 0.4, -0.6)
     ax.set_xlabel("overhead of the treatment, lower is better")
     return fig
@@ -100,22 +100,22 @@ def _reason(ax: Axes, row: int, why: str) -> None:
 
 def _matrix(beside: Sequence[tuple[Cell, float, float, float]], where: str) -> Figure:
     """Return victims against antagonists: what each victim keeps, and its verdict."""
-    placed = {
+    squares = {
         (victim(cell.state.params), antagonist(cell.state.params)): (
             1 / (1 + mean),
             verdict(low, high, limit_of(cell)),
         )
         for cell, mean, low, high in beside
     }
-    victims, antagonists = (list(dict.fromkeys(key[side] for key in placed)) for side in (0, 1))
-    passing = sum(word == "passes" for _, word in placed.values())
-    title = f"{passing} of {len(placed)} victims keep what their limit asks"
+    victims, antagonists = (list(dict.fromkeys(key[side] for key in squares)) for side in (0, 1))
+    passing = sum(word == "passes" for _, word in squares.values())
+    title = f"{passing} of {len(squares)} victims keep what their limit asks"
     subtitle = f"what a victim keeps beside an antagonist, and the verdict; {where}"
     fig, (ax,) = style.figure(heights=(0.9 + 0.5 * len(victims),), title=title, subtitle=subtitle)
-    for (row, column), (kept, word) in placed.items():
+    for (row, column), (ratio, word) in squares.items():
         at = antagonists.index(column), victims.index(row)
         ax.add_patch(Rectangle(at, 1, 1, facecolor=_COLORS[word], edgecolor="white"))
-        text = f"{kept * 100:.0f} % {word}"
+        text = f"{ratio * 100:.0f} % {word}"
         middle: Any = {"ha": "center", "va": "center", "fontsize": 9}
         ax.text(at[0] + 0.5, at[1] + 0.5, text, color=style.ON_PALE, **middle)
     ax.set_xlim(0, len(antagonists))
@@ -151,14 +151,14 @@ def limit_of(cell: Cell) -> float:
 
 
 def _words(cell: Cell, word: str) -> str:
-    needed = next((series.middle for series in cell.series("pairs_needed") if series.values), None)
+    pairs = next((series.middle for series in cell.series("pairs_needed") if series.values), None)
     text = (
-        f"{word}: about {needed:.0f} pairs would tell"
-        if word == "inconclusive" and needed is not None
+        f"{word}: about {pairs:.0f} pairs would tell"
+        if word == "inconclusive" and pairs is not None
         else word
     )
     text += _late(cell)
-    return marked(f"{text} (no valid sample)" if cell.why else text, _coords(cell))
+    return with_marks(f"{text} (no valid sample)" if cell.why else text, _coords(cell))
 
 
 def _late(cell: Cell) -> str:
@@ -167,12 +167,12 @@ def _late(cell: Cell) -> str:
     The verdict does not depend on it. A smoke test is left out: LoadGen calls its few queries
     invalid, and its marks say so.
     """
-    treated = [
+    treatments = [
         series
         for series in cell.series("valid")
         if series.coords.get("side") == "treatment" and "fast" not in series.coords
     ]
-    valid = [value for series in treated for value in series.values]
+    valid = [value for series in treatments for value in series.values]
     late = sum(value == 0 for value in valid)
     return f"; LoadGen says INVALID of the treatment in {late} of {len(valid)} runs" if late else ""
 

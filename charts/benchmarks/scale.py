@@ -20,27 +20,27 @@ from perfdag.charts.benchmarks.deltas import plot_by_order
 from perfdag.charts.benchmarks.stages import Stage, calls_of, of_results
 
 
-@style.housed
+@style.in_house_style
 def timeline(stages: Sequence[Stage]) -> Figure:
     """Draw when objects reached each stage: first to last, with the middle half and the median.
 
     Totals are left out.
     """
-    shown = _moments(stages)
-    if not shown:
+    moments = _moments(stages)
+    if not moments:
         return style.no_data("no stage was reached")
-    last = max(shown, key=lambda stage: max(stage.at))
+    last = max(moments, key=lambda stage: max(stage.at))
     fig, (ax,) = style.figure(
-        heights=(0.34 * len(shown) + 0.9,),
+        heights=(0.34 * len(moments) + 0.9,),
         title=f"The last object reached {last.name.replace('_', ' ')} after {max(last.at):.3g} s",
         subtitle="line: first to last object; bar: middle half; tick: median",
     )
-    for row, stage in enumerate(reversed(shown)):
+    for row, stage in enumerate(reversed(moments)):
         low, quarter, middle, three, high = np.percentile(stage.at, [0, 25, 50, 75, 100])
         ax.plot([low, high], [row, row], color=style.SERIES[0], linewidth=1)
         ax.barh(row, three - quarter, left=quarter, height=0.5, color=style.SERIES[0], alpha=0.5)
         ax.plot([middle], [row], "|", color=style.INK, markersize=11, markeredgewidth=2)
-    ax.set_yticks(range(len(shown)), [_label(stage) for stage in reversed(shown)])
+    ax.set_yticks(range(len(moments)), [_label(stage) for stage in reversed(moments)])
     ax.set_xlabel("seconds from the first submission")
     ax.set_xlim(left=0)
     return fig
@@ -73,22 +73,22 @@ def _total(stage: Stage, stages: Sequence[Stage]) -> bool:
 
 def _slowest(stages: Sequence[Stage]) -> Stage | None:
     """Return the stage with the largest median. A total counts where there is nothing else."""
-    seen = [stage for stage in stages if stage.seconds]
-    own = [stage for stage in seen if not _total(stage, seen)] or seen
+    own_stages = [stage for stage in stages if stage.seconds]
+    own = [stage for stage in own_stages if not _total(stage, own_stages)] or own_stages
     return max(own, key=lambda stage: float(np.median(stage.seconds)), default=None)
 
 
-@style.housed
+@style.in_house_style
 def s_curves(stages: Sequence[Stage]) -> Figure:
     """Draw how many objects have reached each stage over time. Totals are left out."""
-    shown = _moments(stages)
-    if not shown:
+    moments = _moments(stages)
+    if not moments:
         return style.no_data("no stage was reached")
-    widest = _slowest(stages) or shown[0]
+    widest = _slowest(stages) or moments[0]
     fig, (ax,) = style.figure(
         heights=(3.6,), title=f"The widest gap is before {widest.name.replace('_', ' ')}"
     )
-    for k, stage in enumerate(shown):
+    for k, stage in enumerate(moments):
         at = sorted(stage.at)
         look = {key: value for key, value in style.look(k).items() if key != "marker"}
         ax.step(
@@ -105,13 +105,13 @@ def s_curves(stages: Sequence[Stage]) -> Figure:
     return fig
 
 
-@style.housed
+@style.in_house_style
 def ecdf(stages: Sequence[Stage]) -> Figure:
     """Draw the share of objects by time, for each stage.
 
     Objects that did not reach a stage keep its curve below 1.
     """
-    shown = [stage for stage in stages if stage.seconds]
+    reached = [stage for stage in stages if stage.seconds]
     slow = _slowest(stages)
     if slow is None:
         return style.no_data("no stage was reached")
@@ -120,7 +120,7 @@ def ecdf(stages: Sequence[Stage]) -> Figure:
         title=f"Slowest stage: {slow.name.replace('_', ' ')}, "
         f"median {np.median(slow.seconds):.3g} s",
     )
-    for k, stage in enumerate(shown):
+    for k, stage in enumerate(reached):
         values = sorted(stage.seconds)
         total = len(values) + stage.missing
         look = {key: value for key, value in style.look(k).items() if key != "marker"}
@@ -146,20 +146,20 @@ def _legend(ax: Axes) -> None:
         ax.legend(loc="best")
 
 
-@style.housed
+@style.in_house_style
 def by_order(stages: Sequence[Stage]) -> Figure:
     """Draw the latency of each stage by order of submission: does it grow with the objects?"""
-    shown = [stage for stage in stages if stage.seconds]
-    if not shown:
+    reached = [stage for stage in stages if stage.seconds]
+    if not reached:
         return style.no_data("no stage was reached")
     fig, axes = style.figure(
-        len(shown),
+        len(reached),
         (1.5,),
         title="Latency by order of submission",
         subtitle="line: running median",
         sharex=True,
     )
-    for k, (ax, stage) in enumerate(zip(axes, shown, strict=True)):
+    for k, (ax, stage) in enumerate(zip(axes, reached, strict=True)):
         plot_by_order(ax, stage.order, stage.seconds, k)
         ax.set_title(f"{_label(stage)} since {stage.since.replace('_', ' ')}")
         ax.set_ylabel("seconds")
@@ -167,7 +167,7 @@ def by_order(stages: Sequence[Stage]) -> Figure:
     return fig
 
 
-@style.housed
+@style.in_house_style
 def api_calls(counts: Mapping[int, Mapping[str, float]], of: str = "vms", most: int = 6) -> Figure:
     """Draw requests over the number of VMs (or `of` objects), a line for each frequent request.
 
@@ -224,15 +224,15 @@ def drawings(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             ("ecdf", ecdf),
             ("order", by_order),
         ):
-            yield f"{name}{own}", _captioned(draw(group.stages), caption, fake)
-    for (entry, of), counted in calls.items():
+            yield f"{name}{own}", _with_caption(draw(group.stages), caption, fake)
+    for (entry, of), by_verb in calls.items():
         yield (
             f"api-calls-{entry}" if len(calls) > 1 else "api-calls",
-            _captioned(api_calls(counted, of), entry, fake),
+            _with_caption(api_calls(by_verb, of), entry, fake),
         )
 
 
-def _captioned(figure: Figure, caption: str, fake: bool) -> Figure:
+def _with_caption(figure: Figure, caption: str, fake: bool) -> Figure:
     """Write a caption under a figure. It says where nodes were simulated."""
     with style.house():
         text = f"{caption}; {SIMULATED}: the control plane alone" if fake else caption

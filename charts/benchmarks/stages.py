@@ -62,12 +62,12 @@ def of_runs(
     groups: dict[str, list[Stage]] = {}
     for rows_of_run in runs.values():
         order = sorted({row["index"] for row in rows_of_run})
-        chosen = order[:head] if head else order
-        kept = set(chosen[-tail:] if tail else chosen)
+        objects = order[:head] if head else order
+        indices = set(objects[-tail:] if tail else objects)
         name, same = (str(len(order)) if len(runs) > 1 else ""), 2
         while name in groups:
             name, same = f"{len(order)}-{same}", same + 1
-        groups[name] = stages_of(row for row in rows_of_run if row["index"] in kept)
+        groups[name] = stages_of(row for row in rows_of_run if row["index"] in indices)
     return groups
 
 
@@ -91,23 +91,23 @@ def of_results(rows: pa.Table) -> list[Group]:
     They are the metrics object_latency, object_time and object_missing, with a subject per object.
     Repetitions are not mixed: the last sample is drawn.
     """
-    wanted = rows.filter(
+    object_rows = rows.filter(
         pa.compute.is_in(
             rows["metric"], pa.array(["object_latency", "object_time", "object_missing"])
         )
     )
-    grouped: dict[
+    groups_of_samples: dict[
         tuple[str, int], dict[tuple[Any, ...], list[tuple[dict[str, Any], dict[str, Any]]]]
     ] = {}
-    for row in wanted.select(
+    for row in object_rows.select(
         ["entry", "metric", "subject", "coords", "value", *_SAMPLE]
     ).to_pylist():
         coords = orjson.loads(row["coords"] or "{}")
         if row["value"] is not None:
-            samples = grouped.setdefault((row["entry"], int(coords.get("count", 0))), {})
+            samples = groups_of_samples.setdefault((row["entry"], int(coords.get("count", 0))), {})
             samples.setdefault(tuple(row[name] for name in _SAMPLE), []).append((row, coords))
     groups = []
-    for (entry, count), samples in grouped.items():
+    for (entry, count), samples in groups_of_samples.items():
         newest = list(samples.values())[-1]
         subjects = {row["subject"] for row, _ in newest}
         groups.append(

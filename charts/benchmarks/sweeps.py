@@ -24,7 +24,7 @@ def figures(
     panels = _panels(_pairs(cells, metric, name), name)
     count = max(len(curves) for curves in panels.values())
     for number, start in enumerate(range(0, min(count, MOST_LINES * FIGURES), MOST_LINES), 1):
-        shown = {
+        panel_lines = {
             panel: own
             for panel, curves in panels.items()
             if (own := curves[start : start + MOST_LINES])
@@ -33,7 +33,7 @@ def figures(
         note = style.caption(left or "", where)
         yield (
             slug if count <= MOST_LINES else f"{slug}-{number}",
-            _figure(cells, metric, name, shown, note, title),
+            _figure(cells, metric, name, panel_lines, note, title),
         )
 
 
@@ -54,10 +54,10 @@ def _pairs(cells: Sequence[Cell], metric: str, name: str) -> list[Pair]:
 
 def _words(cell: Cell, series: Series, name: str) -> dict[str, str]:
     words = [*cell.label.split(" "), *dots.detail(series).split(" ")]
-    keyed = [(word.partition("=")[0], word) for word in words if word]
-    repeated = {key for key, _ in keyed if sum(key == other for other, _ in keyed) > 1}
-    keyed = [(word if key in repeated else key, word) for key, word in keyed if key != name]
-    return {"statistic" if key == series.stat else key: word for key, word in keyed}
+    by_key = [(word.partition("=")[0], word) for word in words if word]
+    repetitions = {key for key, _ in by_key if sum(key == other for other, _ in by_key) > 1}
+    by_key = [(word if key in repetitions else key, word) for key, word in by_key if key != name]
+    return {"statistic" if key == series.stat else key: word for key, word in by_key}
 
 
 def _panels(pairs: Sequence[Pair], name: str, facets: bool = True) -> dict[str, list[lines.Line]]:

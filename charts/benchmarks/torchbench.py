@@ -20,19 +20,21 @@ from perfdag.charts.series import (
 )
 from perfdag.results.summary import Series
 
-_NAMED = ("model", "test", "device", "precision")
+_NAME_PARAMS = ("model", "test", "device", "precision")
 """Parameters in the name of a line."""
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Yield the times of batches, and lines of samples per second over several batch sizes."""
     cells, where = read(rows), runs_words(rows)
-    used = _precisions(rows)
+    precisions = _precisions(rows)
     for cell in cells:
-        if used.get(cell.state.point, "fp32") != "fp32" and not cell.state.params.get("precision"):
-            cell.label += f" in {used[cell.state.point]}"
+        if precisions.get(cell.state.point, "fp32") != "fp32" and not cell.state.params.get(
+            "precision"
+        ):
+            cell.label += f" in {precisions[cell.state.point]}"
     yield from points(cells, ["batch_time", "time_to_first_batch"], where)
-    curves = _by_batch(cells, used)
+    curves = _by_batch(cells, precisions)
     if any(len(line.series) > 1 for line in curves):
         yield "batches", _batches(curves, where)
 
@@ -41,13 +43,13 @@ def _precisions(rows: pa.Table) -> dict[str, str]:
     """Return the precision of each point, which may be the default of the model for its device."""
     precisions: dict[str, str] = {}
     for group in rows.group_by(["point", "env"]).aggregate([]).to_pylist():
-        used = (orjson.loads(group["env"] or "{}").get("sample") or {}).get("precision")
-        if used:
-            precisions[group["point"]] = used
+        precision = (orjson.loads(group["env"] or "{}").get("sample") or {}).get("precision")
+        if precision:
+            precisions[group["point"]] = precision
     return precisions
 
 
-def _by_batch(cells: Sequence[Cell], used: Mapping[str, str]) -> list[lines.Line]:
+def _by_batch(cells: Sequence[Cell], precisions: Mapping[str, str]) -> list[lines.Line]:
     """Return a line for each model and shape. Equal names are extended by what differs."""
     named_lines: list[tuple[list[Cell], lines.Line]] = []
     for group in alike(cells, ("batch_size",)):
@@ -55,11 +57,13 @@ def _by_batch(cells: Sequence[Cell], used: Mapping[str, str]) -> list[lines.Line
             float(cell.state.params["batch_size"]): rate for cell in group if (rate := _rate(cell))
         }
         if rates:
-            named_lines.append((group, lines.Line(_name(group[0], used), rates)))
+            named_lines.append((group, lines.Line(_name(group[0], precisions), rates)))
     names = Counter(line.name for _, line in named_lines)
     for group, line in named_lines:
         if names[line.name] > 1:
-            line.name = f"{line.name} {words_without(group[0], ('batch_size', *_NAMED))}".strip()
+            line.name = (
+                f"{line.name} {words_without(group[0], ('batch_size', *_NAME_PARAMS))}".strip()
+            )
         line.name += " ~" if any(cell.noisy for cell in group) else ""
     return [line for _, line in named_lines]
 
@@ -68,10 +72,10 @@ def _rate(cell: Cell) -> Series | None:
     return cell.first("samples_rate")
 
 
-def _name(cell: Cell, used: Mapping[str, str]) -> str:
+def _name(cell: Cell, precisions: Mapping[str, str]) -> str:
     params = {**cell.state.params}
-    params["precision"] = params.get("precision") or used.get(cell.state.point)
-    name = " ".join(str(params[part]) for part in _NAMED if params.get(part))
+    params["precision"] = params.get("precision") or precisions.get(cell.state.point)
+    name = " ".join(str(params[part]) for part in _NAME_PARAMS if params.get(part))
     return name + (" compiled" if params.get("compile") else "")
 
 

@@ -18,7 +18,7 @@ from perfdag.charts.style import (
     SERIES,
     caption,
     figure,
-    housed,
+    in_house_style,
     no_data,
     on_cell,
     size_columns,
@@ -47,7 +47,7 @@ class Effect:
     word: str
 
 
-@housed
+@in_house_style
 def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: int = 0) -> Figure:
     """Draw effects sorted by size, the largest gain on top.
 
@@ -62,18 +62,18 @@ def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: 
         )
     if absolute:
         subtitle += f"; not drawn: {absolute} compared in their own unit"
-    shown = sorted(effects, key=lambda effect: (effect.word not in COLOURS, -abs(effect.effect)))[
+    largest = sorted(effects, key=lambda effect: (effect.word not in COLOURS, -abs(effect.effect)))[
         :MOST_ROWS
     ]
-    shown.sort(key=lambda effect: effect.effect)
-    if len(shown) < len(effects):
-        subtitle += f"; {len(shown)} of {len(effects)} series, largest effects"
+    largest.sort(key=lambda effect: effect.effect)
+    if len(largest) < len(effects):
+        subtitle += f"; {len(largest)} of {len(effects)} series, largest effects"
     fig, (ax,) = figure(
-        heights=(max(1.6, 0.19 * len(shown) + 0.7),), title=title, subtitle=subtitle
+        heights=(max(1.6, 0.19 * len(largest) + 0.7),), title=title, subtitle=subtitle
     )
     # Lay out long labels at the resolution of the file, or hinting pushes them off the edge.
     fig.set_dpi(PNG_DPI)
-    for y, effect in enumerate(shown):
+    for y, effect in enumerate(largest):
         colour = COLOURS.get(effect.word, MUTED)
         if effect.low is not None and effect.high is not None:
             ax.plot(
@@ -95,8 +95,8 @@ def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: 
             zorder=3,
         )
     ax.axvline(0, color=INK, linewidth=0.9, zorder=1)
-    ax.set_yticks(range(len(shown)), [effect.label for effect in shown], fontsize=7.5)
-    ax.set_ylim(-0.7, len(shown) - 0.3)
+    ax.set_yticks(range(len(largest)), [effect.label for effect in largest], fontsize=7.5)
+    ax.set_ylim(-0.7, len(largest) - 0.3)
     ax.grid(axis="y", visible=False)
     ax.set_xlabel("B against A (%)")
     return fig
@@ -112,7 +112,7 @@ class Ratio:
     word: str
 
 
-@housed
+@in_house_style
 def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
     """Draw log2 of B over A by message size: blue for better, orange for worse, blank for noise."""
     cells = [cell for cell in cells if cell.effect > -1]
@@ -120,12 +120,12 @@ def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
         return no_data("no series over message sizes in common")
     rows = list(dict.fromkeys(cell.row for cell in cells))
     sizes = sorted({cell.size for cell in cells})
-    shown = rows[:MOST_ROWS]
-    grid = np.full((len(shown), len(sizes)), np.nan)
+    first_rows = rows[:MOST_ROWS]
+    grid = np.full((len(first_rows), len(sizes)), np.nan)
     words: dict[tuple[int, int], str] = {}
     for cell in cells:
-        if cell.row in shown and cell.word != "no difference shown":
-            y, x = shown.index(cell.row), sizes.index(cell.size)
+        if cell.row in first_rows and cell.word != "no difference shown":
+            y, x = first_rows.index(cell.row), sizes.index(cell.size)
             sign = {"better": 1, "worse": -1}.get(cell.word)
             grid[y, x] = np.nan if sign is None else sign * abs(math.log2(1 + cell.effect))
             words[y, x] = f"{100 * cell.effect:+.0f}"
@@ -133,8 +133,10 @@ def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
         "number: % that B differs from A; blue: better, orange: worse; "
         "blank: inside the noise floor; number without colour: inconclusive"
     )
-    legend += f"; first {len(shown)} of {len(rows)} rows" if len(shown) < len(rows) else ""
-    heights = (0.26 * len(shown) + 1.1,)
+    legend += (
+        f"; first {len(first_rows)} of {len(rows)} rows" if len(first_rows) < len(rows) else ""
+    )
+    heights = (0.26 * len(first_rows) + 1.1,)
     fig, (ax,) = figure(
         heights=heights,
         title=title,
@@ -143,7 +145,7 @@ def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
     fig.set_dpi(PNG_DPI)  # as in forest
     most = max([0.1, *np.abs(grid[np.isfinite(grid)])])
     colours = LinearSegmentedColormap.from_list("verdicts", [SERIES[1], PALE, SERIES[0]])
-    edges = np.arange(len(sizes) + 1), np.arange(len(shown) + 1)
+    edges = np.arange(len(sizes) + 1), np.arange(len(first_rows) + 1)
     ax.set_facecolor(PALE)
     mesh = ax.pcolormesh(
         *edges,
@@ -157,7 +159,7 @@ def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
     for (y, x), word in words.items():
         colour = on_cell(mesh, grid[y, x]) if np.isfinite(grid[y, x]) else ON_PALE
         ax.text(x + 0.5, y + 0.5, word, ha="center", va="center", fontsize=5.5, color=colour)
-    ax.set_yticks(np.arange(len(shown)) + 0.5, shown, fontsize=7.5)
+    ax.set_yticks(np.arange(len(first_rows)) + 0.5, first_rows, fontsize=7.5)
     ax.invert_yaxis()
     size_columns(ax, sizes)
     ax.grid(visible=False)

@@ -19,7 +19,7 @@ from perfdag.charts.style import (
     SERIES,
     arrow,
     figure,
-    housed,
+    in_house_style,
     no_data,
     on_cell,
     value_axis,
@@ -35,33 +35,34 @@ PANEL = 1.35
 """Height of a panel in inches."""
 NAME = 96
 """Characters of a line of a name above a panel."""
-SHOWN = 120
+MOST_RUNS = 120
 """Runs of a small multiple; older ones are left out, which the subtitle says."""
 BLUE_ORANGE = LinearSegmentedColormap.from_list("diverging", [SERIES[1], PALE, SERIES[0]])
 CLIP = 20.0
 """Per cent at which the overview's colours end."""
 
 
-@housed
+@in_house_style
 def pages(series: Sequence[Series], runs: Sequence[RunInfo], title: str) -> list[Figure]:
     """Draw the run medians of series below each other, A_PAGE of them per figure.
 
     A band is the spread within a run, a line the level. A change is a dashed line with its size. A
     failed run is a tick at the foot, a change of the environment a mark on top.
     """
-    series = [line for line in series if np.isfinite(line.value[-SHOWN:]).any()]
+    series = [line for line in series if np.isfinite(line.value[-MOST_RUNS:]).any()]
     if not series or not runs:
         return [no_data("no runs")]
-    first = max(0, len(runs) - SHOWN)
+    first = max(0, len(runs) - MOST_RUNS)
     count = f"{len(runs) - first} of {len(runs)}"
-    shown = f"runs {runs[first].run_id[:8]} to {runs[-1].run_id[:8]} ({count})"
+    runs_text = f"runs {runs[first].run_id[:8]} to {runs[-1].run_id[:8]} ({count})"
     figures = []
     for start in range(0, len(series), A_PAGE):
         part = series[start : start + A_PAGE]
         number = f", page {start // A_PAGE + 1}" if len(series) > A_PAGE else ""
         subtitle = (
-            f"{shown}; points: run medians, band: range or interval within the run, line: level; "
-            f"mark on top: kernel, image or tool changed, at the foot: failed samples{number}"
+            f"{runs_text}; points: run medians, band: range or interval within the run, "
+            "line: level; mark on top: kernel, image or tool changed, "
+            f"at the foot: failed samples{number}"
         )
         fig, axes = figure(rows=len(part), heights=(PANEL,), title=title, subtitle=subtitle)
         fig.set_dpi(PNG_DPI)
@@ -89,9 +90,11 @@ def _panel(ax: Axes, series: Series, runs: Sequence[RunInfo], first: int) -> Non
     ]
     marks: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "linestyle": "none"}
     ax.plot(failed, [0.03] * len(failed), marker="|", color=MUTED, gid="failed", **marks)
-    moved = [i for i in range(first + 1, len(runs)) if _versions(runs[i]) != _versions(runs[i - 1])]
+    upgrades = [
+        i for i in range(first + 1, len(runs)) if _versions(runs[i]) != _versions(runs[i - 1])
+    ]
     marks |= {"marker": 7, "markersize": 4, "clip_on": False}
-    ax.plot(moved, [1.0] * len(moved), color=INK, gid="environment", **marks)
+    ax.plot(upgrades, [1.0] * len(upgrades), color=INK, gid="environment", **marks)
     ax.margins(y=0.2)
     unit = value_axis(ax.yaxis, series.info.unit, float(np.nanmax(np.abs(value))), bins=4)
     about = ", ".join(filter(None, (unit, arrow(series.info.better))))
@@ -147,7 +150,7 @@ def _short(name: str, limit: int = 52) -> str:
     return name if len(name) <= limit else f"{name[: limit - 3]}..."
 
 
-@housed
+@in_house_style
 def overview(
     names: Sequence[str], better: Sequence[str], effects: Array, runs: Sequence[RunInfo], title: str
 ) -> Figure:
@@ -160,24 +163,31 @@ def overview(
             for direction in better
         ]
     )
-    signed = 100 * effects * np.where(good, good, 1.0)[:, None]
+    percents = 100 * effects * np.where(good, good, 1.0)[:, None]
     size = np.nan_to_num(np.abs(effects)).max(axis=1)
-    kept = np.sort(np.argsort(-size, kind="stable")[:60])
+    largest = np.sort(np.argsort(-size, kind="stable")[:60])
     subtitle = (
         "% against the level of each series: blue and + are better, orange and - are worse; "
-        f"no colour: no direction is better; hatched: no value; {len(kept)} of {len(names)} series"
+        f"no colour: no direction is better; hatched: no value; "
+        f"{len(largest)} of {len(names)} series"
     )
-    fig, (ax,) = figure(heights=(max(1.4, 0.16 * len(kept) + 0.9),), title=title, subtitle=subtitle)
+    fig, (ax,) = figure(
+        heights=(max(1.4, 0.16 * len(largest) + 0.9),), title=title, subtitle=subtitle
+    )
     fig.set_dpi(PNG_DPI)
-    shown = np.ma.masked_invalid(np.where(good[kept, None], signed[kept], 0 * signed[kept]))
+    cells = np.ma.masked_invalid(
+        np.where(good[largest, None], percents[largest], 0 * percents[largest])
+    )
     ax.patch.set(hatch="////", edgecolor=MUTED, facecolor=PALE)
-    mesh = ax.pcolormesh(shown, cmap=BLUE_ORANGE, vmin=-CLIP, vmax=CLIP, gid="overview")
-    for (i, j), value in np.ndenumerate(signed[kept]):
-        if np.isfinite(value) and abs(value) >= 5 and len(kept) * effects.shape[1] <= 900:
-            colour = on_cell(mesh, float(shown[i, j]))
+    mesh = ax.pcolormesh(cells, cmap=BLUE_ORANGE, vmin=-CLIP, vmax=CLIP, gid="overview")
+    for (i, j), value in np.ndenumerate(percents[largest]):
+        if np.isfinite(value) and abs(value) >= 5 and len(largest) * effects.shape[1] <= 900:
+            colour = on_cell(mesh, float(cells[i, j]))
             form = f"{value:+.0f}"
             ax.text(j + 0.5, i + 0.5, form, ha="center", va="center", fontsize=5.5, color=colour)
-    ax.set_yticks(np.arange(len(kept)) + 0.5, [_short(names[i], 44) for i in kept], fontsize=7)
+    ax.set_yticks(
+        np.arange(len(largest)) + 0.5, [_short(names[i], 44) for i in largest], fontsize=7
+    )
     step = max(1, len(runs) // 10)
     ax.set_xticks(
         np.arange(0, len(runs), step) + 0.5,
@@ -191,17 +201,19 @@ def overview(
     return fig
 
 
-@housed
+@in_house_style
 def noise(report: Sequence[tuple[str, Variability]], title: str) -> Figure:
     """Draw the noise of each series, sorted: within runs, between runs and between nodes."""
-    kept = [item for item in report if item[1].between or item[1].within][:60]
-    if not kept:
+    largest = [item for item in report if item[1].between or item[1].within][:60]
+    if not largest:
         return no_data("too few runs to tell the noise")
     subtitle = (
         "detectable: change found nine times in ten with 20 runs before and 3 after; "
         "above 10 % between runs a series pages nobody"
     )
-    fig, (ax,) = figure(heights=(max(1.6, 0.19 * len(kept) + 0.8),), title=title, subtitle=subtitle)
+    fig, (ax,) = figure(
+        heights=(max(1.6, 0.19 * len(largest) + 0.8),), title=title, subtitle=subtitle
+    )
     fig.set_dpi(PNG_DPI)
     kinds = (
         ("within runs", "within", "o", SERIES[5]),
@@ -212,7 +224,7 @@ def noise(report: Sequence[tuple[str, Variability]], title: str) -> Figure:
     for label, attribute, marker, colour in kinds:
         at = [
             (100 * value, y)
-            for y, (_, item) in enumerate(kept)
+            for y, (_, item) in enumerate(largest)
             if (value := getattr(item, attribute))
         ]
         if at:
@@ -228,7 +240,7 @@ def noise(report: Sequence[tuple[str, Variability]], title: str) -> Figure:
     for guide in (1, 2, 5, 10):
         ax.axvline(guide, color=MUTED, linewidth=0.7, linestyle=(0, (2, 2)), zorder=0)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-    ax.set_yticks(range(len(kept)), [_short(name) for name, _ in kept], fontsize=7)
+    ax.set_yticks(range(len(largest)), [_short(name) for name, _ in largest], fontsize=7)
     ax.invert_yaxis()
     ax.set_xlabel("relative noise (%)")
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=7)

@@ -32,14 +32,14 @@ def page(
     for number, (name, fig) in enumerate(figures.items(), 1):
         title = TITLES.get(name, "Series over the runs")
         svg, png = to_bytes(fig)
-        shown = (
+        section = (
             f"<h2>{text(title)}</h2>\n{picture(Picture('history', name, title, svg, png), number)}"
         )
-        if len(shown.encode()) > room:
+        if len(section.encode()) > room:
             body.append(f'<p class="muted">{text(title)} ({text(name)}): left out for its size</p>')
             continue
-        room -= len(shown.encode())
-        body.append(shown)
+        room -= len(section.encode())
+        body.append(section)
     if more:
         body.append(f'<p class="muted">{text(more)}</p>')
     return document(f"{medians.suite}: history", f"{head}{''.join(body)}")

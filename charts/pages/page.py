@@ -73,18 +73,18 @@ def text(value: Any) -> str:
     return escape(re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]", " ", str(value)))
 
 
-def picture(drawn: Picture, number: int) -> str:
+def picture(source: Picture, number: int) -> str:
     """Return a picture inside the page: SVG in the colours of the page, or a smaller PNG."""
-    if len(drawn.svg) > INLINE and len(drawn.png) * 4 / 3 < len(drawn.svg):
-        data = base64.b64encode(drawn.png).decode()
+    if len(source.svg) > INLINE and len(source.png) * 4 / 3 < len(source.svg):
+        data = base64.b64encode(source.png).decode()
         return (
-            f'<figure><img alt="{text(drawn.title)}" src="data:image/png;base64,{data}"></figure>'
+            f'<figure><img alt="{text(source.title)}" src="data:image/png;base64,{data}"></figure>'
         )
-    svg = _METADATA.sub("", _HEAD.sub("", drawn.svg.decode()))
+    svg = _METADATA.sub("", _HEAD.sub("", source.svg.decode()))
     svg = _SIZE.sub(lambda m: f"{m[1] or m[3]}{m[2] or m[4]}", svg, count=1)
     svg = _STYLE.sub(lambda match: _COLOUR.sub(lambda colour: _VARIABLES[colour[0]], match[0]), svg)
     svg = _ID.sub(lambda match: f"{match[1]}c{number}-", svg)
-    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{text(drawn.title)}" ', 1)
+    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{text(source.title)}" ', 1)
     return f"<figure>{svg}</figure>"
 
 
@@ -126,14 +126,14 @@ def values(pairs: Sequence[tuple[Cell, Series]], limit: int = ROWS) -> str:
 
     All values of a metric have the same unit.
     """
-    shown = pairs[:limit]
+    first_pairs = pairs[:limit]
     largest: dict[tuple[str, str], float] = {}
-    for _, series in shown:
+    for _, series in first_pairs:
         key = (series.metric, series.unit)
         largest[key] = max(largest.get(key, 0.0), abs(series.middle))
     units = {key: scaled(key[1], value) for key, value in largest.items()}
     rows, last = [], None
-    for cell, series in shown:
+    for cell, series in first_pairs:
         label = text(cell.label) if cell is not last else ""
         last = cell
         rows.append([label, *_cells(cell, series, *units[series.metric, series.unit])])
@@ -177,8 +177,8 @@ def verdicts(table: pa.Table) -> str:
     if not items:
         return ""
     rest = details(f"{len(items) - VERDICTS} more verdicts", _list(items[VERDICTS:]))
-    shown = f"<p>Verdicts of the benchmarks:</p>\n{_list(items[:VERDICTS])}"
-    return shown + (rest if len(items) > VERDICTS else "")
+    first = f"<p>Verdicts of the benchmarks:</p>\n{_list(items[:VERDICTS])}"
+    return first + (rest if len(items) > VERDICTS else "")
 
 
 def _list(items: Sequence[str]) -> str:
@@ -199,13 +199,15 @@ def _coordinate(name: str, value: Any) -> str:
     )
 
 
-def problems(cells: Sequence[Cell], wanted: Sequence[str]) -> str:
+def problems(cells: Sequence[Cell], statuses: Sequence[str]) -> str:
     """Return a table of the points with samples of these statuses, and the reasons."""
     rows = []
     for cell in cells:
         state = cell.state
         counts = ", ".join(
-            f"{state.statuses[status]} {status}" for status in wanted if state.statuses.get(status)
+            f"{state.statuses[status]} {status}"
+            for status in statuses
+            if state.statuses.get(status)
         )
         if counts:
             total = sum(state.statuses.values())

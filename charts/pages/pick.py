@@ -60,8 +60,8 @@ class Picture:
 def chart(benchmark: str) -> Figures:
     """Return the function that draws a benchmark: of an entry point, a module, or generic."""
     for point in entry_points(group="perfdag.charts", name=benchmark):
-        loaded = point.load()
-        return _figures(loaded) or loaded
+        entry = point.load()
+        return _figures(entry) or entry
     name = benchmark.replace("-", "_")
     module = f"perfdag.charts.benchmarks.{name}"
     if name.isidentifier() and find_spec(module) is not None:
@@ -97,12 +97,12 @@ def _all(name: str, rows: pa.Table) -> Iterator[tuple[str, Figure]]:
     if not pc.any(pc.equal(rows["phase"], "measure")).as_py():
         yield "points", style.no_data()
         return
-    paired = pc.is_valid(rows["pair"])
-    whole = rows.filter(pc.invert(paired))
+    of_pairs = pc.is_valid(rows["pair"])
+    whole = rows.filter(pc.invert(of_pairs))
     if whole.num_rows:
         yield from chart(name)(whole)
     if whole.num_rows < rows.num_rows:
-        yield from pairs.figures(rows.filter(paired))
+        yield from pairs.figures(rows.filter(of_pairs))
 
 
 def file_name(benchmark: str) -> str:

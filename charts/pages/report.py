@@ -15,7 +15,7 @@ from perfdag.charts.pages.page import text
 from perfdag.charts.pages.pick import Picture
 from perfdag.charts.pages.recipes import recipes
 from perfdag.charts.pages.tiles import Previous, most_telling, tiles
-from perfdag.charts.series import Cell, labelled
+from perfdag.charts.series import Cell, label_cells
 from perfdag.results.nominal import add_nominal
 from perfdag.results.summary import summarise
 from perfdag.results.trust import trust_in
@@ -56,30 +56,30 @@ def report(
     previous: Previous | None = None,
 ) -> str:
     """Return the page of a run. Equal input gives an equal page."""
-    drawn = list(pick.draw(table)) if pictures is None else list(pictures)
+    plots = list(pick.draw(table)) if pictures is None else list(pictures)
     table = _plain(table)
     cells = _cells(table)
     suite = _first(table["suite"]) or str(_of(plan, "suite") or "?")
     run = _first(table["run_id"]) or str(_of(plan, "run_id") or "?")
     trust = trust_in(table, [cell.state for cell in cells])
     first = tiles(cells, trust, own_verdicts(table), previous)
-    drawn, telling = _take(drawn, most_telling(cells, previous))
-    head = _summary(table, cells, suite, run, plan, beside or {}, first + telling)
+    plots, first_chart = _take(plots, most_telling(cells, previous))
+    head = _summary(table, cells, suite, run, plan, beside or {}, first + first_chart)
     tail = [_problems(cells), _environment(table), _suite(plan), _reading(table, suite, run, root)]
-    fixed = (head, page.css(), page.script(), *tail)
-    room = page.LIMIT - sum(len(part.encode("utf-8", "replace")) for part in fixed) - 20_000
-    body = _benchmarks(table, cells, drawn, room)
+    fixed_parts = (head, page.css(), page.script(), *tail)
+    room = page.LIMIT - sum(len(part.encode("utf-8", "replace")) for part in fixed_parts) - 20_000
+    body = _benchmarks(table, cells, plots, room)
     contents = f"{head}\n{tail[0]}\n{body}\n{''.join(tail[1:])}"
     return page.document(f"{suite} {run}", contents, page.script())
 
 
-def _take(drawn: list[Picture], benchmark: str | None) -> tuple[list[Picture], str]:
+def _take(plots: list[Picture], benchmark: str | None) -> tuple[list[Picture], str]:
     """Return the other pictures, and the first of a benchmark as HTML."""
     name = pick.file_name(benchmark or "")
-    first = next((picture for picture in drawn if picture.benchmark == name), None)
+    first = next((picture for picture in plots if picture.benchmark == name), None)
     if first is None or len(first.svg) > page.INLINE:
-        return drawn, ""
-    return [picture for picture in drawn if picture is not first], page.picture(first, 0)
+        return plots, ""
+    return [picture for picture in plots if picture is not first], page.picture(first, 0)
 
 
 def _plain(table: pa.Table) -> pa.Table:
@@ -101,7 +101,7 @@ def _cells(table: pa.Table) -> list[Cell]:
     return [
         cell
         for name in dict.fromkeys(s.benchmark for s in states)
-        for cell in labelled([s for s in states if s.benchmark == name])
+        for cell in label_cells([s for s in states if s.benchmark == name])
     ]
 
 
@@ -122,7 +122,7 @@ def _summary(
     beside: Mapping[str, str],
     first: str,
 ) -> str:
-    well, ended = words.how_it_ended(cells)
+    well, end_text = words.how_it_ended(cells)
     names = list(dict.fromkeys(cell.state.benchmark for cell in cells))
     links = [("#problems", "What went wrong")] if not well else []
     links += [(f"#b{i}", name) for i, name in enumerate(names)]
@@ -133,18 +133,18 @@ def _summary(
         _finding_list(name, [cell for cell in cells if cell.state.benchmark == name])
         for name in names
     )
-    merged = _of(plan, "merged")
+    combinations = _of(plan, "merged")
     more = (
-        f"<p>{words.plural(int(merged), 'equal point')} of the suite "
-        f"{'was' if merged == 1 else 'were'} merged.</p>"
-        if merged
+        f"<p>{words.plural(int(combinations), 'equal point')} of the suite "
+        f"{'was' if combinations == 1 else 'were'} merged.</p>"
+        if combinations
         else ""
     )
-    ended = text(ended) if well else f'<span class="bad">{text(ended)}</span>'
+    end_text = text(end_text) if well else f'<span class="bad">{text(end_text)}</span>'
     return (
         f'<h1>{text(suite)}</h1>\n<p class="muted">run {text(run)}</p>\n<nav>{nav}</nav>\n{first}\n'
         f"<p>{text(words.what_ran(table, cells, suite))} {text(words.when_where(table))}</p>\n"
-        f"{more}{page.verdicts(table)}<p>{ended} {text(words.noise(cells, table))}</p>\n"
+        f"{more}{page.verdicts(table)}<p>{end_text} {text(words.noise(cells, table))}</p>\n"
         f"<ul>{findings}</ul>\n"
         '<p class="muted small">Every value is a median with its spread in parentheses: the range '
         "of fewer than 6 samples, from 6 on the interval that covers the true median with at least "
@@ -168,7 +168,7 @@ def _problems(cells: Sequence[Cell]) -> str:
     return html + (f'<h2 id="skipped">Skipped</h2>\n{skipped}\n' if skipped else "")
 
 
-def _benchmarks(table: pa.Table, cells: Sequence[Cell], drawn: Sequence[Picture], room: int) -> str:
+def _benchmarks(table: pa.Table, cells: Sequence[Cell], plots: Sequence[Picture], room: int) -> str:
     """Return the sections of the benchmarks in `room` bytes.
 
     Tables have priority. Charts that do not fit are named.
@@ -193,18 +193,18 @@ def _benchmarks(table: pa.Table, cells: Sequence[Cell], drawn: Sequence[Picture]
     number = 0
     for name, head, tail in sections:
         parts.append(head)
-        for drawing in (p for p in drawn if p.benchmark == pick.file_name(name)):
+        for picture in (p for p in plots if p.benchmark == pick.file_name(name)):
             number += 1
-            shown = page.picture(drawing, number)
-            size = len(shown.encode("utf-8", "replace"))
+            chart = page.picture(picture, number)
+            size = len(chart.encode("utf-8", "replace"))
             if size > room:
-                shown, size = (
+                chart, size = (
                     '<p class="muted">Chart left out for its size: '
-                    f"{text(drawing.name)}.svg beside this file.</p>",
+                    f"{text(picture.name)}.svg beside this file.</p>",
                     200,
                 )
             room -= size
-            parts.append(shown)
+            parts.append(chart)
         parts.append(tail)
     return "\n".join(parts)
 
@@ -239,13 +239,13 @@ def _values(cells: Sequence[Cell], limit: int) -> str:
 
 def _commands(table: pa.Table, name: str) -> str:
     rows = table.filter(pc.equal(table["benchmark"], name))
-    seen = [command for command in rows["command"].unique().to_pylist() if command]
-    if not seen:
+    commands = [command for command in rows["command"].unique().to_pylist() if command]
+    if not commands:
         return ""
-    shown = "\n".join(seen[:20]) + (
-        f"\n({len(seen) - 20} more in the rows)" if len(seen) > 20 else ""
+    first = "\n".join(commands[:20]) + (
+        f"\n({len(commands) - 20} more in the rows)" if len(commands) > 20 else ""
     )
-    return page.details("Commands that ran", f"<pre><code>{text(shown)}</code></pre>")
+    return page.details("Commands that ran", f"<pre><code>{text(first)}</code></pre>")
 
 
 def _environment(table: pa.Table) -> str:
@@ -269,7 +269,7 @@ def _environment(table: pa.Table) -> str:
 def _canary(rows: pa.Table) -> list[Cell]:
     # summarise leaves out the benchmark `canary`, which is no point of the suite.
     at = rows.schema.get_field_index("benchmark")
-    return labelled(
+    return label_cells(
         summarise(
             rows.set_column(at, "benchmark", pa.array(["canary rows"] * rows.num_rows, pa.string()))
         )
@@ -282,12 +282,12 @@ def _suite(plan: Plan | None) -> str:
         return f'{title}<p class="muted">The text of the suite was not stored with this run.</p>\n'
     seed = text(_of(plan, "seed"))
     note = f"<p>The suite as submitted. Seed {seed} shuffled the points of each round.</p>\n"
-    shown = (
+    shown_text = (
         suite_text
         if len(suite_text) < 200_000
         else suite_text[:200_000] + "\n# ... cut here; plan.json has all of it"
     )
-    return f"{title}{note}<pre><code>{text(shown)}</code></pre>\n"
+    return f"{title}{note}<pre><code>{text(shown_text)}</code></pre>\n"
 
 
 def _reading(table: pa.Table, suite: str, run: str, root: str) -> str:

@@ -54,17 +54,19 @@ def tiles(
 ) -> str:
     """Return the tiles of a run: verdict, trust, and the headline values that tell most."""
     items = [_verdict(verdicts, previous), _trust(trust)]
-    items += [_value(cell, series, trust, previous) for cell, series in _chosen(cells, previous)]
+    items += [
+        _value(cell, series, trust, previous) for cell, series in _tile_values(cells, previous)
+    ]
     return f'<div class="tiles">{"".join(items)}</div>\n'
 
 
 def most_telling(cells: Sequence[Cell], previous: Previous | None) -> str | None:
     """Return the benchmark of the first tile, whose chart belongs on the first screen."""
-    chosen = _chosen(cells, previous)
-    return chosen[0][0].state.benchmark if chosen else None
+    first_values = _tile_values(cells, previous)
+    return first_values[0][0].state.benchmark if first_values else None
 
 
-def _chosen(cells: Sequence[Cell], previous: Previous | None) -> list[tuple[Cell, Series]]:
+def _tile_values(cells: Sequence[Cell], previous: Previous | None) -> list[tuple[Cell, Series]]:
     """Return the series of the tiles: changed ones, then the best of each headline metric."""
     headlines = [
         (cell, series)
@@ -72,7 +74,7 @@ def _chosen(cells: Sequence[Cell], previous: Previous | None) -> list[tuple[Cell
         for series in cell.state.series
         if series.headline and series.values
     ]
-    changed = [
+    changes = [
         pair
         for word in ("worse", "better")
         for pair in headlines
@@ -84,10 +86,10 @@ def _chosen(cells: Sequence[Cell], previous: Previous | None) -> list[tuple[Cell
         sign = -1 if series.better == "lower" else 1
         if key not in best or sign * series.middle > sign * best[key][1].middle:
             best[key] = (cell, series)
-    kept: dict[int, tuple[Cell, Series]] = {}
-    for pair in [*changed[: TILES - 1], *best.values()]:
-        kept.setdefault(id(pair[1]), pair)
-    return list(kept.values())[:TILES]
+    tile_values: dict[int, tuple[Cell, Series]] = {}
+    for pair in [*changes[: TILES - 1], *best.values()]:
+        tile_values.setdefault(id(pair[1]), pair)
+    return list(tile_values.values())[:TILES]
 
 
 def _tile(name: str, value: str, under: Sequence[str], kind: str = "", details: str = "") -> str:

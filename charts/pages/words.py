@@ -59,8 +59,12 @@ def when_where(table: pa.Table) -> str:
     if names:
         parts.append(f"in cluster {', '.join(names)}")
     if nodes:
-        shown = ", ".join(nodes[:6]) + (f" and {len(nodes) - 6} more" if len(nodes) > 6 else "")
-        parts.append(f"on {shown}" if len(nodes) == 1 else f"on {len(nodes)} hosts: {shown}")
+        first_nodes = ", ".join(nodes[:6]) + (
+            f" and {len(nodes) - 6} more" if len(nodes) > 6 else ""
+        )
+        parts.append(
+            f"on {first_nodes}" if len(nodes) == 1 else f"on {len(nodes)} hosts: {first_nodes}"
+        )
     classes = _distinct(table["env_class"])
     classes = [
         name for name in classes if " x [" not in name
@@ -107,11 +111,14 @@ def noise(cells: Sequence[Cell], table: pa.Table) -> str:
     noisy = [cell for cell in cells if cell.noisy]
     if not noisy:
         return "No sample was marked as disturbed (stolen CPU time, load before it)."
-    marked = table.filter(pc.and_(pc.is_valid(table["noise"]), pc.equal(table["phase"], "measure")))
+    noisy_rows = table.filter(
+        pc.and_(pc.is_valid(table["noise"]), pc.equal(table["phase"], "measure"))
+    )
     samples = {
         sample
         for sample in zip(
-            *(marked[name].to_pylist() for name in ("point", "repetition", "variant")), strict=True
+            *(noisy_rows[name].to_pylist() for name in ("point", "repetition", "variant")),
+            strict=True,
         )
         if sample[0] != "canary"
     }
@@ -142,26 +149,26 @@ def findings(cells: Sequence[Cell]) -> list[str]:
 
 def environment(table: pa.Table) -> list[tuple[str, str]]:
     """Return the facts of the hosts as flat text, with all values of a fact that differs."""
-    merged: dict[str, dict[str, None]] = {}
+    facts: dict[str, dict[str, None]] = {}
     for text in _distinct(table["env"]):
         for name, value in _flat({k: v for k, v in orjson.loads(text).items() if k != "sample"}):
-            merged.setdefault(name, {})[value] = None
-    return _joined(merged)
+            facts.setdefault(name, {})[value] = None
+    return _facts_text(facts)
 
 
 def sample_facts(table: pa.Table) -> list[tuple[str, str]]:
     """Return the facts of samples, such as the file system of a target, and their tools."""
-    merged: dict[str, dict[str, None]] = {}
+    facts: dict[str, dict[str, None]] = {}
     columns = [table[name].to_pylist() for name in ("benchmark", "env", "tool")]
     for benchmark, text, tool in sorted(set(zip(*columns, strict=True)), key=str):
         if tool:
-            merged.setdefault(f"{benchmark}: tool", {})[tool] = None
+            facts.setdefault(f"{benchmark}: tool", {})[tool] = None
         for name, value in _flat((orjson.loads(text) if text else {}).get("sample") or {}):
-            merged.setdefault(f"{benchmark}: {name}", {})[value] = None
-    return _joined(merged)
+            facts.setdefault(f"{benchmark}: {name}", {})[value] = None
+    return _facts_text(facts)
 
 
-def _joined(facts: Mapping[str, Collection[str]]) -> list[tuple[str, str]]:
+def _facts_text(facts: Mapping[str, Collection[str]]) -> list[tuple[str, str]]:
     return [
         (name, " | ".join(list(values)[:4]) + (" | ..." if len(values) > 4 else ""))
         for name, values in facts.items()

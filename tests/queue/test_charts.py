@@ -162,7 +162,7 @@ def test_failures_of_an_autoscaled_queue_have_a_picture_of_their_own() -> None:
 
 
 def test_every_score_of_an_autoscaled_queue_is_drawn() -> None:
-    wanted = {item.name for item in QueueAutoscale.metrics} - {*queue_autoscale.TRACED, "failures"}
+    wanted = {item.name for item in QueueAutoscale.metrics} - {*queue_autoscale.TRACES, "failures"}
     rows = [
         {
             "metric": name,
@@ -221,7 +221,7 @@ def test_the_trace_is_read_from_the_rows_of_the_first_valid_repetition() -> None
     rows = table(broken, sample("queue-autoscale", {}, 2, whole), other)
     [cell] = read(rows)
     [first] = queue_autoscale.traces(rows, cell.state.point)
-    assert (first.at, first.have, first.needed, first.depth) == ([0, 1], [1, 2], [1, 3], [0, 4])
+    assert (first.at, first.have, first.need, first.depth) == ([0, 1], [1, 2], [1, 3], [0, 4])
     assert first.wait[0] == 0.5
     assert math.isnan(first.wait[1])
     bare = table(sample("queue-autoscale", {}, 1, whole[:4]))
