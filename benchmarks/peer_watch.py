@@ -41,8 +41,8 @@ def _free_port() -> int:
 def _keys(folder: Path) -> Keys:
     """Return the files of a lead and of a peer whose host key is signed."""
     make_keys(folder)
-    sign = ["-s", folder / "ca", "-I", "peer", "-h", "-n", "127.0.0.1", folder / "host.pub"]
-    for words in (["-t", "ed25519", "-N", "", "-f", folder / "host"], sign):
+    sign = ["-s", f"{folder}/ca", "-I", "peer", "-h", "-n", "127.0.0.1", f"{folder}/host.pub"]
+    for words in (["-t", "ed25519", "-N", "", "-f", f"{folder}/host"], sign):
         subprocess.run(["ssh-keygen", "-q", *words], check=True)
     return Keys(folder)
 
@@ -101,11 +101,12 @@ def main() -> int:
     held.
     """
     if sys.argv[1:2] == ["--one"]:
-        noticed = watch(float(sys.argv[2]))
-        print("lost" if noticed is None else noticed)
+        delay = watch(float(sys.argv[2]))
+        print("lost" if delay is None else delay)
         return 0
     words = sys.argv[1:]
-    runs, seconds = int([*words, RUNS][0]), float([*words[1:], SECONDS][0])
+    runs = int(words[0]) if words else RUNS
+    seconds = float(words[1]) if words[1:] else SECONDS
 
     def run(_: int) -> str:
         argv = [sys.executable, __file__, "--one", str(seconds)]
@@ -113,12 +114,12 @@ def main() -> int:
 
     with full_load(), ThreadPoolExecutor(AT_ONCE) as pool:
         ends = [*pool.map(run, range(runs))]
-    noticed = [float(end) for end in ends if end != "lost"]
+    delays = [float(end) for end in ends if end != "lost"]
     print(f"{runs} runs of {seconds:g} s, {AT_ONCE} at once, load {os.getloadavg()[0]:.0f}:")
-    held = at_most("live peers given up", len(ends) - len(noticed), 0)
-    if noticed:
-        print(f"    dead peers noticed: median {statistics.median(noticed):.1f} s")
-        held &= at_most("dead peers noticed, slowest", max(noticed), LIMIT_S, "s")
+    held = at_most("live peers given up", len(ends) - len(delays), 0)
+    if delays:
+        print(f"    dead peers noticed: median {statistics.median(delays):.1f} s")
+        held &= at_most("dead peers noticed, slowest", max(delays), LIMIT_S, "s")
     return 0 if held else 1
 
 

@@ -39,6 +39,7 @@ from perfdag.stats.peak import find_peak
 from perfdag.stats.robust import spread
 from perfdag.steps.resnet50 import loadgen, loadgen_log
 from perfdag.steps.resnet50.inference.system_under_test import Stub
+from perfdag.steps.resnet50.load import Load
 from perfdag.steps.resnet50.params import Workload
 from tests.resnet50.harness import server_p50
 from tests.resnet50.plain_loadgen import p50
@@ -58,9 +59,7 @@ def stop(error: BaseException) -> None:
 
 def offline_rate(system: Any, samples: int, images: int) -> float:
     """Samples/s by LoadGen's own word."""
-    load = loadgen.Load(
-        "offline", system.batch, 0.001, samples, images, 1.0, in_flight=system.in_flight
-    )
+    load = Load("offline", system.batch, 0.001, samples, images, 1.0, in_flight=system.in_flight)
     logs = loadgen.measure(system, load, stop).logs
     rate = loadgen_log.read(logs["summary"], logs["detail"]).rate
     assert rate is not None
@@ -94,7 +93,8 @@ def loop(blocks: int, batches: int, batch: int, device: str, precision: str) -> 
 
     chosen = {"batch": batch, "device": device, "precision": precision, "threads": 1, "fast": True}
     spec = Workload.model_validate(chosen).spec()
-    system, images, count = ModelSubject(spec, 1).system, 2 * batch, batches * batch
+    system: Any = ModelSubject(spec, 1).system
+    images, count = 2 * batch, batches * batch
     system.load(range(images))
     system.infer(range(batch))
     ready = system.copy(system.gather(range(batch)))
@@ -173,7 +173,7 @@ def stub(blocks: int) -> bool:
     service, count = 0.01, 200
     ratios = []
     for _ in range(blocks):
-        load = loadgen.Load("single-stream", 1, 0.001, count, 64, 1 / service, max_queries=count)
+        load = Load("single-stream", 1, 0.001, count, 64, 1 / service, max_queries=count)
         logs = loadgen.measure(Stub(service), load, stop).logs
         ratios.append(
             loadgen_log.read(logs["summary"], logs["detail"]).percentiles[0.5] / p50(service, count)
@@ -239,7 +239,7 @@ def peak(seconds: float, service: float) -> bool:
 
 def trial(service: float, bound: float, seconds: float, rate: float) -> loadgen_log.Summary:
     """One Server test."""
-    load = loadgen.Load("server", 1, seconds, 100, 64, rate, target_rate=rate, latency_bound=bound)
+    load = Load("server", 1, seconds, 100, 64, rate, target_rate=rate, latency_bound=bound)
     logs = loadgen.measure(Stub(service), load, stop).logs
     return loadgen_log.read(logs["summary"], logs["detail"])
 

@@ -84,7 +84,7 @@ _LINK = re.compile(r"\]\(([^)#:\s]+)")
 
 def example_suite(name: str) -> str:
     """Return a suite with one entry of a benchmark, from the first suite that measures it."""
-    entry = {"benchmark": name}
+    entry: dict[str, Any] = {"benchmark": name}
     for file in sorted((ROOT / "suites").glob("*.yaml")):
         for source in load_suite(file).sources:
             if source.entry.benchmark == name and len(entry) == 1:

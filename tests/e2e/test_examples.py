@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from perfdag.kube.client import Object, run_with_client
+from perfdag.kube.client import Kube, Object, run_with_client
 
 from .conftest import Namespace
 
@@ -21,10 +21,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def create(bench: Namespace, example: str, *words: str) -> list[Object]:
     argv = [sys.executable, str(EXAMPLES / example), *words]
     output = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    return [
-        run_with_client(lambda client, body=body: client.create(body, bench.name))
-        for body in yaml.safe_load_all(output)
-    ]
+
+    async def create_all(client: Kube) -> list[Object]:
+        return [await client.create(body, bench.name) for body in yaml.safe_load_all(output)]
+
+    return run_with_client(create_all)
 
 
 def rows_of(bench: Namespace, workflow: str) -> list[Object]:

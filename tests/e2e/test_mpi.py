@@ -59,7 +59,7 @@ def test_two_ranks_in_each_of_two_pods(bench: Namespace, tmp_path: Path) -> None
     }
     entry["hosts"] = {"placement": bench.spread()}
     rows = _run(bench, tmp_path, "ranks", entry)
-    found = {}
+    found: dict[tuple[str, str], set[int]] = {}
     for row in rows:
         given, facts = json.loads(row["params"]), json.loads(row["env"])["sample"]
         if (row["metric"], row["stat"]) in (("latency", "mean"), ("bandwidth", "value")):

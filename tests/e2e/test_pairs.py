@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,7 @@ entries:
 """
 
 
-def _run(bench: Namespace, folder: Path, text: str) -> tuple[int, list[dict[str, object]]]:
+def _run(bench: Namespace, folder: Path, text: str) -> tuple[int, list[dict[str, Any]]]:
     path = folder / "suite.yaml"
     path.write_text(text)
     name = bench.submit(path)
@@ -97,7 +98,7 @@ def test_every_pair_of_a_gang_is_measured_and_placed(bench: Namespace, tmp_path:
     }
     assert {pair for entry, pair in found if entry == "at-once"} == {"0-1", "1-2", "2-3", "0-3"}
     assert {row["same_node"] for row in rows} == {True}
-    assert {len(row["nodes"]) for row in rows} == {2}  # type: ignore[arg-type]
+    assert {len(row["nodes"]) for row in rows} == {2}
     assert {
         '"pairs_at_once":2' in str(row["env"]) for row in rows if row["entry"] == "at-once"
     } == {True}
