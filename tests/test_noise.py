@@ -13,6 +13,7 @@ import pytest
 
 from perfdag.hosts import canary, cgroups, disturbance
 from perfdag.hosts.base import Finished
+from perfdag.hosts.canary import canary as measure_canary
 from perfdag.hosts.disturbance import Moment
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, SampleError
@@ -87,7 +88,7 @@ def test_the_canary_takes_at_most_0_3_seconds_and_is_positive() -> None:
     best, wall = 1.0, 9.0
     for _ in range(5):  # the limit is the canary's own work; a busy machine may add to most of five
         begun, start = time.perf_counter(), time.process_time()
-        values = canary.canary()
+        values = measure_canary()
         best, wall = min(best, time.process_time() - start), min(wall, time.perf_counter() - begun)
     assert best < 0.3
     assert (

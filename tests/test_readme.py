@@ -15,7 +15,6 @@ import pytest
 from perfdag.app.benchmarks import describe, markdown
 from perfdag.benchmark import registry
 from perfdag.cli import main, parser
-from perfdag.hosts import canary
 from perfdag.plan.plan import make_plan
 from perfdag.steps.command import Command, CommandParams
 from perfdag.suite.load import load_suite, parse_suite
@@ -212,7 +211,6 @@ def test_two_variants_are_compared_as_it_stands(
         lambda: {**known, "stand-in": SimpleNamespace(load=lambda: StandIn)},
     )
     monkeypatch.setattr(registry, "names", lambda: (*sorted(known), "stand-in"))
-    monkeypatch.setattr(canary, "canary", canary.canary().copy)
     Path("suites").mkdir()
     Path("suites/quick.yaml").write_text(
         "name: quick\nentries:\n  - {benchmark: stand-in, name: iperf, params: {argv: "
