@@ -1,13 +1,6 @@
 """What a run says while it goes, and the times that it expects and learns."""
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +19,7 @@ from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
+from tests.fakes.terminal import on_a_terminal
 
 SUITE = """name: shown
 repetitions: 2
@@ -38,9 +32,6 @@ entries:
 def command(tmp_path: Path) -> list[str]:
     (tmp_path / "suite.yaml").write_text(SUITE)
     return [
-        sys.executable,
-        "-m",
-        "perfdag",
         "run",
         str(tmp_path / "suite.yaml"),
         "--store",
@@ -49,38 +40,8 @@ def command(tmp_path: Path) -> list[str]:
     ]
 
 
-def on_a_terminal(argv: list[str], code: int) -> str:
-    """What the command writes to stderr where that is a terminal of 120 columns."""
-    ours, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-    plain = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in {"NO_COLOR", "CI", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
-    }
-    with subprocess.Popen(
-        argv,
-        stdout=subprocess.DEVNULL,
-        stderr=its,
-        env={**plain, "TERM": "xterm", "COLUMNS": "120"},
-    ) as running:
-        os.close(its)
-        output = b""
-        while True:
-            try:
-                read = os.read(ours, 65536)
-            except OSError:  # Linux says EIO where the other side is closed
-                break
-            if not read:
-                break
-            output += read
-        os.close(ours)
-    assert running.returncode == code
-    return output.decode()
-
-
 def test_a_terminal_has_a_bar_with_the_time_left_below_the_results(tmp_path: Path) -> None:
-    output = on_a_terminal(command(tmp_path), 1)
+    output = on_a_terminal(command(tmp_path), "stderr", 120, 1)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
     assert re.search(r"\u2501 +\d/4 +about [\d.]+ (ms|s) left +nap \((1|2)/2\)", shown)
     assert "\x1b[2K" in output, "the line is written over"
@@ -96,8 +57,8 @@ def test_a_terminal_has_a_bar_with_the_time_left_below_the_results(tmp_path: Pat
 def test_a_comparison_has_a_bar_over_both_variants_below_its_blocks(tmp_path: Path) -> None:
     suite, store = tmp_path / "suite.yaml", str(tmp_path / "store")
     suite.write_text(SUITE.replace("0.4", "0.1"))
-    argv = [*command(tmp_path)[:3], "ab", str(suite), "--store", store, "--only", "nap"]
-    output = on_a_terminal([*argv, "--blocks", "8", "--b", "nap.argv=['sleep', '0.11']"], 0)
+    argv = ["ab", str(suite), "--store", store, "--only", "nap", "--blocks", "8"]
+    output = on_a_terminal([*argv, "--b", "nap.argv=['sleep', '0.11']"], "stderr", 120)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
     assert re.search(r"\u2501 +\d+/32 +about [\d.]+ (ms|s) left +B nap argv=\S+.* \(", shown)
     assert [int(block) for block in re.findall(r"block (\d) of 8", shown)] == [*range(1, 9)]
@@ -105,7 +66,7 @@ def test_a_comparison_has_a_bar_over_both_variants_below_its_blocks(tmp_path: Pa
 
 
 def test_elsewhere_each_sample_has_a_plain_line(tmp_path: Path, cli: CommandLine) -> None:
-    errors = cli(command(tmp_path)[3:], 1).err
+    errors = cli(command(tmp_path), 1).err
     assert "\x1b" not in errors
     lines = [line for line in errors.splitlines() if line.startswith("[")]
     assert [line[:5] for line in lines] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]

@@ -1,14 +1,7 @@
 """The table of a run: width, names, units and colours, in a pipe and on a terminal."""
 
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-from fcntl import ioctl
 from pathlib import Path
-from termios import TIOCSWINSZ
 
 import pytest
 
@@ -16,15 +9,16 @@ from perfdag.app import comparison
 from perfdag.app.finish import RunResult, result_of
 from perfdag.app.result_text import result_text
 from perfdag.app.text_table import FAILURE, text_table
-from perfdag.cli import main
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import Collected
 from perfdag.results.trust import headlines
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.charts import rows
+from tests.conftest import CommandLine
+from tests.fakes.terminal import on_a_terminal
 
-SHOW = [sys.executable, "-m", "perfdag", "show", "last"]
+SHOW = ["show", "last"]
 SUITE = """
 name: colours
 retries: 0
@@ -90,41 +84,18 @@ def test_a_nominal_figure_of_all_points_stands_once_beside_the_entry() -> None:
     assert "9 % of 10 Gbit/s (NIC)" in text
 
 
-def on_terminal(**variables: str) -> str:
-    """Return what `perfdag show last` writes to a terminal of 80 columns."""
-    lead, follow = pty.openpty()
-    ioctl(follow, TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
-    names = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")
-    environment = {key: value for key, value in os.environ.items() if key not in names}
-    environment |= {"TERM": "xterm-256color", **variables}
-    with subprocess.Popen(SHOW, stdout=follow, stderr=subprocess.DEVNULL, env=environment):
-        os.close(follow)
-        output = b""
-        while True:
-            try:
-                data = os.read(lead, 65536)
-            except OSError:  # the other end is closed
-                break
-            if not data:
-                break
-            output += data
-    os.close(lead)
-    return output.decode()
-
-
-def test_failures_are_red_on_a_terminal_only(tmp_path: Path) -> None:
+def test_failures_are_red_on_a_terminal_only(cli: CommandLine) -> None:
     Path("suite.yaml").write_text(SUITE)
-    assert main(["run", "suite.yaml", "--no-report"]) == 1
-    text = on_terminal()
+    cli(["run", "suite.yaml", "--no-report"], 1)
+    text = on_a_terminal(SHOW, "stdout", 80, 1)
     failed = next(line for line in text.splitlines() if "1 failed" in line)
     good = next(line for line in text.splitlines() if "wall_time" in line)
     assert "\x1b[1;31m" in failed
     assert "\x1b" not in good
     plain = re.sub(r"\x1b\[[\d;]*m", "", text)
     assert max(len(line) for line in plain.splitlines() if not line.startswith("rows")) <= 80
-    assert not re.search(r"\x1b\[[\d;]*3\dm", on_terminal(NO_COLOR="1"))
-    piped = subprocess.run(SHOW, capture_output=True, text=True, check=False)
-    assert "\x1b" not in piped.stdout
+    assert not re.search(r"\x1b\[[\d;]*3\dm", on_a_terminal(SHOW, "stdout", 80, 1, NO_COLOR="1"))
+    assert "\x1b" not in cli(SHOW, 1).out
 
 
 SERIES = ["tcp streams=4 reverse a-name-of-forty-characters-for-a-series", "short"]
