@@ -18,7 +18,7 @@ from perfdag.cli import main, parser
 from perfdag.plan.plan import make_plan
 from perfdag.steps.command import Command, CommandParams
 from perfdag.suite.load import load_suite, parse_suite
-from tests.conftest import CommandLine
+from tests.conftest import CommandLine, SuiteWriter
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -160,7 +160,7 @@ def test_a_command_is_measured_and_its_report_opened(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
+    monkeypatch.setattr("webbrowser.open", opened.append)
     assert main(shlex.split(MEASURE)[1:]) == 0
     assert "wall_time" in capsys.readouterr().out
     assert main(shlex.split(OPEN)[1:]) == 0
@@ -246,14 +246,11 @@ def test_the_readme_is_short() -> None:
     assert [line for line in README.splitlines() if len(line) > 120] == []
 
 
-def test_the_duckdb_line_reads_a_real_run(
-    tmp_path: Path,
-    write_suite: object,
-) -> None:
+def test_the_duckdb_line_reads_a_real_run(write_suite: SuiteWriter) -> None:
     duckdb = pytest.importorskip("duckdb")
     query = re.search(r"```sql\n(.*?)```", TEXT, re.S)
     assert query is not None
-    assert main(["run", str(write_suite.sleeps(2, 3)), "--no-report"]) == 0  # type: ignore[operator,attr-defined]
+    assert main(["run", str(write_suite.sleeps(2, 3)), "--no-report"]) == 0
     rows = duckdb.sql(query[1].rstrip().rstrip(";")).fetchall()
     measured = [row for row in rows if row[0] == "command"]
     assert sum(row[-1] for row in measured) == 6

@@ -4,10 +4,12 @@ import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 
 from perfdag.steps.resnet50 import loadgen, loadgen_log
 from perfdag.steps.resnet50.inference.system_under_test import Stub
+from perfdag.steps.resnet50.load import Load
 
 needs_loadgen = pytest.mark.skipif(
     find_spec("mlperf_loadgen") is None,
@@ -20,7 +22,7 @@ class FromTheCall(Stub):
     the batcher shows.
     """
 
-    def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
+    def infer(self, indices: Sequence[int] | np.ndarray, ready: float) -> np.ndarray:
         return super().infer(indices, time.monotonic())
 
 
@@ -28,7 +30,7 @@ def server_p50(
     service: float, queries: int, rate: float, failed: Callable[[BaseException], None]
 ) -> float:
     """Seconds of the median query of Server at `rate`/s through the batcher."""
-    load = loadgen.Load(
+    load = Load(
         "server",
         1,
         0.001,

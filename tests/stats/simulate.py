@@ -62,7 +62,7 @@ def verdicts(model: str, past: int, pairs: int, series: int = 1, factor: float =
     The series has `past` runs before the pair, and so have `series` - 1 series like it.
     """
     rng = np.random.default_rng(sum(model.encode()) + past)
-    words = []
+    words: list[str] = []
     for _ in range(pairs):
         runs = [MODELS[model](rng, past + 2) for _ in range(series)]
         similar = pool(np.log(x[:-1]) for x in runs)
