@@ -7,17 +7,13 @@ these tests are skipped.
 """
 
 import asyncio
-import contextlib
 import os
 import re
 import shutil
 import socket
 import subprocess
-import threading
-import time
 import uuid
-from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -38,6 +34,8 @@ from perfdag.steps.scale.scenarios.base import Result, Spec
 from perfdag.steps.scale.scenarios.free_gpus import free_gpus
 from tests.fakes.proxy import Proxy
 
+from .kubectl_watch import Watch, watching
+
 pytestmark = pytest.mark.cluster
 CLOSE = 0.05
 """Seconds between perfdag and the independent watch at the median."""
@@ -50,54 +48,6 @@ def need(*programs: str) -> None:
     """Skip unless all programs are on PATH."""
     if missing := [name for name in programs if not shutil.which(name)]:
         pytest.skip(f"THE REAL PROGRAMS ARE NOT HERE: {', '.join(missing)} not on PATH")
-
-
-class Watch:
-    """What `kubectl get --watch` printed, and when: (uid, stage) -> first Unix time."""
-
-    def __init__(self, kind: str, namespace: str) -> None:
-        columns = "{.type} {.object.metadata.uid} {.object.status.phase}|{.object.spec.nodeName}|"
-        columns += "{.object.metadata.ownerReferences[0].uid}"
-        self.seen: dict[tuple[str, str], float] = {}
-        self.pods = defaultdict[str, set[str]](set)
-        """Objects by their owner."""
-        argv = ["kubectl", "get", kind, "-n", namespace, "--watch", "--output-watch-events"]
-        self._process = subprocess.Popen(
-            [*argv, "-o", "jsonpath=" + columns + '{"\\n"}'], stdout=subprocess.PIPE, text=True
-        )
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        for line in self._process.stdout or ():
-            now = time.time()
-            change, uid, state = line.rstrip("\n").split(" ", 2)
-            phase, node, owner = state.split("|")
-            self.pods[owner].add(uid)
-            for stage in ("created", phase.lower(), "scheduled" if node else ""):
-                self.seen.setdefault((uid, stage), now)
-            if change == "DELETED":
-                self.seen.setdefault((uid, "gone"), now)
-
-    def between(self, uid: str, start: str, end: str) -> float:
-        return self.seen[uid, end] - self.seen[uid, start]
-
-    def last(self, owner: str, stage: str) -> float:
-        """When the last pod of a workload reached a stage."""
-        return max(self.seen[uid, stage] for uid in self.pods[owner])
-
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.wait()
-
-
-@contextlib.contextmanager
-def watching(kind: str, namespace: str) -> Iterator[Watch]:
-    watch = Watch(kind, namespace)
-    time.sleep(1.0)
-    try:
-        yield watch
-    finally:
-        watch.close()
 
 
 def distances(rows: list[Row], stage: str, watch: Watch, start: str, end: str) -> list[float]:
