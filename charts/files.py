@@ -16,6 +16,9 @@ from perfdag.charts.style import HOVERS, PNG_DPI, house
 
 MOST_HOVERS = 400
 """Marks of a line that get texts, at most: a report stays under 1 MB."""
+ALONG = 32
+"""Places on a line without marks that get texts, at most."""
+_CLEAR = (0, 0, 0, 0)
 _FONT = re.compile(rb"'DejaVu Sans'(, sans-serif)?")
 _ID = re.compile(rb' id="([^"]*)"')
 _REFERENCES = re.compile(rb'(?:url\(#|xlink:href="#)([^")]+)')
@@ -49,9 +52,7 @@ def _named_marks(fig: Figure) -> dict[bytes, list[str]]:
     A line without texts of its own shows its name and the values that the axes have at a mark.
     """
     texts = {
-        line: HOVERS[line] if line in HOVERS else _mark_texts(axes, line)
-        for axes in fig.axes
-        for line in axes.lines
+        line: HOVERS.get(line) or _texts(axes, line) for axes in fig.axes for line in axes.lines
     }
     lines = [line for line in texts if texts[line]]
     for number, line in enumerate(lines):
@@ -59,20 +60,32 @@ def _named_marks(fig: Figure) -> dict[bytes, list[str]]:
     return {f"marks-{number}".encode(): texts[line] for number, line in enumerate(lines)}
 
 
-def _mark_texts(axes: Axes, line: Line2D) -> list[str]:
-    """Return a text for each mark of a line, as the axes name its values; none without marks."""
+def _texts(axes: Axes, line: Line2D) -> list[str]:
+    """Return a text for each mark of a line, as the axes name its values.
+
+    A line without marks gets some that nobody sees.
+    """
     points = np.asarray(line.get_xydata(), dtype=float)
-    no_marker = line.get_marker() in ("None", "none", "", " ", None)
-    if no_marker or line.get_transform() != axes.transData or len(points) > MOST_HOVERS:
+    if line.get_transform() != axes.transData:
         return []
-    label = str(line.get_label())
+    if line.get_marker() in ("None", "none", "", " ", None):
+        low, high = np.sort([axes.get_xlim(), axes.get_ylim()]).T
+        seen = np.flatnonzero(((low <= points) & (points <= high)).all(axis=1))
+        some = seen[np.linspace(0, max(0, len(seen) - 1), min(len(seen), ALONG)).astype(int)]
+        line.set(marker="o", markersize=10, markerfacecolor=_CLEAR, markeredgewidth=0)
+        line.set_markevery(some.tolist())
+        points = points[some]
+    elif len(points) > MOST_HOVERS:
+        return []
+    label = " ".join(str(line.get_label()).split())
     name = "" if label.startswith("_") else f"{label}: "
     places = ((axes.yaxis, 1), (axes.xaxis, 0))
-    return [
+    HOVERS[line] = [
         name + ", ".join(filter(None, (_value_text(axis, point[at]) for axis, at in places)))
         for point in points
         if np.isfinite(point).all()
     ]
+    return HOVERS[line]
 
 
 def _value_text(axis: Axis, value: float) -> str:

@@ -1,11 +1,13 @@
 """The command line: examples in the help run, help is fast, every verb has one."""
 
+import argparse
 import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
@@ -23,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 
 def examples_of(verb: str, cli: CommandLine) -> list[str]:
     """The examples at the end of the help of a verb."""
-    examples = cli([verb, "--help"]).out.partition("examples:")[2]
+    examples = cli([verb, "--help"]).out.partition("examples:")[2].replace("\\\n     ", "")
     return re.findall(r"^  (perfdag .*)$", examples, re.M)
 
 
@@ -69,7 +71,23 @@ def test_the_help_lists_every_verb_in_its_group(cli: CommandLine) -> None:
     for verb, summary in VERBS.items():
         assert output.count(f"\n  {verb:<11} {summary}\n") == 1
     assert "step" not in output
-    assert max(map(len, output.splitlines())) <= 100
+
+
+def parsers(top: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """A parser, and those of its verbs and programs."""
+    yield top
+    for action in top._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for one_parser in action.choices.values():
+                yield from parsers(one_parser)
+
+
+def test_every_help_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    helps = [(one.prog, one.format_help()) for one in parsers(parser(*VERBS, "step"))]
+    assert len(helps) > 60
+    wide = [(name, line) for name, text in helps for line in text.splitlines() if len(line) > 80]
+    assert not wide
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,8 @@ def _panel(ax: Axes, series: Series, runs: Sequence[RunInfo], first: int) -> Non
     ax.plot(x[ok], value[ok], marker=".", markersize=4, gid="medians", **look)
     for level in series.levels:
         if level.end > first:
-            ends = [max(level.start, first), level.end - 1]
-            ax.plot(ends, [level.value] * 2, color=INK, linewidth=1.1, gid="level")
+            at = range(max(level.start, first), level.end)
+            ax.plot(at, [level.value] * len(at), color=INK, linewidth=1.1, gid="level")
     _changes(ax, [finding for finding in series.findings if finding.index >= first], len(x))
     failed = [
         i for i in range(first, len(runs)) if runs[i].points.get(series.info.point, (0, 0))[1]

@@ -144,10 +144,15 @@ def _folder(folder: Path) -> Put:
 PANELS = 5
 
 
+@style.in_house_style
 def overview(table: pa.Table) -> Figure:
     """Draw the first headline metric of each benchmark as lines over what was swept, or as dots."""
     own_cells = [(name, read(of_benchmark(table, name))) for name in benchmarks(table)[:PANELS]]
-    own_cells = [(name, cells) for name, cells in own_cells if cells]
+    own_cells = [
+        (name, shown)
+        for name, cells in own_cells
+        if (shown := [cell for cell in cells if cell.why or metrics([cell])])
+    ]
     if not own_cells:
         return style.no_data()
     cells = [cell for _, own in own_cells for cell in own]
@@ -172,7 +177,7 @@ def overview(table: pa.Table) -> Figure:
 
 
 def _swept(cells: Sequence[Cell]) -> str | None:
-    return sweep([series for cell in cells for series in cell.series("latency")])
+    return sweep([series for cell in cells for series in cell.series("latency", "mean")])
 
 
 def _param(cells: Sequence[Cell]) -> str | None:
@@ -181,8 +186,8 @@ def _param(cells: Sequence[Cell]) -> str | None:
 
 def _height(cells: Sequence[Cell]) -> float:
     metric = (metrics(cells) or [""])[0]
-    if _swept(cells):
-        return 2.6
+    if coordinate := _swept(cells):
+        return lines.height(*_latencies(cells, coordinate), 2.6)
     if param := _param(cells):
         return lines.height(sweeps.curves(cells, metric, param), failed_labels(cells))
     return dots.height(cells, dots.groups(cells, metric))
@@ -203,8 +208,22 @@ def _panel(ax: Axes, name: str, cells: Sequence[Cell]) -> None:
         return
     if coordinate is None:
         dots.panel(ax, cells, dots.groups(cells, metric), metric)
-        ax.set_xlabel(f"{name}: {ax.get_xlabel()}")
+        ax.set_xlabel(": ".join(filter(None, (name, ax.get_xlabel()))))
         return
+    kind = cells[0].state.params.get("benchmark")
+    curves, failed = _latencies(cells, coordinate)
+    lines.panel(
+        ax,
+        curves,
+        metric="latency",
+        x_label=f"{' '.join(filter(None, (name, kind)))}: {coordinate.replace('_', ' ')}",
+        log_y=True,
+        failed=failed,
+    )
+
+
+def _latencies(cells: Sequence[Cell], coordinate: str) -> tuple[list[lines.Line], list[str]]:
+    """Return lines of latency of the first operation, and its points without a valid sample."""
     kind = cells[0].state.params.get("benchmark")
     own = [cell for cell in cells if cell.state.params.get("benchmark") == kind]
     short = {
@@ -219,15 +238,7 @@ def _panel(ax: Axes, name: str, cells: Sequence[Cell]) -> None:
     failed = [
         f"{short[cell.state.point]}: {(cell.why or '').split(':')[0]}" for cell in own if cell.why
     ]
-    curves = lines.lines_of(pairs, coordinate)
-    lines.panel(
-        ax,
-        curves,
-        metric="latency",
-        x_label=f"{name} {kind or ''}: {coordinate.replace('_', ' ')}",
-        log_y=True,
-        failed=failed,
-    )
+    return lines.lines_of(pairs, coordinate)[: sweeps.MOST_LINES], failed
 
 
 def main(argv: Sequence[str]) -> int:

@@ -76,8 +76,9 @@ exit codes:
   1    a sample failed, is invalid or is missing
   2    the input is wrong; nothing was started
   3    a gate failed, or its data is absent
-  4    the store, the cluster or the webhook cannot be reached; a run on a cluster has no plan;
-       objects remain after rm; or there is no space for temporary files
+  4    the store, the cluster or the webhook cannot be reached; a run on a
+       cluster has no plan; objects remain after rm; or there is no space for
+       temporary files
   130  interrupted; continue with --resume
 """
 

@@ -8,11 +8,13 @@ from perfdag.cli.options import add_suite_options, add_watch, log, print_json, p
 from perfdag.exit_codes import EXIT_OK
 
 EPILOG = """examples:
-  perfdag ab suites/quick.yaml --only iperf --a iperf.streams=1 --b iperf.streams=4
+  perfdag ab suites/quick.yaml --only iperf \\
+      --a iperf.streams=1 --b iperf.streams=4
   perfdag ab old.yaml new.yaml --blocks 12
   perfdag ab plain.yaml kata.yaml --within 5%
   perfdag ab --resume 20261120T020000Z-1a2b3c4a
-  perfdag ab suites/network.yaml --a tcp.network.host=false --b tcp.network.host=true --submit
+  perfdag ab suites/network.yaml --a tcp.network.host=false \\
+      --b tcp.network.host=true --submit
 
 Each block is ABBA or BAAB at random. A difference is shown if three things hold: the exact
 sign-flip test of the blocks gives p <= 1 %; it survives the correction for many series

@@ -6,7 +6,8 @@ from perfdag.cli.options import add_store, print_json
 
 EPILOG = """examples:
   perfdag baseline set v1.0 last --note 'release 1.0'
-  perfdag baseline set acceptance 'suite=net month=2026-10' --store s3://bench/blue
+  perfdag baseline set acceptance 'suite=net month=2026-10' \\
+      --store s3://bench/blue
   perfdag baseline show
   perfdag baseline show v1.0 --json
 

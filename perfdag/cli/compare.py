@@ -11,7 +11,8 @@ EPILOG = """examples:
   perfdag compare 20261120T020000Z-1a2b3c4d 20261121T020000Z-5e6f7a8b
   perfdag compare 'suite=net month=2026-10' 'suite=net month=2026-11' --markdown
   perfdag compare baseline:v1.0 last --chart forest.svg
-  perfdag compare baseline:acceptance last --store s3://bench/blue --store-b s3://bench/green
+  perfdag compare baseline:acceptance last \\
+      --store s3://bench/blue --store-b s3://bench/green
 
 A run is its id, the beginning of its id, `last`, `last~N` (N runs before) or `baseline:NAME`.
 A selection is a list of conditions: suite=, month=, since= and until= (days), run= (glob),

@@ -1,13 +1,14 @@
 """The parser of perfdag and of each verb: messages in plain words, and a command after `--`."""
 
 import argparse
+import re
 from collections.abc import Callable
 from textwrap import fill
 from typing import Any
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose messages name no type of Python, and whose description is wrapped.
+    """An ArgumentParser whose messages name no type of Python, and whose texts fit 80 columns.
 
     If `takes_command` is set, all words after the first `--` become `args.command`, a list.
     """
@@ -16,8 +17,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        lines = (self.description or "").splitlines()
-        self.description = "\n".join(fill(line, 79) if len(line) > 79 else line for line in lines)
+        self.description, self.epilog = _wrapped(self.description), _wrapped(self.epilog)
         self.register("type", int, _number(int, "whole number"))
         self.register("type", float, _number(float, "number"))
 
@@ -30,6 +30,11 @@ class Parser(argparse.ArgumentParser):
         parsed, unknown = super().parse_known_args(argv[:at], namespace)
         parsed.command = argv[at + 1 :]
         return parsed, unknown
+
+
+def _wrapped(text: str | None) -> str:
+    """Return a text with its paragraphs wrapped. Lines that begin with a space stay as they are."""
+    return re.sub(r"(?m)^\S.*(?:\n\S.*)*", lambda paragraph: fill(paragraph[0], 79), text or "")
 
 
 def _number(kind: type[int] | type[float], name: str) -> Callable[[str], float]:

@@ -10,7 +10,8 @@ from perfdag.exit_codes import EXIT_OK
 EPILOG = """examples:
   perfdag run suites/quick.yaml
   perfdag run suites/quick.yaml --dry-run
-  perfdag run suites/quick.yaml --only 'iperf*' --set iperf.duration=2s --set repetitions=5
+  perfdag run suites/quick.yaml --only 'iperf*' \\
+      --set iperf.duration=2s --set repetitions=5
   perfdag run suites/quick.yaml --store s3://bench/results
   perfdag run --resume last
   perfdag run -- sleep 0.1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from perfdag.charts.files import to_bytes
 from perfdag.charts.pages import page as html
 from perfdag.charts.pages import pick
 from tests.charts import cases
@@ -29,7 +30,9 @@ async def test_texts_do_not_overlap_are_not_cut_and_can_be_read(
 ) -> None:
     figures: list[str] = []
     for name, rows in cases.tables(benchmark):
-        for number, drawn in enumerate(pick.draw(rows)):
+        svg, png = to_bytes(pick.overview(rows))
+        whole = pick.Picture(benchmark, "overview", "overview", svg, png)
+        for number, drawn in enumerate([whole, *pick.draw(rows)]):
             assert drawn.slug != "error", (name, drawn.title)
             shown = html.picture(drawn, len(figures))
             figures.append(f'<section id="{name} {number} {drawn.slug}">{shown}</section>')

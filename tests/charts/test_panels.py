@@ -14,7 +14,7 @@ from matplotlib.text import Text
 
 from perfdag.charts import lines, style
 from perfdag.charts.benchmarks import fio, generic, imb, iperf
-from perfdag.charts.files import to_bytes
+from perfdag.charts.files import ALONG, to_bytes
 from perfdag.charts.pages import pick
 from perfdag.charts.series import metrics, of_benchmark, read, runs_words
 from perfdag.units import scaled
@@ -776,7 +776,6 @@ def test_wrong_arguments_get_the_usage(argv, capsys):
 def test_every_mark_of_a_line_shows_its_values() -> None:
     fig, (ax,) = style.figure()
     ax.plot([1, 2, float("nan")], [0.001, 0.002, 0.003], marker="o", label="read")
-    ax.plot([1, 2], [0.001, 0.002], label="no marks")
     unit = style.value_axis(ax.yaxis, "s", 0.003)
     ax.set(xlabel="depth", ylabel=style.axis_label("latency", unit, "lower"))
     svg, _ = to_bytes(fig)
@@ -784,3 +783,15 @@ def test_every_mark_of_a_line_shows_its_values() -> None:
         "read: latency (ms) 1, depth 1",
         "read: latency (ms) 2, depth 2",
     ]
+
+
+def test_a_curve_without_marks_shows_values_that_are_in_sight() -> None:
+    fig, (ax,) = style.figure()
+    ax.step(range(200), [k / 100 for k in range(200)], where="post", label="pod\nrunning")
+    ax.set(xlabel="seconds since the stage before", ylabel="share", ylim=(0, 1))
+    plain = to_bytes(fig)
+    texts = re.findall(r"<title>(.*?)</title>", plain[0].decode())
+    assert len(texts) == ALONG
+    assert texts[0] == "pod running: share 0, seconds since the stage before 0"
+    assert texts[-1] == "pod running: share 1, seconds since the stage before 100"
+    assert to_bytes(fig) == plain

@@ -7,9 +7,12 @@ from perfdag.cli.options import log
 from perfdag.exit_codes import EXIT_OK
 
 EPILOG = """examples:
-  perfdag install --namespace bench --store s3://bench/results --create-namespace
-  perfdag install --namespace bench --store claim://results --images 'registry.example/{name}:1.0'
-  perfdag install --namespace bench --store s3://bench/results --namespaced --dry-run
+  perfdag install --namespace bench --store s3://bench/results \\
+      --create-namespace
+  perfdag install --namespace bench --store claim://results \\
+      --images 'registry.example/{name}:1.0'
+  perfdag install --namespace bench --store s3://bench/results \\
+      --namespaced --dry-run
 """
 
 

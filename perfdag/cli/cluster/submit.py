@@ -16,7 +16,8 @@ from perfdag.exit_codes import EXIT_OK
 
 EPILOG = """examples:
   perfdag submit suites/quick.yaml --namespace bench --watch
-  perfdag submit suites/quick.yaml --namespace bench --only 'iperf*' --set repetitions=5
+  perfdag submit suites/quick.yaml --namespace bench \\
+      --only 'iperf*' --set repetitions=5
   perfdag submit --resume 20260101T020000Z-0a1b2c3d --namespace bench --watch
 """
 

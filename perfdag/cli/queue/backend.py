@@ -7,11 +7,13 @@ from perfdag.cli.queue.program_options import add_option, add_program, after_das
 
 EXAMPLES = """\
   perfdag queue backend --name sleep --backoff 0.2 -- sleep 2
-  perfdag queue backend --name sleep --backoff 0 -- sleep 2    # until the queue is empty
-  perfdag queue backend --once --report -- /usr/bin/ffmpeg -v error -i in.mp4 -f null -
-  perfdag queue backend --name media --backoff 0.2 --glob '/dev/dri/renderD*' --ignore -- \\
-    /usr/bin/sample_multi_transcode -hw -device FILENAME -i::h265 /data/in.h265 \\
-    -o::h265 /dev/null -n 600
+  perfdag queue backend --name sleep --backoff 0 -- sleep 2  # until it is empty
+  perfdag queue backend --once --report -- \\
+      /usr/bin/ffmpeg -v error -i in.mp4 -f null -
+  perfdag queue backend --name media --backoff 0.2 \\
+      --glob '/dev/dri/renderD*' --ignore -- \\
+      /usr/bin/sample_multi_transcode -hw -device FILENAME \\
+      -i::h265 /data/in.h265 -o::h265 /dev/null -n 600
 """
 
 

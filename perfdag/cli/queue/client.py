@@ -10,9 +10,12 @@ from perfdag.steps.queue.client.arrivals import Arrival, Arrivals
 EXAMPLES = """\
   perfdag queue client --name sleep --req-now 2 --req-max 16
   perfdag queue client --name sleep --rate 50 --arrival poisson --duration 60
-  perfdag queue client --name sleep --rate 50 --arrival ramp --low 5 --period 600
-  curl -X POST -H 'X-Perfdag-Token: TOKEN' 'localhost:9996/parallel?value=4&type=plain'
-  curl -X POST -H 'X-Perfdag-Token: TOKEN' 'localhost:9996/rate?value=50&arrival=poisson'
+  perfdag queue client --name sleep --rate 50 --arrival ramp \\
+      --low 5 --period 600
+  curl -X POST -H 'X-Perfdag-Token: TOKEN' \\
+      'localhost:9996/parallel?value=4&type=plain'
+  curl -X POST -H 'X-Perfdag-Token: TOKEN' \\
+      'localhost:9996/rate?value=50&arrival=poisson'
 
 The control port accepts only requests with the token PERFDAG_QUEUE_TOKEN, as a bearer token or
 password. Without that variable the client makes a token and prints it. /parallel, /rate and /reset
@@ -54,7 +57,8 @@ def add(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         parser,
         "arrival",
         "constant",
-        "open loop: how requests arrive; step, ramp and spike are profiles up to --rate",
+        "open loop: constant, poisson or burst, or a profile up to --rate: step, ramp or spike",
+        metavar="HOW",
         choices=get_args(Arrival),
     )
     add_option(

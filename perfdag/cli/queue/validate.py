@@ -9,7 +9,8 @@ from perfdag.exit_codes import EXIT_GATE, EXIT_OK
 EXAMPLES = """\
   perfdag queue validate --local --limit 4 --factor 1.8 -- sleep 0.2
   perfdag queue validate perfdag-queue-sleep -n bench --limit 16 --factor 1.8
-  perfdag queue validate perfdag-queue-media -n bench --limit 8 --factor 1.4 --deploy objects.yaml
+  perfdag queue validate perfdag-queue-media -n bench --limit 8 --factor 1.4 \\
+      --deploy objects.yaml
 """
 
 

@@ -12,10 +12,13 @@ EPILOG = """examples:
   perfdag scale submit -t training -n 2000 -p 5 --delay 1 -o out1
   perfdag scale sample -t training -o out1
   perfdag scale plot --skip-errors -o out1
-  perfdag scale submit -t distributed -n 1000 --num-workers 7 --pvc -p 1 --delay 5 -o out2
+  perfdag scale submit -t distributed -n 1000 --num-workers 7 \\
+      --pvc -p 1 --delay 5 -o out2
   perfdag scale plot --skip-errors --plot detailed -o out2
-  perfdag scale measure --selector app.kubernetes.io/instance=web --for 60 -o out7
-  perfdag scale audit --prometheus http://prometheus:9090 --from 2026-11-23T08:00:00Z -o out6
+  perfdag scale measure --selector app.kubernetes.io/instance=web \\
+      --for 60 -o out7
+  perfdag scale audit --prometheus http://prometheus:9090 \\
+      --from 2026-11-23T08:00:00Z -o out6
   perfdag scale delete --run r1121120501-a1b2c3
 """
 

@@ -59,8 +59,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         )
     parser.add_argument(
         "--operation",
+        metavar="WHAT",
         choices=("start", "stop", "restart", "migrate", "pause", "snapshot"),
-        help="burst, ladder: do this with all VMs when they run (--template vm)",
+        help="burst, ladder: start, stop, restart, migrate, pause or snapshot all VMs when they "
+        "run (--template vm)",
     )
     for name, kind, text in (
         ("step", int, "capacity: objects that each size adds (default: 100)"),

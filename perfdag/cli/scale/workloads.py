@@ -36,9 +36,10 @@ def _add_submit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument(
         "-t",
         "--workload-type",
+        metavar="TYPE",
         choices=TYPES,
         default="training",
-        help="workload type (default: training)",
+        help="training, distributed or interactive (default: training)",
     )
     parser.add_argument(
         "--template",
@@ -92,7 +93,11 @@ def _add_sample(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     add_folder(parser)
     add_context(parser)
     parser.add_argument(
-        "-t", "--workload-type", choices=TYPES, help="fail if the submission differs"
+        "-t",
+        "--workload-type",
+        metavar="TYPE",
+        choices=TYPES,
+        help="fail if the submission differs",
     )
     parser.add_argument("-p", "--project", help="fail if the submission differs")
     parser.add_argument(
@@ -122,10 +127,11 @@ def _add_plot(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     add_folder(parser)
     parser.add_argument(
         "--plot",
+        metavar="TYPE",
         choices=PLOTS,
         default="general",
-        help="type (default: general); timeline, scurves, ecdf and order show stages.parquet, a "
-        "picture for each run; api-calls shows the scenarios",
+        help="general (default) or detailed; timeline, scurves, ecdf and order show "
+        "stages.parquet, a picture for each run; api-calls shows the scenarios",
     )
     parser.add_argument(
         "--skip-errors",
