@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from perfdag.digest import canonical
 from perfdag.results.summary import PointState, Series, point_labels, summarise
-from perfdag.units import short
+from perfdag.units import plural, short
 
 _SIZES = re.compile(r"\b((?:bs|size|\w*_?bytes|window|length|file_?size|message)=)(\d{4,})\b")
 SWEPT = 3
@@ -194,7 +194,7 @@ def band_words(
 def runs_words(rows: pa.Table) -> str:
     """Return run and place: `run 20261120T020000Z-1a2b3c4d on node-1, node-2`."""
     runs = [name for name in pc.unique(rows["run_id"]).to_pylist() if name]
-    run = f"run {runs[0]}" if len(runs) == 1 else f"{len(runs)} runs" if runs else ""
+    run = f"run {runs[0]}" if len(runs) == 1 else plural(len(runs), "run") if runs else ""
     places = [name for name in pc.unique(rows["cluster"]).to_pylist() if name] or _nodes(rows)
     where = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
     return f"{run} on {where}" if run and where else run or where
@@ -219,8 +219,8 @@ def nodes_used(rows: pa.Table) -> dict[str, int]:
 
 def hosts_words(count: int, nodes: int | None = None) -> str:
     """Return `2 hosts`, or `2 hosts on 1 node` where hosts shared nodes."""
-    hosts = f"{count} host{'s' * (count != 1)}"
-    return f"{hosts} on {nodes} node{'s' * (nodes != 1)}" if nodes and nodes < count else hosts
+    hosts = plural(count, "host")
+    return f"{hosts} on {plural(nodes, 'node')}" if nodes and nodes < count else hosts
 
 
 def value_words(series: Series) -> str:

@@ -231,3 +231,9 @@ def with_spread(middle: float, low: float, high: float, unit: str) -> str:
     if len({word[2] for word in numbers}) == 1:
         return f"{numbers[0][0]} ({numbers[1][0]} to {numbers[2][0]}) {numbers[0][2]}".strip()
     return "{} ({} to {})".format(*("".join(word) for word in numbers))
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 point`, `1,200 points`, `2 batches`."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{ending}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from perfdag.hosts import gpu_queries
 from perfdag.hosts.base import Host
+from perfdag.units import plural
 
 PCI_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 """Environment in which CUDA numbers the GPUs as nvidia-smi does.
@@ -107,7 +108,7 @@ def reason_against(
         index = gpu.get("index")
         if index in own and (errors := gpu.get("ecc_uncorrected", 0) - before.get(index, 0)) > 0:
             return (
-                f"GPU {index} had {errors} uncorrected memory error(s) meanwhile:"
+                f"GPU {index} had {plural(errors, 'uncorrected memory error')} meanwhile:"
                 " its memory is broken"
             )
     return None

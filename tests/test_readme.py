@@ -144,7 +144,7 @@ def test_the_commands_on_a_store_answer(tmp_path: Path, cli: CommandLine) -> Non
         ("compare", [f"A  quick  {first}", f"B  quick  {last}", "iperf wall_time"]),
         ("history", ["quick: 2 runs", "iperf wall_time"]),
         ("check", [f"gate passed  quick  {last}"]),
-        ("baseline", ["baseline v1.0: 1 run(s) of quick"]),
+        ("baseline", ["baseline v1.0: 1 run of quick"]),
         ("ls", [f"{first}  quick        3 ok", last]),
         ("show", ["wall_time", "3 ok"]),
         ("site", ["perfdag-results/site/index.html"]),

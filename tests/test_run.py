@@ -474,7 +474,7 @@ def test_a_damaged_part_is_measured_again_by_resume(
     sample.write_bytes(sample.read_bytes()[:100])
     canary.write_bytes(b"[]")
     errors = cli(["run", "--resume", "last", "--store", str(root), "--no-report"]).err
-    assert "2 stored samples cannot be read and are measured again" in errors
+    assert "unreadable, measured again: 2 samples" in errors
     assert sample.stem in errors
     assert json.loads(sample.read_text())["status"] == "ok"
     assert {part: part.read_bytes() for part in whole} == whole, "nothing is measured twice"

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from perfdag.charts import style
+from perfdag.units import plural
 
 Deltas = Sequence[tuple[str, Mapping[str, float | None]]]
 """(submit time in RFC 3339, delta name -> seconds or None) a workload, in order of submission."""
@@ -42,14 +43,14 @@ def _points_of(deltas: Deltas, name: str) -> tuple[list[int], list[float]]:
 def _words(values: Sequence[float], total: int) -> str:
     unseen = f", {total - len(values)} unseen" if total > len(values) else ""
     if not values:
-        return f"never seen in {total} workloads"
+        return f"never seen in {plural(total, 'workload')}"
     return (
         f"median {np.median(values):.3g} s, mean {np.mean(values):.3g} s, n={len(values)}{unseen}"
     )
 
 
 def _of(count: int, total: int | None) -> str:
-    return f"{count} workloads" if total in (None, count) else f"{count} of {total} workloads"
+    return plural(count, "workload") if total in (None, count) else f"{count} of {total} workloads"
 
 
 @style.in_house_style

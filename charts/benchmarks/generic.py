@@ -20,6 +20,7 @@ from perfdag.charts.series import (
     value_words,
 )
 from perfdag.results.summary import Series
+from perfdag.units import plural
 
 PANELS = 3  # metrics in a figure; the others are in the table
 ROWS = 24  # points in a figure
@@ -114,10 +115,10 @@ def finding(cells: Sequence[Cell], metric: str) -> str:
     """Return the result of a metric in words: the best point with its spread and n."""
     values = [(cell, series) for cell in cells for series in cell.series(metric)]
     bad = sum(1 for cell in cells if cell.why)
-    tail = f"; {bad} of {len(cells)} points without a valid sample" if bad else ""
+    tail = f"; {bad} of {plural(len(cells), 'point')} without a valid sample" if bad else ""
     name = style.metric_text(metric)
     if not values:
-        points = f"{len(cells)} point{'s' * (len(cells) != 1)}"
+        points = plural(len(cells), "point")
         return f"{cells[0].state.benchmark}: no valid sample in {points}"
     if len(values) == 1 or len(cells) == 1:
         cell, only = values[0]
@@ -125,7 +126,7 @@ def finding(cells: Sequence[Cell], metric: str) -> str:
         return f"{which}: {f'{cell.label}, ' if len(cells) > 1 else ''}{value_words(only)}{tail}"
     better = values[0][1].better
     if better == "none":
-        return f"{name} of {len(cells)} points{tail}"
+        return f"{name} of {plural(len(cells), 'point')}{tail}"
     cell, best = (max if better == "higher" else min)(values, key=lambda pair: pair[1].middle)
     word = "highest" if better == "higher" else "lowest"
     which = " ".join(part for part in (name, dots.detail(best)) if part)

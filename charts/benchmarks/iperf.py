@@ -22,6 +22,7 @@ from perfdag.charts.series import (
     words_without,
 )
 from perfdag.digest import canonical
+from perfdag.units import plural
 
 FACETS = 8
 LINES = 6  # points whose seconds are drawn
@@ -84,7 +85,7 @@ def _facets(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
             )
             for cell in group
         ]
-        facets[f"{size}{streams} stream{'s' * (streams > 1)}"] = short
+        facets[f"{size}{plural(streams, 'stream')}"] = short
     return facets
 
 

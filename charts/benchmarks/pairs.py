@@ -14,7 +14,7 @@ from perfdag.results.node_facts import Facts, difference, facts_of_nodes
 from perfdag.results.summary import Series
 from perfdag.stats.links import slow
 from perfdag.stats.nodes import FEWEST_NODES
-from perfdag.units import scaled
+from perfdag.units import plural, scaled
 
 NUMBERS = 12  # most hosts whose cells carry their numbers
 MOST_NAMES, MOST_REASON = 3, 160
@@ -39,7 +39,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             if any(series.headline for cell in cells for series in cell.series(name))
         ]
         if not names:
-            yield slug, style.no_data(f"{about}: no valid sample in {len(cells)} pairs")
+            yield slug, style.no_data(f"{about}: no valid sample in {plural(len(cells), 'pair')}")
         for metric in names:
             yield f"{slug}-{metric.replace('_', '-')}", _matrix(cells, metric, about, where, facts)
 
@@ -263,7 +263,7 @@ def _subtitle(cells: Sequence[Cell], by_place: dict[Place, Series], where: str) 
         else ""
     )
     noisy = (
-        f"{sum(1 for cell in cells if cell.noisy)} pairs disturbed"
+        f"{plural(sum(1 for cell in cells if cell.noisy), 'pair')} disturbed"
         if any(cell.noisy for cell in cells)
         else ""
     )

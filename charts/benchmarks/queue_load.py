@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from perfdag.charts import style
 from perfdag.charts.benchmarks.generic import points
 from perfdag.charts.series import Cell, alike, read, runs_words, valid, words_without
+from perfdag.units import plural
 
 PANELS = 4
 """Settings of a figure; the others are in the rows."""
@@ -70,7 +71,7 @@ def finding(groups: Iterable[Sequence[Cell]]) -> str:
             percentile, bound = (group[0].state.params.get(key) for key in ("percentile", "bound"))
             texts.append(f"{name}: {percentile} holds {bound:g} s up to {peak.middle:.4g}/s")
         else:
-            texts.append(f"{name}: latency at {len(group)} rate{'s' * (len(group) > 1)}")
+            texts.append(f"{name}: latency at {plural(len(group), 'rate')}")
     return "; ".join(texts)
 
 

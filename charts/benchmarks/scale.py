@@ -18,6 +18,7 @@ from perfdag.charts import style
 from perfdag.charts.benchmarks import generic
 from perfdag.charts.benchmarks.deltas import plot_by_order
 from perfdag.charts.benchmarks.stages import Stage, calls_of, of_results
+from perfdag.units import plural
 
 
 @style.in_house_style
@@ -215,7 +216,7 @@ def drawings(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     groups, calls = of_results(rows), calls_of(rows)
     for group in groups:
         own = f"-{group.entry}-{group.count}" if len(groups) > 1 else ""
-        caption = f"{group.entry}: {group.count} objects" + (
+        caption = f"{group.entry}: {plural(group.count, 'object')}" + (
             f", the last of {group.samples} samples" if group.samples > 1 else ""
         )
         for name, draw in (

@@ -10,7 +10,7 @@ from perfdag.charts.pages.pick import Picture
 from perfdag.regress.changes import day_of
 from perfdag.regress.history import Series
 from perfdag.regress.run_medians import RunMedians
-from perfdag.units import short
+from perfdag.units import plural, short
 
 TITLES = {"overview": "The last runs at a glance", "noise": "Where the noise is"}
 
@@ -25,7 +25,7 @@ def page(
     first, last = medians.runs[0].run_id, medians.runs[-1].run_id
     head = (
         f'<h1>{text(medians.suite)}: history</h1>\n<p class="muted">'
-        f"{len(medians.runs)} runs from {day_of(first)} to {day_of(last)}; "
+        f"{plural(len(medians.runs), 'run')} from {day_of(first)} to {day_of(last)}; "
         f'<a href="report.html">report of the newest</a></p>\n{_changes(series)}\n'
     )
     body, room = [], LIMIT - len(head.encode()) - len(css().encode()) - 20_000

@@ -35,6 +35,7 @@ from perfdag.results.runs import load_plan
 from perfdag.results.schema import load_rows
 from perfdag.results.trust import trust_in
 from perfdag.store.open import open_store
+from perfdag.units import plural
 
 Figures = Callable[[pa.Table], Iterable[tuple[str, Figure]]]
 Put = Callable[[str, bytes], Any]
@@ -167,8 +168,8 @@ def overview(table: pa.Table) -> Figure:
     fig, axes = style.figure(
         len(own_cells),
         [_height(own) for _, own in own_cells],
-        title=f"Suite {suite}: {words.plural(len(cells), 'point')} of "
-        f"{words.plural(len(own_cells), 'benchmark')}. {ended} Trust: {trust.level}.",
+        title=f"Suite {suite}: {plural(len(cells), 'point')} of "
+        f"{plural(len(own_cells), 'benchmark')}. {ended} Trust: {trust.level}.",
         subtitle=style.caption(band_words(series), noisy, machine, runs_words(table)),
     )
     for ax, (name, own) in zip(axes, own_cells, strict=True):

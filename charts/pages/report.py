@@ -20,6 +20,7 @@ from perfdag.results.nominal import add_nominal
 from perfdag.results.summary import summarise
 from perfdag.results.trust import trust_in
 from perfdag.results.verdicts import own_verdicts
+from perfdag.units import plural
 
 ALL_ROWS = 1500  # of all tables of values, about 500 kB
 DEFAULT_ROOT = "./perfdag-results"
@@ -135,7 +136,7 @@ def _summary(
     )
     combinations = _of(plan, "merged")
     more = (
-        f"<p>{words.plural(int(combinations), 'equal point')} of the suite "
+        f"<p>{plural(int(combinations), 'equal point')} of the suite "
         f"{'was' if combinations == 1 else 'were'} merged.</p>"
         if combinations
         else ""
@@ -231,9 +232,7 @@ def _values(cells: Sequence[Cell], limit: int) -> str:
     rest = [pair for pair in pairs if pair[1].metric not in headlines]
     html = page.values(first, limit) if first else ""
     if rest:
-        html += page.details(
-            words.plural(len(rest), "further value"), f"\n{page.values(rest, limit)}"
-        )
+        html += page.details(plural(len(rest), "further value"), f"\n{page.values(rest, limit)}")
     return html
 
 
@@ -295,6 +294,7 @@ def _reading(table: pa.Table, suite: str, run: str, root: str) -> str:
     return (
         '<h2 id="rows">The rows</h2>\n<p>One row is one metric of one sample, in SI base units '
         "(s, B, bit/s, 1/s). Failed samples are rows with a status, a reason and no value. This "
-        f"run has {table.num_rows:,} rows. With DuckDB:</p>\n<pre><code>{text(sql)}</code></pre>\n"
+        f"run has {plural(table.num_rows, 'row')}. With DuckDB:</p>\n"
+        f"<pre><code>{text(sql)}</code></pre>\n"
         f"<p>With pandas:</p>\n<pre><code>{text(frame)}</code></pre>\n"
     )

@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 
 from perfdag.charts import style
 from perfdag.charts.pages.page import text
-from perfdag.charts.pages.words import plural
 from perfdag.charts.series import Cell
 from perfdag.results.summary import Series
 from perfdag.results.trust import WORSE_LEVELS, RunTrust
 from perfdag.results.verdicts import OwnVerdict
-from perfdag.units import scaled
+from perfdag.units import plural, scaled
 
 TILES = 6
 """Headline values on the first screen."""
@@ -139,7 +138,7 @@ def _verdict(verdicts: Sequence[OwnVerdict], previous: Previous | None) -> str:
 def _trust(trust: RunTrust) -> str:
     kind = "good" if trust.proven else _CLASSES.get(trust.level, "muted")
     lines = [
-        f"{len(points)} of {len(trust.points)} points {level}"
+        f"{len(points)} of {plural(len(trust.points), 'point')} {level}"
         for level in WORSE_LEVELS
         if (points := trust.of_level(level))
     ]

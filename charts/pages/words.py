@@ -11,15 +11,10 @@ import pyarrow.compute as pc
 
 from perfdag.charts.benchmarks.generic import finding
 from perfdag.charts.series import Cell, metrics, sweep
-from perfdag.units import short, short_seconds
+from perfdag.units import plural, short, short_seconds
 
 BAD = ("failed", "invalid", "missing")
 FINDINGS = 4  # metrics of a benchmark that get a sentence
-
-
-def plural(count: int, word: str) -> str:
-    """Return a count with its noun: `1 point`, `1,200 points`."""
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def counts(cells: Sequence[Cell]) -> Counter[str]:

@@ -209,7 +209,7 @@ async function historyPage() {
     ...alerts.map((alert) => make("div", { className: "alert" }, make("pre", {}, alert.text))),
     alerts.length ? null : make("p", { className: "muted" }, all.some((series) => series.state === "regressed")
       ? "No run was checked since a series regressed; `perfdag check` opens the alert." : "No alert is open."),
-    head.acks.length ? make("details", {}, make("summary", {}, `${head.acks.length} accepted levels`), make("ul", {}, ...head.acks.map((ack) => make("li", {}, `${ack.series} since ${dayOf(ack.run)}: ${ack.reason}${ack.until ? `, until ${ack.until}` : ""}`)))) : null,
+    head.acks.length ? make("details", {}, make("summary", {}, `${head.acks.length} accepted level${head.acks.length > 1 ? "s" : ""}`), make("ul", {}, ...head.acks.map((ack) => make("li", {}, `${ack.series} since ${dayOf(ack.run)}: ${ack.reason}${ack.until ? `, until ${ack.until}` : ""}`)))) : null,
     make("h2", {}, "Series"), table(seriesColumns(open), first, { most: 25, label: "series" }),
     make("h2", {}, "Charts"), controls(all, state, draw, (kept) => { state.chosen = first.filter((line) => kept.includes(line)); }, runs.length <= ENOUGH_RUNS),
     make("p", { className: "muted small" }, "Bars are the spread of a run, dashed lines levels, dotted lines changes of level."), charts,
@@ -269,7 +269,7 @@ function pairs(series, a, b, verdicts) {
 
 function pairColumns(judged, head) {
   const side = (name, key) => ({ name, number: true, value: (row) => row[key]?.value ?? null, cell: (row) => row[key]
-    ? make("span", { title: `${row[key].n} samples` }, shown(row[key].value, row.series), make("span", { className: "muted small" }, row[key].n > 1 ? ` (${shown(row[key].low, row.series)} to ${shown(row[key].high, row.series)}, n ${row[key].n})` : " (n 1)")) : "-" });
+    ? make("span", { title: `${row[key].n} sample${row[key].n > 1 ? "s" : ""}` }, shown(row[key].value, row.series), make("span", { className: "muted small" }, row[key].n > 1 ? ` (${shown(row[key].low, row.series)} to ${shown(row[key].high, row.series)}, n ${row[key].n})` : " (n 1)")) : "-" });
   const columns = [
     { name: "series", kind: "text", value: (row) => row.name, cell: (row) => link(row.name, page("history", { suite: head.suite, cluster: row.series.cluster }, row.series.id)) },
     side("A", "left"), side("B", "right"),

@@ -2,12 +2,13 @@
 
 from perfdag.regress.acks import ACKS, put_acks, stored_acks
 from perfdag.store.open import open_store
+from perfdag.units import plural
 
 
 def set_acks(root: str | None, file: str) -> str:
     """Put a file of acknowledgements into the store. Raises BadDocument, StoreError."""
     store = open_store(root)
-    return f"{len(put_acks(store, file))} acknowledgements in {store.url(ACKS)}"
+    return f"{plural(len(put_acks(store, file)), 'acknowledgement')} in {store.url(ACKS)}"
 
 
 def show(root: str | None) -> str:

@@ -13,7 +13,7 @@ from perfdag.regress.selection import Selection
 from perfdag.results.schema import load_rows
 from perfdag.stats.robust import median, spread
 from perfdag.store.open import open_store
-from perfdag.units import with_spread
+from perfdag.units import plural, with_spread
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class BaselineValues:
 
     def text(self) -> str:
         """Return the headline values as text."""
-        lines = [f"{self.name}  {self.runs.suite}  {len(self.runs.runs)} run(s)"]
+        lines = [f"{self.name}  {self.runs.suite}  {plural(len(self.runs.runs), 'run')}"]
         lines += [
             f"{row.series}  {with_spread(row.median, row.low, row.high, row.unit)}"
             for row in self.series
@@ -65,7 +65,7 @@ def set_baseline(root: str | None, name: str, selector: str, suite: str | None, 
     store = open_store(root)
     runs = selection.select(store, selector, suite)
     selection.set_baseline(store, name, runs, note)
-    return f"baseline {name}: {len(runs.runs)} run(s) of {runs.suite}"
+    return f"baseline {name}: {plural(len(runs.runs), 'run')} of {runs.suite}"
 
 
 def list_baselines(root: str | None) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def names_text(baselines: dict[str, Any]) -> str:
             runs = baseline["runs"] if isinstance(baseline["runs"], list) else []
             extent = f"{runs[0]} to {runs[-1]}" if len(runs) > 1 else "".join(runs)
             note = baseline.get("note") or ""
-            lines.append(f"{name}  {suite}  {len(runs)} run(s), {extent}  {note}".rstrip())
+            lines.append(f"{name}  {suite}  {plural(len(runs), 'run')}, {extent}  {note}".rstrip())
     return "\n".join(lines) or "no baselines; `perfdag baseline set NAME RUN` adds one"
 
 

@@ -9,6 +9,7 @@ from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
 from perfdag.results import exports
 from perfdag.results.collect import collect, gather
 from perfdag.results.schema import load_rows
+from perfdag.units import plural
 
 
 def collect_run(root: str | None, selector: str, report: Callable[[str], None]) -> tuple[str, int]:
@@ -19,7 +20,7 @@ def collect_run(root: str | None, selector: str, report: Callable[[str], None]) 
     store, plan = find_run(root, selector, report)
     collected = collect(store, plan)
     rows = load_rows(store, suites=[plan.suite], runs=[plan.run_id])
-    lines = [f"{collected.rows} rows  {store.url(collected.key)}"]
+    lines = [f"{plural(collected.rows, 'row')}  {store.url(collected.key)}"]
     lines += [f"also  {export}" for export in exports.write(store, plan.run_id, rows)]
     good = all(status in ("ok", "skipped") for status in collected.statuses)
     return "\n".join(lines), EXIT_OK if good else EXIT_FAILED

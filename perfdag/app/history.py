@@ -25,6 +25,7 @@ from perfdag.stats.variability import Variability
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 from perfdag.suite.yaml_document import nearest
+from perfdag.units import plural
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def read_history(
     if charts:
         from perfdag.app.history_page import write_charts
 
-        report(f"{write_charts(charts, medians, selected, noise)} charts in {charts}")
+        report(f"{plural(write_charts(charts, medians, selected, noise), 'chart')} in {charts}")
     return History(medians, selected, nodes, noise)
 
 
@@ -148,7 +149,7 @@ def _select_runs(medians: RunMedians, selection: RunFilter) -> RunMedians:
     if not indices:
         clusters = ", ".join(sorted({run.cluster for run in runs}))
         raise CommandError(
-            f"no run matches; there are {len(runs)} runs on cluster {clusters}, "
+            f"no run matches of {plural(len(runs), 'run')} on cluster {clusters}; "
             f"the newest is {runs[-1].run_id}"
         )
     return medians.keep(indices[-newest:] if newest else indices)

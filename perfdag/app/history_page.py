@@ -22,6 +22,7 @@ from perfdag.results.runs import PARTIAL
 from perfdag.stats.variability import Variability
 from perfdag.store.base import Store
 from perfdag.suite.checks import checks_of
+from perfdag.units import plural
 
 NAME = "history.html"
 FEWEST_RUNS = 3
@@ -102,7 +103,7 @@ def draw(
         [series.info.better for series in all_series],
         overview(all_series),
         recent,
-        f"{medians.suite}: the last {len(recent)} runs",
+        f"{medians.suite}: the last {plural(len(recent), 'run')}",
     )
     if noise:
         figures["noise"] = charts.noise(noise, f"{medians.suite}: where the noise is")

@@ -7,7 +7,7 @@ from perfdag.app.text_table import HIGHLIGHTS, fitted, text_table
 from perfdag.regress.changes import LevelChange, day_of
 from perfdag.regress.history import Failure, Series
 from perfdag.regress.nodes import NodeOutlier
-from perfdag.units import short
+from perfdag.units import plural, short
 
 MAX_ROWS = 60
 """Rows of the table without --all."""
@@ -33,7 +33,7 @@ def text(history: History, everything: bool) -> str:
     medians = history.medians
     days = f"{day_of(medians.runs[0].run_id)} to {day_of(medians.runs[-1].run_id)}"
     count = len(history.series)
-    lines = [f"{medians.suite}: {len(medians.runs)} runs from {days}, {count} series"]
+    lines = [f"{medians.suite}: {plural(len(medians.runs), 'run')} from {days}, {count} series"]
     rows = history.series
     if not everything:
         rows = [s for s in rows if s.info.headline or s.findings] or rows
@@ -93,7 +93,7 @@ def _change_lines(change: LevelChange) -> list[str]:
 def _node_line(node: NodeOutlier) -> str:
     outlier = node.outlier
     effect = f"{100 * outlier.effect:+.1f} % against the other nodes ({node.word})"
-    evidence = f"{outlier.n} runs, {min(outlier.sigmas, 99):.0f} sigma"
+    evidence = f"{plural(outlier.n, 'run')}, {min(outlier.sigmas, 99):.0f} sigma"
     differs = f"\n            differs: {node.differs}" if node.differs else ""
     return f"node {outlier.node}: {effect} in {node.series}, {evidence}{differs}"
 
@@ -123,10 +123,15 @@ def failures(rows: list[Failure]) -> str:
     """Return a line for each failure, and their number."""
     lines = []
     for row in rows:
-        count = f"{row.bad} objects" if row.total is None else f"{row.bad} of {row.total} samples"
+        count = (
+            f"{plural(row.bad, 'object')}"
+            if row.total is None
+            else f"{row.bad} of {plural(row.total, 'sample')}"
+        )
         lines.append(f"{row.run}  {row.entry}  {row.point}  {count}  {row.reason}")
     points = sum(row.total is not None for row in rows)
     lines.append(
-        f"{points} points with samples that were not ok, {len(rows) - points} messages of objects"
+        f"{plural(points, 'point')} with samples that were not ok, "
+        f"{plural(len(rows) - points, 'message')} of objects"
     )
     return "\n".join(lines)

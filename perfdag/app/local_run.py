@@ -31,6 +31,7 @@ from perfdag.steps.site import Site
 from perfdag.store.base import Store, StoreError
 from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
+from perfdag.units import plural
 
 PROVIDED = "PERFDAG_SHAPE_PROVIDED"
 """Environment variable by which a pod says that it has the shape of every point it measures."""
@@ -98,7 +99,7 @@ def _measure_and_finish(run: LocalRun, report: Callable[[str], None], charts: bo
     else:
         plan = with_learned_times(store, plan, None)
         store_plan(store, plan)
-    samples = f"{len(plan.points)} points, {len(plan.order)} samples{stored}"
+    samples = f"{plural(len(plan.points), 'point')}, {plural(len(plan.order), 'sample')}{stored}"
     report(f"run {plan.run_id}: {samples}, store {store.root}")
     command = f"perfdag run --resume {plan.run_id}" + (f" --store {run.root}" if run.root else "")
     with resumable(command):

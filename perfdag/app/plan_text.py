@@ -17,7 +17,7 @@ from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
 from perfdag.suite.point import Point
 from perfdag.suite.yaml_document import BadDocument
-from perfdag.units import short_seconds
+from perfdag.units import plural, short_seconds
 
 MAX_POINTS = 40
 """Points that the table shows; JSON has all of them."""
@@ -68,11 +68,11 @@ def _cluster_notes(plan: Plan) -> list[str]:
 
 def _size(plan: Plan) -> str:
     hosts = max((shape.get("hosts", {}).get("count", 1) for shape in plan.shapes), default=1)
-    merged = f" ({plan.merged} equal ones merged)" if plan.merged else ""
+    merged = f" ({plural(plan.merged, 'equal one')} merged)" if plan.merged else ""
     return (
-        f"{len(plan.points):,} points{merged}, {len(plan.order):,} samples, "
-        f"{len(plan.shapes)} shapes, {len(plan.batches):,} batches on a cluster, "
-        f"at most {hosts} hosts at once"
+        f"{plural(len(plan.points), 'point')}{merged}, {plural(len(plan.order), 'sample')}, "
+        f"{plural(len(plan.shapes), 'shape')}, {plural(len(plan.batches), 'batch')} on a cluster, "
+        f"at most {plural(hosts, 'host')} at once"
     )
 
 
@@ -93,8 +93,8 @@ def _pairs(plan: Plan) -> list[str]:
         hosts = plan.shapes[points[0].shape]["hosts"]["count"]
         rounds = len({pair.round for pair in pairs})
         lines.append(
-            f"{points[0].entry}: {len(points):,} pairs of {hosts} hosts in {rounds} rounds "
-            f"of disjoint pairs, {at_once}, expected {hours:.2f} h"
+            f"{points[0].entry}: {plural(len(points), 'pair')} of {hosts} hosts in "
+            f"{plural(rounds, 'round')} of disjoint pairs, {at_once}, expected {hours:.2f} h"
         )
     return lines
 

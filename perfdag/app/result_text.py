@@ -11,7 +11,7 @@ from perfdag.app.text_table import HIGHLIGHTS, WHOLE_WORDS, highlighted, styled,
 from perfdag.results.summary import PointState, point_labels
 from perfdag.results.trust import PointTrust, headlines
 from perfdag.results.verdicts import worst_of_points
-from perfdag.units import scaled
+from perfdag.units import plural, scaled
 
 HEADINGS = ("metric", "median", "spread", "unit", "n", "of nominal")
 MIN_STATE = 9
@@ -163,9 +163,11 @@ def _lines(result: RunResult) -> list[str]:
             n, precision = collected.reached[point.id]
             text = "no interval yet" if precision is None else f"{precision:.1%}"
             goal = f"{point.until.relative_spread:.1%}"
-            lines.append(f"{point.entry} {point.label}: {text} after {n} samples (goal: {goal})")
+            lines.append(
+                f"{point.entry} {point.label}: {text} after {plural(n, 'sample')} (goal: {goal})"
+            )
     if plan.merged:
-        lines.append(f"{plan.merged} equal point(s) were merged")
+        lines.append(f"{plural(plan.merged, 'equal point')} merged")
     lines += [f"damaged sample, counted as missing: {name}" for name in collected.damaged]
     lines = [highlighted(lines)]
     lines.append(f"rows    {result.rows}")
@@ -181,7 +183,7 @@ def _verdicts(result: RunResult) -> list[str]:
         for verdict, count in worst_of_points(result.verdicts)
     ]
     if len(lines) > MAX_REASONS:
-        more = f"and {len(lines) - MAX_REASONS} more verdicts; the report has all"
+        more = f"and {plural(len(lines) - MAX_REASONS, 'more verdict')}; the report has all"
         return [*lines[:MAX_REASONS], more]
     return lines
 
@@ -199,7 +201,9 @@ def _failures(states: list[PointState]) -> list[str]:
         lines.append(f"{name}: {shorten(state.reasons[0], 300, placeholder=' ...')}")
     if len(partly) > MAX_REASONS:
         more = len(partly) - MAX_REASONS
-        lines.append(f"and {more} more points with failed samples; the report has their reasons")
+        lines.append(
+            f"and {plural(more, 'more point')} with failed samples; the report has the reasons"
+        )
     return lines
 
 

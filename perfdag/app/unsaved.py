@@ -15,6 +15,7 @@ from typing import Any
 from perfdag.plan.plan import Plan
 from perfdag.results.samples import delete_damaged_samples, read_sample, sample_key
 from perfdag.store.base import Store, StoreError
+from perfdag.units import plural
 
 
 def _path() -> Path:
@@ -90,7 +91,7 @@ def restore_samples(store: Store, plan: Plan, report: Callable[[str], None]) -> 
         report(f"unsaved samples are not restored: {error}")
     if damaged := delete_damaged_samples(store, plan.run_id):
         some = ", ".join(damaged[:5])
-        report(f"{len(damaged)} stored samples cannot be read and are measured again: {some}")
+        report(f"unreadable, measured again: {plural(len(damaged), 'sample')} ({some})")
 
 
 def _restore(

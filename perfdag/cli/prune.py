@@ -4,6 +4,7 @@ import argparse
 
 from perfdag.cli.options import add_store, duration, log
 from perfdag.exit_codes import EXIT_OK
+from perfdag.units import plural
 
 EPILOG = """examples:
   perfdag prune --keep 90d --dry-run
@@ -38,5 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.app.run_removal import remove_old_runs
 
     removed = remove_old_runs(args.store, args.keep, args.suite, args.dry_run, log)
-    print("\n".join([*removed, f"{len(removed)} run(s){' would be' * args.dry_run} removed"]))
+    print(
+        "\n".join([*removed, f"{plural(len(removed), 'run')}{' would be' * args.dry_run} removed"])
+    )
     return EXIT_OK

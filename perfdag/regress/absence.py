@@ -24,6 +24,7 @@ from perfdag.results.runs import load_plan
 from perfdag.results.samples import stored_samples
 from perfdag.store.base import Store, StoreError
 from perfdag.suite.checks import Check
+from perfdag.units import plural
 
 PRESENT_OF, PRESENT = 5, 3
 """A headline series that at least 3 of the last 5 runs had is expected."""
@@ -77,7 +78,11 @@ def find_absent(
         if ok:
             why = "its samples are ok, but have no value of it"
         else:
-            why = f"all {bad} samples failed, {error}" if bad else "its point was not measured"
+            why = (
+                f"{bad} of {plural(bad, 'sample')} failed, {error}"
+                if bad
+                else "its point was not measured"
+            )
         accepted = acknowledged(rules, gate.run, name, info.series_id)
         absent.append(AbsentSeries(info, accepted))
         if accepted:

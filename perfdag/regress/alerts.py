@@ -15,7 +15,7 @@ from perfdag.regress.tuning import canaries_of
 from perfdag.stats.changes import Change, moved_at
 from perfdag.stats.verdicts import side
 from perfdag.store.base import Store
-from perfdag.units import short
+from perfdag.units import plural, short
 
 Kind = Literal[
     "regression", "environment", "recovered", "threshold", "verdict", "absent", "stale", "acks"
@@ -225,7 +225,7 @@ def regression(
     canary = f"canary {explains}: {moved}" if moved else _canary_words(medians, worst.index)
     differs = "; ".join(f"{key} {a} -> {b}" for key, (a, b) in worst.environment.items())
     wish = f" ({info.better} is better)" if info.better in ("higher", "lower") else ""
-    before = f"{change.n_before} runs, noise {100 * change.noise:.1f} %"
+    before = f"{plural(change.n_before, 'run')}, noise {100 * change.noise:.1f} %"
     lines = [
         f"{title}   {short(change.before, info.unit)} -> {short(change.after, info.unit)}{wish}",
         f"where   {worst.name}",

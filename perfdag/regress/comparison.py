@@ -28,6 +28,7 @@ from perfdag.stats.changes import WINDOW, change_points
 from perfdag.stats.robust import Array, finite, middle, robust_sigma, scale_for
 from perfdag.stats.verdicts import PAST_RUNS, Pool, Verdict, compare, pool
 from perfdag.store.base import Store
+from perfdag.units import plural
 
 _RANK = {"worse": 0, "differs": 1, "better": 2, "inconclusive": 3, "no difference shown": 4}
 
@@ -119,7 +120,7 @@ def compare_selections(
         for point, (ok, bad, error, entry) in side.failed.items():
             comparison.failed.append(
                 f"{letter}: {entry} {labels.get(point, point)}: "
-                f"{bad} of {ok + bad} samples, {error}"
+                f"{bad} of {plural(ok + bad, 'sample')}, {error}"
             )
     comparison.rows.sort(key=_order)
     return comparison

@@ -17,6 +17,7 @@ from perfdag.results.runs import LAST, PARTIAL
 from perfdag.results.schema import SAMPLES, read_rows
 from perfdag.store.base import NotStoredError, Store
 from perfdag.suite.yaml_document import nearest
+from perfdag.units import plural
 
 KEYS = ("suite", "month", "run", "since", "until", "newest")
 BASELINES = "baselines.json"
@@ -97,7 +98,7 @@ def _last(store: Store, selector: str, stored: list[tuple[str, str]], back: int)
             f"{selector}: store {store.root} has only runs of `perfdag ab`: "
             "`perfdag ab --resume RUN` shows their outcome"
         )
-    raise SelectionError(f"{selector}: suite {suite} has {whole} run{'s' * (whole > 1)}")
+    raise SelectionError(f"{selector}: suite {suite} has {plural(whole, 'run')}")
 
 
 def select_one(store: Store, selector: str, suite: str | None = None) -> tuple[str, str]:
@@ -186,7 +187,7 @@ def _whole(store: Store, suite: str, runs: list[str]) -> list[str]:
 
 
 def _extent(stored: list[tuple[str, str]]) -> str:
-    return f"{len(stored)} runs from {_day(stored[0][0])} to {_day(stored[-1][0])}"
+    return f"{plural(len(stored), 'run')} from {_day(stored[0][0])} to {_day(stored[-1][0])}"
 
 
 def _day(run: str) -> str:

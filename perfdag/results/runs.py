@@ -8,6 +8,7 @@ from perfdag.plan.plan import Plan, read_plan
 from perfdag.results.samples import run_folder
 from perfdag.store.base import DamagedError, NotStoredError, Store
 from perfdag.suite.yaml_document import nearest
+from perfdag.units import plural
 
 LAST = re.compile(r"last(?:~(\d+))?")
 PARTIAL = ("ab", "confirm")
@@ -61,7 +62,9 @@ def _last(store: Store, selector: str, run_ids: list[str], back: int, of_ab: boo
             if number > back:
                 return plan
     if suite:
-        raise NotStoredError(f"{selector}: store {store.root} has {number} run(s) of suite {suite}")
+        raise NotStoredError(
+            f"{selector}: store {store.root} has {plural(number, 'run')} of suite {suite}"
+        )
     if other is None:
         raise NotStoredError(f"store {store.root}: no run {selector}; it holds no run yet")
     if of_ab:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from perfdag.benchmark import registry
 from perfdag.results.summary import PointState, Series, point_labels
+from perfdag.units import plural
 
 Level = Literal["good", "noisy", "unusable"]
 WORSE_LEVELS: tuple[Level, ...] = ("unusable", "noisy")
@@ -75,10 +76,10 @@ class RunTrust:
         parts = []
         for level in WORSE_LEVELS:
             if points := self.of_level(level):
-                count = f"{level}: {len(points)} of {len(self.points)} points"
+                count = f"{level}: {len(points)} of {plural(len(self.points), 'point')}"
                 parts.append(f"{count} ({', '.join(_causes(points))})")
         if not parts:
-            count = f"{len(self.points)} point{'s' * (len(self.points) != 1)}"
+            count = plural(len(self.points), "point")
             parts = [f"good: {count}" if self.points else "unusable: no point was measured"]
         if self.points and self.single:
             parts.append("one sample a point shows no spread")

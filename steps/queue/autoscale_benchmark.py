@@ -17,6 +17,7 @@ from perfdag.steps.queue.autoscale.params import QueueAutoscaleParams, deploymen
 from perfdag.steps.queue.autoscale.scores import HpaModel, needed
 from perfdag.steps.queue.client.arrivals import Arrivals
 from perfdag.steps.queue.rights import READ_RULES
+from perfdag.units import plural
 
 
 class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
@@ -111,7 +112,7 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
         if few == many:
             return [
                 f"high {params.high:g}/s and low {params.low:g}/s of {params.item:g} s items both "
-                f"need {many} backend(s): the load must change"
+                f"need {plural(many, 'backend')}: the load must change"
             ]
         if not params.deployments and params.high * params.item > params.most:
             return [

@@ -13,6 +13,7 @@ from perfdag.kube.placement import of_roles
 from perfdag.quantities import parse_quantity
 from perfdag.shape import ACROSS, Shape
 from perfdag.steps.runner.cluster_facts import list_readable
+from perfdag.units import plural
 from perfdag.volume import Volume
 
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"
@@ -119,7 +120,7 @@ def _on_nodes(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirem
     } | shape.hugepages
     for name in (name for name, value in requested.items() if parse_quantity(value)):
         having = None if nodes is None else len(nodes_with(name, nodes))
-        text = name if having is None else f"{name} on {having} node{'s' * (having != 1)}"
+        text = name if having is None else f"{name} on {plural(having, 'node')}"
         most = _most(name, nodes or [])
         if having and parse_quantity(requested[name]) > parse_quantity(most):
             yield Requirement(

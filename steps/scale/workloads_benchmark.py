@@ -30,6 +30,7 @@ from perfdag.steps.scale.runai.workload_params import API_RULES, ScaleParams
 from perfdag.steps.scale.scenarios import submit
 from perfdag.steps.scale.scenarios.base import Result
 from perfdag.steps.scale.scenarios.run_vmi import SLACK, log
+from perfdag.units import plural
 
 
 class Scale(Benchmark[ScaleParams]):
@@ -201,7 +202,7 @@ class Scale(Benchmark[ScaleParams]):
             raise Invalid(f"nothing was scheduled: {failures}", output.texts, measurements)
         if figures["left_behind"]:
             raise Invalid(
-                f"{figures['left_behind']:g} objects were left behind; {failures}",
+                f"left behind: {plural(int(figures['left_behind']), 'object')}; {failures}",
                 output.texts,
                 measurements,
             )

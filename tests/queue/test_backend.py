@@ -417,7 +417,7 @@ def test_replicas_are_put_back(namespace: str, control: ThreadingHTTPServer, end
             validator.send_signal(getattr(signal, end))
         output = validator.communicate(timeout=60)[1]
     assert validator.returncode == (2 if end == "client gone" else 130), output
-    assert "restoring 2 replica(s)" in output
+    assert "restoring 2 replicas" in output
     assert "Traceback" not in output
     assert replicas(namespace) == 2
 
@@ -493,7 +493,7 @@ def test_the_benchmark_ends_its_validator_gently(tmp_path: Path) -> None:
     params = QueueScalingParams(command=["sleep", "0.4"], limit=2)
     with pytest.raises(Failed, match="did not end within 8 s") as failed:
         QueueScaling().run(Gang([LocalHost()], Shape(), 8, str(tmp_path)), params)
-    assert "restoring 0 replica(s)" in failed.value.texts["stderr"]
+    assert "restoring 0 replicas" in failed.value.texts["stderr"]
 
 
 @pytest.mark.parametrize(

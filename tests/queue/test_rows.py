@@ -143,7 +143,7 @@ def test_a_limit_that_was_not_reached_fails() -> None:
         parsed(limit=4)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "restoring 1 replica(s)"])
+@pytest.mark.parametrize("text", ["", "{}", "restoring 1 replica"])
 def test_no_result_fails(text: str) -> None:
     with pytest.raises(Failed, match="printed no result"):
         QueueScaling().parse(Output({"stdout": text}), QueueScalingParams(limit=3))

@@ -395,8 +395,8 @@ async def test_replicas_that_cannot_be_put_back_are_said_and_the_client_stops() 
         await validate(stuck, stuck, Plan(8, scale_seconds=0.1), output.append)
     assert stuck.requests == [0, 0], "stopped before the proof and at the end"
     assert output[-2:] == [
-        "restoring 5 replica(s)",
-        f"5 replica(s) could not be restored: {KubeError(403, 'Forbidden', 'no right to scale')}",
+        "restoring 5 replicas",
+        f"5 replicas could not be restored: {KubeError(403, 'Forbidden', 'no right to scale')}",
     ]
 
 

@@ -374,7 +374,7 @@ def test_accuracy_is_not_invalid_for_its_times_which_are_left_out(
     assert {tuple(each.coords) for each in measured if each.metric == "top1"} == {()}
     assert re.search(message or "^None$", str(output.facts.get("times_left_out")))
     assert entry_of(raw, options, **facts)["valid"] is True
-    broken = Output(output.texts, facts={"against": "GPU 0 had 3 uncorrected memory error(s)"})
+    broken = Output(output.texts, facts={"against": "GPU 0 had 3 uncorrected memory errors"})
     with pytest.raises(Invalid, match="GPU 0 had 3 uncorrected"):
         Resnet50().parse(broken, options)
 

@@ -405,7 +405,7 @@ class TestCommands:
         assert self.cli("submit", "-o", out, *words) == 2
         output = capsys.readouterr().err
         assert (
-            f"holds run {orjson.loads(before)['run']}, of which 2 objects are still there; "
+            f"holds run {orjson.loads(before)['run']}; still there: 2 objects; "
             f"`perfdag scale delete -o"
         ) in output
         assert output.count("\n") == 1

@@ -684,7 +684,7 @@ def test_a_steady_state_has_its_cycles_and_the_trace() -> None:
             for benchmark in ("vmi-burst", "vmi-steady", "scale")
             for changes, message in (
                 ({"disturbed": "performance run x took it over"}, "run x took it over"),
-                ({"left_behind": 2.0}, "2 objects were left behind"),
+                ({"left_behind": 2.0}, "left behind: 2 objects"),
             )
         ),
     ],

@@ -396,7 +396,7 @@ class TestLadder:
         if live:
             assert (code, names) == (2, {*before, "run.json"})
             assert (
-                "holds run q, of which 1 objects are still there; `perfdag scale delete -o"
+                "holds run q; still there: 1 object; `perfdag scale delete -o"
                 in capsys.readouterr().err
             )
         else:

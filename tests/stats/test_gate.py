@@ -622,7 +622,8 @@ def test_absence_is_an_alert(store: Store) -> None:
     [alert] = gate.alerts
     assert alert.kind == "absent"
     assert (
-        "iperf streams=4 throughput: all 3 samples failed, failed: it would not start" in alert.text
+        "iperf streams=4 throughput: 3 of 3 samples failed, failed: it would not start"
+        in alert.text
     )
     assert "iperf streams=8 throughput: its point was not measured" in alert.text
 
@@ -831,7 +832,7 @@ def test_acks_of_the_store(store: Store, tmp_path: Path, cli: CommandLine) -> No
     assert main(["check", "last", *there]) == 3
     file.write_text(ACK.format("iperf streams=8 *", run_id(34)))
     stored = cli(["acks", "set", str(file), *there]).out
-    assert f"1 acknowledgements in {store.url('acks.yaml')}" in stored
+    assert f"1 acknowledgement in {store.url('acks.yaml')}" in stored
     line = f"iperf streams=8 *  from {run_id(34)} until 2027-01-31: new kernel"
     assert line in cli(["acks", "show", *there]).out
     assert main(["check", "last", *there]) == 0

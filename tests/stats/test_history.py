@@ -298,10 +298,10 @@ def test_what_single_objects_said_is_searched_too(store: Store, cli: CommandLine
         + rows(1, {"streams=1": [5.0]}, **(output | counted)),
     )
     command = ["history", "net", "--store", store.root, "--failures"]
-    assert "1 messages of objects" in cli(command).out
+    assert "1 message of objects" in cli(command).out
     out = cli([*command, "QUOTA"]).out
     assert out.count("7 objects  exceeded quota: q") == 1
-    assert "0 points with samples that were not ok, 1 messages of objects" in out
+    assert "0 points with samples that were not ok, 1 message of objects" in out
     assert "0 messages" in cli([*command, "nowhere"]).out
 
 
@@ -407,7 +407,7 @@ def test_a_baseline_is_shown_by_name_and_by_value(store: Store, cli: CommandLine
     root = ["--store", store.root]
     assert main(["baseline", "set", "v1", "month=2026-01", "--note", "site acceptance", *root]) == 0
     line = cli(["baseline", "show", *root]).out
-    assert line.startswith(f"v1  net  5 run(s), {run_id(0)} to {run_id(4)}  site acceptance")
+    assert line.startswith(f"v1  net  5 runs, {run_id(0)} to {run_id(4)}  site acceptance")
     messages = json.loads(cli(["baseline", "show", "v1", "--json", *root]).out)
     assert messages["runs"] == [run_id(night) for night in range(5)]
     assert {item["runs"] for item in messages["series"]} == {5}
@@ -696,7 +696,7 @@ def test_ab_keeps_to_its_budget_and_lists_what_one_variant_alone_has(
     assert 0 < len(skipped) < 20
     assert {row["error"] for row in skipped} == {"the budget of 3 s was spent"}
     assert re.search(
-        r"^(\d+) samples were not ok; .*\n  \1 of them: .*false.* exit",
+        r"^not ok: (\d+) samples; .*\n  \1 of them: .*false.* exit",
         cli(["ab", "--resume", outcome["a"]["run_id"]], 1).out,
         re.M,
     )

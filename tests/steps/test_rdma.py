@@ -560,7 +560,7 @@ SLOWED = "GPU 0 was slowed down (hardware thermal slowdown)"
             2,
             0,
             "",
-            "a (host 0): GPU 0 had 2 uncorrected memory error(s) meanwhile",
+            "a (host 0): GPU 0 had 2 uncorrected memory errors meanwhile",
             id="pods of one node, memory broken",
         ),
         pytest.param("ab", "0x40", 2, 1, "", None, id="another GPU's faults"),

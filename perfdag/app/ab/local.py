@@ -16,7 +16,7 @@ from perfdag.results.collect import collect
 from perfdag.results.runs import store_plan
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
-from perfdag.units import short_seconds
+from perfdag.units import plural, short_seconds
 
 
 def run(
@@ -68,7 +68,7 @@ def measure_rounds(duet: Duet, store: Store, report: Callable[[str], None]) -> N
     blocks, expected = len(duet.blocks), short_seconds(duet.a.seconds() + duet.b.seconds())
     total = len(duet.a.order) + len(duet.b.order)
     head = f"ab {duet.a.run_id} and {duet.b.run_id}"
-    report(f"{head}: {blocks} blocks, {total} samples, about {expected}")
+    report(f"{head}: {plural(blocks, 'block')}, {total} samples, about {expected}")
     budget = duet.a.budget
     deadline = time.monotonic() + budget if budget else None
     rounds = [("A", 0), ("B", 0), *duet.rounds()]  # the warm-up rounds come first

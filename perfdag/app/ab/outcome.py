@@ -18,7 +18,7 @@ from perfdag.regress.tuning import Tuning
 from perfdag.results.schema import load_rows
 from perfdag.store.base import Store
 from perfdag.suite.checks import checks_of
-from perfdag.units import short
+from perfdag.units import plural, short
 
 HEADINGS = ["series", "A median", "B median", "B against A", "interval", "p", "verdict"]
 
@@ -74,7 +74,7 @@ def text(result: AbResult, *, markdown: bool = False) -> str:
     headings = HEADINGS if limit is None else [*HEADINGS, f"cost within {limit * 100:g} %"]
     rows = [[*_cells(line), *([] if limit is None else [_cost(line)])] for line in lines]
     if markdown:
-        head = f"### A: {a}; B: {b} ({duet.a.suite}, {len(duet.blocks)} blocks)\n"
+        head = f"### A: {a}; B: {b} ({duet.a.suite}, {plural(len(duet.blocks), 'block')})\n"
         table = [head, markdown_row(headings), "|" + "---|" * len(headings)]
         table += map(markdown_row, rows)
     else:
@@ -123,12 +123,12 @@ def _cost(line: SeriesVerdict) -> str:
 def _notes(result: AbResult) -> Iterator[str]:
     """Yield the method, failed samples, series without a counterpart, and the stored file."""
     bands = sorted({line.judged.result.interval.text() for line in result.outcome.lines})
-    blocks = f"{len(result.duet.blocks)} blocks of ABBA or BAAB"
+    blocks = f"{plural(len(result.duet.blocks), 'block')} of ABBA or BAAB"
     yield ""
     yield f"{blocks}; interval: {', '.join(bands) or '-'}; exact sign-flip test"
     if result.failed:
         yield (
-            f"{result.failed.total()} samples were not ok; "
+            f"not ok: {plural(result.failed.total(), 'sample')}; "
             "a block counts if the variant's other sample was ok"
         )
     for reason, count in result.failed.most_common(3):

@@ -5,6 +5,7 @@ from pathlib import Path
 from perfdag.app.ab.outcome import AbResult, series_name
 from perfdag.app.chart_file import write_chart
 from perfdag.charts.pages.compare import Effect, forest
+from perfdag.units import plural
 
 
 def write_forest_plot(path: Path, result: AbResult) -> None:
@@ -22,7 +23,7 @@ def write_forest_plot(path: Path, result: AbResult) -> None:
         if not (paired := line.judged.result).absolute
     ]
     a, b = duet.a.options["words"]
-    blocks = f"{duet.a.suite}: {len(duet.blocks)} blocks side by side"
+    blocks = f"{duet.a.suite}: {plural(len(duet.blocks), 'block')} side by side"
     figure = forest(
         effects,
         f"{b} against {a}",

@@ -12,6 +12,7 @@ from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
 from perfdag.steps.runner import confirm, plan, step_state
 from perfdag.steps.runner.credentials import PeerError
 from perfdag.steps.runner.pod_context import from_environment
+from perfdag.units import plural
 
 
 def plan_step(folder: Path, output: Callable[[str], None]) -> int:
@@ -26,8 +27,8 @@ def plan_step(folder: Path, output: Callable[[str], None]) -> int:
             result = plan.step(context, folder, os.environ)
         except PeerError as error:
             raise CommandError(str(error), EXIT_FAILED) from None
-        counts = f"{len(result.points)} points, {len(result.order)} samples"
-        output(f"run {result.run_id}: {counts}, {len(result.batches)} batches")
+        counts = f"{plural(len(result.points), 'point')}, {plural(len(result.order), 'sample')}"
+        output(f"run {result.run_id}: {counts}, {plural(len(result.batches), 'batch')}")
         return EXIT_OK
 
     return step_state.step(context, "plan", work)

@@ -15,6 +15,7 @@ from perfdag.results.samples import stored_samples
 from perfdag.steps.runner.cluster_facts import cluster_name
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
 from perfdag.store.open import open_store
+from perfdag.units import plural
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def kept_samples(run_id: str | None, root: str, namespace: str) -> str:
             store = open_store(root)
             plans = variants(store, _measured_plan(store, load_plan(store, run_id)))
             known = sum(len(stored_samples(store, plan.run_id)) for plan in plans)
-            amount = f"{known} of {sum(len(plan.order) for plan in plans)} samples"
+            amount = f"{known} of {plural(sum(len(plan.order) for plan in plans), 'sample')}"
             command = resume_command(plans[0], root)
         except NotStoredError:
             return f"{root} keeps nothing of run {run_id}"

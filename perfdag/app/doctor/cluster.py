@@ -18,6 +18,7 @@ from perfdag.benchmark import registry
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.node_fit import is_ready, without_simulated
 from perfdag.plan.plan import Plan
+from perfdag.units import plural
 
 MIN_VERSION = (1, 29)
 
@@ -126,9 +127,9 @@ def _check_nodes(nodes: list[Object] | None) -> list[Finding]:
     measuring = without_simulated(nodes)
     ready = [node for node in measuring if is_ready(node)]
     simulated = len(nodes) - len(measuring)
-    text = f"{len(ready)} of {len(measuring)} nodes are ready"
+    text = f"{len(ready)} of {plural(len(measuring), 'node')} ready"
     if simulated:
-        text += f", besides {simulated} simulated ones"
+        text += f", besides {plural(simulated, 'simulated one')}"
     findings = [Finding("ok" if ready else "missing", text)]
     cordoned = [node["metadata"]["name"] for node in ready if node["spec"].get("unschedulable")]
     if cordoned:

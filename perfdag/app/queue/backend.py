@@ -15,6 +15,7 @@ from perfdag.hosts.local import LocalHost
 from perfdag.steps.queue import wire
 from perfdag.steps.queue.backend.backend import Backend, Options, UnreachableError
 from perfdag.steps.queue.backend.workload import FILENAME, Workload, matching
+from perfdag.units import plural
 
 Report = Callable[[str], None]
 
@@ -82,7 +83,7 @@ def serve(
         backend.serve()
     except UnreachableError as error:
         raise CommandError(str(error), EXIT_REACH) from None
-    report(f"{backend.completed} items done")
+    report(f"{plural(backend.completed, 'item')} done")
     return EXIT_OK
 
 

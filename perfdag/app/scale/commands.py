@@ -24,7 +24,7 @@ from perfdag.steps.scale.runai.sample import SampleRequest
 from perfdag.steps.scale.runai.settings import Settings, check_submitter, read_settings
 from perfdag.steps.scale.runai.submit import SubmitRequest
 from perfdag.steps.scale.scenarios import foreign
-from perfdag.units import short
+from perfdag.units import plural, short
 
 T = TypeVar("T")
 Print = Callable[[str], None]
@@ -249,14 +249,14 @@ def create_nodes(context: str | None, count: int, gpus: int, output: Print) -> i
         return counts
 
     created, changed = on_cluster(context, work)
-    changes = f", {changed} existing ones changed" if changed else ""
-    output(f"{created} nodes created{changes}, {count} Ready, {gpus} GPUs each")
+    changes = f", {plural(changed, 'existing one')} changed" if changed else ""
+    output(f"{plural(created, 'node')} created{changes}, {count} Ready, {gpus} GPUs each")
     return EXIT_OK
 
 
 def delete_nodes(context: str | None, output: Print) -> int:
     """Delete the simulated nodes."""
-    output(f"{on_cluster(context, kwok_nodes.remove_nodes)} nodes deleted")
+    output(f"{plural(on_cluster(context, kwok_nodes.remove_nodes), 'node')} deleted")
     return EXIT_OK
 
 

@@ -13,6 +13,7 @@ from perfdag.steps.scale.figures.api_metrics import DELETION
 from perfdag.steps.scale.figures.measurements import call_name, deletion_name
 from perfdag.steps.scale.runai import times_csv
 from perfdag.steps.scale.scenarios.submit import SCENARIOS
+from perfdag.units import plural
 
 STAGE_CHARTS = {
     "timeline": charts.timeline,
@@ -55,7 +56,7 @@ def _plot_times(
         for reason, count in times_csv.exclusion_counts(workloads).items()
     ]
     for text in excluded:
-        session.log(f"of {len(workloads)} workloads {text}")
+        session.log(f"of {plural(len(workloads), 'workload')} {text}")
     if not selected:
         session.log("no data to plot")
         return EXIT_FAILED
@@ -63,7 +64,7 @@ def _plot_times(
     draw = general if chart == "general" else detailed
     path = session.folder / f"{chart}.png"
     path.write_bytes(to_bytes(draw(deltas, len(workloads), excluded))[1])
-    session.output(f"{path} and {table}: {len(selected)} of {len(workloads)} workloads")
+    session.output(f"{path} and {table}: {len(selected)} of {plural(len(workloads), 'workload')}")
     return EXIT_OK
 
 

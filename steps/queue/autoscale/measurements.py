@@ -6,6 +6,7 @@ from perfdag.outcome import Measurement, verdict
 from perfdag.steps.queue.autoscale.params import QueueAutoscaleParams
 from perfdag.steps.queue.autoscale.scores import Sample, score
 from perfdag.steps.queue.validate.verdict import failures_by_subject
+from perfdag.units import plural
 
 GRID = 60
 """Moments of a trace that become rows, for the chart."""
@@ -17,7 +18,7 @@ def failure_text(queue: str, client: Any) -> str:
     where = ", ".join(
         f"{count} on {name}" for name, count in failures_by_subject(client["nodes"]).items()
     )
-    return f"{queue}: {client['failure']} requests failed ({causes})" + (
+    return f"{queue}: {plural(client['failure'], 'request')} failed ({causes})" + (
         f": {where}" if where else ""
     )
 

@@ -14,6 +14,7 @@ from aiohttp import web
 from perfdag.steps.queue.client.arrivals import Arrival, Arrivals
 from perfdag.steps.queue.client.load import Load
 from perfdag.steps.queue.client.stats import ClientStats, Latencies
+from perfdag.units import plural
 
 COLUMNS = 60
 KINDS = ("plain", "json", "html")
@@ -170,7 +171,7 @@ def stats_text(client_stats: ClientStats, completed: int = 0, rejected: int = 0)
 def _load_text(client_stats: ClientStats) -> str:
     arrivals = client_stats.arrivals
     if arrivals is None:
-        return f"{client_stats.parallel} requests in parallel"
+        return f"{plural(client_stats.parallel, 'request')} in parallel"
     return f"{arrivals.rate:g} requests a second, arrival {arrivals.arrival}"
 
 

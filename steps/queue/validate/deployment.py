@@ -7,6 +7,7 @@ from perfdag.hosts.device_use import DeviceUse
 from perfdag.kube.client import Kube, KubeError
 from perfdag.outcome import Skip
 from perfdag.steps.queue.validate.validate import BadInput
+from perfdag.units import plural
 
 PART_OF = "app.kubernetes.io/part-of"
 FINAL_PHASES = ("Succeeded", "Failed")
@@ -134,7 +135,9 @@ class DeploymentTarget:
         for pod in await self._list():
             for reason in _reasons(pod):
                 reasons[reason] = reasons.get(reason, 0) + 1
-        return "; ".join(f"{reason} ({count} pods)" for reason, count in sorted(reasons.items()))
+        return "; ".join(
+            f"{reason} ({plural(count, 'pod')})" for reason, count in sorted(reasons.items())
+        )
 
     def watch_devices(self) -> AbstractContextManager[dict[str, DeviceUse]]:
         return nullcontext({})  # the devices are those of its nodes

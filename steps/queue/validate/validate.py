@@ -31,6 +31,7 @@ from perfdag.steps.queue.validate.verdict import (
     failure_hint,
     measured_line,
 )
+from perfdag.units import plural
 
 STOP_SECONDS = 5.0
 """Time of a client to stop its requests when a validation ends early."""
@@ -144,13 +145,12 @@ async def validate(
         await load.parallel(0)
         await target.scale(1)
     except BaseException:
-        report(f"restoring {before} replica(s)")
+        report(f"restoring {plural(before, 'replica')}")
         try:
             await target.scale(before)  # first: a client that hangs must not delay it
         except Exception as error:  # the user sees the first error
-            report(
-                f"{before} replica(s) could not be restored: {str(error) or type(error).__name__}"
-            )
+            reason = str(error) or type(error).__name__
+            report(f"{plural(before, 'replica')} could not be restored: {reason}")
         try:
             await asyncio.wait_for(load.parallel(0), STOP_SECONDS)
         except Exception as error:

@@ -10,6 +10,7 @@ from perfdag.kube.node_fit import is_schedulable
 from perfdag.steps.scale.model.nodes import is_simulated, is_virtual
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.stages import VMI
+from perfdag.units import plural
 
 
 class TooDenseError(ValueError):
@@ -93,12 +94,12 @@ def nested_note(facts: dict[str, Any]) -> str | None:
     """Return a warning if latencies may not be those of bare metal."""
     if facts["nested_virtualisation"]:
         count = len(facts["nested_virtualisation"])
-        return f"nested virtualisation on {count} nodes: latencies are not of bare metal"
+        return f"nested virtualisation on {plural(count, 'node')}: latencies are not of bare metal"
     if facts["nested_unknown"]:
         count = len(facts["nested_unknown"])
         return (
-            f"nested virtualisation: unknown on {count} nodes; install Node Feature Discovery to "
-            "label them"
+            f"nested virtualisation: unknown on {plural(count, 'node')}; install Node "
+            "Feature Discovery to label them"
         )
     return None
 

@@ -37,6 +37,7 @@ from perfdag.steps.scale.runai.settings import (
     runai_argv,
     submitted_json,
 )
+from perfdag.units import plural
 
 LABELS = ("api", "kubectl")
 """Submitters that create the template's objects as they are, with the run's label."""
@@ -232,7 +233,7 @@ async def require_deleted(kube: Kube, folder: Path) -> None:
             raise
         return  # the cluster has no such kinds any more
     if count := len(await objects_of_run(kube, file.run, kinds, file.namespaces, also=also)):
-        text = f"{folder} holds run {file.run}, of which {count} objects are still there"
+        text = f"{folder} holds run {file.run}; still there: {plural(count, 'object')}"
         raise SettingsError(
             f"{text}; `perfdag scale delete -o {folder}` first, or give another folder with -o"
         )

@@ -24,6 +24,7 @@ from perfdag.steps.scale.measure.submitters import ApiSubmitter
 from perfdag.steps.scale.model.chains import kinds_of
 from perfdag.steps.scale.model.templates import Template
 from perfdag.steps.scale.scenarios.session import LEFT_BEHIND, Session
+from perfdag.units import plural
 
 IN_FLIGHT = 1.0
 """Seconds in which the server has done or dropped a request whose connection was cut."""
@@ -171,7 +172,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             reasons = dict.fromkeys(reason for reason in (why, doubt) if reason)
             self._log(f"whether objects {scope} is unknown ({'; '.join(reasons)}); {how}")
         elif left:
-            self._log(f"{left} objects {scope}{f' ({why})' if why else ''}; {how}")
+            self._log(f"{plural(left, 'object')} {scope}{f' ({why})' if why else ''}; {how}")
 
     async def _left_in_namespaces(self, session: Session) -> tuple[int, str]:
         """Return how many objects are left in remaining namespaces, or why that is unknown."""

@@ -35,7 +35,7 @@ from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import inlined
 from perfdag.steps.scale.scenarios import run_vmi, vmi_spec
 from perfdag.steps.scale.scenarios.vmi_capacity import Capacity
-from perfdag.units import Duration, PositiveDuration
+from perfdag.units import Duration, PositiveDuration, plural
 
 API_RULES = Rights(
     named=(
@@ -215,7 +215,7 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
         notes += run["facts"]["notes"]
         rows += each_rows
         if figures["left_behind"]:
-            notes.append(f"{figures['left_behind']:g} objects were left behind")
+            notes.append(f"left behind: {plural(int(figures['left_behind']), 'object')}")
         if not run["error"] and (figures["success_ratio"] or 0) < 1:
             notes.append(f"{1 - (figures['success_ratio'] or 0):.1%} of {run['count']} never ran")
         if not ended_it and any(batch["held"] is False for batch in run["facts"]["generator"]):

@@ -20,6 +20,7 @@ from perfdag.steps.scale.scenarios.session import Session
 from perfdag.steps.scale.scenarios.vmi import result_of
 from perfdag.steps.scale.scenarios.vmi_primer import primed_session
 from perfdag.steps.scale.scenarios.vmi_spec import Spec, all_settled
+from perfdag.units import plural
 
 PARTS = 8
 """The search ends when the limit is known to this part of a step."""
@@ -170,4 +171,4 @@ class _Population:
         if newest := there[size:]:
             spec.log(f"deleting the newest {len(newest)}")
             if not await session.delete(newest, spec.parallel, spec.timeout):
-                raise NotGoneError(f"{session.left(newest)} object(s) left behind")
+                raise NotGoneError(f"{plural(session.left(newest), 'object')} left behind")
