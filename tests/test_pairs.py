@@ -311,7 +311,7 @@ def test_a_real_run_here(tmp_path: Path, cli: CommandLine) -> None:
         pytest.skip("iperf3 is not installed")
     file, root = tmp_path / "s.yaml", str(tmp_path / "s")
     text = TEXT.format(name="iperf", hosts="{count: 3, pairs: all}", more="")
-    file.write_text(f"{text}    params: {{duration: 1s}}\n")
+    file.write_text(f"{text}    params: {{duration: 1s, rate: 100Mbit/s}}\n")
     assert orjson.loads(cli(["run", str(file), "--store", root, "--json"]).out)
     store = FolderStore(root)
     found = rows(store, load_plan(store, "last"))
