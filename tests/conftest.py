@@ -1,5 +1,6 @@
 """Fixtures that several rooms' tests share."""
 
+import gc
 import os
 import secrets
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,8 @@ from perfdag.cli import main
 from perfdag.hosts import canary
 from tests.fakes.api_server import ApiServer
 
+# Tests are collected faster if the garbage of so many modules is looked for less often.
+gc.set_threshold(50_000, 20, 50)
 # a busy machine may take longer than the default of 200 ms for one example
 settings.register_profile("perfdag", deadline=None)
 settings.load_profile("perfdag")

@@ -77,7 +77,8 @@ def test_a_command_runs_beside_the_treatment_alone(tmp_path: Path) -> None:
     reason="stress-ng is not installed: NO real antagonist ran: apt-get install stress-ng",
 )
 def test_stress_ng_runs_beside_the_treatment_and_is_gone_after_it(tmp_path: Path) -> None:
-    command, before = ["stress-ng", "--cpu", "2", "--temp-path", str(tmp_path)], stressors()
+    load = ["--cpu", "2", "--cpu-load", "10", "--temp-path", str(tmp_path)]
+    command, before = ["stress-ng", *load], stressors()
     rows = cell(tmp_path, {"command": command})
     assert rows["kept"][0].value > 0
     assert stressors() <= before
