@@ -41,13 +41,13 @@ OBJECT = 256 * 1024
 A Workflow's status is Argo's: it grows with every pod, and Argo compresses it from 1 MiB on. Of a
 sweep of many batches it is told apart.
 """
-broken: list[str] = []
+problems: list[str] = []
 
 
 def against(what: str, value: float, limit: float) -> str:
     """`what`, and whether its value is within the limit."""
     if value > limit:
-        broken.append(what)
+        problems.append(what)
     return f"{what} (limit {limit:g}: {'NOT HELD' if value > limit else 'held'})"
 
 
@@ -104,13 +104,13 @@ def iperf(points: int, extra: str = "") -> str:
     return f"{extra}" + yaml.safe_dump({"name": "argo-figure", "entries": [entry]})
 
 
-def figures(view: View, seconds: float, measured: float) -> tuple[float, float]:
+def figures(view: View, seconds: float, sample_seconds: float) -> tuple[float, float]:
     """Overhead a point on the lead's clock, and what is left of the wall time beside the lead's
     span; both in seconds.
     """
     samples = parts(view)
     span = moment(samples[-1].finished_at) - moment(samples[0].started_at)
-    return (span - measured * len(samples)) / len(samples), seconds - span
+    return (span - sample_seconds * len(samples)) / len(samples), seconds - span
 
 
 def cost_of_points(args: argparse.Namespace) -> None:
@@ -358,12 +358,12 @@ def render(args: argparse.Namespace) -> None:
     )
     text += f"        expected: {list(range(1, 101))}\n        exit_code: {list(range(100))}\n"
     start = time.perf_counter()
-    loaded = parse_suite(text)
-    plan = make_plan(loaded)
+    suite = parse_suite(text)
+    plan = make_plan(suite)
     check_size(plan)
     manifest = dump(
         [
-            runs.config_map("bench", "big", suite_text(loaded)),
+            runs.config_map("bench", "big", suite_text(suite)),
             runs.workflow("bench", "big", {"configmap": "perfdag-suite-big"}),
         ]
     )
@@ -392,7 +392,7 @@ def main() -> None:
     {"points": cost_of_points, "batches": cost_of_batches, "sweep": sweep, "render": render}[
         args.what
     ](args)
-    sys.exit(1 if broken else 0)
+    sys.exit(1 if problems else 0)
 
 
 if __name__ == "__main__":

@@ -87,14 +87,14 @@ def make(parts: int) -> tuple[Plan, list[tuple[str, bytes]]]:
     return plan, objects
 
 
-def timed(store: Store, plan: Plan, queue: "multiprocessing.Queue[Any]") -> None:
+def time_collect(store: Store, plan: Plan, queue: "multiprocessing.Queue[Any]") -> None:
     """Collect in a process of its own, so that its peak memory is its own."""
     start = time.perf_counter()
-    collected = collect(store, plan)
+    collection = collect(store, plan)
     queue.put(
         (
             time.perf_counter() - start,
-            collected.rows,
+            collection.rows,
             resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         )
     )
@@ -113,12 +113,12 @@ def in_child(target: Callable[..., None], *arguments: Any) -> Any:
 
 def collect_folder(root: str, plan: Plan, queue: "multiprocessing.Queue[Any]") -> None:
     """From a folder."""
-    timed(FolderStore(root), plan, queue)
+    time_collect(FolderStore(root), plan, queue)
 
 
 def collect_s3(root: str, plan: Plan, queue: "multiprocessing.Queue[Any]") -> None:
     """From S3."""
-    timed(S3Store(root, 10.0), plan, queue)
+    time_collect(S3Store(root, 10.0), plan, queue)
 
 
 def read_s3(root: str, keys: list[str], queue: "multiprocessing.Queue[Any]") -> None:
@@ -167,7 +167,7 @@ def main() -> int:
         f"{seconds / rows * 1e6:.1f} us a row, {seconds / baseline:.1f} x reading the files, "
         f"peak {memory:.0f} MB"
     )
-    held = [
+    ok = [
         at_most("a row", seconds / rows * 1e6, FOLDER_US_A_ROW, "us"),
         at_most("peak memory", memory, MEMORY_MB, "MB"),
     ]
@@ -187,11 +187,11 @@ def main() -> int:
         )
         for folder in ("results", "runs"):
             store.delete(folder)
-        held += [
+        ok += [
             at_most("times reading", seconds / baseline, S3_TIMES_READING),
             at_most("peak memory", memory, MEMORY_MB, "MB"),
         ]
-    return 0 if all(held) else 1
+    return 0 if all(ok) else 1
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def alerts(models: list[str], series: int, runs: int) -> bool:
     """Print false alerts of each noise model; whether all keep the targets."""
     print(f"alerts of equal runs, % of series-nights ({series} series of {runs:,} runs each)")
     print(f"  {'':32}three-run rule (<= 0.03)      both rules (<= 0.3)          red nights")
-    kept = True
+    ok = True
     for model in models:
         result = false_alerts(model, series, runs)
         both = result.three_runs + result.permutations
@@ -58,13 +58,13 @@ def alerts(models: list[str], series: int, runs: int) -> bool:
         )
         print(f"  {model:32}{shares} {100 * result.red / result.nights:6.2f}", flush=True)
         if model != MOVING:
-            kept &= result.three_runs <= 0.0003 * result.nights and both <= 0.003 * result.nights
-    return kept
+            ok &= result.three_runs <= 0.0003 * result.nights and both <= 0.003 * result.nights
+    return ok
 
 
 def steps(series: int) -> bool:
     """Print how soon steps are found and that their alerts stay open; whether targets are kept."""
-    kept = True
+    ok = True
     print(f"steps found, and the alert still open 30 nights after the step ({series} series each)")
     for step, cv, within, min_effect, target in (
         (0.35, 0.02, 3, 0.05, 0.99),
@@ -74,21 +74,21 @@ def steps(series: int) -> bool:
         (0.10, 0.05, 10, 0.05, 0.0),
     ):
         nights = nights_to_find(step, cv, series, min_effect)
-        found, lost = int((nights <= within).sum()), 100 * (nights == 99).mean()
+        hits, lost_percent = int((nights <= within).sum()), 100 * (nights == 99).mean()
         what = f"{100 * step:3.0f} % at CV {100 * cv:.0f} %, min_effect {100 * min_effect:.0f} %"
         print(
-            f"  {what}: {interval(found, series)} within {within} runs, median run "
+            f"  {what}: {interval(hits, series)} within {within} runs, median run "
             f"{np.median(nights):.0f}, "
-            f"not found or lost {lost:.1f} %",
+            f"not found or lost {lost_percent:.1f} %",
             flush=True,
         )
-        kept &= found >= target * series
-    return kept
+        ok &= hits >= target * series
+    return ok
 
 
-def share(words: list[str], *wanted: str) -> float:
+def share(words: list[str], *names: str) -> float:
     """Share of verdicts that are one of the wanted words."""
-    return sum(word in wanted for word in words) / len(words)
+    return sum(word in names for word in words) / len(words)
 
 
 def pairs(models: list[str], count: int) -> bool:
@@ -105,17 +105,17 @@ def pairs(models: list[str], count: int) -> bool:
         + "   ten series:"
         + "".join(f"{past:>7}" for past in (1, 2, 5))
     )
-    kept = True
+    ok = True
     for model in models:
         wrong = [
             share(verdicts(model, past, count, series), "better", "worse")
             for past, series in ((0, 1), (1, 1), (5, 1), (15, 1), (1, 10), (2, 10), (5, 10))
         ]
-        kept &= max(wrong) <= (0.06 if model in OUTLIERS else 0.01)
-        alone, pooled = (
+        ok &= max(wrong) <= (0.06 if model in OUTLIERS else 0.01)
+        alone, pool_width = (
             "".join(f"{100 * part:8.2f}" for part in parts) for parts in (wrong[:4], wrong[4:])
         )
-        print(f"  {model:32}{alone}{'':14}{pooled}", flush=True)
+        print(f"  {model:32}{alone}{'':14}{pool_width}", flush=True)
     print(
         "drops found, %: of 80 % with no history (target 99); of 30 % with ten series of two "
         "past runs (target 90 at CV 5 %)"
@@ -124,8 +124,8 @@ def pairs(models: list[str], count: int) -> bool:
         large = share(verdicts(model, 0, count, factor=0.2), "worse")
         small = share(verdicts(model, 2, count, series=10, factor=0.7), "worse")
         print(f"  {model:32}{100 * large:8.2f}{100 * small:8.1f}", flush=True)
-        kept &= large >= 0.99 and (small >= 0.90 or model != "lognormal CV 5 %")
-    return kept
+        ok &= large >= 0.99 and (small >= 0.90 or model != "lognormal CV 5 %")
+    return ok
 
 
 def cost() -> None:
@@ -153,16 +153,16 @@ def main() -> int:
     parser.add_argument("--model", default="", help="only noise models whose name holds this")
     parser.add_argument("--part", choices=["alerts", "steps", "pairs"], help="only this part")
     args = parser.parse_args()
-    kept = True
+    ok = True
     if args.part in (None, "alerts"):
         models = [model for model in ALL_MODELS if args.model in model]
-        kept = alerts(models, args.series, args.runs)
+        ok = alerts(models, args.series, args.runs)
     if args.part in (None, "steps"):
-        kept &= steps(50 * args.series)
+        ok &= steps(50 * args.series)
     if args.part in (None, "pairs"):
-        kept &= pairs([model for model in MODELS if args.model in model], 100 * args.series)
+        ok &= pairs([model for model in MODELS if args.model in model], 100 * args.series)
         cost()
-    return 0 if kept else 1
+    return 0 if ok else 1
 
 
 if __name__ == "__main__":

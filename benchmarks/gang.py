@@ -42,8 +42,8 @@ def submit(namespace: str, hosts: int) -> str:
             "    params: {argv: [sleep, '60'], expected: 60}\n"
         )
         argv = [sys.executable, "-m", "perfdag", "submit", str(suite), "-n", namespace]
-        said = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return said.split("workflow ")[1].split()[0]
+        output = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return output.split("workflow ")[1].split()[0]
 
 
 def main() -> int:
@@ -76,32 +76,30 @@ def main() -> int:
         for name in ("Pss", "VmRSS")
     }
     pods = orjson.loads(kubectl("get", "pods", *of, "-l", labels, "-o", "json"))["items"]
-    started = [
+    starts = [
         datetime.fromisoformat(state["state"]["running"]["startedAt"])
         for pod in pods
         for state in pod["status"]["containerStatuses"]
         if state["name"] == "main"
     ]
-    connected = datetime.fromisoformat(f"{line[1][:19]}+00:00")
+    connection = datetime.fromisoformat(f"{line[1][:19]}+00:00")
     peers = int(line[2])
     print(
         f"{words.hosts} pods started within "
-        f"{(max(started) - min(started)).total_seconds():.0f} s; connecting took {line[3]} s"
+        f"{(max(starts) - min(starts)).total_seconds():.0f} s; connecting took {line[3]} s"
     )
-    held = at_most(
+    ok = at_most(
         "connected after the last pod ran",
-        (connected - max(started)).total_seconds(),
+        (connection - max(starts)).total_seconds(),
         CONNECT_S,
         "s",
     )
-    held &= at_most(
-        "ssh of the lead, per peer", sum(kilobytes["Pss"]) / 1024 / peers, PEER_MB, "MB"
-    )
+    ok &= at_most("ssh of the lead, per peer", sum(kilobytes["Pss"]) / 1024 / peers, PEER_MB, "MB")
     with_lead = (sum(kilobytes["Pss"]) + sum(kilobytes["VmRSS"])) / 1024 / peers
-    held &= at_most("with its Python", with_lead, PEER_MB, "MB")
+    ok &= at_most("with its Python", with_lead, PEER_MB, "MB")
     print(f"    {len(kilobytes['Pss'])} ssh processes, {len(kilobytes['VmRSS'])} of Python")
     kubectl("delete", "workflow", *of, workflow)
-    return 0 if held else 1
+    return 0 if ok else 1
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def fill(store: Store, runs: int, series: int, repetitions: int, suite: str = "n
     """Write runs of `series` series; one series in ten has a step of 10 % at two thirds."""
     template = rows(0, {f"streams={i}": [1.0] * repetitions for i in range(series)}, suite=suite)
     table = pa.Table.from_pylist(template, schema=SAMPLES)
-    stepped = np.repeat(np.arange(series) % 10 == 0, repetitions)
+    steps = np.repeat(np.arange(series) % 10 == 0, repetitions)
     for night in range(runs):
         rng = np.random.default_rng(night)
         between = np.repeat(np.exp(rng.normal(0, 0.01, series)), repetitions)
@@ -49,26 +49,26 @@ def fill(store: Store, runs: int, series: int, repetitions: int, suite: str = "n
             1e10
             * between
             * np.exp(rng.normal(0, 0.01, len(between)))
-            * np.where(stepped & (night > runs * 2 / 3), 0.9, 1)
+            * np.where(steps & (night > runs * 2 / 3), 0.9, 1)
         )
         name = run_id(night, suite)
-        changed = table.set_column(SAMPLES.get_field_index("value"), "value", pa.array(value))
-        changed = changed.set_column(
+        table = table.set_column(SAMPLES.get_field_index("value"), "value", pa.array(value))
+        table = table.set_column(
             SAMPLES.get_field_index("run_id"), "run_id", pa.array([name] * len(value))
         )
         moment = pa.scalar(START + timedelta(days=night), pa.timestamp("us", tz="UTC"))
-        changed = changed.set_column(
+        table = table.set_column(
             SAMPLES.get_field_index("started_at"), "started_at", pa.repeat(moment, len(value))
         )
         sink = pa.BufferOutputStream()
-        pq.write_table(changed, sink, compression="zstd", store_schema=False)
+        pq.write_table(table, sink, compression="zstd", store_schema=False)
         store.put(
             f"results/suite={suite}/month={name[:4]}-{name[4:6]}/{name}.parquet",
             sink.getvalue().to_pybytes(),
         )
 
 
-def timed(work: Callable[[], object], times: int = 3) -> tuple[float, float]:
+def best_time(work: Callable[[], object], times: int = 3) -> tuple[float, float]:
     """Wall and CPU seconds of the best of a few calls; on a busy machine the CPU's tell what a
     quiet one would take.
     """
@@ -81,8 +81,10 @@ def timed(work: Callable[[], object], times: int = 3) -> tuple[float, float]:
 
 
 def _cpu() -> float:
-    spent = os.times()
-    return spent.user + spent.system + spent.children_user + spent.children_system
+    cpu_before = os.times()
+    return (
+        cpu_before.user + cpu_before.system + cpu_before.children_user + cpu_before.children_system
+    )
 
 
 def text_of(pair: tuple[float, float]) -> str:
@@ -104,46 +106,46 @@ def main() -> int:
         store = open_store(args.store or folder)
         remote = (args.store or "").startswith("s3://")
         fill(store, args.runs, args.series, 3)
-        without = timed(lambda: rollup.read_run_medians(store, "net", write_back=False), 1)
-        first = timed(lambda: rollup.read_run_medians(store, "net"), 1)
+        without = best_time(lambda: rollup.read_run_medians(store, "net", write_back=False), 1)
+        first = best_time(lambda: rollup.read_run_medians(store, "net"), 1)
         print(f"first read, which writes the roll-up  {text_of(first)}")
-        reading = timed(lambda: rollup.read_run_medians(store, "net"))
+        reading = best_time(lambda: rollup.read_run_medians(store, "net"))
         print(
             f"reading by the roll-up                {text_of(reading)}   "
             f"{without[0] / reading[0]:.1f} times as fast as file by file"
         )
         trends = rollup.read_run_medians(store, "net")
         result = series_of(trends, Tuning())
-        changes = timed(lambda: series_of(trends, Tuning()))
+        changes = best_time(lambda: series_of(trends, Tuning()))
         print(
             f"change points of {len(result)} x {len(trends.runs)}          "
             f"{text_of(changes)}   {sum(len(s.findings) for s in result)} found"
         )
-        whole = timed(lambda: series_of(rollup.read_run_medians(store, "net"), Tuning()))
+        whole = best_time(lambda: series_of(rollup.read_run_medians(store, "net"), Tuning()))
         print(f"history                               {text_of(whole)}")
-        held = [at_most("wall time", whole[0], 3.0 if remote else 1.0, "s")]
+        ok = [at_most("wall time", whole[0], 3.0 if remote else 1.0, "s")]
         words = ["history", "net", "--store", store.root]
         script = f"import sys; from perfdag.cli import main; sys.exit(main({words!r}))"
-        walls = timed(
+        walls = best_time(
             lambda: subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
         )
         print(
             f"`perfdag history net`, a new process  {text_of(walls)}   "
             f"{walls[0] / whole[0]:.1f} times the answer alone"
         )
-        held.append(at_most("wall time", walls[0], 4.0 if remote else 2.0, "s"))
+        ok.append(at_most("wall time", walls[0], 4.0 if remote else 2.0, "s"))
         noise = np.random.default_rng(0).normal(0, 0.05, trends.value.shape)
         noisy = replace(trends, value=np.exp(noise))
-        folding = timed(lambda: series_of(noisy, Tuning()), 1)
+        folding = best_time(lambda: series_of(noisy, Tuning()), 1)
         print(f"change points where CV is 5 %         {text_of(folding)}")
-        held.append(at_most("CPU time", folding[1], 12.0, "s"))
+        ok.append(at_most("CPU time", folding[1], 12.0, "s"))
         fill(store, 2, 2000, 5, suite="big")
         sides = [(store, Selection(run_id(n, "big"), "big", (run_id(n, "big"),))) for n in range(2)]
         rollup.read_run_medians(store, "big")
-        comparing = timed(lambda: compare_selections(sides[0], sides[1], Tuning()))
+        comparing = best_time(lambda: compare_selections(sides[0], sides[1], Tuning()))
         print(f"compare of two runs of 10,000 rows    {text_of(comparing)}")
-        held.append(at_most("wall time", comparing[0], 1.0, "s"))
-    return 0 if all(held) else 1
+        ok.append(at_most("wall time", comparing[0], 1.0, "s"))
+    return 0 if all(ok) else 1
 
 
 if __name__ == "__main__":

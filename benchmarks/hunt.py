@@ -34,10 +34,10 @@ def sweep(seed: int, slow_host: int) -> tuple[set[int], int, int, int]:
     return {found.host for found in hunt.slow}, hunt.rounds, pairs, in_turn
 
 
-def line(kind: str, named: int, false: int, sweeps: int, pairs: float, in_turn: float) -> None:
+def line(kind: str, hits: int, false: int, sweeps: int, pairs: float, in_turn: float) -> None:
     """Print the figures of one kind of sweep."""
     print(
-        f"{kind:10} {100 * named / sweeps:6.1f} % named  {100 * false / sweeps:5.2f} % of "
+        f"{kind:10} {100 * hits / sweeps:6.1f} % named  {100 * false / sweeps:5.2f} % of "
         f"sweeps accuse another"
         f"  {pairs:10,.0f} pairs  {in_turn:10,.0f} measurements in turn  ({sweeps} sweeps)"
     )
@@ -46,17 +46,17 @@ def line(kind: str, named: int, false: int, sweeps: int, pairs: float, in_turn: 
 def main() -> int:
     """Run the sweeps and print the figures."""
     sweeps = int(sys.argv[1]) if len(sys.argv) > 1 else SWEEPS
-    named = false = 0
+    hits = false = 0
     lengths, pairs, in_turn = [], [], []
     for seed in range(sweeps):
         host = seed % HOSTS
-        accused, length, count, turns = sweep(seed, host)
-        named += host in accused and length <= ROUNDS
-        false += bool(accused - {host})
+        suspects, length, count, turns = sweep(seed, host)
+        hits += host in suspects and length <= ROUNDS
+        false += bool(suspects - {host})
         lengths.append(length)
         pairs.append(count)
         in_turn.append(turns)
-    line("hunt", named, false, sweeps, float(np.mean(pairs)), float(np.mean(in_turn)))
+    line("hunt", hits, false, sweeps, float(np.mean(pairs)), float(np.mean(in_turn)))
     print(f"{'':10} rounds of pairs at once: {np.mean(lengths):.1f}, at most {max(lengths)}")
     quiet = sum(bool(sweep(10**6 + seed, -1)[0]) for seed in range(sweeps))
     print(f"{'':10} {quiet} of {sweeps} sweeps without a slow host accuse one")
@@ -65,22 +65,22 @@ def main() -> int:
     every = [_all(seed, seed % HOSTS) for seed in range(5)]
     total = HOSTS * (HOSTS - 1) // 2
     line("all", sum(a for a, _ in every), sum(b for _, b in every), 5, total, total)
-    held = [
-        at_most("sweeps that do not name the slow host", 1 - named / sweeps, 0.01),
+    ok = [
+        at_most("sweeps that do not name the slow host", 1 - hits / sweeps, 0.01),
         at_most("sweeps with a false accusation", false / sweeps, 0.01),
         at_most("accusations without a slow host", quiet / sweeps, 0.01),
     ]
-    return 0 if all(held) else 1
+    return 0 if all(ok) else 1
 
 
 def _random_20(seed: int, host: int) -> tuple[bool, bool]:
     rng = np.random.default_rng(seed)
-    chosen = [pair for each in rounds("random 20", HOSTS, seed) for pair in each]
-    values = {(str(a), str(b)): [value(rng, (a, b), host)] for a, b in chosen}
-    accused = {
-        name for found in slow(values, True) if len(found.names) == 1 for name in found.names
+    pairs = [pair for each in rounds("random 20", HOSTS, seed) for pair in each]
+    values = {(str(a), str(b)): [value(rng, (a, b), host)] for a, b in pairs}
+    suspects = {
+        name for suspect in slow(values, True) if len(suspect.names) == 1 for name in suspect.names
     }
-    return str(host) in accused, bool(accused - {str(host)})
+    return str(host) in suspects, bool(suspects - {str(host)})
 
 
 def _all(seed: int, host: int) -> tuple[bool, bool]:
@@ -90,8 +90,8 @@ def _all(seed: int, host: int) -> tuple[bool, bool]:
     values[host, :] *= 1 - SLOW
     values[:, host] *= 1 - SLOW
     groups = {str(i): np.delete(values[i], i) for i in range(HOSTS)}
-    accused = {found.node for found in outliers(groups)}
-    return str(host) in accused, bool(accused - {str(host)})
+    suspects = {suspect.node for suspect in outliers(groups)}
+    return str(host) in suspects, bool(suspects - {str(host)})
 
 
 if __name__ == "__main__":

@@ -21,14 +21,14 @@ def shares(law: ScalabilityLaw, limit: int, trials: int, knee: float | None) -> 
     one.
     """
     chance, order = random.Random(limit), Plan(limit).order()
-    shown = held = 0
+    knees = hits = 0
     for _ in range(trials):
-        fitted = fit([(n, law.throughput(n) * chance.gauss(1, NOISE)) for n in order])
-        if fitted and fitted.knee_interval:
-            shown += 1
-            low, high = fitted.knee_interval
-            held += knee is not None and low <= knee <= high
-    return shown / trials, held / max(shown, 1)
+        law_fit = fit([(n, law.throughput(n) * chance.gauss(1, NOISE)) for n in order])
+        if law_fit and law_fit.knee_interval:
+            knees += 1
+            low, high = law_fit.knee_interval
+            hits += knee is not None and low <= knee <= high
+    return knees / trials, hits / max(knees, 1)
 
 
 def main() -> int:
@@ -36,23 +36,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=2000, help="validations for each law")
     trials = parser.parse_args().trials
-    failed = False
+    any_failed = False
     for limit in LIMITS:
         for sigma, part in ((0.0, None), (0.2, None), (0.05, 0.5), (0.05, 0.7), (0.05, 0.9)):
             knee = part * limit if part else None
             kappa = (1 - sigma) / knee**2 if knee else 0.0
-            shown, held = shares(ScalabilityLaw(10.0, sigma, kappa, 0.0), limit, trials, knee)
+            knees, hits = shares(ScalabilityLaw(10.0, sigma, kappa, 0.0), limit, trials, knee)
             text = f"limit {limit:>2}  serial share {sigma:.2f}  "
             if knee is None:
-                bad = shown > MOST_FALSE
-                text += f"no knee    shown {100 * shown:5.1f} % (limit {100 * MOST_FALSE:.0f} %)"
+                bad = knees > MOST_FALSE
+                text += f"no knee    shown {100 * knees:5.1f} % (limit {100 * MOST_FALSE:.0f} %)"
             else:
-                bad = limit >= 8 and shown < LEAST_SHOWN
-                text += f"knee {knee:5.1f}  shown {100 * shown:5.1f} % "
-                text += f"(limit {100 * LEAST_SHOWN:.0f} %)  in its interval {100 * held:5.1f} %"
+                bad = limit >= 8 and knees < LEAST_SHOWN
+                text += f"knee {knee:5.1f}  shown {100 * knees:5.1f} % "
+                text += f"(limit {100 * LEAST_SHOWN:.0f} %)  in its interval {100 * hits:5.1f} %"
             print(text + ("  TOO BAD" if bad else ""), flush=True)
-            failed |= bad
-    return int(failed)
+            any_failed |= bad
+    return int(any_failed)
 
 
 if __name__ == "__main__":

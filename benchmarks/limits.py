@@ -5,10 +5,10 @@ is not.
 
 def at_most(what: str, value: float, bound: float, unit: str = "") -> bool:
     """Print a figure with its limit; whether it is held."""
-    held = value <= bound
+    ok = value <= bound
     print(
         f"    {what}: {f'{value:.3g} {unit}'.strip()} (limit {f'{bound:g} {unit}'.strip()}: "
-        f"{'held' if held else 'NOT HELD'})",
+        f"{'held' if ok else 'NOT HELD'})",
         flush=True,
     )
-    return held
+    return ok

@@ -65,7 +65,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 POINTS["fio, 2 hosts"] = POINTS["fio"]
 
 
-class Watched(LocalHost):
+class WatchingHost(LocalHost):
     """A host that adds up the wall time of the commands it ran to their end, as the tool itself
     took it.
     """
@@ -75,21 +75,21 @@ class Watched(LocalHost):
         self.commands: list[tuple[list[str], float]] = []
         self.laying: list[LocalProcess] = []
 
-    def run(self, argv: Any, **named: Any) -> Finished:
+    def run(self, argv: Any, **options: Any) -> Finished:
         start = time.perf_counter()
         try:
-            return super().run(argv, **named)
+            return super().run(argv, **options)
         finally:
             self.commands.append((list(argv), time.perf_counter() - start))
 
-    def serve(self, argv: Any, **named: Any) -> LocalProcess:
+    def serve(self, argv: Any, **options: Any) -> LocalProcess:
         """Laying out files is fio's own work, also where it is started beside that of other
         hosts.
         """
-        started = super().serve(argv, **named)
+        server = super().serve(argv, **options)
         if "--create_only=1" in argv:
-            self.laying.append(started)
-        return started
+            self.laying.append(server)
+        return server
 
 
 @dataclass
@@ -102,15 +102,15 @@ class Cost:
     def line(self, name: str) -> tuple[str, bool]:
         """One line of the report, and whether the limit is held."""
         sample, tool = statistics.median(self.sample), statistics.median(self.tool)
-        added = statistics.median(s - t for s, t in zip(self.sample, self.tool, strict=True))
-        allowed = max(ALLOWED_SECONDS, ALLOWED_PART * tool)
-        held = added <= allowed
-        verdict = f"limit {allowed * 1000:.0f} ms: {'held' if held else 'NOT HELD'}"
+        overhead = statistics.median(s - t for s, t in zip(self.sample, self.tool, strict=True))
+        limit = max(ALLOWED_SECONDS, ALLOWED_PART * tool)
+        ok = overhead <= limit
+        verdict = f"limit {limit * 1000:.0f} ms: {'held' if ok else 'NOT HELD'}"
         spread = (max(self.tool) - min(self.tool)) * 1000
         return (
-            f"{name:12} {tool:8.3f} {sample:8.3f} {added * 1000:10.1f} "
-            f"{added / tool * 100:7.2f} %  {spread:9.1f}  {verdict}",
-            held,
+            f"{name:12} {tool:8.3f} {sample:8.3f} {overhead * 1000:10.1f} "
+            f"{overhead / tool * 100:7.2f} %  {spread:9.1f}  {verdict}",
+            ok,
         )
 
 
@@ -119,7 +119,7 @@ class Watcher:
     timed in between and taken off.
     """
 
-    def __init__(self, name: str, hosts: list[Watched]) -> None:
+    def __init__(self, name: str, hosts: list[WatchingHost]) -> None:
         self.name, self.hosts, self.cost = name, hosts, Cost([], [])
         self._began = self._apart = self._prepared = 0.0
         self._alone: float | None = None
@@ -164,24 +164,26 @@ def measure(name: str, params: dict[str, Any], rounds: int) -> Cost:
         )
     )
     benchmark = registry.get(entry["benchmark"])
-    hosts = [Watched() for _ in range(Shape.model_validate(plan.shapes[0]).hosts.count)]
+    hosts = [WatchingHost() for _ in range(Shape.model_validate(plan.shapes[0]).hosts.count)]
     watcher, run = Watcher(name, hosts), benchmark.run
 
-    def watched(gang: Gang, options: Any) -> Output:
+    def run_watched(gang: Gang, options: Any) -> Output:
         watcher.prepared(gang)
         return run(gang, options)
 
-    with tempfile.TemporaryDirectory() as folder, patch.object(benchmark, "run", watched):
+    with tempfile.TemporaryDirectory() as folder, patch.object(benchmark, "run", run_watched):
         MeasuringLoop(
             plan, FolderStore(folder), Site(hosts_for=lambda shape: hosts), watcher
         ).measure(range(len(plan.order)))
     return watcher.cost
 
 
-def tool_time(hosts: list[Watched]) -> float:
+def tool_time(hosts: list[WatchingHost]) -> float:
     """The longest command in s, and the longest laying out of files before it."""
-    laid = max((item.stop().seconds for host in hosts for item in host.laying), default=0.0)
-    return laid + max(seconds for host in hosts for _, seconds in host.commands)
+    layout_seconds = max(
+        (item.stop().seconds for host in hosts for item in host.laying), default=0.0
+    )
+    return layout_seconds + max(seconds for host in hosts for _, seconds in host.commands)
 
 
 def ico_foam(case: str) -> float:
@@ -215,22 +217,22 @@ def main(names: list[str]) -> int:
             f"no such benchmark: {', '.join(unknown)}; known: {'; '.join(POINTS)}", file=sys.stderr
         )
         return 2
-    chosen = {name: params for name, params in POINTS.items() if not names or name in names}
+    points = {name: params for name, params in POINTS.items() if not names or name in names}
     print(
-        f"{'benchmark':12} {'tool s':>8} {'sample s':>8} {'added ms':>10} {'added':>9}  "
+        f"{'benchmark':12} {'tool s':>8} {'sample s':>8} {'overhead ms':>10} {'overhead':>9}  "
         f"{'tool +- ms':>9}"
     )
-    every, measured = True, 0
-    for name, params in chosen.items():
+    every, count = True, 0
+    for name, params in points.items():
         try:
             cost = measure(name, params, ROUNDS)
         except SampleError as error:
             print(f"{name:12} left out: {error}")
             continue
-        line, held = cost.line(name)
-        every, measured = every and held, measured + 1
+        line, ok = cost.line(name)
+        every, count = every and ok, count + 1
         print(line, flush=True)
-    if not measured:
+    if not count:
         print("nothing was measured", file=sys.stderr)
         return 1
     print(

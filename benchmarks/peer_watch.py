@@ -58,14 +58,14 @@ def watch(seconds: float) -> float | None:
         if not peer:
             os._exit(serve(keys, home / "peer", ["127.0.0.1"], port, PATIENCE))
         host = SshHost("127.0.0.1", "peer", client_config(keys, home / "lead"), port)
-        stopped: list[int] = []
+        pids: list[int] = []
         try:
             host.connect(PATIENCE)
             gang = Hosts([], {}, [host])
             with gang.watched():
                 time.sleep(seconds)
-            stopped = [*descendants(peer), peer]
-            for pid in stopped:
+            pids = [*descendants(peer), peer]
+            for pid in pids:
                 os.kill(pid, signal.SIGSTOP)
             start = time.monotonic()
             with contextlib.suppress(GangLost), gang.watched():
@@ -75,7 +75,7 @@ def watch(seconds: float) -> float | None:
             print(error, file=sys.stderr)
             return None
         finally:
-            for pid in stopped or [*descendants(peer), peer]:
+            for pid in pids or [*descendants(peer), peer]:
                 os.kill(pid, signal.SIGKILL)
             os.waitpid(peer, 0)
             host.close()
@@ -116,11 +116,11 @@ def main() -> int:
         ends = [*pool.map(run, range(runs))]
     delays = [float(end) for end in ends if end != "lost"]
     print(f"{runs} runs of {seconds:g} s, {AT_ONCE} at once, load {os.getloadavg()[0]:.0f}:")
-    held = at_most("live peers given up", len(ends) - len(delays), 0)
+    ok = at_most("live peers given up", len(ends) - len(delays), 0)
     if delays:
         print(f"    dead peers noticed: median {statistics.median(delays):.1f} s")
-        held &= at_most("dead peers noticed, slowest", max(delays), LIMIT_S, "s")
-    return 0 if held else 1
+        ok &= at_most("dead peers noticed, slowest", max(delays), LIMIT_S, "s")
+    return 0 if ok else 1
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def measure(points: int, queue: "multiprocessing.Queue[Any]") -> None:
     make_plan(parse_suite(text(100)))  # imports are not planning
     start = time.perf_counter()
     plan = make_plan(parse_suite(text(points)))
-    dumped = plan.dump()
+    dump = plan.dump()
     seconds = time.perf_counter() - start
     start = time.perf_counter()
     for point in plan.points:
@@ -50,7 +50,7 @@ def measure(points: int, queue: "multiprocessing.Queue[Any]") -> None:
             len(plan.points),
             seconds,
             baseline,
-            len(dumped),
+            len(dump),
             resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         )
     )
@@ -63,7 +63,7 @@ def seconds_of(*argv: str) -> float:
     return time.perf_counter() - start
 
 
-def helped() -> bool:
+def print_help() -> bool:
     """Whether `perfdag --help` is within its limit."""
     seconds_of("-m", "perfdag", "--help")  # the first reads the files from the disk
     rounds = [
@@ -78,7 +78,7 @@ def helped() -> bool:
     return at_most("over python -c pass", (ours - plain) * 1e3, HELP_SECONDS * 1e3, "ms")
 
 
-def planned(points: int) -> bool:
+def plan_points(points: int) -> bool:
     """Whether planning so many points is within its limits."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
@@ -91,13 +91,13 @@ def planned(points: int) -> bool:
         f"trip of the same points, {size / 1e6:.1f} MB plan.json, peak {memory:.0f} MB"
     )
     soon, small = LIMITS[points]
-    held = at_most("time", seconds, soon, "s")
-    return held and (small is None or at_most("peak memory", memory, small, "MB"))
+    ok = at_most("time", seconds, soon, "s")
+    return ok and (small is None or at_most("peak memory", memory, small, "MB"))
 
 
 def main() -> int:
     """Print the figures; 1 where a limit is not held."""
-    return 0 if all([helped(), *(planned(points) for points in LIMITS)]) else 1
+    return 0 if all([print_help(), *(plan_points(points) for points in LIMITS)]) else 1
 
 
 if __name__ == "__main__":

@@ -181,7 +181,7 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-def finished(port: int) -> int:
+def finished_count(port: int) -> int:
     """What the frontend itself counts as done."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         return int(
@@ -193,23 +193,23 @@ def finished(port: int) -> int:
         )
 
 
-def loaded(case: Case, seconds: float, into: Figures) -> None:
+def measure_case(case: Case, seconds: float, into: Figures) -> None:
     """One round of a case under the load of this process.
 
     Raises SystemExit where requests failed or the frontend counts others than we.
     """
     caddr, waddr, maddr = ports(3)
     with Running() as running:
-        served = running.start(listening([*case.frontend], caddr, waddr, maddr))
+        server = running.start(listening([*case.frontend], caddr, waddr, maddr))
         wait_for(maddr)
         stuck = half_open((caddr, waddr), case.stuck)
         load = Load(
             (caddr, waddr), case.kept, clients=case.clients, work=case.work, pause=case.pause
         )
         load.run(1.0)
-        done, used = finished(maddr), cpu_seconds(served)
+        done, cpu = finished_count(maddr), cpu_seconds(server)
         outcome = load.run(seconds)
-        used, done = cpu_seconds(served) - used, finished(maddr) - done
+        cpu, done = cpu_seconds(server) - cpu, finished_count(maddr) - done
         load.close()
         for peer in stuck:
             peer.close()
@@ -219,7 +219,7 @@ def loaded(case: Case, seconds: float, into: Figures) -> None:
             f"and {done} counted by the frontend"
         )
     into.rates.append(outcome.done / outcome.seconds)
-    into.costs.append(used / outcome.done)
+    into.costs.append(cpu / outcome.done)
     into.round_trips += outcome.round_trips
     into.dispatches += outcome.dispatches
 
@@ -253,7 +253,7 @@ def compare(args: argparse.Namespace) -> bool:
     figures = {case: Figures() for case in cases}
     for _ in range(args.rounds):
         for case, into in figures.items():
-            loaded(case, args.seconds, into)
+            measure_case(case, args.seconds, into)
     base = statistics.median(figures[cases[0]].rates)
     for case, result in figures.items():
         middle, spread = (
@@ -277,12 +277,12 @@ def compare(args: argparse.Namespace) -> bool:
                 )
         print(text.rstrip(";"))
     print(json.dumps({case.name: result.rates for case, result in figures.items()}))
-    held = True
+    ok = True
     if args.original:
         theirs, ours_at_it = (
             statistics.median(result.rates) for result in list(figures.values())[:2]
         )
-        held = limit(
+        ok = limit(
             "throughput over the original frontend's, original wire",
             ours_at_it / theirs,
             LEAST_RATIO,
@@ -290,22 +290,22 @@ def compare(args: argparse.Namespace) -> bool:
         )
     for case, result in figures.items():
         if case.stuck and case.clients > 1:
-            held &= limit(
+            ok &= limit(
                 f"{case.name}: p99 of the dispatch in ms",
                 1e3 * percentile(result.dispatches, 0.99),
                 MOST_DISPATCH_MS,
             )
-    return held
+    return ok
 
 
 def limit(what: str, value: float, bound: float, at_least: bool = False) -> bool:
     """Print a figure with its limit; whether it is held."""
-    held = value >= bound if at_least else value < bound
+    ok = value >= bound if at_least else value < bound
     print(
         f"{what}: {value:.2f} (limit {'at least' if at_least else 'below'} {bound:g}: "
-        f"{'held' if held else 'NOT HELD'})"
+        f"{'held' if ok else 'NOT HELD'})"
     )
-    return held
+    return ok
 
 
 def measure(
@@ -321,7 +321,7 @@ def measure(
     caddr, waddr, maddr, control = ports(4)
     at = "127.0.0.1"
     with Running() as running:
-        served = running.start(listening(frontend, caddr, waddr, maddr))
+        server = running.start(listening(frontend, caddr, waddr, maddr))
         wait_for(maddr)
         for _ in range(16):
             running.start(backend(waddr))
@@ -341,16 +341,16 @@ def measure(
         fetch(control, "fails?type=plain")
         time.sleep(settle)
         fetch(control, "reset?type=plain", "POST")
-        before = cpu_seconds(served)
+        before = cpu_seconds(server)
         time.sleep(seconds)
-        used = cpu_seconds(served) - before
+        cpu = cpu_seconds(server) - before
         rate, fails = (
             float(fetch(control, "reqs-per-sec?type=plain")),
             int(fetch(control, "fails?type=plain")),
         )
     if fails:
         raise SystemExit(f"{fails} requests failed")
-    return rate, used / (rate * seconds)
+    return rate, cpu / (rate * seconds)
 
 
 def programs(args: argparse.Namespace) -> bool:

@@ -68,7 +68,7 @@ class Load:
         self.poll = select.epoll()
         self.clients: dict[int, tuple[socket.socket, float]] = {}
         self.backends: dict[int, tuple[socket.socket, float]] = {}
-        self.paused: Due = deque()
+        self.pauses: Due = deque()
         self.working: Due = deque()
         self.polling: Due = deque()
         self.outcome = Outcome()
@@ -86,16 +86,16 @@ class Load:
         began = now = time.monotonic()
         steps = (
             (self.working, self._reply),
-            (self.paused, self._client),
+            (self.pauses, self._client),
             (self.polling, self._backend),
         )
         while now - began < seconds:
             wait = min(due[0][0] - now if due else 0.1 for due, _ in steps)
             for fd, _ in self.poll.poll(max(0.0, wait)):
                 if fd in self.clients:
-                    self._answered(fd)
+                    self._take_answer(fd)
                 else:
-                    self._handed(fd)
+                    self._take_item(fd)
             now = time.monotonic()
             for due, step in steps:
                 while due and due[0][0] <= now:
@@ -107,7 +107,7 @@ class Load:
         """Drop every connection."""
         for sock, _ in (*self.clients.values(), *self.backends.values()):
             sock.close()
-        for _, waiting in (*self.paused, *self.working):
+        for _, waiting in (*self.pauses, *self.working):
             if waiting:
                 waiting.close()
         self.poll.close()
@@ -131,7 +131,7 @@ class Load:
             sock = self._open(0, REQUEST + b"\n" if self.kept else REQUEST)
         self.clients[sock.fileno()] = (sock, now)
 
-    def _answered(self, fd: int) -> None:
+    def _take_answer(self, fd: int) -> None:
         sock, sent_at = self.clients[fd]
         data = sock.recv(4096)
         outcome, now = self.outcome, time.monotonic()
@@ -146,7 +146,7 @@ class Load:
             sock.close()
             again = None
         if self.pause:
-            self.paused.append((now + self.pause, again))
+            self.pauses.append((now + self.pause, again))
         else:
             self._client(again)
 
@@ -156,7 +156,7 @@ class Load:
         sock = sock or self._open(1, ASK + b"\n" if self.kept else ASK)
         self.backends[sock.fileno()] = (sock, now)
 
-    def _handed(self, fd: int) -> None:
+    def _take_item(self, fd: int) -> None:
         sock, sent_at = self.backends[fd]
         data = sock.recv(4096)
         if b'mpty":true' in data or b'mpty": true' in data:

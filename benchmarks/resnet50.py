@@ -91,8 +91,8 @@ def loop(blocks: int, batches: int, batch: int, device: str, precision: str) -> 
 
     from perfdag.steps.resnet50.inference.system_checks import ModelSubject
 
-    chosen = {"batch": batch, "device": device, "precision": precision, "threads": 1, "fast": True}
-    spec = Workload.model_validate(chosen).spec()
+    params = {"batch": batch, "device": device, "precision": precision, "threads": 1, "fast": True}
+    spec = Workload.model_validate(params).spec()
     system: Any = ModelSubject(spec, 1).system
     images, count = 2 * batch, batches * batch
     system.load(range(images))
@@ -120,43 +120,43 @@ def loop(blocks: int, batches: int, batch: int, device: str, precision: str) -> 
 
     plain, computing, outside = system.logits, [0.0], []
 
-    def computed(ready: Any) -> Any:
+    def timed_compute(ready: Any) -> Any:
         start = time.perf_counter()
         out = plain(ready)
         computing[0] += time.perf_counter() - start
         return out
 
     def harness() -> float:
-        computing[0], system.logits = 0.0, computed
+        computing[0], system.logits = 0.0, timed_compute
         rate = offline_rate(Loaded(system, batch, spec["in_flight"]), count, images)
         system.logits = plain
         outside.append(1 - computing[0] / (count / rate))
         return rate
 
-    def timed(run: Callable[[], float]) -> tuple[float, float]:
+    def with_cpu_time(run: Callable[[], float]) -> tuple[float, float]:
         before = time.process_time()
         return run(), time.process_time() - before
 
-    timed(bare), timed(harness)
+    with_cpu_time(bare), with_cpu_time(harness)
     wall, cpu = [], []
     for order in orders(blocks, seed=0):
         result: dict[str, list[tuple[float, float]]] = {"A": [], "B": []}
         for side in order:
-            result[side].append(timed(bare if side == "A" else harness))
+            result[side].append(with_cpu_time(bare if side == "A" else harness))
         rate = {side: statistics.fmean(item for item, _ in pairs) for side, pairs in result.items()}
         wall.append(rate["B"] / rate["A"])
         cpu.append(sum(c for _, c in result["B"]) / sum(c for _, c in result["A"]))
     print(f"loop: harness / bare samples/s at batch {batch} on {device}: {interval(wall)}")
     print(f"      processor time a sample: {interval(cpu)}")
-    known = spread(wall)
-    apart = max(known.low - 1, 1 - known.high, 0.0)
-    held = at_most("away from the bare loop at least, by the interval", apart, LOOP)
+    ratio = spread(wall)
+    apart = max(ratio.low - 1, 1 - ratio.high, 0.0)
+    ok = at_most("away from the bare loop at least, by the interval", apart, LOOP)
     if device == "cpu":
         share = statistics.median(outside)
         print(f"loop: share of LoadGen's time outside the model: {interval(outside)}")
     else:
         share = 1 - statistics.median(wall)
-    return at_most("host-bound share", share, LOOP) and held
+    return at_most("host-bound share", share, LOOP) and ok
 
 
 def interval(ratios: list[float]) -> str:
@@ -212,7 +212,7 @@ def peak(seconds: float, service: float) -> bool:
         flush=True,
     )
 
-    def held(rate: float, duration: float) -> bool:
+    def meets_bound(rate: float, duration: float) -> bool:
         result = trial(service, bound, duration, rate)
         print(
             f"      {rate:7.1f}/s {'valid' if result.valid else 'invalid'} p99 "
@@ -222,8 +222,8 @@ def peak(seconds: float, service: float) -> bool:
         return result.valid
 
     result = find_peak(
-        lambda rate: held(rate, min(seconds, 15.0)),
-        lambda rate: held(rate, seconds),
+        lambda rate: meets_bound(rate, min(seconds, 15.0)),
+        lambda rate: meets_bound(rate, seconds),
         0.8 * theory,
         precision=0.005,
     )
@@ -278,19 +278,19 @@ def main() -> int:
     )
     parser.add_argument("--only", choices=("loop", "stub", "server", "peak"))
     args = parser.parse_args()
-    held = []
+    ok = []
     if args.only in (None, "loop"):
         if importlib.util.find_spec("torch"):
-            held.append(loop(args.blocks, args.batches, args.batch, args.device, args.precision))
+            ok.append(loop(args.blocks, args.batches, args.batch, args.device, args.precision))
         else:
             print("loop: not run, torch is not installed: pip install 'perfdag[torch]'")
     if args.only in (None, "stub"):
-        held.append(stub(args.blocks))
+        ok.append(stub(args.blocks))
     if args.only in (None, "server"):
-        held.append(server(args.blocks))
+        ok.append(server(args.blocks))
     if args.only in (None, "peak"):
-        held.append(peak(args.seconds, args.service))
-    return 0 if all(held) else 1
+        ok.append(peak(args.seconds, args.service))
+    return 0 if all(ok) else 1
 
 
 if __name__ == "__main__":

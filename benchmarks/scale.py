@@ -52,9 +52,9 @@ JOB_STAGES = ("created", "first_pod_created", "scheduled", "succeeded")
 """What every job must have been seen at."""
 
 
-def verdict(held: bool) -> str:
+def verdict(ok: bool) -> str:
     """In words."""
-    return "held" if held else "NOT HELD"
+    return "held" if ok else "NOT HELD"
 
 
 def small(kind: str) -> str:
@@ -123,8 +123,8 @@ def in_process(work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> tu
 
 def _child(queue: Any, work: Callable[..., Coroutine[Any, Any, None]], args: Any) -> None:
     asyncio.run(work(*args))
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    queue.put((used.ru_maxrss / 1024, used.ru_utime + used.ru_stime))
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    queue.put((usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime))
 
 
 def burner(program: str, kind: str, count: int, namespace: str) -> tuple[float, float]:
@@ -136,10 +136,10 @@ def burner(program: str, kind: str, count: int, namespace: str) -> tuple[float, 
             process = subprocess.Popen(
                 [program, "init", "-c", "c.yml"], cwd=folder, stdout=log, stderr=log
             )
-            _, status, used = os.wait4(process.pid, 0)
+            _, status, usage = os.wait4(process.pid, 0)
         if status:
             raise SystemExit(f"kube-burner failed: {Path(folder, 'log').read_text()[-500:]}")
-    return used.ru_maxrss / 1024, used.ru_utime + used.ru_stime
+    return usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime
 
 
 async def rate(
@@ -174,7 +174,7 @@ async def create(rounds: int) -> bool:
     """Creation rate of 1,000 VMI objects and 2,000 pods, in turn with kube-burner, which must
     not be the faster one.
     """
-    held = True
+    ok = True
     program = os.environ.get("KUBE_BURNER")
     if not program:
         print("kube-burner absent: NOT compared; name its program with KUBE_BURNER")
@@ -213,10 +213,10 @@ async def create(rounds: int) -> bool:
                 f"create {count} {kind}: ratio perfdag / kube-burner {ratio:.2f} (limit 1: "
                 f"{verdict(ratio >= 1)})"
             )
-            held = held and ratio >= 1
+            ok = ok and ratio >= 1
     async with Kube() as kube:
         await simulation.install(kube, "kubevirt")
-    return held
+    return ok
 
 
 async def memory() -> bool:
@@ -225,17 +225,17 @@ async def memory() -> bool:
     async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
         await simulation.install(kube, "kubevirt", {"vmi-pending": (600_000, 600_000)})
         peak, cpu = await asyncio.to_thread(in_process, ours_observed, "vmi", 10_000, namespace)
-        held = peak * 2**20 < MEMORY_LIMIT
+        ok = peak * 2**20 < MEMORY_LIMIT
         print(
             f"generator and observer at 10,000 objects: {peak:.0f} MiB peak, {cpu:.1f} s CPU "
-            f"(limit 100 MB: {verdict(held)})"
+            f"(limit 100 MB: {verdict(ok)})"
         )
         resource_of = await kube.resource(*KINDS["vmi"])
         await kube.request(
             "DELETE", resource_of.path(namespace), json={"gracePeriodSeconds": 0}, timeout=300
         )
         await simulation.install(kube, "kubevirt")
-        return held
+        return ok
 
 
 async def watch() -> bool:
@@ -280,34 +280,34 @@ async def jobs(count: int, nodes: int) -> bool:
         start = time.monotonic()
         result = await submit.submit(kube, spec)
         stages = {row.stage for row in result.rows}
-        counted = {
+        counts = {
             status: sum(row.status == status for row in result.rows)
             for status in ("ok", "unobserved", "censored", "failed")
         }
         took = time.monotonic() - start
         print(
             f"{count} jobs on {nodes} nodes: {took:.0f} s, {len(result.rows)} rows = {count} "
-            f"x {len(stages)}: {counted}"
+            f"x {len(stages)}: {counts}"
         )
-        seen = {
+        totals = {
             name: sum(row.status == "ok" for row in result.rows if row.stage == name)
             for name in JOB_STAGES
         }
-        held = (
-            counted["ok"] + counted["unobserved"] == count * len(stages)
+        ok = (
+            counts["ok"] + counts["unobserved"] == count * len(stages)
             and not result.figures["left_behind"]
         )
-        held = held and all(number == count for number in seen.values())
+        ok = ok and all(number == count for number in totals.values())
         print(
-            f"  seen: {', '.join(f'{name} {number}' for name, number in seen.items())} "
-            f"(limit {count} each: {verdict(held)})"
+            f"  seen: {', '.join(f'{name} {number}' for name, number in totals.items())} "
+            f"(limit {count} each: {verdict(ok)})"
         )
         print(
             f"  scheduled {result.figures['throughput_mean']:.0f}/s mean, left behind "
-            f"{result.figures['left_behind']:.0f} ({verdict(held)})"
+            f"{result.figures['left_behind']:.0f} ({verdict(ok)})"
         )
         await kwok_nodes.remove_nodes(kube)
-        return held
+        return ok
 
 
 async def burst() -> bool:
@@ -318,10 +318,10 @@ async def burst() -> bool:
         start = time.monotonic()
         result = await vmi.burst(kube, vmi_spec.Spec(timeout=900), 800)
         figures = result.figures
-        held = figures["success_ratio"] == 1.0 and not figures["left_behind"]
+        ok = figures["success_ratio"] == 1.0 and not figures["left_behind"]
         text = (
             f"success {figures['success_ratio']}, left behind {figures['left_behind']:.0f} "
-            f"({verdict(held)})"
+            f"({verdict(ok)})"
         )
         print(f"800 VMIs: {time.monotonic() - start:.0f} s, {text}")
         quantiles = ", ".join(
@@ -331,14 +331,14 @@ async def burst() -> bool:
             f"  creation to Running: {quantiles}; Running {figures['throughput_mean']:.1f}/s "
             f"mean, {figures['throughput_best_5s']:.1f}/s best 5 s"
         )
-        return held
+        return ok
 
 
 async def truth() -> bool:
     """Measured latencies of 100 VMs beside what the simulated KubeVirt stamps, in nanoseconds,
     into each VMI as it plays its phases.
     """
-    namespace, played = f"perfdag-bench-{time.time_ns() % 10**9}", {}
+    namespace, stamps = f"perfdag-bench-{time.time_ns() % 10**9}", {}
     async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
         await kwok_nodes.make_nodes(kube, 20, 8)
         await simulation.install(kube, "kubevirt", {"vmi-scheduling": (800, 3300)})
@@ -351,7 +351,7 @@ async def truth() -> bool:
                     for phase in phases
                 }
                 if "Scheduling" in at:
-                    played[event.object["metadata"]["name"]] = at["Scheduling"] - at["Pending"]
+                    stamps[event.object["metadata"]["name"]] = at["Scheduling"] - at["Pending"]
 
         looking = asyncio.create_task(look())
         pace = Schedule(
@@ -366,21 +366,23 @@ async def truth() -> bool:
         )
         looking.cancel()
         await simulation.install(kube, "kubevirt")
-    measured = sorted(
+    latencies = sorted(
         row.seconds
         for row in result.rows
         if row.stage == "scheduling" and row.status == "ok" and row.seconds is not None
     )
-    real = sorted(played.values())
-    apart = {p: abs((rank(measured, p, 1) or 0.0) - (rank(real, p, 1) or 0.0)) for p in (0.5, 0.95)}
-    held = len(measured) == len(real) == 100 and max(apart.values()) <= TRUTH_LIMIT
+    real = sorted(stamps.values())
+    apart = {
+        p: abs((rank(latencies, p, 1) or 0.0) - (rank(real, p, 1) or 0.0)) for p in (0.5, 0.95)
+    }
+    ok = len(latencies) == len(real) == 100 and max(apart.values()) <= TRUTH_LIMIT
     text = ", ".join(f"p{100 * p:g} {1e3 * value:.1f} ms" for p, value in apart.items())
     lag = 1e3 * (result.figures["watch_lag_p99"] or 0.0)
     print(
-        f"measured against played, 0.8 to 3.3 s, n={len(measured)}: {text} apart (limit 20 "
-        f"ms: {verdict(held)}); watch lag p99 {lag:.1f} ms"
+        f"measured against played, 0.8 to 3.3 s, n={len(latencies)}: {text} apart (limit 20 "
+        f"ms: {verdict(ok)}); watch lag p99 {lag:.1f} ms"
     )
-    return held
+    return ok
 
 
 def main() -> int:

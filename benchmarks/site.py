@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from history import fill, text_of, timed
+from history import best_time, fill, text_of
 from limits import at_most
 
 from perfdag.app.site.write import write_site
@@ -39,8 +39,8 @@ def opening(chromium: str, folder: str, page: str, profile: str) -> float:
     ]
     argv += ["--timeout=20000", "--dump-dom", f"file://{folder}/site/{page}"]
     text = subprocess.run(argv, capture_output=True, text=True, timeout=120).stdout
-    found = re.search(r'data-ready="(\d+)"', text)
-    return int(found[1]) / 1000 if found else float("inf")
+    match = re.search(r'data-ready="(\d+)"', text)
+    return int(match[1]) / 1000 if match else float("inf")
 
 
 def main() -> int:
@@ -65,16 +65,16 @@ def main() -> int:
             store.delete(f"rollups/suite=net/month={month}.parquet")
             write_site(store, print)
 
-        print(f"first write              {text_of(timed(without_newest, 1))}")
+        print(f"first write              {text_of(best_time(without_newest, 1))}")
         times = []
         for _ in range(3):
             without_newest()
             store.put(key, rows)
             store.delete(f"rollups/suite=net/month={month}.parquet")
-            times.append(timed(lambda: write_site(store, print, "net"), 1))
+            times.append(best_time(lambda: write_site(store, print, "net"), 1))
         again = min(times)
         print(f"again after one more run {text_of(again)}")
-        held = [at_most("wall time", again[0], 5.0, "s")]
+        ok = [at_most("wall time", again[0], 5.0, "s")]
         sizes = {
             file: file.stat().st_size for file in Path(root, "site").rglob("*") if file.is_file()
         }
@@ -83,13 +83,13 @@ def main() -> int:
             f"{len(sizes)} files, {sum(sizes.values()) / 1e6:.1f} MB, largest "
             f"{largest.relative_to(root)}"
         )
-        held.append(at_most("largest file", sizes[largest] / 1e6, 2.0, "MB"))
+        ok.append(at_most("largest file", sizes[largest] / 1e6, 2.0, "MB"))
         chromium = shutil.which("chromium") or shutil.which("google-chrome")
         for page in PAGES if chromium else ():
             seconds = min(opening(str(chromium), root, page, f"{folder}/profile") for _ in range(3))
             print(f"{page} opens in {seconds:.2f} s")
-            held.append(at_most(f"opening {page}", seconds, 1.0, "s"))
-    return 0 if all(held) else 1
+            ok.append(at_most(f"opening {page}", seconds, 1.0, "s"))
+    return 0 if all(ok) else 1
 
 
 if __name__ == "__main__":

@@ -115,8 +115,8 @@ def benchmark_page(item: Description) -> str:
     lines += ["| parameter | values | default | what |", "|---|---|---|---|"]
     for param in item["params"]:
         default = "required" if param["required"] else f"`{param['default']}`"
-        about, allowed = _cell(param["about"]), _cell(param["allowed"])
-        lines.append(f"| `{param['name']}` | {allowed} | {default} | {about} |")
+        about, values = _cell(param["about"]), _cell(param["allowed"])
+        lines.append(f"| `{param['name']}` | {values} | {default} | {about} |")
     return "\n".join(
         [*lines, "", "## A suite", "", "```yaml", example_suite(item["name"]) + "```", ""]
     )
@@ -143,8 +143,8 @@ def suite_page(schema: dict[str, Any]) -> str:
         lines += ["| key | type | default | what |", "|---|---|---|---|"]
         for key, value in model["properties"].items():
             default = value.get("default")
-            shown = int(default) if isinstance(default, float) and default % 1 == 0 else default
-            plain = "" if default in (None, "", [], {}) or "$ref" in value else f"`{shown}`"
+            number = int(default) if isinstance(default, float) and default % 1 == 0 else default
+            plain = "" if default in (None, "", [], {}) or "$ref" in value else f"`{number}`"
             plain = "required" if key in model.get("required", ()) else plain
             about = _cell(value.get("description", ""))
             lines.append(f"| `{key}` | {_type(value)} | {plain} | {about} |")
@@ -171,8 +171,8 @@ def command_line_page() -> str:
     lines = ["# Command line", "", *_help()]
     for verb in VERBS:
         lines += _help(verb)
-        listed = re.search(r"^  [A-Z|a-z]+\n((?:    .*\n)+)", "\n".join(lines[-4:]), re.M)
-        for command in re.findall(r"^    ([\w-]+)", listed[1] if listed else "", re.M):
+        listing = re.search(r"^  [A-Z|a-z]+\n((?:    .*\n)+)", "\n".join(lines[-4:]), re.M)
+        for command in re.findall(r"^    ([\w-]+)", listing[1] if listing else "", re.M):
             lines += _help(verb, command)
     return "\n".join(lines)
 
@@ -193,9 +193,9 @@ def stage(target: Path) -> None:
             _copy(page, target)
         if page.suffix == ".md":
             for link in _LINK.findall(page.read_text()):
-                linked = (page.parent / link).resolve()
-                if linked.is_file() and linked.is_relative_to(ROOT.resolve()):
-                    _copy(linked, target)
+                target_page = (page.parent / link).resolve()
+                if target_page.is_file() and target_page.is_relative_to(ROOT.resolve()):
+                    _copy(target_page, target)
     folder = target / "docs/benchmarks"
     folder.mkdir()
     table = target / "docs/benchmarks.md"
@@ -264,9 +264,9 @@ def broken_links(site: Path) -> Iterator[str]:
                 continue
             target = (file.parent / unquote(parts.path)).resolve() if parts.path else file
             target = target / "index.html" if target.is_dir() else target
-            known = pages[target].names if target in pages else set()
+            anchors = pages[target].names if target in pages else set()
             anchor = unquote(parts.fragment)
-            if not target.is_file() or (anchor and target in pages and anchor not in known):
+            if not target.is_file() or (anchor and target in pages and anchor not in anchors):
                 yield f"{file.relative_to(site.resolve())}: broken link {link}"
 
 
@@ -277,9 +277,9 @@ def main(folder: Path) -> int:
     (folder / "zensical.toml").write_text(configuration())
     zensical = Path(sys.executable).with_name("zensical")
     subprocess.run([zensical, "build"], cwd=folder, check=True)
-    broken = sorted(set(broken_links(folder / "site")))
-    sys.stderr.write("".join(f"{line}\n" for line in broken))
-    return 1 if broken else 0
+    broken_links_found = sorted(set(broken_links(folder / "site")))
+    sys.stderr.write("".join(f"{line}\n" for line in broken_links_found))
+    return 1 if broken_links_found else 0
 
 
 if __name__ == "__main__":

@@ -20,27 +20,27 @@ def link_glossary(folder: Path) -> None:
     text = glossary.read_text()
     words = _ENTRY.findall(text)
     glossary.write_text(
-        _ENTRY.sub(lambda found: f'<a id="{_anchor(found[1])}"></a>{found[0]}', text)
+        _ENTRY.sub(lambda match: f'<a id="{_anchor(match[1])}"></a>{match[0]}', text)
     )
     for page in folder.rglob("*.md"):
         if page != glossary:
             where = os.path.relpath(glossary, page.parent)
-            page.write_text(linked(page.read_text(), words, where))
+            page.write_text(add_links(page.read_text(), words, where))
 
 
-def linked(text: str, words: list[str], where: str) -> str:
+def add_links(text: str, words: list[str], where: str) -> str:
     """Return the Markdown with a link to WHERE at the first use of each word as a noun."""
     forms = {form: _anchor(word) for word in words for form in _forms(word.lower())}
     longest = "|".join(sorted(map(re.escape, forms), key=len, reverse=True))
     pattern = re.compile(rf"\b({_BEFORE})(\s+)({longest})\b(?!-)", re.I)
-    seen: set[str] = set()
+    words_seen: set[str] = set()
 
-    def link(found: re.Match[str]) -> str:
-        anchor = forms[found[3].lower()]
-        if anchor in seen:
-            return found[0]
-        seen.add(anchor)
-        return f"{found[1]}{found[2]}[{found[3]}]({where}#{anchor})"
+    def link(match: re.Match[str]) -> str:
+        anchor = forms[match[3].lower()]
+        if anchor in words_seen:
+            return match[0]
+        words_seen.add(anchor)
+        return f"{match[1]}{match[2]}[{match[3]}]({where}#{anchor})"
 
     parts = _OTHER.split(text)
     return "".join(part if i % 2 else pattern.sub(link, part) for i, part in enumerate(parts))

@@ -82,13 +82,13 @@ def _overhead(params: dict[str, Any], f: float) -> Values:
 
 def _interference(params: dict[str, Any], f: float) -> Values:
     yield Measurement("fairness", 0.996)
-    for copy, kept in enumerate((0.52, 0.49)):
+    for copy, ratio in enumerate((0.52, 0.49)):
         name = f"copy {copy}"
-        for when, times in (("alone", 1.0), ("together", kept * f)):
+        for when, times in (("alone", 1.0), ("together", ratio * f)):
             yield Measurement("rate", 95 * times, coords={"when": when}, subject=name)
             yield Measurement("tail", 0.011 / times, coords={"when": when}, subject=name)
-        yield Measurement("rate_kept", kept * f, subject=name)
-        yield Measurement("tail_inflation", 1 / (kept * f), subject=name)
+        yield Measurement("rate_kept", ratio * f, subject=name)
+        yield Measurement("tail_inflation", 1 / (ratio * f), subject=name)
 
 
 def _queue_scaling(params: dict[str, Any], f: float) -> Values:
@@ -122,11 +122,11 @@ def _queue_autoscale(params: dict[str, Any], f: float) -> Values:
     yield Measurement("wasted", 180 * f)
     yield Measurement("release", 60 * f)
     for t in range(0, 300, 5):
-        needed = 6 if 60 <= t < 180 else 2
+        need = 6 if 60 <= t < 180 else 2
         have = min(8, 2 + max(0, (t - 70) // 8)) if t < 185 else max(2, 8 - (t - 185) // 10)
         waiting = max(0, 40 - 2 * abs(t - 85)) if t > 60 else 0
         for metric, value in (
-            ("needed", needed),
+            ("needed", need),
             ("replicas", have),
             ("depth", waiting),
             ("wait", waiting / 12),
@@ -182,7 +182,7 @@ SAMPLES: dict[str, tuple[list[dict[str, Any]], Callable[[dict[str, Any], float],
     "vmi-burst": ([{"count": 100}], _objects("running", "created")),
     "vmi-steady": ([{"count": 100}], _objects("running", "created")),
 }
-SHOWN = {
+SLUGS = {
     "fio": "queue-depth",
     "iperf": "tcp-paths",
     "queue-autoscale": "following-1",
@@ -215,6 +215,6 @@ def picture(name: str) -> bytes:
     """Return the chart that shows best what a benchmark measures, as SVG."""
     with house():
         for slug, figure in chart(name)(sample_table(name)):
-            if slug == SHOWN.get(name, slug):
+            if slug == SLUGS.get(name, slug):
                 return to_bytes(figure)[0]
-    raise LookupError(f"no chart {SHOWN[name]} of {name}")
+    raise LookupError(f"no chart {SLUGS[name]} of {name}")

@@ -72,7 +72,7 @@ def test_words_of_the_glossary_are_linked_once_outside_code_and_headings() -> No
         "# A run\n\nTo run `a run`, [the run](x.md):\n\n    the run\n\n"
         "A run, the runs, two points.\n"
     )
-    assert glossary.linked(text, ["Run", "Point"], "g.md") == (
+    assert glossary.add_links(text, ["Run", "Point"], "g.md") == (
         "# A run\n\nTo run `a run`, [the run](x.md):\n\n    the run\n\n"
         "A [run](g.md#run), the runs, two [points](g.md#point).\n"
     )
