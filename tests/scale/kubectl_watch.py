@@ -1,11 +1,15 @@
 """An independent watch: `kubectl get --watch` in a process of its own."""
 
 import contextlib
+import os
 import subprocess
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+
+DIRECT = {**os.environ}
+"""The environment without a proxy that a fixture names in KUBECONFIG later."""
 
 
 class Watch:
@@ -19,7 +23,10 @@ class Watch:
         """Objects by their owner."""
         argv = ["kubectl", "get", kind, "-n", namespace, "--watch", "--output-watch-events"]
         self._process = subprocess.Popen(
-            [*argv, "-o", "jsonpath=" + columns + '{"\\n"}'], stdout=subprocess.PIPE, text=True
+            [*argv, "-o", "jsonpath=" + columns + '{"\\n"}'],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=DIRECT,
         )
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -42,8 +49,10 @@ class Watch:
         return max(self.seen[uid, stage] for uid in self.pods[owner])
 
     def close(self) -> None:
+        ended = self._process.poll()
         self._process.terminate()
         self._process.wait()
+        assert ended is None, "the API server ended kubectl's watch: times after that are missing"
 
 
 @contextlib.contextmanager

@@ -144,7 +144,7 @@ async def test_a_watch_that_is_cut_for_6_seconds_invents_no_time(
     """Rows by receive time agree with a watch that was not cut; the others have the API's time."""
 
     async def cut() -> None:
-        await asyncio.sleep(8.0)
+        await asyncio.sleep(max(8.0, COUNT / 20))  # ten a second: in the middle
         through_proxy.leave()
         await asyncio.sleep(6.0)
         through_proxy.away = False
@@ -157,9 +157,12 @@ async def test_a_watch_that_is_cut_for_6_seconds_invents_no_time(
     ok = [row for row in result.rows if row.stage == "creation_to_running" and row.status == "ok"]
     received = [row for row in ok if row.source == "receive"]
     tell(f"{len(ok)} of {COUNT} ran; {len(received)} have receive times; {result.facts['notes']}")
+    apart = []
     for row in received:
-        apart = abs((row.seconds or 0) - watch.between(row.uid, "created", "running"))
-        assert apart <= 0.5 + max(row.resolution_s or 0, row.late_s or 0), row
+        apart.append(abs((row.seconds or 0) - watch.between(row.uid, "created", "running")))
+        assert apart[-1] <= 0.5 + max(row.resolution_s or 0, row.late_s or 0), row
+    show(RUN, apart)
+    assert median(apart) < CLOSE
     assert len(received) < len(ok)
     assert any("watches were away" in note for note in result.facts["notes"])
     assert_api_times_agree(result, 5 * COUNT)
