@@ -32,9 +32,9 @@ def test_there_are_a_hundred() -> None:
 def test_bad_suite(case: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(str(case["suite"]))
     (tmp_path / "broken.yaml").write_text("name: broken\nentries:\n  - benchmark: nope\n")
-    with pytest.raises(BadDocument) as refused:
+    with pytest.raises(BadDocument) as error:
         make_plan(load_suite("suite.yaml"))
-    said = [str(problem).removeprefix("suite.yaml:") for problem in refused.value.problems]
+    said = [str(problem).removeprefix("suite.yaml:") for problem in error.value.problems]
     expected = [
         text.replace("{benchmarks}", ", ".join(registry.names())) for text in case["expect"]
     ]  # type: ignore[attr-defined]
@@ -95,9 +95,9 @@ def suite_text(shape: dict[str, Any] | None = None, **keys: Any) -> str:
 
 def refusal(text: str) -> str:
     """The only line of a refused suite."""
-    with pytest.raises(BadDocument) as refused:
+    with pytest.raises(BadDocument) as error:
         make_plan(parse_suite(text))
-    [line] = str(refused.value).splitlines()
+    [line] = str(error.value).splitlines()
     assert len(line) < 1500
     return line
 

@@ -16,22 +16,22 @@ SCRIPT = Path(__file__).parents[1] / "benchmarks" / "overhead.py"
 
 
 def test_a_benchmark_that_is_not_known_is_refused() -> None:
-    said = subprocess.run(
+    result = subprocess.run(
         [sys.executable, str(SCRIPT), "nosuch", "command"], capture_output=True, text=True
     )
-    assert said.returncode == 2
-    assert "no such benchmark: nosuch; known: command; iperf;" in said.stderr
+    assert result.returncode == 2
+    assert "no such benchmark: nosuch; known: command; iperf;" in result.stderr
 
 
 def test_nothing_measured_is_no_success() -> None:
-    said = subprocess.run(
+    result = subprocess.run(
         [sys.executable, str(SCRIPT), "rdma-latency"],
         capture_output=True,
         text=True,
         env={"PATH": "/nowhere"},
     )
-    assert said.returncode == 1
-    assert "nothing was measured" in said.stderr
+    assert result.returncode == 1
+    assert "nothing was measured" in result.stderr
 
 
 def test_what_is_added_has_the_guard_and_the_look_for_the_tool_in_it(

@@ -72,8 +72,8 @@ def github(**inputs: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize(("op", "code", "word"), [(">", 0, "passed"), ("<", 3, "FAILED")])
 def test_the_action_runs_checks_and_posts(op: str, code: int, word: str) -> None:
     write_suite(op)
-    ended = github(suite="suite.yaml", comment="true")
-    assert ended.returncode == code, ended.stderr
+    result = github(suite="suite.yaml", comment="true")
+    assert result.returncode == code, result.stderr
     assert f"## ci: gate {word}" in Path("summary").read_text()
     comments = Path("comments").read_text()
     assert comments.startswith("secret pr comment 7 --body-file perfdag-summary.md\n## ci: gate")
@@ -82,20 +82,20 @@ def test_the_action_runs_checks_and_posts(op: str, code: int, word: str) -> None
 
 def test_the_action_comments_only_if_asked_and_keeps_the_code_of_a_failed_sample() -> None:
     write_suite(">", "false")
-    ended = github(suite="suite.yaml")
-    assert ended.returncode in (1, 3), ended.stderr
+    result = github(suite="suite.yaml")
+    assert result.returncode in (1, 3), result.stderr
     assert "## ci: gate" in Path("summary").read_text()
     assert not Path("comments").exists()
 
 
 def test_a_bad_suite_ends_the_job_with_its_code() -> None:
     Path("suite.yaml").write_text("name: ci\nentries: []\n")
-    for ended in (
+    for result in (
         github(suite="suite.yaml"),
         run(GITLAB["script"][0], {"PERFDAG_SUITE": "suite.yaml", "PERFDAG_STORE": "results"}),
     ):
-        assert ended.returncode == 2
-        assert "no entries" in ended.stderr
+        assert result.returncode == 2
+        assert "no entries" in result.stderr
     assert not Path("summary").exists()
 
 
@@ -111,8 +111,8 @@ def test_the_template_runs_checks_and_posts(notes: tuple[str, Notes]) -> None:
         "CI_PROJECT_ID": "3",
         "CI_MERGE_REQUEST_IID": "9",
     }
-    ended = run(GITLAB["script"][0], variables)
-    assert ended.returncode == 3, ended.stderr
+    result = run(GITLAB["script"][0], variables)
+    assert result.returncode == 3, result.stderr
     [(path, token, body)] = posted
     assert (path, token) == ("/api/v4/projects/3/merge_requests/9/notes", "secret")
     assert body == Path("perfdag-summary.md").read_text()
@@ -125,6 +125,6 @@ def test_the_template_runs_checks_and_posts(notes: tuple[str, Notes]) -> None:
 def test_the_action_installs_the_checkout_that_it_is_in() -> None:
     step = ACTION["runs"]["steps"][0]
     script = step["run"].replace("python3 -m pip install -q", "printf %s")
-    printed = run(script, {"PACKAGE": "", "GITHUB_ACTION_PATH": str(CI)}).stdout
-    assert printed == f"perfdag[s3] @ file://{CI.parent.parent}"
+    output = run(script, {"PACKAGE": "", "GITHUB_ACTION_PATH": str(CI)}).stdout
+    assert output == f"perfdag[s3] @ file://{CI.parent.parent}"
     assert run(script, {"PACKAGE": "perfdag==1", "GITHUB_ACTION_PATH": ""}).stdout == "perfdag==1"

@@ -60,8 +60,10 @@ def test_help_imports_nothing_heavy() -> None:
         "except SystemExit: pass\nprint([m for m in ('pydantic', 'yaml', 'rich', 'numpy', "
         "'pyarrow') if m in sys.modules])"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout.splitlines()[-1] == "[]"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.splitlines()[-1] == "[]"
 
 
 def test_the_help_lists_every_verb_in_its_group(cli: CommandLine) -> None:
@@ -228,11 +230,11 @@ def test_without_hera_one_line_says_what_to_install() -> None:
         "import sys; sys.modules['hera.workflows'] = None; from perfdag.cli import main; "
         "sys.exit(main(['render', '--base']))"
     )
-    ended = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
-    assert ended.returncode == 2
-    assert ended.stderr == "perfdag: hera is not installed: pip install 'perfdag[argo]'\n"
+    assert result.returncode == 2
+    assert result.stderr == "perfdag: hera is not installed: pip install 'perfdag[argo]'\n"
 
 
 def test_an_interpreter_that_aborts_at_its_end_does_not_change_the_exit_code() -> None:
@@ -242,20 +244,20 @@ def test_an_interpreter_that_aborts_at_its_end_does_not_change_the_exit_code() -
         "None); sys.argv[1:] = {!r}; {}"
     )
     for argv, expected in ((["--version"], 0), (["plan", "no-such.yaml"], 2)):
-        ended = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", code.format(argv, "import perfdag.__main__")],
             capture_output=True,
             check=False,
         )
-        assert ended.returncode == expected, argv
-        assert ended.stdout or ended.stderr
+        assert result.returncode == expected, argv
+        assert result.stdout or result.stderr
     for closed in ("1", "2"):
-        ended = subprocess.run(
+        result = subprocess.run(
             ["sh", "-c", f'exec "$0" -m perfdag plan no-such.yaml {closed}>&-', sys.executable],
             capture_output=True,
             check=False,
         )
-        assert ended.returncode == 2, ended.stderr
+        assert result.returncode == 2, result.stderr
     aborted = subprocess.run(
         [sys.executable, "-c", code.format([], "pass")], capture_output=True, check=False
     )

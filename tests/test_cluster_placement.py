@@ -87,8 +87,10 @@ async def test_too_few_nodes_are_found_and_the_points_are_skipped() -> None:
     params = {"benchmark": "Allreduce", "ranks": 3}
     plan = place_hosts(plan_of({"benchmark": "imb", "hosts": {"count": 3}, "params": params}))
     reason = "3 nodes are asked for (placement: spread), the cluster has 2 for these pods"
-    found = await check_requirements(cluster(), plan, "bench", "perfdag install")
-    [few] = [finding for finding in found if finding.state == "missing" and "nodes" in finding.what]
+    result = await check_requirements(cluster(), plan, "bench", "perfdag install")
+    [few] = [
+        finding for finding in result if finding.state == "missing" and "nodes" in finding.what
+    ]
     assert (few.what, few.do) == (reason, "use fewer hosts, or placement: any")
     shapes = [Shape.model_validate(shape) for shape in plan.shapes]
     assert await unmet(cluster(), shapes, "bench") == {0: reason}

@@ -78,8 +78,8 @@ def test_the_mean_over_a_sample_is_a_row_that_a_check_uses(tmp_path: Path, url: 
     store = FolderStore(str(tmp_path / "store"))
     plan = load_plan(store, "last")
     table = rows(store, plan)
-    found = {row["metric"]: row for row in table}
-    assert (found["node_cpu"]["value"], found["node_cpu"]["coords"]) == (0.5, "{}")
+    result = {row["metric"]: row for row in table}
+    assert (result["node_cpu"]["value"], result["node_cpu"]["coords"]) == (0.5, "{}")
     drops = [row for row in table if row["metric"] == "drops"]
     assert [(row["value"], row["coords"], row["unit"]) for row in drops] == [
         (2.0, '{"device":"eth0"}', "1/s")
@@ -137,11 +137,11 @@ def test_a_real_prometheus_gives_its_values_over_a_sample(
     with prometheus(tmp_path, "127.0.0.1") as url:
         assert run(tmp_path, text, "--prometheus", url) == 3
         store = FolderStore(str(tmp_path / "store"))
-        found = {row["metric"]: row for row in rows(store, load_plan(store, "last"))}
-        assert found["node_cpu"]["value"] == 1.0
-        assert json.loads(found["node_cpu"]["coords"])["job"] == "own"
-        assert 0 <= found["drops"]["value"] < 2
-        assert found["drops"]["n"] >= 3
+        result = {row["metric"]: row for row in rows(store, load_plan(store, "last"))}
+        assert result["node_cpu"]["value"] == 1.0
+        assert json.loads(result["node_cpu"]["coords"])["job"] == "own"
+        assert 0 <= result["drops"]["value"] < 2
+        assert result["drops"]["n"] >= 3
         capsys.readouterr()
         assert run(tmp_path, text.replace("query: 'up'", "query: 'up('"), "--prometheus", url) == 2
         assert "refuses the query node_cpu: " in capsys.readouterr().err

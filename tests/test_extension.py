@@ -126,9 +126,9 @@ WALL = Command.metrics[0]
     ],
 )
 def test_a_mistake_of_a_declaration_is_one_sentence(benchmark: Any, text: str) -> None:
-    found = mistake("changed", benchmark)
-    assert found.startswith(text)
-    assert bool(found) == bool(text)
+    result = mistake("changed", benchmark)
+    assert result.startswith(text)
+    assert bool(result) == bool(text)
 
 
 def test_a_broken_package_breaks_no_other(site: Path, tmp_path: Path, cli: CommandLine) -> None:
@@ -247,8 +247,8 @@ def test_the_step_in_the_image_lists_its_benchmarks(
 ) -> None:
     install(site, "odd", ODD.replace("PARSE", "return []"))
     monkeypatch.setenv("PERFDAG_STORE", str(tmp_path / "claim"))
-    printed = cli(["step", "reach"]).out
-    assert image_findings(printed, ("iperf", "odd"))[0].state == "ok"
+    output = cli(["step", "reach"]).out
+    assert image_findings(output, ("iperf", "odd"))[0].state == "ok"
 
 
 def test_submit_warns_of_a_benchmark_of_another_package(site: Path) -> None:

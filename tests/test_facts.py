@@ -136,9 +136,9 @@ def server(tmp_path: Path) -> Path:
 
 
 def test_a_server(server: Path) -> None:
-    found = gather(server)
-    found |= found["cgroup"] | found["sysctl"]
-    assert {name: found[name] for name in SERVER} == SERVER
+    result = gather(server)
+    result |= result["cgroup"] | result["sysctl"]
+    assert {name: result[name] for name in SERVER} == SERVER
     assert cgroups.memory(server) == 1 << 30
 
 
@@ -201,11 +201,11 @@ LIMITS = "sys/fs/cgroup/{}"
     ],
 )
 def test_other_machines(tmp_path: Path, files: dict[str, str], facts: dict[str, Any]) -> None:
-    found = gather(write(tmp_path, files))
+    result = gather(write(tmp_path, files))
     guest = "hypervisor" in files.get("proc/cpuinfo", "")
-    assert env_class(found).endswith("virtual") == guest
-    found |= found["cgroup"]
-    assert {name: found[name] for name in facts} == facts
+    assert env_class(result).endswith("virtual") == guest
+    result |= result["cgroup"]
+    assert {name: result[name] for name in facts} == facts
 
 
 def test_env_class_is_the_hardware_and_nothing_else(server: Path) -> None:
@@ -264,10 +264,10 @@ def test_the_file_system_is_that_of_the_longest_mount(tmp_path: Path) -> None:
     target = tmp_path / "a folder"
     target.mkdir()
     root = mounts(tmp_path / "root", target)
-    found = filesystem(target / "not" / "there", root)
-    assert (found["type"], found["device"], found["mount"]) == ("tmpfs", "tmpfs", str(target))
-    assert found["options"] == "rw,nosuid,size=1024k"
-    assert found["free_bytes"] > 0
+    result = filesystem(target / "not" / "there", root)
+    assert (result["type"], result["device"], result["mount"]) == ("tmpfs", "tmpfs", str(target))
+    assert result["options"] == "rw,nosuid,size=1024k"
+    assert result["free_bytes"] > 0
     beside = filesystem(tmp_path, root)
     assert (beside["type"], beside["device"], beside["mount"]) == ("ext4", "/dev/sda1", "/")
 
@@ -286,16 +286,16 @@ def test_a_partition_turns_as_its_disk_does(tmp_path: Path) -> None:
     )
     (root / "sys/dev/block").mkdir(parents=True)
     (root / "sys/dev/block/8:1").symlink_to(root / disk / "sda1")
-    found = filesystem(tmp_path, root)
-    assert (found["rotational"], found["scheduler"], found["disk"]) == (True, "bfq", "WDC WD40")
+    result = filesystem(tmp_path, root)
+    assert (result["rotational"], result["scheduler"], result["disk"]) == (True, "bfq", "WDC WD40")
 
 
 def test_this_machine() -> None:
-    found = gather()
-    assert found["kernel"] == os.uname().release
-    assert found["cpu_threads"] >= 1
-    assert found["memory_bytes"] > 2**28
-    assert json.loads(json.dumps(found)) == found
+    result = gather()
+    assert result["kernel"] == os.uname().release
+    assert result["cpu_threads"] >= 1
+    assert result["memory_bytes"] > 2**28
+    assert json.loads(json.dumps(result)) == result
     here = filesystem("/")
     assert here["type"]
     assert here["total_bytes"] > 0
@@ -368,12 +368,12 @@ def test_another_gpu_and_another_driver_show_in_a_comparison(
         assert main(["run", str(suite), "--store", store, "--no-report"]) == 0
     capsys.readouterr()
     main(["compare", "last", "last", "--store", stores[0], "--store-b", stores[1]])
-    said = capsys.readouterr().out
-    assert "gpus.NVIDIA A100-SXM4-40GB.driver: 550.90.07 -> 570.10" in said
-    assert "env_class" not in said
+    output = capsys.readouterr().out
+    assert "gpus.NVIDIA A100-SXM4-40GB.driver: 550.90.07 -> 570.10" in output
+    assert "env_class" not in output
     main(["compare", "last", "last", "--store", stores[1], "--store-b", stores[2]])
-    said = capsys.readouterr().out
-    (line,) = (line for line in said.splitlines() if "env_class" in line)
+    output = capsys.readouterr().out
+    (line,) = (line for line in output.splitlines() if "env_class" in line)
     assert "2 x NVIDIA A100-SXM4-40GB" in line.partition("->")[0]
     assert "2 x NVIDIA H200" in line.partition("->")[2]
 
@@ -386,14 +386,14 @@ def test_facts_of_a_gpu_have_units_and_mig_slices_are_hardware(
         "  MIG 3g.20gb     Device  1: (UUID: MIG-2)\n"
     )
     fake_nvidia_smi(tmp_path, monkeypatch, A100.replace("Disabled", "Enabled"), listing=listing)
-    (found,) = gather()["gpus"]
-    assert (found["memory_bytes"], found["power_limit"], found["ecc"]) == (
+    (result,) = gather()["gpus"]
+    assert (result["memory_bytes"], result["power_limit"], result["ecc"]) == (
         40960 * 2**20,
         400.0,
         "Enabled",
     )
     assert (
-        env_class({"cpu_model": "C", "gpus": [found]})
+        env_class({"cpu_model": "C", "gpus": [result]})
         == "C, NVIDIA A100-SXM4-40GB (MIG 1g.5gb, 3g.20gb)"
     )
 
@@ -424,11 +424,11 @@ def test_a_driver_that_hangs_is_asked_once_and_not_waited_for(
         subprocess.Popen, "kill", lambda *_: None
     )  # what SIGKILL is to a process that waits in the driver
     start = time.monotonic()
-    found = gather()
+    result = gather()
     assert time.monotonic() - start < 1.5
     assert (tmp_path / "asked").read_text() == "asked\n"
-    assert found["gpus"] is None
-    assert found["kernel"]
+    assert result["gpus"] is None
+    assert result["kernel"]
 
 
 NVIDIA = """\

@@ -40,9 +40,14 @@ def gone(marker: str, within: float = 5.0) -> bool:
 
 def test_run_returns_both_streams_the_code_and_the_time() -> None:
     code = "import sys, time; print('out'); print('err', file=sys.stderr); time.sleep(0.2)"
-    ended = LocalHost().run(python(f"{code}; sys.exit(3)"), timeout=20)
-    assert (ended.code, ended.stdout, ended.stderr, ended.timed_out) == (3, "out\n", "err\n", False)
-    assert ended.seconds >= 0.2
+    result = LocalHost().run(python(f"{code}; sys.exit(3)"), timeout=20)
+    assert (result.code, result.stdout, result.stderr, result.timed_out) == (
+        3,
+        "out\n",
+        "err\n",
+        False,
+    )
+    assert result.seconds >= 0.2
 
 
 ODD = ["a b", "'\"", "$(touch x)", "{{workflow.name}}", "line\nbreak", "", "-", "*"]
@@ -60,20 +65,20 @@ def test_a_command_has_its_arguments_environment_and_cpus(
     code: str, arguments: list[str], output: str
 ) -> None:
     argv = [*python(f"import os, sys; print({code})"), *arguments]
-    ended = LocalHost().run(argv, timeout=20, env={"EXTRA": "yes"}, cpus="0")
-    assert ended.stdout == f"{output}\n"
+    result = LocalHost().run(argv, timeout=20, env={"EXTRA": "yes"}, cpus="0")
+    assert result.stdout == f"{output}\n"
 
 
 def test_a_timeout_kills_the_whole_tree_and_keeps_what_was_written() -> None:
     """One process left the session, one is a daemon that keeps the pipes open."""
     marker, start = "54321.125", time.monotonic()
     sleep = f"setsid sleep {marker} & setsid -f sleep {marker}; sleep {marker} & sleep 60"
-    ended = LocalHost().run(["sh", "-c", f"echo begun; {sleep}"], timeout=1.0)
+    result = LocalHost().run(["sh", "-c", f"echo begun; {sleep}"], timeout=1.0)
     assert time.monotonic() - start < 10
-    assert (ended.timed_out, ended.stdout) == (True, "begun\n")
+    assert (result.timed_out, result.stdout) == (True, "begun\n")
     assert gone(f"^[^ ]*sleep {marker}")
     with pytest.raises(Failed, match="did not end within"):
-        ended.check("the command")
+        result.check("the command")
 
 
 def test_a_missing_program_is_named() -> None:
@@ -148,12 +153,12 @@ def test_descendants_are_those_that_a_scan_finds() -> None:
         deadline = time.monotonic() + 4
         while len(descendants(shell.pid)) < 3 and time.monotonic() < deadline:
             time.sleep(0.02)
-        scanned, queue, found = processes.scan_children(), [shell.pid], list[int]()
+        scanned, queue, result = processes.scan_children(), [shell.pid], list[int]()
         while queue:
             queue += (below := scanned(queue.pop()))
-            found += below
-        assert sorted(found) == sorted(descendants(shell.pid))
-        assert len(found) == 3
+            result += below
+        assert sorted(result) == sorted(descendants(shell.pid))
+        assert len(result) == 3
         processes.signal_tree(shell.pid, signal.SIGKILL)
 
 

@@ -108,15 +108,15 @@ def build(
         text = f'#!/bin/sh\necho "{name} $*" >>{calls}\n{script}\n'
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    ended = subprocess.run(
+    result = subprocess.run(
         [str(ROOT / "images/build"), *names],
         env={"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder), **options},
         capture_output=True,
         text=True,
         check=False,
     )
-    lines = calls.read_text().splitlines() if calls.exists() else [ended.stderr]
-    return ended.returncode, lines
+    lines = calls.read_text().splitlines() if calls.exists() else [result.stderr]
+    return result.returncode, lines
 
 
 def test_a_build_checks_hashes_pins_debian_and_signs_what_it_pushed(tmp_path: Path) -> None:

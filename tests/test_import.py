@@ -37,11 +37,11 @@ ENTRIES = [(entry, number) for entry in POINTS for number in range(len(POINTS[en
 
 def options(benchmark: str, values: dict[str, Any], shape: Shape) -> str:
     """Return what the tool gets, as one line."""
-    found = registry.get(benchmark)
-    params: Any = found.Params.model_validate(values)
+    result = registry.get(benchmark)
+    params: Any = result.Params.model_validate(values)
     hosts = [Named(f"10.0.0.{number + 1}") for number in range(shape.hosts.count)]
     gang: Any = Gang(hosts, shape, 60, "/scratch")  # type: ignore[arg-type]
-    measured: Any = found
+    measured: Any = result
     match benchmark:
         case "iperf":
             words = commands(params, "10.0.0.1", 5001)[1]
@@ -117,7 +117,7 @@ def test_pods_are_apart_and_no_other_benchmark_is_on_their_nodes(
             for term in terms
             if "namespaceSelector" in term
         ]
-        assert [[each["operator"] for each in found] for found in others] == [
+        assert [[each["operator"] for each in result] for result in others] == [
             ["Exists", "NotIn"]
         ] * 2
         own = [

@@ -128,10 +128,10 @@ class TestConfig:
     )
     def test_a_bad_file_is_one_clear_line(self, tmp_path: Path, text: str, told: str) -> None:
         (tmp_path / "c").write_text(text)
-        with pytest.raises(KubeError, match=told) as caught:
+        with pytest.raises(KubeError, match=told) as error:
             load_config(kubeconfig=str(tmp_path / "c"))
-        assert "\n" not in str(caught.value)
-        assert (caught.value.status, caught.value.reason) == (0, "Config")
+        assert "\n" not in str(error.value)
+        assert (error.value.status, error.value.reason) == (0, "Config")
 
     def test_bad_base64_and_missing_file_are_named(self, tmp_path: Path) -> None:
         with pytest.raises(KubeError, match=r"certificate-authority-data"):
@@ -213,9 +213,9 @@ class TestRetries:
             return web.Response(status=503, text="overloaded\nline two")
 
         async with Kube(await fake(broken), retries=2, timeout=0.1) as kube:
-            with pytest.raises(KubeError, match=r"HTTP 503 overloaded line two") as caught:
+            with pytest.raises(KubeError, match=r"HTTP 503 overloaded line two") as error:
                 await kube.request("GET", "/x")
-            assert caught.value.status == 503
+            assert error.value.status == 503
             assert kube.counts["retry 503"] == 2
             with pytest.raises(KubeError, match=r"no answer in 0.1 s"):
                 await kube.request("GET", "/slow")
@@ -406,10 +406,10 @@ class TestWatch:
         server = ApiServer()
         server.fail("/pods", 503)
         async with served(server) as cluster, Kube(cluster, retries=0) as kube:
-            with pytest.raises(KubeError) as caught:
+            with pytest.raises(KubeError) as error:
                 async for _ in kube.watch(PODS, "default", resource_version="2", patience=0.3):
                     pass
-        assert caught.value.status == 503
+        assert error.value.status == 503
 
     async def test_a_refusal_is_raised(self) -> None:
         server = ApiServer()
@@ -471,9 +471,9 @@ class TestCluster:
             maps = await kube.resource("v1", "ConfigMap")
             made = await kube.create(config_map("a", x="1"), namespace)
             assert made["metadata"]["uid"]
-            with pytest.raises(KubeError) as caught:
+            with pytest.raises(KubeError) as error:
                 await kube.create(config_map("a"), namespace)
-            assert (caught.value.status, caught.value.reason) == (409, "AlreadyExists")
+            assert (error.value.status, error.value.reason) == (409, "AlreadyExists")
             applied = await kube.apply(config_map("a", x="2"), namespace)
             assert applied["data"] == {"x": "2"}
             patched = await kube.patch(maps, "a", {"data": {"y": "3"}}, namespace)

@@ -49,9 +49,9 @@ def planned(hosts: str, more: str = "", name: str = "iperf") -> Plan:
 
 
 def told(hosts: str, more: str = "", name: str = "iperf") -> str:
-    with pytest.raises(BadDocument) as caught:
+    with pytest.raises(BadDocument) as error:
         planned(hosts, more, name)
-    return str(caught.value)
+    return str(error.value)
 
 
 @given(st.integers(2, 40), st.sampled_from(["all", "ring"]))
@@ -77,11 +77,11 @@ def test_rounds_are_disjoint_and_together_hold_every_pair_once(hosts: int, kind:
 def test_random_pairs_are_distinct_seeded_and_cover_hosts_evenly(
     hosts: int, seed: int, data: st.DataObject
 ) -> None:
-    wanted = data.draw(st.integers(1, hosts * (hosts - 1) // 2))
-    made = rounds(f"random {wanted}", hosts, seed)
+    expected = data.draw(st.integers(1, hosts * (hosts - 1) // 2))
+    made = rounds(f"random {expected}", hosts, seed)
     pairs = [pair for each in made for pair in each]
-    assert len(set(pairs)) == len(pairs) == wanted
-    assert made == rounds(f"random {wanted}", hosts, seed)
+    assert len(set(pairs)) == len(pairs) == expected
+    assert made == rounds(f"random {expected}", hosts, seed)
     counts = [sum(host in pair for pair in pairs) for host in range(hosts)]
     assert max(counts) - min(counts) <= 1 + hosts % 2
 
@@ -92,8 +92,8 @@ def test_each_pair_is_a_point_of_one_shape_in_rounds() -> None:
     assert {point.shape for point in plan.points} == {0}
     assert {point.label for point in plan.points} >= {"pair=0-5", "pair=2-3"}
     for start in range(0, 30, 3):  # wherever a round begins, its three disjoint pairs follow
-        found = [plan.points[index].pair for index, _ in plan.order[start : start + 3]]
-        assert len({host for pair in found if pair for host in (pair.first, pair.second)}) == 6
+        result = [plan.points[index].pair for index, _ in plan.order[start : start + 3]]
+        assert len({host for pair in result if pair for host in (pair.first, pair.second)}) == 6
     assert len(plan.batches) == 1
     assert read_plan(plan.dump()) == plan
 
@@ -206,8 +206,8 @@ def test_hosts_are_numbered_by_their_nodes_and_rows_say_both(
     plan = planned("{count: 3, pairs: all, placement: any}", name="fake")
     measuring, store, _ = lead(tmp_path, plan, ["node-c", "node-a", "node-a"])
     measuring.measure(range(3))
-    found = {row["pair"]: (row["nodes"], row["same_node"]) for row in rows(store, plan)}
-    assert found == {
+    result = {row["pair"]: (row["nodes"], row["same_node"]) for row in rows(store, plan)}
+    assert result == {
         "0-1": (["node-a", "node-a"], True),
         "0-2": (["node-a", "node-c"], False),
         "1-2": (["node-a", "node-c"], False),
@@ -314,8 +314,8 @@ def test_a_real_run_here(tmp_path: Path, cli: CommandLine) -> None:
     file.write_text(f"{text}    params: {{duration: 1s, rate: 100Mbit/s}}\n")
     assert orjson.loads(cli(["run", str(file), "--store", root, "--json"]).out)
     store = FolderStore(root)
-    found = rows(store, load_plan(store, "last"))
-    assert {(row["pair"], row["same_node"], row["status"]) for row in found} == {
+    result = rows(store, load_plan(store, "last"))
+    assert {(row["pair"], row["same_node"], row["status"]) for row in result} == {
         (p, True, "ok") for p in ("0-1", "0-2", "1-2")
     }
     assert list((tmp_path / "s").rglob("iperf-pairs-throughput.svg"))

@@ -237,10 +237,10 @@ def test_the_plan_step_names_the_missing_permits_and_does_nothing(
     before = store.list("")
     own = "claim://results"
     context = replace(place(), store=own, images=IMAGES, permits=permits)
-    with pytest.raises(BadDocument) as refused:
+    with pytest.raises(BadDocument) as error:
         step(context, tmp_path / "out", {})
     given = [*permits, *(["images=other.example/x:1"] if permits else [])]
-    assert sorted(lines_of(str(refused.value))) == sorted(expected(*given))
+    assert sorted(lines_of(str(error.value))) == sorted(expected(*given))
     assert not server.requests
     assert not (tmp_path / "out").exists()
     assert store.list("") == before

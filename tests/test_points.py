@@ -347,9 +347,9 @@ def test_a_bad_set_is_refused_as_such(setting: str, text: str) -> None:
     entry = (
         "{benchmark: command, params: {argv: [ls]}, permutations: {product: {exit_code: [0, 1]}}}"
     )
-    with pytest.raises(BadDocument, match=text.replace("?", r"\?")) as refused:
+    with pytest.raises(BadDocument, match=text.replace("?", r"\?")) as error:
         make_plan(parse_suite(f"name: s\nentries:\n  - {entry}\n", settings=[setting]))
-    assert {each.file for each in refused.value.problems} == {"--set"}
+    assert {each.file for each in error.value.problems} == {"--set"}
 
 
 def test_only_selects_by_entry_label_or_id() -> None:

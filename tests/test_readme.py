@@ -149,8 +149,8 @@ def test_the_commands_on_a_store_answer(tmp_path: Path, cli: CommandLine) -> Non
         ("show", ["wall_time", "3 ok"]),
         ("site", ["perfdag-results/site/index.html"]),
     ):
-        said = cli(commands[verb]).out
-        assert all(each in said for each in expected), said
+        output = cli(commands[verb]).out
+        assert all(each in output for each in expected), output
     assert json.loads(Path("perfdag-results/baselines.json").read_text())["v1.0"]["quick"][
         "runs"
     ] == [last]
@@ -217,9 +217,9 @@ def test_two_variants_are_compared_as_it_stands(
         "['true'], streams: 8}}\n"
         "  - {benchmark: command, params: {argv: ['false']}}\n"
     )
-    said = cli(shlex.split(AB)[1:]).out
-    assert "A  iperf.streams=1\nB  iperf.streams=4\n" in said
-    assert "iperf streams=1 | streams=4 wall_time" in said
+    output = cli(shlex.split(AB)[1:]).out
+    assert "A  iperf.streams=1\nB  iperf.streams=4\n" in output
+    assert "iperf streams=1 | streams=4 wall_time" in output
 
 
 def test_backends_of_this_machine_are_validated(capsys: pytest.CaptureFixture[str]) -> None:

@@ -191,13 +191,13 @@ def test_secret_values_are_in_nothing_that_a_run_stores_or_prints(
     printed = "".join(
         line for options in ([], ["--json"]) for line in cli(["plan", str(suite), *options])
     )
-    ended = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "perfdag", "run", str(suite), "--store", str(root)],
         capture_output=True,
         text=True,
         check=False,
     )
-    printed += ended.stdout + ended.stderr
+    printed += result.stdout + result.stderr
     files = {file: file.read_bytes() for file in root.rglob("*") if file.is_file()}
     tables = [pq.read_table(file).to_pylist() for file in files if file.suffix == ".parquet"]
     everything = printed.encode() + b"".join(files.values()) + repr(tables).encode()
@@ -270,14 +270,14 @@ def test_a_launcher_starts_its_own_rank_in_the_pod_itself() -> None:
         "argv = [sys.executable, '-m', 'perfdag', 'step', 'rsh', '10.0.0.7', 'echo', 'here']\n"
         "print(LocalHost().run(argv, timeout=60).stdout)\n"
     )
-    ended = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PERFDAG_IPS": "fd00::7,10.0.0.7", "PERFDAG_SSH_CONFIG": "/none"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert ended.stdout.split() == ["here"], ended.stderr
+    assert result.stdout.split() == ["here"], result.stderr
 
 
 def test_another_uid_gets_an_entry_that_the_library_reads(

@@ -18,9 +18,9 @@ def folder_with(tmp_path: Path, *programs: str, **fakes: str) -> str:
     folder = tmp_path / "bin"
     folder.mkdir()
     for program in programs:
-        found = shutil.which(program)
-        assert found
-        (folder / program).symlink_to(found)
+        result = shutil.which(program)
+        assert result
+        (folder / program).symlink_to(result)
     for name, script in fakes.items():
         (folder / name.replace("_", "-")).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name.replace("_", "-")).chmod(0o755)
@@ -41,11 +41,11 @@ def test_without_apt_it_says_which_packages_to_install(
     tmp_path: Path, manager: str | None, words: list[str]
 ) -> None:
     path = folder_with(tmp_path, "sh", "id", **({manager: "exit 1"} if manager else {}))
-    ended = subprocess.run(
+    result = subprocess.run(
         [ROOT / "scripts/tools"], env={"PATH": path}, capture_output=True, text=True, check=False
     )
-    assert ended.returncode == 0, "the rest still runs"
-    assert [word for word in words if word not in ended.stderr] == []
+    assert result.returncode == 0, "the rest still runs"
+    assert [word for word in words if word not in result.stderr] == []
 
 
 def test_apt_installs_only_what_is_missing(tmp_path: Path) -> None:
@@ -64,11 +64,11 @@ def test_a_list_that_apt_cannot_fetch_does_not_stop_it_and_why_it_failed_is_said
 ) -> None:
     fails = '[ "$1" = update ] && exit 100; echo "E: Unable to locate package fio" >&2; exit 100'
     path = folder_with(tmp_path, "sh", "id", "env", apt_get=f'echo "$@" >> {tmp_path}/log; {fails}')
-    ended = subprocess.run(
+    result = subprocess.run(
         [ROOT / "scripts/tools"], env={"PATH": path}, capture_output=True, text=True, check=False
     )
-    assert ended.returncode == 0
-    assert ended.stderr.strip() == (
+    assert result.returncode == 0
+    assert result.stderr.strip() == (
         "apt-get could not install iperf3 fio (Unable to locate package fio); their points "
         "are skipped"
     )
@@ -92,14 +92,14 @@ def test_an_older_python_gets_one_clear_line(tmp_path: Path) -> None:
     )
     old.write_text(f'#!/bin/sh\nexec {shutil.which("python3")} -c "{shim}"\n')
     old.chmod(0o755)
-    ended = subprocess.run(
+    result = subprocess.run(
         [ROOT / "scripts/venv", old, tmp_path / "venv", "requirements/run.txt"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert ended.returncode == 1
-    assert ended.stderr.strip() == (
+    assert result.returncode == 1
+    assert result.stderr.strip() == (
         "perfdag needs Python 3.11 or newer; this is 3.9.2. Name another: make run "
         "PYTHON=python3.12"
     )
@@ -122,9 +122,9 @@ def test_without_python_it_says_how_to_get_one(
     tmp_path: Path, manager: str | None, how: str
 ) -> None:
     path = folder_with(tmp_path, "sh", "id", **({manager: "exit 1"} if manager else {}))
-    ended = venv(path, "python3", tmp_path / "venv")
-    assert ended.returncode == 1
-    assert ended.stderr.strip() == (
+    result = venv(path, "python3", tmp_path / "venv")
+    assert result.returncode == 1
+    assert result.stderr.strip() == (
         f"python3 is not installed; get Python 3.11 or newer {how}, or name another: make "
         f"run PYTHON=python3.12"
     )
@@ -132,9 +132,9 @@ def test_without_python_it_says_how_to_get_one(
 
 def test_without_venv_root_and_sudo_it_says_what_root_is_to_install(tmp_path: Path) -> None:
     path = folder_with(tmp_path, "sh", id="echo 1000", apt_get="exit 1", python3='[ "$1" = - ]')
-    ended = venv(path, "python3", tmp_path / "venv")
-    assert ended.returncode == 1
-    assert ended.stderr.strip() == "as root: apt-get install python3-venv; then run make again"
+    result = venv(path, "python3", tmp_path / "venv")
+    assert result.returncode == 1
+    assert result.stderr.strip() == "as root: apt-get install python3-venv; then run make again"
 
 
 def test_without_venv_sudo_installs_it_and_pip_the_lock_with_its_hashes(tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ def test_without_venv_sudo_installs_it_and_pip_the_lock_with_its_hashes(tmp_path
         "python3": python,
     }
     path = folder_with(tmp_path, "sh", "env", "mkdir", "chmod", id="echo 1000", **fakes)
-    ended = venv(path, "python3", tmp_path / "venv")
-    assert (ended.returncode, ended.stderr) == (0, "")
+    result = venv(path, "python3", tmp_path / "venv")
+    assert (result.returncode, result.stderr) == (0, "")
     assert log.read_text().splitlines() == [
         "sudo apt-get update -qq",
         (
@@ -186,15 +186,15 @@ def test_make_bench_runs_each_and_fails_if_one_holds_no_limit(tmp_path: Path) ->
         bench.write_text(f'#!/bin/sh\necho ran "$1"\n[ "$1" != benchmarks/{broken}.py ]\n')
         bench.chmod(0o755)
         argv = ["make", "-o", ".venv/dev.stamp", "bench"]
-        ended = subprocess.run(
+        result = subprocess.run(
             argv, cwd=tmp_path, env={"PATH": path}, capture_output=True, text=True, check=False
         )
         ran = [
             line.removeprefix("ran ")
-            for line in ended.stdout.splitlines()
+            for line in result.stdout.splitlines()
             if line.startswith("ran ")
         ]
-        assert ended.returncode == code
+        assert result.returncode == code
         assert ran == [
             f"benchmarks/{name}.py"
             for name in ("plan", "argo", "collect", "history", "site", "overhead_run")
@@ -203,13 +203,13 @@ def test_make_bench_runs_each_and_fails_if_one_holds_no_limit(tmp_path: Path) ->
 
 
 def test_a_limit_that_is_not_measured_is_said() -> None:
-    ended = subprocess.run(
+    result = subprocess.run(
         [sys.executable, ROOT / "benchmarks/collect.py", "--parts", "100"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert "S3: not measured; name a place with --s3" in ended.stdout
+    assert "S3: not measured; name a place with --s3" in result.stdout
 
 
 def test_what_make_run_installs_is_enough_for_a_cluster() -> None:

@@ -200,9 +200,9 @@ def test_a_folder_without_rights_is_a_clear_line_and_not_an_empty_one(closed: Pa
         f"rights, or choose another store with --store"
     )
     for prefix in ("runs", "runs/a/parts"):
-        with pytest.raises(StoreError) as refused:
+        with pytest.raises(StoreError) as error:
             store.list(prefix)
-        assert str(refused.value) == text
+        assert str(error.value) == text
     with pytest.raises(StoreError, match=r"parts/x\.json: it cannot be read by this user"):
         store.get("runs/a/parts/x.json")
     with pytest.raises(StoreError, match=r"parts/x\.json: it cannot be written by this user"):
@@ -457,10 +457,10 @@ def test_a_profile_that_cannot_be_used_is_a_clear_line(
     monkeypatch.setenv("AWS_PROFILE", profile)
     (files / "credentials").write_text(CREDENTIALS)
     (files / "config").write_text(config)
-    with pytest.raises(StoreError) as refused:
+    with pytest.raises(StoreError) as error:
         open_store("s3://bench/x")
-    assert str(refused.value).startswith(f"store s3://bench/x: {said}")
-    assert "SECRET" not in str(refused.value)
+    assert str(error.value).startswith(f"store s3://bench/x: {said}")
+    assert "SECRET" not in str(error.value)
 
 
 def test_without_the_extra_a_profile_names_it(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

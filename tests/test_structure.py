@@ -103,11 +103,11 @@ def test_a_distribution_holds_every_module_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", registry.names())
 def test_every_benchmark_declares_what_people_need(name: str) -> None:
     assert registry.fault(name) is None
-    found = registry.get(name)
-    assert re.search(r"\bstart", found.clock()), f"{name}: what starts the clock?"
-    assert re.search(r"\b(stop|end)", found.clock()), f"{name}: what stops the clock?"
-    assert found.summary().endswith(".")
-    assert all(metric.about for metric in found.metrics)
+    result = registry.get(name)
+    assert re.search(r"\bstart", result.clock()), f"{name}: what starts the clock?"
+    assert re.search(r"\b(stop|end)", result.clock()), f"{name}: what stops the clock?"
+    assert result.summary().endswith(".")
+    assert all(metric.about for metric in result.metrics)
 
 
 def test_no_module_is_a_drawer() -> None:

@@ -37,9 +37,9 @@ def test_a_queue_is_judged_by_its_validation(
     params = f"{{command: [{workload}], limit: {limit}, factor: 1.8}}"
     suite = write_suite(f"name: q\nentries:\n  - {{benchmark: queue-scaling, params: {params}}}\n")
     store = ["--store", str(tmp_path / "store")]
-    printed = cli(["run", str(suite), *store], code).out
-    assert f"verdict queue-scaling: {word}" in printed
-    assert f", verdict {word.partition(':')[0]}" in printed  # in the column `state`
+    output = cli(["run", str(suite), *store], code).out
+    assert f"verdict queue-scaling: {word}" in output
+    assert f", verdict {word.partition(':')[0]}" in output  # in the column `state`
     [report] = tmp_path.glob("store/runs/*/report.html")
     first_screen = report.read_text().partition("<h2")[0]
     assert f"queue-scaling</strong>: {word}" in first_screen
@@ -58,9 +58,9 @@ def test_a_run_of_a_whole_suite_with_checks_is_checked(
         "entries:\n  - {benchmark: command, params: {argv: ['true']}}\n"
     )
     run = ["run", str(suite), "--no-report", "--store", str(tmp_path / "store")]
-    printed = cli(run, 3).out
-    assert "failed  threshold: command wall_time: wall_time < 1e-06: " in printed
-    assert "gate FAILED  q  " in printed
+    output = cli(run, 3).out
+    assert "failed  threshold: command wall_time: wall_time < 1e-06: " in output
+    assert "gate FAILED  q  " in output
     assert len(list(tmp_path.glob("store/runs/*/check.xml"))) == 1
     # A part of a suite lacks the other entries, which checks would miss.
     assert "gate" not in cli([*run, "--only", "command"]).out

@@ -86,9 +86,9 @@ class Namespace:
 
     def submit(self, suite: Path, *more: str) -> str:
         """Submit without watching; returns the Workflow's name."""
-        said = self.perfdag("submit", str(suite), *more)
-        assert said.returncode == 0, said.stderr
-        return said.stdout.split("workflow ")[1].split()[0]
+        result = self.perfdag("submit", str(suite), *more)
+        assert result.returncode == 0, result.stderr
+        return result.stdout.split("workflow ")[1].split()[0]
 
     def watch(self, name: str, timeout: float = 300) -> "subprocess.CompletedProcess[str]":
         """Follow a Workflow to its end."""
@@ -208,7 +208,7 @@ class Namespace:
     def under_way(self, run_id: str, at_least: int = 2) -> set[str]:
         """Names of the samples stored, once there are so many."""
         stored: set[str] = self.until(
-            lambda: len(found := self.stored(run_id)) >= at_least and found,
+            lambda: len(result := self.stored(run_id)) >= at_least and result,
             300,
             "sample in the store",
         )

@@ -129,13 +129,13 @@ FAULTS: dict[str, Callable[[Namespace, str, str], None]] = {
 
 def is_done(bench: Namespace, workflow: str) -> bool:
     """Whether a Workflow ended; one that did holds no lock."""
-    [found] = [
+    [result] = [
         each
         for each in bench.objects("Workflow", "argoproj.io/v1alpha1")
         if each["metadata"]["name"] == workflow
     ]
-    if (found.get("status") or {}).get("phase") not in ("Succeeded", "Failed", "Error"):
+    if (result.get("status") or {}).get("phase") not in ("Succeeded", "Failed", "Error"):
         return False
-    locks = (found["status"].get("synchronization") or {}).get("mutex") or {}
+    locks = (result["status"].get("synchronization") or {}).get("mutex") or {}
     assert not locks.get("holding"), locks
     return True

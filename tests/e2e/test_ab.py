@@ -34,10 +34,10 @@ def test_ab_on_the_same_nodes(bench: Namespace, tmp_path: Path) -> None:
     placement = bench.spread()
     a = _suite(tmp_path, "a", 0.3, "200Mi", placement)
     b = _suite(tmp_path, "b", 0.9, "300Mi", placement)
-    said = bench.perfdag("ab", str(a), str(b), "--blocks", str(BLOCKS), "--submit", "--watch")
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert "worse" in said.stdout
-    run_id = said.stdout.split()[1]
+    result = bench.perfdag("ab", str(a), str(b), "--blocks", str(BLOCKS), "--submit", "--watch")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "worse" in result.stdout
+    run_id = result.stdout.split()[1]
     store = open_store(bench.store)
     duet = load_duet(store, load_plan(store, run_id))
     rows = load_rows(store, suites=["sides"], runs=[duet.a.run_id, duet.b.run_id]).to_pylist()

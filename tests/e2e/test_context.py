@@ -40,11 +40,11 @@ def test_values_over_each_sample_are_rows_that_a_check_uses(
 ) -> None:
     (suite := tmp_path / "context.yaml").write_text(SUITE)
     name = bench.submit(suite, "--prometheus", url)
-    ended = bench.watch(name)
+    result = bench.watch(name)
     rows = bench.rows(bench.run_id(name))
     assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
-    assert ended.returncode == 3, "1 is not above 1"
-    assert "scraped" in ended.stdout + ended.stderr
+    assert result.returncode == 3, "1 is not above 1"
+    assert "scraped" in result.stdout + result.stderr
     for repetition in (1, 2):
         of_sample = [row for row in rows if row["repetition"] == repetition]
         (cpu,) = [row for row in of_sample if row["metric"] == "server_cpu"]
@@ -61,9 +61,9 @@ def test_a_query_that_prometheus_refuses_is_one_line_and_nothing_is_measured(
 ) -> None:
     (suite := tmp_path / "refused.yaml").write_text(SUITE.replace('up{node=~"$nodes"}', "up("))
     name = bench.submit(suite, "--prometheus", url)
-    ended = bench.watch(name)
-    assert ended.returncode == 2, ended.stdout + ended.stderr
-    (line,) = [each for each in ended.stdout.splitlines() if "refuses" in each]
+    result = bench.watch(name)
+    assert result.returncode == 2, result.stdout + result.stderr
+    (line,) = [each for each in result.stdout.splitlines() if "refuses" in each]
     assert "refuses the query scraped: " in line
     assert "parse error: unclosed left parenthesis" in line
     assert bench.stored(bench.run_id(name)) == set()

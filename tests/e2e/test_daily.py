@@ -105,11 +105,11 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(
     )
     run_with_client(suspend)
     name = fired["metadata"]["name"]
-    ended = bench.watch(name)
-    assert ended.returncode == 3, ended.stdout + ended.stderr
-    assert "REGRESSION stepped/slowed wall_time" in ended.stdout
-    assert "measured again the same night" in ended.stdout
-    assert "REGRESSION stepped/steady" not in ended.stdout
+    result = bench.watch(name)
+    assert result.returncode == 3, result.stdout + result.stderr
+    assert "REGRESSION stepped/slowed wall_time" in result.stdout
+    assert "measured again the same night" in result.stdout
+    assert "REGRESSION stepped/steady" not in result.stdout
 
     workflow = _workflow(bench, "perfdag/suite=stepped")
     assert workflow is not None
@@ -192,9 +192,9 @@ def test_a_failed_verdict_is_exit_3_of_submit(bench: Namespace, tmp_path: Path) 
     suite = tmp_path / "own.yaml"
     params = "{command: [usl, '0.1', '0.5', '0'], limit: 2, factor: 1.8}"
     suite.write_text(f"name: own\nentries: [{{benchmark: queue-scaling, params: {params}}}]\n")
-    said = bench.perfdag("submit", str(suite), "--watch")
-    assert "verdict queue-scaling: failed: " in said.stdout, said.stdout + said.stderr
-    assert said.returncode == 3, said.stdout + said.stderr
+    result = bench.perfdag("submit", str(suite), "--watch")
+    assert "verdict queue-scaling: failed: " in result.stdout, result.stdout + result.stderr
+    assert result.returncode == 3, result.stdout + result.stderr
 
 
 def test_a_broken_threshold_is_exit_3_of_submit_and_one_message(
@@ -203,11 +203,11 @@ def test_a_broken_threshold_is_exit_3_of_submit_and_one_message(
     suite = _suite(
         tmp_path, "held", "checks:\n  - {entry: steady, metric: wall_time, op: '<', value: 1ms}\n"
     )
-    said = bench.perfdag("submit", str(suite), "--watch")
+    result = bench.perfdag("submit", str(suite), "--watch")
     told = [each["title"] for each in hook.told if each["suite"] == "held"]
     assert told == ["THRESHOLD held/steady wall_time"]
-    assert said.returncode == 3, said.stdout + said.stderr
-    assert "THRESHOLD held/steady wall_time" in said.stdout
+    assert result.returncode == 3, result.stdout + result.stderr
+    assert "THRESHOLD held/steady wall_time" in result.stdout
     workflow = _workflow(bench, "perfdag/suite=held")
     assert workflow is not None
     assert workflow["status"]["phase"] == "Failed"

@@ -29,8 +29,8 @@ def create(bench: Namespace, example: str, *words: str) -> list[Object]:
 
 
 def rows_of(bench: Namespace, workflow: str) -> list[Object]:
-    ended = bench.watch(workflow, timeout=420)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    result = bench.watch(workflow, timeout=420)
+    assert result.returncode == 0, result.stdout + result.stderr
     return bench.rows(bench.run_id(workflow))
 
 

@@ -78,15 +78,15 @@ def places() -> Iterator[dict[str, Namespace]]:
 
 def pods(place: Namespace, workflow: str, labels: str) -> list[Object]:
     """The pods of a run with these labels that are on a node, in the order of their creation."""
-    found = place.objects("Pod", labels=f"workflows.argoproj.io/workflow={workflow},{labels}")
-    placed = [pod for pod in found if pod["spec"].get("nodeName")]
+    result = place.objects("Pod", labels=f"workflows.argoproj.io/workflow={workflow},{labels}")
+    placed = [pod for pod in result if pod["spec"].get("nodeName")]
     return sorted(placed, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
 
 def not_ready_since(bench: Namespace, node: str) -> float | None:
     """When Kubernetes called a node NotReady, in seconds since the epoch."""
-    [found] = [each for each in bench.objects("Node") if each["metadata"]["name"] == node]
-    ready = next(each for each in found["status"]["conditions"] if each["type"] == "Ready")
+    [result] = [each for each in bench.objects("Node") if each["metadata"]["name"] == node]
+    ready = next(each for each in result["status"]["conditions"] if each["type"] == "Ready")
     if ready["status"] == "True":
         return None
     return datetime.fromisoformat(ready["lastTransitionTime"]).timestamp()
@@ -165,8 +165,8 @@ def test_what_a_lost_node_held_goes_on_elsewhere_within_three_minutes(
         assert not left, f"not again within {LIMIT:g} s: {left}"
         del names["rights"]  # it is deleted with its namespace
         for run, name in names.items():
-            ended = places[run].watch(name)
-            assert (ended.returncode == 0) == (run != "finish"), ended.stdout + ended.stderr
+            result = places[run].watch(name)
+            assert (result.returncode == 0) == (run != "finish"), result.stdout + result.stderr
             assert faults.is_done(places[run], name)
         endured.result()
         log.info("all runs were over %.0f s after NotReady", time.time() - since)
@@ -221,8 +221,8 @@ def endure(bench: Namespace, folder: Path, kinds: list[str], choice: random.Rand
             healed - began,
             time.monotonic() - healed,
         )
-    ended = bench.watch(name, timeout=1800)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    result = bench.watch(name, timeout=1800)
+    assert result.returncode == 0, result.stdout + result.stderr
     bench.assert_complete(run_id, SAMPLES_A_FAULT * len(kinds))
     assert faults.is_done(bench, name)
 

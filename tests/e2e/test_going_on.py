@@ -55,12 +55,12 @@ def test_what_argo_retry_measures_again_has_a_watchdog(bench: Namespace, tmp_pat
     subprocess.run(["argo", "retry", name, "-n", bench.name], check=True, capture_output=True)
 
     def ended() -> bool:
-        [found] = [
+        [result] = [
             each
             for each in bench.objects("Workflow", "argoproj.io/v1alpha1")
             if each["metadata"]["name"] == name
         ]
-        return str(found["status"].get("phase")) == "Failed"
+        return str(result["status"].get("phase")) == "Failed"
 
     # nobody would give up the image: each attempt would wait for all of the limit
     bench.until(ended, 150, "end of the second go")

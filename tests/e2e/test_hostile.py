@@ -100,10 +100,10 @@ def ended(namespace: Namespace, parameters: dict[str, str], **spec: object) -> O
 def pods(namespace: Namespace, workflow: Object) -> dict[str, Object]:
     """The pods of a Workflow by their roles."""
     labels = f"workflows.argoproj.io/workflow={workflow['metadata']['name']}"
-    found = namespace.objects("Pod", labels=labels)
-    roles = [pod["metadata"]["labels"]["perfdag/role"] for pod in found]
+    result = namespace.objects("Pod", labels=labels)
+    roles = [pod["metadata"]["labels"]["perfdag/role"] for pod in result]
     assert len(set(roles)) == len(roles)
-    return dict(zip(roles, found, strict=True))
+    return dict(zip(roles, result, strict=True))
 
 
 def rights(pod: Object) -> Object:

@@ -19,10 +19,10 @@ def _run(bench: Namespace, folder: Path, name: str, entry: dict[str, Any]) -> li
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump({"name": name, "pending_limit": "180s", "entries": [entry]}))
     workflow = bench.submit(path)
-    said = bench.watch(workflow)
+    result = bench.watch(workflow)
     rows = bench.rows(bench.run_id(workflow))
     assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
-    assert said.returncode == 0, said.stderr
+    assert result.returncode == 0, result.stderr
     if "hosts" in entry:
         assert {row["same_node"] for row in rows} == {bench.spread() == "any"}
     return rows
@@ -30,8 +30,8 @@ def _run(bench: Namespace, folder: Path, name: str, entry: dict[str, Any]) -> li
 
 def _facts(rows: list[dict[str, Any]]) -> dict[str, Any]:
     (facts,) = {row["env"] for row in rows}
-    found: dict[str, Any] = json.loads(facts)["sample"]
-    return found
+    result: dict[str, Any] = json.loads(facts)["sample"]
+    return result
 
 
 def test_openfoam_over_two_pods(bench: Namespace, tmp_path: Path) -> None:
@@ -59,11 +59,11 @@ def test_two_ranks_in_each_of_two_pods(bench: Namespace, tmp_path: Path) -> None
     }
     entry["hosts"] = {"placement": bench.spread()}
     rows = _run(bench, tmp_path, "ranks", entry)
-    found: dict[tuple[str, str], set[int]] = {}
+    result: dict[tuple[str, str], set[int]] = {}
     for row in rows:
         given, facts = json.loads(row["params"]), json.loads(row["env"])["sample"]
         if (row["metric"], row["stat"]) in (("latency", "mean"), ("bandwidth", "value")):
-            found.setdefault((given["benchmark"], row["metric"]), set()).add(
+            result.setdefault((given["benchmark"], row["metric"]), set()).add(
                 json.loads(row["coords"])["message_bytes"]
             )
         assert sorted(facts["ranks_of"].values()) == [given["ranks"] // 2] * 2, (
@@ -71,10 +71,10 @@ def test_two_ranks_in_each_of_two_pods(bench: Namespace, tmp_path: Path) -> None
         )
         assert facts["fabric"].startswith("tcp"), "also between ranks of one pod"
     sizes = {0, *(2**log for log in range(11))}
-    assert found["Allreduce", "latency"] == sizes - {1, 2}
-    assert found["PingPong", "latency"] == sizes
-    assert found["PingPong", "bandwidth"] >= sizes - {0}
-    assert found["Uniband", "bandwidth"] >= sizes - {0}
+    assert result["Allreduce", "latency"] == sizes - {1, 2}
+    assert result["PingPong", "latency"] == sizes
+    assert result["PingPong", "bandwidth"] >= sizes - {0}
+    assert result["Uniband", "bandwidth"] >= sizes - {0}
 
 
 def test_every_rdma_provider_of_the_image_loads(bench: Namespace, tmp_path: Path) -> None:

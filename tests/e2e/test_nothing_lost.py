@@ -32,8 +32,8 @@ def test_a_deleted_pod_loses_nothing(bench: Namespace, tmp_path: Path, rank: int
     bench.until(
         lambda: bench.pod(name, rank)["metadata"]["uid"] != deleted["uid"], 90, "younger pod"
     )
-    said = bench.watch(name)
-    assert said.returncode == 0, said.stdout + said.stderr
+    result = bench.watch(name)
+    assert result.returncode == 0, result.stdout + result.stderr
     bench.assert_complete(run_id, 12)
     attempts = {row["point"]: row["attempt"] for row in bench.rows(run_id)}
     assert before <= bench.stored(run_id)
@@ -64,10 +64,10 @@ def test_a_shape_that_cannot_be_placed_ends_with_the_words_of_who_refused_it(
         name = bench.submit(suite)
         ended = bench.watch(name)
     assert ended.returncode == 1
-    found = {row["entry"]: (row["status"], row["error"]) for row in bench.rows(bench.run_id(name))}
-    assert found["good"][0] == "ok"
-    assert found["bad"][0] == "failed"
-    assert words in found["bad"][1]
+    result = {row["entry"]: (row["status"], row["error"]) for row in bench.rows(bench.run_id(name))}
+    assert result["good"][0] == "ok"
+    assert result["bad"][0] == "failed"
+    assert words in result["bad"][1]
     assert bench.attempts(name) == {"0"}, "another attempt would have waited as long"
 
 
@@ -128,7 +128,7 @@ def test_a_volume_that_is_never_mounted_has_its_reason(bench: Namespace, tmp_pat
             30,
             "reason in the watch line",
         )
-        found = bench.until(
+        result = bench.until(
             lambda: next(
                 (
                     row["error"]
@@ -140,7 +140,7 @@ def test_a_volume_that_is_never_mounted_has_its_reason(bench: Namespace, tmp_pat
             30,
             "reason in the row",
         )
-        assert "perfdag-is-not-here" in found
+        assert "perfdag-is-not-here" in result
         assert (
             bench.watch(name, timeout=500).returncode == 1
         )  # a kubelet that waits for a volume is slow to end a pod
@@ -170,8 +170,8 @@ def test_what_the_cluster_cannot_have_is_skipped_and_the_rest_is_measured(
         "{argv: [sleep, '0.1']}}\n"
     )
     name = bench.submit(suite)
-    ended = bench.watch(name)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    result = bench.watch(name)
+    assert result.returncode == 0, result.stdout + result.stderr
     states = {row["entry"]: (row["status"], row["error"]) for row in bench.rows(bench.run_id(name))}
     assert states.pop("good") == ("ok", None)
     assert {status for status, _ in states.values()} == {"skipped"}
@@ -276,8 +276,8 @@ def test_delete_leaves_nothing_behind(bench: Namespace, tmp_path: Path) -> None:
     run_id = bench.run_id(name)
     bench.pod(name, 1)
     bench.under_way(run_id)
-    said = bench.perfdag("rm", run_id)
-    assert said.returncode == 0, said.stderr
+    result = bench.perfdag("rm", run_id)
+    assert result.returncode == 0, result.stderr
     assert not [pod for pod in bench.objects("Pod") if name in pod["metadata"]["name"]]
     assert not [
         each
@@ -359,7 +359,7 @@ def test_a_store_that_leaves_after_the_last_sample_is_waited_for_by_the_end(
     proxy.leave()
     time.sleep(20)
     proxy.away = False
-    ended = bench.watch(name)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    result = bench.watch(name)
+    assert result.returncode == 0, result.stdout + result.stderr
     bench.assert_complete(run_id, 4)
     assert open_store(bench.store).get(f"runs/{run_id}/report.html")

@@ -40,8 +40,8 @@ def test_two_batches_at_once_and_a_pod_for_every_sample(
     name = two_at_once.submit(
         sleeps(tmp_path, points=4, seconds=12, hosts=1, extra="isolation: pod\n")
     )
-    ended = two_at_once.watch(name)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    result = two_at_once.watch(name)
+    assert result.returncode == 0, result.stdout + result.stderr
     run_id = two_at_once.run_id(name)
     two_at_once.assert_complete(run_id, 4)
     assert (
@@ -69,8 +69,8 @@ def test_iperf_behind_a_network_policy_from_templates_of_the_cluster(
     name = wide.submit(suite)
     pod = wide.pod(name, 1)
     assert {"name": "registry"} in pod["spec"]["imagePullSecrets"]
-    ended = wide.watch(name)
+    result = wide.watch(name)
     rows = wide.rows(wide.run_id(name))
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     assert {row["status"] for row in rows} == {"ok"}
     assert {json.loads(row["env"])["cluster"]["network_policy"] for row in rows} == {True}

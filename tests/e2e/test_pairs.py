@@ -87,8 +87,8 @@ def test_every_pair_of_a_gang_is_measured_and_placed(bench: Namespace, tmp_path:
     code, rows = _run(bench, tmp_path, PAIRS)
     assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
     assert code == 0
-    found = {(row["entry"], row["pair"]) for row in rows}
-    assert {pair for entry, pair in found if entry == "iperf"} == {
+    result = {(row["entry"], row["pair"]) for row in rows}
+    assert {pair for entry, pair in result if entry == "iperf"} == {
         "0-1",
         "0-2",
         "0-3",
@@ -96,7 +96,7 @@ def test_every_pair_of_a_gang_is_measured_and_placed(bench: Namespace, tmp_path:
         "1-3",
         "2-3",
     }
-    assert {pair for entry, pair in found if entry == "at-once"} == {"0-1", "1-2", "2-3", "0-3"}
+    assert {pair for entry, pair in result if entry == "at-once"} == {"0-1", "1-2", "2-3", "0-3"}
     assert {row["same_node"] for row in rows} == {True}
     assert {len(row["nodes"]) for row in rows} == {2}
     assert {
@@ -166,10 +166,12 @@ def test_host_network_pods_of_one_node_have_ports_of_their_own(
     privileged: Namespace, tmp_path: Path
 ) -> None:
     _, rows = _run(privileged, tmp_path, HOST)
-    found = {(row["entry"], row["status"]) for row in rows}
-    assert found == {("iperf", "ok"), ("rdma-bandwidth", "skipped"), ("rdma-latency", "skipped")}, [
-        row["error"] for row in rows
-    ]
+    result = {(row["entry"], row["status"]) for row in rows}
+    assert result == {
+        ("iperf", "ok"),
+        ("rdma-bandwidth", "skipped"),
+        ("rdma-latency", "skipped"),
+    }, [row["error"] for row in rows]
     for row in rows:
         assert row["same_node"] is True
         assert row["status"] == "ok" or "no RDMA device" in str(row["error"])

@@ -33,11 +33,11 @@ def deployment(namespace: str, name: str) -> dict[str, Any]:
 def available(namespace: str, replicas: dict[str, int], seconds: float = 90) -> None:
     """Wait until each Deployment has so many replicas."""
     end = time.monotonic() + seconds
-    for name, wanted in replicas.items():
+    for name, expected in replicas.items():
         while (
-            found := deployment(namespace, name)["status"].get("availableReplicas", 0)
-        ) != wanted:
-            assert time.monotonic() < end, f"{name} has {found} of {wanted} replicas"
+            result := deployment(namespace, name)["status"].get("availableReplicas", 0)
+        ) != expected:
+            assert time.monotonic() < end, f"{name} has {result} of {expected} replicas"
             time.sleep(1)
 
 

@@ -23,9 +23,9 @@ def perfdag(command: str, **replaced: str) -> str:
     """Execute a command with some of its words replaced, and return what it printed."""
     words = [replaced.get(word, word) for word in shlex.split(command)[1:]]
     argv = [sys.executable, "-m", "perfdag", *words]
-    ended = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout + ended.stderr
+    result = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout + result.stderr
 
 
 def test_a_cluster_in_three_commands() -> None:

@@ -77,8 +77,8 @@ def test_a_missing_image_is_pulled_on_every_node_before_the_batches_and_holds_up
         "[sleep, '0.1']}}\n  - {benchmark: command, name: good, params: {argv: [sleep, '0.2']}}\n"
     )
     name = bench.submit(suite)
-    ended = bench.watch(name)
-    assert ended.returncode == 1, ended.stdout + ended.stderr
+    result = bench.watch(name)
+    assert result.returncode == 1, result.stdout + result.stderr
     rows = {row["entry"]: row for row in bench.rows(bench.run_id(name))}
     assert rows["good"]["status"] == "ok"
     assert rows["bad"]["status"] == "failed"
@@ -106,8 +106,8 @@ def test_a_gang_of_which_one_half_has_room_ends_and_the_rest_is_measured(
         "  - {benchmark: command, name: good, params: {argv: [sleep, '0.2']}}\n"
     )
     name = bench.submit(suite)
-    ended = bench.watch(name)
-    assert ended.returncode == 1, ended.stdout + ended.stderr
+    result = bench.watch(name)
+    assert result.returncode == 1, result.stdout + result.stderr
     rows = {row["entry"]: row for row in bench.rows(bench.run_id(name))}
     assert rows["good"]["status"] == "ok"
     assert rows["half"]["status"] == "failed"

@@ -79,16 +79,16 @@ def test_loadgen_measures_a_stub_in_a_pod_and_two_copies_in_pods_of_one_node(
     assert len(medians) == 1
     assert 0.005 <= medians[0] < 0.05
     beside = [row for row in rows if row["benchmark"] == "resnet50-interference"]
-    found = {
+    result = {
         row["metric"]: row["value"]
         for row in beside
         if row["metric"] in ("overlap", "rate_kept", "fairness")
     }
-    assert found["overlap"] > 0.8
+    assert result["overlap"] > 0.8
     assert (
-        found["rate_kept"] > 0.5
+        result["rate_kept"] > 0.5
     )  # copies that share no lock get in each other's way no more than other work of the node does
-    assert found["fairness"] > 0.8
+    assert result["fairness"] > 0.8
     assert {row["same_node"] for row in beside} == {True}
 
 

@@ -54,8 +54,8 @@ def _here(suite: Path, folder: Path, *more: str) -> list[dict[str, Any]]:
         "--no-report",
         *more,
     ]
-    said = subprocess.run(argv, check=False, capture_output=True, text=True)
-    assert said.returncode == 0, said.stdout + said.stderr
+    result = subprocess.run(argv, check=False, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
     store = open_store(str(folder / "s"))
     table, _ = gather(store, load_plan(store, runs(store)[-1]))
     return [row for row in table.to_pylist() if row["benchmark"] != "canary"]
@@ -73,8 +73,8 @@ def test_the_suite_of_the_readme_gives_the_rows_of_a_local_run(
     )
     name = bench.submit(suite, *shorter)
     here = _here(suite, tmp_path, *shorter[:2])
-    ended = bench.watch(name)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    result = bench.watch(name)
+    assert result.returncode == 0, result.stdout + result.stderr
     there = bench.rows(bench.run_id(name))
     store = open_store(bench.store)
     assert b'"quick"' in store.get(f"{DATA}/index.js"), "the last step writes the site"
@@ -176,18 +176,18 @@ def test_suite_text_by_argo_submit(bench: Namespace, tmp_path: Path, way: str) -
     }
     argv = ["argo", "submit", "--from", "workflowtemplate/perfdag", "-n", bench.name]
     argv += ["-p", f"{way}={values[way]}", "--wait", "-o", "name"]
-    said = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stderr
-    run_id = bench.run_id(said.stdout.split()[0])
+    result = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    run_id = bench.run_id(result.stdout.split()[0])
     assert _argvs(bench, run_id) == {f"printf %s {NASTY}"}
 
 
 def test_doctor_finds_nothing_missing_in_a_fresh_installation(bench: Namespace) -> None:
     said = bench.perfdag("doctor", "--cluster", "--json")
-    found = json.loads(said.stdout)
-    assert [each for each in found if each["state"] == "missing"] == []
+    result = json.loads(said.stdout)
+    assert [each for each in result if each["state"] == "missing"] == []
     assert said.returncode == 0
-    assert f"a pod can write and read store {bench.store}" in {each["what"] for each in found}
+    assert f"a pod can write and read store {bench.store}" in {each["what"] for each in result}
 
 
 def test_the_templates_in_a_dag_of_ones_own(bench: Namespace, tmp_path: Path) -> None:
@@ -198,8 +198,8 @@ def test_the_templates_in_a_dag_of_ones_own(bench: Namespace, tmp_path: Path) ->
     )
     body = yaml.safe_load(printed.stdout)
     name = run_with_client(lambda client: client.create(body, bench.name))["metadata"]["name"]
-    ended = bench.watch(name)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    result = bench.watch(name)
+    assert result.returncode == 0, result.stdout + result.stderr
     [workflow] = [
         each
         for each in bench.objects("Workflow", "argoproj.io/v1alpha1")

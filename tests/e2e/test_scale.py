@@ -67,11 +67,11 @@ def test_a_burst_runs_under_the_account_that_install_made(
     bench: Namespace, kubevirt: None, allowed: None, suite: Path
 ) -> None:
     name = bench.submit(suite)
-    said = bench.watch(name)
+    result = bench.watch(name)
     run_id = bench.run_id(name)
     rows = [row for row in bench.rows(run_id) if row["benchmark"] == "vmi-burst"]
     assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
-    assert said.returncode == 0, said.stdout + said.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     accounts = {
         pod["metadata"]["labels"]["perfdag/batch"]: pod["spec"]["serviceAccountName"]
         for pod in bench.objects(
@@ -120,7 +120,7 @@ def test_a_burst_whose_run_is_deleted_leaves_nothing(
     path.write_text(f"name: cut\nentries:\n  - {{benchmark: vmi-burst, params: {params}}}\n")
     workflow = bench.submit(path)
     bench.until(lambda: there("kubevirt.io/v1", "VirtualMachineInstance") >= 20, 180, "20 VMIs")
-    said = bench.perfdag("rm", workflow)
-    assert said.returncode == 0, said.stdout + said.stderr
+    result = bench.perfdag("rm", workflow)
+    assert result.returncode == 0, result.stdout + result.stderr
     assert there("kubevirt.io/v1", "VirtualMachineInstance") == 0
     assert there("v1", "ConfigMap") == 0

@@ -160,8 +160,8 @@ def test_a_claim_that_one_node_mounts_serves_as_the_store(
     suite = _suite(
         tmp_path, "claimed", good, {**sleep, "name": "bad", "image": "localhost/no-such-image:1"}
     )
-    said = bench.perfdag("submit", str(suite), "--store", "claim://results", "--watch")
-    assert said.returncode == 1, said.stdout + said.stderr
+    result = bench.perfdag("submit", str(suite), "--store", "claim://results", "--watch")
+    assert result.returncode == 1, result.stdout + result.stderr
     pods = bench.objects("Pod", labels="perfdag/suite=claimed") + bench.objects(
         "Pod", labels="perfdag/role in (plan,watchdog,finish)"
     )
@@ -214,16 +214,16 @@ def test_fio_on_a_claim_of_each_pod_and_on_one_that_all_share(
     assert said.returncode == 0, [row["error"] for row in rows]
     for entry in ("own", "shared"):
         own_rows = [row for row in rows if row["entry"] == entry]
-        found = {row["subject"]: row["value"] for row in own_rows if row["metric"] == "iops"}
-        total = found.pop(None)
-        assert len(found) == 2, "a worker each"
+        result = {row["subject"]: row["value"] for row in own_rows if row["metric"] == "iops"}
+        total = result.pop(None)
+        assert len(result) == 2, "a worker each"
         assert {row["same_node"] for row in own_rows} == {bench.spread() == "any"}
-        assert 0.8 * sum(found.values()) < total < 1.2 * sum(found.values())
+        assert 0.8 * sum(result.values()) < total < 1.2 * sum(result.values())
         assert [row["n"] for row in own_rows if row["metric"] == "start_skew"] == [2]
         late = {
             row["subject"] for row in own_rows if (row["metric"], row["stat"]) == ("latency", "p99")
         }
-        assert late == {None, *found}, "of all together from their histograms"
+        assert late == {None, *result}, "of all together from their histograms"
     for folder in (*own, shared):
         assert not [path for path in folder.rglob("*") if path.is_file()], "fio's files were left"
     # what a pod still uses goes with it; those of single pods are theirs anyway
@@ -273,9 +273,11 @@ def test_mtu_host_network_and_host_path_where_the_namespace_allows_them(tmp_path
             },
         )
         name = bench.submit(suite)
-        said = bench.watch(name, timeout=400)
+        result = bench.watch(name, timeout=400)
         rows = bench.rows(bench.run_id(name))
-        assert said.returncode == 0, [(row["entry"], row["error"]) for row in rows if row["error"]]
+        assert result.returncode == 0, [
+            (row["entry"], row["error"]) for row in rows if row["error"]
+        ]
         assert {row["entry"] for row in rows} == {"mtu", "plain", "host", "path"}
 
 
@@ -304,9 +306,9 @@ def test_an_mtu_that_cannot_be_set_and_a_folder_of_root_say_so_in_the_row(tmp_pa
             },
         )
         name = bench.submit(suite)
-        said = bench.watch(name, timeout=400)
+        result = bench.watch(name, timeout=400)
         errors = {row["entry"]: str(row["error"]) for row in bench.rows(bench.run_id(name))}
-        assert said.returncode == 1, said.stdout + said.stderr
+        assert result.returncode == 1, result.stdout + result.stderr
         for entry in ("mtu", "mtus"):
             assert re.search(
                 r"network\.mtu: mtu ended with exit code \d+: .*absent0", errors[entry]
@@ -352,9 +354,11 @@ def test_fio_on_a_block_device_that_the_node_leaves_to_root(tmp_path: Path) -> N
             {**entry, "name": "allowed", "privileges": ["block"]},
         )
         name = bench.submit(suite)
-        said = bench.watch(name)
+        result = bench.watch(name)
         rows = bench.rows(bench.run_id(name))
-        assert said.returncode == 0, [(row["entry"], row["error"]) for row in rows if row["error"]]
+        assert result.returncode == 0, [
+            (row["entry"], row["error"]) for row in rows if row["error"]
+        ]
         by = {
             entry: [row for row in rows if row["entry"] == entry] for entry in ("barred", "allowed")
         }

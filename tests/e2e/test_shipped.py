@@ -35,10 +35,10 @@ def test_everything_runs_here_or_is_skipped_with_its_reason(privileged: Namespac
     light = _set(f"pytorch-here.image={IMAGES.format(name='base')}")
     name = privileged.submit(SUITES / "everything.yaml", *shorter, *light)
     run_id = privileged.run_id(name)
-    ended = privileged.watch(name, timeout=900)
+    result = privileged.watch(name, timeout=900)
     rows = privileged.rows(run_id)
     states = {(row["entry"], row["status"]) for row in rows}
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     ran = {"iperf-set", "iperf", "mpi-pingpong", "openfoam", "openfoam-here", "fio-here"}
     lacks = {
         "network-selection",
@@ -66,13 +66,13 @@ def test_the_daily_suite_as_it_stands(bench: Namespace) -> None:
         "disk.runtime=1s", "disk.size=16MiB", "queue.limit=2", "queue.factor=1.2",
     )  # fmt: skip
     name = bench.submit(SUITES / "daily.yaml", *shorter)
-    ended = bench.watch(name, timeout=600)
+    result = bench.watch(name, timeout=600)
     rows = bench.rows(bench.run_id(name))
     states = {(row["entry"], row["status"]) for row in rows}
     assert {state for state in states if state[0] != "vmi"} == {
         (entry, "ok") for entry in ("tcp", "mpi", "disk", "queue")
-    }, ended.stdout
+    }, result.stdout
     # without KubeVirt, or without leave to make VMIs, that entry is skipped and fails nothing
     assert ("vmi", "skipped") in states
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "gate passed" in ended.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "gate passed" in result.stdout

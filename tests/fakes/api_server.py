@@ -476,11 +476,11 @@ def selects(selector: str, labels: Mapping[str, str]) -> bool:
 def has_fields(selector: str, body: Object) -> bool:
     """Return whether an object matches a field selector of `path=value` and `path!=value`."""
     for term in filter(None, selector.split(",")):
-        path, negated, wanted = re.split(r"(!?)==?", term, maxsplit=1)
+        path, negated, expected = re.split(r"(!?)==?", term, maxsplit=1)
         value: Any = body
         for key in path.split("."):
             value = (value or {}).get(key)
-        if (str(value or "") == wanted) == bool(negated):
+        if (str(value or "") == expected) == bool(negated):
             return False
     return True
 

@@ -108,8 +108,8 @@ def http_server(model: Model) -> Iterator[str]:
             )
             logits = model.infer(data.reshape(tensor["shape"]))
             output = {"name": "logits", "datatype": "FP32", "shape": list(logits.shape)}
-            wanted = request.get("outputs", [{}])[0].get("parameters", {})
-            if model.binary and wanted.get("binary_data"):
+            expected = request.get("outputs", [{}])[0].get("parameters", {})
+            if model.binary and expected.get("binary_data"):
                 output["parameters"] = {"binary_data_size": logits.nbytes}
                 self.reply(200, {"model_name": model.name, "outputs": [output]}, logits.tobytes())
             else:

@@ -73,7 +73,7 @@ def test_profiles(shape: str, at: float, rate: float) -> None:
 
 def test_the_rule_of_the_hpa() -> None:
     model = HpaModel(target=2, window=10)
-    for at, metric, have, wanted in (
+    for at, metric, have, expected in (
         (0, 2, 1, 1),
         (1, 2.1, 1, 1),  # within the tolerance
         (2, 100, 1, 5),  # at most 4 more in 5 s
@@ -82,7 +82,7 @@ def test_the_rule_of_the_hpa() -> None:
         (9, 2, 10, 10),  # a larger answer is in the window
         (30, 2, 10, 1),
     ):
-        assert model.desired(at, metric, have) == wanted, at
+        assert model.desired(at, metric, have) == expected, at
 
 
 def simulate(
@@ -109,10 +109,10 @@ def simulate(
         served = min(have / item_seconds, rate + backlog / dt)
         backlog = max(0.0, backlog + (rate - served) * dt)
         if k % max(1, round(sync / dt)) == 0:
-            wanted = scaler(now, backlog + served * item_seconds, requested)
-            if wanted != requested:
-                requested = wanted
-                coming.append((now + (delay if wanted > have else 0.0), wanted))
+            expected = scaler(now, backlog + served * item_seconds, requested)
+            if expected != requested:
+                requested = expected
+                coming.append((now + (delay if expected > have else 0.0), expected))
                 coming.sort()
         trace.append(Sample(now, needed(rate, item_seconds), have))
     return trace

@@ -491,9 +491,9 @@ async def test_rights_that_are_missing_are_reported(server: ApiServer) -> None:
 
 def test_the_benchmark_ends_its_validator_gently(tmp_path: Path) -> None:
     params = QueueScalingParams(command=["sleep", "0.4"], limit=2)
-    with pytest.raises(Failed, match="did not end within 8 s") as failed:
+    with pytest.raises(Failed, match="did not end within 8 s") as error:
         QueueScaling().run(Gang([LocalHost()], Shape(), 8, str(tmp_path)), params)
-    assert "restoring 0 replicas" in failed.value.texts["stderr"]
+    assert "restoring 0 replicas" in error.value.texts["stderr"]
 
 
 @pytest.mark.parametrize(

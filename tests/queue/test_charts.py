@@ -162,7 +162,10 @@ def test_failures_of_an_autoscaled_queue_have_a_picture_of_their_own() -> None:
 
 
 def test_every_score_of_an_autoscaled_queue_is_drawn() -> None:
-    wanted = {item.name for item in QueueAutoscale.metrics} - {*queue_autoscale.TRACES, "failures"}
+    expected = {item.name for item in QueueAutoscale.metrics} - {
+        *queue_autoscale.TRACES,
+        "failures",
+    }
     rows = [
         {
             "metric": name,
@@ -171,7 +174,7 @@ def test_every_score_of_an_autoscaled_queue_is_drawn() -> None:
             "better": "lower",
             "coords": {"queue": "queue-1"},
         }
-        for name in wanted
+        for name in expected
     ]
     figures = dict(queue_autoscale.figures(table(sample("queue-autoscale", {}, 1, rows))))
     drawn_as = {
@@ -179,7 +182,7 @@ def test_every_score_of_an_autoscaled_queue_is_drawn() -> None:
         for name in ("scores", "scores-more")
         for ax in figures[name].axes
     }
-    assert drawn_as == wanted
+    assert drawn_as == expected
 
 
 def test_depth_and_wait_stand_under_the_backends_on_their_axis() -> None:

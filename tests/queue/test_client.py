@@ -58,8 +58,8 @@ async def test_live_control_of_a_closed_loop(
 ) -> None:
     await backends(frontend, 3, "sleep", "0.02")
     control = Control(client_stats, client_load(wire))
-    for wanted, allowed in ((4, "4"), (99, "8"), (2, "2"), (-3, "0"), (3, "3")):
-        assert get(control, "/parallel", value=str(wanted)) == (200, f"{allowed}\n")
+    for expected, allowed in ((4, "4"), (99, "8"), (2, "2"), (-3, "0"), (3, "3")):
+        assert get(control, "/parallel", value=str(expected)) == (200, f"{allowed}\n")
         await settled(client_stats, int(allowed))
     assert get(control, "/reset") == (200, "Reseted\n")  # while three are in flight
     assert client_stats.pending == 3

@@ -72,8 +72,8 @@ def test_validation_on_real_pods(
     ) as namespace:
 
         def replicas(name: str) -> int:
-            found = kubectl("-n", namespace, "get", "deployment", f"perfdag-queue-{name}")
-            return int(found["spec"]["replicas"])
+            result = kubectl("-n", namespace, "get", "deployment", f"perfdag-queue-{name}")
+            return int(result["spec"]["replicas"])
 
         command = ["queue", "validate", "-n", namespace, "--json"]
 

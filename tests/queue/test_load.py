@@ -184,10 +184,10 @@ def test_the_chart_joins_full_trials_and_marks_the_peak() -> None:
         for rate in (10, 20)
     ]
     [(_, figure)] = queue_load.figures(table(search, *single))
-    found, at = figure.axes
+    result, at = figure.axes
     joined, hollow, bound, marked = (
         [(float(x), float(y)) for x, y in zip(*line.get_data(), strict=True)]
-        for line in found.lines
+        for line in result.lines
     )
     assert (joined, hollow) == ([(40, 0.08), (44, 0.1)], [(60, 0.9)])
     assert (bound[0][1], marked[0][0]) == (0.2, 44)

@@ -155,11 +155,11 @@ def test_the_dashboard_counts_backends_alone() -> None:
         ("deployment", ["perfdag-queue-sleep"], others),
         ("pod", [pod, job], [f"{name}-6d4b75cb6d-x2vnk" for name in others]),
     ):
-        for wanted, unwanted in re.findall(rf'{label}=~"(.*?)", {label}!~"(.*?)"', dashboard):
+        for expected, unwanted in re.findall(rf'{label}=~"(.*?)", {label}!~"(.*?)"', dashboard):
             kept = [
                 name
                 for name in (*backends, *rest)
-                if re.fullmatch(wanted, name) and not re.fullmatch(unwanted, name)
+                if re.fullmatch(expected, name) and not re.fullmatch(unwanted, name)
             ]
             assert kept == backends
         assert len(re.findall(f'{label}=~"perfdag', dashboard)) == len(

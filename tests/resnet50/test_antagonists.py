@@ -88,12 +88,12 @@ def test_stress_ng_runs_beside_the_treatment_and_is_gone_after_it(tmp_path: Path
 
 def stressors() -> set[str]:
     """The processes of stress-ng, which writes over its arguments and environment."""
-    found = set()
+    result = set()
     for file in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):  # it ended
             if file.read_text().startswith("stress-ng"):
-                found.add(file.parent.name)
-    return found
+                result.add(file.parent.name)
+    return result
 
 
 @needs_loadgen

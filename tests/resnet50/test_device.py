@@ -225,11 +225,11 @@ def test_every_size_of_server_is_captured_in_every_lane_before_the_run(cuda: Pla
 
 def test_the_checks_see_every_lane(cuda: Played) -> None:
     on_device, _ = systems(batch=6)
-    wanted = on_device.fixed_logits(6)
+    expected = on_device.fixed_logits(6)
     del on_device._lanes[1].graphs[6][0].operations[:]  # a capture that missed everything
     with torch.inference_mode():
         on_device._lanes[1].graphs[6][1][0].zero_()
-    same = np.isclose(on_device.fixed_logits(6), wanted).all(1)
+    same = np.isclose(on_device.fixed_logits(6), expected).all(1)
     assert sorted((same[:6].all(), same[6:].all())) == [False, True]
 
 

@@ -157,15 +157,15 @@ def test_another_model_is_named_in_one_line(
     wire: str, model: Model, more: dict[str, Any], message: str | None
 ) -> None:
     with serve(wire, model) as url:
-        with pytest.raises(UnusableError) as caught:
+        with pytest.raises(UnusableError) as error:
             endpoint.subject(params(url, **more).spec(), 1).system.fixed_logits(4)
-        text = str(caught.value)
-    assert caught.value.kind == "endpoint"
+        text = str(error.value)
+    assert error.value.kind == "endpoint"
     assert text.startswith(f"endpoint {url}, model resnet50")
     assert "\n" not in text
     if message:
         with pytest.raises(UnusableError, match=message):
-            raise caught.value
+            raise error.value
 
 
 @pytest.fixture
@@ -184,9 +184,9 @@ def test_an_endpoint_that_is_not_there_skips_the_row(wire: str, tmp_path: Path) 
         port = server.getsockname()[1]
     with pytest.raises(
         Skip, match=rf"^endpoint {wire}://127.0.0.1:{port}, model resnet50: "
-    ) as said:
+    ) as error:
         measured(f"{wire}://127.0.0.1:{port}", tmp_path)
-    assert "\n" not in str(said.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("wire", ["http", "grpc"])
@@ -210,8 +210,8 @@ def test_the_real_client_speaks_to_the_server_and_sends_what_ours_sends() -> Non
         assert client.get_model_metadata("resnet50") == model.metadata()
         tensor = client_library.InferInput("input", list(batch.shape), "FP32")
         tensor.set_data_from_numpy(batch, binary_data=True)
-        wanted = client_library.InferRequestedOutput("logits", binary_data=True)
-        theirs = client.infer("resnet50", [tensor], outputs=[wanted]).as_numpy("logits")
+        expected = client_library.InferRequestedOutput("logits", binary_data=True)
+        theirs = client.infer("resnet50", [tensor], outputs=[expected]).as_numpy("logits")
         client.close()
         connection = open_inference.connect(url, "resnet50")
         served = connection.served()

@@ -301,8 +301,8 @@ def test_memory_errors_that_came_meanwhile_and_a_gpu_not_seen_at_all_are_held_ag
     changes: dict[str, Any], after: list[dict[str, Any]], timed: bool, against: str | None
 ) -> None:
     seen = {"gpus": [{"index": 0, "ecc_uncorrected": 2}], "during": [{"index": 0}], "slowed": None}
-    found = gpu_watch.reason_against(seen | changes, after, {0}, timed=timed)
-    assert str(against) in str(found)
+    result = gpu_watch.reason_against(seen | changes, after, {0}, timed=timed)
+    assert str(against) in str(result)
 
 
 @pytest.mark.parametrize("scenario", ["accuracy", "offline"])

@@ -198,10 +198,10 @@ def test_a_run_that_is_lost_keeps_the_texts_of_those_before_it_and_is_the_last(
     end: Any, kind: type[SampleError], message: str, tmp_path: Path
 ) -> None:
     host = Losing(end)
-    with pytest.raises(kind) as lost:
+    with pytest.raises(kind) as error:
         Resnet50Interference().run(gang(tmp_path, host), options())
-    assert (str(lost.value), host.runs) == (message, 2)
-    assert json.loads(lost.value.texts["solo-0"])["program"] == 1
+    assert (str(error.value), host.runs) == (message, 2)
+    assert json.loads(error.value.texts["solo-0"])["program"] == 1
 
 
 def test_a_copy_that_dies_beside_the_others_keeps_what_they_all_printed() -> None:
@@ -214,10 +214,10 @@ def test_a_copy_that_dies_beside_the_others_keeps_what_they_all_printed() -> Non
     with pytest.raises(
         Failed,
         match=r"^copy 1 beside the others \(2 of 4 copies ended well\): the program was killed",
-    ) as lost:
+    ) as error:
         collect_results([LocalHost()] * 4, [good, killed, good, unfit], watch, texts)
     assert (
-        lost.value.texts.items()
+        error.value.texts.items()
         >= {
             "solo-0": "{}",
             "together-0": good.stdout,
@@ -398,10 +398,10 @@ def test_p99_and_validity_of_each_copy_are_there_and_marks_as_of_one_measurement
     texts = recorded_copies(json.dumps(raw))
     rows = Resnet50Interference().parse(Output(texts), params)
     assert {name for row in rows for name in row.coords} <= set(Resnet50Interference.coords)
-    found = {(row.metric, row.subject, row.coords.get("when")): row.value for row in rows}
-    assert found["p99_inflation", None, None] == found["p99_inflation", "copy 1", None] == 1
-    assert 0.005 < found["p99", "copy 0", "together"] < 0.01
-    assert found["valid", "copy 1", "alone"] == 1
+    result = {(row.metric, row.subject, row.coords.get("when")): row.value for row in rows}
+    assert result["p99_inflation", None, None] == result["p99_inflation", "copy 1", None] == 1
+    assert 0.005 < result["p99", "copy 0", "together"] < 0.01
+    assert result["valid", "copy 1", "alone"] == 1
     marks = {"fast": "not comparable", "logits_checked": False, "weights": "unverified"}
     assert all(marks.items() <= row.coords.items() for row in rows)
     texts["together-1"] = json.dumps({**raw, "model": {"weights": "random, seed 3"}})

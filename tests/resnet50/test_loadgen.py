@@ -69,16 +69,16 @@ def test_one_violation_in_661_queries_is_invalid(tmp_path: Path) -> None:
     for _ in range(3):
         with pytest.raises(
             Invalid, match=r"INVALID.*Early stopping satisfied: NO.*Processed 661 queries"
-        ) as caught:
+        ) as error:
             server(tmp_path, 661)
         if "at least 1 more" in str(
-            caught.value
+            error.value
         ):  # else a pause of the machine made a second query late
             break
-    assert "at least 1 more" in str(caught.value)
-    late = json.loads(caught.value.texts["result"])["tests"][0]["logs"]["detail"]
+    assert "at least 1 more" in str(error.value)
+    late = json.loads(error.value.texts["result"])["tests"][0]["logs"]["detail"]
     assert '"key": "result_overlatency_query_count", "value": 1,' in late
-    assert {measurement.metric for measurement in caught.value.measurements} >= {
+    assert {measurement.metric for measurement in error.value.measurements} >= {
         "tail_latency",
         "latency",
     }
@@ -311,9 +311,9 @@ def test_a_search_that_is_killed_leaves_the_trials_that_ended(tmp_path: Path) ->
             r"did not end within [0-9.]+ s \([1-9] finished trials are kept with the sample\): "
             r".* 662 queries"
         ),
-    ) as caught:
+    ) as error:
         Resnet50().run(Gang([Impatient()], Shape(), 60.0, str(tmp_path)), value)
-    first = json.loads(caught.value.texts["stdout"].splitlines()[0])["test"]
+    first = json.loads(error.value.texts["stdout"].splitlines()[0])["test"]
     assert "Result is" in first["logs"]["summary"]
     assert first["rate"] == 331.0
 

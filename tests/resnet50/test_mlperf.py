@@ -195,10 +195,10 @@ def laid_out(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_points_of_a_sweep_are_not_mixed(results: Any, tmp_path: Path) -> None:
     store_points(tmp_path, results, a1={}, b2={"spec": {"threads": 2, "precision": "bf16"}})
-    refused = laid_out(tmp_path)
-    assert (refused.returncode, (tmp_path / "out").exists()) == (2, False)
-    assert refused.stderr.startswith("2 points are of scenario single-stream, and a submission")
-    assert "b2 (precision bf16, threads 2)" in refused.stderr
+    result = laid_out(tmp_path)
+    assert (result.returncode, (tmp_path / "out").exists()) == (2, False)
+    assert result.stderr.startswith("2 points are of scenario single-stream, and a submission")
+    assert "b2 (precision bf16, threads 2)" in result.stderr
     assert laid_out(tmp_path, "--point", "b2").returncode == 0
     (written,) = (tmp_path / "out").rglob("measurements.json")
     assert json.loads(written.read_text())["weight_data_types"] == "bf16"
@@ -209,9 +209,9 @@ def test_the_points_of_a_sweep_are_not_mixed(results: Any, tmp_path: Path) -> No
 def test_the_points_of_two_systems_are_not_mixed(results: Any, tmp_path: Path) -> None:
     other = {"device": {"name": "CPU: another"}, "spec": {"scenario": "offline"}}
     store_points(tmp_path, results, a1={}, b2=other)
-    refused = laid_out(tmp_path)
-    assert refused.returncode == 2
-    assert "the devices of the points differ (" in refused.stderr
+    result = laid_out(tmp_path)
+    assert result.returncode == 2
+    assert "the devices of the points differ (" in result.stderr
 
 
 def test_a_run_without_mlperf_is_named(tmp_path: Path) -> None:

@@ -113,8 +113,8 @@ def test_a_model_on_mlserver_is_measured(wire: str, urls: dict[str, str], tmp_pa
         }
     )
     subject = endpoint.subject(params.spec(), 1)
-    wanted = mean_of_channels(preprocess(images(0, range(4))))
-    assert np.allclose(subject.system.fixed_logits(1), wanted, atol=1e-5)
+    expected = mean_of_channels(preprocess(images(0, range(4))))
+    assert np.allclose(subject.system.fixed_logits(1), expected, atol=1e-5)
     output = Resnet50().run(Gang([LocalHost()], Shape(), 900.0, str(tmp_path)), params)
     result = json.loads(output.texts["result"])
     assert result["versions"]["endpoint"].startswith("mlserver 1.")

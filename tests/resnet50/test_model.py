@@ -92,9 +92,9 @@ def test_tf32_on_a_gpu_without_it_is_refused_and_the_capability_is_in_the_facts(
     with pytest.raises(
         UnusableError,
         match=r"^precision tf32: Tesla T4 has none \(Ampere or newer has\); use fp32 or fp16$",
-    ) as caught:
+    ) as error:
         system_checks.ModelSubject(spec(device="cuda", precision="tf32"), 1)
-    assert caught.value.kind == "device"
+    assert error.value.kind == "device"
     assert (
         system_checks.device_facts("cuda").items()
         >= {"name": "Tesla T4", "uuid": "GPU-1b2c", "capability": "7.5"}.items()
@@ -194,16 +194,16 @@ def test_corrupted_weights_are_caught(broken: str, net: Any, wanted: Any) -> Non
 
 
 def test_another_class_is_caught_within_the_tolerance_unless_it_is_a_tie() -> None:
-    wanted = np.zeros((1, 1000), np.float32)
-    wanted[0, :3] = [10.0, 9.9, 10.0 - 1e-7]
-    other = wanted.copy()
+    expected = np.zeros((1, 1000), np.float32)
+    expected[0, :3] = [10.0, 9.9, 10.0 - 1e-7]
+    other = expected.copy()
     other[0, 1] = 10.05  # 1 % of the norm, and another class
-    result = compare_logits(other, wanted, "bf16")
+    result = compare_logits(other, expected, "bf16")
     assert (result["ok"], result["same_class"]) == (False, 0)
     assert result["error"] < result["tolerance"]
-    tied = wanted.copy()
+    tied = expected.copy()
     tied[0, 2] = 10.00001
-    assert compare_logits(tied, wanted, "fp32")["ok"]
+    assert compare_logits(tied, expected, "fp32")["ok"]
 
 
 def test_a_batch_size_that_goes_wrong_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,6 +373,6 @@ def test_every_size_is_compiled_however_many_there_are(monkeypatch: pytest.Monke
         for size in range(1, 13):
             assert len(net(torch.ones(size, 3))) == size
         assert len(calls) == 12
-        with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit) as caught:
+        with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit) as error:
             net(torch.ones(13, 3))
-    assert classify(caught.value)[0] == "compiler"
+    assert classify(error.value)[0] == "compiler"

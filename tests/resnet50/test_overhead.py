@@ -148,11 +148,11 @@ def test_the_first_run_without_a_result_ends_the_comparison_and_keeps_the_texts_
     host = Ending(number, end)
     with pytest.raises(
         Failed, match=rf"^run {number} of 4 \((treatment|baseline)\): {message}"
-    ) as lost:
+    ) as error:
         Resnet50Overhead().run(gang(host), options())
     assert host.runs == number
-    assert sum(text.startswith("{") for text in lost.value.texts.values()) >= 2
-    assert lost.value.texts["order"]
+    assert sum(text.startswith("{") for text in error.value.texts.values()) >= 2
+    assert error.value.texts["order"]
 
 
 @pytest.mark.parametrize(("cost", "verdict"), [(0.0, 1), (0.02, 1), (0.08, 0), (0.3, 0)])
@@ -271,10 +271,10 @@ class Newer(Drifting):
     """LoadGen is another version behind the wrapper."""
 
     def run(self, argv: Sequence[str], **more: Any) -> Finished:
-        ended = super().run(argv, **more)
+        result = super().run(argv, **more)
         version = r'(loadgen_version\\", \\"value\\": \\")\S+'
-        newer = replace(ended, stdout=re.sub(version, r"\g<1>9.9.9", ended.stdout))
-        return newer if argv[0] == "treated" else ended
+        newer = replace(result, stdout=re.sub(version, r"\g<1>9.9.9", result.stdout))
+        return newer if argv[0] == "treated" else result
 
 
 def test_another_loadgen_is_no_comparison_and_both_sides_are_in_the_facts() -> None:

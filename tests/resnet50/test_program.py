@@ -90,9 +90,9 @@ def said_by(
     )
     written = written_by(value, folder, lambda _: None)
     printed = launch.result_text(Finished([], 0, written, "", 1.0), value)
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(Failed) as error:
         Resnet50().parse(Output({"result": printed}), value)
-    return str(caught.value)
+    return str(error.value)
 
 
 NO_MEMORY = (

@@ -77,9 +77,9 @@ def test_an_overloaded_server_is_invalid_with_loadgens_reasons() -> None:
     with pytest.raises(
         Invalid,
         match=r"LoadGen says INVALID: Performance constraints satisfied: NO.*Reduce target QPS",
-    ) as caught:
+    ) as error:
         parse(recorded("server-overloaded"), params("server", price_per_hour=3.6))
-    measured = caught.value.measurements
+    measured = error.value.measurements
     assert values(measured, "tail_latency")[0] > 0.01
     # its cost is that of what it completed
     [rate] = values(measured, "completed_rate")
@@ -183,12 +183,12 @@ def test_the_seed_document_calls_valid_what_the_rows_do(facts: dict[str, str], v
 def test_compile_time_is_apart_by_size_and_in_all() -> None:
     raw = as_valid(recorded("server-overloaded"))
     raw["warmup"]["by_size"] = {"8": [9.02, 0.02], "1": [5.01, 0.01]}
-    found = {
+    result = {
         each.coords.get("batch", each.stat): each.value
         for each in parse(raw, params("server", system="resnet50", batch=8, backend="compile"))
         if each.metric == "compile_time"
     }
-    assert found == pytest.approx({1: 5.0, 8: 9.0, "total": 14.0})
+    assert result == pytest.approx({1: 5.0, 8: 9.0, "total": 14.0})
 
 
 def ends(kind: str) -> str:
@@ -369,8 +369,8 @@ def test_accuracy_is_not_invalid_for_its_times_which_are_left_out(
     output = Resnet50().run(Gang([LocalHost()], Shape(), 60, str(tmp_path)), options)
     measured = Resnet50().parse(output, options)
     times = {"phase_time", "first_batch", "warm_batch", "compile_time"}
-    found = {each.metric for each in measured}
-    assert found & times == (set() if message else times)
+    result = {each.metric for each in measured}
+    assert result & times == (set() if message else times)
     assert {tuple(each.coords) for each in measured if each.metric == "top1"} == {()}
     assert re.search(message or "^None$", str(output.facts.get("times_left_out")))
     assert entry_of(raw, options, **facts)["valid"] is True

@@ -46,23 +46,23 @@ def spec(runtime: str, **more: Any) -> dict[str, Any]:
 def test_the_exported_model_agrees_with_torch_at_every_size(
     runtime: str, exported: tuple[Path, np.ndarray]
 ) -> None:
-    path, wanted = exported
+    path, expected = exported
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     more = {"weights": str(path), "weights_sha256": digest, "batch": 3, "scenario": "server"}
     subject = runtimes.subject(spec(runtime, target_rate=5, **more), 1)
     assert subject.facts["model"]["weights_verified"]
     for size in (1, 2, 3):
         got = subject.system.fixed_logits(size)[:4]
-        assert np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < 1e-5
+        assert np.linalg.norm(got - expected) / np.linalg.norm(expected) < 1e-5
     assert subject.check_logits()["ok"]
     subject.system.load(range(4))
-    assert list(subject.system.infer([0, 1, 2], 0.0)) == list(wanted[:3].argmax(1))
+    assert list(subject.system.infer([0, 1, 2], 0.0)) == list(expected[:3].argmax(1))
 
 
 def test_bf16_of_openvino_really_differs(exported: tuple[Path, np.ndarray]) -> None:
-    path, wanted = exported
+    path, expected = exported
     system = runtimes.subject(spec("openvino", weights=str(path), precision="bf16"), 1).system
-    error = np.linalg.norm(system.fixed_logits(4) - wanted) / np.linalg.norm(wanted)
+    error = np.linalg.norm(system.fixed_logits(4) - expected) / np.linalg.norm(expected)
     capabilities = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     assert error > 1e-4 if "BF16" in capabilities else error < 1e-1
 

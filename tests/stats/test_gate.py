@@ -378,7 +378,7 @@ def test_a_rule_over_many_series_is_one_message_for_each_entry(store: Store) -> 
     text = alerts["THRESHOLD net/iperf: 300 series"]
     assert len(text) <= 12
     line = re.compile(r"what    iperf streams=(\d+) throughput: 1 Gbit/s breaks > 9 Gbit/s")
-    assert len({found[1] for found in map(line.fullmatch, text) if found}) == 6
+    assert len({result[1] for result in map(line.fullmatch, text) if result}) == 6
     assert {"what    and 294 more", "rule    throughput > 9e+09"} <= set(text)
     assert sum(case.state == "failed" for case in gate.cases) == 301
 
@@ -815,10 +815,10 @@ def test_acks_file(store: Store) -> None:
     acks.write_text(ACK.format("iperf streams=8 *", run_id(34)))
     assert main(["check", "last", "--store", store.root]) == 0
     acks.write_text("acks:\n  - {series: x, run: yesterday, because: no}\n")
-    with pytest.raises(BadDocument) as caught:
+    with pytest.raises(BadDocument) as error:
         read_acks(None, store)
-    assert "unknown key; allowed: series, run, reason, until" in str(caught.value)
-    assert "acks[0].reason: is required" in str(caught.value)
+    assert "unknown key; allowed: series, run, reason, until" in str(error.value)
+    assert "acks[0].reason: is required" in str(error.value)
     assert main(["check", "last", "--store", store.root]) == 2
 
 

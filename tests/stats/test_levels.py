@@ -107,9 +107,9 @@ def test_a_noisy_series_alerts_only_by_three_runs() -> None:
 def test_absolute_effects_gaps_and_degenerate_series() -> None:
     loss = np.random.default_rng(5).normal(0.02, 0.002, 40)
     loss[30:] += 0.02
-    for min_effect, found in ((0.05, 0), (0.01, 1)):
+    for min_effect, result in ((0.05, 0), (0.01, 1)):
         levels = fold_levels(loss, better="lower", min_effect=min_effect, absolute=True)
-        assert len(levels.alerts) == found
+        assert len(levels.alerts) == result
     gaps = np.insert(series((10, 1.0), (4, 0.7)), [3, 11], np.nan)
     assert kinds(fold_levels(gaps, better="higher")) == [("regressed", 11, 14)]
     for values in ([], [1.0], [1.0] * 60, [0.0] * 30, [np.nan] * 20):

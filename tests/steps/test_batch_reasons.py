@@ -95,11 +95,11 @@ def test_a_spent_budget_is_what_a_watchdog_without_a_store_cannot_know(tmp_path:
 def test_a_duel_that_stands_takes_away_what_was_noted_of_both_variants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, store = made(), FolderStore(str(tmp_path))
-    for plan in (found.a, found.b):
+    result, store = made(), FolderStore(str(tmp_path))
+    for plan in (result.a, result.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
         write(store, plan.run_id, MissingReason("batch", "failed", PENDING, 0))
-    here, beside = place(found.a.run_id), {}
+    here, beside = place(result.a.run_id), {}
     for rank in (0, 1):
         beside[f"p{rank}"] = Pod(f"p{rank}", 0, 0, rank, "Running", "node-1", "127.0.0.1")
 
@@ -108,8 +108,8 @@ def test_a_duel_that_stands_takes_away_what_was_noted_of_both_variants(
     monkeypatch.setattr(duet, "add_peers", lambda *_: None)
     monkeypatch.setattr(duet, "connect", lambda *_: None)
     monkeypatch.setattr(duet, "measure_rounds", lambda *_: None)
-    assert duet.lead(here, store, found.a, 0, 0, False) == 0
-    assert [store.list(f"runs/{plan.run_id}/notes") for plan in (found.a, found.b)] == [[], []]
+    assert duet.lead(here, store, result.a, 0, 0, False) == 0
+    assert [store.list(f"runs/{plan.run_id}/notes") for plan in (result.a, result.b)] == [[], []]
 
 
 @pytest.mark.usefixtures("stands")

@@ -71,9 +71,9 @@ def test_numbers_lead_to_batches_and_their_shapes(tmp_path: Path) -> None:
     plan = load_plan(store, plan.run_id)
     assert plan.options["confirmed"] == [each.run_id for each in confirming]
     shapeof = outputs(plan, place(), set())["shapeof"]
-    found = confirming_batches(plan, confirming)
-    assert len(found) == ROUNDS * 2
-    for number, made, index in found:
+    result = confirming_batches(plan, confirming)
+    assert len(result) == ROUNDS * 2
+    for number, made, index in result:
         got, at = plan_of_batch(store, plan, number)
         assert (got.run_id, at) == (made.run_id, index)
         shape = made.batches[index].shape
@@ -90,16 +90,16 @@ def test_what_is_stored_is_not_measured_again_and_the_rest_in_the_order_of_its_r
     store, plan = stored(tmp_path)
     confirming = store_confirming_plans(store, plan, of(plan, "one", "net"))
     assert confirm.batches_left(store, plan, []) == []
-    found = confirming_batches(plan, confirming)
-    assert [made.run_id for _, made, _ in found] == [
+    result = confirming_batches(plan, confirming)
+    assert [made.run_id for _, made, _ in result] == [
         each.run_id for each in confirming for _ in each.batches
     ]
-    assert confirm.batches_left(store, plan, confirming) == [number for number, _, _ in found]
+    assert confirm.batches_left(store, plan, confirming) == [number for number, _, _ in result]
     done = confirming[0]
     for position in range(len(done.order)):
         store.put(sample_key(done.run_id, done.key(position)), SampleRecord("x", 1, "ok").dump())
     after = confirm.batches_left(store, plan, confirming)
-    assert after == [number for number, made, _ in found if made is not done]
+    assert after == [number for number, made, _ in result if made is not done]
 
 
 def test_what_goes_on_in_another_workflow_has_the_facts_of_both(tmp_path: Path) -> None:

@@ -57,9 +57,9 @@ def test_points_of_equal_shapes_share_their_pods_for_all_blocks() -> None:
     text = (
         SUITE + "  - {benchmark: command, name: two, hosts: {count: 2}, params: {argv: ['true']}}\n"
     )
-    found = made(text)
-    assert [len(each.batches) for each in (found.a, found.b)] == [2, 2]
-    for plan in (found.a, found.b):
+    result = made(text)
+    assert [len(each.batches) for each in (result.a, result.b)] == [2, 2]
+    for plan in (result.a, result.b):
         assert sorted(position for batch in plan.batches for position in batch.samples) == list(
             range(len(plan.order))
         )
@@ -89,10 +89,10 @@ entries:
   - {benchmark: resnet50, name: one, image: loadgen, params: {system: stub, scenario: single-stream, min_queries: 100, min_duration: 1s}}
 """  # noqa: E501
     sandboxed = plain.replace("name: one,", "name: one, runtime_class: kata,")
-    found = on_cluster(
+    result = on_cluster(
         prepare_duet(parse_suite(plain), parse_suite(sandboxed), ("plain", "kata"), 8)
     )
-    given = outputs(found.a, place(found.a.run_id), set(), found.b)
+    given = outputs(result.a, place(result.a.run_id), set(), result.b)
     a, b = (json.loads(json.dumps(each["patch"])) for each in given["shapes"])
     assert "runtimeClassName" not in a
     assert b["runtimeClassName"] == "kata"
@@ -101,8 +101,8 @@ entries:
 
 
 def test_pods_of_both_variants_are_told_where_to_be() -> None:
-    found = made(PAIR, a=("one.network.host=true",), b=("one.network.name=bench/net",))
-    given = outputs(found.a, place(found.a.run_id), set(), found.b)
+    result = made(PAIR, a=("one.network.host=true",), b=("one.network.name=bench/net",))
+    given = outputs(result.a, place(result.a.run_id), set(), result.b)
     assert (given["batches"], given["duets"]) == ([], [0])
     assert given["shapeof"] == [{"s": "0", "t": "1", "n": "2", "turn": "gang"}]
     a, b = (json.loads(json.dumps(each["patch"])) for each in given["shapes"])
@@ -115,11 +115,11 @@ def test_pods_of_both_variants_are_told_where_to_be() -> None:
         for each in (a, b)
     ]
     assert [each["matchExpressions"][0]["values"] for each in apart] == [["0", "1"], ["2", "3"]]
-    assert {each["matchLabels"]["perfdag/run"] for each in apart} == {found.a.run_id}
+    assert {each["matchLabels"]["perfdag/run"] for each in apart} == {result.a.run_id}
     assert "podAffinity" not in a["affinity"]
     near = b["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     selected = {
-        "perfdag/run": found.a.run_id,
+        "perfdag/run": result.a.run_id,
         "perfdag/batch": "@BATCH@",
         "perfdag/attempt": "@ATTEMPT@",
         "perfdag/rank": "@TWIN@",
@@ -129,13 +129,13 @@ def test_pods_of_both_variants_are_told_where_to_be() -> None:
 
 
 def test_two_variants_on_the_host_network_have_ports_of_their_own() -> None:
-    found = made(PAIR, a=("one.network.host=true",), b=("one.network.host=true", "one.env.X=x"))
+    result = made(PAIR, a=("one.network.host=true",), b=("one.network.host=true", "one.env.X=x"))
     ports = [
-        ssh_port(plan.shape_of(0), found.a.run_id, rank)
-        for rank, plan in enumerate((found.a, found.b))
+        ssh_port(plan.shape_of(0), result.a.run_id, rank)
+        for rank, plan in enumerate((result.a, result.b))
     ]
     assert ports[0] != ports[1]
-    given = outputs(found.a, place(found.a.run_id), set(), found.b)
+    given = outputs(result.a, place(result.a.run_id), set(), result.b)
     assert [int(each["port"]) + rank for rank, each in enumerate(given["shapes"])] == ports
 
 
@@ -166,23 +166,23 @@ def _run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle: list[float | None], text: str = SUITE
 ) -> tuple[FolderStore, Duet, Second]:
     store = FolderStore(str(tmp_path / "store"))
-    found = made(text)
-    for plan in (found.a, found.b):
+    result = made(text)
+    for plan in (result.a, result.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     monkeypatch.setattr(duet, "site_of", lambda *_: Site(hosts_for=lambda _: [LocalHost()]))
     monkeypatch.setattr(
         duet,
         "loop_of_b",
         lambda *_: MeasuringLoop(
-            found.b, store, Site(hosts_for=lambda _: [LocalHost()]), ProgressReporter(1)
+            result.b, store, Site(hosts_for=lambda _: [LocalHost()]), ProgressReporter(1)
         ),
     )
     monkeypatch.setattr(duet.IdleMeter, "most", lambda _: idle.pop(0) if len(idle) > 1 else idle[0])
     second = Second(tmp_path / "peer")
-    duet.follow(place(), found.b, 0, 0, second.home)
+    duet.follow(place(), result.b, 0, 0, second.home)
     mine, others = Hosts([LocalHost()], {}), Hosts([], {}, [second])  # type: ignore[list-item]
-    duet.measure_rounds(place(), store, found, 0, mine, others)
-    return store, found, second
+    duet.measure_rounds(place(), store, result, 0, mine, others)
+    return store, result, second
 
 
 def _parts(store: FolderStore, plan: Plan) -> list[SampleRecord]:
@@ -196,16 +196,16 @@ def _parts(store: FolderStore, plan: Plan) -> list[SampleRecord]:
 def test_variants_take_turns_and_rows_say_what_idle_pods_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, found, second = _run(tmp_path, monkeypatch, [0.01])
+    store, result, second = _run(tmp_path, monkeypatch, [0.01])
     parts: dict[str, list[SampleRecord]] = {
-        plan.variant or "": _parts(store, plan) for plan in (found.a, found.b)
+        plan.variant or "": _parts(store, plan) for plan in (result.a, result.b)
     }
     assert {letter: len(each) for letter, each in parts.items()} == {"A": 16, "B": 16}
     assert [int(each) for each in second.orders] == list(range(1, 17))
     everything = sorted(
         (part.started_at, letter) for letter, each in parts.items() for part in each
     )
-    assert "".join(letter for _, letter in everything) == "".join(found.blocks)
+    assert "".join(letter for _, letter in everything) == "".join(result.blocks)
     assert {part.facts["idle_cpus"] for each in parts.values() for part in each} == {0.01}
     assert {part.status for each in parts.values() for part in each} == {"ok"}
 
@@ -214,10 +214,10 @@ def test_variants_take_turns_and_rows_say_what_idle_pods_used(
 def test_a_round_beside_busy_pods_is_invalid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, found, _ = _run(tmp_path, monkeypatch, [0.01, 0.8, None, 0.02])
+    store, result, _ = _run(tmp_path, monkeypatch, [0.01, 0.8, None, 0.02])
     bad: list[Any] = [
         part.error
-        for plan in (found.a, found.b)
+        for plan in (result.a, result.b)
         for part in _parts(store, plan)
         if part.status == "invalid"
     ]
@@ -237,9 +237,9 @@ def test_a_spent_budget_ends_both_variants_between_two_rounds(
     monkeypatch.setattr(
         duet, "IdleMeter", type("Quiet", (), {"__init__": lambda *_: None, "most": lambda _: 0.01})
     )
-    store, found, _ = _run(tmp_path, monkeypatch, [0.01], f"budget: 1000s\n{SUITE}")
-    assert [len(_parts(store, plan)) for plan in (found.a, found.b)] in ([2, 3], [3, 2])
-    for plan in (found.a, found.b):
+    store, result, _ = _run(tmp_path, monkeypatch, [0.01], f"budget: 1000s\n{SUITE}")
+    assert [len(_parts(store, plan)) for plan in (result.a, result.b)] in ([2, 3], [3, 2])
+    for plan in (result.a, result.b):
         assert b"the budget of 1000 s was spent" in store.get(
             f"runs/{plan.run_id}/notes/budget-0.json"
         )
@@ -247,7 +247,7 @@ def test_a_spent_budget_ends_both_variants_between_two_rounds(
 
 def test_a_round_of_the_second_variant_is_waited_for_as_long_as_its_samples_may_take() -> None:
     common = "{system: stub, scenario: single-stream, min_queries: 100, min_duration: 1s"
-    found = made(f"""\
+    result = made(f"""\
 name: s
 entries:
   - {{benchmark: command, name: one, timeout: 60s, retries: 2, params: {{argv: ['true']}}}}
@@ -258,9 +258,9 @@ entries:
   - {{benchmark: openfoam, timeout: 100s, retries: 0, params: {{size: XS}}}}
 """)  # noqa: E501
     waits = {
-        found.b.points[found.b.order[each][0]].benchmark: duet.patience(found.b, [each])
+        result.b.points[result.b.order[each][0]].benchmark: duet.patience(result.b, [each])
         - duet.SLACK
-        for each in range(len(found.b.order))
+        for each in range(len(result.b.order))
     }
     own = {
         "command": 180,
@@ -271,18 +271,18 @@ entries:
         "openfoam": 300,
     }
     assert waits == own
-    assert duet.patience(found.b, range(3)) > duet.patience(found.b, range(2))
+    assert duet.patience(result.b, range(3)) > duet.patience(result.b, range(2))
 
 
 def test_what_was_not_marked_or_cannot_be_read_is_measured_again(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
-    found = made()
+    result = made()
     for position, facts in ((0, {"idle_cpus": 0.0}), (1, {})):
-        part = SampleRecord(found.a.points[0].id, 1, "ok", facts=facts)
-        store.put(sample_key(found.a.run_id, found.a.key(position)), part.dump())
-    store.put(sample_key(found.a.run_id, found.a.key(2)), b'{"schema"')
-    idle.forget_unmarked(store, found.a, found.a.batches[0].samples)
-    assert stored_samples(store, found.a.run_id) == {found.a.key(0)}
+        part = SampleRecord(result.a.points[0].id, 1, "ok", facts=facts)
+        store.put(sample_key(result.a.run_id, result.a.key(position)), part.dump())
+    store.put(sample_key(result.a.run_id, result.a.key(2)), b'{"schema"')
+    idle.forget_unmarked(store, result.a, result.a.batches[0].samples)
+    assert stored_samples(store, result.a.run_id) == {result.a.key(0)}
 
 
 def test_the_order_is_of_the_run_unless_the_suite_gives_a_seed(
@@ -303,12 +303,12 @@ def test_the_order_is_of_the_run_unless_the_suite_gives_a_seed(
 
 def test_the_stored_plans_are_one_duel(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
-    found = made()
-    for plan in (found.a, found.b):
+    result = made()
+    for plan in (result.a, result.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    again = duet.load_duet(store, load_plan(store, found.b.run_id))
+    again = duet.load_duet(store, load_plan(store, result.b.run_id))
     assert (again.a.run_id, again.b.run_id, again.blocks) == (
-        found.a.run_id,
-        found.b.run_id,
-        found.blocks,
+        result.a.run_id,
+        result.b.run_id,
+        result.blocks,
     )

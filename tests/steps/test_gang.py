@@ -218,8 +218,8 @@ def test_hosts_of_different_images_are_no_gang(
 ) -> None:
     shape = Shape.model_validate({"hosts": {"count": len(digests)}})
     there = site_of(place(), shape, gather.Hosts([], gang_of(*digests)))
-    found = there.misplacement(shape, hosts_on(*used))
-    assert found is None if why is None else why in str(found)
+    result = there.misplacement(shape, hosts_on(*used))
+    assert result is None if why is None else why in str(result)
 
 
 def test_the_variants_of_an_ab_test_have_each_an_image() -> None:
@@ -287,9 +287,9 @@ def test_a_folder_of_the_node_that_only_root_may_write_to_says_what_to_do(tmp_pa
 
 def test_pods_without_an_address_of_the_family_are_no_gang() -> None:
     four = Pod("a", 0, 0, 0, "Running", "n", None, addresses=("10.0.0.1",))
-    for family, wanted in (("ipv6", 1), ("ipv4", 2)):
+    for family, expected in (("ipv6", 1), ("ipv4", 2)):
         with pytest.raises(GangUnavailable, match=f"a has no {family} address, only 10.0.0.1"):
-            gather.require_family([four], family, wanted)
+            gather.require_family([four], family, expected)
     gather.require_family([four], "ipv4", 1)
 
 

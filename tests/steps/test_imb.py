@@ -40,8 +40,8 @@ def measured(name: str) -> list[Measurement]:
 
 def sizes(measurements: list[Measurement]) -> list[Any]:
     """Return the message sizes that have a latency."""
-    found = (each.coords.get("message_bytes") for each in measurements if each.metric == "latency")
-    return list(dict.fromkeys(found))
+    result = (each.coords.get("message_bytes") for each in measurements if each.metric == "latency")
+    return list(dict.fromkeys(result))
 
 
 def test_every_size_has_latency_and_bandwidth() -> None:
@@ -132,9 +132,9 @@ def test_a_fallback_is_invalid_and_keeps_its_values(
     name: str, pattern: str, new: str, message: str
 ) -> None:
     _, params, output = load(name)
-    with pytest.raises(Invalid, match=message) as caught:
+    with pytest.raises(Invalid, match=message) as error:
         IMB.parse(replaced(output, pattern, new), params)
-    assert caught.value.measurements
+    assert error.value.measurements
 
 
 @pytest.mark.parametrize(
@@ -325,8 +325,8 @@ def test_all_of_imbs_benchmarks_are_known_and_measure_the_sizes_that_are_expecte
         *IMB.arguments(params, None)[1:],
         *KNOWN,
     ]
-    printed = LocalHost().run(argv, timeout=60, env=environment).check("IMB").stdout
-    head, *tables = re.split(r"(?=^# Benchmarking )", printed, flags=re.M)
+    output = LocalHost().run(argv, timeout=60, env=environment).check("IMB").stdout
+    head, *tables = re.split(r"(?=^# Benchmarking )", output, flags=re.M)
     assert [table.split()[2] for table in tables] == list(KNOWN)
     for table in tables:
         item = params.model_copy(update={"benchmark": table.split()[2]})
@@ -398,9 +398,9 @@ def test_ranks_on_two_hosts_are_started_by_the_remote_shell(
             rf"2 ranks were requested on 2 nodes \(node-1, node-2\), MPI placed 2 on "
             rf"{os.uname().nodename}"
         ),
-    ) as caught:
+    ) as error:
         IMB.parse(output, params)
-    assert caught.value.measurements
+    assert error.value.measurements
 
 
 def test_a_size_that_does_not_fit_costs_the_larger_ones_and_no_other(
@@ -416,9 +416,9 @@ def test_a_size_that_does_not_fit_costs_the_larger_ones_and_no_other(
     with pytest.raises(
         Failed,
         match=r"left out 1 of 16 message sizes, from 16384 B on \(out-of-mem\): .* lower max_log",
-    ) as caught:
+    ) as error:
         IMB.parse(output, params)
-    kept = caught.value.measurements
+    kept = error.value.measurements
     assert set(sizes(kept)) == set(params.sizes()) - {16384}
     assert not values(kept, "operation_time"), "it is of the largest size, which is not there"
 
@@ -442,14 +442,14 @@ def test_what_ended_the_table_is_said(size: int, line: str, message: str) -> Non
     """The two lines are IMB 2021.11's own, for another size each, on a table that was recorded."""
     _, params, output = load("imb/allreduce-tcp")
     ended = replaced(output, rf"^ +{size} [^#]*", f"          {size} {line}\n\n\n")
-    with pytest.raises(Failed, match=message) as caught:
+    with pytest.raises(Failed, match=message) as error:
         IMB.parse(ended, params)
-    assert max(sizes(caught.value.measurements)) == size // 2
+    assert max(sizes(error.value.measurements)) == size // 2
     with pytest.raises(Failed, match="lacks 1 of"):
         IMB.parse(replaced(ended, r"^ +64 .*\n", ""), params)
     with pytest.raises(Invalid, match="tcp was requested, MPI used verbs") as wrong:
         IMB.parse(replaced(ended, "provider: tcp", "provider: verbs"), params)
-    assert wrong.value.measurements == caught.value.measurements
+    assert wrong.value.measurements == error.value.measurements
 
 
 def test_imb_is_told_how_much_memory_its_buffers_may_take() -> None:

@@ -208,8 +208,8 @@ def test_iperf2_tells_the_seconds_and_the_senders_window() -> None:
         ("rtt", [int(rtt) / 1e6 for _, rtt in lines]),
         ("congestion_window", [int(window) * 1024 for window, _ in lines]),
     ):
-        found = {each.stat: (each.value, each.n) for each in measurements if each.metric == metric}
-        assert found == {
+        result = {each.stat: (each.value, each.n) for each in measurements if each.metric == metric}
+        assert result == {
             "mean": (pytest.approx(sum(printed) / 6), 6),
             "min": (min(printed), 6),
             "max": (max(printed), 6),
@@ -352,8 +352,8 @@ def test_the_version_is_part_of_the_series() -> None:
 def test_commands_say_every_parameter(
     params: dict[str, Any], address: str, port: int, server: str, client: str
 ) -> None:
-    found = commands(IperfParams(**params), address, port)
-    assert [" ".join(argv) for argv in found] == [server, client]
+    result = commands(IperfParams(**params), address, port)
+    assert [" ".join(argv) for argv in result] == [server, client]
 
 
 @pytest.mark.parametrize("implementation", ["iperf3", "iperf2"])

@@ -418,9 +418,9 @@ def test_the_point_to_point_layer_is_read(name: str) -> None:
 
 def test_a_run_with_open_mpi_5_has_every_headline() -> None:
     params = OpenFoamParams(size="XS", time_steps=5, procs=2)
-    found = values(output("xs-2-procs-openmpi5.stdout"), params)
-    assert found["solve_time", "value"] == pytest.approx(1.704, abs=0.001)
-    assert found["memory", "value"] == 150913024
+    result = values(output("xs-2-procs-openmpi5.stdout"), params)
+    assert result["solve_time", "value"] == pytest.approx(1.704, abs=0.001)
+    assert result["memory", "value"] == 150913024
     assert openmpi.wrong_transport(recorded("xs-2-procs-openmpi5.stderr"), "shm") is None
 
 

@@ -176,11 +176,11 @@ def test_the_rights_of_an_installation_are_enough(
         None
     ) == (3 if as_account else 0)
     rows = {row["entry"]: row for row in gather(store, stored)[0].to_pylist()}
-    found = {entry: row["status"] for entry, row in rows.items()}
+    result = {entry: row["status"] for entry, row in rows.items()}
     assert "exceeded quota" in rows["full"]["error"]
     # who may not read nodes does not know what they lack, and the scheduler will tell
-    assert found["gadget"] == ("missing" if as_account else "skipped")
-    assert (found["good"], found["network"], found["full"]) == ("missing", "skipped", "failed")
+    assert result["gadget"] == ("missing" if as_account else "skipped")
+    assert (result["good"], result["network"], result["full"]) == ("missing", "skipped", "failed")
     # one that may not be read may not be there: pods do without it
     assert classes_of(tmp_path / "out") == {None if as_account else "perfdag"}
 
@@ -191,10 +191,10 @@ def test_the_rights_of_an_installation_are_enough(
             await client.create(pod, here.namespace)
         kind = await client.resource("v1", "Pod")
         assert await with_events(client, here.namespace, [replace(read_pod(pod), created=0.0)])
-        with pytest.raises(KubeError) as refused:  # it may, but there is no such pod
+        with pytest.raises(KubeError) as error:  # it may, but there is no such pod
             await client.patch(
                 kind, "p", {"status": {"phase": "Failed"}}, here.namespace, subresource="status"
             )
-        return refused.value.reason
+        return error.value.reason
 
     assert run_with_client(give_up) == "NotFound"

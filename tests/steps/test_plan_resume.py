@@ -264,11 +264,11 @@ def encoded(text: str) -> dict[str, str]:
 def test_options_that_are_none_are_refused_with_their_form(
     given: dict[str, str], said: str
 ) -> None:
-    with pytest.raises(BadDocument, match=said) as refused:
+    with pytest.raises(BadDocument, match=said) as error:
         options(given)
     assert (
         '-p options="$(echo \'{"settings": ["repetitions=5"], "only": ["iperf*"]}\' | base64 -w0)"'
-        in str(refused.value)
+        in str(error.value)
     )
 
 

@@ -214,21 +214,21 @@ def test_a_point_that_kills_the_pods_of_variants_leaves_the_others_of_both(
         f"name: s\nentries:\n  - {{benchmark: command, name: one, params: {{argv: ['true']}}}}\n"
         f"  - {{benchmark: command, name: bad, params: {{argv: {KILLS}}}}}\n"
     )
-    found = made(text, b=(change,))
-    assert (found.a.points[1].id == found.b.points[1].id) == change.startswith("one")
-    for plan in (found.a, found.b):
+    result = made(text, b=(change,))
+    assert (result.a.points[1].id == result.b.points[1].id) == change.startswith("one")
+    for plan in (result.a, result.b):
         cluster.store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    here = place(found.a.run_id)
+    here = place(result.a.run_id)
 
     def drive(*_: Any) -> None:
         """The rounds of both variants in turn, as their leads would measure them."""
-        for letter, repetition in found.rounds():
-            plan = found.a if letter == "A" else found.b
-            wanted = set(plan.batches[0].samples)
+        for letter, repetition in result.rounds():
+            plan = result.a if letter == "A" else result.b
+            expected = set(plan.batches[0].samples)
             lead = MeasuringLoop(
                 plan, cluster.store, Site(hosts_for=lambda _: [LocalHost()]), ProgressReporter(1)
             )
-            asked = [each for each in positions(plan, repetition) if each in wanted]
+            asked = [each for each in positions(plan, repetition) if each in expected]
             lead.measure(asked)
             idle.mark(
                 cluster.store, plan, [each for each in asked if plan.order[each][0] == 0], 0.0
@@ -238,13 +238,13 @@ def test_a_point_that_kills_the_pods_of_variants_leaves_the_others_of_both(
     codes = [
         cluster.attempt(
             each,
-            lambda number: duet.lead(here, cluster.store, found.a, 0, number, number == 2),
+            lambda number: duet.lead(here, cluster.store, result.a, 0, number, number == 2),
             **OOM,
         )
         for each in range(3)
     ]
     assert codes == [None, None, 0], "two gangs for the pair"
-    parts = [part for plan in (found.a, found.b) for part in parts_of(cluster, plan)]
+    parts = [part for plan in (result.a, result.b) for part in parts_of(cluster, plan)]
     assert [part.status for part in parts if "gangs ended" not in (part.error or "")] == ["ok"] * 32
     given_up = [part for part in parts if part.status == "failed"]
     assert len(given_up) == 32
@@ -261,10 +261,10 @@ def test_pairs_that_share_a_point_are_counted_together() -> None:
         f"  - {{benchmark: command, name: {name}, params: {{argv: ['true'], env: {{X: '{x}'}}}}}}\n"
         for name, x in (("a", 1), ("b", 2), ("c", 9))
     )
-    found = made(text, a=("a.env.X='1'",), b=("a.env.X='2'", "b.env.X='3'"))
-    first, second, third = zip(found.a.points, found.b.points, strict=True)
+    result = made(text, a=("a.env.X='1'",), b=("a.env.X='2'", "b.env.X='3'"))
+    first, second, third = zip(result.a.points, result.b.points, strict=True)
     shared = {each.id for each in (*first, *second)}
     assert (len(shared), third[0].id) == (3, third[1].id)
-    together = duet.shared_crashes(found, {first[0].id: ["x"], first[1].id: ["y"]})
+    together = duet.shared_crashes(result, {first[0].id: ["x"], first[1].id: ["y"]})
     assert {point: len(each) for point, each in together.items()} == dict.fromkeys(shared, 2)
-    assert duet.shared_crashes(found, {third[0].id: ["x"]}) == {third[0].id: ["x"]}
+    assert duet.shared_crashes(result, {third[0].id: ["x"]}) == {third[0].id: ["x"]}

@@ -157,8 +157,8 @@ def test_the_real_tools_take_exactly_the_combinations_that_are_accepted() -> Non
         else:
             accepted = True
         argv = benchmark.arguments(model, model.runs()[0])
-        ended = subprocess.run(argv, capture_output=True, text=True, timeout=10)
-        message = ended.stdout + ended.stderr
+        result = subprocess.run(argv, capture_output=True, text=True, timeout=10)
+        message = result.stdout + result.stderr
         return (
             None
             if any(words in message for words in verbs.NO_DEVICE) == accepted

@@ -82,11 +82,11 @@ def test_the_real_tool_takes_no_value_for_those_that_are_listed_without_one() ->
     """-V prints the version where no option before it takes it for its value."""
 
     def takes(name: str) -> bool | None:
-        ended = subprocess.run(
+        result = subprocess.run(
             ["ib_send_bw", f"--{name}", "-V"], capture_output=True, text=True, timeout=10
         )
-        unknown = "unrecognized option" in ended.stderr  # in this version or build
-        return None if unknown else "Version:" not in ended.stdout
+        unknown = "unrecognized option" in result.stderr  # in this version or build
+        return None if unknown else "Version:" not in result.stdout
 
     assert takes("tclass")
     assert [name for name in sorted(options.WITHOUT_VALUE) if takes(name)] == []

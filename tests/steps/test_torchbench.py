@@ -343,8 +343,8 @@ def test_the_report_has_the_cpu_time_of_the_process_and_its_children(
         "get_num_threads = lambda: 1\n"
     )
     argv = [sys.executable, str(checkout.RUNNER), "run", str(bench), "0", "1", "vgg16"]
-    ended = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=300)
-    report = json.loads(ended.stdout.rpartition(MARK)[2])
+    result = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=300)
+    report = json.loads(result.stdout.rpartition(MARK)[2])
     assert 0.9 < report["user_s"] + report["system_s"] < 5
     assert report["process_s"] >= 0.5
 
@@ -440,9 +440,9 @@ def main():
     with pytest.raises(
         Failed,
         match=r"vgg16 has no train like this \(NotImplementedError: its weights are not public\)",
-    ) as failed:
+    ) as error:
         benchmark.run(gang, params)
-    assert "measured" not in failed.value.texts["stdout"]
+    assert "measured" not in error.value.texts["stdout"]
 
 
 SMI = """case "$*" in

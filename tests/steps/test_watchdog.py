@@ -769,8 +769,8 @@ async def test_a_silent_pod_is_told_the_last_warning_of_its_events() -> None:
         event("X", "2026-01-02T00:00:00Z", "v"),
         event("Failed", "2026-01-01T00:00:10Z") | {"message": "Error: ErrImagePull"},
     )
-    [found] = await with_events(server.client(), "bench", [pod(None)])
-    assert found.trouble == "FailedMount: what FailedMount means"
+    [result] = await with_events(server.client(), "bench", [pod(None)])
+    assert result.trouble == "FailedMount: what FailedMount means"
     kept = [pod("Unschedulable: x"), pod(None, phase="Running")]
     assert await with_events(server.client(), "bench", kept) == kept
     assert server.count("/events") == 1

@@ -165,7 +165,7 @@ def test_lines_that_are_chosen_are_those_of_an_installation(
         [
             text
             for needs, text in each.lines
-            if all((option in taken) is wanted for option, wanted in needs)
+            if all((option in taken) is expected for option, expected in needs)
         ]
         for each in objects
         if each.needs <= taken
@@ -183,14 +183,14 @@ def test_every_option_is_a_value_of_the_same_name_and_default() -> None:
     )
     options = vars(parser("install").parse_args(["install"]))
     of_the_command = {"verb", "run", "namespace", "create_namespace", "keep_secret", "dry_run"}
-    wanted = {
+    expected = {
         re.sub("_(.)", lambda found: found[1].upper(), name): value
         for name, value in options.items()
         if name not in of_the_command
     }
-    wanted["pullSecrets"] = wanted.pop("pullSecret")  # one is given at a time
-    wanted["allow"] = dict(wanted["allow"])
-    assert {name: value for name, value in values.items() if name != "priorityClasses"} == wanted
+    expected["pullSecrets"] = expected.pop("pullSecret")  # one is given at a time
+    expected["allow"] = dict(expected["allow"])
+    assert {name: value for name, value in values.items() if name != "priorityClasses"} == expected
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -207,21 +207,21 @@ def test_helm_gives_the_objects_of_install(case: str, tmp_path: Path) -> None:
     for name in CASES[case]:
         argv += EACH[name][0]
         values |= EACH[name][1]
-    wanted = installed(*argv)
-    assert (wanted != installed("--store", STORE["store"])) is (case != "default"), (
+    expected = installed(*argv)
+    assert (expected != installed("--store", STORE["store"])) is (case != "default"), (
         "an option that changes nothing shows nothing"
     )
-    said = helm("template", tmp_path, values)
-    assert said.returncode == 0, said.stderr
-    made = [each for each in yaml.safe_load_all(said.stdout) if each]
-    assert sorted(made, key=identity) == sorted(wanted, key=identity)  # helm sorts by kind
+    result = helm("template", tmp_path, values)
+    assert result.returncode == 0, result.stderr
+    made = [each for each in yaml.safe_load_all(result.stdout) if each]
+    assert sorted(made, key=identity) == sorted(expected, key=identity)  # helm sorts by kind
 
 
 @needs_helm
 def test_helm_takes_what_the_readme_sets(tmp_path: Path) -> None:
     images = "registry.example/bench/perfdag-{name}:1.0"
     allow = "allow.scale={one,two},allow.vmi-burst={vmis},pullSecrets={one}"
-    said = helm(
+    result = helm(
         "template",
         tmp_path,
         {},
@@ -230,7 +230,7 @@ def test_helm_takes_what_the_readme_sets(tmp_path: Path) -> None:
         "--set",
         allow,
     )
-    assert said.returncode == 0, said.stderr
+    assert result.returncode == 0, result.stderr
     argv = [
         "--store",
         "s3://b/r",
@@ -243,27 +243,27 @@ def test_helm_takes_what_the_readme_sets(tmp_path: Path) -> None:
         "--pull-secret",
         "one",
     ]
-    wanted = [each for each in installed(*argv) if each["kind"] != "PriorityClass"]
-    assert sorted(filter(None, yaml.safe_load_all(said.stdout)), key=identity) == sorted(
-        wanted, key=identity
+    expected = [each for each in installed(*argv) if each["kind"] != "PriorityClass"]
+    assert sorted(filter(None, yaml.safe_load_all(result.stdout)), key=identity) == sorted(
+        expected, key=identity
     )
 
 
 @needs_helm
 @pytest.mark.parametrize("values", [{}, {**STORE, **EACH["allow"][1], "clusterScope": True}])
 def test_helm_lint(values: dict[str, Any], tmp_path: Path) -> None:
-    said = helm("lint", tmp_path, values)
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert "[WARNING]" not in said.stdout
+    result = helm("lint", tmp_path, values)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "[WARNING]" not in result.stdout
 
 
 @needs_helm
 @pytest.mark.parametrize("name", [*REFUSED, "no store"])
 def test_helm_refuses_it_and_names_it(name: str, tmp_path: Path) -> None:
-    said = helm("template", tmp_path, {**STORE, name: REFUSED[name]} if name in REFUSED else {})
-    assert said.returncode != 0
+    result = helm("template", tmp_path, {**STORE, name: REFUSED[name]} if name in REFUSED else {})
+    assert result.returncode != 0
     assert (
-        name in said.stderr
+        name in result.stderr
         if name in REFUSED
-        else "s3://bucket/prefix or claim://NAME is needed" in said.stderr
+        else "s3://bucket/prefix or claim://NAME is needed" in result.stderr
     )

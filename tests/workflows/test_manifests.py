@@ -413,14 +413,14 @@ def test_pods_of_every_step_are_labelled_by_their_run() -> None:
         for each in documents()["base"]
         if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag"
     )
-    found = {
+    result = {
         each["name"]: each["metadata"]["labels"].get("perfdag/run")
         for each in template["spec"]["templates"]
         if "container" in each
     }
     given, made = Installation().parameters.value("run"), "{{workflow.outputs.parameters.run}}"
     steps = {"plan-pod": given, "watchdog-pod": made, "confirm-pod": made, "finish-pod": given}
-    assert found == {**steps, "rank": made, "pull-pod": made}
+    assert result == {**steps, "rank": made, "pull-pod": made}
 
 
 def test_pods_that_measure_nothing_keep_away_from_those_that_do() -> None:
@@ -471,18 +471,18 @@ def test_cron_refuses_a_name_that_is_too_long() -> None:
 @pytest.mark.skipif(shutil.which("argo") is None, reason="needs the argo command")
 @pytest.mark.parametrize("name", ["base", "claim", "cluster", "suite"])
 def test_argo_lint(name: str, tmp_path: Path) -> None:
-    wanted = ("WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow", "Workflow")
+    expected = ("WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow", "Workflow")
     kinds = [
         each
         for each in [*documents()[name], *(documents()["base"] if name == "suite" else [])]
-        if each["kind"] in wanted
+        if each["kind"] in expected
     ]
     file = tmp_path / "manifests.yaml"
     file.write_text(dump(kinds))
-    said = subprocess.run(
+    result = subprocess.run(
         ["argo", "lint", "--offline", str(file)], capture_output=True, text=True, check=False
     )
-    assert said.returncode == 0, said.stdout + said.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def everything(namespace: str) -> list[dict[str, Any]]:
@@ -578,8 +578,8 @@ def test_server_side_apply() -> None:
             await client.delete(await client.resource("v1", "Namespace"), namespace)
         return there
 
-    found = run_with_client(check)
-    assert found >= {
+    result = run_with_client(check)
+    assert result >= {
         "Role",
         "ClusterRole",
         "NetworkPolicy",
@@ -588,9 +588,9 @@ def test_server_side_apply() -> None:
         "PersistentVolumeClaim",
         "ConfigMap",
     }
-    if not found & as_is:
+    if not result & as_is:
         pytest.skip("its Argo kinds are not on this cluster: the others were taken")
-    assert found >= as_is
+    assert result >= as_is
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -132,10 +132,10 @@ def test_the_run_names_the_wrong_parameters_and_finish_does_not_start() -> None:
     state = "(workflow.annotations['perfdag/step'] ?? '') == workflow.uid + ' plan refused'"
     assert finish["when"].endswith(f" && !({state})}}}} == true")
     environment = {"PERFDAG_REFUSED": "run must be a run id; store must be s3://b or claim://N; "}
-    with pytest.raises(BadDocument) as refused:
+    with pytest.raises(BadDocument) as error:
         from_environment(environment).open()
     expected = "parameters of the Workflow: run must be a run id; store must be s3://b or claim://N"
-    assert str(refused.value) == f"suite:1: {expected}"
+    assert str(error.value) == f"suite:1: {expected}"
 
 
 def test_the_check_of_the_age_names_them_too(

@@ -80,12 +80,12 @@ class Nodes:
         await client.create(body, space)
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
-            found = await client.get(kind, body["metadata"]["name"], space)
-            if node := found["spec"].get("nodeName"):
+            result = await client.get(kind, body["metadata"]["name"], space)
+            if node := result["spec"].get("nodeName"):
                 return str(node).rpartition("-")[2]
             said = [
                 each
-                for each in (found.get("status") or {}).get("conditions") or []
+                for each in (result.get("status") or {}).get("conditions") or []
                 if each["type"] == "PodScheduled"
             ]
             if said and said[0]["status"] == "False" and await self._ready(client):
