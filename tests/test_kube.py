@@ -118,7 +118,7 @@ class TestConfig:
             load_config("three", both)
 
     @pytest.mark.parametrize(
-        ("text", "told"),
+        ("text", "message"),
         [
             ("{", "cannot read the kubeconfig"),
             ("[1]", "is not a kubeconfig"),
@@ -126,9 +126,9 @@ class TestConfig:
             ("current-context: x", "no context 'x'"),
         ],
     )
-    def test_a_bad_file_is_one_clear_line(self, tmp_path: Path, text: str, told: str) -> None:
+    def test_a_bad_file_is_one_clear_line(self, tmp_path: Path, text: str, message: str) -> None:
         (tmp_path / "c").write_text(text)
-        with pytest.raises(KubeError, match=told) as error:
+        with pytest.raises(KubeError, match=message) as error:
             load_config(kubeconfig=str(tmp_path / "c"))
         assert "\n" not in str(error.value)
         assert (error.value.status, error.value.reason) == (0, "Config")

@@ -99,7 +99,7 @@ def test_the_canary_takes_at_most_0_3_seconds_and_is_positive() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "load", "said"),
+    ("after", "load", "message"),
     [
         (Moment(1, 1000, 0), 3, None),
         (Moment(50, 1000, 0), 0, "steal 5.0%"),
@@ -107,8 +107,8 @@ def test_the_canary_takes_at_most_0_3_seconds_and_is_positive() -> None:
         (Moment(100, 1000, 0), 4, "steal 10.0%, load 4 on 2 cores before it"),
     ],
 )
-def test_disturbed(after: Moment, load: int, said: str | None) -> None:
-    assert disturbance.disturbed(Moment(0, 0, 0), after, load, cores=2) == said
+def test_disturbed(after: Moment, load: int, message: str | None) -> None:
+    assert disturbance.disturbed(Moment(0, 0, 0), after, load, cores=2) == message
 
 
 def test_load_that_is_there_marks_a_sample_and_load_that_has_ended_does_not() -> None:

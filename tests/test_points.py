@@ -101,7 +101,7 @@ def test_exclude_compares_what_is_meant_not_how_it_is_written(
 
 
 @pytest.mark.parametrize(
-    ("axes", "exclude", "left"),
+    ("axes", "exclude", "rest"),
     [
         ({"bs": ["4KiB", "128KiB", "1MiB"]}, {"bs": {"gt": "64KiB"}}, [4096]),
         ({"bs": ["4KiB", "128KiB"]}, {"bs": 4096}, [131072]),
@@ -125,12 +125,12 @@ def test_exclude_compares_what_is_meant_not_how_it_is_written(
     ],
 )
 def test_exclude_reads_values_and_bounds_as_the_parameter_does(
-    axes: dict[str, list[Any]], exclude: dict[str, Any], left: list[int]
+    axes: dict[str, list[Any]], exclude: dict[str, Any], rest: list[int]
 ) -> None:
     plan = plan_of(
         {"benchmark": "fio", "params": {}, "permutations": {"product": axes, "exclude": [exclude]}}
     )
-    assert sorted(size for (size,) in params_of(plan, "bs")) == left
+    assert sorted(size for (size,) in params_of(plan, "bs")) == rest
 
 
 def test_a_condition_on_rows_of_zip_holds_for_both_values() -> None:

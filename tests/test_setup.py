@@ -283,7 +283,7 @@ CHECKOUT = (
 
 
 @pytest.mark.parametrize(
-    ("said", "code", "ends"),
+    ("message", "code", "ends"),
     [
         ("20 passed", 0, 0),
         (CHECKOUT, 0, 0),
@@ -292,16 +292,16 @@ CHECKOUT = (
         ("no tests ran", 5, 5),
     ],
 )
-def test_a_skip_for_want_of_torch_fails(said: str, code: int, ends: int, tmp_path: Path) -> None:
+def test_a_skip_for_want_of_torch_fails(message: str, code: int, ends: int, tmp_path: Path) -> None:
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
-    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exit 0\necho "{said}"\nexit {code}\n')
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exit 0\necho "{message}"\nexit {code}\n')
     python.chmod(0o755)
     done = subprocess.run(
         [SCRIPT, "python3", tmp_path], capture_output=True, text=True, check=False
     )
     assert done.returncode == ends, done.stderr
-    assert said in done.stdout
+    assert message in done.stdout
 
 
 def test_without_room_it_is_skipped_and_said(tmp_path: Path) -> None:

@@ -440,7 +440,7 @@ def test_the_default_profile_and_a_named_one_are_read(
 
 @needs_boto3
 @pytest.mark.parametrize(
-    ("profile", "config", "said"),
+    ("profile", "config", "message"),
     [
         ("nowhere", "", "AWS profile nowhere: The config profile (nowhere) could not be found"),
         ("lab", "SECRET\n", "AWS profile lab: Unable to parse config file"),
@@ -452,14 +452,14 @@ def test_the_default_profile_and_a_named_one_are_read(
     ],
 )
 def test_a_profile_that_cannot_be_used_is_a_clear_line(
-    files: Path, monkeypatch: pytest.MonkeyPatch, profile: str, config: str, said: str
+    files: Path, monkeypatch: pytest.MonkeyPatch, profile: str, config: str, message: str
 ) -> None:
     monkeypatch.setenv("AWS_PROFILE", profile)
     (files / "credentials").write_text(CREDENTIALS)
     (files / "config").write_text(config)
     with pytest.raises(StoreError) as error:
         open_store("s3://bench/x")
-    assert str(error.value).startswith(f"store s3://bench/x: {said}")
+    assert str(error.value).startswith(f"store s3://bench/x: {message}")
     assert "SECRET" not in str(error.value)
 
 

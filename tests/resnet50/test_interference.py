@@ -328,7 +328,7 @@ def with_memory(seen: float | None, start: float = 0.0, end: float = 10.0) -> An
 
 
 @pytest.mark.parametrize(
-    ("seen", "reasons"),
+    ("memory", "reasons"),
     [
         (8e9, []),
         (16e9, ["copy 1 sees 16.00 GB of device memory, its share is 8.00 GB"]),
@@ -342,10 +342,10 @@ def with_memory(seen: float | None, start: float = 0.0, end: float = 10.0) -> An
     ],
 )
 def test_a_copy_that_sees_more_than_its_share_of_memory_is_named(
-    seen: float | None, reasons: list[str]
+    memory: float | None, reasons: list[str]
 ) -> None:
     params = options(memory_share=0.5, device_memory=16e9)
-    assert reasons_against([], [with_memory(8e9), with_memory(seen)], params) == reasons
+    assert reasons_against([], [with_memory(8e9), with_memory(memory)], params) == reasons
 
 
 def test_copies_that_hardly_met_are_invalid() -> None:

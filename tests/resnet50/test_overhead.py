@@ -401,7 +401,7 @@ def layer(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("entry", "found"),
+    ("entry", "loads"),
     [
         ("{folder}/liblayer.so.1.2", True),
         ("{folder}/link.so", True),
@@ -416,11 +416,11 @@ def layer(tmp_path: Path) -> str:
     ],
 )
 def test_a_library_is_found_by_its_path_or_its_name(
-    entry: str, found: bool, tmp_path: Path
+    entry: str, loads: bool, tmp_path: Path
 ) -> None:
     mapped = {str(tmp_path.resolve() / "liblayer.so.1.2"), "/lib/libc.so.6"}
     (tmp_path / "link.so").symlink_to(tmp_path / "liblayer.so.1.2")
-    assert preload.loaded(entry.format(folder=tmp_path), mapped) == found
+    assert preload.loaded(entry.format(folder=tmp_path), mapped) == loads
 
 
 def test_entries_are_cut_at_spaces_and_colons() -> None:

@@ -71,7 +71,7 @@ def outcome(store: FolderStore, made: Duet) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("checks", "of", "a", "b", "code", "said"),
+    ("checks", "of", "a", "b", "code", "message"),
     [
         (ABSOLUTE, LATENCY, 0.001, 0.04, 3, "+3900.0 % (+3900.0 % to +3900.0 %) fails"),
         (ABSOLUTE, LATENCY, 0.001, 0.00102, 0, "+2.0 % (+2.0 % to +2.0 %) passes"),
@@ -102,17 +102,17 @@ def test_a_limit_is_a_share_or_said_to_be_points(
     a: float,
     b: float,
     code: int,
-    said: str,
+    message: str,
     tmp_path: Path,
 ) -> None:
     store, duet = FolderStore(str(tmp_path)), duel(SUITE + checks)
     fill(store, duet, of, (a, b), (a, b))
     result, out = outcome(store, duet)
-    assert (result, said in out) == (code, True), out
+    assert (result, message in out) == (code, True), out
 
 
 @pytest.mark.parametrize(
-    ("of", "two", "limit", "code", "said"),
+    ("of", "two", "limit", "code", "message"),
     [
         (LATENCY, (1.0, None), 0.05, 3, "not compared: two latency: only A has values"),
         (LATENCY, (None, None), 0.05, 3, "not compared: two: neither variant has a headline value"),
@@ -132,13 +132,13 @@ def test_a_headline_without_values_does_not_pass(
     two: Any,
     limit: float | None,
     code: int,
-    said: str,
+    message: str,
     tmp_path: Path,
 ) -> None:
     store, duet = FolderStore(str(tmp_path)), duel(limit=limit)
     fill(store, duet, of, (1.0, 1.0), two)
     result, out = outcome(store, duet)
-    assert (result, said in out) == (code, True), out
+    assert (result, message in out) == (code, True), out
 
 
 @pytest.mark.parametrize("side", ["a", "b"])
@@ -190,7 +190,7 @@ def test_a_share_is_read(text: str, read: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("5", "'5' would be 500 %; write 5% or 0.05, and 100% or more with its %"),
         ("1", "'1' would be 100 %; write"),
@@ -199,6 +199,6 @@ def test_a_share_is_read(text: str, read: float) -> None:
         ("inf", "not a share: 'inf'; write"),
     ],
 )
-def test_a_share_is_refused(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_share_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         share(text)

@@ -770,7 +770,7 @@ def test_an_address_that_is_an_argument_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         (
             "{webhook}/T0/secret?token=secret",
@@ -796,7 +796,7 @@ def test_what_a_webhook_refuses_is_said_without_the_secret_in_its_address(
     store: Store,
     webhook: str,
     url: str,
-    said: str,
+    message: str,
     cli: CommandLine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -805,7 +805,7 @@ def test_what_a_webhook_refuses_is_said_without_the_secret_in_its_address(
     server = webhook.removesuffix("/hook")
     monkeypatch.setenv("PERFDAG_WEBHOOK", url.format(webhook=server))
     captured = cli(["check", "last", "--store", store.root], 4)
-    assert captured.err.startswith(f"perfdag check: {said.format(webhook=server)}")
+    assert captured.err.startswith(f"perfdag check: {message.format(webhook=server)}")
     assert "secret" not in captured.err + captured.out
 
 
@@ -839,7 +839,7 @@ def test_acks_of_the_store(store: Store, tmp_path: Path, cli: CommandLine) -> No
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"metric": "x"}, "is empty"),
         ({"metric": "x", "op": "<"}, "either `value` or `ratio`"),
@@ -850,8 +850,8 @@ def test_acks_of_the_store(store: Store, tmp_path: Path, cli: CommandLine) -> No
         ({"metric": "x", "op": "=", "value": 1}, "'<', '<=', '>' or '>='"),
     ],
 )
-def test_bad_checks_are_refused(given: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_bad_checks_are_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Check.model_validate(given)
 
 
@@ -886,17 +886,17 @@ def test_a_run_that_is_not_there(store: Store, cli: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["history", "net", "--newest", "-3"], "--newest -3: the number of runs must be 1 or more"),
         (["baseline", "set", "", "last"], "the name is empty"),
     ],
 )
 def test_numbers_and_names_that_mean_nothing_are_refused(
-    store: Store, words: list[str], said: str, cli: CommandLine
+    store: Store, words: list[str], message: str, cli: CommandLine
 ) -> None:
     nights(store, 2, lambda n, p: 1e10)
-    assert said in cli([*words, "--store", store.root], 2).err
+    assert message in cli([*words, "--store", store.root], 2).err
 
 
 def test_damaged_files_are_named_and_the_others_used(

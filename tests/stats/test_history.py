@@ -735,7 +735,7 @@ def test_ab_stopped_says_how_to_go_on(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["ab", "duel.yaml"], "the variants do not differ"),
         (["ab"], "name a suite file"),
@@ -743,9 +743,9 @@ def test_ab_stopped_says_how_to_go_on(
         (["ab", "duel.yaml", "--a", "command.expected=1", "--blocks", "3"], "8 to 40"),
     ],
 )
-def test_ab_refuses(words: list[str], said: str, tmp_path: Path, cli: CommandLine) -> None:
+def test_ab_refuses(words: list[str], message: str, tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "duel.yaml").write_text(AB)
-    assert said in cli(words, 2).err
+    assert message in cli(words, 2).err
 
 
 def test_the_same_on_s3(s3_root: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,7 +67,7 @@ def test_points_of_equal_shapes_share_their_pods_for_all_blocks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "b", "said"),
+    ("text", "b", "message"),
     [
         (SUITE, "one.hosts.count=2", "A has 1 hosts and B 2"),
         (
@@ -77,8 +77,8 @@ def test_points_of_equal_shapes_share_their_pods_for_all_blocks() -> None:
         ),
     ],
 )
-def test_what_cannot_stand_side_by_side_is_refused(text: str, b: str, said: str) -> None:
-    with pytest.raises(BadDocument, match=said):
+def test_what_cannot_stand_side_by_side_is_refused(text: str, b: str, message: str) -> None:
+    with pytest.raises(BadDocument, match=message):
         made(text, b=(b,))
 
 

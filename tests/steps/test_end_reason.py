@@ -28,7 +28,7 @@ START = 1767225600.0
 
 
 @pytest.mark.parametrize(
-    ("workflow", "now", "said"),
+    ("workflow", "now", "message"),
     [
         ({"spec": {"shutdown": "Stop"}}, START, "was ended by `argo stop`"),
         (
@@ -45,8 +45,8 @@ START = 1767225600.0
         ({"spec": {}}, START, None),
     ],
 )
-def test_what_ended_a_workflow(workflow: dict[str, Any], now: float, said: str | None) -> None:
-    assert end_reason.end_of(workflow, now) == said
+def test_what_ended_a_workflow(workflow: dict[str, Any], now: float, message: str | None) -> None:
+    assert end_reason.end_of(workflow, now) == message
 
 
 def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(

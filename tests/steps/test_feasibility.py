@@ -47,7 +47,7 @@ CLASSES = frozenset({"fast", ""})
 
 
 @pytest.mark.parametrize(
-    ("asked", "why"),
+    ("fields", "why"),
     [
         ({"resources": {"nvidia.com/gpu": 1}}, "no node has nvidia.com/gpu"),
         ({"hugepages": {"hugepages-2Mi": "1Gi"}}, "no node has hugepages-2Mi"),
@@ -81,8 +81,8 @@ CLASSES = frozenset({"fast", ""})
         ({"volume": {"claim": "mine", "storage_class": "slow"}}, None),
     ],
 )
-def test_only_what_no_waiting_brings_is_lacking(asked: dict[str, Any], why: str | None) -> None:
-    assert unable(shape(**asked), ClusterInventory(NODES, CLASSES)) == why
+def test_only_what_no_waiting_brings_is_lacking(fields: dict[str, Any], why: str | None) -> None:
+    assert unable(shape(**fields), ClusterInventory(NODES, CLASSES)) == why
 
 
 ZONED = [
@@ -101,7 +101,7 @@ def of_roles(placement: str, **pools: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "why"),
+    ("fields", "why"),
     [
         ({"hosts": {"count": 2, "pairs": "across-zones"}}, None),
         (
@@ -124,9 +124,9 @@ def of_roles(placement: str, **pools: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_zones_and_roles_need_labelled_nodes(asked: dict[str, Any], why: str | None) -> None:
-    assert unable(shape(**asked), ClusterInventory(ZONED, CLASSES)) == why
-    assert unable(shape(**asked), ClusterInventory(None, CLASSES)) is None
+def test_zones_and_roles_need_labelled_nodes(fields: dict[str, Any], why: str | None) -> None:
+    assert unable(shape(**fields), ClusterInventory(ZONED, CLASSES)) == why
+    assert unable(shape(**fields), ClusterInventory(None, CLASSES)) is None
 
 
 OWN = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
@@ -135,7 +135,7 @@ CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
 @pytest.mark.parametrize(
-    ("taints", "labels", "asked", "fits"),
+    ("taints", "labels", "fields", "fits"),
     [
         ([], {}, {}, True),
         ([OWN], {}, {}, False),
@@ -151,12 +151,12 @@ CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
     ],
 )
 def test_only_nodes_that_take_the_pods_count(
-    taints: list[dict[str, str]], labels: dict[str, str], asked: dict[str, Any], fits: bool
+    taints: list[dict[str, str]], labels: dict[str, str], fields: dict[str, Any], fits: bool
 ) -> None:
     nodes = [node("a"), node("b")]
     for each in nodes:
         each["metadata"]["labels"], each["spec"] = labels, {"taints": taints}
-    spread = shape(hosts={"count": 2, "placement": "spread"}, **asked)
+    spread = shape(hosts={"count": 2, "placement": "spread"}, **fields)
     assert (unable(spread, ClusterInventory(nodes)) is None) == fits
 
 

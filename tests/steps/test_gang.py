@@ -294,15 +294,15 @@ def test_pods_without_an_address_of_the_family_are_no_gang() -> None:
 
 
 @pytest.mark.parametrize(
-    ("network", "said"),
+    ("network", "message"),
     [({"mtu": 9000}, r"carry packets of 9000 bytes \(network.mtu\)\?$"), ({}, "[^?]$")],
 )
 def test_a_peer_that_no_ssh_reaches_may_be_behind_a_path_of_smaller_packets(
-    network: dict[str, int], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    network: dict[str, int], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gather, "CONNECT_PATIENCE", 0.1)
     shape = Shape.model_validate({"image": "x", "hosts": {"count": 2}, "network": network})
-    with pytest.raises(GangUnavailable, match=said):
+    with pytest.raises(GangUnavailable, match=message):
         gather.connect(
             gather.Hosts([], {}),
             [Pod("a", 1, 0, 0, "Running", "n", "127.0.0.1")],

@@ -309,7 +309,7 @@ def test_until_measures_again_what_it_cannot_read_back(
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "fields",
     [
         {"network": {"host": False}},
         {"network": {"name": "net"}},
@@ -324,11 +324,11 @@ def test_until_measures_again_what_it_cannot_read_back(
         {"runtime_class": "kata"},
     ],
 )
-def test_what_one_machine_cannot_give_is_skipped_with_the_reason(asked: dict[str, Any]) -> None:
-    reason = needs_cluster(Shape.model_validate(asked))
+def test_what_one_machine_cannot_give_is_skipped_with_the_reason(fields: dict[str, Any]) -> None:
+    reason = needs_cluster(Shape.model_validate(fields))
     assert reason is not None
     assert "needs a cluster" in reason
-    assert next(iter(asked)).rstrip("s") in reason or next(iter(asked)) in reason
+    assert next(iter(fields)).rstrip("s") in reason or next(iter(fields)) in reason
 
 
 def test_a_plain_shape_runs_here() -> None:

@@ -102,7 +102,7 @@ def measured(store: FolderStore, plan: Plan, position: int, node: str, **where: 
 
 
 @pytest.mark.parametrize(
-    ("there", "here", "said"),
+    ("there", "here", "message"),
     [
         (
             {},
@@ -120,7 +120,7 @@ def measured(store: FolderStore, plan: Plan, position: int, node: str, **where: 
     ],
 )
 def test_a_run_with_samples_of_another_place_is_refused_and_left_as_it_is(
-    store: FolderStore, run: Run, there: dict[str, Any], here: str, said: str
+    store: FolderStore, run: Run, there: dict[str, Any], here: str, message: str
 ) -> None:
     plan = put(store, there)
     write(store, plan.run_id, budget_spent(9))
@@ -130,7 +130,7 @@ def test_a_run_with_samples_of_another_place_is_refused_and_left_as_it_is(
     write(store, plan.run_id, budget_spent(9))
     measured(store, plan, 0, "n1")
     before = {key: store.get(key) for key in store.list("runs")}
-    with pytest.raises(BadDocument, match=said):
+    with pytest.raises(BadDocument, match=message):
         run(cluster(here, {}), "b")
     assert {key: store.get(key) for key in store.list("runs")} == before
 
@@ -251,7 +251,7 @@ def encoded(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"PERFDAG_OPTIONS": "foo!"}, "it is not base64 of JSON"),
         (encoded("{"), "it is not base64 of JSON"),
@@ -262,9 +262,9 @@ def encoded(text: str) -> dict[str, str]:
     ],
 )
 def test_options_that_are_none_are_refused_with_their_form(
-    given: dict[str, str], said: str
+    given: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(BadDocument, match=said) as error:
+    with pytest.raises(BadDocument, match=message) as error:
         options(given)
     assert (
         '-p options="$(echo \'{"settings": ["repetitions=5"], "only": ["iperf*"]}\' | base64 -w0)"'

@@ -51,7 +51,7 @@ def of(path: str, side: int = 0, **hosts: Any) -> list[Object]:
 
 
 @pytest.mark.parametrize(
-    ("made", "kind", "ranks"),
+    ("objects", "kind", "ranks"),
     [
         (of("pod"), "", []),
         (of("host"), "", []),
@@ -61,11 +61,11 @@ def of(path: str, side: int = 0, **hosts: Any) -> list[Object]:
     ],
 )
 def test_each_rank_that_may_serve_has_a_service(
-    made: list[Object], kind: str, ranks: list[str]
+    objects: list[Object], kind: str, ranks: list[str]
 ) -> None:
-    assert [each["spec"]["selector"]["perfdag/rank"] for each in made] == ranks
-    assert len({each["metadata"]["name"] for each in made}) == len(ranks)
-    for each in made:
+    assert [each["spec"]["selector"]["perfdag/rank"] for each in objects] == ranks
+    assert len({each["metadata"]["name"] for each in objects}) == len(ranks)
+    for each in objects:
         spec, rank = each["spec"], each["spec"]["selector"]["perfdag/rank"]
         assert (spec["type"], spec["ipFamilies"]) == (kind, ["IPv4"])
         assert spec["selector"] == {

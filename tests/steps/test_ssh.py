@@ -133,7 +133,7 @@ def running_pod(rank: int) -> Pod:
 
 
 @pytest.mark.parametrize(
-    ("argv", "options", "code", "printed"),
+    ("argv", "options", "code", "output"),
     [
         pytest.param(["printf", "%s", QUOTES], {}, 0, QUOTES, id="argv unchanged"),
         pytest.param(
@@ -160,11 +160,11 @@ def test_a_command_runs_on_the_peer_as_here(
     argv: list[str],
     options: dict[str, Any],
     code: int,
-    printed: str,
+    output: str,
 ) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/openfoam/lib")
     said = host.run(argv, timeout=10, **options)
-    assert (said.code, said.stdout) == (code, printed)
+    assert (said.code, said.stdout) == (code, output)
 
 
 def assert_ends(pid: int) -> None:

@@ -13,7 +13,7 @@ from .test_plan_step import place
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         (0, ["began"]),
         (1, ["began", "ended"]),
@@ -23,7 +23,7 @@ from .test_plan_step import place
     ],
 )
 def test_a_step_that_fails_by_itself_says_so_and_one_that_is_ended_does_not(
-    code: int | None, said: list[str], monkeypatch: pytest.MonkeyPatch
+    code: int | None, message: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = ApiServer(
         {
@@ -53,7 +53,7 @@ def test_a_step_that_fails_by_itself_says_so_and_one_that_is_ended_does_not(
         for each in server.requests
         if each.method == "PATCH"
     ]
-    assert heard == [f"uid plan {each}" for each in said]
+    assert heard == [f"uid plan {each}" for each in message]
 
 
 def test_a_step_is_done_where_the_api_server_is_away(
