@@ -54,6 +54,15 @@ def test_a_terminal_has_a_bar_with_the_time_left_below_the_results(tmp_path: Pat
     assert "\x1b[1;31m[" in output, "a failure is coloured"
 
 
+def test_a_narrow_terminal_keeps_the_count_and_the_time_left(tmp_path: Path) -> None:
+    text = SUITE.replace("nap", "a-nap-with-a-name-of-forty-characters-ok")
+    argv = command(tmp_path)
+    (tmp_path / "suite.yaml").write_text(text)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", on_a_terminal(argv, "stderr", 80, 1))
+    assert re.search(r"\u2501 +\d/4 +about [\d.]+ (ms|s) left +a-nap-with-a-name-of", shown)
+    assert "until it is precise" not in shown
+
+
 def test_a_comparison_has_a_bar_over_both_variants_below_its_blocks(tmp_path: Path) -> None:
     suite, store = tmp_path / "suite.yaml", str(tmp_path / "store")
     suite.write_text(SUITE.replace("0.4", "0.1"))

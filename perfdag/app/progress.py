@@ -43,6 +43,8 @@ class Progress:
         self.done = 0
         self.variant = ""
         self._only_failures = other is not None
+        adaptive = any(point.until for point in plan.points)
+        self._end = "until it is precise" if adaptive else "ends soon"
         self._report = report
         self._time = TimeLeft(plan, range(len(plan.order)))
         if other:
@@ -78,14 +80,13 @@ class Progress:
 
     def _bar(self) -> Table:
         """Return the live line, which the terminal asks for again and again."""
-        line = Table.grid(padding=(0, 2, 0, 0))
-        line.add_column(no_wrap=True)
-        line.add_column(no_wrap=True)
-        line.add_column(no_wrap=True)
-        line.add_column(no_wrap=True, overflow="ellipsis")
+        line = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        for _ in range(3):
+            line.add_column(no_wrap=True)
+        line.add_column(no_wrap=True, overflow="ellipsis", ratio=1)  # the one that gets narrow
         left = self.left()
-        text = f"about {short_seconds(left)} left" if left > 0.1 else "until it is precise"
-        name = self._name(*self._running) if self._running else "starting"
+        text = f"about {short_seconds(left)} left" if left > 0.1 else self._end
+        name = self._name(*self._running) if self._running else "starting" * (not self.done)
         bar = ProgressBar(total=self.total, completed=self.done, width=BAR)
         line.add_row(bar, f"{self.done}/{self.total}", text, Text(name))
         return line
