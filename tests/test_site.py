@@ -17,6 +17,9 @@ from perfdag.app.site import serve
 from perfdag.app.site.files import read_script, script
 from perfdag.app.site.write import write_site
 from perfdag.cli import main
+from perfdag.regress.confirm import check_night
+from perfdag.regress.gate import store_record
+from perfdag.regress.result import Rules
 from perfdag.store.base import Store
 from perfdag.store.folder import FolderStore
 from tests.stats import synthetic
@@ -53,6 +56,29 @@ def test_a_run_changes_only_the_files_of_its_month(store: FolderStore) -> None:
         f"{data}/net/values/iperf/2026-02/0.js",
         f"{data}/net/compare/{run}/{last}.js",
     }
+
+
+def test_an_alert_names_the_place_of_the_store_that_has_the_site(tmp_path: Path) -> None:
+    checked = FolderStore(str(tmp_path / "a pod's store"))
+    synthetic.nights(checked, 12, lambda night, point: 1e10 * (0.8 if night >= 9 else 1))
+    store_record(checked, check_night(checked, "net", run_id(11), Rules()))
+    (tmp_path / "a pod's store").rename(tmp_path / "copy")
+    copy = FolderStore(str(tmp_path / "copy"))
+    write_site(copy, print)
+    (alert, *_) = read_script(copy.get("site/data/net/suite.js"))["alerts"]
+    assert "pod" not in alert["text"]
+    report, compare = f"{copy.root}/runs/{run_id(11)}/report.html", f"perfdag compare {run_id(8)}"
+    assert f"do      {report}   {compare} {run_id(11)} --store {copy.root}\n" in alert["text"]
+
+
+def test_a_headline_has_the_unit_of_its_newest_value(tmp_path: Path) -> None:
+    store = FolderStore(str(tmp_path))
+    kind = {"suite": "disk", "entry": "fio", "metric": "latency", "unit": "s", "better": "lower"}
+    synthetic.nights(store, 5, lambda night, point: 0.02, points=("bs=4KiB",), **kind)
+    synthetic.nights(store, 1, lambda night, point: 0.02, first=5, points=("bs=8KiB",), **kind)
+    write_site(store, print)
+    headline = read_script(store.get("site/data/disk/suite.js"))["headline"]
+    assert (headline["name"], headline["unit"]) == ("fio bs=4KiB latency", "ms")
 
 
 def test_a_file_that_is_lost_or_damaged_is_written_again(store: FolderStore) -> None:

@@ -69,6 +69,9 @@ function lazyPlot(build, height) {
 const narrow = () => innerWidth < 700;
 const TOOLS = "box_zoom,xpan,xwheel_zoom,reset,save";
 
+/** Ticks of a time axis. The day stands below the first one, since those of hours lack it. */
+const TIMES = { minsec: "%H:%M:%S", seconds: "%H:%M:%S", minutes: "%H:%M", hourmin: "%H:%M", hours: "%H:%M", days: "%m-%d", months: "%Y-%m", context: "%Y-%m-%d", context_which: "start" };
+
 function newFigure(height, options) {
   const figure = Bokeh.Plotting.figure({ height, sizing_mode: "stretch_width", tools: TOOLS, toolbar_location: narrow() ? "above" : "right", ...options });
   figure.toolbar.active_scroll = null; // the wheel and a finger scroll the page
@@ -85,6 +88,7 @@ function hover(figure, renderers, tooltips) {
 function overRuns(lines, { log = false, height = 280 } = {}) {
   const first = lines[0].series, single = lines.length === 1;
   const figure = newFigure(height, { x_axis_type: "datetime", y_axis_type: log ? "log" : "linear", y_axis_label: first.unit || "value" });
+  figure.xaxis.formatter = new Bokeh.DatetimeTickFormatter(TIMES);
   figure.x_range.default_span = 2 * 86400e3; // milliseconds: a single run stands amid two days
   const hues = palette(), marks = [];
   lines.forEach(({ name, series, points }, i) => {

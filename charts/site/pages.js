@@ -108,7 +108,7 @@ async function suiteSection(suite) {
     const runs = files.flatMap((file) => file.runs).sort((a, b) => a.id < b.id ? 1 : -1);
     const more = make("button", { type: "button", hidden: runs.length >= head.runs.length }, "Older runs");
     more.onclick = () => { enough = Math.max(enough * 4, 60); fill(); };
-    const list = table(runColumns(head, runs), runs, { most: enough > 10 ? Infinity : 10, label: `of ${head.runs.length} runs` });
+    const list = table(runColumns(head, runs), runs, { most: enough > 10 ? Infinity : 10, label: `of ${head.runs.length} run${head.runs.length > 1 ? "s" : ""}` });
     const alerts = head.alerts.filter((alert) => alert.kind !== "recovered").length;
     const about = make("p", {}, link("History", page("history", { suite })),
       alerts ? make("span", { className: "bad" }, ` ${alerts} open alert${alerts > 1 ? "s" : ""}`) : "",

@@ -74,7 +74,7 @@ const colours = {
 };
 
 /** Return a word in its colour. */
-const word = (text, title = "") => make("span", { className: colours[text] ?? "", title }, text ?? "-");
+const word = (text, title = "") => make("span", { className: colours[text] ?? "muted", title }, text ?? "-");
 
 /** Return a table that sorts by its headings, with a filter above where it is long.
  * A column is {name, cell(row), value(row), number}. `value` sorts and filters. */

@@ -1,5 +1,8 @@
 """Write the site of a store, and after a run only what the run changed."""
 
+import math
+import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,6 +43,8 @@ COMPARED = 3
 """Newest runs that get verdicts against the run before, if they have none."""
 
 DATA, HEAD = f"{FOLDER}/data", "suite.js"
+REPORT = re.compile(r"(?m)^(do +)\S.*?(runs/[^/\n]+/report\.html)")
+STORE_OPTION = re.compile(r"(?m)^(do .* --store )('[^\n]*'|\S+)")
 
 Data = dict[str, Any]
 Report = Callable[[str], None]
@@ -150,7 +155,7 @@ def _write_suite(store: Store, suite: str, report: Report) -> None:
         "suite": suite,
         "headline": _headline(medians),
         "runs": [[run.run_id, run.cluster, run.trigger] for run in medians.runs],
-        "alerts": _alerts(medians, records),
+        "alerts": _alerts(store, medians, records),
         "acks": [ack.__dict__ for ack in rules.accepted],
         "acks_wrong": rules.acks_wrong,
         "damaged": damaged,
@@ -256,7 +261,8 @@ def _headline(medians: RunMedians) -> Data | None:
         return None
     best = counts.index(max(counts))
     info, column = medians.series[best], medians.value[best].tolist()
-    factor, unit = scale(info.unit, column[-1])
+    newest = next(value for value in reversed(column) if not math.isnan(value))
+    factor, unit = scale(info.unit, newest)
     return {
         "name": series_names(medians)[best],
         "unit": unit,
@@ -266,11 +272,19 @@ def _headline(medians: RunMedians) -> Data | None:
     }
 
 
-def _alerts(medians: RunMedians, records: dict[str, Record]) -> list[Data]:
-    """Return the alerts of the newest checked run of each cluster, those that page first."""
+def _alerts(store: Store, medians: RunMedians, records: dict[str, Record]) -> list[Data]:
+    """Return the alerts of the newest checked run of each cluster, those that page first.
+
+    A text names the place of this store, and not the one it had where the run was checked.
+    """
+
+    def here(text: str) -> str:
+        text = REPORT.sub(lambda found: f"{found[1]}{store.url(found[2])}", text)
+        return STORE_OPTION.sub(lambda found: f"{found[1]}{shlex.quote(store.root)}", text)
+
     newest = {run.cluster: run.run_id for run in medians.runs if run.run_id in records}
     return [
-        {"cluster": cluster, "run": run, "kind": alert.kind, "text": alert.text}
+        {"cluster": cluster, "run": run, "kind": alert.kind, "text": here(alert.text)}
         for cluster, run in newest.items()
         for alert in worst(records[run].alerts)
     ]
