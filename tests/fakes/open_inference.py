@@ -107,7 +107,8 @@ def http_server(model: Model) -> Iterator[str]:
                 else np.array(tensor["data"], np.float32)
             )
             logits = model.infer(data.reshape(tensor["shape"]))
-            output = {"name": "logits", "datatype": "FP32", "shape": list(logits.shape)}
+            shape = list(logits.shape)
+            output: dict[str, Any] = {"name": "logits", "datatype": "FP32", "shape": shape}
             expected = request.get("outputs", [{}])[0].get("parameters", {})
             if model.binary and expected.get("binary_data"):
                 output["parameters"] = {"binary_data_size": logits.nbytes}

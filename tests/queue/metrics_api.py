@@ -64,7 +64,7 @@ def serve(folder: Path, metrics: str) -> ThreadingHTTPServer:
                 )
             elif external:
                 match = value(external[2], parameters["labelSelector"])
-                items = (
+                items: list[dict[str, Any]] = (
                     [
                         {
                             "metricName": external[2],

@@ -337,8 +337,8 @@ def deployment(namespace: str, replicas: int) -> dict[str, Any]:
         "spec": {**spec, "terminationGracePeriodSeconds": 0},
     }
     meta = {"name": "fake", "namespace": namespace}
-    spec = {"replicas": replicas, "selector": selector, "template": template}
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec}
+    whole = {"replicas": replicas, "selector": selector, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": whole}
 
 
 def service(namespace: str, name: str, port: int) -> None:

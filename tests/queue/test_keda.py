@@ -28,7 +28,8 @@ def schema(kind: str) -> dict[str, Any]:
     [version] = definition["spec"]["versions"]
     body: dict[str, Any] = version["schema"]["openAPIV3Schema"]
     body["properties"]["metadata"]["x-kubernetes-preserve-unknown-fields"] = True
-    return closed(body)
+    result: dict[str, Any] = closed(body)
+    return result
 
 
 def closed(part: Any) -> Any:

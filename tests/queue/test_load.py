@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
+import numpy as np
 import pytest
 
 from perfdag.benchmark.contract import Output
@@ -186,12 +187,11 @@ def test_the_chart_joins_full_trials_and_marks_the_peak() -> None:
     [(_, figure)] = queue_load.figures(table(search, *single))
     result, at = figure.axes
     joined, hollow, bound, marked = (
-        [(float(x), float(y)) for x, y in zip(*line.get_data(), strict=True)]
-        for line in result.lines
+        [(float(x), float(y)) for x, y in np.asarray(line.get_data()).T] for line in result.lines
     )
     assert (joined, hollow) == ([(40, 0.08), (44, 0.1)], [(60, 0.9)])
     assert (bound[0][1], marked[0][0]) == (0.2, 44)
-    assert list(at.lines[0].get_xdata()) == [10, 20]
+    assert np.asarray(at.lines[0].get_xdata()).tolist() == [10, 20]
     title = figure.texts[0].get_text().replace("\n", " ")
     assert title == "Search: p90 holds 0.2 s up to 44/s; at: latency at 2 rates"
     [(_, nothing)] = queue_load.figures(table(sample("queue-load", {}, 1, [])))

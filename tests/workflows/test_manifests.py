@@ -332,9 +332,9 @@ def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_a
         for each in template["spec"]["templates"]
         if "retryStrategy" in each
     }
-    steps = {"plan": PLAN_SECONDS, "confirm": FINISH_SECONDS, "finish": FINISH_SECONDS}
+    limits = {"plan": PLAN_SECONDS, "confirm": FINISH_SECONDS, "finish": FINISH_SECONDS}
     assert {name: each["retryPolicy"] for name, each in tried.items()} == dict.fromkeys(
-        (*steps, "watchdog", *FANS), "Always"
+        (*limits, "watchdog", *FANS), "Always"
     )
     hopeless = "(workflow.annotations['perfdag/unrecoverable'] ?? '')"
     assert {tried[name]["expression"] for name in FANS} == {
@@ -348,7 +348,7 @@ def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_a
     assert tried["watchdog"]["expression"] == f"lastRetry.status == 'Error' || {stood}", (
         "it fails so that argo retry makes another"
     )
-    for name, most in steps.items():
+    for name, most in limits.items():
         over = f"{mark}{name} ended' || {mark}{name} refused'"
         lasts = f"{{{{={over} ? 0 : {mark}{name} began' ? {most} : 30}}}}"
         assert (

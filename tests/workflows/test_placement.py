@@ -66,14 +66,11 @@ class Nodes:
         """Create pods, each in one of the two namespaces, one after the other is placed; their
         nodes as numbers, None for one without room.
         """
-        return [
-            run_with_client(
-                lambda client, body=body, space=space: self._placed(
-                    client, body, self.spaces[space]
-                )
-            )
-            for space, body in pods
-        ]
+
+        async def place_all(client: Kube) -> list[str | None]:
+            return [await self._placed(client, body, self.spaces[space]) for space, body in pods]
+
+        return run_with_client(place_all)
 
     async def _placed(self, client: Kube, body: Object, space: str) -> str | None:
         kind = await client.resource("v1", "Pod")
