@@ -231,13 +231,13 @@ async function benchmarkPage() {
   const charts = make("div"), list = make("div"), state = { kept: all, enough: ENOUGH_RUNS, log: false };
   async function draw() {
     await Promise.all(heads.map(async (head) => points.set(head, await pointsOf(head, name, state.enough))));
-    const groups = new Map();
+    const groups = new Map(), nameOf = ({ label, metric }) => label.endsWith(` ${metric}`) ? label.slice(0, -metric.length - 1) : label; // the heading has the metric
     for (const series of state.kept) {
       const key = `${series.metric} ${series.unit}`;
       groups.set(key, [...(groups.get(key) ?? []), series]);
     }
     const parts = [...groups].sort(([, a], [, b]) => b[0].headline - a[0].headline).map(([key, group]) => {
-      const lines = group.slice(0, LINES).map((series) => ({ name: series.label, series, points: onCluster(series.head, points.get(series.head).get(series.id) ?? [], series.cluster) })).filter((line) => line.points.length);
+      const lines = group.slice(0, LINES).map((series) => ({ name: nameOf(series), series, points: onCluster(series.head, points.get(series.head).get(series.id) ?? [], series.cluster) })).filter((line) => line.points.length);
       if (!lines.length) return null;
       const left = group.length - lines.length;
       return make("section", { id: key, className: "chart" }, make("h3", {}, `${group[0].metric} `, link("#", `#${encodeURIComponent(key)}`, { title: "link to this chart" })),

@@ -162,6 +162,8 @@ async def test_the_legend_of_a_benchmark_hides_a_series(site: str, port: int) ->
         await page.until("document.querySelector('.plot').dataset.drawn")
         assert await page.value(f"{FIRST_FIGURE}.legend.items.length") == 3
         assert await page.value(f"{FIRST_FIGURE}.legend.click_policy") == "hide"
+        labels = await page.value(f"{FIRST_FIGURE}.legend.items.map((item) => item.label.value)")
+        assert "iperf streams=4" in labels, "the metric stands in the heading alone"
 
 
 async def test_an_unknown_suite_gives_one_line(site: str, port: int) -> None:
