@@ -131,6 +131,19 @@ def test_damaged_and_newer_files_are_named_and_the_rest_is_written(store: Folder
     assert len(head["damaged"]) == 2
 
 
+def test_each_verb_says_what_to_do_with_a_damaged_and_with_a_newer_file(
+    store: FolderStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.put(f"results/suite=net/month=2026-01/{run_id(4)}.parquet", b"PAR1 and no more")
+    synthetic.put(store, rows(5, {"streams=1": [1e10]}, schema_version=2))
+    for run, remedy in ((run_id(4), f"`perfdag collect {run_id(4)}`"), (run_id(5), "update perf")):
+        for argv in (["compare", run_id(0), run], ["check", run]):
+            assert main([*argv, "--store", store.root]) == 2
+            assert remedy in capsys.readouterr().err
+        assert main(["history", "net", "--store", store.root]) == 0
+        assert remedy in capsys.readouterr().err
+
+
 def test_a_suite_whose_files_are_all_damaged_leaves_the_others(store: FolderStore) -> None:
     synthetic.nights(store, 1, lambda night, point: 1e10, suite="other")
     store.put(f"results/suite=other/month=2026-01/{run_id(0, 'other')}.parquet", b"")

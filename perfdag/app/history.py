@@ -21,6 +21,7 @@ from perfdag.regress.nodes import (
 from perfdag.regress.rollup import read_run_medians, suites
 from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.tuning import Tuning
+from perfdag.results.schema import explain_unreadable
 from perfdag.stats.variability import Variability
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
@@ -110,14 +111,14 @@ def _read_runs(
         raise CommandError(_no_history(store, suite, medians.damaged))
     selected = _select_runs(medians, selection)
     for key in medians.damaged:
-        report(f"damaged, left out: {key}")
+        report(explain_unreadable(store, key))
     return selected
 
 
 def _no_history(store: Store, suite: str, damaged: list[str]) -> str:
     """Return why a suite has no history."""
     if damaged:
-        return f"suite {suite}: every file is damaged: {', '.join(damaged[:5])}"
+        return f"suite {suite} has no readable run; {explain_unreadable(store, damaged[0])}"
     known = suites(store)
     if not known:
         return f"store {store.root} has no results: run a suite, or `perfdag collect RUN`"

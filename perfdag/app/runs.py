@@ -16,7 +16,7 @@ from perfdag.plan.plan import Plan
 from perfdag.regress.selection import select_one
 from perfdag.results.collect import result_key
 from perfdag.results.runs import ab_note, load_plan
-from perfdag.results.schema import SAMPLES, read_rows
+from perfdag.results.schema import SAMPLES, NewerSchemaError, read_rows
 from perfdag.store.base import DamagedError, NotStoredError, Store
 from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
@@ -84,8 +84,10 @@ def _collected(store: Store, plan: Plan) -> str:
         rows = read_rows(data, pa.schema([SAMPLES.field(name) for name in names]))
     except NotStoredError:
         return ""
+    except NewerSchemaError:
+        return "newer schema: update perfdag"
     except (pa.ArrowInvalid, OSError):
-        return "the Parquet file is damaged"
+        return "damaged: perfdag collect RUN"
     canary = pc.equal(rows["benchmark"], "canary")
     measured = pc.and_not(pc.equal(rows["phase"], "measure"), canary)
     table = rows.filter(measured).select(["point", "repetition", "status"])

@@ -23,7 +23,7 @@ from perfdag.regress.run_medians import (
 from perfdag.regress.selection import Selection, SelectionError
 from perfdag.regress.series import SeriesInfo, series_labels
 from perfdag.regress.tuning import Tuning, assumed_noise
-from perfdag.results.schema import load_rows
+from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.stats.changes import WINDOW, change_points
 from perfdag.stats.robust import Array, finite, middle, robust_sigma, scale_for
 from perfdag.stats.verdicts import PAST_RUNS, Pool, Verdict, compare, pool
@@ -231,7 +231,7 @@ def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
         damaged=damaged,
     )
     if not table.num_rows:
-        why = f"damaged: {', '.join(damaged)}" if damaged else "no rows"
+        why = explain_unreadable(store, damaged[0]) if damaged else "no rows"
         raise SelectionError(f"{selection.words}: {why}")
     table = table.filter(pc.fill_null(pc.not_equal(table["benchmark"], "canary"), True))
     medians = medians_of_rows(table, selection.suite)

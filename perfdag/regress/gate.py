@@ -34,7 +34,7 @@ from perfdag.regress.run_medians import COLUMNS, RunMedians
 from perfdag.regress.selection import SelectionError
 from perfdag.regress.thresholds import References, judge_thresholds
 from perfdag.regress.tuning import Tuning
-from perfdag.results.schema import load_rows
+from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.verdicts import OwnVerdict, own_verdicts
 from perfdag.stats.changes import HEAD
 from perfdag.store.base import Store
@@ -65,9 +65,8 @@ def check(
         store, suites=[suite], runs=[run_id], columns=[*COLUMNS, "note"], damaged=gate.damaged
     )
     if not table.num_rows:
-        raise SelectionError(
-            ": ".join(filter(None, (f"run {run_id} has no readable rows", ", ".join(gate.damaged))))
-        )
+        why = [explain_unreadable(store, key) for key in gate.damaged[-1:]]
+        raise SelectionError("; ".join([f"run {run_id} has no readable rows", *why]))
     tuning = Tuning(rules.checks, history.runs[-1].cluster)
     rules = replace(rules, checks=tuning.checks)
     series = series_levels(history, tuning, rules.accepted)

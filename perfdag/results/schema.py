@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from perfdag.store.base import Store
+from perfdag.store.base import Store, StoreError
 
 SCHEMA_VERSION = 1
 _TEXT, _TIME = pa.string(), pa.timestamp("us", tz="UTC")
@@ -119,6 +119,20 @@ def load_rows(
             if damaged is not None:
                 damaged.append(key)
     return pa.concat_tables([_encoded(schema).empty_table(), *tables]).unify_dictionaries()
+
+
+def explain_unreadable(store: Store, entry: str) -> str:
+    """Return a line that says what is wrong with a Parquet file, and what to do."""
+    run = entry.rpartition("/")[2].removesuffix(".parquet")
+    try:
+        read_rows(store.get(entry))
+    except NewerSchemaError as error:
+        return f"left out: {entry}: {error}; update perfdag"
+    except (pa.ArrowInvalid, OSError):
+        return f"damaged, left out: {entry}; `perfdag collect {run}` writes it from its samples"
+    except StoreError:  # not a key, but a note on a series
+        pass
+    return f"left out: {entry}"
 
 
 def read_rows(data: bytes, schema: pa.Schema = SAMPLES) -> pa.Table:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-
 from perfdag import __version__
 from perfdag.app.errors import CommandError
 from perfdag.app.site import comparison
@@ -34,8 +32,8 @@ from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.selection import SelectionError
 from perfdag.results.months import month_of
 from perfdag.results.runs import PARTIAL
-from perfdag.results.schema import NewerSchemaError, read_rows
-from perfdag.store.base import NotStoredError, Store, StoreError
+from perfdag.results.schema import explain_unreadable
+from perfdag.store.base import NotStoredError, Store
 
 FORMAT = 1
 """Version of the data. The site of another version is written again."""
@@ -135,7 +133,7 @@ def _put_static(store: Store, key: str, data: bytes, present: set[str]) -> None:
 def _write_suite(store: Store, suite: str, report: Report) -> None:
     """Write the data of a suite. Raises StoreError."""
     medians = read_run_medians(store, suite)
-    damaged = [_damage(store, entry) for entry in medians.damaged]
+    damaged = [explain_unreadable(store, entry) for entry in medians.damaged]
     for line in damaged:
         report(f"perfdag site: {line}")
     if not medians.runs:
@@ -173,20 +171,6 @@ def _open(store: Store, suite: str) -> tuple[_Folder, Data]:
         return folder, {}
     folder.old = head["files"]
     return folder, head
-
-
-def _damage(store: Store, entry: str) -> str:
-    """Return a line that says what is wrong with a Parquet file and what to do."""
-    run = entry.rpartition("/")[2].removesuffix(".parquet")
-    try:
-        read_rows(store.get(entry))
-    except NewerSchemaError as error:
-        return f"left out: {entry}: {error}; update perfdag"
-    except (pa.ArrowInvalid, OSError):
-        return f"damaged, left out: {entry}; `perfdag collect {run}` writes it from its samples"
-    except StoreError:  # not a key, but a note on a series
-        pass
-    return f"left out: {entry}"
 
 
 def _known_runs(folder: _Folder, head: Data) -> list[Data]:
