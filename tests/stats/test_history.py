@@ -684,7 +684,9 @@ def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, cli: CommandLine
 def test_ab_keeps_to_its_budget_and_lists_what_one_variant_alone_has(
     tmp_path: Path, cli: CommandLine
 ) -> None:
-    (tmp_path / "duel.yaml").write_text(AB.replace("entries:", "budget: 3s\nentries:"))
+    (tmp_path / "duel.yaml").write_text(
+        AB.replace('"0.01"', '"0.1"').replace("entries:", "budget: 2s\nentries:")
+    )
     outcome = json.loads(cli(["ab", "duel.yaml", "--b", "command.argv=['false']", "--json"], 1).out)
     assert outcome["series"] == []
     assert outcome["unpaired"] == ['command - | argv=["false"] wall_time: only A has values']
@@ -694,7 +696,7 @@ def test_ab_keeps_to_its_budget_and_lists_what_one_variant_alone_has(
     ).to_pylist()
     skipped = [row for row in rows if row["status"] == "skipped"]
     assert 0 < len(skipped) < 20
-    assert {row["error"] for row in skipped} == {"the budget of 3 s was spent"}
+    assert {row["error"] for row in skipped} == {"the budget of 2 s was spent"}
     assert re.search(
         r"^not ok: (\d+) samples; .*\n  \1 of them: .*false.* exit",
         cli(["ab", "--resume", outcome["a"]["run_id"]], 1).out,
