@@ -91,7 +91,7 @@ def left_by(
     return opened, messages
 
 
-LEFT, REMEDY = "of run r are left in ns", "`perfdag scale delete --run r` deletes them"
+LEFT, REMEDY = "of run r in ns", "`perfdag scale delete --run r` deletes them"
 DENIED = "Pod a was not deleted: denied by a webhook"
 
 
@@ -105,15 +105,19 @@ class TestLeaving:
         ("server", "meanwhile", "left"),
         [
             ({}, "", ""),
-            ({"stuck": True}, "", f"2 objects {LEFT}; {REMEDY}"),
+            ({"stuck": True}, "", f"left behind: 2 objects {LEFT}; {REMEDY}"),
             ({"stuck": True}, "terminating", ""),
-            ({"away": True}, "", f"whether objects {LEFT} is unknown (no answer); {REMEDY}"),
-            ({"refused": "a"}, "", f"1 objects {LEFT} ({DENIED}); {REMEDY}"),
+            (
+                {"away": True},
+                "",
+                f"whether objects {LEFT} are left is unknown (no answer); {REMEDY}",
+            ),
+            ({"refused": "a"}, "", f"left behind: 1 object {LEFT} ({DENIED}); {REMEDY}"),
             ({"refused": "ab"}, "terminating", ""),
             (
                 {"refused": "a"},
                 "away",
-                f"whether objects {LEFT} is unknown ({DENIED}; no answer); {REMEDY}",
+                f"whether objects {LEFT} are left is unknown ({DENIED}; no answer); {REMEDY}",
             ),
         ],
     )
@@ -153,7 +157,7 @@ class TestLeaving:
         )
         with pytest.raises(KubeError, match="no namespace was deleted"):
             await opened.close()
-        assert message == [f"2 objects {LEFT}; {REMEDY}"]
+        assert message == [f"left behind: 2 objects {LEFT}; {REMEDY}"]
 
     async def test_a_second_interruption_is_told_and_the_rest_is_closed_all_the_same(
         self, monkeypatch: pytest.MonkeyPatch

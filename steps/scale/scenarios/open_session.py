@@ -166,13 +166,14 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
 
     def _log_left(self, left: int, why: str, doubt: str) -> None:
         """Log how many objects are left and `why`, or the `doubt` if that is unknown."""
-        scope = f"of run {self._run} are left in {', '.join(self._namespaces)}"
+        scope = f"of run {self._run} in {', '.join(self._namespaces)}"
         how = f"`perfdag scale delete --run {self._run}` deletes them"
         if doubt:
             reasons = dict.fromkeys(reason for reason in (why, doubt) if reason)
-            self._log(f"whether objects {scope} is unknown ({'; '.join(reasons)}); {how}")
+            self._log(f"whether objects {scope} are left is unknown ({'; '.join(reasons)}); {how}")
         elif left:
-            self._log(f"{plural(left, 'object')} {scope}{f' ({why})' if why else ''}; {how}")
+            reason = f" ({why})" if why else ""
+            self._log(f"left behind: {plural(left, 'object')} {scope}{reason}; {how}")
 
     async def _left_in_namespaces(self, session: Session) -> tuple[int, str]:
         """Return how many objects are left in remaining namespaces, or why that is unknown."""
