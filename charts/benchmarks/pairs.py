@@ -251,12 +251,12 @@ def _subtitle(cells: Sequence[Cell], by_place: dict[Place, Series], where: str) 
         if same == {True, False}
         else ""
     )
-    repetitions = [series for series in by_place.values() if series.band.n > 1 and series.middle]
+    with_spread = [series for series in by_place.values() if series.band.n > 1 and series.middle]
     widest = max(
-        (abs((series.band.high - series.band.low) / series.middle) for series in repetitions),
+        (abs((series.band.high - series.band.low) / series.middle) for series in with_spread),
         default=0.0,
     )
-    spread = f"widest range {widest:.0%} of its median" if repetitions else "one sample a pair"
+    spread = f"widest range {widest:.0%} of its median" if with_spread else "one sample a pair"
     failed = (
         f"X: no valid sample ({sum(1 for cell in cells if cell.why)})"
         if any(cell.why for cell in cells)

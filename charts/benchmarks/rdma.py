@@ -43,15 +43,15 @@ def _over_sizes(
         return
     typical = [cell for cell in valid if cell.series(metric, stats[0])]
     best = _best(typical or valid, headline, metric)
-    best_points = valid[:LINES]
-    if best is not None and best[0] not in best_points:
-        best_points[-1] = best[0]
-    main = [cell for cell in best_points if cell.series(metric, stats[0])]
+    plotted_cells = valid[:LINES]
+    if best is not None and best[0] not in plotted_cells:
+        plotted_cells[-1] = best[0]
+    main = [cell for cell in plotted_cells if cell.series(metric, stats[0])]
     stat_names = (stats if len(valid) == 1 else stats[:1]) if main else ("mean",)
-    also = ("mean",) if main and len(main) < len(best_points) else ()
-    panels = {metric: _lines(best_points, metric, stat_names, also)}
+    also = ("mean",) if main and len(main) < len(plotted_cells) else ()
+    panels = {metric: _lines(plotted_cells, metric, stat_names, also)}
     if second:
-        panels |= {second: curves} if (curves := _lines(best_points, second, ("mean",))) else {}
+        panels |= {second: curves} if (curves := _lines(plotted_cells, second, ("mean",))) else {}
     series = [series for curves in panels.values() for series in lines.series_of(curves)]
     legend = band_words(series, "line", "band")
     what = (

@@ -28,7 +28,7 @@ LINES = 12
 PAGE = 24
 """Points that one figure of phases holds."""
 STATS = ("p50", "p90", "p95", "p99", "p99.9")
-PUBLICATIONS = {
+T4_FIGURES = {
     "offline": {1: 200.0, 8: 1200.0, 32: 3500.0},  # samples/s by batch
     "server": {1: 0.010, 8: 0.015, 32: 0.030},  # p99 in seconds by batch
     "single-stream": {1: 0.005},  # p90 in seconds
@@ -52,7 +52,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         if scenario in ("server", "single-stream"):
             yield f"{scenario}-latency", _latencies(own, scenario, where)
         else:
-            notes = style.caption(_publication(own, scenario), _accuracy(own), where)
+            notes = style.caption(_t4_figures(own, scenario), _accuracy(own), where)
             title = _peak(own) if scenario == "find-peak" else None
             for slug, fig in points(own, [headline[scenario]], notes, scenario, title):
                 if scenario == "accuracy":
@@ -82,9 +82,9 @@ def mark_reference(fig: Figure) -> None:
             ax.set_xlim(right=max(ax.get_xlim()[1], 1.05 * TOP1))
 
 
-def _publication(cells: Sequence[Cell], scenario: str) -> str:
+def _t4_figures(cells: Sequence[Cell], scenario: str) -> str:
     """Return the figures published for a T4 at these batches, marked as unverified."""
-    batch_values = PUBLICATIONS.get(scenario, {})
+    batch_values = T4_FIGURES.get(scenario, {})
     batches = sorted({int(cell.state.params.get("batch", 1)) for cell in cells} & set(batch_values))
     unit = "1/s" if scenario == "offline" else "s"
     values = ", ".join(f"batch {batch} {short(batch_values[batch], unit)}" for batch in batches)
@@ -139,7 +139,7 @@ def _latencies(cells: Sequence[Cell], scenario: str, where: str) -> Figure:
     notes = (
         band_words(series).replace("dot", "marker"),
         "from the scheduled time; dotted: the bound that p99 must hold" * (scenario == "server"),
-        _publication(cells, scenario),
+        _t4_figures(cells, scenario),
         cut,
         where,
     )

@@ -23,24 +23,24 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Yield overhead with its 95 % interval, limit and verdict, and a matrix of antagonists."""
     cells = read(rows)
     where = runs_words(rows)
-    verdicts = [(cell, *interval) for cell in cells if (interval := _interval(cell)) is not None]
-    if not verdicts:
+    intervals = [(cell, *interval) for cell in cells if (interval := _interval(cell)) is not None]
+    if not intervals:
         yield "overhead", style.no_data(f"{cells[0].label}: {cells[0].why or 'no interval'}"[:110])
         return
-    title = _finding(verdicts)
+    title = _finding(intervals)
     for slug, some, note in pages(cells, "overhead"):
         yield slug, _intervals(some, title, style.caption(note, where))
-    beside = [interval for interval in verdicts if "antagonist" in interval[0].state.params]
+    beside = [item for item in intervals if "antagonist" in item[0].state.params]
     if beside:
         yield "matrix", _matrix(beside, where)
 
 
-def _finding(verdicts: Sequence[tuple[Cell, float, float, float]]) -> str:
+def _finding(intervals: Sequence[tuple[Cell, float, float, float]]) -> str:
     """Return the title: the only overhead and its verdict, or how many treatments pass."""
-    words = [verdict(low, high, limit_of(cell)) for cell, _, low, high in verdicts]
-    if len(verdicts) > 1:
-        return f"{words.count('passes')} of {len(verdicts)} treatments pass"
-    cell, mean, low, high = verdicts[0]
+    words = [verdict(low, high, limit_of(cell)) for cell, _, low, high in intervals]
+    if len(intervals) > 1:
+        return f"{words.count('passes')} of {len(intervals)} treatments pass"
+    cell, mean, low, high = intervals[0]
     title = f"Overhead {mean * 100:.1f} % ({low * 100:.1f} to {high * 100:.1f} %): {words[0]}"
     return with_marks(title, _coords(cell))
 

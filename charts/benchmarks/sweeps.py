@@ -55,8 +55,8 @@ def _pairs(cells: Sequence[Cell], metric: str, name: str) -> list[Pair]:
 def _words(cell: Cell, series: Series, name: str) -> dict[str, str]:
     words = [*cell.label.split(" "), *dots.detail(series).split(" ")]
     by_key = [(word.partition("=")[0], word) for word in words if word]
-    repetitions = {key for key, _ in by_key if sum(key == other for other, _ in by_key) > 1}
-    by_key = [(word if key in repetitions else key, word) for key, word in by_key if key != name]
+    ambiguous = {key for key, _ in by_key if sum(key == other for other, _ in by_key) > 1}
+    by_key = [(word if key in ambiguous else key, word) for key, word in by_key if key != name]
     return {"statistic" if key == series.stat else key: word for key, word in by_key}
 
 

@@ -134,11 +134,11 @@ def _summary(
         _finding_list(name, [cell for cell in cells if cell.state.benchmark == name])
         for name in names
     )
-    combinations = _of(plan, "merged")
+    merge_count = _of(plan, "merged")
     more = (
-        f"<p>{plural(int(combinations), 'equal point')} of the suite "
-        f"{'was' if combinations == 1 else 'were'} merged.</p>"
-        if combinations
+        f"<p>{plural(int(merge_count), 'equal point')} of the suite "
+        f"{'was' if merge_count == 1 else 'were'} merged.</p>"
+        if merge_count
         else ""
     )
     end_text = text(end_text) if well else f'<span class="bad">{text(end_text)}</span>'

@@ -147,15 +147,16 @@ class Heartbeat:
     async def _send(self, path: str, beat: str) -> None:
         async with self._room:
             while True:
-                tries = Counter(last=1)
+                retries: Counter[str] = Counter()
+                last_counted = True
                 try:
                     patch = orjson.dumps({"metadata": {"annotations": {BEAT: beat}}})
                     await self._kube.raw(
-                        "PATCH", path, body=patch, content_type=MERGE_PATCH, tally=tries
+                        "PATCH", path, body=patch, content_type=MERGE_PATCH, tally=retries
                     )
                     self.answered[beat] = time.monotonic_ns()
                 except KubeError as error:
-                    tries["last"] = error.reason == "Timeout" or error.status not in (0, 429)
+                    last_counted = error.reason == "Timeout" or error.status not in (0, 429)
                     if error.status == 409:
                         continue  # it conflicted with another beat
                     if error.status in (0, 429) or error.status >= 500:
@@ -163,7 +164,8 @@ class Heartbeat:
                     else:
                         self._stop(error)
                 finally:
-                    self.requests += sum(tries[cause] for cause in tries.keys() - _UNCOUNTED)
+                    self.requests += last_counted
+                    self.requests += sum(retries[cause] for cause in retries.keys() - _UNCOUNTED)
                 return
 
     async def _listen(self) -> None:
