@@ -265,6 +265,6 @@ def test_the_status_of_a_deleted_run_names_them_too(
     command = f"perfdag submit --resume {ID} --namespace bench --store {ROOT}"
     assert cli(["status", ID, "--namespace", "bench", *more], 2).err == (
         f"perfdag status: no run {ID} in namespace bench; there are: none; "
-        f"{ROOT} keeps 1 of 1 samples of run {ID}; go on: {command}\n"
+        f"{ROOT} keeps 1 of 1 sample of run {ID}; go on: {command}\n"
     )
     assert "keeps" not in cli(["status", "perfdag-s-x", "--namespace", "bench", *more], 2).err

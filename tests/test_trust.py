@@ -51,7 +51,7 @@ SHARE = {"metric": "efficiency", "unit": "1"}
         (
             point([1e9, 1.2e9, 1.1e9]),
             "noisy",
-            "noisy: 1 of 1 points (spread 18 % of x throughput)",
+            "noisy: 1 of 1 point (spread 18 % of x throughput)",
         ),
         (
             [*STEADY, bare("ok", "steal 5.0%, load 13 on 2 cores before it")],
@@ -61,7 +61,7 @@ SHARE = {"metric": "efficiency", "unit": "1"}
         (
             STEADY + canary("loopback", 1e-5, 3e-5, 2e-5),
             "noisy",
-            "noisy: 1 of 1 points (canary loopback moved by 100 %)",
+            "noisy: 1 of 1 point (canary loopback moved by 100 %)",
         ),
         (STEADY + canary("disk", 1e-5, 9e-5), "good", "good: 1 point"),
         (
