@@ -38,36 +38,54 @@ def test_a_batch_waits_for_its_cordoned_node(bench: Namespace, tmp_path: Path) -
 
 
 @pytest.mark.skipif(
-    "PERFDAG_TEST_NETWORK" not in os.environ,
-    reason="PERFDAG_TEST_NETWORK names no Multus network (namespace/name)",
+    "PERFDAG_TEST_NETWORKS" not in os.environ,
+    reason="PERFDAG_TEST_NETWORKS names no two Multus networks (namespace/name,namespace/name)",
 )
 def test_what_multus_added_is_what_is_measured(bench: Namespace, tmp_path: Path) -> None:
-    network, suite = os.environ["PERFDAG_TEST_NETWORK"], tmp_path / "multus.yaml"
+    """Three pods on three nodes have both networks; each entry measures one of them.
+
+    The entries have pods of their own. The pods read here are those of the first entry measured.
+    They tell its addresses, and the subnet of the other network.
+    """
+    network, more = os.environ["PERFDAG_TEST_NETWORKS"].split(",")
+    suite = tmp_path / "multus.yaml"
+    hosts, params = "{count: 3, pairs: ring, placement: spread}", "{duration: 2s}"
     suite.write_text(
         "name: multus\npending_limit: 90s\nentries:\n"
-        f"  - {{benchmark: iperf, network: {{name: {network}}}, params: {{duration: 5s}}}}\n"
-        f"  - {{benchmark: iperf, name: absent, network: {{name: {bench.name}/absent}}, "
-        f"params: {{duration: 1s}}}}\n"
+        + "".join(
+            f"  - {{benchmark: iperf, name: {interface}, hosts: {hosts}, params: {params}, "
+            f"network: {{name: {network}, also: [{more}], interface: {interface}}}}}\n"
+            for interface in ("net1", "net2")
+        )
+        + f"  - {{benchmark: iperf, name: absent, network: {{name: {bench.name}/absent}}}}\n"
     )
     name = bench.submit(suite)
-    told = [
-        bench.pod(name, rank)["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"]
-        for rank in (0, 1)
-    ]
-    added = {
-        address
-        for status in told
-        for each in json.loads(status)
-        if each.get("interface") == "net1"
-        for address in each["ips"]
-    }
+    pods = [bench.pod(name, rank) for rank in range(3)]
+    assert len({pod["spec"]["nodeName"] for pod in pods}) == 3
+    added: dict[str, set[str]] = {"net1": set(), "net2": set()}
+    for pod in pods:
+        status = pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"]
+        for each in json.loads(status):
+            if each.get("interface") in added:
+                added[each["interface"]] |= set(each["ips"])
     ended = bench.watch(name)
-    rows = {row["entry"]: row for row in bench.rows(bench.run_id(name))}
+    rows = bench.rows(bench.run_id(name))
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    facts = json.loads(rows["iperf"]["env"])["sample"]
-    assert {facts["client_address"], facts["server_address"]} <= added
-    assert rows["absent"]["status"] == "skipped"
-    assert "no such NetworkAttachmentDefinition" in rows["absent"]["error"]
+    whole = []
+    for interface, known in added.items():
+        facts = [json.loads(row["env"])["sample"] for row in rows if row["entry"] == interface]
+        addresses = {fact[end] for fact in facts for end in ("client_address", "server_address")}
+        assert len(addresses) == 3
+        assert _subnets(addresses) == _subnets(known)
+        whole.append(addresses == known)
+    assert any(whole)
+    (absent,) = (row for row in rows if row["entry"] == "absent")
+    assert absent["status"] == "skipped"
+    assert "no such NetworkAttachmentDefinition" in absent["error"]
+
+
+def _subnets(addresses: set[str]) -> set[str]:
+    return {address.rpartition(".")[0] for address in addresses}
 
 
 @pytest.fixture
