@@ -107,7 +107,7 @@ async def test_real_nodes_show_the_digest_of_an_image_without_a_program(
     every = await kube.list(await kube.resource("v1", "Node"))
     real = [item for item in every if is_schedulable(item) and not is_simulated(item)]
     names = [
-        {name for image in item["status"].get("images", []) for name in image["names"]}
+        {name for image in item["status"].get("images", []) for name in image["names"] or []}
         for item in real
     ]
     shared = sorted(name for name in set.intersection(*names) if "@" not in name) if names else []
