@@ -41,14 +41,19 @@ def finished(workflow: Object) -> bool:
 
     The DAG of the batches may be a task of another Workflow.
     """
-    status = workflow.get("status") or {}
-    if status.get("phase") in _DONE or workflow["spec"].get("shutdown"):
+    if _ended_early(workflow):
         return True
     fans, confirms = _phases(workflow, "batches"), _phases(workflow, "confirm")
     if not fans or not confirms or not _DONE.issuperset([*fans, *confirms]):
         return False
     # confirming batches are a second fan, whose node may not exist yet
     return "Succeeded" not in confirms or len(fans) > 1
+
+
+def _ended_early(workflow: Object) -> bool:
+    """Return whether the Workflow is over, or is being stopped."""
+    phase = (workflow.get("status") or {}).get("phase")
+    return phase in _DONE or bool(workflow["spec"].get("shutdown"))
 
 
 def failed(workflow: Object) -> bool:
@@ -127,16 +132,21 @@ async def watch_pods(
             found = await _pods_of(kube, pods, context)
             workflow = await kube.get(workflows, context.workflow, context.namespace)
             before = workflow["metadata"].get("annotations") or {}
+            earlier = missing_reason.from_annotations(owner(workflow), before)
+            flights = missing_reason.flights_from_annotations(owner(workflow), before) | flights
             if finished(workflow):
                 # nobody else clears it
                 last: Object = {UNRECOVERABLE: None} if UNRECOVERABLE in before else {}
                 last |= {WATCHDOG_DONE: context.workflow_uid} if failed(workflow) else {}
+                if not _ended_early(workflow):  # else Argo killed the pods
+                    watchdog.note_flights(found)
+                    last |= missing_reason.as_annotation(
+                        owner(workflow), earlier | reasons, flights
+                    )
                 if last:
                     await annotate(last)
                 return not failed(workflow)
             watchdog.earlier = unrecoverable_batches(workflow)
-            earlier = missing_reason.from_annotations(owner(workflow), before)
-            flights = missing_reason.flights_from_annotations(owner(workflow), before) | flights
             watchdog.note_refusals(nodes_of(workflow), time.monotonic())
             doomed = watchdog.look(found, time.monotonic())
             merged = (earlier | reasons).items()

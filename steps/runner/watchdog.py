@@ -73,8 +73,8 @@ class Watchdog:
         """
         doomed: set[tuple[int, int]] = set()
         self._compare(pods)
+        self.note_flights(pods)
         for pod in pods:
-            self._note_flights(pod)
             if pod.batch is None or pod.trouble is None or pod.phase == "Succeeded":
                 if pod.phase != "Pending":  # between two pulls of an image a pod has no trouble
                     self._since.pop(pod.uid, None)
@@ -129,16 +129,17 @@ class Watchdog:
             self._reasons[pod.uid] = trouble
         return final or pod.abandoned  # its peers, or Argo, would wait for it
 
-    def _note_flights(self, pod: Pod) -> None:
-        """Write which samples a pod measured when it ended, once."""
-        if pod.batch is None or pod.phase != "Failed" or pod.uid in self._flown:
-            return
-        explained = pod.trouble in _EXPLAINED
-        why = f"pod of rank {pod.rank}: {'its gang fell apart' if explained else pod.trouble}"
-        for sample in samples_in_flight(pod.message):
-            flight = Flight(sample, pod.attempt + 1, pod.node or "", pod.ended_at, why)
-            self._write_flight(pod.batch, flight)
-        self._flown.add(pod.uid)  # last: a failed write is tried again
+    def note_flights(self, pods: Iterable[Pod]) -> None:
+        """Write which samples pods measured when they ended, once."""
+        for pod in pods:
+            if pod.batch is None or pod.phase != "Failed" or pod.uid in self._flown:
+                continue
+            explained = pod.trouble in _EXPLAINED
+            why = f"pod of rank {pod.rank}: {'its gang fell apart' if explained else pod.trouble}"
+            for sample in samples_in_flight(pod.message):
+                flight = Flight(sample, pod.attempt + 1, pod.node or "", pod.ended_at, why)
+                self._write_flight(pod.batch, flight)
+            self._flown.add(pod.uid)  # last: a failed write is tried again
 
     def _compare(self, pods: Iterable[Pod]) -> None:
         """Find the newest attempt at each batch, and whether its gang is complete.

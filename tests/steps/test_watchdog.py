@@ -918,3 +918,61 @@ async def test_a_pod_that_its_grace_period_keeps_on_a_lost_node_is_failed(
     assert executor["state"]["terminated"]["exitCode"] != 0
     assert status == {"phase": "Failed", "reason": "GivenUp", "message": "node n-2 was lost"}
     assert kept == {0: "pod of rank 1: node n-2 was lost"}
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+@pytest.mark.parametrize("end", [{}, {"shutdown": "Stop"}])
+async def test_a_pod_that_ends_together_with_its_batch_tells_what_it_measured(
+    end: dict[str, str], claimed: bool
+) -> None:
+    """The first look finds all batches over. Pods that `argo stop` ended have its reason."""
+    here, sample = replace(place(), workflow_uid="u-1"), "0123456789abcdef-1"
+    killed = {
+        "exitCode": 137,
+        "reason": "Error",
+        "finishedAt": "2026-01-02T00:00:09Z",
+        "message": as_termination_message({sample: "x"}),
+    }
+    labels = {"perfdag/batch": "0", "perfdag/attempt": "2", "perfdag/rank": "0"}
+    lead = {
+        "metadata": {"name": "p", "uid": "u", "labels": labels},
+        "spec": {"nodeName": "node-1", "containers": []},
+        "status": {
+            "phase": "Failed",
+            "containerStatuses": [{"name": "main", "image": "i", "state": {"terminated": killed}}],
+        },
+    }
+    over = {
+        "b": {"templateName": "batches", "phase": "Failed"},
+        "c": {"templateName": "confirm", "phase": "Succeeded"},
+        "d": {"templateName": "batches", "phase": "Succeeded"},
+    }
+    workflow: dict[str, Any] = {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
+        "metadata": {"name": here.workflow, "namespace": here.namespace, "uid": "u-1"},
+        "spec": end,
+        "status": {"startedAt": "2026-01-02T00:00:00Z", "phase": "Running", "nodes": over},
+    }
+    server = ApiServer(workflow)
+    server.on("GET .*/pods", lambda _: {"metadata": {}, "items": [lead]})
+    flights: dict[str, tuple[int, Flight]] = {}
+    reasons: dict[int, str] = {}
+    stored = (
+        (None, None)
+        if claimed
+        else (
+            reasons.__setitem__,
+            lambda batch, flight: flights.update({flight.sample: (batch, flight)}),
+        )
+    )
+    assert not await watch_pods(server.client(), here, 60.0, *stored)
+    [workflow] = server.of("Workflow")
+    notes = workflow["metadata"].get("annotations", {})
+    found = flights_from_annotations(OURS, notes) if claimed else flights
+    if end:
+        assert not found
+        return
+    [(batch, flight)] = found.values()
+    assert (batch, flight.sample, flight.attempt, flight.node) == (0, sample, 3, "node-1")
+    assert flight.why == "pod of rank 0: main ended with exit code 137"
