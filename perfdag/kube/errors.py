@@ -1,6 +1,7 @@
 """The error of the Kubernetes client."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -23,6 +24,16 @@ class KubeError(Exception):
         self.status, self.reason, self.message, self.hint = status, reason, message, hint
         self.details = dict(details or {})
         super().__init__(f"{message}; {hint}" if hint else message)
+
+
+@contextmanager
+def ignore_status(*statuses: int) -> Iterator[None]:
+    """Suppress a KubeError with one of these HTTP statuses, as contextlib.suppress does."""
+    try:
+        yield
+    except KubeError as error:
+        if error.status not in statuses:
+            raise
 
 
 def config_error(message: str, hint: str = "") -> KubeError:

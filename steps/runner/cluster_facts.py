@@ -2,7 +2,8 @@
 
 import re
 
-from perfdag.kube.client import Kube, KubeError, Object
+from perfdag.kube.client import Kube, Object
+from perfdag.kube.errors import ignore_status
 
 _DAEMONS = re.compile(
     r"(?<![a-z0-9])(calico|canal|cilium|flannel|ovn|antrea|kindnet|weave|kube-router|aws-node|multus|sriov|longhorn"
@@ -39,23 +40,17 @@ async def cluster_name(kube: Kube) -> str | None:
 
     A cluster has no name of its own: the uid of its namespace kube-system stands for it.
     """
-    try:
+    with ignore_status(403):
         namespace = await kube.request("GET", "/api/v1/namespaces/kube-system")
-    except KubeError as error:
-        if error.status == 403:
-            return None
-        raise
-    return str(namespace["metadata"]["uid"])
+        return str(namespace["metadata"]["uid"])
+    return None
 
 
 async def list_readable(kube: Kube, api: str, kind: str) -> list[Object] | None:
     """Return the objects of a kind, None where they may not be read. Raises KubeError."""
-    try:
+    with ignore_status(403):
         return await kube.list(await kube.resource(api, kind))
-    except KubeError as error:
-        if error.status == 403:
-            return None
-        raise
+    return None
 
 
 def driver_images(daemons: list[Object]) -> Object:

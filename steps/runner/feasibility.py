@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from perfdag.kube.client import Kube, KubeError, Object
+from perfdag.kube.errors import ignore_status
 from perfdag.kube.node_fit import nodes_with, takes, without_simulated, zones_of
 from perfdag.kube.placement import of_roles
 from perfdag.quantities import parse_quantity
@@ -85,13 +86,10 @@ async def has_class(kube: Kube, name: str) -> bool:
 
     Raises KubeError.
     """
-    try:
+    with ignore_status(403, 404):
         await kube.request("GET", f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}")
         return True
-    except KubeError as error:
-        if error.status not in (403, 404):
-            raise
-        return False
+    return False
 
 
 def requirements_of_nodes(shape: Shape, inventory: ClusterInventory) -> list[Requirement]:
@@ -192,12 +190,9 @@ async def _grows(kube: Kube) -> bool:
         "/apis/karpenter.sh",
         "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status",
     ):
-        try:
+        with ignore_status(403, 404):
             await kube.request("GET", path)
             return True
-        except KubeError as error:
-            if error.status not in (403, 404):
-                raise
     return False
 
 

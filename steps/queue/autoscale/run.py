@@ -12,6 +12,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.errors import ignore_status
 from perfdag.outcome import Failed
 from perfdag.steps.queue.autoscale.params import QueueAutoscaleParams
 from perfdag.steps.queue.autoscale.queue_gauges import GaugeReader, queue_gauges
@@ -245,15 +246,10 @@ async def require_scaler(target: DeploymentTarget) -> None:
 
     Without the right to look for one, return: the trace shows whether it is scaled.
     """
-    try:
-        if await target.scaler():
-            return
-    except KubeError as error:
-        if error.status != 403:
-            raise
-        return
-    raise ValueError(
-        f"nothing scales Deployment {target.name} in namespace {target.namespace}: it has no "
-        "HorizontalPodAutoscaler, and no CronJob or ScaledJob of its name starts backends "
-        "(`autoscale` of the queue makes one)"
-    )
+    with ignore_status(403):
+        if not await target.scaler():
+            raise ValueError(
+                f"nothing scales Deployment {target.name} in namespace {target.namespace}: it has "
+                "no HorizontalPodAutoscaler, and no CronJob or ScaledJob of its name starts "
+                "backends (`autoscale` of the queue makes one)"
+            )

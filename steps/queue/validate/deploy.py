@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.errors import ignore_status
 from perfdag.steps.queue.validate.deployment import job_of, mapping_at, scales, starts
 
 POLL_SECONDS = 0.5
@@ -171,22 +172,16 @@ async def _exists(
 async def _read(kube: Kube, body: dict[str, Any], namespace: str | None) -> dict[str, Any] | None:
     """Return the object of the cluster, None if there is none."""
     resource = await kube.resource(body["apiVersion"], body["kind"])
-    try:
+    with ignore_status(404):
         return await kube.get(
             resource, body["metadata"]["name"], body["metadata"].get("namespace") or namespace
         )
-    except KubeError as error:
-        if error.status != 404:
-            raise
-        return None
+    return None
 
 
 async def _delete(kube: Kube, body: dict[str, Any], namespace: str | None) -> None:
-    try:
+    with ignore_status(404):
         resource = await kube.resource(body["apiVersion"], body["kind"])
         await kube.delete(
             resource, body["metadata"]["name"], body["metadata"].get("namespace") or namespace
         )
-    except KubeError as error:
-        if error.status != 404:
-            raise

@@ -5,6 +5,7 @@ from typing import Any
 
 from perfdag.hosts.device_use import DeviceUse
 from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.errors import ignore_status
 from perfdag.outcome import Skip
 from perfdag.steps.queue.validate.validate import BadInput
 from perfdag.units import plural
@@ -79,12 +80,9 @@ class DeploymentTarget:
 
     async def _all(self, version: str, kind: str) -> list[dict[str, Any]]:
         """Return the objects of a kind, none if the cluster does not serve it."""
-        try:
+        with ignore_status(404):
             return await self.kube.list(await self.kube.resource(version, kind), self.namespace)
-        except KubeError as error:
-            if error.status != 404:
-                raise
-            return []
+        return []
 
     async def replicas(self) -> int:
         return self.wanted

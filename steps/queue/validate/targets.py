@@ -18,6 +18,7 @@ from perfdag.hosts import device_use
 from perfdag.hosts.device_use import DeviceUse
 from perfdag.hosts.local import LocalHost
 from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.errors import ignore_status
 from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.backend.workload import Workload, device
 from perfdag.steps.queue.client.arrivals import Arrivals
@@ -139,13 +140,10 @@ async def token_of(kube: Kube, namespace: str) -> str:
     """
     if token := os.environ.get(TOKEN_VARIABLE):
         return token
-    try:
+    with ignore_status(403, 404):
         secret = await kube.get(await kube.resource("v1", "Secret"), TOKEN_SECRET, namespace)
-    except KubeError as error:
-        if error.status in (403, 404):
-            return ""
-        raise
-    return base64.b64decode(secret["data"]["token"]).decode()
+        return base64.b64decode(secret["data"]["token"]).decode()
+    return ""
 
 
 def send_by_url(url: str, token: str) -> Send:

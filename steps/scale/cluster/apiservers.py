@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.errors import ignore_status
 from perfdag.steps.scale.model.stages import unix_ns
 
 IDENTITY = "apiserver.kubernetes.io/identity=kube-apiserver"
@@ -60,12 +61,9 @@ async def live(kube: Kube) -> int:
 async def _list(
     kube: Kube, api_version: str, kind: str, namespace: str, labels: str
 ) -> list[dict[str, Any]]:
-    try:
+    with ignore_status(403, 404):
         return await kube.list(await kube.resource(api_version, kind), namespace, labels=labels)
-    except KubeError as error:
-        if error.status in (403, 404):
-            return []
-        raise
+    return []
 
 
 @asynccontextmanager

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import Kube, KubeError, Object
+from perfdag.kube.errors import ignore_status
 from perfdag.kube.node_fit import is_schedulable
 from perfdag.steps.scale.model.nodes import is_simulated, is_virtual
 from perfdag.steps.scale.model.records import Record
@@ -115,12 +116,9 @@ async def kubevirt_version(kube: Kube) -> str | None:
 
 async def _running(kube: Kube) -> Counter[str]:
     """Count the cluster's VMIs that have not ended, by node; none without the right to list."""
-    try:
+    vmis = list[Object]()
+    with ignore_status(403, 404):
         vmis = await kube.list(await kube.resource("kubevirt.io/v1", VMI))
-    except KubeError as error:
-        if error.status not in (403, 404):
-            raise
-        return Counter()
     states = [vmi.get("status") or {} for vmi in vmis]
     return Counter(
         str(state.get("nodeName", ""))

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.errors import ignore_status
 from perfdag.steps.scale.model import tasks
 from perfdag.steps.scale.model.templates import RUN_LABEL
 
@@ -138,13 +139,10 @@ class ExclusiveRun:
         body = self._body()
         # With the resource version, only one of two takers succeeds.
         body["metadata"]["resourceVersion"] = lease["metadata"]["resourceVersion"]
-        try:
+        with ignore_status(404, 409):
             await self._kube.request("PUT", leases.path(self._namespace, NAME), json=body)
-        except KubeError as error:
-            if error.status in (404, 409):
-                return str(holder)
-            raise
-        return None
+            return None
+        return str(holder)
 
     def _alive(self, holder: Any, renewed: Any) -> bool:
         """Return whether the Lease was renewed in the last LIFE seconds by our own clock."""
@@ -186,14 +184,11 @@ async def require_ended(
 
     async def own_lease() -> dict[str, Any] | None:
         """Return the Lease if the run holds it."""
-        try:
+        with ignore_status(403, 404):
             lease = await kube.get(leases, NAME, NAMESPACE)
-        except KubeError as error:
-            if error.status in (403, 404):
-                return None
-            raise
-        holder = str(lease["spec"].get("holderIdentity")).removeprefix(END_PREFIX)
-        return lease if run == holder or run.startswith(f"{holder}-") else None
+            holder = str(lease["spec"].get("holderIdentity")).removeprefix(END_PREFIX)
+            return lease if run == holder or run.startswith(f"{holder}-") else None
+        return None
 
     async def changes(seconds: float) -> dict[str, Any] | None:
         """Return the Lease once the run renewed it, or None if it does not or has ended."""

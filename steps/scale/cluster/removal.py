@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from perfdag.kube.client import Kube, KubeError, Object, Resource
+from perfdag.kube.errors import ignore_status
 from perfdag.steps.scale.model.templates import HEARTBEAT, RUN_LABEL
 
 PAUSE = 0.3
@@ -179,15 +180,12 @@ async def remove_run(
                     body["metadata"]["name"] for body in await kube.list(resource, labels=RUN_LABEL)
                 ]
             continue
-        try:
+        with ignore_status(403, 404, 405):
             if any(
                 belongs(run, body["metadata"])
                 for body in await kube.list(resource, namespace, labels=RUN_LABEL)
             ):
                 resources.append(resource)
-        except KubeError as error:
-            if error.status not in (403, 404, 405):
-                raise
     left = await remove(kube, run, resources, [namespace], parallel, timeout)
     return left or await remove_namespaces(
         kube, run, namespaces, max(0.0, deadline - time.monotonic()), log
@@ -207,12 +205,9 @@ async def remove_namespaces(
     """
     going = []
     for name in names:
-        try:
+        namespace = None
+        with ignore_status(403):  # who may not see a namespace made none
             namespace = await namespace_of(kube, name)
-        except KubeError as error:
-            if error.status != 403:
-                raise
-            continue  # who may not see a namespace made none
         if namespace and belongs(run, namespace["metadata"]):
             if other := await _other_in(kube, run, name):
                 log(f"the namespace {name}, which was made for this run, stays: {other}")
@@ -260,20 +255,14 @@ async def _other_in(kube: Kube, run: str, namespace: str) -> str:
 
 async def namespace_of(kube: Kube, name: str) -> Object | None:
     """Return a namespace, or None if it does not exist. Raises KubeError."""
-    try:
+    with ignore_status(404):
         return await kube.get(await kube.resource("v1", "Namespace"), name)
-    except KubeError as error:
-        if error.status != 404:
-            raise
-        return None
+    return None
 
 
 async def namespace_stays(kube: Kube, name: str) -> bool:
     """Return whether a namespace exists and is not being deleted. Raises KubeError."""
-    try:
+    with ignore_status(403):
         body = await namespace_of(kube, name)
-    except KubeError as error:
-        if error.status != 403:
-            raise
-        return True
-    return body is not None and "deletionTimestamp" not in body["metadata"]
+        return body is not None and "deletionTimestamp" not in body["metadata"]
+    return True

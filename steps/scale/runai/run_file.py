@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from perfdag.kube.client import Kube, KubeError, Resource
+from perfdag.kube.errors import ignore_status
 from perfdag.steps.scale.cluster.removal import deletable_resources
 from perfdag.steps.scale.measure.generator import Submission, Submitted
 from perfdag.steps.scale.model.chains import CHAINS, has_no_pods
@@ -162,12 +163,9 @@ async def find(kube: Kube, run: str, namespace: str | None) -> list[Resource]:
     """
     kinds = []
     for resource in await deletable_resources(kube):
-        try:
+        with ignore_status(403, 404, 405):
             if resource.namespaced and await _created_by_run(kube, resource, run, namespace):
                 kinds.append(resource)
-        except KubeError as error:
-            if error.status not in (403, 404, 405):
-                raise
     if not kinds:
         where = f"in the namespace {namespace}" if namespace else "on this cluster"
         raise KubeError(

@@ -3,7 +3,8 @@
 import math
 from collections import Counter, defaultdict
 
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import Kube, Object
+from perfdag.kube.errors import ignore_status
 from perfdag.kube.node_fit import is_schedulable
 from perfdag.quantities import parse_quantity
 from perfdag.steps.scale.model.nodes import untolerated
@@ -60,12 +61,9 @@ async def _claimed(kube: Kube) -> Counter[str]:
 
     Source: resource.k8s.io, ResourceClaim, status.allocation.devices.results.
     """
-    try:
+    claims = list[Object]()
+    with ignore_status(404):  # a cluster before Kubernetes 1.34 serves none
         claims = await kube.list(await kube.resource("resource.k8s.io/v1", "ResourceClaim"))
-    except KubeError as error:
-        if error.status != 404:
-            raise
-        return Counter()  # a cluster before Kubernetes 1.34
     allocated = [(claim.get("status") or {}).get("allocation") or {} for claim in claims]
     results = [(one.get("devices") or {}).get("results") or [] for one in allocated]
     return Counter(item["pool"] for many in results for item in many if item["driver"] == DRIVER)
