@@ -56,6 +56,10 @@ class Server(Protocol):
 
     def __enter__(self) -> "Server": ...
     def __exit__(self, *_: object) -> None: ...
+    def alive(self) -> bool:
+        """Return whether it still runs."""
+        ...
+
     def stop(self, grace: float = 2.0) -> Finished:
         """End the process group and return its output. A second call changes nothing.
 

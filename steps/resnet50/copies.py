@@ -104,8 +104,7 @@ def await_ready(copy: Copy, name: str, deadline: float, params: Workload) -> Non
         with contextlib.suppress(SampleError):
             copy.host.get(f"{copy.folder}/ready")
             return
-        alive = getattr(copy.server, "alive", None)
-        if alive is not None and not alive():
+        if not copy.server.alive():
             result.read(launch.result_text(copy.server.stop(0), params))
             raise Failed(f"{name} ended before it was ready")
         time.sleep(0.02)

@@ -41,8 +41,7 @@ def running(host: Host, gang: Gang, antagonist: AntagonistParams) -> Iterator[No
 
 
 def _check(server: Server, antagonist: AntagonistParams) -> None:
-    alive = getattr(server, "alive", None)
-    if alive is None or alive():
+    if server.alive():
         return
     exit_state = server.stop(0)
     raise Failed(
