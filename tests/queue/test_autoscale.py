@@ -21,7 +21,6 @@ from perfdag.steps.queue.client.arrivals import Arrivals
 from perfdag.steps.queue.client.load import Load
 from perfdag.steps.queue.client.stats import ClientStats
 from perfdag.steps.queue.frontend.frontend import Frontend
-from perfdag.steps.queue.validate.targets import LocalTarget
 from tests.queue.conftest import StartBackends, by_control_port, until
 
 
@@ -243,7 +242,7 @@ async def test_a_cluster_is_driven_by_the_clients_own_open_loop(
         return next(looks, (0, 0.0))
 
     arrivals = Arrivals(60, "step", 10, 2)
-    rows = await run_on_target(arrivals, 0.02, LocalTarget(replicas), sender, line, interval=0.05)
+    rows = await run_on_target(arrivals, 0.02, replicas, sender, line, interval=0.05)
     trace = [Sample(*item) for item in rows["trace"]]
     assert [(item.depth, item.wait) for item in trace[:3]] == [(3, 0.5), (None, None), (0, 0.0)]
     assert {item.have for item in trace} == {1}

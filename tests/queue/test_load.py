@@ -18,7 +18,6 @@ from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.load_benchmark import QueueLoad, QueueLoadParams
 from perfdag.steps.queue.load_targets import load_processes
 from perfdag.steps.queue.trials import Setting, run_trials
-from perfdag.steps.queue.validate.targets import LocalTarget
 from tests.charts.rows import sample, table
 from tests.queue.conftest import StartBackends, by_control_port, until
 
@@ -75,7 +74,7 @@ async def test_a_client_behind_its_control_port_is_driven_alike(
     replicas = await backends(frontend, 2, "sleep", "0.01")
     await until(lambda: len(frontend.parked["sleep"]) == 2)
     sender = await by_control_port(client_load(), client_stats, ending)
-    result = await run_trials(LocalTarget(replicas), sender, setting(1.0, 1.0), 60)
+    result = await run_trials(replicas, sender, setting(1.0, 1.0), 60)
     [trial] = result["trials"]
     assert trial["held"]
     assert 40 <= trial["scheduled"] == trial["success"] <= 80

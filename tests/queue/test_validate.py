@@ -210,9 +210,9 @@ async def test_a_backend_that_is_lost_fails_its_step_at_once(limit: int) -> None
     async with Local(["sleep", "0.05"], limit) as local:
 
         async def kill() -> None:
-            while len(local.processes.running) < limit or local.client_stats.success < 2:
+            while len(local.target.running) < limit or local.client_stats.success < 2:
                 await asyncio.sleep(0.01)
-            local.processes.running[0].kill()
+            local.target.running[0].kill()
 
         killer = asyncio.create_task(kill())
         verdict = await asyncio.wait_for(

@@ -5,11 +5,10 @@ On a cluster, backends are a Deployment that any autoscaler scales.
 """
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.errors import ignore_status
@@ -29,6 +28,7 @@ from perfdag.steps.queue.validate.deployment import DeploymentTarget, not_permit
 from perfdag.steps.queue.validate.validate import Target, idle
 from perfdag.steps.queue.wire import Address
 
+T = TypeVar("T")
 POLL_SECONDS = 0.1
 
 
@@ -103,17 +103,16 @@ async def run_locally(
         name: Processes(Address("127.0.0.1", workers), name, ["sleep", f"{item_seconds}"])
         for name in names
     }
-    tasks: list[asyncio.Future[None]] = []
     try:
         for processes in backends.values():
             await processes.scale(model.least)
         while any(len(frontend.parked[name]) < model.least for name in names):
-            _none_lost(backends.values())
+            await _raise_if_lost(backends.values())
             await asyncio.sleep(0.05)
         start = time.monotonic()
         runs = [QueueRun(name, [], ClientStats()) for name in names]
-        tasks += (
-            asyncio.ensure_future(work)
+        await _run_together(
+            work
             for run in runs
             for work in (
                 _send(
@@ -126,21 +125,15 @@ async def run_locally(
                 ),
             )
         )
-        await asyncio.gather(*tasks)
         return runs
     finally:
-        for (
-            task
-        ) in tasks:  # gather does not cancel: a scaler that goes on would leave backends behind
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(processes.stop() for processes in backends.values()))
         await frontend.stop()
 
 
-def _none_lost(backends: Iterable[Processes]) -> None:
+async def _raise_if_lost(backends: Iterable[Processes]) -> None:
     for processes in backends:
-        if lost := processes.lost():
+        if lost := await processes.lost():
             raise Failed(f"{processes.queue}: {lost}")
 
 
@@ -181,7 +174,7 @@ async def _scale(
             )
         )
         if now - decided >= sync:
-            _none_lost([backends])
+            await _raise_if_lost([backends])
             decided = now
             have = len(backends.running)
             wanted = scaler.desired(now, queue.waiting + queue.running, have)
@@ -194,14 +187,14 @@ CLIENT_SECONDS = 30.0
 """Seconds that the clients of Deployments have to answer."""
 
 
-@contextlib.asynccontextmanager
-async def _together(
-    works: Iterable[Coroutine[Any, Any, dict[str, Any]]],
-) -> AsyncIterator["asyncio.Future[list[dict[str, Any]]]"]:
-    """Run all at once. If one fails, the others stop their requests and end."""
+async def _run_together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run all at once and return their results. If one fails, cancel the others and await them.
+
+    gather alone would let them go on: a scaler would leave backends behind, a client would send.
+    """
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
-        yield asyncio.gather(*tasks)
+        return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
@@ -230,11 +223,11 @@ async def watch(arrivals: Arrivals, params: QueueAutoscaleParams) -> dict[str, A
             for load in loads:
                 await load.up(CLIENT_SECONDS)
             lines = [queue_gauges(kube, namespace, target.containers) for target in watched]
-            async with _together(
+            traces = await _run_together(
                 run_on_target(arrivals, params.item, *arguments)
                 for arguments in zip(watched, loads, lines, strict=True)
-            ) as traces:
-                return dict(zip(params.deployments, await traces, strict=True))
+            )
+            return dict(zip(params.deployments, traces, strict=True))
     except (KubeError, ValueError) as error:
         if isinstance(error, KubeError) and error.status == 403:
             raise not_permitted(str(error), "queue-autoscale") from None

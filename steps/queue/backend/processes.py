@@ -10,14 +10,18 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
+from perfdag.hosts import device_use
+from perfdag.hosts.device_use import DeviceUse
+from perfdag.hosts.local import LocalHost
 from perfdag.hosts.processes import signal_tree
 from perfdag.steps.queue import wire
 
 
 class Processes:
-    """Replicas of one backend.
+    """Replicas of one backend, a Target of the validator.
 
     ``grace``: seconds to end the current item before a replica is killed.
     """
@@ -74,11 +78,15 @@ class Processes:
                 process.send_signal(signal.SIGTERM)
             self.leaving.append(process)
 
+    async def replicas(self) -> int:
+        """Return the replicas that were requested and not scaled in since."""
+        return len(self.running)
+
     async def ready(self) -> int:
         """Return the number of replicas that run and are not ending."""
         return sum(process.poll() is None for process in self.running)
 
-    def lost(self) -> str:
+    async def lost(self) -> str:
         """Return how many replicas ended by themselves, and how; "" for none."""
         codes = [code for process in self.running if (code := process.poll()) is not None]
         how = ", ".join(f"{count} by {_end(code)}" for code, count in Counter(codes).items())
@@ -92,6 +100,14 @@ class Processes:
         """Tell whether all replicas that were scaled in have ended."""
         self.leaving = [process for process in self.leaving if process.poll() is None]
         return not self.leaving
+
+    async def why(self) -> str:
+        """Return why replicas are missing, which `lost` tells for processes."""
+        return ""
+
+    def watch_devices(self) -> AbstractContextManager[dict[str, DeviceUse]]:
+        """Return a context that fills a dictionary with the use of this machine's devices."""
+        return device_use.watched(LocalHost())
 
     async def drain(self) -> None:
         """Wait for ending replicas, then kill those beyond the grace."""

@@ -1,4 +1,4 @@
-"""Targets and loads of the validator: local processes, a local client and a control port."""
+"""What the validator drives: local processes with their client, or a client's control port."""
 
 import asyncio
 import base64
@@ -9,14 +9,10 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from perfdag.hosts import device_use
-from perfdag.hosts.device_use import DeviceUse
-from perfdag.hosts.local import LocalHost
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.errors import ignore_status
 from perfdag.steps.queue.backend.processes import Processes
@@ -37,34 +33,6 @@ TOKEN_VARIABLE, TOKEN_SECRET = "PERFDAG_QUEUE_TOKEN", "perfdag-queue-token"
 Send = Callable[[str, str], Awaitable[bytes]]
 CLIENT_SECONDS = 10.0
 """Time of a client's control port to answer."""
-
-
-class LocalTarget:
-    """Processes as replicas."""
-
-    def __init__(self, processes: Processes) -> None:
-        self.processes = processes
-
-    async def replicas(self) -> int:
-        return len(self.processes.running)
-
-    async def scale(self, replicas: int) -> None:
-        await self.processes.scale(replicas)
-
-    async def ready(self) -> int:
-        return await self.processes.ready()
-
-    async def lost(self) -> str:
-        return self.processes.lost()
-
-    async def gone(self) -> bool:
-        return await self.processes.gone()
-
-    async def why(self) -> str:
-        return ""
-
-    def watch_devices(self) -> AbstractContextManager[dict[str, DeviceUse]]:
-        return device_use.watched(LocalHost())
 
 
 class LocalLoad:
@@ -240,17 +208,15 @@ class Local:
         self.frontend = Frontend([QUEUE], self.limits)
         await self.frontend.start(anywhere, anywhere, anywhere)
         clients, workers, _ = self.frontend.ports
-        self.processes = Processes(
-            Address("127.0.0.1", workers), QUEUE, self.command, **self.options
-        )
+        self.target = Processes(Address("127.0.0.1", workers), QUEUE, self.command, **self.options)
         self.wire = KeptWire(Address("127.0.0.1", clients), Work(QUEUE, limit=self.item_limit))
         self.client_stats = ClientStats()
         self.client = Load(self.wire, self.client_stats, self.most)
-        self.target, self.load = LocalTarget(self.processes), LocalLoad(self.client)
+        self.load = LocalLoad(self.client)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.client.stop()
         await self.wire.close()
-        await self.processes.stop()
+        await self.target.stop()
         await self.frontend.stop()
