@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+import numpy as np
+
 from perfdag.stats.student import student_t
 
 Interval = tuple[float, float]
@@ -173,25 +175,7 @@ def _squares(
 def _least_squares(
     points: Sequence[tuple[int, float]], columns: Sequence[Column]
 ) -> list[float] | None:
-    """Solve the normal equations, with rows weighted by X/n; None if they have no one solution."""
-    size = len(columns)
-    matrix = [[0.0] * (size + 1) for _ in range(size)]
-    for n, x in points:
-        row = [column(n) * x / n for column in columns]
-        for i in range(size):
-            for j in range(size):
-                matrix[i][j] += row[i] * row[j]
-            matrix[i][size] += row[i]
-    for i in range(size):
-        pivot = max(range(i, size), key=lambda r: abs(matrix[r][i]))
-        matrix[i], matrix[pivot] = matrix[pivot], matrix[i]
-        if abs(matrix[i][i]) < 1e-300:
-            return None
-        for r in range(size):
-            if r != i:
-                factor = matrix[r][i] / matrix[i][i]
-                matrix[r] = [
-                    value - factor * above
-                    for value, above in zip(matrix[r], matrix[i], strict=True)
-                ]
-    return [matrix[i][size] / matrix[i][i] for i in range(size)]
+    """Return the coefficients of the rows weighted by X/n; None if they have no one solution."""
+    rows = [[column(n) * x / n for column in columns] for n, x in points]
+    solved, _, rank, _ = np.linalg.lstsq(rows, np.ones(len(rows)))
+    return [float(value) for value in solved] if rank == len(columns) else None
