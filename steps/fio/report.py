@@ -3,13 +3,12 @@
 Source: fio's manual, section 'Interpreting the output'.
 """
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfdag.outcome import Failed, Measurement
 from perfdag.stats.percentiles import needed
+from perfdag.steps.json_report import read_report
 
 PERCENTILES = (50, 90, 95, 99, 99.9, 99.99)
 _LATENCIES = (
@@ -33,7 +32,8 @@ def parse(
     computed from their histograms (json+), never averaged, as fio merges no percentiles.
     Raises Failed if a direction or a host is missing from the report.
     """
-    report = _read(texts)
+    # Warnings and the servers' log lines precede the report on the same stream.
+    report = read_report("fio", texts.get("client", ""), texts)
     try:
         if not workers:
             return _one(_jobs(report, "jobs", 1, texts)[0], directions, runtime, texts)
@@ -84,21 +84,6 @@ def percentiles(histograms: Sequence[Mapping[str, int]]) -> dict[str, float]:
         while remaining and reached >= remaining[0] / 100 * total:
             values[f"{remaining.pop(0):f}"] = float(value)
     return values
-
-
-def _read(texts: Mapping[str, str]) -> dict[str, Any]:
-    text = texts.get("client", "")
-    # Warnings and the servers' log lines precede the report on the same stream.
-    start = re.search(r"^\{", text, re.M)
-    try:
-        report, _ = json.JSONDecoder().raw_decode(text, start.start() if start else 0)
-    except ValueError as error:
-        raise Failed(
-            f"fio printed no JSON ({error}): {text[-200:].strip() or 'nothing at all'}", texts
-        ) from error
-    if not isinstance(report, dict):
-        raise Failed("fio printed JSON that is no report", texts)
-    return report
 
 
 def _jobs(

@@ -1,6 +1,5 @@
 """Read iperf3's JSON (`--json`) and check that iperf3 used the requested options."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.steps.iperf.params import IperfParams
 from perfdag.steps.iperf.rows import by_second, by_stream
+from perfdag.steps.json_report import read_report
 
 BUSY = 0.95
 """Share of its cores above which a side, not the network, limits the throughput."""
@@ -18,20 +18,8 @@ _DIRECTIONS = (("client_to_server", ""), ("server_to_client", "_bidir_reverse"))
 
 
 def read(text: str) -> dict[str, Any]:
-    """Return iperf3's report; up to 3.12 a line of text may precede the JSON.
-
-    Raises Failed if there is none.
-    """
-    try:
-        report = json.loads(text[text.index("{") :] if "{" in text else text)
-    except ValueError as error:
-        raise Failed(
-            f"iperf3 printed no JSON ({error}): {text[-200:].strip() or 'nothing at all'}",
-            {"client": text},
-        ) from error
-    if not isinstance(report, dict):
-        raise Failed(f"iperf3 printed JSON that is no report: {text[:200]}", {"client": text})
-    return report
+    """Return iperf3's report; up to 3.12 a line of text may precede it. Raises Failed."""
+    return read_report("iperf3", text, {"client": text})
 
 
 def give_up(error: str, texts: dict[str, str]) -> None:
