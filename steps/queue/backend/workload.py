@@ -44,11 +44,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         head = self.command[0] if self.command else ""
-        if head not in BUILT_IN and not head.startswith("/"):
-            raise ValueError(
-                f"workload {head!r} is neither an absolute path nor built in "
-                f"({', '.join(BUILT_IN)})"
-            )
+        check_program(head)
         if head.startswith("/") and not os.access(head, os.X_OK):
             raise ValueError(f"workload {head} is not an executable file here")
         substitute(self.command, self.device)
@@ -96,17 +92,21 @@ class Workload:
         return Outcome(code, 0.0, f"{argv[0]} returned error code {code}" if code else "")
 
 
+def check_program(program: str) -> None:
+    """Raise ValueError for a workload that is neither an absolute path nor built in."""
+    if program not in BUILT_IN and not program.startswith("/"):
+        raise ValueError(
+            f"workload {program!r} is neither an absolute path nor built in ({', '.join(BUILT_IN)})"
+        )
+
+
 def built_in_seconds(command: Sequence[str]) -> float | None:
     """Return the seconds of a built-in command alone, None for others.
 
     Raises ValueError if it cannot run.
     """
+    check_program(command[0])
     if command[0] not in BUILT_IN:
-        if not command[0].startswith("/"):
-            raise ValueError(
-                f"workload {command[0]!r} is neither an absolute path nor built in "
-                f"({', '.join(BUILT_IN)})"
-            )
         return None
     count = 1 if command[0] == "sleep" else 3
     return _numbers(command[0], command[1 : 1 + count], count)[0]

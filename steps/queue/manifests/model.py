@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from perfdag.steps.queue.backend.workload import check_program
 from perfdag.steps.queue.client.arrivals import Arrival, Arrivals
 
 NAME = r"^[A-Za-z0-9]([-A-Za-z0-9]{0,38}[A-Za-z0-9])?$"
@@ -120,10 +121,7 @@ class Queue(_Model):
             raise ValueError(f"env {', '.join(names)}: the backend sets it to its own node or pod")
         if self.ignore and self.arguments:
             raise ValueError("the backends ignore the client's `arguments`: leave one of both out")
-        if not (self.command[0].startswith("/") or self.command[0] in ("sleep", "usl")):
-            raise ValueError(
-                f"command {self.command[0]!r} is neither an absolute path nor built in (sleep, usl)"
-            )
+        check_program(self.command[0])
         return self
 
     @property
