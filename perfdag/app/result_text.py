@@ -1,21 +1,18 @@
 """The result of a run for people (a table and lines) and for programs (JSON)."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from textwrap import shorten, wrap
+from textwrap import shorten
 from typing import Any
 
 from perfdag.app.finish import RunResult
-from perfdag.app.text_table import HIGHLIGHTS, WHOLE_WORDS, highlighted, styled, terminal_width
+from perfdag.app.text_table import HIGHLIGHTS, highlighted, text_table
 from perfdag.results.summary import PointState, point_labels
 from perfdag.results.trust import PointTrust, headlines
 from perfdag.results.verdicts import worst_of_points
 from perfdag.units import plural, scaled
 
-HEADINGS = ("metric", "median", "spread", "unit", "n", "of nominal")
-MIN_STATE = 9
-"""Characters of the last column without which a point stands above its rows."""
+HEADINGS = ("point", "metric", "median", "spread", "unit", "n", "of nominal", "state")
 FAILURE = re.compile("failed|invalid|missing")
 MAX_REASONS = 10
 """Points whose failures and verdicts the terminal shows; the report has all of them."""
@@ -41,8 +38,8 @@ def result_text(result: RunResult) -> str:
         text = _state_text(state, trust, verdict_words.get(state.point, ""))
         rows = entries.setdefault(state.entry, [])
         rows += [_Row(labels[state.point], cells, text) for cells in _cells(state, units)]
-    tables = [line for entry, rows in entries.items() for line in _table(entry, rows)]
-    return "\n".join([styled(tables), *_lines(result)])
+    tables = [f"{_table(entry, rows)}\n" for entry, rows in entries.items()]
+    return "\n".join([*tables, *_lines(result)])
 
 
 def _units(states: list[PointState]) -> dict[tuple[str, str], tuple[float, str]]:
@@ -87,47 +84,23 @@ def _state_text(state: PointState, trust: PointTrust | None, verdict: str) -> st
     return text
 
 
-def _table(entry: str, rows: list[_Row]) -> list[tuple[str, str]]:
-    """Return the table of an entry as (line, style). A point is named once.
-
-    If a line would be too long, the point stands above its rows, and a state below its row.
-    """
-    width = terminal_width()
+def _table(entry: str, rows: list[_Row]) -> str:
+    """Return the table of an entry. A point is named once, and an empty column is left out."""
     entry, rows = _with_one_nominal(entry, rows)
-    columns = [i for i in range(len(HEADINGS)) if any(row.cells[i] for row in rows)]
-    widths = [
-        max(len(text) for text in (HEADINGS[i], *(r.cells[i] for r in rows))) for i in columns
-    ]
-    names = max(len(row.point) for row in rows)
-    indent = names + 2 if names else 0
-    room = width - sum(widths) - 2 * len(widths)
-    above = indent > 2 and room - indent < MIN_STATE
-    indent = 2 if above else indent
-
-    def line(first: str, cells: Sequence[str], last: str) -> str:
-        padded = [
-            text.rjust(size) if HEADINGS[i] in ("median", "n") else text.ljust(size)
-            for i, text, size in zip(columns, cells, widths, strict=True)
-        ]
-        return f"{first:<{indent}}{'  '.join(padded)}  {last}".rstrip()
-
-    head = "" if above or not names else "point"
-    lines = [(entry, "bold"), (line(head, [HEADINGS[i] for i in columns], "state"), "dim")]
-    point = None
+    cells, styles, point = [], [], ""
     for row in rows:
-        style = HIGHLIGHTS["failed"] if FAILURE.search(row.state) else ""
         name = row.point if row.point != point else ""
         point = row.point
-        if name and above:
-            lines += [(text, style) for text in wrap(name, width, **WHOLE_WORDS)]
-            name = ""
-        fits = len(row.state) <= room - indent
-        cells = [row.cells[i] for i in columns]
-        lines.append((line(name, cells, row.state if fits else ""), style))
-        if not fits:
-            below = wrap(row.state, width - 4, **WHOLE_WORDS)
-            lines += [(f"    {text}", style) for text in below]
-    return [*lines, ("", "")]
+        cells.append((name, *row.cells, row.state))
+        styles.append(HIGHLIGHTS["failed"] if FAILURE.search(row.state) else "")
+    columns = [i for i in range(len(HEADINGS)) if any(line[i] for line in cells)]
+    return text_table(
+        [HEADINGS[i] for i in columns],
+        [[line[i] for i in columns] for line in cells],
+        right=[at for at, i in enumerate(columns) if HEADINGS[i] in ("median", "n")],
+        styles=styles,
+        title=entry,
+    )
 
 
 def _with_one_nominal(entry: str, rows: list[_Row]) -> tuple[str, list[_Row]]:

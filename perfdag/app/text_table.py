@@ -59,6 +59,7 @@ def text_table(
     *,
     right: Container[int] = (),
     styles: Iterable[str] = repeat(""),
+    title: str = "",
 ) -> str:
     """Return a table as text, with colours if standard output is a terminal.
 
@@ -70,7 +71,7 @@ def text_table(
     above = sum(widths[:-1]) + 2 * (len(widths) - 1) + MIN_LAST > terminal_width()
     above = above and sum(widths) + 2 * (len(widths) - 1) > terminal_width()
     layout = _Layout(headings, widths, right, 1 if above else 0)
-    lines = [(layout.head(), "bold")]
+    lines = [(title, "bold"), (layout.head(), "dim")] if title else [(layout.head(), "bold")]
     for row, style in zip(cells, styles, strict=False):
         lines += [(line, style) for line in layout.lines(row)]
     return styled(lines)
