@@ -61,7 +61,11 @@ class GateOutcome:
         """Return the gate as text: alerts, checks that fail, suspicious points, counts."""
         gate, lines = self.gate, []
         for alert in worst(gate.alerts):
-            lines += [alert.text, *([] if alert.fresh else ["        (reported before)"]), ""]
+            lines += [
+                gate.message(alert),
+                *([] if alert.fresh else ["        (reported before)"]),
+                "",
+            ]
         lines += [
             f"{result.state:8}{result.group}: {result.name}: {result.text}"
             for result in gate.cases

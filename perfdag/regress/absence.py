@@ -1,13 +1,12 @@
 """Expected series that a run lacks, and what to do about them."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perfdag.regress.alerts import Record
+from perfdag.regress.alerts import REPORT, STORE, Record
 from perfdag.regress.changes import series_names
 from perfdag.regress.result import (
     CheckResult,
@@ -97,8 +96,8 @@ def find_absent(
             series.info.entry == entry and series.info.point in unmeasured and not series.accepted
             for series in absent
         )
-        action = f"{gate.report}   {resume}" if resumable else gate.report
-        add_alert(gate, rules, "absent", title, lost, action)
+        do = f"{REPORT}   {resume}" if resumable else REPORT
+        add_alert(gate, "absent", title, lost, do)
     return absent
 
 
@@ -182,4 +181,4 @@ def _resume(store: Store, run_id: str) -> tuple[str, set[str]]:
     if plan.where:
         namespace = plan.where.get("namespace", "perfdag")
         return f"perfdag submit --resume {run_id} --namespace {namespace}", unmeasured
-    return f"perfdag run --resume {run_id} --store {shlex.quote(store.root)}", unmeasured
+    return f"perfdag run --resume {run_id} --store {STORE}", unmeasured

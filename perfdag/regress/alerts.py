@@ -4,7 +4,7 @@ import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import orjson
@@ -22,16 +22,19 @@ Kind = Literal[
 ]
 CHANGE_KINDS = ("regression", "environment", "recovered")
 """Kinds that come from the levels of series. The others are findings of one run."""
+REPORT, STORE = "{report}", "{store}"
+"""Placeholders of addresses in what to do."""
 EXPLAINS = 0.5
 """The part of a change that the change of a canary must reach to explain it."""
 
 
 @dataclass
 class Alert:
-    """One cause: `text` is the message of at most 12 lines, `keys` its series, `run` its start.
+    """One cause: `text` says what was seen, `keys` are its series, `run` is its start.
 
-    `decided` is the run that showed a change of level. `gates`: it fails the gate. `fresh`: it is
-    new. `sent`: the webhook accepted it.
+    `do` is what to do, with the placeholders REPORT and STORE, and `accept` the acknowledgement
+    that accepts it. `decided` is the run that showed a change of level. `gates`: it fails the gate.
+    `fresh`: it is new. `sent`: the webhook accepted it.
     """
 
     kind: Kind
@@ -39,10 +42,27 @@ class Alert:
     text: str
     keys: list[str]
     run: str
+    do: str = ""
+    accept: str = ""
     gates: bool = True
     fresh: bool = True
     sent: bool = False
     decided: str = ""
+
+
+def message(alert: Alert, report: str, store: str, acks: str) -> str:
+    """Return the message of an alert, at most 12 lines.
+
+    `report` is the address of the run's report, `store` that of the store, `acks` the file of
+    acknowledgements. They depend on who reads the message.
+    """
+    lines = [alert.text]
+    if alert.do:
+        do = alert.do.replace(REPORT, report).replace(STORE, shlex.quote(store))
+        lines.append(f"do      {do}")
+    if alert.accept:
+        lines.append(f"accept  in {acks}: {alert.accept}")
+    return "\n".join(lines)
 
 
 @dataclass
@@ -193,12 +213,11 @@ def regression(
     medians: RunMedians,
     group: Sequence[LevelChange],
     related: Sequence[LevelChange],
-    links: dict[str, str],
+    run_id: str,
 ) -> Alert:
-    """Return the alert of one cause.
+    """Return the alert that a run raises of one cause.
 
-    `related` are changes at the same time that do not page. `links` has the keys report, run, acks
-    and store.
+    `related` are changes at the same time that do not page.
     """
     worst = max(group, key=lambda finding: abs(finding.change.effect))
     change, info = worst.change, worst.info
@@ -237,23 +256,25 @@ def regression(
     if others:
         also = "; ".join(f"{finding.name} {finding.size}" for finding in others)
         lines.append(f"also    {_shorten(also)}")
-    compare = f"perfdag compare {worst.run_before} {links['run']}"
-    lines += [
-        f"do      {links['report']}   {compare} --store {shlex.quote(links['store'])}",
-        f"accept  in {links['acks']}: {{series: '{worst.name}', run: {worst.run}, reason: ...}}",
-    ]
     return Alert(
         kind,
         title,
         "\n".join(lines),
         [finding.info.series_id for finding in group],
         worst.run,
+        do=f"{REPORT}   perfdag compare {worst.run_before} {run_id} --store {STORE}",
+        accept=acknowledgement(worst.name, worst.run),
         gates=kind == "regression",
         decided=worst.decided,
     )
 
 
-def recovery(suite: str, group: Sequence[LevelChange], report: str) -> Alert:
+def acknowledgement(name: str, run_id: str) -> str:
+    """Return an acknowledgement as acks.yaml has it, for a person to complete."""
+    return f"{{series: '{name}', run: {run_id}, reason: ...}}"
+
+
+def recovery(suite: str, group: Sequence[LevelChange]) -> Alert:
     """Return the message that series of one benchmark are back at the level before an alert."""
     first = group[0]
     change, unit = first.change, first.info.unit
@@ -262,11 +283,16 @@ def recovery(suite: str, group: Sequence[LevelChange], report: str) -> Alert:
         f"{title}   {short(change.before, unit)} -> {short(change.after, unit)}",
         f"where   {_shorten('; '.join(change.name for change in group))}",
         f"since   {day_of(first.run)} (three runs at the level before the regression)",
-        f"do      {report}",
     ]
-    keys = [change.info.series_id for change in group]
     return Alert(
-        "recovered", title, "\n".join(lines), keys, first.run, gates=False, decided=first.decided
+        "recovered",
+        title,
+        "\n".join(lines),
+        [change.info.series_id for change in group],
+        first.run,
+        do=REPORT,
+        gates=False,
+        decided=first.decided,
     )
 
 
@@ -284,17 +310,3 @@ def _canary_words(medians: RunMedians, index: int) -> str:
 
 def _shorten(text: str) -> str:
     return text if len(text) <= 300 else f"{text[:300]} ..."
-
-
-def as_json(alert: Alert, suite: str, run_id: str) -> dict[str, Any]:
-    """Return the message for a webhook. Chat systems show its `text`."""
-    return {
-        "text": f"```\n{alert.text}\n```",
-        "title": alert.title,
-        "kind": alert.kind,
-        "page": alert.gates,
-        "suite": suite,
-        "run_id": run_id,
-        "since": alert.run,
-        "keys": alert.keys,
-    }

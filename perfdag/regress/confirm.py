@@ -26,7 +26,7 @@ def check_night(store: Store, suite: str, run_id: str, rules: Rules) -> GateResu
     ]
     if not runs:
         return gate
-    confirmed = check(store, suite, max(runs), rules, report=gate.report)
+    confirmed = check(store, suite, max(runs), rules)
     gate.cases = [result for result in gate.cases if result.group != "change"] + [
         result for result in confirmed.cases if result.group == "change"
     ]

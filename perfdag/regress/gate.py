@@ -1,6 +1,5 @@
 """The gate of a run: thresholds, changes of level and absent data."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from perfdag.regress.absence import AbsentSeries, explaining_losses, find_absent
 from perfdag.regress.alerts import (
+    STORE,
     Alert,
     Record,
     by_cause,
@@ -41,25 +41,20 @@ from perfdag.store.base import Store
 from perfdag.units import short
 
 
-def check(
-    store: Store,
-    suite: str,
-    run_id: str,
-    rules: Rules,
-    report: str | None = None,
-) -> GateResult:
+def check(store: Store, suite: str, run_id: str, rules: Rules) -> GateResult:
     """Check a run against the checks of its suite and its history.
 
-    Messages link to `report`, by default the report of the run. Raises StoreError, SelectionError.
+    Raises StoreError, SelectionError.
     """
     history = history_until(read_run_medians(store, suite), run_id)
     gate = GateResult(
         run_id,
         suite,
-        report or store.url(f"runs/{run_id}/report.html"),
+        store.url(f"runs/{run_id}/report.html"),
         damaged=list(history.damaged),
         runs=len(history.runs),
         store=store.root,
+        acks_file=rules.acks_file,
     )
     table = load_rows(
         store, suites=[suite], runs=[run_id], columns=[*COLUMNS, "note"], damaged=gate.damaged
@@ -72,7 +67,7 @@ def check(
     series = series_levels(history, tuning, rules.accepted)
     gate.changes = [change for line in series for change in line.changes]
     records = read_records(store, suite)
-    _levels(gate, history, series, tuning, rules, records)
+    _levels(gate, history, series, tuning, records)
     _own_verdicts(gate, own_verdicts(table), rules)
     absent = find_absent(gate, store, history, tuning, rules, records)
     references = References(store, history, rules.accepted, gate.damaged)
@@ -110,7 +105,6 @@ def _levels(
     history: RunMedians,
     series: Sequence[SeriesLevels],
     tuning: Tuning,
-    rules: Rules,
     records: Mapping[str, Record],
 ) -> None:
     """Add the open alerts, the recoveries and the state of every series that pages."""
@@ -122,15 +116,14 @@ def _levels(
         for change in line.changes
         if change.word == "worse"
     ]
-    links = {"report": gate.report, "run": gate.run, "acks": rules.acks_file, "store": gate.store}
     for group in by_cause(change for line in paging for change in line.alerts):
-        gate.alerts.append(regression(history, group, others, links))
+        gate.alerts.append(regression(history, group, others, gate.run))
     kinds = {key: alert.kind for alert in gate.alerts for key in alert.keys}
     back = [line.changes[-1] for line in paging if line.changes]
     back = [change for change in back if change.kind == "recovered"]
     earlier = [records[run.run_id] for run in history.runs if run.run_id in records]
     for group in by_cause(unreported_recoveries(back, gate.run, earlier)):
-        gate.alerts.append(recovery(gate.suite, group, gate.report))
+        gate.alerts.append(recovery(gate.suite, group))
     newest = {info.series_id: history.value[i, -1] for i, info in enumerate(history.series)}
     for line in paging:
         value, levels = newest[line.info.series_id], line.levels
@@ -163,7 +156,7 @@ def _own_verdicts(gate: GateResult, verdicts: Sequence[OwnVerdict], rules: Rules
     for entry, lost in broken.items():
         about = f"{len(lost)} of its own verdicts"
         title = f"VERDICT {gate.suite}/{entry}: {about} failed"
-        add_alert(gate, rules, "verdict", title, lost, gate.report)
+        add_alert(gate, "verdict", title, lost)
 
 
 def _thresholds(
@@ -198,21 +191,13 @@ def _thresholds(
             )
     for (reason, entry), lost in broken.items():
         about = lost[0][0] if len(lost) == 1 else f"{entry}: {len(lost)} series"
-        add_alert(
-            gate,
-            rules,
-            "threshold",
-            f"THRESHOLD {gate.suite}/{about}",
-            lost,
-            gate.report,
-            rule=reason,
-        )
+        add_alert(gate, "threshold", f"THRESHOLD {gate.suite}/{about}", lost, rule=reason)
 
 
 def _unreadable_acks(gate: GateResult, rules: Rules) -> Alert:
     """Return the alert that the acknowledgements are ignored. It does not fail the gate."""
     title = f"ACKS {gate.suite}: {rules.acks_file} is unreadable and accepts nothing"
     errors = [f"what    {line}"[:300] for line in rules.acks_wrong.splitlines()[:6]]
-    command = f"perfdag acks set FILE --store {shlex.quote(gate.store)}"
-    text = "\n".join([title, *errors, f"do      correct the file, then: {command}"])
-    return Alert("acks", title, text, [rules.acks_wrong], gate.run, gates=False)
+    do = f"correct the file, then: perfdag acks set FILE --store {STORE}"
+    text = "\n".join([title, *errors])
+    return Alert("acks", title, text, [rules.acks_wrong], gate.run, do, gates=False)

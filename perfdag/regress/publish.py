@@ -6,10 +6,11 @@ import urllib.error
 import urllib.request
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
+from typing import Any
 
 import orjson
 
-from perfdag.regress.alerts import Alert, as_json
+from perfdag.regress.alerts import Alert
 from perfdag.regress.result import GateResult, worst
 
 WEBHOOK_TIMEOUT = 10.0  # seconds
@@ -78,7 +79,7 @@ def markdown(gate: GateResult) -> str:
     ]
     for alert in worst(gate.alerts):
         known = "" if alert.fresh else " (reported before)"
-        lines += [f"**{alert.title}**{known}", "", "```", alert.text, "```", ""]
+        lines += [f"**{alert.title}**{known}", "", "```", gate.message(alert), "```", ""]
     bad = [result for result in gate.cases if result.state in ("failed", "absent")]
     if bad:
         lines += ["| check | series | state |", "|---|---|---|"]
@@ -131,9 +132,11 @@ def send(url: str, gate: GateResult, alerts: Sequence[Alert]) -> None:
     for alert in alerts:
         if alert.sent:
             continue
-        body = orjson.dumps(as_json(alert, gate.suite, gate.run))
         request = urllib.request.Request(
-            url, data=body, headers={"Content-Type": "application/json"}, method="POST"
+            url,
+            data=orjson.dumps(_body(gate, alert)),
+            headers={"Content-Type": "application/json"},
+            method="POST",
         )
         try:
             with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT):
@@ -145,6 +148,20 @@ def send(url: str, gate: GateResult, alerts: Sequence[Alert]) -> None:
             raise WebhookError(
                 f"webhook {_host(url)}: {reason}; the next check sends it again"
             ) from None
+
+
+def _body(gate: GateResult, alert: Alert) -> dict[str, Any]:
+    """Return an alert for a webhook. Chat systems show its `text`."""
+    return {
+        "text": f"```\n{gate.message(alert)}\n```",
+        "title": alert.title,
+        "kind": alert.kind,
+        "page": alert.gates,
+        "suite": gate.suite,
+        "run_id": gate.run,
+        "since": alert.run,
+        "keys": alert.keys,
+    }
 
 
 def _host(url: str) -> str:

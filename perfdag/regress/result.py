@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from perfdag.regress.alerts import Alert, Kind
+from perfdag.regress.alerts import REPORT, Alert, Kind, acknowledgement, message
 from perfdag.regress.changes import Acknowledgement, LevelChange, Suspect, day_of
 from perfdag.suite.checks import Check
 
@@ -27,6 +27,7 @@ class CheckResult:
 class GateResult:
     """The result of checking a run. `store` is the address of the store.
 
+    `report` and `acks_file` are the addresses that its messages name.
     `suspects` are points worth measuring again, `confirming_runs` the runs that did so.
     """
 
@@ -41,6 +42,7 @@ class GateResult:
     damaged: list[str] = field(default_factory=list)
     runs: int = 0
     store: str = ""
+    acks_file: str = "acks.yaml"
 
     @property
     def failed(self) -> bool:
@@ -48,6 +50,10 @@ class GateResult:
         return any(alert.gates for alert in self.alerts) or any(
             result.state in ("failed", "absent") for result in self.cases
         )
+
+    def message(self, alert: Alert) -> str:
+        """Return the message of an alert."""
+        return message(alert, self.report, self.store, self.acks_file)
 
 
 @dataclass(frozen=True)
@@ -69,11 +75,10 @@ LostSeries = tuple[str, str, str]
 
 def add_alert(
     gate: GateResult,
-    rules: Rules,
     kind: Kind,
     title: str,
     lost: Sequence[LostSeries],
-    do: str,
+    do: str = REPORT,
     rule: str = "",
 ) -> None:
     """Add one alert about several series, which names the first six."""
@@ -84,12 +89,9 @@ def add_alert(
         title,
         *(f"what    {line}" for line in shown),
         *([f"rule    {rule}"] if rule else []),
-        f"do      {do}",
     ]
-    lines.append(
-        f"accept  in {rules.acks_file}: {{series: '{lost[0][0]}', run: {gate.run}, reason: ...}}"
-    )
-    gate.alerts.append(Alert(kind, title, "\n".join(lines), [key for _, key, _ in lost], gate.run))
+    keys, accept = [key for _, key, _ in lost], acknowledgement(lost[0][0], gate.run)
+    gate.alerts.append(Alert(kind, title, "\n".join(lines), keys, gate.run, do, accept))
 
 
 def acknowledged(rules: Rules, run: str, name: str, series_id: str) -> bool:
@@ -105,6 +107,9 @@ def worst(alerts: Sequence[Alert]) -> list[Alert]:
     return sorted(alerts, key=lambda alert: (not alert.gates, alert.kind))
 
 
+_ALERT = ("kind", "title", "keys", "run", "gates", "fresh", "sent", "decided")
+
+
 def gate_as_dict(gate: GateResult) -> dict[str, Any]:
     """Return the gate as plain data."""
     return {
@@ -114,7 +119,10 @@ def gate_as_dict(gate: GateResult) -> dict[str, Any]:
         "runs": gate.runs,
         "report": gate.report,
         "cases": [asdict(item) for item in gate.cases],
-        "alerts": [asdict(item) for item in gate.alerts],
+        "alerts": [
+            {name: getattr(alert, name) for name in _ALERT} | {"text": gate.message(alert)}
+            for alert in gate.alerts
+        ],
         "changes": [asdict(item) for item in gate.changes],
         "confirm": [asdict(item) for item in gate.suspects],
         "confirmed": gate.confirming_runs,

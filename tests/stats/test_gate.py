@@ -72,7 +72,7 @@ def test_a_regression_shuts_the_gate_and_says_what_changed(store: Store) -> None
     assert "iperf streams=8 throughput" in alert.text
     assert "changed kernel 6.1.112 -> 6.1.119" in alert.text
     assert "(unchanged)" in alert.text
-    assert len(alert.text.splitlines()) <= 12
+    assert len(gate.message(alert).splitlines()) <= 12
     assert [case.state for case in gate.cases].count("failed") == 1
 
 
@@ -373,7 +373,7 @@ def test_a_rule_over_many_series_is_one_message_for_each_entry(store: Store) -> 
     slow = {f"streams={n}": [1e9] * 3 for n in range(1, 301)}
     put(store, rows(0, slow) + rows(0, {"streams=1": [1e9] * 3}, entry="other"))
     gate = judge(store, 0, THROUGHPUT)
-    alerts = {alert.title: alert.text.splitlines() for alert in gate.alerts}
+    alerts = {alert.title: gate.message(alert).splitlines() for alert in gate.alerts}
     assert list(alerts) == ["THRESHOLD net/iperf: 300 series", "THRESHOLD net/other throughput"]
     text = alerts["THRESHOLD net/iperf: 300 series"]
     assert len(text) <= 12
@@ -555,7 +555,8 @@ def test_the_commands_of_messages_can_be_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def command(kind: str, night: int) -> list[str]:
-        [text] = [alert.text for alert in judge(store, night).alerts if alert.kind == kind]
+        gate = judge(store, night)
+        [text] = [gate.message(alert) for alert in gate.alerts if alert.kind == kind]
         [words] = re.findall(r"^do .*   perfdag (.*)", text, re.MULTILINE)[:1]
         return shlex.split(words)
 
@@ -593,7 +594,8 @@ def test_a_run_is_gone_on_with_only_for_what_it_has_no_samples_of(store: Store) 
             ],
         )
     words = re.compile(r"^ABSENT net/(\w+)|   (perfdag run --resume)", re.MULTILINE)
-    assert [words.findall(alert.text) for alert in judge(store, 5).alerts] == [
+    gate = judge(store, 5)
+    assert [words.findall(gate.message(alert)) for alert in gate.alerts] == [
         [("failed", "")],
         [("waiting", ""), ("", "perfdag run --resume")],
     ]
@@ -635,7 +637,8 @@ def test_a_series_that_vanished_is_missed_until_it_is_back_or_acknowledged(store
         put(store, rows(night, one if night in gone else both))
     assert messages_of(store, range(24), kind="absent") == [6, 22]
     assert [night for night in range(24) if judge(store, night).failed] == gone
-    text = judge(store, 17).alerts[0].text
+    gate = judge(store, 17)
+    text = gate.message(gate.alerts[0])
     assert "accept  in acks.yaml: {series: 'iperf streams=4 throughput', run: " in text
     accepted = Acknowledgement(
         "iperf streams=4 *", run_id(9), "no such streams any more", until="2026-01-16"

@@ -1,8 +1,6 @@
 """Write the site of a store, and after a run only what the run changed."""
 
 import math
-import re
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +22,7 @@ from perfdag.app.site.series import (
 )
 from perfdag.digest import digest
 from perfdag.regress.acks import read_checks, unattended_rules
-from perfdag.regress.alerts import Record, read_records
+from perfdag.regress.alerts import Record, message, read_records
 from perfdag.regress.changes import series_names
 from perfdag.regress.result import Rules, worst
 from perfdag.regress.rollup import read_run_medians, suites
@@ -41,8 +39,6 @@ COMPARED = 3
 """Newest runs that get verdicts against the run before, if they have none."""
 
 DATA, HEAD = f"{FOLDER}/data", "suite.js"
-REPORT = re.compile(r"(?m)^(do +)\S.*?(runs/[^/\n]+/report\.html)")
-STORE_OPTION = re.compile(r"(?m)^(do .* --store )('[^\n]*'|\S+)")
 
 Data = dict[str, Any]
 Report = Callable[[str], None]
@@ -153,7 +149,7 @@ def _write_suite(store: Store, suite: str, report: Report) -> None:
         "suite": suite,
         "headline": _headline(medians),
         "runs": [[run.run_id, run.cluster, run.trigger] for run in medians.runs],
-        "alerts": _alerts(store, medians, records),
+        "alerts": _alerts(store, medians, rules, records),
         "acks": [ack.__dict__ for ack in rules.accepted],
         "acks_wrong": rules.acks_wrong,
         "damaged": damaged,
@@ -256,19 +252,18 @@ def _headline(medians: RunMedians) -> Data | None:
     }
 
 
-def _alerts(store: Store, medians: RunMedians, records: dict[str, Record]) -> list[Data]:
+def _alerts(
+    store: Store, medians: RunMedians, rules: Rules, records: dict[str, Record]
+) -> list[Data]:
     """Return the alerts of the newest checked run of each cluster, those that page first.
 
-    A text names the place of this store, and not the one it had where the run was checked.
+    A message names the addresses of this store, which the run may have had elsewhere.
     """
-
-    def here(text: str) -> str:
-        text = REPORT.sub(lambda found: f"{found[1]}{store.url(found[2])}", text)
-        return STORE_OPTION.sub(lambda found: f"{found[1]}{shlex.quote(store.root)}", text)
-
     newest = {run.cluster: run.run_id for run in medians.runs if run.run_id in records}
-    return [
-        {"cluster": cluster, "run": run, "kind": alert.kind, "text": here(alert.text)}
-        for cluster, run in newest.items()
-        for alert in worst(records[run].alerts)
-    ]
+    alerts = []
+    for cluster, run in newest.items():
+        report = store.url(f"runs/{run}/report.html")
+        for alert in worst(records[run].alerts):
+            text = message(alert, report, store.root, rules.acks_file)
+            alerts.append({"cluster": cluster, "run": run, "kind": alert.kind, "text": text})
+    return alerts
