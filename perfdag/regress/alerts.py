@@ -3,7 +3,7 @@
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -70,8 +70,8 @@ class Record:
     """The alerts of one run, as stored under alerts/. `failed`: its gate failed."""
 
     run: str
-    alerts: list[Alert] = field(default_factory=list)
-    failed: bool = False
+    alerts: list[Alert]
+    failed: bool
 
     def dump(self) -> bytes:
         """Return the record as JSON."""
@@ -96,8 +96,7 @@ def read_records(store: Store, suite: str) -> dict[str, Record]:
         try:
             raw = orjson.loads(data)
             alerts = [Alert(**alert) for alert in raw["alerts"]]
-            failed = raw.get("failed", any(alert.gates for alert in alerts))  # absent before 0.1.0
-            records[raw["run"]] = Record(raw["run"], alerts, failed)
+            records[raw["run"]] = Record(raw["run"], alerts, raw["failed"])
         except (ValueError, KeyError, TypeError):
             continue
     return records
