@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 from perfdag.charts.files import to_bytes
 from perfdag.charts.pages.page import LIMIT, css, document, picture, table, text
 from perfdag.charts.pages.pick import Picture
-from perfdag.regress.changes import day_of
 from perfdag.regress.history import Series
 from perfdag.regress.run_medians import RunMedians
+from perfdag.results.result_files import day_of
 from perfdag.units import plural, short
 
 TITLES = {"overview": "The last runs at a glance", "noise": "Where the noise is"}

@@ -2,6 +2,7 @@
 
 from urllib.parse import urlsplit
 
+from perfdag.results.result_files import result_key
 from perfdag.store.s3 import endpoint_of
 
 
@@ -10,7 +11,7 @@ def recipes(suite: str, run: str, root: str) -> tuple[str, str]:
 
     On S3 it uses the keys and the region of the environment.
     """
-    key = f"{root.rstrip('/')}/results/suite={suite}/month={run[:4]}-{run[4:6]}/{run}.parquet"
+    key = f"{root.rstrip('/')}/{result_key(suite, run)}"
     secret, where, before = "", repr(key), ""
     if root.startswith("s3://"):
         endpoint = endpoint_of(root)

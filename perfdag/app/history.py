@@ -9,7 +9,7 @@ from typing import Any
 
 from perfdag.app.errors import CommandError
 from perfdag.regress.acks import read_acks, read_checks
-from perfdag.regress.changes import LevelChange, day_of
+from perfdag.regress.changes import LevelChange
 from perfdag.regress.history import Failure, Series, failures, object_failures, series_of
 from perfdag.regress.nodes import (
     NodeOutlier,
@@ -18,9 +18,10 @@ from perfdag.regress.nodes import (
     recent_rows,
     runs_for_nodes,
 )
-from perfdag.regress.rollup import read_run_medians, suites
+from perfdag.regress.rollup import read_run_medians
 from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.tuning import Tuning
+from perfdag.results.result_files import day_of, suites
 from perfdag.results.schema import explain_unreadable
 from perfdag.stats.variability import Variability
 from perfdag.store.base import Store

@@ -16,8 +16,9 @@ from perfdag.regress.history import Series, overview, series_of
 from perfdag.regress.nodes import NEWEST, noise_report, recent_rows
 from perfdag.regress.rollup import read_run_medians
 from perfdag.regress.run_medians import RunMedians
-from perfdag.regress.selection import Selection, stored_runs, trigger
+from perfdag.regress.selection import Selection, trigger
 from perfdag.regress.tuning import Tuning
+from perfdag.results.result_files import stored_runs
 from perfdag.results.runs import PARTIAL
 from perfdag.stats.variability import Variability
 from perfdag.store.base import Store
@@ -117,7 +118,7 @@ def changes_since_previous(store: Store, plan: Plan) -> Previous | None:
     """
     if plan.trigger in PARTIAL:
         return None
-    older = [run for run, suite in stored_runs(store) if suite == plan.suite and run < plan.run_id]
+    older = [run for run, _ in stored_runs(store, plan.suite) if run < plan.run_id]
     runs = (run for run in reversed(older) if trigger(store, plan.suite, run) not in PARTIAL)
     run = next(runs, None)
     if run is None:

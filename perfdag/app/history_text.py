@@ -4,9 +4,10 @@ from math import isnan
 
 from perfdag.app.history import History
 from perfdag.app.text_table import HIGHLIGHTS, fitted, text_table
-from perfdag.regress.changes import LevelChange, day_of
+from perfdag.regress.changes import LevelChange
 from perfdag.regress.history import Failure, Series
 from perfdag.regress.nodes import NodeOutlier
+from perfdag.results.result_files import day_of
 from perfdag.units import plural, short
 
 MAX_ROWS = 60

@@ -9,7 +9,7 @@ from perfdag.app.errors import CommandError
 from perfdag.app.runs import find_run
 from perfdag.plan.plan import Plan
 from perfdag.regress.selection import SelectionError, baselines
-from perfdag.results.collect import result_key
+from perfdag.results.result_files import result_key
 from perfdag.results.run_lock import run_lock
 from perfdag.results.runs import load_plan, runs
 from perfdag.store.base import NotStoredError, Store, StoreError
@@ -40,7 +40,11 @@ def removable_keys(store: Store, plan: Plan) -> list[str]:
                     f"run {each.run_id} still measures on this machine; "
                     "wait for it, or end it with Ctrl-C, then remove it"
                 )
-    return [key for each in plans for key in (result_key(each), f"runs/{each.run_id}")]
+    return [
+        key
+        for each in plans
+        for key in (result_key(each.suite, each.run_id), f"runs/{each.run_id}")
+    ]
 
 
 def remove_run(root: str | None, selector: str, report: Callable[[str], None]) -> str:
@@ -95,7 +99,7 @@ def _run_ids_before(seconds: float) -> str:
 
 def _has_rows(store: Store, plan: Plan) -> bool:
     try:
-        store.get(result_key(plan))
+        store.get(result_key(plan.suite, plan.run_id))
     except NotStoredError:
         return False
     return True

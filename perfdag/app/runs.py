@@ -14,7 +14,7 @@ from perfdag.app.errors import CommandError
 from perfdag.app.text_table import text_table
 from perfdag.plan.plan import Plan
 from perfdag.regress.selection import select_one
-from perfdag.results.collect import result_key
+from perfdag.results.result_files import result_key
 from perfdag.results.runs import ab_note, load_plan
 from perfdag.results.schema import SAMPLES, NewerSchemaError, read_rows
 from perfdag.store.base import DamagedError, NotStoredError, Store
@@ -80,7 +80,7 @@ def _collected(store: Store, plan: Plan) -> str:
     """Return the samples of a collected run by status, or nothing where it is not collected."""
     names = ("benchmark", "phase", "point", "repetition", "status")
     try:
-        data = store.get(result_key(plan))
+        data = store.get(result_key(plan.suite, plan.run_id))
         rows = read_rows(data, pa.schema([SAMPLES.field(name) for name in names]))
     except NotStoredError:
         return ""

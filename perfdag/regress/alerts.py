@@ -9,9 +9,10 @@ from typing import Literal
 import numpy as np
 import orjson
 
-from perfdag.regress.changes import LevelChange, day_of, percent
+from perfdag.regress.changes import LevelChange, percent
 from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.tuning import canaries_of
+from perfdag.results.result_files import day_of
 from perfdag.stats.changes import Change, moved_at
 from perfdag.stats.verdicts import side
 from perfdag.store.base import Store

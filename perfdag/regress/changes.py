@@ -10,6 +10,7 @@ import numpy as np
 from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.series import SeriesInfo, series_labels
 from perfdag.regress.tuning import Tuning
+from perfdag.results.result_files import day_of
 from perfdag.stats.changes import HEAD, Change
 from perfdag.stats.levels import Event, Levels, fold_levels
 from perfdag.stats.robust import Array, robust_sigma, scale_for
@@ -88,11 +89,6 @@ def percent(value: float | None, absolute: bool = False, sign: bool = True) -> s
         return "-"
     plus = "+" if sign else ""
     return f"{value:{plus}.3g}" if absolute else f"{100 * value:{plus}.1f} %"
-
-
-def day_of(run_id: str) -> str:
-    """Return the day of a run id as YYYY-MM-DD."""
-    return f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}"
 
 
 def series_names(medians: RunMedians) -> list[str]:

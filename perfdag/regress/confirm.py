@@ -9,6 +9,7 @@ from typing import Any
 from perfdag.regress.alerts import CHANGE_KINDS
 from perfdag.regress.gate import check
 from perfdag.regress.result import GateResult, Rules
+from perfdag.results.result_files import stored_runs
 from perfdag.results.runs import load_plan
 from perfdag.store.base import Store, StoreError
 
@@ -20,10 +21,8 @@ def check_night(store: Store, suite: str, run_id: str, rules: Rules) -> GateResu
     alone, because a confirming run measures only suspect points.
     """
     gate = check(store, suite, _confirms(store, run_id), rules)
-    stored = {key.rpartition("/")[2] for key in store.list(f"results/suite={suite}")}
-    runs = [
-        run for run in _options(store, gate.run).get("confirmed", []) if f"{run}.parquet" in stored
-    ]
+    stored = {run for run, _ in stored_runs(store, suite)}
+    runs = [run for run in _options(store, gate.run).get("confirmed", []) if run in stored]
     if not runs:
         return gate
     confirmed = check(store, suite, max(runs), rules)

@@ -20,7 +20,7 @@ from perfdag.regress.alerts import (
     regression,
     unreported_recoveries,
 )
-from perfdag.regress.changes import SeriesLevels, day_of, series_levels, suspects
+from perfdag.regress.changes import SeriesLevels, series_levels, suspects
 from perfdag.regress.result import (
     CheckResult,
     GateResult,
@@ -34,6 +34,7 @@ from perfdag.regress.run_medians import COLUMNS, RunMedians
 from perfdag.regress.selection import SelectionError
 from perfdag.regress.thresholds import References, judge_thresholds
 from perfdag.regress.tuning import Tuning
+from perfdag.results.result_files import day_of
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.verdicts import OwnVerdict, own_verdicts
 from perfdag.stats.changes import HEAD

@@ -14,20 +14,9 @@ import pyarrow.parquet as pq
 
 from perfdag.regress.run_medians import COLUMNS, MonthlyRollup, RunMedians, add_run, merge_months
 from perfdag.regress.series import RunInfo, SeriesInfo
-from perfdag.results.months import VERSION, key_of
+from perfdag.results.result_files import VERSION, month_of, result_key, rollup_key, stored_runs
 from perfdag.results.schema import SAMPLES, read_rows
 from perfdag.store.base import Store, StoreError
-
-
-def suites(store: Store) -> list[str]:
-    """Return the suites that have results."""
-    return sorted(
-        {
-            key.split("/")[1].removeprefix("suite=")
-            for key in store.list("results")
-            if key.count("/") == 3
-        }
-    )
 
 
 def read_run_medians(store: Store, suite: str, *, write_back: bool = True) -> RunMedians:
@@ -38,12 +27,10 @@ def read_run_medians(store: Store, suite: str, *, write_back: bool = True) -> Ru
     StoreError.
     """
     stored: dict[str, dict[str, str]] = {}
-    for key in store.list(f"results/suite={suite}"):
-        if key.endswith(".parquet"):
-            run_id = key.rpartition("/")[2].removesuffix(".parquet")
-            stored.setdefault(key.split("/")[2].removeprefix("month="), {})[run_id] = key
+    for run_id, _ in stored_runs(store, suite):
+        stored.setdefault(month_of(run_id), {})[run_id] = result_key(suite, run_id)
     present = set(store.list(f"rollups/suite={suite}"))
-    wanted = [key for month in sorted(stored) if (key := key_of(suite, month)) in present]
+    wanted = [key for month in sorted(stored) if (key := rollup_key(suite, month)) in present]
     months = {month: MonthlyRollup() for month in stored}
     for key, data in store.get_many(wanted):
         with contextlib.suppress(pa.ArrowInvalid, OSError, ValueError, KeyError, TypeError):
@@ -52,7 +39,7 @@ def read_run_medians(store: Store, suite: str, *, write_back: bool = True) -> Ru
     for month, runs in stored.items():
         if _complete(store, months[month], runs, damaged) and write_back:
             with contextlib.suppress(StoreError):
-                store.put(key_of(suite, month), _write(months[month]))
+                store.put(rollup_key(suite, month), _write(months[month]))
     return merge_months(
         suite,
         [months[month] for month in sorted(months)],

@@ -13,6 +13,7 @@ import orjson
 import pyarrow as pa
 
 from perfdag.regress.rollup import read_run_medians
+from perfdag.results.result_files import day_of, result_key, stored_runs, suites
 from perfdag.results.runs import LAST, PARTIAL
 from perfdag.results.schema import SAMPLES, read_rows
 from perfdag.store.base import NotStoredError, Store
@@ -36,16 +37,6 @@ class Selection:
     runs: tuple[str, ...]
 
 
-def stored_runs(store: Store) -> list[tuple[str, str]]:
-    """Return (run id, suite) of every run with results, oldest first. Raises StoreError."""
-    runs = []
-    for key in store.list("results"):
-        parts = key.split("/")
-        if len(parts) == 4 and key.endswith(".parquet"):
-            runs.append((parts[3].removesuffix(".parquet"), parts[1].removeprefix("suite=")))
-    return sorted(runs)
-
-
 def select(store: Store, selector: str, suite: str | None = None) -> Selection:
     """Return the runs of one suite that match the words. Raises SelectionError, StoreError.
 
@@ -56,11 +47,7 @@ def select(store: Store, selector: str, suite: str | None = None) -> Selection:
     if selector.startswith("baseline:"):
         return baseline(store, selector.removeprefix("baseline:"), suite)
     if not stored:
-        of = (
-            f" of suite {suite}{nearest(suite, {s for _, s in stored_runs(store)})}"
-            if suite
-            else ""
-        )
+        of = f" of suite {suite}{nearest(suite, suites(store))}" if suite else ""
         raise SelectionError(
             f"store {store.root} has no results{of}: run a suite, or `perfdag collect RUN`"
         )
@@ -77,7 +64,7 @@ def trigger(store: Store, suite: str, run_id: str) -> str:
     Raises StoreError.
     """
     try:
-        data = store.get(f"results/suite={suite}/month={run_id[:4]}-{run_id[4:6]}/{run_id}.parquet")
+        data = store.get(result_key(suite, run_id))
         rows = read_rows(data, pa.schema([SAMPLES.field("trigger")]))
     except (pa.ArrowInvalid, OSError):
         return ""
@@ -144,7 +131,7 @@ def _conditions(store: Store, selector: str, stored: list[tuple[str, str]]) -> S
     conditions = dict(_pair(condition) for condition in re.split(r"[\s,]+", selector.strip()))
     matching = []
     for run, suite in stored:
-        day = _day(run)
+        day = day_of(run)
         if (
             suite == conditions.get("suite", suite)
             and day.startswith(conditions.get("month", ""))
@@ -187,11 +174,7 @@ def _whole(store: Store, suite: str, runs: list[str]) -> list[str]:
 
 
 def _extent(stored: list[tuple[str, str]]) -> str:
-    return f"{plural(len(stored), 'run')} from {_day(stored[0][0])} to {_day(stored[-1][0])}"
-
-
-def _day(run: str) -> str:
-    return f"{run[:4]}-{run[4:6]}-{run[6:8]}"
+    return f"{plural(len(stored), 'run')} from {day_of(stored[0][0])} to {day_of(stored[-1][0])}"
 
 
 def _pair(word: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from perfdag.no_gc import gc_paused
 from perfdag.plan.plan import Plan
-from perfdag.results.months import delete_rollup, month_of
+from perfdag.results.result_files import delete_rollup, month_of, result_key
 from perfdag.results.runs import delete_secrets
 from perfdag.results.samples import read_sample, sample_key, stored_samples
 from perfdag.results.schema import ID_COLUMNS
@@ -34,11 +34,6 @@ class Collected:
     reached: dict[str, tuple[int, float | None]]
     damaged: list[str]
     complete: bool
-
-
-def result_key(plan: Plan) -> str:
-    """Return the key of the Parquet file of a run."""
-    return f"results/suite={plan.suite}/month={month_of(plan.run_id)}/{plan.run_id}.parquet"
 
 
 def collect(store: Store, plan: Plan) -> Collected:
@@ -107,7 +102,7 @@ def _gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
             damaged.append(name)
     table = builder.table()
     return table, Collected(
-        result_key(plan),
+        result_key(plan.suite, plan.run_id),
         table.num_rows,
         builder.statuses,
         builder.reached,

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag.plan.plan import Plan
+from perfdag.results.result_files import stored_runs
 from perfdag.results.schema import load_rows
 from perfdag.stats.robust import median
 from perfdag.store.base import Store, StoreError
@@ -35,8 +36,7 @@ def past_seconds(store: Store, suite: str, cluster: str | None) -> dict[str, flo
 
     Raises StoreError.
     """
-    names = (key.rpartition("/")[2] for key in store.list(f"results/suite={suite}"))
-    runs = sorted(name.removesuffix(".parquet") for name in names if name.endswith(".parquet"))
+    runs = [run for run, _ in stored_runs(store, suite)]
     columns = ["point", "cluster", "status", "started_at", "finished_at"]
     rows = load_rows(store, suites=[suite], runs=runs[-RUNS:], columns=columns)
     clusters = rows["cluster"]

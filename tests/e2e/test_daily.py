@@ -17,7 +17,8 @@ import yaml
 
 from perfdag.kube.client import Kube, Object, run_with_client
 from perfdag.plan.plan import make_plan, new_run_id
-from perfdag.results.collect import collect, result_key
+from perfdag.results.collect import collect
+from perfdag.results.result_files import result_key
 from perfdag.results.runs import load_plan
 from perfdag.results.samples import SampleRecord, sample_key, stored_samples
 from perfdag.steps.runner.cluster_facts import cluster_facts
@@ -130,7 +131,7 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(
             confirming.key(0),
             confirming.key(1),
         }
-        assert store.get(result_key(confirming))
+        assert store.get(result_key(confirming.suite, confirming.run_id))
     # by hand the morning after: the same answer, and nobody is told a second time
     again = bench.check("last", "--suite", "stepped", "--store", bench.store)
     assert again.returncode == 3

@@ -34,7 +34,7 @@ from perfdag.regress.nodes import node_outliers, noise_report, recent_rows, runs
 from perfdag.regress.run_medians import medians_of_rows
 from perfdag.regress.selection import SelectionError, select
 from perfdag.regress.tuning import Tuning
-from perfdag.results.months import delete_rollup
+from perfdag.results.result_files import delete_rollup
 from perfdag.results.runs import load_plan
 from perfdag.results.schema import SAMPLES, load_rows
 from perfdag.steps.measure import MeasuringLoop

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from perfdag.regress.alerts import Record
 from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.series import RunInfo
-from perfdag.results.months import month_of
+from perfdag.results.result_files import result_key
 from perfdag.results.schema import read_rows
 from perfdag.results.summary import PointState, summarise
 from perfdag.results.trust import trust_in
@@ -74,9 +74,7 @@ def _marks(medians: RunMedians) -> list[str]:
 
 def _read(store: Store, suite: str, runs: Sequence[RunInfo]) -> Iterator[tuple[str, Data]]:
     """Yield id and data of each run from its rows."""
-    keys = [
-        f"results/suite={suite}/month={month_of(run.run_id)}/{run.run_id}.parquet" for run in runs
-    ]
+    keys = [result_key(suite, run.run_id) for run in runs]
     for run, (_, data) in zip(runs, store.get_many(keys), strict=True):
         try:
             yield run.run_id, _of_rows(read_rows(data))

@@ -10,14 +10,14 @@ import numpy as np
 import orjson
 
 from perfdag.digest import digest
-from perfdag.regress.changes import Acknowledgement, LevelChange, day_of
+from perfdag.regress.changes import Acknowledgement, LevelChange
 from perfdag.regress.history import Series, series_of
 from perfdag.regress.result import Rules
 from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.series import SeriesInfo, settings_of
 from perfdag.regress.tuning import Tuning
 from perfdag.results.labels import flatten
-from perfdag.results.months import month_of
+from perfdag.results.result_files import day_of, month_of
 from perfdag.stats.robust import Array
 from perfdag.store.base import is_key
 from perfdag.units import quantity, short

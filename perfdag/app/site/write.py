@@ -25,10 +25,10 @@ from perfdag.regress.acks import read_checks, unattended_rules
 from perfdag.regress.alerts import Record, message, read_records
 from perfdag.regress.changes import series_names
 from perfdag.regress.result import Rules, worst
-from perfdag.regress.rollup import read_run_medians, suites
+from perfdag.regress.rollup import read_run_medians
 from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.selection import SelectionError
-from perfdag.results.months import month_of
+from perfdag.results.result_files import month_of, suites
 from perfdag.results.runs import PARTIAL
 from perfdag.results.schema import explain_unreadable
 from perfdag.store.base import NotStoredError, Store
