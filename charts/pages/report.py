@@ -34,18 +34,17 @@ def write(
     root: str = DEFAULT_ROOT,
     beside: Mapping[str, str] | None = None,
     previous: Previous | None = None,
-) -> list[str]:
+) -> None:
     """Draw all charts of a run, and write them and report.html by `put(name, bytes)`.
 
-    `previous` has the changes against the run before. Return the names of the files.
+    `previous` has the changes against the run before.
     """
     pictures = list(pick.draw(table))
-    names = pick.put_all(pictures, put)
-    put(
-        "report.html",
-        report(table, plan, pictures, root, beside, previous).encode("utf-8", "replace"),
-    )
-    return [*names, "report.html"]
+    for picture in pictures:
+        put(f"{picture.name}.svg", picture.svg)
+        put(f"{picture.name}.png", picture.png)
+    html = report(table, plan, pictures, root, beside, previous)
+    put("report.html", html.encode("utf-8", "replace"))
 
 
 def report(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.charts.files import to_bytes
 from perfdag.charts.pages import page as html
 from perfdag.charts.pages import pick
 from tests.charts import cases
@@ -30,9 +29,7 @@ async def test_texts_do_not_overlap_are_not_cut_and_can_be_read(
 ) -> None:
     figures: list[str] = []
     for name, rows in cases.tables(benchmark):
-        svg, png = to_bytes(pick.overview(rows))
-        whole = pick.Picture(benchmark, "overview", "overview", svg, png)
-        for number, drawn in enumerate([whole, *pick.draw(rows)]):
+        for number, drawn in enumerate(pick.draw(rows)):
             assert drawn.slug != "error", (name, drawn.title)
             shown = html.picture(drawn, len(figures))
             figures.append(f'<section id="{name} {number} {drawn.slug}">{shown}</section>')

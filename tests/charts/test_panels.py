@@ -15,10 +15,10 @@ from matplotlib.text import Text
 from perfdag.charts import lines, style
 from perfdag.charts.benchmarks import fio, generic, imb, iperf
 from perfdag.charts.files import ALONG, to_bytes
-from perfdag.charts.pages import pick
 from perfdag.charts.series import metrics, of_benchmark, read, runs_words
 from perfdag.units import scaled
 from tests.charts import rows
+from tests.charts.cases import run_picture
 
 
 @pytest.mark.parametrize(
@@ -741,7 +741,7 @@ def test_two_values_of_a_parameter_are_dots() -> None:
 def test_a_panel_for_each_benchmark_with_its_first_headline():
     table = pa.concat_tables([rows.plain(), rows.imb("PingPong", (2,)), rows.fio()])
     with style.house():
-        figure = pick.overview(table)
+        figure = run_picture.run_picture(table)
         figure.draw_without_rendering()
     plain, imb, fio = figure.axes
     assert (plain.get_xlabel(), plain.get_ylabel()) == (
@@ -763,13 +763,13 @@ def test_a_panel_for_each_benchmark_with_its_first_headline():
 
 
 def test_no_rows_say_no_data():
-    figure = pick.overview(rows.plain().slice(0, 0))
+    figure = run_picture.run_picture(rows.plain().slice(0, 0))
     assert [text.get_text() for text in figure.findobj(Text) if text.get_text()] == ["no data"]
 
 
 @pytest.mark.parametrize("argv", [[], ["root"], ["a", "b", "c", "d"]])
 def test_wrong_arguments_get_the_usage(argv, capsys):
-    assert pick.main(argv) == 2
+    assert run_picture.main(argv) == 2
     assert "usage:" in capsys.readouterr().err
 
 
