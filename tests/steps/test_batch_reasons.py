@@ -3,6 +3,7 @@
 import contextlib
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,7 +18,7 @@ from perfdag.results.missing_reason import (
     from_annotations,
     write,
 )
-from perfdag.steps.runner import duet, end_reason, gang
+from perfdag.steps.runner import budget, duet, end_reason, gang
 from perfdag.steps.runner.end_reason import BatchReasons, copy_annotation
 from perfdag.steps.runner.gather import Hosts
 from perfdag.steps.runner.watch import watch_pods
@@ -27,7 +28,8 @@ from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer, Request
 
-from .test_duet import made
+from .objects import gang_pod, workflow_of
+from .test_duet import duet_of
 from .test_plan_step import place
 
 SUITE = (
@@ -43,38 +45,34 @@ def reasons(store: Store, plan: Plan) -> set[tuple[str, str]]:
 
 
 @pytest.fixture
-def stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every gang does."""
-
-    @contextlib.contextmanager
-    def assembled(*_: Any) -> Any:
-        yield Hosts([LocalHost()], {})
-
-    monkeypatch.setattr(gang, "assembled", assembled)
+def plan() -> Plan:
+    return make_plan(parse_suite(SUITE))
 
 
-@pytest.mark.usefixtures("stands")
+@pytest.fixture
+def complete_gangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every gang stands at once."""
+    hosts = Hosts([LocalHost()], {})
+    monkeypatch.setattr(gang, "assembled", lambda *_: contextlib.nullcontext(hosts))
+
+
+@pytest.mark.usefixtures("complete_gangs")
 def test_a_gang_that_stood_in_the_end_is_not_what_its_pods_once_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FolderStore, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, store = make_plan(parse_suite(SUITE)), FolderStore(str(tmp_path))
     write(store, plan.run_id, MissingReason("batch", "failed", PENDING, 0))
-    monkeypatch.setattr(gang.budget, "deadline", lambda *_: 0.0)
+    monkeypatch.setattr(budget, "deadline", lambda *_: 0.0)
     assert gang.lead(place(), store, plan, 0, 0, True) == 0
     assert reasons(store, plan) == {("skipped", "the budget of 100 s was spent")}
 
 
-@pytest.mark.usefixtures("stands")
+@pytest.mark.usefixtures("complete_gangs")
 def test_a_run_that_is_stopped_says_so_of_a_batch_that_had_to_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FolderStore, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, store = make_plan(parse_suite(SUITE)), FolderStore(str(tmp_path))
     write(store, plan.run_id, MissingReason("batch", "failed", PENDING, 0))
 
-    def stopped(*_: Any) -> None:
-        raise SystemExit(75)
-
-    monkeypatch.setattr(gang, "measure_batch", stopped)
+    monkeypatch.setattr(gang, "measure_batch", Mock(side_effect=SystemExit(75)))
     with pytest.raises(SystemExit):
         gang.lead(place(), store, plan, 0, 0, True)
     monkeypatch.setattr(
@@ -84,45 +82,41 @@ def test_a_run_that_is_stopped_says_so_of_a_batch_that_had_to_wait(
     assert reasons(store, plan) == {("missing", "workflow wf was ended by `argo stop`")}
 
 
-def test_a_spent_budget_is_what_a_watchdog_without_a_store_cannot_know(tmp_path: Path) -> None:
+def test_a_spent_budget_is_what_a_watchdog_without_a_store_cannot_know(
+    store: FolderStore, plan: Plan
+) -> None:
     """Its notes come to the store with the last step, after those of the leads."""
-    plan, store = make_plan(parse_suite(SUITE)), FolderStore(str(tmp_path))
     write(store, plan.run_id, budget_spent(100, 0))
     write(store, plan.run_id, MissingReason("batch", "failed", PENDING, 0))
     assert reasons(store, plan) == {("skipped", "the budget of 100 s was spent")}
 
 
 def test_a_duel_that_stands_takes_away_what_was_noted_of_both_variants(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result, store = made(), FolderStore(str(tmp_path))
+    result = duet_of()
     for plan in (result.a, result.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
         write(store, plan.run_id, MissingReason("batch", "failed", PENDING, 0))
-    here, beside = place(result.a.run_id), {}
-    for rank in (0, 1):
-        beside[f"p{rank}"] = Pod(f"p{rank}", 0, 0, rank, "Running", "node-1", "127.0.0.1")
-
-    monkeypatch.setattr(duet, "wait_for_pods", lambda *_: beside)
+    pods = {
+        f"p{rank}": Pod(f"p{rank}", 0, 0, rank, "Running", "node-1", "127.0.0.1") for rank in (0, 1)
+    }
+    monkeypatch.setattr(duet, "wait_for_pods", lambda *_: pods)
     monkeypatch.setattr(duet, "lead_config", lambda: tmp_path)
-    monkeypatch.setattr(duet, "add_peers", lambda *_: None)
-    monkeypatch.setattr(duet, "connect", lambda *_: None)
-    monkeypatch.setattr(duet, "measure_rounds", lambda *_: None)
-    assert duet.lead(here, store, result.a, 0, 0, False) == 0
+    for name in ("add_peers", "connect", "measure_rounds"):
+        monkeypatch.setattr(duet, name, lambda *_: None)
+    assert duet.lead(place(result.a.run_id), store, result.a, 0, 0, False) == 0
     assert [store.list(f"runs/{plan.run_id}/notes") for plan in (result.a, result.b)] == [[], []]
 
 
-@pytest.mark.usefixtures("stands")
+@pytest.mark.usefixtures("complete_gangs")
 def test_what_ends_the_next_gang_too_is_noted_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FolderStore, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, store = make_plan(parse_suite(SUITE)), FolderStore(str(tmp_path))
     monkeypatch.setattr(gang, "known_crashes", lambda *_: {})
     monkeypatch.setattr(gang, "measure_batch", lambda *_: None)
-    watchdog, oom = (
-        Watchdog(60.0, BatchReasons(plan, store)),
-        "OOMKilled: container main passed its memory limit of 1Gi",
-    )
+    watchdog = Watchdog(60.0, BatchReasons(plan, store))
+    oom = "OOMKilled: container main passed its memory limit of 1Gi"
     seen = []
     for attempt in (0, 1):
         gang.lead(place(), store, plan, 0, attempt, False)
@@ -135,40 +129,31 @@ def test_what_ends_the_next_gang_too_is_noted_again(
 
 @pytest.mark.parametrize("stands", [True, False])
 async def test_what_a_watchdog_without_a_store_noted_is_over_when_the_gang_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stands: bool
+    store: FolderStore, plan: Plan, monkeypatch: pytest.MonkeyPatch, stands: bool
 ) -> None:
     """The notes of the lead, which has the store, are newer."""
-    plan, store = make_plan(parse_suite(SUITE)), FolderStore(str(tmp_path))
     write(store, plan.run_id, MissingReason("batch", "failed", "the peer on node-1 is gone", 0))
-    workflow: dict[str, Any] = {
-        "apiVersion": "argoproj.io/v1alpha1",
-        "kind": "Workflow",
-        "spec": {},
-    }
-    workflow["metadata"] = {"name": place().workflow, "namespace": place().namespace, "uid": "u-1"}
-    workflow["status"] = {"startedAt": "2026-01-02T00:00:00Z"}
     # of a watchdog that was here before, and of this one
-    workflow["metadata"]["annotations"] = as_annotation(OWNER, {0: PENDING, 1: PENDING})
+    workflow = workflow_of(place(), as_annotation(OWNER, {0: PENDING, 1: PENDING}))
     last = ["Running", "Running" if stands else "Pending"]
     looks = [["Pending"], ["Pending", "Pending"], last, last]  # it is over when the fourth is read
 
-    def pod(rank: int, phase: str) -> dict[str, Any]:
-        labels = {"perfdag/batch": "0", "perfdag/attempt": "1", "perfdag/rank": str(rank)}
-        full = {
-            "type": "PodScheduled",
-            "status": "False",
-            "reason": "Unschedulable",
-            "message": "0/1 nodes are available",
-        }
-        status = {"phase": phase, "conditions": [full] if phase == "Pending" else []}
-        return {
-            "metadata": {"name": f"p{rank}", "uid": f"u{rank}", "labels": labels},
-            "spec": {"containers": []},
-            "status": status,
-        }
+    full = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/1 nodes are available",
+    }
+    status: dict[str, dict[str, Any]] = {
+        "Pending": {"phase": "Pending", "conditions": [full]},
+        "Running": {"phase": "Running"},
+    }
 
     def pods(_: Request) -> dict[str, Any]:
-        items = [pod(rank, phase) for rank, phase in enumerate(looks.pop(0))]
+        items = [
+            gang_pod(status[phase], rank, attempt=1, uid=f"u{rank}")
+            for rank, phase in enumerate(looks.pop(0))
+        ]
         if not looks:
             server.of("Workflow")[0]["status"]["phase"] = "Failed"
         return {"metadata": {}, "items": items}
@@ -179,10 +164,8 @@ async def test_what_a_watchdog_without_a_store_noted_is_over_when_the_gang_stand
     monkeypatch.setattr("perfdag.steps.runner.watchdog.UNRECOVERABLE_SECONDS", 0.0)
     await watch_pods(server.client(), place(), 60.0, None)
     [workflow] = server.of("Workflow")
-    assert from_annotations(OWNER, workflow["metadata"]["annotations"]).keys() == (
-        {1} if stands else {0, 1}
-    )
     left = from_annotations(OWNER, workflow["metadata"]["annotations"])
+    assert left.keys() == ({1} if stands else {0, 1})
     workflow["metadata"]["annotations"] = as_annotation(
         OWNER, {k: v for k, v in left.items() if not k}
     )

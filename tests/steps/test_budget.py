@@ -2,7 +2,6 @@
 
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -10,10 +9,10 @@ from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.confirming import confirming_plans
 from perfdag.results.samples import stored_samples
-from perfdag.steps.measure import Site
 from perfdag.steps.runner import budget, gang
 from perfdag.steps.runner.pod_context import from_environment
 from perfdag.steps.runner.progress import ProgressReporter
+from perfdag.steps.site import Site
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 
@@ -24,7 +23,7 @@ SUITE = (
 
 
 @pytest.fixture
-def queued(tmp_path: Path) -> tuple[FolderStore, Plan]:
+def plan() -> Plan:
     """A run whose Workflow waited an hour for the lock of another."""
     created = (datetime.now(UTC) - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
     place = from_environment(
@@ -34,10 +33,11 @@ def queued(tmp_path: Path) -> tuple[FolderStore, Plan]:
             "PERFDAG_STORE": "s3://b",
         }
     )
-    return FolderStore(str(tmp_path)), make_plan(parse_suite(SUITE), run_id=place.run_id)
+    return make_plan(parse_suite(SUITE), run_id=place.run_id)
 
 
-def measured(store: FolderStore, plan: Plan) -> int:
+def measure(store: FolderStore, plan: Plan) -> int:
+    """Measure the batch of a plan; return how many samples are stored."""
     gang.measure_batch(
         store,
         plan,
@@ -51,31 +51,20 @@ def measured(store: FolderStore, plan: Plan) -> int:
     )
 
 
-def test_waiting_for_the_lock_is_not_counted(queued: tuple[FolderStore, Plan]) -> None:
-    store, plan = queued
+def test_waiting_for_the_lock_is_not_counted(store: FolderStore, plan: Plan) -> None:
     budget.begin(store, plan.run_id)
-    assert measured(store, plan) == 2
+    assert measure(store, plan) == 2
 
 
-def test_a_spent_budget_skips_and_a_run_that_ended_has_all_of_it_again(
-    queued: tuple[FolderStore, Plan], monkeypatch: pytest.MonkeyPatch
+def test_a_spent_budget_skips_all_but_what_confirms_and_a_run_that_ended_has_all_of_it_again(
+    store: FolderStore, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, plan = queued
-    monkeypatch.setattr(budget.time, "time", lambda now=time.time: now() - 1801)
-    budget.begin(store, plan.run_id)
-    monkeypatch.undo()
-    assert measured(store, plan) == 0
+    with monkeypatch.context() as half_an_hour_ago:
+        half_an_hour_ago.setattr(time, "time", lambda now=time.time: now() - 1801)
+        budget.begin(store, plan.run_id)
+    confirming = confirming_plans(plan, {plan.points[0].id})[0]
+    assert measure(store, confirming) == 2, "the runs that confirm have a clock of their own"
+    assert measure(store, plan) == 0
     assert b"the budget of 1800 s was spent" in store.get(f"runs/{plan.run_id}/notes/budget-0.json")
     budget.end(store, plan.run_id)  # `argo retry` runs no plan step again
-    assert measured(store, plan) == 2
-
-
-def test_what_confirms_a_night_has_a_clock_of_its_own(
-    queued: tuple[FolderStore, Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, plan = queued
-    monkeypatch.setattr(budget.time, "time", lambda now=time.time: now() - 1801)
-    budget.begin(store, plan.run_id)  # the night used all of its budget
-    monkeypatch.undo()
-    confirming = confirming_plans(plan, {plan.points[0].id})[0]
-    assert measured(store, confirming) == 2
+    assert measure(store, plan) == 2

@@ -1,7 +1,6 @@
 """What finish deletes of the cluster, and what it leaves for `argo retry`."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from perfdag.suite.load import parse_suite
 from perfdag.workflows.rights import FINISH, RUN, VOLCANO
 from tests.fakes.api_server import ApiServer, Request
 
+from .objects import workflow_of
 from .test_plan_step import place
 
 SUITE = """\
@@ -30,7 +30,7 @@ entries:
 """  # noqa: E501
 
 
-def made() -> tuple[Plan, dict[str, list[int]]]:
+def plan_with_batches() -> tuple[Plan, dict[str, list[int]]]:
     """A plan, and the batches of each of its entries."""
     plan = make_plan(parse_suite(SUITE), run_id=place().run_id)
     entries: dict[str, list[int]] = {}
@@ -41,23 +41,16 @@ def made() -> tuple[Plan, dict[str, list[int]]]:
 
 def workflow(phases: dict[int, str]) -> dict[str, Any]:
     """A Workflow whose gangs ended so, by batch."""
-    inputs = {
-        number: {"parameters": [{"name": "batch", "value": str(number)}]} for number in phases
-    }
-    nodes = {
-        str(number): {"templateName": "gang", "phase": phase, "inputs": inputs[number]}
+    nodes: dict[str, Any] = {
+        str(number): {
+            "templateName": "gang",
+            "phase": phase,
+            "inputs": {"parameters": [{"name": "batch", "value": str(number)}]},
+        }
         for number, phase in phases.items()
     }
-    kind = {
-        "apiVersion": "argoproj.io/v1alpha1",
-        "kind": "Workflow",
-        "metadata": {"name": place().workflow, "namespace": "bench"},
-    }
-    return {
-        **kind,
-        "spec": {},
-        "status": {"nodes": nodes | {"f": {"templateName": "finish", "phase": "Running"}}},
-    }
+    nodes["f"] = {"templateName": "finish", "phase": "Running"}
+    return workflow_of(place(), nodes=nodes)
 
 
 def leases(plan: Plan, *uids: str) -> set[str]:
@@ -70,7 +63,7 @@ def leases(plan: Plan, *uids: str) -> set[str]:
 
 
 def test_a_run_that_was_measured_leaves_no_claim_podgroup_or_key_pair() -> None:
-    plan, entries = made()
+    plan, entries = plan_with_batches()
     released = leases(plan, "uid")
     owners = {*entries["shared"], *entries["gang"], *entries["path"]}
     assert len(owners) == 4
@@ -85,7 +78,7 @@ def test_a_run_that_was_measured_leaves_no_claim_podgroup_or_key_pair() -> None:
 
 
 def test_what_argo_retry_would_measure_again_keeps_what_it_needs() -> None:
-    plan, entries = made()
+    plan, entries = plan_with_batches()
     done, failed = entries["shared"]
     ended = {
         done: "Succeeded",
@@ -101,7 +94,7 @@ def test_what_argo_retry_would_measure_again_keeps_what_it_needs() -> None:
 
 
 def test_a_run_that_was_resumed_clears_what_its_earlier_workflows_have() -> None:
-    plan, entries = made()
+    plan, entries = plan_with_batches()
     plan.where = {"workflow_uid": "uid", "before": {"old": {}}}
     released = leases(plan, "uid", "old")
     for uid in ("uid", "old"):
@@ -126,27 +119,17 @@ def grants(rules: list[dict[str, Any]], request: Request) -> bool:
 
 def collect_garbage(server: ApiServer) -> None:
     """Delete what has an owner that is gone, as Kubernetes does."""
-    while True:
-        uids = {body["metadata"]["uid"] for body in server.objects.values()}
-        orphans = {
-            body["kind"]
-            for body in server.objects.values()
-            for owner in body["metadata"].get("ownerReferences", [])
-            if owner["uid"] not in uids and owner["kind"] == "Lease"
-        }
-        if not orphans:
-            return
-        for path, body in list(server.objects.items()):
-            owners = body["metadata"].get("ownerReferences", [])
-            if any(owner["kind"] == "Lease" and owner["uid"] not in uids for owner in owners):
-                del server.objects[path]
+    leases = {lease["metadata"]["uid"] for lease in server.of("Lease")}
+    for path, body in list(server.objects.items()):
+        owners = body["metadata"].get("ownerReferences", [])
+        if any(owner["kind"] == "Lease" and owner["uid"] not in leases for owner in owners):
+            del server.objects[path]
 
 
 def test_what_the_plan_step_creates_goes_with_its_leases_and_the_rights_of_the_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan, entries = made()
-    store = FolderStore(str(tmp_path))
+    plan, entries = plan_with_batches()
     done, failed = entries["shared"]
     server = ApiServer(workflow({done: "Succeeded", failed: "Failed"}), namespace="bench")
     monkeypatch.setattr("perfdag.kube.client.Kube", server.client)

@@ -2,7 +2,7 @@
 samples.
 """
 
-from pathlib import Path
+import pytest
 
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.confirming import (
@@ -34,24 +34,22 @@ entries:
 """
 
 
-def stored(tmp_path: Path) -> tuple[FolderStore, Plan]:
-    store = FolderStore(str(tmp_path / "store"))
+@pytest.fixture
+def plan(store: FolderStore) -> Plan:
+    """A stored plan."""
     plan = make_plan(parse_suite(SUITE), run_id=place().run_id, trigger="cron")
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    return store, plan
+    return plan
 
 
 def of(plan: Plan, *entries: str) -> set[str]:
     return {point.id for point in plan.points if point.entry in entries}
 
 
-def test_only_the_suspicious_points_are_planned_again_with_all_their_samples(
-    tmp_path: Path,
-) -> None:
-    _, plan = stored(tmp_path)
-    made = confirming_plans(plan, of(plan, "one", "pair"))
-    assert len({each.run_id for each in made}) == ROUNDS
-    for each in made:
+def test_only_the_suspicious_points_are_planned_again_with_all_their_samples(plan: Plan) -> None:
+    confirming = confirming_plans(plan, of(plan, "one", "pair"))
+    assert len({each.run_id for each in confirming}) == ROUNDS
+    for each in confirming:
         assert each.run_id > plan.run_id
         assert sorted(point.entry for point in each.points) == ["one", "pair"]
         assert len(each.order) == 2 * (3 + 1)
@@ -65,18 +63,17 @@ def test_only_the_suspicious_points_are_planned_again_with_all_their_samples(
         assert (each.trigger, each.options["confirms"]) == ("confirm", plan.run_id)
 
 
-def test_numbers_lead_to_batches_and_their_shapes(tmp_path: Path) -> None:
-    store, plan = stored(tmp_path)
+def test_numbers_lead_to_batches_and_their_shapes(store: FolderStore, plan: Plan) -> None:
     confirming = store_confirming_plans(store, plan, of(plan, "other", "net"))
     plan = load_plan(store, plan.run_id)
     assert plan.options["confirmed"] == [each.run_id for each in confirming]
     shapeof = outputs(plan, place(), set())["shapeof"]
     result = confirming_batches(plan, confirming)
     assert len(result) == ROUNDS * 2
-    for number, made, index in result:
-        got, at = plan_of_batch(store, plan, number)
-        assert (got.run_id, at) == (made.run_id, index)
-        shape = made.batches[index].shape
+    for number, run, index in result:
+        actual, at = plan_of_batch(store, plan, number)
+        assert (actual.run_id, at) == (run.run_id, index)
+        shape = run.batches[index].shape
         assert {key: shapeof[number][key] for key in "sn"} == {
             "s": str(shape),
             "n": str(plan.shapes[shape].get("hosts", {}).get("count", 1)),
@@ -85,13 +82,12 @@ def test_numbers_lead_to_batches_and_their_shapes(tmp_path: Path) -> None:
 
 
 def test_what_is_stored_is_not_measured_again_and_the_rest_in_the_order_of_its_runs(
-    tmp_path: Path,
+    store: FolderStore, plan: Plan
 ) -> None:
-    store, plan = stored(tmp_path)
     confirming = store_confirming_plans(store, plan, of(plan, "one", "net"))
     assert confirm.batches_left(store, plan, []) == []
     result = confirming_batches(plan, confirming)
-    assert [made.run_id for _, made, _ in result] == [
+    assert [run.run_id for _, run, _ in result] == [
         each.run_id for each in confirming for _ in each.batches
     ]
     assert confirm.batches_left(store, plan, confirming) == [number for number, _, _ in result]
@@ -99,17 +95,18 @@ def test_what_is_stored_is_not_measured_again_and_the_rest_in_the_order_of_its_r
     for position in range(len(done.order)):
         store.put(sample_key(done.run_id, done.key(position)), SampleRecord("x", 1, "ok").dump())
     after = confirm.batches_left(store, plan, confirming)
-    assert after == [number for number, made, _ in result if made is not done]
+    assert after == [number for number, run, _ in result if run is not done]
 
 
-def test_what_goes_on_in_another_workflow_has_the_facts_of_both(tmp_path: Path) -> None:
-    store, plan = stored(tmp_path)
+def test_what_goes_on_in_another_workflow_has_the_facts_of_both(
+    store: FolderStore, plan: Plan
+) -> None:
     plan.where = {"workflow_uid": "a"}
-    made = store_confirming_plans(store, plan, of(plan, "one"))
+    runs = store_confirming_plans(store, plan, of(plan, "one"))
     plan.where = {"workflow_uid": "b", "before": {"a": {"workflow_uid": "a"}}}
-    write(store, made[0].run_id, MissingReason("batch", "failed", "there was no room", 0))
-    assert [each.run_id for each in confirm.resumed(store, plan)] == [each.run_id for each in made]
-    assert [load_plan(store, each.run_id).where for each in made] == [plan.where] * ROUNDS
-    assert store.list(f"runs/{made[0].run_id}/notes") == [], (
+    write(store, runs[0].run_id, MissingReason("batch", "failed", "there was no room", 0))
+    assert [each.run_id for each in confirm.resumed(store, plan)] == [each.run_id for each in runs]
+    assert [load_plan(store, each.run_id).where for each in runs] == [plan.where] * ROUNDS
+    assert store.list(f"runs/{runs[0].run_id}/notes") == [], (
         "why an earlier Workflow did not measure it is no reason of this one"
     )

@@ -17,8 +17,9 @@ from perfdag.plan.plan import Plan
 from perfdag.results.runs import load_plan
 from perfdag.results.samples import SampleRecord, read_sample, sample_key, stored_samples
 from perfdag.steps.measure import MeasuringLoop
-from perfdag.steps.runner import duet, idle
+from perfdag.steps.runner import budget, duet, idle
 from perfdag.steps.runner.gather import Hosts
+from perfdag.steps.runner.idle import IdleMeter
 from perfdag.steps.runner.plan_outputs import outputs
 from perfdag.steps.runner.progress import ProgressReporter
 from perfdag.steps.site import Site
@@ -36,9 +37,9 @@ entries:
 PAIR = SUITE.replace("name: one,", "name: one, hosts: {count: 2, placement: spread},")
 
 
-def made(text: str = SUITE, a: tuple[str, ...] = (), b: tuple[str, ...] = ("one.env.X=x",)) -> Duet:
-    settings = [[each] for each in (*a, *b)]
-    assert settings
+def duet_of(
+    text: str = SUITE, a: tuple[str, ...] = (), b: tuple[str, ...] = ("one.env.X=x",)
+) -> Duet:
     return on_cluster(
         prepare_duet(
             parse_suite(text, settings=list(a)), parse_suite(text, settings=list(b)), ("a", "b"), 8
@@ -57,7 +58,7 @@ def test_points_of_equal_shapes_share_their_pods_for_all_blocks() -> None:
     text = (
         SUITE + "  - {benchmark: command, name: two, hosts: {count: 2}, params: {argv: ['true']}}\n"
     )
-    result = made(text)
+    result = duet_of(text)
     assert [len(each.batches) for each in (result.a, result.b)] == [2, 2]
     for plan in (result.a, result.b):
         assert sorted(position for batch in plan.batches for position in batch.samples) == list(
@@ -79,7 +80,7 @@ def test_points_of_equal_shapes_share_their_pods_for_all_blocks() -> None:
 )
 def test_what_cannot_stand_side_by_side_is_refused(text: str, b: str, message: str) -> None:
     with pytest.raises(BadDocument, match=message):
-        made(text, b=(b,))
+        duet_of(text, b=(b,))
 
 
 def test_two_suites_may_differ_in_the_runtime_class() -> None:
@@ -92,8 +93,8 @@ entries:
     result = on_cluster(
         prepare_duet(parse_suite(plain), parse_suite(sandboxed), ("plain", "kata"), 8)
     )
-    given = outputs(result.a, place(result.a.run_id), set(), result.b)
-    a, b = (json.loads(json.dumps(each["patch"])) for each in given["shapes"])
+    parameters = outputs(result.a, place(result.a.run_id), set(), result.b)
+    a, b = (json.loads(json.dumps(each["patch"])) for each in parameters["shapes"])
     assert "runtimeClassName" not in a
     assert b["runtimeClassName"] == "kata"
     near = b["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -101,11 +102,11 @@ entries:
 
 
 def test_pods_of_both_variants_are_told_where_to_be() -> None:
-    result = made(PAIR, a=("one.network.host=true",), b=("one.network.name=bench/net",))
-    given = outputs(result.a, place(result.a.run_id), set(), result.b)
-    assert (given["batches"], given["duets"]) == ([], [0])
-    assert given["shapeof"] == [{"s": "0", "t": "1", "n": "2", "turn": "gang"}]
-    a, b = (json.loads(json.dumps(each["patch"])) for each in given["shapes"])
+    result = duet_of(PAIR, a=("one.network.host=true",), b=("one.network.name=bench/net",))
+    parameters = outputs(result.a, place(result.a.run_id), set(), result.b)
+    assert (parameters["batches"], parameters["duets"]) == ([], [0])
+    assert parameters["shapeof"] == [{"s": "0", "t": "1", "n": "2", "turn": "gang"}]
+    a, b = (json.loads(json.dumps(each["patch"])) for each in parameters["shapes"])
     assert a["hostNetwork"]
     assert "hostNetwork" not in b
     apart = [
@@ -125,18 +126,18 @@ def test_pods_of_both_variants_are_told_where_to_be() -> None:
         "perfdag/rank": "@TWIN@",
     }
     assert [each["labelSelector"]["matchLabels"] for each in near] == [selected]
-    assert [each["network"] for each in given["shapes"]] == ["host", "bench/net"]
+    assert [each["network"] for each in parameters["shapes"]] == ["host", "bench/net"]
 
 
 def test_two_variants_on_the_host_network_have_ports_of_their_own() -> None:
-    result = made(PAIR, a=("one.network.host=true",), b=("one.network.host=true", "one.env.X=x"))
+    result = duet_of(PAIR, a=("one.network.host=true",), b=("one.network.host=true", "one.env.X=x"))
     ports = [
         ssh_port(plan.shape_of(0), result.a.run_id, rank)
         for rank, plan in enumerate((result.a, result.b))
     ]
     assert ports[0] != ports[1]
-    given = outputs(result.a, place(result.a.run_id), set(), result.b)
-    assert [int(each["port"]) + rank for rank, each in enumerate(given["shapes"])] == ports
+    parameters = outputs(result.a, place(result.a.run_id), set(), result.b)
+    assert [int(each["port"]) + rank for rank, each in enumerate(parameters["shapes"])] == ports
 
 
 class Second(LocalHost):
@@ -163,10 +164,13 @@ class Second(LocalHost):
 
 
 def _run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle: list[float | None], text: str = SUITE
-) -> tuple[FolderStore, Duet, Second]:
-    store = FolderStore(str(tmp_path / "store"))
-    result = made(text)
+    store: FolderStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    idle: list[float | None],
+    text: str = SUITE,
+) -> tuple[Duet, Second]:
+    result = duet_of(text)
     for plan in (result.a, result.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     monkeypatch.setattr(duet, "site_of", lambda *_: Site(hosts_for=lambda _: [LocalHost()]))
@@ -177,12 +181,12 @@ def _run(
             result.b, store, Site(hosts_for=lambda _: [LocalHost()]), ProgressReporter(1)
         ),
     )
-    monkeypatch.setattr(duet.IdleMeter, "most", lambda _: idle.pop(0) if len(idle) > 1 else idle[0])
+    monkeypatch.setattr(IdleMeter, "most", lambda _: idle.pop(0) if len(idle) > 1 else idle[0])
     second = Second(tmp_path / "peer")
     duet.follow(place(), result.b, 0, 0, second.home)
     mine, others = Hosts([LocalHost()], {}), Hosts([], {}, [second])  # type: ignore[list-item]
     duet.measure_rounds(place(), store, result, 0, mine, others)
-    return store, result, second
+    return result, second
 
 
 def _parts(store: FolderStore, plan: Plan) -> list[SampleRecord]:
@@ -194,9 +198,9 @@ def _parts(store: FolderStore, plan: Plan) -> list[SampleRecord]:
 
 @pytest.mark.slow
 def test_variants_take_turns_and_rows_say_what_idle_pods_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, result, second = _run(tmp_path, monkeypatch, [0.01])
+    result, second = _run(store, tmp_path, monkeypatch, [0.01])
     parts: dict[str, list[SampleRecord]] = {
         plan.variant or "": _parts(store, plan) for plan in (result.a, result.b)
     }
@@ -212,9 +216,9 @@ def test_variants_take_turns_and_rows_say_what_idle_pods_used(
 
 @pytest.mark.slow
 def test_a_round_beside_busy_pods_is_invalid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, result, _ = _run(tmp_path, monkeypatch, [0.01, 0.8, None, 0.02])
+    result, _ = _run(store, tmp_path, monkeypatch, [0.01, 0.8, None, 0.02])
     bad: list[Any] = [
         part.error
         for plan in (result.a, result.b)
@@ -227,17 +231,17 @@ def test_a_round_beside_busy_pods_is_invalid(
 
 
 def test_a_spent_budget_ends_both_variants_between_two_rounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = iter([*[0.0] * 5, *[2000.0] * 50])
-    monkeypatch.setattr(duet.budget, "deadline", lambda *_: 1000.0)
+    monkeypatch.setattr(budget, "deadline", lambda *_: 1000.0)
     monkeypatch.setattr(
         duet, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(turns))})
     )
     monkeypatch.setattr(
         duet, "IdleMeter", type("Quiet", (), {"__init__": lambda *_: None, "most": lambda _: 0.01})
     )
-    store, result, _ = _run(tmp_path, monkeypatch, [0.01], f"budget: 1000s\n{SUITE}")
+    result, _ = _run(store, tmp_path, monkeypatch, [0.01], f"budget: 1000s\n{SUITE}")
     assert [len(_parts(store, plan)) for plan in (result.a, result.b)] in ([2, 3], [3, 2])
     for plan in (result.a, result.b):
         assert b"the budget of 1000 s was spent" in store.get(
@@ -247,7 +251,7 @@ def test_a_spent_budget_ends_both_variants_between_two_rounds(
 
 def test_a_round_of_the_second_variant_is_waited_for_as_long_as_its_samples_may_take() -> None:
     common = "{system: stub, scenario: single-stream, min_queries: 100, min_duration: 1s"
-    result = made(f"""\
+    result = duet_of(f"""\
 name: s
 entries:
   - {{benchmark: command, name: one, timeout: 60s, retries: 2, params: {{argv: ['true']}}}}
@@ -274,9 +278,8 @@ entries:
     assert duet.patience(result.b, range(3)) > duet.patience(result.b, range(2))
 
 
-def test_what_was_not_marked_or_cannot_be_read_is_measured_again(tmp_path: Path) -> None:
-    store = FolderStore(str(tmp_path))
-    result = made()
+def test_what_was_not_marked_or_cannot_be_read_is_measured_again(store: FolderStore) -> None:
+    result = duet_of()
     for position, facts in ((0, {"idle_cpus": 0.0}), (1, {})):
         part = SampleRecord(result.a.points[0].id, 1, "ok", facts=facts)
         store.put(sample_key(result.a.run_id, result.a.key(position)), part.dump())
@@ -290,7 +293,7 @@ def test_the_order_is_of_the_run_unless_the_suite_gives_a_seed(
 ) -> None:
     def of(run_id: str, text: str = SUITE) -> Duet:
         monkeypatch.setattr("perfdag.plan.ab.new_run_id", lambda: run_id)
-        return made(text)
+        return duet_of(text)
 
     ids = [f"20261120T02000{i}Z-1a2b3c4d" for i in range(8)]
     orders = {tuple(of(each).blocks) for each in ids}
@@ -301,9 +304,8 @@ def test_the_order_is_of_the_run_unless_the_suite_gives_a_seed(
     assert len({tuple(of(each, f"seed: 0\n{SUITE}").blocks) for each in ids}) == 1
 
 
-def test_the_stored_plans_are_one_duel(tmp_path: Path) -> None:
-    store = FolderStore(str(tmp_path))
-    result = made()
+def test_the_stored_plans_are_one_duel(store: FolderStore) -> None:
+    result = duet_of()
     for plan in (result.a, result.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     again = duet.load_duet(store, load_plan(store, result.b.run_id))

@@ -1,12 +1,12 @@
 """What a Workflow that did not succeed says of the samples that it left."""
 
-from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from perfdag.kube.client import KubeError
-from perfdag.plan.plan import make_plan
+from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.collect import gather
 from perfdag.results.missing_reason import MissingReason, write
 from perfdag.results.samples import SampleRecord, sample_key
@@ -25,6 +25,11 @@ LIMITED = {
     "storedWorkflowTemplateSpec": {"activeDeadlineSeconds": 7200},
 }
 START = 1767225600.0
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return make_plan(parse_suite(SUITE))
 
 
 @pytest.mark.parametrize(
@@ -50,13 +55,10 @@ def test_what_ended_a_workflow(workflow: dict[str, Any], now: float, message: st
 
 
 def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FolderStore, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(work: object) -> None:
-        raise KubeError(0, "Unreachable", "no")
-
-    monkeypatch.setattr(end_reason, "run_with_client", away)
-    store, plan = FolderStore(str(tmp_path)), make_plan(parse_suite(SUITE))
+    unreachable = Mock(side_effect=KubeError(0, "Unreachable", "no"))
+    monkeypatch.setattr(end_reason, "run_with_client", unreachable)
     end_reason.record_workflow_end(place(), store, plan, "Succeeded")
     assert gather(store, plan)[0]["error"].to_pylist() == ["planned, but no result was stored"] * 3
     end_reason.record_workflow_end(place(), store, plan, "Failed")
@@ -71,8 +73,9 @@ def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(
     ]
 
 
-def test_a_run_that_it_was_not_let_go_on_with_is_none_of_its(tmp_path: Path) -> None:
-    store, plan = FolderStore(str(tmp_path)), make_plan(parse_suite(SUITE))
+def test_a_run_that_it_was_not_let_go_on_with_is_none_of_its(
+    store: FolderStore, plan: Plan
+) -> None:
     store.put(sample_key(plan.run_id, plan.key(0)), SampleRecord(plan.points[0].id, 1, "ok").dump())
     end_reason.record_workflow_end(place(), store, plan, "Failed")
     assert store.list(f"runs/{plan.run_id}/notes") == []

@@ -18,11 +18,13 @@ from perfdag.steps.runner.feasibility import (
 from tests.fakes.api_server import ApiServer
 
 
-def node(name: str, simulated: bool = False, **allocatable: str) -> dict[str, Any]:
+def node(
+    name: str, allocatable: dict[str, str] | None = None, *, simulated: bool = False
+) -> dict[str, Any]:
     notes = {"kwok.x-k8s.io/node": "fake"} if simulated else {}
     return {
         "metadata": {"name": name, "annotations": notes},
-        "status": {"allocatable": {"cpu": "8", "hugepages-2Mi": "0", **allocatable}},
+        "status": {"allocatable": {"cpu": "8", "hugepages-2Mi": "0"} | (allocatable or {})},
     }
 
 
@@ -42,7 +44,7 @@ HELD = {
     "example.com/part": "500m",
     "example.com/many": "1k",
 }
-NODES = [node("a", **{"hugepages-1Gi": "1Gi"}), node("b", **HELD)]
+NODES = [node("a", {"hugepages-1Gi": "1Gi"}), node("b", HELD)]
 CLASSES = frozenset({"fast", ""})
 
 
@@ -86,9 +88,9 @@ def test_only_what_no_waiting_brings_is_lacking(fields: dict[str, Any], why: str
 
 
 ZONED = [
-    node("a-1", **{"pool": "a", ZONE: "a"}),
-    node("a-2", **{"pool": "b", ZONE: "a"}),
-    node("b-1", **{"pool": "b", ZONE: "b"}),
+    node("a-1", {"pool": "a", ZONE: "a"}),
+    node("a-2", {"pool": "b", ZONE: "a"}),
+    node("b-1", {"pool": "b", ZONE: "b"}),
     node("none"),
 ]
 for each in ZONED:
@@ -171,7 +173,7 @@ def test_what_is_not_known_is_taken_to_be_there() -> None:
 
 
 def test_devices_that_are_unwell_now_are_waited_for() -> None:
-    unwell = node("a", **{"nvidia.com/gpu": "7"})
+    unwell = node("a", {"nvidia.com/gpu": "7"})
     unwell["status"]["capacity"] = {"nvidia.com/gpu": "8"}
     assert unable(shape(resources={"nvidia.com/gpu": 8}), ClusterInventory([unwell])) is None
     assert (
@@ -181,7 +183,7 @@ def test_devices_that_are_unwell_now_are_waited_for() -> None:
 
 
 def test_simulated_nodes_are_no_room() -> None:
-    nodes = without_simulated([*NODES, node("fake", True, **{"nvidia.com/gpu": "8"})])
+    nodes = without_simulated([*NODES, node("fake", {"nvidia.com/gpu": "8"}, simulated=True)])
     assert (
         unable(shape(resources={"nvidia.com/gpu": 1}), ClusterInventory(nodes))
         == "no node has nvidia.com/gpu"

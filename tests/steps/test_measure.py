@@ -2,7 +2,6 @@
 samples, canaries, precision.
 """
 
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -46,10 +45,10 @@ class FakeBenchmark(Benchmark[FakeParams]):
         step = self.script.pop(0) if self.script else 1.0
         if isinstance(step, BaseException):
             raise step
-        return Output({"said": str(step)}, [["fake"]], "fake 1")
+        return Output({"figure": str(step)}, [["fake"]], "fake 1")
 
     def parse(self, output: Output, params: FakeParams) -> list[Measurement]:
-        return [Measurement("figure", float(output.texts["said"]))]
+        return [Measurement("figure", float(output.texts["figure"]))]
 
 
 class Watcher:
@@ -77,22 +76,27 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeBenchmark]:
     return FakeBenchmark
 
 
-def measure(
-    tmp_path: Path, text: str, place: Site | None = None
-) -> tuple[Plan, Watcher, FolderStore]:
-    plan = make_plan(parse_suite(text))
-    watcher, store = Watcher(), FolderStore(str(tmp_path / "store"))
-    MeasuringLoop(
-        plan, store, place or Site(hosts_for=local_hosts, refuses=needs_cluster), watcher
-    ).measure(range(len(plan.order)))
-    return plan, watcher, store
+HERE = Site(hosts_for=local_hosts, refuses=needs_cluster)
+
+
+def measure(store: FolderStore, plan: Plan, samples: int, site: Site = HERE) -> Watcher:
+    """Measure the first samples of a plan."""
+    watcher = Watcher()
+    MeasuringLoop(plan, store, site, watcher).measure(range(samples))
+    return watcher
+
+
+def one_point(entry: str = "") -> Plan:
+    """Return the plan of one point of the fake benchmark, with more fields of its entry."""
+    return make_plan(parse_suite(f"{ONE}    {entry}\n" if entry else ONE))
 
 
 ONE = "name: s\nretries: 2\nentries:\n  - benchmark: fake\n"
+UNTIL = "until: {relative_spread: 0.01, max_repetitions: 12}"
 
 
 GONE = Infrastructure("a peer is gone")
-OTHER_WAY = Invalid("tcp was asked, shm was used", {"said": "x"}, [Measurement("figure", 9.0)])
+OTHER_WAY = Invalid("tcp was asked, shm was used", {"stdout": "x"}, [Measurement("figure", 9.0)])
 PARTLY = Failed("2 requests failed", {}, [Measurement("figure", 2.0, subject="node-1")])
 NO_ROW = Failed("half a report", {}, [Measurement("figure", float("nan"))])
 
@@ -144,23 +148,23 @@ NO_ROW = Failed("half a report", {}, [Measurement("figure", float("nan"))])
     ],
 )
 def test_what_a_benchmark_raises_decides_the_row(
-    tmp_path: Path,
+    store: FolderStore,
     fake: type[FakeBenchmark],
     script: list[Any],
     expected: list[tuple[str, int, str, dict[str | None, float]]],
 ) -> None:
     fake.script = list(script)
-    _, watcher, _ = measure(tmp_path, f"{ONE}    repetitions: {len(expected)}\n")
+    watcher = measure(store, one_point(f"repetitions: {len(expected)}"), len(expected))
     assert len(watcher.parts) == len(expected)
     for part, (status, attempt, error, figures) in zip(watcher.parts, expected, strict=True):
         assert (part.status, part.attempt) == (status, attempt)
         assert error in str(part.error)
         assert {row.get("subject"): row["value"] for row in part.rows} == figures
-        assert (part.texts == {"said": "x"}) == (status == "invalid")
+        assert (part.texts == {"stdout": "x"}) == (status == "invalid")
 
 
 def test_a_place_says_what_to_do_and_what_is_true_of_all_its_samples(
-    tmp_path: Path, fake: type[FakeBenchmark]
+    store: FolderStore, fake: type[FakeBenchmark]
 ) -> None:
     fake.script = [Failed("no room"), 2.0]
     there = Site(
@@ -168,7 +172,7 @@ def test_a_place_says_what_to_do_and_what_is_true_of_all_its_samples(
         facts={"volume_reused": True},
         advice=lambda shape, error: f"{error}? make some",
     )
-    _, watcher, _ = measure(tmp_path, ONE + "    repetitions: 2\n", there)
+    watcher = measure(store, one_point("repetitions: 2"), 2, there)
     assert [(part.error, part.facts["volume_reused"]) for part in watcher.parts] == [
         ("no room; no room? make some", True),
         (None, True),
@@ -176,23 +180,23 @@ def test_a_place_says_what_to_do_and_what_is_true_of_all_its_samples(
 
 
 def test_a_throttled_sample_is_invalid(
-    tmp_path: Path, fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch
+    store: FolderStore, fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     throttled = iter(range(0, 10**9, 500_000))
     monkeypatch.setattr(disturbance, "moment", lambda: Moment(0, 1, next(throttled)))
-    _, watcher, _ = measure(tmp_path, ONE)
+    watcher = measure(store, one_point(), 1)
     assert watcher.parts[0].status == "invalid"
     assert "throttled it for 0.50 s" in str(watcher.parts[0].error)
 
 
 def test_hosts_that_are_not_placed_as_asked_make_it_invalid(
-    tmp_path: Path, fake: type[FakeBenchmark]
+    store: FolderStore, fake: type[FakeBenchmark]
 ) -> None:
     place = Site(
         hosts_for=local_hosts,
         misplacement=lambda shape, hosts: "spread was asked, one node was used",
     )
-    _, watcher, _ = measure(tmp_path, ONE, place)
+    watcher = measure(store, one_point(), 1, place)
     assert (watcher.parts[0].status, watcher.parts[0].error) == (
         "invalid",
         "spread was asked, one node was used",
@@ -200,8 +204,9 @@ def test_hosts_that_are_not_placed_as_asked_make_it_invalid(
     assert watcher.parts[0].rows[0]["value"] == 1.0
 
 
-def test_a_canary_frames_each_round(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
-    plan, _, store = measure(tmp_path, ONE + "    repetitions: 3\n")
+def test_a_canary_frames_each_round(store: FolderStore, fake: type[FakeBenchmark]) -> None:
+    plan = one_point("repetitions: 3")
+    measure(store, plan, 3)
     canaries = [
         read_sample(store.get(key))
         for key in store.list(f"runs/{plan.run_id}/parts")
@@ -218,9 +223,9 @@ def test_a_canary_frames_each_round(tmp_path: Path, fake: type[FakeBenchmark]) -
 
 
 def test_a_round_that_a_budget_ends_is_framed_too(
-    tmp_path: Path, fake: type[FakeBenchmark]
+    store: FolderStore, fake: type[FakeBenchmark]
 ) -> None:
-    plan, store = make_plan(parse_suite(ONE + "    repetitions: 3\n")), FolderStore(str(tmp_path))
+    plan = one_point("repetitions: 3")
     times = iter([0.0, 99.0])
     lead = MeasuringLoop(plan, store, Site(hosts_for=local_hosts), Watcher(), lambda: next(times))
     assert not lead.measure(range(3), deadline=10.0)
@@ -229,7 +234,7 @@ def test_a_round_that_a_budget_ends_is_framed_too(
 
 
 def test_a_sample_that_cannot_be_stored_ends_the_run_before_the_next(
-    tmp_path: Path, fake: type[FakeBenchmark]
+    store: FolderStore, fake: type[FakeBenchmark]
 ) -> None:
     class FailingStore(FolderStore):
         def put(self, key: str, data: bytes) -> None:
@@ -237,74 +242,65 @@ def test_a_sample_that_cannot_be_stored_ends_the_run_before_the_next(
                 raise StoreError("gone")
             super().put(key, data)
 
-    plan = make_plan(parse_suite(ONE + "    repetitions: 3\n"))
-    lead = MeasuringLoop(plan, FailingStore(str(tmp_path)), Site(hosts_for=local_hosts), Watcher())
     fake.script = [1.0, 2.0, 3.0]
     with pytest.raises(StoreError):
-        lead.measure(range(3))
+        measure(FailingStore(store.root), one_point("repetitions: 3"), 3)
     assert fake.script == [2.0, 3.0]
 
 
 def test_a_journal_is_in_the_store_until_its_sample_is(
-    tmp_path: Path, fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch
+    store: FolderStore, fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of a lead that was killed stays: its folder has another name."""
-    store = FolderStore(str(tmp_path / "store"))
 
     def run(self: FakeBenchmark, gang: Gang, params: FakeParams) -> Output:
         assert gang.journal
         gang.journal("r2/run.json", b"so far")
         if self.script:
             raise self.script.pop()
-        return Output({"said": "1"})
+        return Output({"figure": "1"})
 
     monkeypatch.setattr(FakeBenchmark, "run", run)
-    plan = make_plan(parse_suite(ONE))
+    plan = one_point()
     folder = f"runs/{plan.run_id}/journal"
     store.put(f"{folder}/{plan.key(0)}.r1/run.json", b"of a killed lead")
     fake.script = [KeyboardInterrupt()]
-    loop = MeasuringLoop(plan, store, Site(hosts_for=local_hosts), Watcher())
     with pytest.raises(KeyboardInterrupt):
-        loop.measure([0])
+        measure(store, plan, 1)
     assert store.get(f"{folder}/{plan.key(0)}.r2/run.json") == b"so far"
-    MeasuringLoop(plan, store, Site(hosts_for=local_hosts), Watcher()).measure([0])
+    measure(store, plan, 1)
     assert store.list(folder) == [f"{folder}/{plan.key(0)}.r1/run.json"]
 
 
 def test_a_second_lead_measures_only_what_is_not_stored(
-    tmp_path: Path, fake: type[FakeBenchmark]
+    store: FolderStore, fake: type[FakeBenchmark]
 ) -> None:
-    plan, _, store = measure(tmp_path, ONE + "    repetitions: 3\n")
+    plan = one_point("repetitions: 3")
+    measure(store, plan, 3)
     store.delete(f"runs/{plan.run_id}/parts/{plan.key(1)}.json")
-    again = Watcher()
-    MeasuringLoop(plan, store, Site(hosts_for=local_hosts), again).measure(range(3))
+    again = measure(store, plan, 3)
     assert [part.repetition for part in again.parts] == [2]
     assert again.passes == ["stored before"] * 2
 
 
 def test_until_is_resumed_with_what_was_measured_before(
-    tmp_path: Path, fake: type[FakeBenchmark]
+    store: FolderStore, fake: type[FakeBenchmark]
 ) -> None:
-    text = ONE + "    until: {relative_spread: 0.01, max_repetitions: 12}\n"
-    plan = make_plan(parse_suite(text))
-    store = FolderStore(str(tmp_path / "store"))
+    plan = one_point(UNTIL)
     fake.script = [1.0] * 4
-    MeasuringLoop(plan, store, Site(hosts_for=local_hosts), Watcher()).measure(range(4))
-    again = Watcher()
-    MeasuringLoop(plan, store, Site(hosts_for=local_hosts), again).measure(range(12))
+    measure(store, plan, 4)
+    again = measure(store, plan, 12)
     assert len(again.parts) == 2, "four before and two now are six equal values: precise"
     assert again.passes == ["stored before"] * 4 + ["precise enough"] * 6
 
 
 def test_until_measures_again_what_it_cannot_read_back(
-    tmp_path: Path, fake: type[FakeBenchmark]
+    store: FolderStore, fake: type[FakeBenchmark]
 ) -> None:
-    plan = make_plan(parse_suite(ONE + "    until: {relative_spread: 0.01, max_repetitions: 12}\n"))
-    store = FolderStore(str(tmp_path / "store"))
-    MeasuringLoop(plan, store, Site(hosts_for=local_hosts), Watcher()).measure(range(4))
+    plan = one_point(UNTIL)
+    measure(store, plan, 4)
     store.put(sample_key(plan.run_id, plan.key(1)), b'{"schema": 1, "poi')
-    again = Watcher()
-    MeasuringLoop(plan, store, Site(hosts_for=local_hosts), again).measure(range(12))
+    again = measure(store, plan, 12)
     assert [part.repetition for part in again.parts] == [2, 5, 6]
 
 
@@ -332,11 +328,5 @@ def test_what_one_machine_cannot_give_is_skipped_with_the_reason(fields: dict[st
 
 
 def test_a_plain_shape_runs_here() -> None:
-    assert (
-        needs_cluster(
-            Shape.model_validate(
-                {"network": {"host": True}, "hosts": {"count": 2}, "image": "iperf"}
-            )
-        )
-        is None
-    )
+    plain = {"network": {"host": True}, "hosts": {"count": 2}, "image": "iperf"}
+    assert needs_cluster(Shape.model_validate(plain)) is None

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -60,11 +61,6 @@ Run = Callable[[ApiServer, str], Plan]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> FolderStore:
-    return FolderStore(str(tmp_path / "store"))
-
-
-@pytest.fixture
 def run(store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The step of the Workflow with that uid on a cluster."""
 
@@ -77,8 +73,7 @@ def run(store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def workflow(uid: str) -> PodContext:
-    own = "claim://results"
-    return replace(place(), store=own, workflow=f"wf-{uid}", workflow_uid=uid)
+    return replace(place(), store="claim://results", workflow=f"wf-{uid}", workflow_uid=uid)
 
 
 def put(store: FolderStore, where: dict[str, Any]) -> Plan:
@@ -189,21 +184,19 @@ def test_the_command_that_goes_on_with_a_run_is_of_the_verb_that_began_it(
 ) -> None:
     loaded = parse_suite(SUITE)
     if options is None:
-        plan, first = (made := make_plan(loaded)), made.run_id
+        plan = make_plan(loaded)
+        first = plan.run_id
     else:
         duel = prepare_duet(loaded, loaded, ("one", "two"), 8)
         plan, first = duel.b, duel.a.run_id
         plan.options |= options
     plan.where = dict(where)
-    said = resume_command(plan, root)
-    assert said == command.format(first)
-    assert parser(said.split()[1]).parse_args(said.split()[1:]).resume == first
+    line = resume_command(plan, root)
+    assert line == command.format(first)
+    words = line.split()[1:]
+    assert parser(words[0]).parse_args(words).resume == first
     why = resume_obstacle(plan, "k8s-1", root)
-    assert (
-        why is None
-        if where
-        else f"`perfdag {said.split()[1]}`" in str(why) and str(why).endswith(said)
-    )
+    assert why is None if where else f"`perfdag {words[0]}`" in str(why) and str(why).endswith(line)
 
 
 QUOTA = 'secrets "perfdag-ssh-a" is forbidden: exceeded quota: tight, requested: count/secrets=1'
@@ -229,17 +222,14 @@ def test_want_of_a_key_pair_is_said_and_no_traceback(
     cli: CommandLine,
     tmp_path: Path,
 ) -> None:
-    def keys(folder: Path) -> dict[str, str]:
-        raise PeerError("ssh-keygen is not installed")
-
     plan = put(store, {})
-    monkeypatch.setattr("perfdag.steps.runner.batch_objects.make_keys", keys)
+    absent = Mock(side_effect=PeerError("ssh-keygen is not installed"))
+    monkeypatch.setattr("perfdag.steps.runner.batch_objects.make_keys", absent)
     with pytest.raises(PeerError):
         run(cluster("k8s-1", {}), "a")
     assert gather(store, plan)[0]["error"].to_pylist() == ["ssh-keygen is not installed"] * 4
-    own = "claim://results"
-    for name, value in {"STORE": own, "RUN": plan.run_id}.items():
-        monkeypatch.setenv(f"PERFDAG_{name}", value)
+    monkeypatch.setenv("PERFDAG_STORE", "claim://results")
+    monkeypatch.setenv("PERFDAG_RUN", plan.run_id)
     assert (
         "perfdag step: ssh-keygen is not installed"
         in cli(["step", "plan", "--out", str(tmp_path / "out")], 1).err
@@ -251,7 +241,7 @@ def encoded(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("environment", "message"),
     [
         ({"PERFDAG_OPTIONS": "foo!"}, "it is not base64 of JSON"),
         (encoded("{"), "it is not base64 of JSON"),
@@ -262,10 +252,10 @@ def encoded(text: str) -> dict[str, str]:
     ],
 )
 def test_options_that_are_none_are_refused_with_their_form(
-    given: dict[str, str], message: str
+    environment: dict[str, str], message: str
 ) -> None:
     with pytest.raises(BadDocument, match=message) as error:
-        options(given)
+        options(environment)
     assert (
         '-p options="$(echo \'{"settings": ["repetitions=5"], "only": ["iperf*"]}\' | base64 -w0)"'
         in str(error.value)

@@ -52,8 +52,7 @@ def suite(points: int = 3, extra: str = "") -> str:
     return head + f"    permutations: {{product: {{env: {variants}}}}}\n"
 
 
-def test_suite_text_comes_unchanged_in_all_three_ways(tmp_path: Path) -> None:
-    store = FolderStore(str(tmp_path / "store"))
+def test_suite_text_comes_unchanged_in_all_three_ways(store: FolderStore, tmp_path: Path) -> None:
     store.put("suites/nasty.yaml", NASTY.encode())
     mounted = tmp_path / "suite.yaml"
     mounted.write_text(NASTY)
@@ -62,8 +61,7 @@ def test_suite_text_comes_unchanged_in_all_three_ways(tmp_path: Path) -> None:
     assert suite_text({}, store, mounted) == NASTY
 
 
-def test_no_suite_and_bad_base64_say_what_to_give(tmp_path: Path) -> None:
-    store = FolderStore(str(tmp_path))
+def test_no_suite_and_bad_base64_say_what_to_give(store: FolderStore, tmp_path: Path) -> None:
     with pytest.raises(BadDocument, match="configmap"):
         suite_text({}, store, tmp_path / "absent")
     with pytest.raises(BadDocument, match="base64"):
@@ -80,8 +78,7 @@ def test_every_pod_of_a_workflow_finds_the_same_run_id() -> None:
     assert from_environment(environment | {"PERFDAG_RUN": "mine"}).run_id == "mine"
 
 
-def test_a_stored_plan_is_continued(tmp_path: Path) -> None:
-    store = FolderStore(str(tmp_path))
+def test_a_stored_plan_is_continued(store: FolderStore) -> None:
     plan = make_plan(parse_suite(suite()), run_id=place().run_id)
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     assert plan_of(place(), store, {}).dump() == plan.dump()
@@ -90,19 +87,18 @@ def test_a_stored_plan_is_continued(tmp_path: Path) -> None:
 def test_outputs_are_integers_and_shapes_and_skip_what_is_stored() -> None:
     plan = make_plan(parse_suite(suite(4, "batch_time: 2600ms\n")), run_id=place().run_id)
     assert len(plan.batches) == 2
-    made = outputs(plan, place(), set())
-    assert made["batches"] == [0, 1]
-    assert made["shapeof"] == [
+    parameters = outputs(plan, place(), set())
+    assert parameters["batches"] == [0, 1]
+    assert parameters["shapeof"] == [
         {"s": "0", "n": "1", "turn": str(number)} for number in range(4)
     ]  # two more for runs that confirm
-    assert made["gated"] == "false"
+    assert parameters["gated"] == "false"
     stored = {plan.key(position) for position in plan.batches[0].samples}
     assert outputs(plan, place(), stored)["batches"] == [1]
-    assert len(json.dumps(made)) < 256 * 1024
+    assert len(json.dumps(parameters)) < 256 * 1024
 
 
-def test_what_is_stored_is_not_measured_again_unless_it_cannot_be_read(tmp_path: Path) -> None:
-    store = FolderStore(str(tmp_path))
+def test_what_is_stored_is_not_measured_again_unless_it_cannot_be_read(store: FolderStore) -> None:
     plan = make_plan(parse_suite(suite(2)), run_id=place().run_id)
     whole, cut = (f"runs/{plan.run_id}/parts/{plan.key(position)}.json" for position in range(2))
     store.put(whole, SampleRecord("p", 1, "ok").dump())
@@ -116,18 +112,16 @@ def test_10_000_points_travel_as_a_few_bytes() -> None:
     assert len(json.dumps(outputs(plan, place(), set()))) < 10_000
 
 
-def test_too_many_batches_are_refused_with_the_knob() -> None:
-    with pytest.raises(BadDocument, match="isolation"):
-        check_size(make_plan(parse_suite(suite(1001, "isolation: pod\n"))))
-
-
 def test_pairs_share_the_pods_of_one_gang() -> None:
     text = (
         "name: s\nentries:\n  - benchmark: iperf\n    hosts: {count: 4, pairs: all}\n"
         "    repetitions: 2\n"
     )
-    made = outputs(make_plan(parse_suite(text), run_id=place().run_id), place(), set())
-    assert (made["batches"], made["shapeof"][0]) == ([0], {"s": "0", "n": "4", "turn": "gang"})
+    parameters = outputs(make_plan(parse_suite(text), run_id=place().run_id), place(), set())
+    assert (parameters["batches"], parameters["shapeof"][0]) == (
+        [0],
+        {"s": "0", "n": "4", "turn": "gang"},
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,13 +142,13 @@ def test_a_network_is_an_annotation_and_a_peers_port_is_what_its_lead_calls(
         f"params: {{argv: ['true']}}}}]\n"
     )
     plan = make_plan(parse_suite(text), run_id=place().run_id)
-    [made] = outputs(plan, place(), set())["shapes"]
-    assert made["netkey"] == key
+    [shape] = outputs(plan, place(), set())["shapes"]
+    assert shape["netkey"] == key
     values = {"{host: true}": "host", "{}": "pod"}
     values["{name: bench/net, also: [bench/b, c]}"] = "bench/net,bench/b,c"
-    assert made["network"] == values.get(network, "bench/net")
-    told = [int(made["port"]) + int(made["step"]) * rank for rank in range(3)]
-    assert told == [ssh_port(plan.shape_of(0), plan.run_id, rank) for rank in range(3)]
+    assert shape["network"] == values.get(network, "bench/net")
+    ports = [int(shape["port"]) + int(shape["step"]) * rank for rank in range(3)]
+    assert ports == [ssh_port(plan.shape_of(0), plan.run_id, rank) for rank in range(3)]
 
 
 def test_gangs_of_several_hosts_take_turns_unless_volcano_places_them() -> None:
@@ -168,14 +162,14 @@ def test_gangs_of_several_hosts_take_turns_unless_volcano_places_them() -> None:
         )
     )
     plan = make_plan(parse_suite(f"name: s\nentries:\n{entries}"), run_id=place().run_id)
-    made = outputs(plan, place(), set())["shapeof"][: len(plan.batches)]
-    assert sorted((each["n"], each["turn"] == "gang") for each in made) == [
+    parameters = outputs(plan, place(), set())["shapeof"][: len(plan.batches)]
+    assert sorted((each["n"], each["turn"] == "gang") for each in parameters) == [
         ("1", False),
         ("2", True),
         ("3", True),
         ("4", False),
     ]
-    assert len({each["turn"] for each in made}) == 3
+    assert len({each["turn"] for each in parameters}) == 3
 
 
 def test_shapes_of_every_network_are_fanned_out_over_in_the_plans_order() -> None:
@@ -195,11 +189,10 @@ def test_shapes_of_every_network_are_fanned_out_over_in_the_plans_order() -> Non
     )
     plan = make_plan(parse_suite(text), run_id="r")
     assert len(plan.batches) == 18
-    made = outputs(plan, place(), set())
-    assert {name: made[name] for name in FANS} == {"batches": list(range(18)), "duets": []}
-    networks = [
-        made["shapes"][int(made["shapeof"][number]["s"])]["network"] for number in made["batches"]
-    ]
+    parameters = outputs(plan, place(), set())
+    assert {name: parameters[name] for name in FANS} == {"batches": list(range(18)), "duets": []}
+    shapes = [int(parameters["shapeof"][number]["s"]) for number in range(18)]
+    networks = [parameters["shapes"][shape]["network"] for shape in shapes]
     blocks = [networks[first : first + 3] for first in range(0, 18, 3)]
     assert all(sorted(block) == ["bench/fast", "host", "pod"] for block in blocks), networks
     assert len(set(map(tuple, blocks))) > 1, "in seeded order"
@@ -213,9 +206,9 @@ def test_an_allowed_benchmark_has_pods_and_an_account_of_its_own() -> None:
     plan = make_plan(parse_suite(text), run_id="r")
     shapes = {point.benchmark: point.shape for point in plan.points}
     assert len(set(shapes.values())) == 3, "rights are not lent to what shares the pods"
-    made = outputs(plan, replace(place(), allowed=("vmi-burst",)), set())
+    parameters = outputs(plan, replace(place(), allowed=("vmi-burst",)), set())
     accounts = {
-        name: made["shapes"][shape]["patch"].get("serviceAccountName")
+        name: parameters["shapes"][shape]["patch"].get("serviceAccountName")
         for name, shape in shapes.items()
     }
     assert accounts == {
@@ -224,11 +217,11 @@ def test_an_allowed_benchmark_has_pods_and_an_account_of_its_own() -> None:
         "command": None,
     }
     patience = {
-        name: made["shapes"][shape]["patch"].get("terminationGracePeriodSeconds", 30)
+        name: parameters["shapes"][shape]["patch"].get("terminationGracePeriodSeconds", 30)
         for name, shape in shapes.items()
     }
     assert patience == {"vmi-burst": 660, "vmi-steady": 0, "command": 0}, (
-        "what it made is deleted before the pod is killed"
+        "what it parameters is deleted before the pod is killed"
     )
     assert from_environment({"PERFDAG_ALLOWED": "scale vmi-burst"}).allowed == (
         "scale",
@@ -255,13 +248,22 @@ def test_pods_have_the_priority_class_of_their_suite(priority: int, name: str) -
     assert shape["patch"]["priorityClassName"] == name
 
 
-def test_too_many_shapes_are_refused_before_anything_is_made() -> None:
-    shapes = json.dumps([{"node_selector": {"n": "x" * 60 + str(n)}} for n in range(150)])
-    text = (
-        f"name: s\nentries:\n  - benchmark: command\n    params: {{argv: ['true']}}\n"
-        f"    permutations: {{explicit: {shapes}}}\n"
-    )
-    with pytest.raises(BadDocument, match="distinct shapes"):
+SHAPES = json.dumps([{"node_selector": {"n": "x" * 60 + str(n)}} for n in range(150)])
+MANY_SHAPES = (
+    f"name: s\nentries:\n  - benchmark: command\n    params: {{argv: ['true']}}\n"
+    f"    permutations: {{explicit: {SHAPES}}}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param(suite(1001, "isolation: pod\n"), "isolation", id="batches"),
+        pytest.param(MANY_SHAPES, "distinct shapes", id="shapes"),
+    ],
+)
+def test_too_many_of_anything_are_refused_before_anything_is_made(text: str, message: str) -> None:
+    with pytest.raises(BadDocument, match=message):
         check_size(make_plan(parse_suite(text)))
 
 
@@ -282,9 +284,9 @@ def test_the_claim_that_pods_share_is_the_workflows_own() -> None:
         )
     )
     names = []
-    for told in (place(), replace(place(), workflow_uid="another")):
-        (claim,) = batch_objects(plan.shape_of(0), told, plan, 0)
-        (shape,) = outputs(plan, told, set())["shapes"]
+    for context in (place(), replace(place(), workflow_uid="another")):
+        (claim,) = batch_objects(plan.shape_of(0), context, plan, 0)
+        (shape,) = outputs(plan, context, set())["shapes"]
         names.append(claim["metadata"]["name"])
         mounted = next(each for each in shape["patch"]["volumes"] if each["name"] == "measured")
         assert mounted["persistentVolumeClaim"]["claimName"].replace(BATCH, "0") == names[-1]

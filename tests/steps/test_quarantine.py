@@ -26,7 +26,8 @@ from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 
-from .test_duet import made
+from .objects import gang_pod
+from .test_duet import duet_of
 from .test_plan_step import place
 
 OOM = {"exitCode": 137, "reason": "OOMKilled"}
@@ -34,14 +35,13 @@ SPEC = {"containers": [{"name": "main", "resources": {"limits": {"memory": "300M
 KILLS = "[sh, -c, 'kill -9 $PPID']"
 
 
-def ended(message: str = "", attempt: int = 0, rank: int = 0, **state: Any) -> dict[str, Any]:
-    """A pod whose main container ended with this message."""
-    labels = {"perfdag/attempt": str(attempt), "perfdag/rank": str(rank)}
+def ended_pod(
+    state: dict[str, Any], message: str = "", attempt: int = 0, rank: int = 0
+) -> dict[str, Any]:
+    """A pod whose main container ended with this state and message."""
     main = {"name": "main", "state": {"terminated": {"exitCode": 0, "message": message, **state}}}
-    return {
-        "metadata": {"name": f"p{attempt}", "labels": labels},
-        "spec": SPEC,
-        "status": {"phase": "Failed", "containerStatuses": [main]},
+    return gang_pod({"phase": "Failed", "containerStatuses": [main]}, rank, attempt) | {
+        "spec": SPEC
     }
 
 
@@ -59,13 +59,12 @@ class Cluster:
         monkeypatch.setattr(progress, "TERMINATION_MESSAGE", self.message)
         monkeypatch.setattr(quarantine, "Kube", server.client)
 
-        @contextlib.contextmanager
-        def assembled(*_: Any) -> Any:
-            yield Hosts([LocalHost()], {})
+        hosts = Hosts([LocalHost()], {})
+        monkeypatch.setattr(gang, "assembled", lambda *_: contextlib.nullcontext(hosts))
 
-        monkeypatch.setattr(gang, "assembled", assembled)
-
-    def attempt(self, number: int, measure: Callable[[int], int], **state: Any) -> int | None:
+    def attempt(
+        self, number: int, measure: Callable[[int], int], state: dict[str, Any]
+    ) -> int | None:
         """The exit code of an attempt, None of one that was killed, whose pod then is in the API
         with that state.
         """
@@ -82,7 +81,7 @@ class Cluster:
             return os.WEXITSTATUS(status)
         assert os.WTERMSIG(status) == signal.SIGKILL
         if state:
-            self.pods.append(ended(self.message.read_text(), number, **state))
+            self.pods.append(ended_pod(state, self.message.read_text(), number))
         return None
 
 
@@ -124,7 +123,7 @@ def test_a_point_that_kills_its_pod_costs_only_its_own_samples(
         cluster.attempt(
             each,
             lambda number: gang.lead(place(), cluster.store, plan, 0, number, number == 2),
-            **OOM,
+            OOM,
         )
         for each in range(3)
     ]
@@ -151,13 +150,13 @@ def test_a_pod_that_was_deleted_or_ended_in_order_is_not_the_fault_of_its_sample
 ) -> None:
     plan = suite(2, 1, repetitions)
     measure = lambda number: gang.lead(place(), cluster.store, plan, 0, number, False)  # noqa: E731
-    assert [cluster.attempt(each, measure, **state) for each in range(2)] == [None, None]
+    assert [cluster.attempt(each, measure, state) for each in range(2)] == [None, None]
     assert [part.status for part in parts_of(cluster, plan)] == ["ok"] * (2 * repetitions)
 
 
 def test_what_is_known_outlives_the_pods_and_is_of_one_workflow(cluster: Cluster) -> None:
     id_of = suite(0, 1, 1).points[0].id
-    cluster.pods = [ended(f"measuring x (1/3) [{id_of}-1]", **OOM)]
+    cluster.pods = [ended_pod(OOM, f"measuring x (1/3) [{id_of}-1]")]
     assert known_crashes(place(), cluster.store, 0, 0) == {}
     once = {id_of: ["OOMKilled: container main passed its memory limit of 300Mi"]}
     assert known_crashes(place(), cluster.store, 0, 1) == once
@@ -169,16 +168,17 @@ def test_what_is_known_outlives_the_pods_and_is_of_one_workflow(cluster: Cluster
 
 def test_a_peer_that_is_killed_tells_of_the_sample_that_its_lead_measured() -> None:
     one, two = "00000000000000aa", "00000000000000bb"
-    lead, peer = ended(f"measuring x [{one}-1 {two}-1]", exitCode=75), ended(rank=1, **OOM)
+    lead = ended_pod({"exitCode": 75}, f"measuring x [{one}-1 {two}-1]")
+    peer = ended_pod(OOM, rank=1)
     why = "OOMKilled: container main passed its memory limit of 300Mi"
     assert killed([lead, peer]) == ([one, two], why)
     assert killed([lead]) is None
-    assert killed([ended(**OOM)]) is None, "between two samples"
+    assert killed([ended_pod(OOM)]) is None, "between two samples"
     # what Argo's executor makes of being told to end; it stays for a while: Argo has a finalizer
-    deleted = ended(f"measuring x [{one}-1]", exitCode=137)
+    deleted = ended_pod({"exitCode": 137}, f"measuring x [{one}-1]")
     deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert killed([deleted]) is None
-    evicted = ended(f"measuring x [{one}-1]", exitCode=137)
+    evicted = ended_pod({"exitCode": 137}, f"measuring x [{one}-1]")
     storage = "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi."
     evicted["status"] |= {"reason": "Evicted", "message": storage}
     assert (killed([evicted]) or [])[0] == [one]
@@ -214,7 +214,7 @@ def test_a_point_that_kills_the_pods_of_variants_leaves_the_others_of_both(
         f"name: s\nentries:\n  - {{benchmark: command, name: one, params: {{argv: ['true']}}}}\n"
         f"  - {{benchmark: command, name: bad, params: {{argv: {KILLS}}}}}\n"
     )
-    result = made(text, b=(change,))
+    result = duet_of(text, b=(change,))
     assert (result.a.points[1].id == result.b.points[1].id) == change.startswith("one")
     for plan in (result.a, result.b):
         cluster.store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
@@ -228,10 +228,10 @@ def test_a_point_that_kills_the_pods_of_variants_leaves_the_others_of_both(
             lead = MeasuringLoop(
                 plan, cluster.store, Site(hosts_for=lambda _: [LocalHost()]), ProgressReporter(1)
             )
-            asked = [each for each in positions(plan, repetition) if each in expected]
-            lead.measure(asked)
+            samples = [each for each in positions(plan, repetition) if each in expected]
+            lead.measure(samples)
             idle.mark(
-                cluster.store, plan, [each for each in asked if plan.order[each][0] == 0], 0.0
+                cluster.store, plan, [each for each in samples if plan.order[each][0] == 0], 0.0
             )
 
     monkeypatch.setattr(duet, "drive_batch", drive)
@@ -239,7 +239,7 @@ def test_a_point_that_kills_the_pods_of_variants_leaves_the_others_of_both(
         cluster.attempt(
             each,
             lambda number: duet.lead(here, cluster.store, result.a, 0, number, number == 2),
-            **OOM,
+            OOM,
         )
         for each in range(3)
     ]
@@ -261,7 +261,7 @@ def test_pairs_that_share_a_point_are_counted_together() -> None:
         f"  - {{benchmark: command, name: {name}, params: {{argv: ['true'], env: {{X: '{x}'}}}}}}\n"
         for name, x in (("a", 1), ("b", 2), ("c", 9))
     )
-    result = made(text, a=("a.env.X='1'",), b=("a.env.X='2'", "b.env.X='3'"))
+    result = duet_of(text, a=("a.env.X='1'",), b=("a.env.X='2'", "b.env.X='3'"))
     first, second, third = zip(result.a.points, result.b.points, strict=True)
     shared = {each.id for each in (*first, *second)}
     assert (len(shared), third[0].id) == (3, third[1].id)

@@ -232,7 +232,7 @@ def test_rdma_of_hours() -> None:
         next(measurement.n for measurement in measurements if measurement.metric == "bandwidth")
         == 13_500_000_000
     )
-    assert "-D 7200" in " ".join(benchmark.arguments(params, 65536))
+    assert "-D 7200" in " ".join(RdmaBandwidth().arguments(params, 65536))
     timed = LatencyParams(mode="send", duration="2h", sizes=[2])
     benchmark, _, output = perftest(RdmaLatency(), timed, "send-lat-duration.txt")
     output.texts["client0"] = re.sub(

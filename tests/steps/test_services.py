@@ -80,6 +80,11 @@ def test_each_rank_that_may_serve_has_a_service(
         assert [port["protocol"] for port in spec["ports"]] == ["TCP", "UDP"] * 2
 
 
+@pytest.fixture
+def server() -> ApiServer:
+    return ApiServer(namespace="bench")
+
+
 async def created(
     server: ApiServer, path: str, store: FolderStore, times: int = 1
 ) -> tuple[Refusals, dict[str, Any]]:
@@ -95,8 +100,9 @@ async def created(
     return refused, orjson.loads(note)
 
 
-async def test_the_store_tells_the_lead_where_servers_are_reached(tmp_path: Path) -> None:
-    server, store = ApiServer(namespace="bench"), FolderStore(str(tmp_path))
+async def test_the_store_tells_the_lead_where_servers_are_reached(
+    server: ApiServer, store: FolderStore
+) -> None:
     refused, note = await created(server, "service", store, times=2)
     [service] = server.of("Service")
     ports = [port["port"] for port in service["spec"]["ports"]][::2]
@@ -106,11 +112,10 @@ async def test_the_store_tells_the_lead_where_servers_are_reached(tmp_path: Path
     assert owner["kind"] == "Lease", "finish deletes the Lease, and the Service goes with it"
 
 
-async def test_node_ports_of_others_are_passed_over(tmp_path: Path) -> None:
-    server = ApiServer(namespace="bench")
+async def test_node_ports_of_others_are_passed_over(server: ApiServer, store: FolderStore) -> None:
     server.fail("POST .*/services", 422, TAKEN, times=2)
     first = service_ports("uid 0 1", True)
-    refused, note = await created(server, "nodeport", FolderStore(str(tmp_path)))
+    refused, note = await created(server, "nodeport", store)
     [service] = server.of("Service")
     assert refused == {}
     assert service["spec"]["ports"] != first
@@ -118,7 +123,7 @@ async def test_node_ports_of_others_are_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "message", "says"),
+    ("path", "status", "message", "reason"),
     [
         ("service", 500, FULL, "no Service of type ClusterIP for network.path: " + FULL),
         ("nodeport", 500, FULL, "no Service of type NodePort for network.path: " + FULL),
@@ -127,23 +132,23 @@ async def test_node_ports_of_others_are_passed_over(tmp_path: Path) -> None:
     ],
 )
 async def test_a_path_that_the_cluster_cannot_have_is_skipped(
-    tmp_path: Path, path: str, status: int, message: str, says: str
+    server: ApiServer, store: FolderStore, path: str, status: int, message: str, reason: str
 ) -> None:
-    server = ApiServer(namespace="bench")
     server.fail("POST .*/services", status, message)
-    refused, _ = await created(server, path, FolderStore(str(tmp_path)))
+    refused, _ = await created(server, path, store)
     [(number, (kind, text))] = refused.items()
     assert (number, kind) == (0, "skipped")
-    assert says in text
+    assert reason in text
     assert text.endswith("; let it have one, or measure network.path: pod or host")
     assert "\n" not in text
 
 
-async def test_a_server_that_is_away_is_not_a_path_that_cannot_be(tmp_path: Path) -> None:
-    server = ApiServer(namespace="bench")
+async def test_a_server_that_is_away_is_not_a_path_that_cannot_be(
+    server: ApiServer, store: FolderStore
+) -> None:
     server.fail("POST .*/services", 503, "etcd is away")
     with pytest.raises(KubeError, match="etcd is away"):
-        await created(server, "service", FolderStore(str(tmp_path)))
+        await created(server, "service", store)
 
 
 def free_ports() -> list[int]:
@@ -176,9 +181,8 @@ def gang(path: str, store: FolderStore, address: str, node: str) -> tuple[Shape,
     [("service", "127.0.0.2", "x", 0), ("nodeport", "x", "127.0.0.2", 1)],
 )
 def test_a_gang_waits_until_its_services_forward(
-    tmp_path: Path, path: str, address: str, node: str, side: int
+    store: FolderStore, path: str, address: str, node: str, side: int
 ) -> None:
-    store = FolderStore(str(tmp_path))
     shape, there = gang(path, store, address, node)
     forward(place(), store, shape, 0, there, side)
     client, server = there.hosts
@@ -191,10 +195,9 @@ def test_a_gang_waits_until_its_services_forward(
 
 @pytest.mark.usefixtures("importable")
 def test_a_service_that_does_not_forward_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(placement, "CONNECT_PATIENCE", 3.0)
-    store = FolderStore(str(tmp_path))
     shape, there = gang("service", store, "127.0.0.3", "x")
     with pytest.raises(
         GangUnavailable, match=r"network\.path: service: a reaches no server at 127"

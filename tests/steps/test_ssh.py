@@ -78,41 +78,41 @@ class Served:
 
 @contextlib.contextmanager
 def serving(keys: credentials.Keys, folder: Path) -> Iterator[Served]:
-    made = Served(keys, folder / "peer", 30, 1)
-    yield made
-    if made.process.poll() is None:
-        made.process.terminate()
-        made.process.wait()
+    server = Served(keys, folder / "peer", 30, 1)
+    yield server
+    if server.process.poll() is None:
+        server.process.terminate()
+        server.process.wait()
 
 
 @contextlib.contextmanager
 def connected(served: Served, keys: credentials.Keys, folder: Path) -> Iterator[SshHost]:
     config = credentials.client_config(keys, folder / "lead")
-    made = SshHost("127.0.0.1", "node-x", config, served.port)
-    made.connect(10)
-    yield made
-    made.close()
+    host = SshHost("127.0.0.1", "node-x", config, served.port)
+    host.connect(10)
+    yield host
+    host.close()
 
 
 @pytest.fixture(scope="module")
 def host(keys: credentials.Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHost]:
     """A peer whose connection several tests share."""
     folder = tmp_path_factory.mktemp("shared")
-    with serving(keys, folder) as served, connected(served, keys, folder) as made:
-        yield made
+    with serving(keys, folder) as served, connected(served, keys, folder) as peer_host:
+        yield peer_host
 
 
 @pytest.fixture
 def served(keys: credentials.Keys, tmp_path: Path) -> Iterator[Served]:
     """A peer of this test alone."""
-    with serving(keys, tmp_path) as made:
-        yield made
+    with serving(keys, tmp_path) as peer_host:
+        yield peer_host
 
 
 @pytest.fixture
 def own_host(served: Served, keys: credentials.Keys, tmp_path: Path) -> Iterator[SshHost]:
-    with connected(served, keys, tmp_path) as made:
-        yield made
+    with connected(served, keys, tmp_path) as peer_host:
+        yield peer_host
 
 
 @pytest.fixture
@@ -163,8 +163,8 @@ def test_a_command_runs_on_the_peer_as_here(
     output: str,
 ) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/openfoam/lib")
-    said = host.run(argv, timeout=10, **options)
-    assert (said.code, said.stdout) == (code, output)
+    result = host.run(argv, timeout=10, **options)
+    assert (result.code, result.stdout) == (code, output)
 
 
 def assert_ends(pid: int) -> None:
@@ -175,8 +175,8 @@ def assert_ends(pid: int) -> None:
 
 def test_a_timeout_kills_the_remote_group(host: SshHost, tmp_path: Path) -> None:
     mark = tmp_path / "pid"
-    said = host.run(["sh", "-c", f"sleep 100 & echo $! >{mark}; wait"], timeout=1)
-    assert said.timed_out
+    result = host.run(["sh", "-c", f"sleep 100 & echo $! >{mark}; wait"], timeout=1)
+    assert result.timed_out
     assert_ends(int(mark.read_text()))
 
 
@@ -298,11 +298,11 @@ def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
 ) -> None:
     """`argo retry` keeps the pods that succeeded, and the next lead would find no peer."""
 
-    async def running(*told: object) -> dict[str, Pod]:
+    async def running(*_: object) -> dict[str, Pod]:
         return {f"p{rank}": running_pod(rank) for rank in range(2)}
 
     monkeypatch.setattr(gather, "running", running)
-    monkeypatch.setattr(gather, "ssh_port", lambda *told: served.port)
+    monkeypatch.setattr(gather, "ssh_port", lambda *_: served.port)
     monkeypatch.setattr(gather, "lead_config", lambda: config)
     entry = "{benchmark: command, hosts: {count: 2}, params: {argv: ['true']}}"
     plan = make_plan(parse_suite(f"name: s\nentries: [{entry}]\n"))
@@ -385,7 +385,7 @@ def test_the_remote_shell_reaches_measured_addresses(
     """Those of a Multus network, where no sshd listens."""
     measured = iter(["192.168.0.2"])
     monkeypatch.setattr(gather, "extra_address", lambda host, shape: next(measured))
-    monkeypatch.setattr(gather, "ssh_port", lambda *told: served.port)
+    monkeypatch.setattr(gather, "ssh_port", lambda *_: served.port)
     gang = gather.Hosts([LocalHost("192.168.0.1")], {})
     gather.add_peers(gang, [running_pod(1)], config, Shape(), "r")
     for address, where in (("192.168.0.1", ""), ("192.168.0.2", str(tmp_path / "peer"))):

@@ -9,6 +9,7 @@ from perfdag.steps.runner.step_state import step
 from perfdag.suite.yaml_document import BadDocument
 from tests.fakes.api_server import ApiServer
 
+from .objects import workflow_of
 from .test_plan_step import place
 
 
@@ -25,13 +26,7 @@ from .test_plan_step import place
 def test_a_step_that_fails_by_itself_says_so_and_one_that_is_ended_does_not(
     code: int | None, message: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = ApiServer(
-        {
-            "apiVersion": "argoproj.io/v1alpha1",
-            "kind": "Workflow",
-            "metadata": {"name": place().workflow, "namespace": "bench"},
-        }
-    )
+    server = ApiServer(workflow_of(place()))
 
     def work() -> int:
         if code is None:
@@ -48,12 +43,12 @@ def test_a_step_that_fails_by_itself_says_so_and_one_that_is_ended_does_not(
             step(place(), "plan", work)
     else:
         assert step(place(), "plan", work) == code
-    heard = [
+    states = [
         each.body["metadata"]["annotations"][STEP]
         for each in server.requests
         if each.method == "PATCH"
     ]
-    assert heard == [f"uid plan {each}" for each in message]
+    assert states == [f"uid plan {each}" for each in message]
 
 
 def test_a_step_is_done_where_the_api_server_is_away(

@@ -43,7 +43,7 @@ def changed(name: str, **values: Any) -> Output:
 
 def params_of(name: str) -> TorchbenchParams:
     model, test, batch = name.removesuffix(".stdout").split("-")
-    return TorchbenchParams(model=model, test=test, batch_size=int(batch))  # type: ignore[arg-type]
+    return TorchbenchParams(model=model, test=test, batch_size=int(batch))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,5 +1,8 @@
 """What the watchdog gives up, and what it waits for."""
 
+import base64
+import gzip
+import json
 import subprocess
 import sys
 import time
@@ -42,6 +45,7 @@ from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 
+from .objects import gang_pod, workflow_of
 from .test_plan_step import place
 
 ONE_SAMPLE = (
@@ -52,11 +56,6 @@ ONE_SAMPLE = (
 @pytest.fixture
 def plan() -> Plan:
     return make_plan(parse_suite(ONE_SAMPLE))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> FolderStore:
-    return FolderStore(str(tmp_path))
 
 
 @pytest.fixture
@@ -76,7 +75,7 @@ def pod(
 
 
 def notes(tmp_path: Path) -> list[str]:
-    return [file.read_text() for file in tmp_path.glob("runs/*/notes/*")]
+    return [file.read_text() for file in tmp_path.glob("store/runs/*/notes/*")]
 
 
 LONG_AGO = time.time() - 500
@@ -236,35 +235,14 @@ same before `argo retry`.
 async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_run_is_believed(
     monkeypatch: pytest.MonkeyPatch, claimed: bool, earlier: str, believed: bool
 ) -> None:
-    labels = {"perfdag/batch": "0", "perfdag/attempt": "0", "perfdag/rank": "0"}
-    waiting = {
-        "name": "main",
-        "image": "i",
-        "state": {"waiting": {"reason": "InvalidImageName", "message": "no"}},
-    }
-    status = {"phase": "Pending", "containerStatuses": [waiting]}
-    lost = {
-        "metadata": {"name": "p", "uid": "u", "labels": labels},
-        "spec": {"containers": []},
-        "status": status,
-    }
+    waiting = [waits("InvalidImageName", "no")]
+    pod = gang_pod({"phase": "Pending", "containerStatuses": waiting})
     marks = {WATCHDOG_DONE: "u-1"} | unrecoverable_annotation(earlier, {7})
     marks |= as_annotation(earlier, {7: "full"} if claimed else {})
     here = replace(place(), workflow_uid="u-1")
-    workflow: dict[str, Any] = {
-        "apiVersion": "argoproj.io/v1alpha1",
-        "kind": "Workflow",
-        "spec": {},
-    }
-    workflow["metadata"] = {
-        "name": here.workflow,
-        "namespace": here.namespace,
-        "uid": "u-1",
-        "annotations": marks,
-    }
-    workflow["status"] = {"startedAt": "2026-01-02T00:00:00Z"}
+    workflow = workflow_of(here, marks)
     server = ApiServer(workflow)
-    server.on("GET .*/pods", lambda _: {"metadata": {}, "items": [lost]})
+    server.on("GET .*/pods", lambda _: {"metadata": {}, "items": [pod]})
     server.on(
         "PATCH .*/pods", lambda _: server.of("Workflow")[0]["status"].update(phase="Failed") or {}
     )
@@ -282,9 +260,9 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
     workflow["metadata"] |= done[0][1]["metadata"]
     unrecoverable = unrecoverable_batches(workflow)
     notes = from_annotations(OURS, workflow["metadata"]["annotations"])
-    told = {0, 7} if believed else {0}
-    assert unrecoverable == told
-    assert (set(notes), set(kept)) == ((told, set()) if claimed else (set(), {0}))
+    expected = {0, 7} if believed else {0}
+    assert unrecoverable == expected
+    assert (set(notes), set(kept)) == ((expected, set()) if claimed else (set(), {0}))
     assert done[0][1]["metadata"]["annotations"][WATCHDOG_DONE] is None, (
         "of the go before argo retry: this watchdog is made anew where it is lost"
     )
@@ -300,10 +278,7 @@ def test_notes_of_a_watchdog_without_a_store_fit_into_an_object_and_come_into_th
     many |= unrecoverable_annotation(OURS, range(1000))
     assert sum(map(len, many.values())) < 66_000
     assert len(from_annotations(OURS, many)) > 100
-    ours = {
-        "metadata": {"uid": "u-1", "annotations": many},
-        "status": {"startedAt": "2026-01-02T00:00:00Z"},
-    }
+    ours = workflow_of(place(), many)
     monkeypatch.setattr("perfdag.steps.runner.end_reason.run_with_client", lambda work: ours)
     for of in (COPIED, RETRIED, OURS):
         assert notes(tmp_path) == []
@@ -329,13 +304,12 @@ def test_a_watchdog_that_came_late_still_gives_up_before_argo_does(watchdog: Wat
 
 @pytest.mark.parametrize("claimed", [False, True], ids=["store", "annotation"])
 def test_rows_tell_the_samples_in_flight_from_those_that_never_began(
-    claimed: bool, tmp_path: Path
+    claimed: bool, store: FolderStore
 ) -> None:
     """A lead is killed in all three attempts, each time with another sample under way."""
     argvs = ", ".join(f"{{argv: ['true', '{n}']}}" for n in range(4))
     points = f"{{benchmark: command, permutations: {{explicit: [{argvs}]}}}}"
     plan = make_plan(parse_suite(f"name: s\nentries: [{points}]\n"))
-    store = FolderStore(str(tmp_path))
     write = BatchReasons(plan, store)
     texts: dict[int, str] = {}
     flights: dict[str, tuple[int, Flight]] = {}
@@ -549,46 +523,24 @@ def test_what_ended_before_the_measuring_container_is_told_and_an_mtu_is_refused
         "name": name,
         "state": {"terminated": {"exitCode": code, "reason": "Error", "message": message}},
     }
-    body: dict[str, Any] = {
-        "metadata": {
-            "name": "p",
-            "uid": "u",
-            "labels": {"perfdag/batch": "0", "perfdag/attempt": "0", "perfdag/rank": "0"},
-        },
-        "spec": {"nodeName": "n", "containers": []},
-        "status": {
-            "phase": "Failed",
-            "initContainerStatuses": [
-                {"name": "done", "state": {"terminated": {"exitCode": 0}}},
-                ended,
-            ],
-            "containerStatuses": [
-                {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
-            ],
-        },
+    first = {"name": "done", "state": {"terminated": {"exitCode": 0}}}
+    status = {
+        "phase": "Failed",
+        "initContainerStatuses": [first, ended],
+        "containerStatuses": [waits("PodInitializing", "")],
     }
     peer = replace(pod(None, phase="Running", uid="v"), rank=1)
-    assert watchdog.look([read_pod(body), peer], 0) == ([peer] if final else [])
+    assert watchdog.look([read_pod(gang_pod(status)), peer], 0) == ([peer] if final else [])
     assert [words in each for each in notes(tmp_path)] == [True]
     assert watchdog.unrecoverable == ({0} if final else set())
 
 
 def test_addresses_by_family() -> None:
-    body: dict[str, Any] = {
-        "metadata": {
-            "name": "p",
-            "labels": {"perfdag/batch": "3", "perfdag/attempt": "1", "perfdag/rank": "2"},
-        },
-        "spec": {"nodeName": "n", "containers": []},
-        "status": {
-            "phase": "Running",
-            "podIP": "10.0.0.1",
-            "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}],
-        },
-    }
+    addresses = [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]
+    body = gang_pod({"podIP": "10.0.0.1", "podIPs": addresses}, batch=3, attempt=1, rank=2)
     assert read_pod(body).address == "10.0.0.1"
     assert read_pod(body, "ipv6").address == "fd00::1"
-    body["status"]["podIPs"].pop()
+    addresses.pop()
     assert (read_pod(body, "ipv6").address, read_pod(body, "ipv6").addresses) == (
         None,
         ("10.0.0.1",),
@@ -642,10 +594,6 @@ def test_what_a_cluster_waits_for_imports_nothing_heavy() -> None:
 
 
 def test_finished_reads_compressed_nodes() -> None:
-    import base64
-    import gzip
-    import json
-
     nodes = {
         "a": {"name": "w.batches", "templateName": "batches", "phase": "Failed"},
         "b": {"templateName": "confirm", "phase": "Skipped"},
@@ -723,10 +671,10 @@ def test_a_watchdog_fails_where_argo_retry_would_measure_again(
 def test_the_batches_that_confirm_are_guarded_too_and_in_a_dag_of_ones_own(
     root: str, fans: list[str], suspects: list[str], over: bool
 ) -> None:
-    made = [
+    nodes: list[dict[str, Any]] = [
         {"name": f"{root}.batches", "templateName": "batches", "phase": phase} for phase in fans
     ]
-    made += [
+    nodes += [
         {
             "name": f"{root}.suspect",
             "templateRef": {"name": "perfdag", "template": "confirm"},
@@ -734,7 +682,7 @@ def test_the_batches_that_confirm_are_guarded_too_and_in_a_dag_of_ones_own(
         }
         for phase in suspects
     ]
-    status = {"phase": "Running", "nodes": {str(number): each for number, each in enumerate(made)}}
+    status = {"phase": "Running", "nodes": {str(number): each for number, each in enumerate(nodes)}}
     assert finished({"metadata": {"name": "w"}, "spec": {}, "status": status}) == over
 
 
@@ -747,18 +695,14 @@ def test_pods_of_other_steps_are_no_pods_of_a_gang() -> None:
 
 
 def event(reason: str, at: str, uid: str = "u") -> dict[str, Any]:
-    involved = {"kind": "Pod", "uid": uid}
-    told_at = {
-        "metadata": {"name": f"{uid}-{reason}".lower(), "namespace": "bench"},
-        "type": "Warning",
-        "lastTimestamp": at,
-    }
     return {
         "kind": "Event",
-        "involvedObject": involved,
+        "metadata": {"name": f"{uid}-{reason}".lower(), "namespace": "bench"},
+        "involvedObject": {"kind": "Pod", "uid": uid},
+        "type": "Warning",
+        "lastTimestamp": at,
         "reason": reason,
         "message": f"what {reason}\n means",
-        **told_at,
     }
 
 
@@ -776,9 +720,7 @@ async def test_a_silent_pod_is_told_the_last_warning_of_its_events() -> None:
     assert server.count("/events") == 1
 
 
-async def test_young_pods_and_those_of_which_nobody_may_read_are_left_alone(
-    server: ApiServer,
-) -> None:
+async def test_young_pods_and_those_of_which_nobody_may_read_are_left_alone() -> None:
     old = replace(pod(None), created=LONG_AGO, node="n")
     refusing = ApiServer(event("FailedMount", "2026"))
     refusing.fail("/events", 403)
@@ -799,8 +741,7 @@ def test_a_batch_that_confirms_is_noted_in_the_run_that_it_is_of(
     assert store.list(f"runs/{first.run_id}/notes") == [f"runs/{first.run_id}/notes/batch-0.json"]
 
 
-def test_why_pods_of_two_variants_never_started_is_in_the_rows_of_both(tmp_path: Path) -> None:
-    store = FolderStore(str(tmp_path))
+def test_why_pods_of_two_variants_never_started_is_in_the_rows_of_both(store: FolderStore) -> None:
     text = "name: s\nentries: [{benchmark: command, hosts: {count: 2}, params: {argv: ['true']}}]\n"
     duel = on_cluster(prepare_duet(parse_suite(text), parse_suite(text), ("a", "b"), 8))
     for each in (duel.a, duel.b):
@@ -839,19 +780,13 @@ def test_a_watchdog_made_anew_notes_nothing_of_an_attempt_before_the_one_that_me
 def on_lost_node(
     phase: str = "Running", containers: Sequence[bool] = (True, True), ready: str = "False"
 ) -> dict[str, Any]:
-    labels = {"perfdag/batch": "0", "perfdag/attempt": "0", "perfdag/rank": "1"}
-    return {
-        "metadata": {"name": "p", "uid": "u", "labels": labels},
-        "spec": {"nodeName": "n-2", "containers": [{"name": "main"}]},
-        "status": {
-            "phase": phase,
-            "conditions": [{"type": "Ready", "status": ready}],
-            "containerStatuses": [
-                {"name": name, "ready": state}
-                for name, state in zip(("main", "wait"), containers, strict=False)
-            ],
-        },
+    states = zip(("main", "wait"), containers, strict=False)
+    status = {
+        "phase": phase,
+        "conditions": [{"type": "Ready", "status": ready}],
+        "containerStatuses": [{"name": name, "ready": state} for name, state in states],
     }
+    return gang_pod(status, rank=1)
 
 
 @pytest.mark.parametrize(
@@ -868,9 +803,9 @@ def test_a_pod_whose_node_is_lost_is_noted_and_left_to_kubernetes(
     watchdog: Watchdog, tmp_path: Path, phase: str, containers: list[bool], ready: str, lost: bool
 ) -> None:
     body = on_lost_node(phase, containers, ready)
-    assert pod_trouble(body) == (("node n-2 was lost", False) if lost else (None, False))
+    assert pod_trouble(body) == (("node node-1 was lost", False) if lost else (None, False))
     assert watchdog.look([read_pod(body)], 0) == []
-    noted = [text for text in notes(tmp_path) if "pod of rank 1: node n-2 was lost" in text]
+    noted = [text for text in notes(tmp_path) if "pod of rank 1: node node-1 was lost" in text]
     assert bool(noted) == lost
 
 
@@ -881,28 +816,20 @@ async def test_a_pod_that_its_grace_period_keeps_on_a_lost_node_is_failed(
     pod = on_lost_node(ready=ready)
     pod["metadata"]["deletionTimestamp"] = "2026-01-02T00:11:00Z"
     here = place()
-    workflow: dict[str, Any] = {
-        "apiVersion": "argoproj.io/v1alpha1",
-        "kind": "Workflow",
-        "metadata": {"name": here.workflow, "namespace": here.namespace, "uid": "u-1"},
-        "spec": {},
-        "status": {"startedAt": "2026-01-02T00:00:00Z"},
-    }
-    server = ApiServer(workflow)
-    looks: list[int] = []
+    server = ApiServer(workflow_of(here))
+    looks = iter(range(1, 4))
 
-    def listed(_: object) -> dict[str, Any]:
-        looks.append(1)
-        if len(looks) == 3:
+    def list_pods(_: object) -> dict[str, Any]:
+        if next(looks) == 3:
             server.of("Workflow")[0]["status"].update(phase="Failed")
         return {"metadata": {}, "items": [pod]}
 
-    def failed(request: Any) -> dict[str, Any]:
+    def set_status(request: Any) -> dict[str, Any]:
         pod["status"] |= request.body["status"]
         return pod
 
-    server.on("GET .*/pods", listed)
-    server.on("PATCH .*/pods/p/status", failed)
+    server.on("GET .*/pods", list_pods)
+    server.on("PATCH .*/pods/p1/status", set_status)
     monkeypatch.setattr("perfdag.steps.runner.watch.LOOK_SECONDS", 0.01)
     kept: dict[int, str] = {}
     await watch_pods(server.client(), here, 60.0, kept.__setitem__)
@@ -916,8 +843,8 @@ async def test_a_pod_that_its_grace_period_keeps_on_a_lost_node_is_failed(
     [executor] = status.pop("containerStatuses")
     assert executor["name"] == "wait", "Argo waits for its report unless it was killed"
     assert executor["state"]["terminated"]["exitCode"] != 0
-    assert status == {"phase": "Failed", "reason": "GivenUp", "message": "node n-2 was lost"}
-    assert kept == {0: "pod of rank 1: node n-2 was lost"}
+    assert status == {"phase": "Failed", "reason": "GivenUp", "message": "node node-1 was lost"}
+    assert kept == {0: "pod of rank 1: node node-1 was lost"}
 
 
 @pytest.mark.parametrize("claimed", [False, True])
@@ -933,28 +860,14 @@ async def test_a_pod_that_ends_together_with_its_batch_tells_what_it_measured(
         "finishedAt": "2026-01-02T00:00:09Z",
         "message": as_termination_message({sample: "x"}),
     }
-    labels = {"perfdag/batch": "0", "perfdag/attempt": "2", "perfdag/rank": "0"}
-    lead = {
-        "metadata": {"name": "p", "uid": "u", "labels": labels},
-        "spec": {"nodeName": "node-1", "containers": []},
-        "status": {
-            "phase": "Failed",
-            "containerStatuses": [{"name": "main", "image": "i", "state": {"terminated": killed}}],
-        },
-    }
+    main = {"name": "main", "image": "i", "state": {"terminated": killed}}
+    lead = gang_pod({"phase": "Failed", "containerStatuses": [main]}, attempt=2)
     over = {
         "b": {"templateName": "batches", "phase": "Failed"},
         "c": {"templateName": "confirm", "phase": "Succeeded"},
         "d": {"templateName": "batches", "phase": "Succeeded"},
     }
-    workflow: dict[str, Any] = {
-        "apiVersion": "argoproj.io/v1alpha1",
-        "kind": "Workflow",
-        "metadata": {"name": here.workflow, "namespace": here.namespace, "uid": "u-1"},
-        "spec": end,
-        "status": {"startedAt": "2026-01-02T00:00:00Z", "phase": "Running", "nodes": over},
-    }
-    server = ApiServer(workflow)
+    server = ApiServer(workflow_of(here, phase="Running", nodes=over) | {"spec": end})
     server.on("GET .*/pods", lambda _: {"metadata": {}, "items": [lead]})
     flights: dict[str, tuple[int, Flight]] = {}
     reasons: dict[int, str] = {}
@@ -969,10 +882,10 @@ async def test_a_pod_that_ends_together_with_its_batch_tells_what_it_measured(
     assert not await watch_pods(server.client(), here, 60.0, *stored)
     [workflow] = server.of("Workflow")
     notes = workflow["metadata"].get("annotations", {})
-    found = flights_from_annotations(OURS, notes) if claimed else flights
+    in_flight = flights_from_annotations(OURS, notes) if claimed else flights
     if end:
-        assert not found
+        assert not in_flight
         return
-    [(batch, flight)] = found.values()
+    [(batch, flight)] = in_flight.values()
     assert (batch, flight.sample, flight.attempt, flight.node) == (0, sample, 3, "node-1")
     assert flight.why == "pod of rank 0: main ended with exit code 137"
