@@ -71,7 +71,7 @@ def check(store: Store, suite: str, run_id: str, rules: Rules) -> GateResult:
     _levels(gate, history, series, tuning, records)
     _own_verdicts(gate, own_verdicts(table), rules)
     absent = find_absent(gate, store, history, tuning, rules, records)
-    references = References(store, history, rules.accepted, gate.damaged)
+    references = References(store, history, tuning, rules.accepted, gate.damaged)
     _thresholds(gate, references, table, rules, absent)
     if rules.acks_wrong:
         gate.alerts.append(_unreadable_acks(gate, rules))

@@ -13,7 +13,7 @@ from perfdag.regress.changes import Acknowledgement, accepted_starts, full_name
 from perfdag.regress.run_medians import COLUMNS, RunMedians, medians_of_rows
 from perfdag.regress.selection import SelectionError, baseline
 from perfdag.regress.series import SeriesInfo, series_labels
-from perfdag.regress.tuning import covers, settings_by_kind
+from perfdag.regress.tuning import Tuning, covers, settings_by_kind
 from perfdag.results.schema import load_rows
 from perfdag.stats.levels import fold_levels
 from perfdag.stats.percentiles import TooFewSamplesError, percentile
@@ -45,11 +45,13 @@ class ThresholdResult:
 class References:
     """What ratios refer to: history up to the run, acknowledged levels, and named baselines.
 
-    `damaged` collects files that were left out.
+    `tuning` has the smallest change that begins a level. `damaged` collects files that were left
+    out.
     """
 
     store: Store
     history: RunMedians
+    tuning: Tuning
     accepted: Sequence[Acknowledgement]
     damaged: list[str]
 
@@ -187,7 +189,11 @@ def _limit(
     )
     values = history.value[at, :-1] if at is not None else np.array([])
     starts = accepted_starts(history, name, info.series_id, past.accepted)
-    level = finite(values[fold_levels(values, better=info.better, accepted=starts).start :])
+    min_effect, absolute = past.tuning.effect(info, finite(values))
+    levels = fold_levels(
+        values, better=info.better, min_effect=min_effect, absolute=absolute, accepted=starts
+    )
+    level = finite(values[levels.start :])
     if not level.size:
         raise SelectionError("no earlier run has a value of it")
     return ratio * median(level)

@@ -538,6 +538,14 @@ def test_a_ratio_is_to_the_accepted_level(store: Store) -> None:
     assert not judge(store, 7, rule, accepted=[accepted]).failed
 
 
+def test_a_ratio_is_to_the_level_that_the_smallest_effect_of_the_suite_gives(store: Store) -> None:
+    better = range(10, 16)
+    nights(store, 17, lambda n, p: 1.1e10 if n in better else 1e10, points=["streams=1"], noise=0)
+    ratio = Check(metric="throughput", op=">=", ratio=0.95)
+    assert judge(store, 16, ratio).failed
+    assert not judge(store, 16, ratio, Check(metric="throughput", min_effect=0.2)).failed
+
+
 def test_another_cluster_in_the_store_makes_nothing_news(store: Store) -> None:
     for night in range(16):
         slow = night % 2 == 0 and night >= 6
