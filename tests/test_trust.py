@@ -46,7 +46,12 @@ SHARE = {"metric": "efficiency", "unit": "1"}
         (STEADY, "good", "good: 1 point"),
         (STEADY + canary("cpu", 1e4, 1.1e4), "good", "good: 1 point"),
         (point([0.01, 0.05, 0.03], **SHARE), "good", "good: 1 point"),
-        (point([1e9]), "muted", "good: 1 point; one sample a point shows no spread"),
+        (point([1e9]), "muted", "good: 1 point; one sample shows no spread (1 of 1 point)"),
+        (
+            [*STEADY, *point([1e9], "z")],
+            "muted",
+            "good: 2 points; one sample shows no spread (1 of 2 points)",
+        ),
         ([*STEADY, bare("skipped")], "muted", "good: 1 point; 1 skipped"),
         (
             point([1e9, 1.2e9, 1.1e9]),
@@ -56,7 +61,7 @@ SHARE = {"metric": "efficiency", "unit": "1"}
         (
             [*STEADY, bare("ok", "steal 5.0%, load 13 on 2 cores before it")],
             "noisy",
-            "noisy: 1 of 2 points (steal, load)",
+            "noisy: 1 of 2 points (steal, load); one sample shows no spread (1 of 2 points)",
         ),
         (
             STEADY + canary("loopback", 1e-5, 3e-5, 2e-5),

@@ -46,13 +46,13 @@ class PointTrust:
 class RunTrust:
     """The trust in a run: that in its worst point.
 
-    `points` has the points that were measured. `skipped` counts the others. `single`: no point has
-    two samples, so no spread is known.
+    `points` has the points that were measured. `skipped` counts the others. `without_spread` counts
+    the points that have one value only.
     """
 
     points: dict[str, PointTrust]
     skipped: int
-    single: bool
+    without_spread: int
 
     @property
     def level(self) -> Level:
@@ -64,7 +64,7 @@ class RunTrust:
     @property
     def proven(self) -> bool:
         """Whether every point of the run has a spread, and it is good."""
-        return self.level == "good" and not self.skipped and not self.single
+        return self.level == "good" and not self.skipped and not self.without_spread
 
     def of_level(self, level: Level) -> list[PointTrust]:
         """Return the trust in the points of a level."""
@@ -81,8 +81,9 @@ class RunTrust:
         if not parts:
             count = plural(len(self.points), "point")
             parts = [f"good: {count}" if self.points else "unusable: no point was measured"]
-        if self.points and self.single:
-            parts.append("one sample a point shows no spread")
+        if self.without_spread:
+            count = f"{self.without_spread} of {plural(len(self.points), 'point')}"
+            parts.append(f"one sample shows no spread ({count})")
         if self.skipped:
             parts.append(f"{self.skipped} skipped")
         return "; ".join(parts)
@@ -97,8 +98,9 @@ def trust_in(table: pa.Table, states: Sequence[PointState]) -> RunTrust:
         state.point: _point_trust(state, f"{state.entry} {labels[state.point]}".strip(), moved)
         for state in measured
     }
-    single = all(len(series.values) < 2 for state in measured for series in headlines(state))
-    return RunTrust(points, len(states) - len(measured), single)
+    counts = [[len(series.values) for series in headlines(state)] for state in measured]
+    without_spread = sum(max(values, default=0) == 1 for values in counts)
+    return RunTrust(points, len(states) - len(measured), without_spread)
 
 
 def headlines(state: PointState) -> list[Series]:
