@@ -17,7 +17,7 @@ import pytest
 from perfdag.app.cluster.submission import report_other_packages
 from perfdag.app.doctor.store_pod import image_findings
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Benchmark, Metric, Params
+from perfdag.benchmark.contract import Benchmark, Metric, Params, Tool
 from perfdag.benchmark.declaration import mistake
 from perfdag.cli import main
 from perfdag.plan.plan import make_plan
@@ -110,6 +110,10 @@ WALL = Command.metrics[0]
         (Unfinished, "lacks the method parse and the method run and the method seconds"),
         (declared(name="other"), "has name = 'other', but its entry point is 'changed'"),
         (declared(__doc__="Wall time."), "has no `Clock:` paragraph"),
+        (
+            declared(tools=(Tool("dd", {"apt-get": "coreutils"}),)),
+            "has the tool dd in 'apt-get'; package managers are apt, dnf",
+        ),
         (declared(metrics=()), "has no headline metric"),
         (declared(metrics=(WALL, WALL)), "declares the metric wall_time 2 times"),
         (

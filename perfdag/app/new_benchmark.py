@@ -55,7 +55,7 @@ class {cls}(Benchmark[{cls}Params]):
 
     name, image, Params = "{name}", "{name}", {cls}Params
     metrics = (Metric("throughput", "B/s", "higher", "bytes copied a second", headline=True),)
-    tools = (Tool("dd", {{"apt-get": "coreutils"}}),)
+    tools = (Tool("dd", {{"apt": "coreutils"}}),)
 
     def seconds(self, params: {cls}Params) -> float:
         return 1.0

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from perfdag.benchmark.contract import Benchmark, Better, Params
+from perfdag.hosts.packages import MANAGERS
 from perfdag.units import BASE_UNITS
 
 RESERVED = ("network", "hosts", "resources", "volume", "hugepages", "node_selector")
@@ -37,6 +38,10 @@ def _mistakes(name: str, benchmark: Any) -> Iterator[str]:
         yield "has no docstring; its first line says what is measured"
     if not benchmark.clock():
         yield "has no `Clock:` paragraph in its docstring, which says what starts and stops it"
+    for tool in benchmark.tools:
+        for manager in tool.packages.keys() - set(MANAGERS):
+            managers = ", ".join(MANAGERS)
+            yield f"has the tool {tool.program} in {manager!r}; package managers are {managers}"
     yield from _metric_mistakes(benchmark)
     yield from _parameter_mistakes(benchmark.Params)
 

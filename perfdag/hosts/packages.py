@@ -5,6 +5,9 @@ import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 
+MANAGERS = ("apt", "dnf", "zypper", "pacman", "brew", "pip")
+"""Package managers that a tool may name; the first one on the machine is used."""
+
 
 def install_command(packages: Mapping[str, str]) -> str:
     """Return the command that installs a tool with a package manager of this machine.
@@ -25,13 +28,9 @@ def install_command(packages: Mapping[str, str]) -> str:
         "brew": ("brew", "brew install"),
         "pip": (sys.executable, pip),
     }
-    for manager, (program, command) in commands.items():
+    for manager in MANAGERS:
+        program, command = commands[manager]
         if manager in packages and shutil.which(program):
             return f"{command} {packages[manager]}"
-    return (
-        ", ".join(
-            f"{commands.get(manager, ('', manager))[1]} {package}"
-            for manager, package in packages.items()
-        )
-        or "not packaged"
-    )
+    every = [f"{commands[manager][1]} {package}" for manager, package in packages.items()]
+    return ", ".join(every) or "not packaged"
