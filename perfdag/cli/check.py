@@ -29,7 +29,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = sub.add_parser(
         "check",
         description="Check a run against the thresholds of its suite and against its history. "
-        "Exit with 0 or 3.",
+        "Exit with 3 if the gate fails.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

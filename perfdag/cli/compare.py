@@ -17,8 +17,8 @@ EPILOG = """examples:
 A run is its id, the beginning of its id, `last`, `last~N` (N runs before) or `baseline:NAME`.
 A selection is a list of conditions: suite=, month=, since= and until= (days), run= (glob),
 newest= (number of runs). The verdicts are better, worse, no difference shown and inconclusive.
-If exactly one parameter of an entry was changed, its points are compared with one another, and
-the change is printed first.
+A metric without a better direction differs. If exactly one parameter of an entry was changed, its
+points are compared with one another, and the change is printed first.
 """
 
 

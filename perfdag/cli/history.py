@@ -14,7 +14,7 @@ EPILOG = """examples:
   perfdag history net --json
 
 A change needs at least 8 runs before it and 3 after it. Its effect must reach 5 % (`checks` of a
-suite set another limit) and three robust standard errors.
+suite set another limit) and exceed the noise. docs/statistics.md has the rules.
 """
 
 
