@@ -131,7 +131,7 @@ def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
             words[y, x] = f"{100 * cell.effect:+.0f}"
     legend = (
         "number: % that B differs from A; blue: better, orange: worse; "
-        "blank: inside the noise floor; number without colour: inconclusive"
+        "blank: no difference shown; number without colour: inconclusive"
     )
     legend += (
         f"; first {len(first_rows)} of {len(rows)} rows" if len(first_rows) < len(rows) else ""
