@@ -96,7 +96,7 @@ class MeasuringLoop:
                 self._canary(batch)
                 round_now = repetition
             for position in left:
-                self._listener.started(self.plan.points[self.plan.order[position][0]], repetition)
+                self._listener.started(self.plan.point_at(position), repetition)
             for position, record in zip(group, self._group(group, batch), strict=True):
                 if position in left:
                     self._keep(position, record)

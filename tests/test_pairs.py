@@ -387,7 +387,7 @@ def fleet(pairwise: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch) -> Pla
     def run(self: FakeBenchmark, gang: Gang, params: Any) -> Output:
         names = [host.name for host in gang.hosts]
         noise = zlib.crc32("".join(names).encode()) % 100 / 5000
-        return Output({"said": str((4 / 3 if "node-07" in names else 1.0) + noise)}, [["fake"]])
+        return Output({"figure": str((4 / 3 if "node-07" in names else 1.0) + noise)}, [["fake"]])
 
     monkeypatch.setattr(pairwise, "run", run)
     monkeypatch.setattr("perfdag.hosts.disturbance.READINGS", 1)

@@ -325,7 +325,7 @@ def test_a_pod_with_rights_measures_its_own_benchmark_alone(tmp_path: Path) -> N
     number = next(
         number
         for number, batch in enumerate(plan.batches)
-        if plan.points[plan.order[batch.samples[0]][0]].benchmark == "vmi-burst"
+        if plan.point_at(batch.samples[0]).benchmark == "vmi-burst"
     )
     shape = outputs(plan, context, set())["shapes"][plan.batches[number].shape]
     [main_container] = [item for item in shape["patch"]["containers"] if item["name"] == "main"]

@@ -200,9 +200,7 @@ def test_batches_hold_every_sample_once_and_one_shape(
     held = [position for batch in plan.batches for position in batch.samples]
     assert sorted(held) == list(range(len(plan.order)))
     for batch in plan.batches:
-        assert {plan.points[plan.order[position][0]].shape for position in batch.samples} == {
-            batch.shape
-        }
+        assert {plan.point_at(position).shape for position in batch.samples} == {batch.shape}
         assert len(batch.samples) == 1 or batch.seconds <= batch_time
         if isolation == "pod":
             assert len(batch.samples) == 1

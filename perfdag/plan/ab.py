@@ -110,7 +110,7 @@ def on_cluster(duet: Duet) -> Duet:
                 Batch(
                     pair[side],
                     samples,
-                    sum(plan.points[plan.order[position][0]].seconds for position in samples),
+                    sum(plan.point_at(position).seconds for position in samples),
                 )
             )
         plans.append(replace(plan, batches=batches, options={**plan.options, "cluster": True}))

@@ -83,10 +83,11 @@ class Plan:
 
     def group_seconds(self, group: list[int]) -> float:
         """Return the expected wall time in seconds of samples that are measured at once."""
-        return (
-            max(self.points[self.order[position][0]].seconds for position in group)
-            + SAMPLE_OVERHEAD
-        )
+        return max(self.point_at(position).seconds for position in group) + SAMPLE_OVERHEAD
+
+    def point_at(self, position: int) -> Point:
+        """Return the point of the sample at a position of the order."""
+        return self.points[self.order[position][0]]
 
     def key(self, position: int) -> str:
         """Name of a sample in the store, `<point>-<repetition>`; a warm-up is `<point>-w<n>`."""
@@ -222,24 +223,20 @@ def _hours(seconds: float) -> str:
 
 
 def cut_batches(
-    plan: Plan, batch_time: float, rounds_per_batch: int | None, one_each: bool
+    plan: Plan, batch_time: float, rounds_per_batch: int | None, pod_per_sample: bool
 ) -> list[Batch]:
     """Group the order into batches of one shape.
 
-    Blocks of `rounds_per_batch` rounds (default: 1 where several shapes are used, else all) are
-    taken in turn; within a block the shapes come in seeded order, and a batch is cut where its
-    expected time (seconds) passes `batch_time`.
+    Take the rounds in blocks of `rounds_per_batch`: by default 1 with several shapes, else all.
+    Within a block, order the shapes by seed. Begin a new batch where the expected time passes
+    `batch_time` seconds. With `pod_per_sample`, each sample is a batch, or the pairs at once.
     """
     used = {point.shape for point in plan.points}
-    if one_each:
+    if pod_per_sample:
         groups = concurrent_groups(plan.points, plan.order, range(len(plan.order)))
         return [
-            Batch(
-                plan.points[plan.order[each[0]][0]].shape,
-                each,
-                plan.group_seconds(each) - SAMPLE_OVERHEAD,
-            )
-            for each in groups
+            Batch(plan.point_at(group[0]).shape, group, plan.group_seconds(group) - SAMPLE_OVERHEAD)
+            for group in groups
         ]
     block_of: dict[int, int] = {}
     for _, repetition in plan.order:

@@ -74,11 +74,7 @@ def _gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
     damaged = []
     order = sorted(
         range(len(plan.order)),
-        key=lambda pos: (
-            plan.points[plan.order[pos][0]].benchmark,
-            plan.order[pos][0],
-            plan.order[pos][1],
-        ),
+        key=lambda pos: (plan.point_at(pos).benchmark, *plan.order[pos]),
     )
     names = [(pos, plan.key(pos)) for pos in order]
     present = [(pos, name) for pos, name in names if name in stored]

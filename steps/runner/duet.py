@@ -164,7 +164,7 @@ def _samples_of_round(plan: Plan, number: int, repetition: int) -> list[int]:
 def patience(plan: Plan, samples: Sequence[int]) -> float:
     """Return the seconds after which samples, with all their retries, must have ended."""
     seconds = SLACK
-    for point in (plan.points[plan.order[position][0]] for position in samples):
+    for point in (plan.point_at(position) for position in samples):
         benchmark = registry.get(point.benchmark)
         params = benchmark.Params.model_validate(point.params)
         seconds += (1 + point.retries) * benchmark.longest(params, point.timeout)

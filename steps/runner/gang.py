@@ -44,7 +44,7 @@ def lead(
         crashes = known_crashes(context, store, number, attempt)
         skipped = skip_crashers(context, store, plan, index, crashes)
         for position, record in skipped.items():
-            progress.finished(plan.points[plan.order[position][0]], record)
+            progress.finished(plan.point_at(position), record)
         left = [position for position in left if position not in skipped]
         if not left:
             return 0

@@ -32,7 +32,7 @@ def check_account(account: str, plan: Plan, number: int) -> None:
     The plan is read again from the store, so it may differ from the one that the plan step checked.
     """
     for position in plan.batches[number].samples if account else ():
-        benchmark = plan.points[plan.order[position][0]].benchmark
+        benchmark = plan.point_at(position).benchmark
         if account_of(benchmark) != account:
             raise refuse(f"batch {number}: {benchmark} may not use the account {account}")
 

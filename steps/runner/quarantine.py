@@ -89,7 +89,7 @@ def suspects_last(
     """
 
     def points_of(group: Collection[int]) -> set[str]:
-        return {plan.points[plan.order[position][0]].id for position in group}
+        return {plan.point_at(position).id for position in group}
 
     groups = concurrent_groups(plan.points, plan.order, samples)
     suspects = set[str]()

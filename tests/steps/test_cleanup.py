@@ -35,7 +35,7 @@ def plan_with_batches() -> tuple[Plan, dict[str, list[int]]]:
     plan = make_plan(parse_suite(SUITE), run_id=place().run_id)
     entries: dict[str, list[int]] = {}
     for number, batch in enumerate(plan.batches):
-        entries.setdefault(plan.points[plan.order[batch.samples[0]][0]].entry, []).append(number)
+        entries.setdefault(plan.point_at(batch.samples[0]).entry, []).append(number)
     return plan, entries
 
 

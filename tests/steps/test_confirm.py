@@ -57,9 +57,7 @@ def test_only_the_suspicious_points_are_planned_again_with_all_their_samples(pla
             range(len(each.order))
         )
         for batch in each.batches:
-            assert {each.points[each.order[position][0]].shape for position in batch.samples} == {
-                batch.shape
-            }
+            assert {each.point_at(position).shape for position in batch.samples} == {batch.shape}
         assert (each.trigger, each.options["confirms"]) == ("confirm", plan.run_id)
 
 

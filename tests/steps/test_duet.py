@@ -262,8 +262,7 @@ entries:
   - {{benchmark: openfoam, timeout: 100s, retries: 0, params: {{size: XS}}}}
 """)  # noqa: E501
     waits = {
-        result.b.points[result.b.order[each][0]].benchmark: duet.patience(result.b, [each])
-        - duet.SLACK
+        result.b.point_at(each).benchmark: duet.patience(result.b, [each]) - duet.SLACK
         for each in range(len(result.b.order))
     }
     own = {
