@@ -124,7 +124,18 @@ def in_process(work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> tu
 def _child(queue: Any, work: Callable[..., Coroutine[Any, Any, None]], args: Any) -> None:
     asyncio.run(work(*args))
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    queue.put((usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime))
+    queue.put((peak_memory(), usage.ru_utime + usage.ru_stime))
+
+
+def peak_memory(process: int | str = "self") -> float:
+    """Return the peak RSS of a process in MiB, 0 if it has ended.
+
+    ru_maxrss of a child process is at least the RSS that its parent had when it started the child.
+    """
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
 
 
 def burner(program: str, kind: str, count: int, namespace: str) -> tuple[float, float]:
@@ -136,10 +147,14 @@ def burner(program: str, kind: str, count: int, namespace: str) -> tuple[float, 
             process = subprocess.Popen(
                 [program, "init", "-c", "c.yml"], cwd=folder, stdout=log, stderr=log
             )
-            _, status, usage = os.wait4(process.pid, 0)
+            peak, ended = 0.0, 0
+            while not ended:
+                peak = max(peak, peak_memory(process.pid))
+                time.sleep(0.02)
+                ended, status, usage = os.wait4(process.pid, os.WNOHANG)
         if status:
             raise SystemExit(f"kube-burner failed: {Path(folder, 'log').read_text()[-500:]}")
-    return usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime
+    return peak, usage.ru_utime + usage.ru_stime
 
 
 async def rate(

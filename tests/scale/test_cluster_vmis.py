@@ -145,13 +145,13 @@ async def test_capacity_grows_in_place_and_bisects_the_first_step_that_fails(
 ) -> None:
     """At most 27 VMIs may be Running: sizes of 10 and 20 hold, 30 does not, and then 27 does."""
     await simulation.install(kube, "kubevirt")
-    gate = gates.parse_gate("Running-phase-count <= 27")
+    gate = gates.parse_gate("running-phase-count <= 27")
     spec = vmi.Spec(namespaces=[namespace], primer=False, timeout=60, gates=[gate])
     found, results = await vmi_capacity.capacity(kube, spec, 10, 100)
     assert (found.passed, found.failed, found.stopped) == (27, 28, "")
     assert [item.count for item in results] == [10, 20, 30, 25, 27, 28]
     for item in results:
-        assert item.figures["Running-phase-count"] == item.count
+        assert item.figures["running-phase-count"] == item.count
         assert item.figures["success_ratio"] == 1.0
         assert {row.stage for row in item.rows if row.since == "deleting"} == set()
         running = [row for row in item.rows if row.stage == "creation_to_running"]
@@ -199,7 +199,7 @@ async def test_a_prometheus_that_went_away_costs_its_figures_alone(
         "gate virt_api_cpu_cores_avg < 9: no data for virt_api_cpu_cores_avg"
     ]
     assert any("no answer from Prometheus" in note for note in result.facts["notes"])
-    assert result.figures["Running-phase-count"] == 3
+    assert result.figures["running-phase-count"] == 3
 
 
 async def test_a_namespace_that_is_being_deleted_is_waited_for(kube: Kube) -> None:

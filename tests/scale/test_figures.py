@@ -523,8 +523,8 @@ class TestAsked:
             ),
             ("burst --gate churn_cycles>3", "no figure of burst is called churn_cycles; "),
             (
-                "steady --gate Running-phase-count>3",
-                "no figure of steady is called Running-phase-count; ",
+                "steady --gate running-phase-count>3",
+                "no figure of steady is called running-phase-count; ",
             ),
             ("burst --gate schedule_held>0.9", "no figure of burst is called schedule_held; "),
             (
@@ -705,7 +705,7 @@ class TestAudit:
                 "virt_requests/CREATE-pods": 5.0,
             }
             figures |= {
-                "Running-phase-count": float(count),
+                "running-phase-count": float(count),
                 "CREATE-pods-count": 7.0,
                 "deletion_p50": 3.0,
                 "deletion_to_failed_p95": 4.0,
@@ -729,7 +729,7 @@ class TestAudit:
         ] == [(100, [True, True]), (200, [True, False])]
         values = audit["Values"]
         want = {
-            "Running-phase-count": 200,
+            "running-phase-count": 200,
             "CREATE-pods-count": 5,  # of KubeVirt's own pods
             "apiserver/CREATE-pods-count": 7,
             "avgVirtAPIMemoryUsageInMB": 2,

@@ -425,7 +425,10 @@ async def test_gpus_behind_taints_that_our_pods_do_not_tolerate_are_not_free(
         await free_gpus.free_gpus(kube)
 
 
-async def test_gpus_that_are_shared_or_claimed_are_not_free(cluster: ApiServer, kube: Kube) -> None:
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+async def test_gpus_that_are_shared_or_claimed_are_not_free(
+    version: str, cluster: ApiServer, kube: Kube
+) -> None:
     """Of two that share a GPU, KAI's reservation pod holds it too."""
 
     def pod(name: str, namespace: str, on: str, gpus: int = 0, fraction: str = "") -> None:
@@ -447,7 +450,11 @@ async def test_gpus_that_are_shared_or_claimed_are_not_free(cluster: ApiServer, 
         {"driver": driver, "pool": "dra", "device": f"gpu-{i}"}
         for i, driver in enumerate(("gpu.nvidia.com", "gpu.nvidia.com", "net.example"))
     ]
-    claim: dict[str, Any] = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+    results.append({**results[0], "adminAccess": True})
+    claim: dict[str, Any] = {
+        "apiVersion": f"resource.k8s.io/{version}",
+        "kind": "ResourceClaim",
+    }
     claim["metadata"] = {"name": "c", "namespace": "ns"}
     cluster.add(claim | {"status": {"allocation": {"devices": {"results": results}}}})
     cluster.add({**claim, "metadata": {"name": "waits", "namespace": "ns"}})

@@ -11,6 +11,7 @@ from perfdag.app.scale.perfscale import AuditConfig
 from perfdag.kube.prometheus import Prometheus
 from perfdag.steps.scale.figures.audit_queries import (
     audit_figures,
+    phase_figures,
     single_values,
     transition_queries,
 )
@@ -46,6 +47,7 @@ async def past_figures(prometheus: Prometheus, start: float, end: float) -> dict
             f"{min(gaps.values()):g} s"
         )
     figures = await audit_figures(prometheus, start, end, gaps)
+    figures |= await phase_figures(prometheus, end)
     return figures | await single_values(prometheus, transition_queries(), start, end)
 
 
@@ -63,12 +65,9 @@ def audit(
     verdicts = evaluate(gates, by_key)
     values: dict[str, dict[str, Any]] = {key: {"value": value} for key, value in by_key.items()}
     for verdict in verdicts:
-        values.setdefault(verdict.gate.metric, {"value": None})["thresholdResult"] = {
-            "thresholdValue": verdict.threshold,
-            **({"thresholdMetric": verdict.gate.other} if verdict.gate.other else {}),
-            **({"thresholdRatio": verdict.gate.value} if verdict.gate.other else {}),
-            "thresholdExceeded": not verdict.passed,
-        }
+        values.setdefault(verdict.gate.metric, {"value": None})["thresholdResult"] = (
+            table.threshold_result(verdict, verdict.gate.other or "")
+        )
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "perf-audit-results.json"
     table.write_json(path, {"Values": values})

@@ -16,7 +16,7 @@ LONGEST_STEP, POINTS = 15.0, 20
 """Seconds between points, and how many points a short run has at least."""
 REQUESTS = "virt_requests"
 """Prefix of the figures `virt_requests/<VERB>-<resource>`: requests of KubeVirt's own pods."""
-_PODS = 'pod=~"virt-(api|controller|handler|operator)-.*"'
+_PODS = 'pod=~"virt-(api|controller|handler|operator).*"'
 SENT = f'{{__name__=~"(kubevirt_)?rest_client_requests_total",{_PODS}}}'
 _RSS, _CPU = "container_memory_rss", "container_cpu_usage_seconds_total"
 _QUEUE = 'kubevirt_workqueue_%s{container="virt-controller"}[$d]'
@@ -28,13 +28,13 @@ def queries() -> dict[str, str]:
     by_key = {}
     # The audit takes the mean of all virt-api pods, and the largest virt-controller: the leader.
     for name, pod, across in (("API", "api", "avg"), ("Controller", "controller", "max")):
-        own = f'{{pod=~"virt-{pod}-.*",container!="",container!="POD"}}'
+        own = f'{{pod=~"virt-{pod}.*",container!="",container!="POD"}}'
         by_key[f"avgVirt{name}CPUUsage"] = f"{across}(rate({_CPU}{own}[$d]))"
         for how in ("avg", "min", "max"):
             by_key[f"{how}Virt{name}MemoryUsageInMB"] = (
                 f"{across}({how}_over_time({_RSS}{own}[$d])) / 1024 / 1024"
             )
-    own = '{pod=~"virt-handler-.*",container="virt-handler"}'
+    own = '{pod=~"virt-handler.*",container="virt-handler"}'
     cpu = f"sum by (node) (rate({_CPU}{own}[$d])) / {_VMIS}"
     memory = f"avg_over_time((sum by (node) ({_RSS}{own}) / {_VMIS})[$d:$s])"
     for how in ("avg", "min", "max"):
@@ -61,6 +61,20 @@ def transition_queries() -> dict[str, str]:
         )
         for start, phase in ends
         for p in (50, 95, 99)
+    }
+
+
+async def phase_figures(prometheus: Prometheus, at: float) -> dict[str, float | None]:
+    """Return `<phase>-phase-count`: all VMIs by phase at a moment in Unix seconds.
+
+    Raises KubeError.
+    """
+    query = {"query": "sum by (phase) (node:kubevirt_vmi_phase:sum)", "time": f"{at:.3f}"}
+    data = (await prometheus.query({"phases": query}, "query"))["phases"]
+    return {
+        f"{series['metric']['phase']}-phase-count": float(series["value"][1])
+        for series in data["result"]
+        if series["metric"].get("phase")
     }
 
 

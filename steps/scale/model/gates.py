@@ -52,6 +52,13 @@ class Verdict:
     threshold: float | None
     passed: bool | None
 
+    @property
+    def ratio(self) -> float | None:
+        """The metric as a multiple of the gate's other metric; None without data."""
+        if self.value is None or not self.threshold:
+            return None
+        return self.value * self.gate.value / self.threshold
+
     def figures(self) -> str:
         """Return the figures that decided, or which one was absent."""
         if self.passed is None:

@@ -16,7 +16,7 @@ StageSeen = tuple[str, int, bool]
 Extractor = Callable[[Object], Iterator[StageSeen]]
 
 SET, VMI = "VirtualMachineInstanceReplicaSet", "VirtualMachineInstance"
-VM_PHASES = ("Pending", "Scheduling", "Scheduled", "Running", "Succeeded", "Failed")
+VM_PHASES = ("pending", "scheduling", "scheduled", "running", "succeeded", "failed")
 EVENT_STAGES = {
     "Scheduled": "scheduled",
     "Preempted": "evicted",

@@ -9,6 +9,7 @@ import orjson
 
 from perfdag.steps.scale.figures.audit_queries import KEYS, REQUESTS, is_request_count
 from perfdag.steps.scale.figures.rows import Row
+from perfdag.steps.scale.model.gates import Verdict
 from perfdag.steps.scale.scenarios.base import Result
 
 _NUMBERS = {
@@ -93,21 +94,23 @@ def _values(result: Result) -> dict[str, Any]:
         values[name] = {"value": figures.get(name)}
     # Of several gates on a metric, a breach comes last and is shown.
     for verdict in sorted(result.verdicts, key=lambda verdict: not verdict.passed):
-        threshold: dict[str, Any] = {
-            "thresholdValue": verdict.threshold,
-            "thresholdExceeded": not verdict.passed,
-        }
-        if verdict.gate.other:
-            threshold |= {
-                "thresholdMetric": _count_key(verdict.gate.other),
-                "thresholdRatio": verdict.gate.value,
-            }
         # A gate sees the worse value of creation and deletion.
         values[_count_key(verdict.gate.metric)] = {
             "value": verdict.value,
-            "thresholdResult": threshold,
+            "thresholdResult": threshold_result(verdict, _count_key(verdict.gate.other or "")),
         }
     return values
+
+
+def threshold_result(verdict: Verdict, other: str) -> dict[str, Any]:
+    """Return a verdict as the audit writes it. `other` is the key of the gate's other metric."""
+    result: dict[str, Any] = {
+        "thresholdValue": verdict.threshold,
+        "thresholdExceeded": not verdict.passed,
+    }
+    if other:
+        result |= {"thresholdMetric": other, "thresholdRatio": verdict.ratio}
+    return result
 
 
 def audit_key(figure: str) -> str:

@@ -80,13 +80,12 @@ class Result:
 
 
 def phase_counts(vmis: Iterable[Record]) -> dict[str, float]:
-    """`<Phase>-phase-count` -> VMIs in it now, as KubeVirt's audit names them."""
+    """`<phase>-phase-count` -> VMIs in it now, as KubeVirt's audit names them."""
     counts = dict.fromkeys((f"{phase}-phase-count" for phase in VM_PHASES), 0.0)
-    names = {phase.lower(): f"{phase}-phase-count" for phase in VM_PHASES}
     for vmi in vmis:
-        phases = [stage for stage in vmi.stages if stage in names]
-        if phases and "gone" not in vmi.stages:
-            counts[names[max(phases, key=list(names).index)]] += 1
+        reached = [stage for stage in vmi.stages if stage in VM_PHASES]
+        if reached and "gone" not in vmi.stages:
+            counts[f"{max(reached, key=VM_PHASES.index)}-phase-count"] += 1
     return counts
 
 

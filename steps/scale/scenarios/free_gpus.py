@@ -15,6 +15,7 @@ FRACTION, RESERVATIONS = "gpu-fraction", "kai-resource-reservation"
 """KAI's annotation of pods that share a GPU, and the namespace of the pods that hold it."""
 DRIVER = "gpu.nvidia.com"
 """NVIDIA's driver for dynamic resource allocation."""
+CLAIM = "ResourceClaim"
 
 
 async def usable_gpus(kube: Kube) -> tuple[dict[str, int], Counter[str]]:
@@ -59,14 +60,24 @@ async def used_gpus(kube: Kube) -> Counter[str]:
 async def _claimed(kube: Kube) -> Counter[str]:
     """Return the GPUs that dynamic resource allocation gave to claims, by node (the pool's name).
 
-    Source: resource.k8s.io, ResourceClaim, status.allocation.devices.results.
+    Administrative access holds no device. Source: resource.k8s.io, ResourceClaim,
+    status.allocation.devices.results.
     """
-    claims = list[Object]()
-    with ignore_status(404):  # a cluster before Kubernetes 1.34 serves none
-        claims = await kube.list(await kube.resource("resource.k8s.io/v1", "ResourceClaim"))
-    allocated = [(claim.get("status") or {}).get("allocation") or {} for claim in claims]
+    allocated = [(one.get("status") or {}).get("allocation") or {} for one in await _claims(kube)]
     results = [(one.get("devices") or {}).get("results") or [] for one in allocated]
-    return Counter(item["pool"] for many in results for item in many if item["driver"] == DRIVER)
+    return Counter(
+        item["pool"]
+        for many in results
+        for item in many
+        if item["driver"] == DRIVER and not item.get("adminAccess")
+    )
+
+
+async def _claims(kube: Kube) -> list[Object]:
+    for version in ("v1", "v1beta2", "v1beta1"):
+        with ignore_status(404):
+            return await kube.list(await kube.resource(f"resource.k8s.io/{version}", CLAIM))
+    return []
 
 
 async def free_gpus(kube: Kube) -> dict[str, int]:

@@ -154,7 +154,7 @@ class _Population:
         await own.scrape(CREATION)
         rows = [row for row in await own.rows() if row.since not in DELETIONS]
         phases = phase_counts(session.observer.of(VMI))
-        wanted, running = size * spec.replicas, phases["Running-phase-count"]
+        wanted, running = size * spec.replicas, phases["running-phase-count"]
         if running < wanted:
             own.notes.append(
                 f"{wanted - running:g} of {wanted} VMIs not Running {own.wait_end(spec.timeout)}"
