@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import math
 import os
 import random
 import resource
@@ -71,35 +72,35 @@ async def test_order_and_counters_under_100_clients(start: Start, dial: Dial) ->
     assert values["hpa_client_connections_total"] == values["hpa_worker_connections_total"] == 100
 
 
-async def dispatch_p99(frontend: Frontend) -> float:
-    """Seconds of a whole request of no work, 99 in 100 of 600."""
-    client_stats = ClientStats()
-    wire = KeptWire(clients(frontend), Work("sleep"))
+async def dispatch_p99(*frontends: Frontend) -> list[float]:
+    """Return the p99 in seconds of 600 requests of no work to each frontend, which take turns."""
+    wires = [(KeptWire(clients(each), Work("sleep")), ClientStats()) for each in frontends]
     for _ in range(600):
-        await request(wire, client_stats, 0)
+        for wire, client_stats in wires:
+            await request(wire, client_stats, 0)
         await asyncio.sleep(0.001)
-    await wire.close()
-    assert client_stats.success == 600
-    p99 = client_stats.latency.percentile(0.99)
-    assert p99 is not None
-    return p99
+    for wire, _ in wires:
+        await wire.close()
+    assert [client_stats.success for _, client_stats in wires] == [600] * len(wires)
+    return [client_stats.latency.percentile(0.99) or math.inf for _, client_stats in wires]
 
 
 async def test_half_open_peers_delay_nobody(
     start: Start, dial: Dial, backends: StartBackends
 ) -> None:
-    frontend = await start(limits=Limits(message_seconds=30.0))
-    await backends(frontend, 2, "sleep", "0")
-    await until(lambda: len(frontend.parked["sleep"]) == 2)
+    """Other work of the machine delays both frontends alike, and a stuck peer one of them."""
+    frontend, alone = [await start(limits=Limits(message_seconds=30.0)) for _ in range(2)]
+    for each in (frontend, alone):
+        await backends(each, 2, "sleep", "0")
+        await until(lambda each=each: len(each.parked["sleep"]) == 2)
     pieces = ["", '{"Queue": "sle', "perfdag/1\n{", "perf"]
     for n in range(50):
         await dial(frontend.ports[n % 2], pieces[n % 4])
-    among: list[float] = []
-    while not among or (
-        among[-1] >= 0.010 and len(among) < 8
-    ):  # other work of the machine delays some rounds, a stuck peer all
-        among.append(await dispatch_p99(frontend))
-    assert among[-1] < 0.010, among
+    for _ in range(8):  # the p99 of both differ by chance in some rounds
+        beside, without = await dispatch_p99(frontend, alone)
+        if beside < max(0.010, 1.5 * without):
+            break
+    assert beside < max(0.010, 1.5 * without)
     assert frontend.stuck == 0  # they were there all the time
 
 

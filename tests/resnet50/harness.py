@@ -17,17 +17,25 @@ needs_loadgen = pytest.mark.skipif(
 )
 
 
+Indices = Sequence[int] | np.ndarray
+
+
+def fail(error: BaseException) -> None:
+    """Fail where the answering thread has an error."""
+    pytest.fail(repr(error))
+
+
 class FromTheCall(Stub):
     """Serves from when it is called, not from when a query was queued, so that the way through
     the batcher shows.
     """
 
-    def infer(self, indices: Sequence[int] | np.ndarray, ready: float) -> np.ndarray:
+    def infer(self, indices: Indices, ready: float) -> np.ndarray:
         return super().infer(indices, time.monotonic())
 
 
 def server_p50(
-    service: float, queries: int, rate: float, failed: Callable[[BaseException], None]
+    service: float, queries: int, rate: float, failed: Callable[[BaseException], None] = fail
 ) -> float:
     """Seconds of the median query of Server at `rate`/s through the batcher."""
     load = Load(

@@ -2,11 +2,13 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from perfdag.steps.resnet50.inference.batcher import Batcher
+from tests.resnet50.harness import Indices
 
 
 class Recorder:
@@ -18,11 +20,11 @@ class Recorder:
         self.release = threading.Event()
         self.release.set()
 
-    def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
+    def infer(self, indices: np.ndarray, ready: float) -> np.ndarray:
         self.release.wait(5)
-        return [index * 10 for index in indices]
+        return indices * 10
 
-    def complete(self, ids: Sequence[int], results: Sequence[int]) -> None:
+    def complete(self, ids: np.ndarray, results: Indices) -> None:
         self.done.append((list(ids), list(results), time.monotonic()))
 
     def batcher(self, max_batch: int, max_delay: float) -> Batcher:
@@ -34,8 +36,8 @@ def seen() -> Recorder:
     return Recorder()
 
 
-def test_an_errand_runs_in_the_workers_thread_and_before_what_is_queued() -> None:
-    seen, threads = Recorder(), []
+def test_an_errand_runs_in_the_workers_thread_and_before_what_is_queued(seen: Recorder) -> None:
+    threads: list[str] = []
     batcher = seen.batcher(2, 0.0)
     batcher.errand(lambda: threads.append(threading.current_thread().name))
     batcher.put([1], [1])
@@ -45,12 +47,8 @@ def test_an_errand_runs_in_the_workers_thread_and_before_what_is_queued() -> Non
 
 
 def test_an_errand_that_fails_is_told_and_waits_for_nobody(seen: Recorder) -> None:
-
-    def broken() -> None:
-        raise ValueError("cold")
-
     batcher = seen.batcher(2, 0.0)
-    batcher.errand(broken)
+    batcher.errand(Mock(side_effect=ValueError("cold")))
     batcher.close()
     assert [str(error) for error in seen.errors] == ["cold"]
 
@@ -97,10 +95,7 @@ def test_queries_that_come_while_busy_form_the_next_batch(seen: Recorder) -> Non
 
 
 def test_an_error_is_told_once_and_ends_the_worker(seen: Recorder) -> None:
-
-    def broken(indices: Sequence[int], ready: float) -> Sequence[int]:
-        raise MemoryError("batch")
-
+    broken = Mock(side_effect=MemoryError("batch"))
     batcher = Batcher(broken, seen.complete, 1, 0.0, seen.errors.append)
     batcher.put([1, 2], [0, 1])
     batcher.close()

@@ -98,7 +98,7 @@ class Played:
     def graph(self, graph: Any, pool: Any, stream: Any) -> Any:
         self.note("capture", stream.name)
 
-        class Capture(TorchDispatchMode):
+        class Capture(TorchDispatchMode):  # type: ignore[misc]
             def __torch_dispatch__(
                 self, function: Any, types: Any, args: Any = (), kwargs: Any = None
             ) -> Any:
@@ -112,7 +112,7 @@ class Played:
         self.note("synchronize")
 
 
-class Small(torch.nn.Module):
+class Small(torch.nn.Module):  # type: ignore[misc]
     """A net of few operations whose class depends on the image."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from perfdag.cli import main
-from perfdag.hosts import gpu_queries
+from perfdag.hosts import gpu_queries, gpus
 from perfdag.hosts.base import Finished
 from perfdag.hosts.local import LocalHost
 from perfdag.steps import gpu_watch
@@ -31,7 +31,7 @@ T4 = (
 
 
 def test_static_facts_have_units() -> None:
-    first, second = gpu_queries.parse(T4, gpu_queries.STATIC)
+    first, second = gpus.parse(T4, gpu_queries.STATIC)
     assert (first["name"], first["driver"], first["memory"]) == (
         "Tesla T4",
         "550.90.07",
@@ -45,7 +45,7 @@ def test_static_facts_have_units() -> None:
 
 def test_an_error_text_in_place_of_a_table_is_no_gpu() -> None:
     text = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n"
-    assert gpu_queries.parse(text, gpu_queries.STATIC) == []
+    assert gpus.parse(text, gpu_queries.STATIC) == []
 
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -207,8 +207,8 @@ def test_a_driver_that_refuses_is_in_the_record(fake_smi: Callable[[str], None])
 
 TIME = "2026/11/22 12:00:00.000"
 LINE = f"0, 1500, 5000, 60, 70, 99, 1024, 0x4, {TIME}"
-SAID = ': >"$(mktemp "$(dirname "$0")/said-XXXXXX")"'
-SAMPLING = f"echo '{LINE}'; case \"$*\" in *loop*) echo '{LINE}'; {SAID}; exec sleep 60;; esac"
+DONE = ': >"$(mktemp "$(dirname "$0")/done-XXXXXX")"'
+SAMPLING = f"echo '{LINE}'; case \"$*\" in *loop*) echo '{LINE}'; {DONE}; exec sleep 60;; esac"
 HOT = (
     'case "$*" in -L) echo "GPU 0: T4"; exit;; *loop*) ;; *uuid*) echo '
     f'"{T4.splitlines()[0]}"; exit;; esac; {SAMPLING.replace("0x4", "0x40")}'
@@ -216,12 +216,12 @@ HOT = (
 
 
 def await_lines(folder: Path, programs: int = 1) -> None:
-    """Wait until so many of the fake programs that sample have said all of their lines."""
+    """Wait until so many of the fake programs that sample have printed all of their lines."""
     for _ in range(3000):
-        if len(list(folder.glob("said-*"))) >= programs:
+        if len(list(folder.glob("done-*"))) >= programs:
             return
         time.sleep(0.01)
-    raise TimeoutError("nvidia-smi said nothing")
+    raise TimeoutError("nvidia-smi printed nothing")
 
 
 def test_sampling_runs_beside_and_ends(fake_smi: Callable[[str], None], tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_only_the_gpu_that_the_program_used_is_judged(
 ) -> None:
     (tmp_path / "static").write_text(T4)
     (tmp_path / "sampled").write_text(f"{LINE}\n1, 1500, 5000, 60, 70, 99, 1024, 0x40, {TIME}\n")
-    loop = f"cat {tmp_path}/sampled {tmp_path}/sampled; {SAID}; exec sleep 60"
+    loop = f"cat {tmp_path}/sampled {tmp_path}/sampled; {DONE}; exec sleep 60"
     answers = f"*loop*) {loop};; *uuid*) cat {tmp_path}/static;; *) cat {tmp_path}/sampled;;"
     fake_smi(f'case "$*" in -L) echo "GPU 0: T4";; {answers} esac')
     host = LocalHost()
@@ -363,7 +363,7 @@ def test_the_gpu_is_judged_while_loadgen_ran(
         f'"{line}"; done'
     )
     fake_smi(
-        f'case "$*" in -L) echo "GPU 0: T4";; *loop*) {all_lines}; {SAID}; exec sleep 60;; '
+        f'case "$*" in -L) echo "GPU 0: T4";; *loop*) {all_lines}; {DONE}; exec sleep 60;; '
         f'*uuid*) echo "{T4.splitlines()[0]}";; esac'
     )
     monkeypatch.setenv("TZ", "UTC-12")

@@ -4,10 +4,12 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from perfdag.benchmark.contract import Gang
@@ -18,10 +20,11 @@ from perfdag.shape import Shape
 from perfdag.steps.resnet50 import loadgen, loadgen_log, program, result
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.inference.system_under_test import Stub
+from perfdag.steps.resnet50.load import Load
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.program import Program
 from tests.recorded.measured import values
-from tests.resnet50.harness import server_p50
+from tests.resnet50.harness import Indices, fail, server_p50
 from tests.resnet50.plain_loadgen import p50
 
 pytest.importorskip(
@@ -38,6 +41,9 @@ def measure(folder: Path, **params: Any) -> Sequence[Any]:
     benchmark = Resnet50()
     gang = Gang([LocalHost()], Shape(), 120.0, str(folder))
     return benchmark.parse(benchmark.run(gang, value), value)
+
+
+SERVER = Load("server", 1, 0.01, 64, 8, 500, latency_bound=1.0)
 
 
 def server(folder: Path, queries: int) -> Sequence[Any]:
@@ -59,9 +65,8 @@ def server(folder: Path, queries: int) -> Sequence[Any]:
     )
 
 
-def mllog(tested: Any) -> dict[str, Any]:
-    keys: dict[str, Any] = loadgen_log.read(tested.logs["summary"], tested.logs["detail"]).keys
-    return keys
+def mllog(tested: loadgen.Tested) -> Mapping[str, Any]:
+    return loadgen_log.read(tested.logs["summary"], tested.logs["detail"]).keys
 
 
 @pytest.mark.slow
@@ -100,15 +105,15 @@ def test_a_single_stream_four_times_as_fast_as_its_warm_up_is_long_enough() -> N
     """The queries are made beforehand, by the warm-up's rate: a machine that was busy then is
     not now.
     """
-    load = loadgen.Load("single-stream", 1, 0.5, 20, 8, 50.0)
-    tested = loadgen.measure(Stub(0.005), load, pytest.fail)
+    load = Load("single-stream", 1, 0.5, 20, 8, 50.0)
+    tested = loadgen.measure(Stub(0.005), load, fail)
     assert mllog(tested)["result_min_duration_met"] is True
 
 
 @pytest.mark.parametrize(("rate", "duration"), [(50.0, 0.5), (50.0, 60.0), (1000.0, 600.0)])
 def test_queries_are_spared_where_they_are_few(rate: float, duration: float) -> None:
     """LoadGen makes 2 * duration / expected latency of them, in memory, before its clock starts."""
-    settings = loadgen.settings(loadgen.Load("single-stream", 1, duration, 20, 8, rate))
+    settings = loadgen.settings(Load("single-stream", 1, duration, 20, 8, rate))
     expected = settings.single_stream_expected_latency_ns / 1e9
     own = 2 * duration * rate
     assert 2 * duration / expected == pytest.approx(min(3 * own, own + 100_000), rel=0.01)
@@ -125,7 +130,7 @@ def test_our_share_of_the_latency_is_small(scenario: str, tmp_path: Path) -> Non
     bare: list[float] = []
     for _ in range(6):  # the least of a few: what else runs only adds
         if scenario == "server":
-            ours.append(server_p50(service, count, rate, pytest.fail))
+            ours.append(server_p50(service, count, rate))
             bare.append(p50(service, count, rate))
         else:
             limits = {"min_queries": 100, "min_duration": 0.5}
@@ -151,7 +156,7 @@ class Cold(Stub):
     def buckets(self, largest: int) -> Sequence[int]:
         return range(1, largest + 1)
 
-    def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
+    def infer(self, indices: Indices, ready: float) -> np.ndarray:
         self.threads.append(threading.get_ident())
         if not hasattr(self.warm, f"at_{len(indices)}"):
             setattr(self.warm, f"at_{len(indices)}", True)
@@ -161,9 +166,9 @@ class Cold(Stub):
 
 def test_the_first_batch_of_a_size_in_the_answering_thread_is_no_part_of_a_latency() -> None:
     begun: list[float] = []
-    limits = {"target_rate": 200, "latency_bound": 1.0, "max_delay": 0.01, "max_queries": 64}
-    load = loadgen.Load("server", 3, 0.1, 64, 8, 500, **limits)
-    tested = loadgen.measure(Cold(), load, pytest.fail, lambda: begun.append(time.monotonic()))
+    load = replace(SERVER, batch=3, min_duration=0.1, min_queries=64, target_rate=200)
+    load = replace(load, max_delay=0.01, max_queries=64)
+    tested = loadgen.measure(Cold(), load, fail, lambda: begun.append(time.monotonic()))
     assert len(begun) == 1
     assert tested.batches.keys() >= {2, 3}
     assert mllog(tested)["result_max_latency_ns"] < 0.4e9
@@ -179,8 +184,8 @@ class Slow(Stub):
 @pytest.mark.parametrize("duration", [0.0001, 0.0014, 0.0037])
 @pytest.mark.parametrize("queries", [1, 16, 333])
 def test_offline_asks_min_queries_however_short_the_duration(duration: float, queries: int) -> None:
-    load = loadgen.Load("offline", 64, duration, queries, 8, 1.0)
-    tested = loadgen.measure(Stub(1e-6), load, pytest.fail)
+    load = Load("offline", 64, duration, queries, 8, 1.0)
+    tested = loadgen.measure(Stub(1e-6), load, fail)
     actual = loadgen_log.read(tested.logs["summary"], tested.logs["detail"]).queries
     assert queries <= actual <= queries + 2
 
@@ -191,7 +196,7 @@ def test_offline_asks_min_queries_however_short_the_duration(duration: float, qu
 def test_offline_is_sized_by_target_rate_or_the_warm_up_with_a_margin(
     monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], rate: float
 ) -> None:
-    requests: list[loadgen.Load] = []
+    requests: list[Load] = []
     monkeypatch.setattr(
         Program, "run_test", lambda self, system, load, begin: requests.append(load)
     )
@@ -203,12 +208,10 @@ def test_offline_is_sized_by_target_rate_or_the_warm_up_with_a_margin(
 
 def test_several_tests_of_one_batcher_are_warmed_once() -> None:
     cold, warming = Cold(), []
-    load = loadgen.Load(
-        "server", 2, 0.01, 16, 8, 500, target_rate=500, latency_bound=1.0, max_queries=16
-    )
-    with loadgen.batching(cold, load, pytest.fail) as batcher:
+    load = replace(SERVER, batch=2, min_queries=16, target_rate=500, max_queries=16)
+    with loadgen.batching(cold, load, fail) as batcher:
         for _ in range(2):
-            tested = loadgen.measure(cold, load, pytest.fail, batcher=batcher)
+            tested = loadgen.measure(cold, load, fail, batcher=batcher)
             assert sum(size * count for size, count in tested.batches.items()) == 16
             warming.append(len(cold.threads) - sum(tested.batches.values()))
             assert len(set(cold.threads)) == 1
@@ -218,7 +221,7 @@ def test_several_tests_of_one_batcher_are_warmed_once() -> None:
 
 @pytest.mark.parametrize("scenario", ["offline", "single-stream"])
 def test_the_span_of_a_test_is_loadgens_own(scenario: str) -> None:
-    tested = loadgen.measure(Slow(0.002), loadgen.Load(scenario, 1, 0.1, 64, 8, 500), pytest.fail)
+    tested = loadgen.measure(Slow(0.002), Load(scenario, 1, 0.1, 64, 8, 500), fail)
     keys = loadgen_log.mllog(tested.logs["detail"])
     began, ended = (
         float(keys[name].rpartition(":")[2]) for name in ("power_begin", "power_end")
@@ -236,14 +239,14 @@ class Noted(Stub):
     def load(self, indices: Sequence[int]) -> None:
         self.loaded = time.time()
 
-    def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
+    def infer(self, indices: Indices, ready: float) -> np.ndarray:
         self.requested = self.requested or time.time()
         return super().infer(indices, ready)
 
 
 def test_the_time_in_which_loadgen_makes_its_queries_is_no_part_of_the_span() -> None:
-    system, load = Noted(0.001), loadgen.Load("single-stream", 1, 0.05, 20, 8, 4e6)
-    began, _ = loadgen.measure(system, load, pytest.fail).span
+    system, load = Noted(0.001), Load("single-stream", 1, 0.05, 20, 8, 4e6)
+    began, _ = loadgen.measure(system, load, fail).span
     assert system.loaded < began <= system.requested
     assert began - system.loaded > system.requested - began
 
@@ -291,11 +294,11 @@ def test_the_logs_are_kept_verbatim(tmp_path: Path) -> None:
 class Impatient(LocalHost):
     """Gives a program up when it has printed its first line."""
 
-    def run(self, argv: Sequence[str], *, timeout: float, stdin: bytes = b"", **_: Any) -> Finished:
+    def run(self, argv: Sequence[str], *, timeout: float, **more: Any) -> Finished:
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
             assert program.stdin is not None
             assert program.stdout is not None
-            program.stdin.write(stdin)
+            program.stdin.write(more["stdin"])
             program.stdin.close()
             first = program.stdout.readline().decode()
             program.kill()
@@ -343,6 +346,7 @@ def test_find_peak_runs_loadgen_for_every_trial_and_validates(tmp_path: Path) ->
         assert '"loaded_qsl_set"' in test["logs"]["detail"]
     assert [peak["rate"], True, True] in peak["probes"]
     assert [peak["above"], False, True] in peak["probes"]
+    assert actual.tested is not None
     assert actual.tested.valid
     assert peak["rate"] < 700  # 500/s for ever; 700 queries end before a backlog of 0.1 s is there
     assert values(benchmark.parse(output, value), "peak_rate") == [peak["rate"]]

@@ -213,10 +213,11 @@ def test_a_batch_size_that_goes_wrong_alone_is_caught(monkeypatch: pytest.Monkey
     assert list(subject.system.buckets(5)) == [1, 2, 4, 5]
     result = subject.check_logits()
     assert (result["ok"], result["images"], result["by_size"].keys()) == (True, 17, {1, 2, 4, 5})
-    plain = subject.system.net
+    system: Any = subject.system
+    plain = system.net
     # a kernel that is chosen for batches of 5 alone and gets the last image wrong
     monkeypatch.setattr(
-        subject.system,
+        system,
         "net",
         lambda batch: plain(
             batch
@@ -347,7 +348,7 @@ def test_sizes_that_a_batch_may_have(
     assert len(result) <= 32
 
 
-class Tiny(torch.nn.Module):
+class Tiny(torch.nn.Module):  # type: ignore[misc]
     """A net that compiles at once."""
 
     def forward(self, batch: Any) -> Any:

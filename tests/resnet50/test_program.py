@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,17 @@ from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
+from perfdag.stats import peak
 from perfdag.steps.resnet50 import launch, loadgen, loadgen_log, program
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.inference import system_under_test
-from perfdag.steps.resnet50.inference.system_under_test import Stub
+from perfdag.steps.resnet50.inference.system_under_test import Stub, StubSubject
 from perfdag.steps.resnet50.interference_params import InterferenceParams
+from perfdag.steps.resnet50.load import Load
 from perfdag.steps.resnet50.overhead_params import OverheadParams
 from perfdag.steps.resnet50.params import Workload
 from perfdag.suite.load import load_suite
+from tests.resnet50.harness import Indices, fail
 
 pytest.importorskip(
     "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
@@ -75,7 +79,7 @@ def written_by(params: Workload, folder: Path, prepare: Callable[[program.Progra
     return (folder / "out").read_text()
 
 
-def said_by(
+def error_of(
     system: type[Stub], folder: Path, monkeypatch: pytest.MonkeyPatch, **params: Any
 ) -> str:
     """The error of the row of a stub that breaks."""
@@ -84,7 +88,7 @@ def said_by(
         raise Ended
 
     monkeypatch.setattr(system_under_test, "Stub", system)
-    monkeypatch.setattr(program.os, "_exit", ended)
+    monkeypatch.setattr(os, "_exit", ended)
     value = Workload.model_validate(
         {**SMALL, "system": "stub", "batch": 64, "stub": {"base": 0.001}, **params}
     )
@@ -102,7 +106,7 @@ NO_MEMORY = (
 
 
 class Small(Stub):
-    def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
+    def infer(self, indices: Indices, ready: float) -> np.ndarray:
         if len(indices) > 5:
             raise RuntimeError(NO_MEMORY)
         return super().infer(indices, ready)
@@ -113,7 +117,7 @@ class Samples(Stub):
         raise MemoryError("Unable to allocate 9 GiB for an array")
 
 
-class Checks(program.StubSubject):
+class Checks(StubSubject):
     def check_logits(self) -> dict[str, Any]:
         raise RuntimeError(
             "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
@@ -129,12 +133,12 @@ def no_model(spec: Any) -> Any:
     [
         (
             Small,
-            program.StubSubject,
+            StubSubject,
             "batch 64 does not fit in the memory of cpu: the largest that fits is 5 ",
         ),
         (
             Samples,
-            program.StubSubject,
+            StubSubject,
             "out of memory while 4 samples were loaded for batch 64: lower samples, or raise the "
             "memory limit (Unable to",
         ),
@@ -158,7 +162,7 @@ def test_memory_that_runs_out_names_the_batch_and_what_to_lower(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(program, "StubSubject", subject)
-    assert said_by(system, tmp_path, monkeypatch).startswith(message)
+    assert error_of(system, tmp_path, monkeypatch).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -189,9 +193,9 @@ def test_memory_that_runs_out_names_the_batch_and_what_to_lower(
 def test_a_search_without_a_peak_is_a_failed_row_that_says_what_was_tried(
     params: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program.peak, "MOST_PROBES", 2)  # to the lowest rate it would be minutes
+    monkeypatch.setattr(peak, "MOST_PROBES", 2)  # to the lowest rate it would be minutes
     search = {"scenario": "find-peak", "batch": 1, "target_rate": 900.0}
-    assert said_by(Stub, tmp_path, monkeypatch, **search, **params) == message
+    assert error_of(Stub, tmp_path, monkeypatch, **search, **params) == message
 
 
 @pytest.mark.parametrize(
@@ -498,21 +502,11 @@ def test_queries_that_are_surely_enough_for_min_duration_are_taken(
 def test_the_fewest_queries_are_those_with_which_loadgen_can_say_valid(
     scenario: str, least: int
 ) -> None:
-    pytest.importorskip("mlperf_loadgen")
     valid = {}
     for queries in (least - 1, least):
-        load = loadgen.Load(
-            scenario,
-            1,
-            0.001,
-            queries,
-            64,
-            1000,
-            target_rate=500,
-            latency_bound=10.0,
-            max_queries=queries,
-        )
-        logs = loadgen.measure(Stub(0.0001), load, pytest.fail).logs
+        load = Load(scenario, 1, 0.001, queries, 64, 1000, target_rate=500, latency_bound=10.0)
+        load = replace(load, max_queries=queries)
+        logs = loadgen.measure(Stub(0.0001), load, fail).logs
         valid[queries] = loadgen_log.read(logs["summary"], logs["detail"]).valid
     assert valid == {least - 1: False, least: True}
 
@@ -622,12 +616,12 @@ def test_the_suite_of_a_gpu_asks_what_it_says_of_every_point() -> None:
         if point.params["scenario"] in ("server", "find-peak")
     ]
     assert bounds == [0.015] * 11
-    asked, tried = (
+    settings, ways = (
         {tuple(point.params[name] for name in names) for point in points}
         for names in (("device", "fast", "samples"), ("precision", "backend"))
     )
-    assert asked == {("cuda", False, 1024)}
-    assert tried == {
+    assert settings == {("cuda", False, 1024)}
+    assert ways == {
         ("fp32", "eager"),
         ("tf32", "eager"),
         ("fp16", "eager"),

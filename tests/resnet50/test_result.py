@@ -118,7 +118,7 @@ def test_a_run_without_the_check_of_logits_is_flagged() -> None:
 UNLIKE = {"ok": False, "tolerance": 0.001, "finite": True, "same_class": 20, "images": 20}
 
 
-OFFLINE = {"scenario": "offline", "batch": 8}
+OFFLINE: dict[str, Any] = {"scenario": "offline", "batch": 8}
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,8 @@ def test_the_seed_document_has_its_fields() -> None:
 
 
 def test_the_seed_document_holds_a_sample_once_and_a_device_each() -> None:
-    built = {"gpu_info": {"name": "X"}, "timestamp": "t", "benchmarks": [{"scenario": "offline"}]}
+    entries = [{"scenario": "offline"}]
+    built: dict[str, Any] = {"gpu_info": {"name": "X"}, "timestamp": "t", "benchmarks": entries}
     rows = [
         seed_row(built),
         seed_row(built),
@@ -259,7 +260,7 @@ def test_the_seed_document_holds_a_sample_once_and_a_device_each() -> None:
         seed_row(built, 3, phase="warmup"),
         seed_row(built, 4, env=None),
     ]
-    assert documents(rows) == {"resnet50.json": {**built, "benchmarks": built["benchmarks"] * 2}}
+    assert documents(rows) == {"resnet50.json": {**built, "benchmarks": entries * 2}}
     other = {**built, "gpu_info": {"name": "Y"}}
     actual = documents([seed_row(built), seed_row(other, 2)])
     assert {name: item["gpu_info"]["name"] for name, item in actual.items()} == {
@@ -446,8 +447,8 @@ def test_a_test_that_was_over_before_its_minimum_duration_names_the_parameter(
 def test_offline_of_fewer_samples_than_asked_is_invalid() -> None:
     tested = result.read(json.dumps(recorded("offline"))).tested
     assert tested is not None
-    asked = tested.queries
-    assert parse(recorded("offline"), params(**OFFLINE, min_queries=asked))
-    fewer = f"LoadGen requested {asked} samples, fewer than the {asked + 1} of min_queries"
+    sent = tested.queries
+    assert parse(recorded("offline"), params(**OFFLINE, min_queries=sent))
+    fewer = f"LoadGen requested {sent} samples, fewer than the {sent + 1} of min_queries"
     with pytest.raises(Invalid, match=fewer):
-        parse(recorded("offline"), params(**OFFLINE, min_queries=asked + 1))
+        parse(recorded("offline"), params(**OFFLINE, min_queries=sent + 1))
