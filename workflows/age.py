@@ -1,13 +1,11 @@
 """The template that checks the age of the newest run of a suite, and its CronWorkflow."""
 
-from typing import Any
-
-from hera.workflows import ClusterWorkflowTemplate, CronWorkflow, Parameter, WorkflowTemplate
-from hera.workflows import models as m
+from hera.workflows import Parameter
 
 from perfdag.kube.pod_security import step_pod_patch
 from perfdag.kube.resources import Object
 from perfdag.workflows.containers import ASIDE, Installation, container, labels, with_store
+from perfdag.workflows.installed import cron_workflow, installed_template, pod_fields
 from perfdag.workflows.parameters import AGE
 
 NAME = "perfdag-age"
@@ -17,21 +15,10 @@ DEADLINE = 900  # seconds that a check may take
 
 def template(installation: Installation) -> Object:
     """Return the template, in the scope of the installation: one pod, which takes no lock."""
-    kind = ClusterWorkflowTemplate if installation.cluster_scope else WorkflowTemplate
-    where: dict[str, Any] = (
-        {} if installation.cluster_scope else {"namespace": installation.namespace}
-    )
-    with kind(
-        name=NAME,
-        **where,
-        labels={
-            "app.kubernetes.io/name": "perfdag",
-            "app.kubernetes.io/managed-by": "perfdag",
-            **installation.labels,
-        },
-        annotations={
-            "workflows.argoproj.io/description": "Fails if the newest run of a suite is too old."
-        },
+    with installed_template(
+        installation,
+        NAME,
+        "Fails if the newest run of a suite is too old.",
         entrypoint="age-pod",
         service_account_name="perfdag-measure",
         arguments=[
@@ -46,15 +33,7 @@ def template(installation: Installation) -> Object:
                 description="s3://bucket/prefix or claim://NAME",
             ),
         ],
-        ttl_strategy=m.TTLStrategy(seconds_after_completion=installation.keep),
-        pod_gc=m.PodGC(
-            strategy="OnPodCompletion", delete_delay_duration=f"{installation.keep_pods}s"
-        ),
-        pod_metadata=m.Metadata(
-            annotations={"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
-        ),
-        image_pull_secrets=[m.LocalObjectReference(name=name) for name in installation.pull_secrets]
-        or None,
+        **pod_fields(installation),
     ) as w:
         container(
             installation,
@@ -80,18 +59,16 @@ def cron(
 ) -> Object:
     """Return a CronWorkflow that fails daily while the newest run is older than `max_age` s."""
     parameters = {"suitename": suite, "maxage": f"{max_age}s"} | ({"store": store} if store else {})
-    workflow = CronWorkflow(
-        name=f"perfdag-{suite}-age",
-        namespace=namespace,
-        labels={"perfdag/suite": suite},
+    workflow = cron_workflow(
+        f"perfdag-{suite}-age",
+        namespace,
+        suite,
+        NAME,
+        parameters,
+        cluster_scope,
         schedules=[SCHEDULE],
-        timezone="Etc/UTC",
-        concurrency_policy="Forbid",
-        starting_deadline_seconds=3600,
         successful_jobs_history_limit=1,
         failed_jobs_history_limit=3,
-        arguments=[Parameter(name=name, value=value) for name, value in parameters.items()],
-        workflow_template_ref=m.WorkflowTemplateRef(name=NAME, cluster_scope=cluster_scope or None),
     )
     document: Object = workflow.to_dict()
     return document

@@ -2,7 +2,7 @@
 
 import base64
 
-from hera.workflows import CronWorkflow, Parameter, Workflow
+from hera.workflows import Parameter, Workflow
 from hera.workflows import models as m
 
 from perfdag.kube.labels import LABEL
@@ -10,6 +10,7 @@ from perfdag.kube.resources import Object
 from perfdag.suite.model import Loaded
 from perfdag.suite.text import suite_text
 from perfdag.suite.yaml_document import BadDocument, Problem
+from perfdag.workflows.installed import cron_workflow
 from perfdag.workflows.templates import NAME
 
 SUITE_BYTES = 90_000  # of base64: an environment variable may have 128 KiB
@@ -72,10 +73,10 @@ def cron(
     priority: int = 0,
     cluster_scope: bool = False,
 ) -> Object:
-    """Return a CronWorkflow of the suite in its ConfigMap, in UTC and never two at once.
+    """Return a CronWorkflow of the suite in its ConfigMap.
 
-    It skips a start that is an hour late. `store` is another store than that of
-    the installation. Raises ValueError for a name that is too long.
+    `store` is another store than that of the installation. Raises ValueError for a name that is
+    too long.
     """
     name = f"{NAME}-{suite}"
     if suite.endswith("-age"):
@@ -88,20 +89,18 @@ def cron(
     parameters = {"configmap": f"{NAME}-suite-{suite}", "trigger": "cron"} | (
         {"store": store} if store else {}
     )
-    resource = CronWorkflow(
-        name=name,
-        namespace=namespace,
-        labels={f"{LABEL}/suite": suite},
+    resource = cron_workflow(
+        name,
+        namespace,
+        suite,
+        NAME,
+        parameters,
+        cluster_scope,
         schedules=schedules,
-        timezone="Etc/UTC",
-        concurrency_policy="Forbid",
-        starting_deadline_seconds=3600,
         successful_jobs_history_limit=3,
         failed_jobs_history_limit=5,
         cron_suspend=False,
         priority=priority or None,
-        arguments=[Parameter(name=name, value=value) for name, value in parameters.items()],
-        workflow_template_ref=m.WorkflowTemplateRef(name=NAME, cluster_scope=cluster_scope or None),
     )
     document: Object = resource.to_dict()
     document["spec"]["workflowMetadata"] = {"labels": {f"{LABEL}/suite": suite}}

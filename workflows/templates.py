@@ -12,14 +12,7 @@ and the environment.
 import json
 from typing import Any
 
-from hera.workflows import (
-    DAG,
-    ClusterWorkflowTemplate,
-    Container,
-    Parameter,
-    Task,
-    WorkflowTemplate,
-)
+from hera.workflows import DAG, Container, Parameter, Task, WorkflowTemplate
 from hera.workflows import models as m
 
 from perfdag.kube.labels import LABEL, WATCHDOG_DONE
@@ -29,6 +22,7 @@ from perfdag.workflows.containers import ASIDE, container, labels, with_store
 from perfdag.workflows.containers import Installation as Installation
 from perfdag.workflows.gangs import duet, gang, measuring_pod
 from perfdag.workflows.images import PULL, pull_pod
+from perfdag.workflows.installed import installed_template, pod_fields
 from perfdag.workflows.parameters import RUN
 from perfdag.workflows.retries import annotation, refused, step_was_lost, with_retries
 
@@ -46,28 +40,13 @@ _GLOBAL = ("shapeof", "shapes", "run", "pending", "suitename")
 
 def template(installation: Installation) -> WorkflowTemplate:
     """Return the WorkflowTemplate of an installation, or its cluster-scoped twin."""
-    kind = ClusterWorkflowTemplate if installation.cluster_scope else WorkflowTemplate
-    where: dict[str, Any] = (
-        {} if installation.cluster_scope else {"namespace": installation.namespace}
-    )
-    with kind(
-        name=NAME,
-        **where,
-        labels={
-            "app.kubernetes.io/name": NAME,
-            "app.kubernetes.io/managed-by": NAME,
-            **installation.labels,
-        },
-        annotations={
-            "workflows.argoproj.io/description": (
-                "A perfdag suite on this cluster. Give one of suite (base64), configmap or url."
-            )
-        },
+    with installed_template(
+        installation,
+        NAME,
+        "A perfdag suite on this cluster. Give one of suite (base64), configmap or url.",
         entrypoint="run",
         on_exit="finish",
         **workflow_fields(installation),
-        image_pull_secrets=[m.LocalObjectReference(name=name) for name in installation.pull_secrets]
-        or None,
     ) as w:
         plan = with_retries(
             installation,
@@ -146,13 +125,7 @@ def workflow_fields(installation: Installation) -> dict[str, Any]:
         "synchronization": m.Synchronization(
             mutexes=[m.Mutex(name="perfdag-measuring", namespace=installation.lock_namespace)]
         ),
-        "ttl_strategy": m.TTLStrategy(seconds_after_completion=installation.keep),
-        "pod_gc": m.PodGC(
-            strategy="OnPodCompletion", delete_delay_duration=f"{installation.keep_pods}s"
-        ),
-        "pod_metadata": m.Metadata(
-            annotations={"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
-        ),
+        **pod_fields(installation),
         "workflow_metadata": m.WorkflowMetadata(labels={f"{LABEL}/suite-run": "true"}),
     }
 
