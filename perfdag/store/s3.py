@@ -214,33 +214,40 @@ def _profile(root: str) -> dict[str, Any]:
     return config
 
 
-def _permanent(error: Exception) -> bool:
-    answers = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch")
-    named = type(error).__name__ in {
-        "PermissionDeniedError",
-        "UnauthenticatedError",
-        "InvalidPathError",
-        "NotSupportedError",
-    }
-    return named or any(answer in str(error) for answer in answers)
+KEYS_REFUSED = (
+    "the S3 server refuses these keys; "
+    "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the rights on the bucket"
+)
+NO_BUCKET = "no such bucket; make it, or check the name and AWS_ENDPOINT_URL"
+NO_CREDENTIALS = (
+    "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, "
+    "or run `aws configure`"
+)
+UNREACHABLE = (
+    "cannot be reached; check AWS_ENDPOINT_URL and the network, then run again with --resume"
+)
+PERMANENT = {
+    "PermissionDeniedError": KEYS_REFUSED,
+    "UnauthenticatedError": KEYS_REFUSED,
+    "InvalidAccessKeyId": KEYS_REFUSED,
+    "SignatureDoesNotMatch": KEYS_REFUSED,
+    "NoSuchBucket": NO_BUCKET,
+}
+"""Answers that no retry changes: the class of the error, or a code of S3 in its text."""
+
+
+def _permanent(error: Exception) -> str:
+    """Return the reason of an error that no retry changes, or an empty text."""
+    text = f"{type(error).__name__} {error}"
+    return next((reason for code, reason in PERMANENT.items() if code in text), "")
 
 
 def _s3_reason(error: Exception) -> str:
-    name, text = type(error).__name__, " ".join(str(error).split())
-    if (
-        name in {"PermissionDeniedError", "UnauthenticatedError"}
-        or "InvalidAccessKeyId" in text
-        or "SignatureDoesNotMatch" in text
-    ):
-        return (
-            "the S3 server refuses these keys; "
-            "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the rights on the bucket"
-        )
-    if "NoSuchBucket" in text or isinstance(error, FileNotFoundError):
-        return "no such bucket; make it, or check the name and AWS_ENDPOINT_URL"
+    if reason := _permanent(error):
+        return reason
+    if isinstance(error, FileNotFoundError):
+        return NO_BUCKET
+    text = str(error)
     if "169.254." in text or "credential" in text.lower():
-        return (
-            "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, "
-            "or run `aws configure`"
-        )
-    return "cannot be reached; check AWS_ENDPOINT_URL and the network, then run again with --resume"
+        return NO_CREDENTIALS
+    return UNREACHABLE
