@@ -110,8 +110,8 @@ class CommandParams(Params):
 
     @model_validator(mode="after")
     def _check_names(self) -> "CommandParams":
-        if taken := {_WALL_TIME, VERDICT} & self.metrics.keys():
-            raise ValueError(f"metrics: {taken.pop()} is a metric of perfdag; use another name")
+        if clashes := {_WALL_TIME, VERDICT} & self.metrics.keys():
+            raise ValueError(f"metrics: {clashes.pop()} is a metric of perfdag; use another name")
         return self
 
 

@@ -31,7 +31,7 @@ def two_of(hosts: Sequence[Host], pair: Pair, zones: Mapping[str, str] = NO_ZONE
     return [ranked[pair.first], ranked[pair.second]]
 
 
-def at_once(
+def run_concurrently(
     samples: Sequence[Callable[[], SampleRecord]], halt: Callable[[], None]
 ) -> list[SampleRecord]:
     """Run samples concurrently; return their records in order.
@@ -51,14 +51,15 @@ def at_once(
             raise
 
 
-def not_together(records: Sequence[SampleRecord]) -> list[str | None]:
+def missing_overlaps(records: Sequence[SampleRecord]) -> list[str | None]:
     """Return for each sample why its companions did not overlap with it; None if they did."""
     return [
-        _alone(record, [other for other in records if other is not record]) for record in records
+        _missing_overlap(record, [other for other in records if other is not record])
+        for record in records
     ]
 
 
-def _alone(record: SampleRecord, others: Sequence[SampleRecord]) -> str | None:
+def _missing_overlap(record: SampleRecord, others: Sequence[SampleRecord]) -> str | None:
     claim = f"{len(others) + 1} pairs were to be measured at once"
     start, end = _times(record)
     for other in others:

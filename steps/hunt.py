@@ -14,7 +14,7 @@ from perfdag.results.samples import SampleRecord, now
 from perfdag.shape import Shape
 from perfdag.stats.hunt import Hunt
 from perfdag.stats.robust import median
-from perfdag.steps.concurrent import at_once, by_number
+from perfdag.steps.concurrent import by_number, run_concurrently
 from perfdag.steps.sampler import Sampler
 from perfdag.steps.site import GangLost, Site
 from perfdag.suite.host_pairs import Pair
@@ -52,8 +52,10 @@ def hunt(
         for start in range(0, len(pairs), limit):
             group = pairs[start : start + limit]
             points = [replace(point, pair=Pair(a, b, 0, 0, point.id)) for a, b in group]
-            samples = [partial(sampler.measure, each, shape, repetition) for each in points]
-            records = [samples[0]()] if alone else at_once(samples, halt)
+            samples = [
+                partial(sampler.measure, pair_point, shape, repetition) for pair_point in points
+            ]
+            records = [samples[0]()] if alone else run_concurrently(samples, halt)
             if any(r.status != "ok" for r in records) and (why := site.lost()):
                 raise GangLost(why)
             speeds += map(_speed, records)

@@ -25,7 +25,7 @@ from perfdag.results.samples import (
 )
 from perfdag.shape import Shape
 from perfdag.stats.robust import relative_precision
-from perfdag.steps.concurrent import at_once, not_together
+from perfdag.steps.concurrent import missing_overlaps, run_concurrently
 from perfdag.steps.hunt import hunt
 from perfdag.steps.sampler import Sampler
 from perfdag.steps.site import GangLost, Site
@@ -142,10 +142,10 @@ class MeasuringLoop:
         if len(group) == 1:
             return [self._sample(group[0], batch)]
         samples = [partial(self._sample, position, batch) for position in group]
-        records = at_once(samples, self._halted.set)
+        records = run_concurrently(samples, self._halted.set)
         for record in records:
             record.facts["pairs_at_once"] = len(group)
-        for record, wrong in zip(records, not_together(records), strict=True):
+        for record, wrong in zip(records, missing_overlaps(records), strict=True):
             if wrong and record.status == "ok":
                 record.status, record.error = "invalid", wrong
         return records

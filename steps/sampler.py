@@ -137,7 +137,7 @@ class Sampler:
         measurements = benchmark.parse(output, params)
         if not measurements:
             raise Failed(f"{benchmark.name} yielded no value", output.texts)
-        record.rows = [as_row(benchmark, each, point.params) for each in measurements]
+        record.rows = [as_row(benchmark, measurement, point.params) for measurement in measurements]
 
     def add_provenance(self, record: SampleRecord, hosts: Sequence[Host]) -> None:
         """Add the nodes and facts of hosts to a record."""
@@ -185,7 +185,7 @@ def _keep_values(
 ) -> None:
     """Keep the measurements of a failed sample; append the fault of a bad value to the error."""
     try:
-        record.rows = [as_row(benchmark, each, params) for each in error.measurements]
+        record.rows = [as_row(benchmark, measurement, params) for measurement in error.measurements]
     except Exception as fault:
         record.error, record.rows = f"{record.error}; {type(fault).__name__}: {fault}", []
 

@@ -131,8 +131,8 @@ class FioParams(Params):
     @property
     def directions(self) -> tuple[str, ...]:
         """Return the directions of all jobs: some of read, write and trim."""
-        found = {way for params, _ in self.jobs().values() for way in params._directions()}
-        return tuple(way for way in ("read", "trim", "write") if way in found)
+        ways = {way for params, _ in self.jobs().values() for way in params._directions()}
+        return tuple(way for way in ("read", "trim", "write") if way in ways)
 
     def _directions(self) -> tuple[str, ...]:
         kind = self.rw.removeprefix("rand")

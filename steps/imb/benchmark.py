@@ -270,7 +270,7 @@ class Imb(Benchmark[ImbParams]):
         finished.check("mpirun IMB-MPI1")
         log = finished.stdout + finished.stderr
         tool = f"IMB-MPI1, {library or f'Intel MPI {intelmpi.version(log)}'.strip()}"
-        facts = {"fabric": openmpi.selected_layer(log) if library else intelmpi.used(log)}
+        facts = {"fabric": openmpi.selected_layer(log) if library else intelmpi.fabric_of(log)}
         return Output(
             {"stdout": finished.stdout, "stderr": finished.stderr}, [finished.argv], tool, facts
         )

@@ -60,7 +60,7 @@ def read(
                 f"cannot read this line of the table of {name}: {line.strip()[:80]}", texts
             ) from None
     _complete(rows, params, texts, int(stop[1]) if stop else None)
-    return rows, _why(stop, params) if stop else None
+    return rows, _stop_reason(stop, params) if stop else None
 
 
 def _body(log: str, params: ImbParams, texts: Mapping[str, str]) -> str:
@@ -99,7 +99,7 @@ def _complete(
         raise Failed(f"the table of {params.benchmark} lacks {what}", texts)
 
 
-def _why(stop: re.Match[str], params: ImbParams) -> str:
+def _stop_reason(stop: re.Match[str], params: ImbParams) -> str:
     size, reason, gigabytes = int(stop[1]), stop[2], stop[3]
     advice = {
         "out-of-mem": f"its buffers need {gigabytes} GiB a rank, more than there is;"

@@ -140,7 +140,7 @@ def parse(output: Output, params: IperfParams) -> list[Measurement]:
     ]
 
 
-def _wrote(row: "re.Match[str]") -> bool:
+def _is_sender_row(row: "re.Match[str]") -> bool:
     """Whether the line reports writes, which only a sender does."""
     return re.match(r"\d+/\d+\s", row["rest"] or "") is not None
 
@@ -150,7 +150,7 @@ def _received_by_second(text: str, starred: bool, streams: int) -> list[float]:
     by_start: dict[int, list[float]] = {}
     for row in _ROW.finditer(text):
         start, end = float(row["start"]), float(row["end"])
-        if bool(row["star"]) == starred and not _wrote(row) and 0.5 < end - start < 1.5:
+        if bool(row["star"]) == starred and not _is_sender_row(row) and 0.5 < end - start < 1.5:
             by_start.setdefault(round(start), []).append(float(row["rate"]))
     rates: list[float] = []
     while len(by_start.get(len(rates), [])) == streams:
@@ -197,7 +197,7 @@ def _total(text: str, side: str, starred: bool) -> list[_Stream]:
         if (
             float(row["start"]) != 0
             or bool(row["star"]) != starred
-            or (rest and _wrote(row) != (side == "sent"))
+            or (rest and _is_sender_row(row) != (side == "sent"))
         ):
             continue
         last[row["id"]] = _Stream(float(row["end"]), int(row["bytes"]), rest)

@@ -126,7 +126,7 @@ def mpirun(gang: Gang, root: str, ranks: int, rsh: str | None) -> list[str]:
     return argv
 
 
-def used(log: str) -> str | None:
+def fabric_of(log: str) -> str | None:
     """Return the fabric in MPI's log: `shm` or a libfabric provider; None if not reported."""
     provider = _PROVIDER.search(log)
     if provider:
@@ -142,7 +142,7 @@ def interfaces(log: str) -> set[str]:
 
 def wrong_transport(log: str, requested: Transport, interface: str | None = None) -> str | None:
     """Return why the run did not use the requested transport and interface, or None."""
-    fabric = used(log)
+    fabric = fabric_of(log)
     if fabric is None:
         return f"{requested} was requested, and MPI does not say which fabric it used"
     fits = (

@@ -110,14 +110,16 @@ def need_cpus(hosts: Sequence[Host], ranks: int) -> None:
                 f"{host.name} has a CPU quota of {quota:g} for {count} processes,"
                 " which would throttle them; raise it, or use fewer"
             )
-        _enough(f"{'' if isinstance(host, LocalHost) else 'a pod on '}{host.name}", len(own), count)
+        _check_cpus(
+            f"{'' if isinstance(host, LocalHost) else 'a pod on '}{host.name}", len(own), count
+        )
         nodes[host.name] = nodes.get(host.name, set()) | own
         wanted[host.name] += count
     for name, own in nodes.items():
-        _enough(name, len(own), wanted[name])
+        _check_cpus(name, len(own), wanted[name])
 
 
-def _enough(where: str, has: int, needed: int) -> None:
+def _check_cpus(where: str, has: int, needed: int) -> None:
     if has < needed:
         raise Skip(
             f"{where} has {has} CPUs for {needed} processes; use fewer, or set oversubscribe: true"

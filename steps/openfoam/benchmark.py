@@ -17,7 +17,7 @@ from perfdag.steps import devices
 from perfdag.steps.mpi import openmpi
 from perfdag.steps.openfoam import case, footprint
 from perfdag.steps.openfoam.checks import check_ended, check_request
-from perfdag.steps.openfoam.log import measurements, read_log, unstamped, why
+from perfdag.steps.openfoam.log import failure_reason, measurements, read_log, unstamped
 from perfdag.steps.openfoam.params import COST, TOLERANCE_CYCLES, OpenFoamParams
 
 DEBIAN_ROOT = "/usr/share/openfoam"
@@ -218,7 +218,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             raise Failed(f"icoFoam did not end within {gang.timeout:g} s", texts)
         if finished.code != 0:
             raise Failed(
-                why(finished.stdout + finished.stderr)
+                failure_reason(finished.stdout + finished.stderr)
                 or f"icoFoam exited {finished.code}: {finished.tail()}",
                 texts,
             )

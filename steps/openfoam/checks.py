@@ -6,7 +6,7 @@ import re
 from perfdag.benchmark.contract import Output
 from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.steps.openfoam import case
-from perfdag.steps.openfoam.log import Log, unstamped, why
+from perfdag.steps.openfoam.log import Log, failure_reason, unstamped
 from perfdag.steps.openfoam.params import OpenFoamParams
 
 _PRINTED = 1 + 1e-5
@@ -70,7 +70,7 @@ _RUNAWAY = 10.0
 def check_ended(log: Log, cavity: case.Cavity, stdout: str, texts: dict[str, str]) -> None:
     """Raise Failed if the run diverged, stopped early or has an incomplete log."""
     if log.begin is None:
-        raise Failed(why(stdout) or "icoFoam never began its time loop", texts)
+        raise Failed(failure_reason(stdout) or "icoFoam never began its time loop", texts)
     bound = _RUNAWAY * case.LID_SPEED * cavity.delta_t * cavity.cells / case.EDGE
     for number, step in enumerate(log.steps, start=1):
         values = [
@@ -93,7 +93,7 @@ def check_ended(log: Log, cavity: case.Cavity, stdout: str, texts: dict[str, str
             raise Failed(f"time step {number} of icoFoam's log is not whole", texts)
     if len(log.steps) != cavity.time_steps or not log.complete:
         raise Failed(
-            why(stdout)
+            failure_reason(stdout)
             or f"icoFoam stopped early: {len(log.steps)} of {cavity.time_steps} time steps",
             texts,
         )

@@ -124,7 +124,7 @@ def unstamped(text: str) -> str:
     )
 
 
-def why(text: str) -> str | None:
+def failure_reason(text: str) -> str | None:
     """Return the reason of a failed run from OpenFOAM's output, or None."""
     if "Foam::sigFpe::sigHandler" in text:
         return "the solution diverged: floating point exception in icoFoam; use a smaller delta_t"

@@ -109,7 +109,7 @@ class Rdma(Benchmark[R], Generic[R]):
 
     def prepare(self, gang: Gang, params: R) -> None:
         for host in gang.hosts:
-            problem = verbs.lacks(host)
+            problem = verbs.missing_device(host)
             if problem:
                 raise Skip(f"{self.program(params)} cannot run on {host.name}: {problem}")
         result = gang.hosts[0].run([self.program(params), "--help"], timeout=10)
@@ -204,7 +204,7 @@ class Rdma(Benchmark[R], Generic[R]):
             return server.serve(argv, port=port, env=env)
         except Failed as error:
             if any(text in str(error) for text in verbs.NO_DEVICE):
-                reason = verbs.lacks(server) or error
+                reason = verbs.missing_device(server) or error
                 raise Skip(f"{argv[0]} finds no RDMA device on {server.name}: {reason}") from None
             raise
 
@@ -224,7 +224,7 @@ class Rdma(Benchmark[R], Generic[R]):
             "connection_type": params.connection,
             "device": params.device,
         }
-        reason = report.differs(
+        reason = report.option_mismatch(
             output, {**requested, "number_of_qps": str(self.queue_pairs(params))}
         ) or output.facts.get("against")
         if reason:

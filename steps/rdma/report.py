@@ -25,7 +25,7 @@ def read_info(text: str) -> dict[str, str]:
     return info
 
 
-def differs(output: Output, requested: Mapping[str, str | None]) -> str | None:
+def option_mismatch(output: Output, requested: Mapping[str, str | None]) -> str | None:
     """Return what the run's head reports other than requested, or None.
 
     A requested value of None matches anything. perftest lowers an MTU without an error.

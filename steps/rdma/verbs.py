@@ -18,7 +18,7 @@ CM_READY = 1.0
 """Seconds for a server with rdma_cm to listen if the kernel does not report that it does."""
 
 
-def lacks(host: Host) -> str | None:
+def missing_device(host: Host) -> str | None:
     """Return what verbs need and the host lacks, or None.
 
     They need a device under /sys/class/infiniband and its files in /dev/infiniband.
@@ -51,10 +51,12 @@ def await_cm(server: Host, port: int) -> None:
     listens = re.compile(rf"state LISTEN .*src-addr \S*:{port}\s")
     can_list = server.which("rdma") is not None
     while (left := deadline - time.monotonic()) > 0:
-        shown = server.run(["rdma", "resource", "show", "cm_id"], timeout=10) if can_list else None
-        if shown is not None and listens.search(shown.stdout):
+        listing = (
+            server.run(["rdma", "resource", "show", "cm_id"], timeout=10) if can_list else None
+        )
+        if listing is not None and listens.search(listing.stdout):
             return
-        can_list = shown is not None and shown.code == 0
+        can_list = listing is not None and listing.code == 0
         time.sleep(min(left, 0.01 if can_list else left))
 
 
@@ -76,10 +78,8 @@ def check_finished(program: str, client: Host, finished: Finished, texts: dict[s
     """Raise Skip or Failed if the client did not end well."""
     log = finished.stdout + finished.stderr
     if any(text in log for text in NO_DEVICE):
-        raise Skip(
-            f"{program} finds no RDMA device on {client.name}: {lacks(client) or finished.tail()}",
-            texts,
-        )
+        reason = missing_device(client) or finished.tail()
+        raise Skip(f"{program} finds no RDMA device on {client.name}: {reason}", texts)
     if finished.timed_out:
         raise Failed(
             f"{program} did not end within {finished.seconds:.1f} s: {finished.tail()}", texts

@@ -16,7 +16,7 @@ from perfdag.steps.resnet50.imagenet import TOP1_FP32, reached
 from perfdag.steps.resnet50.measurements import COORDS, MARKS, METRICS, caveats, measurements
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.result import Result
-from perfdag.steps.resnet50.validity import invalid, unsteady, wrong
+from perfdag.steps.resnet50.validity import invalid, result_fault, unsteady
 
 
 def seed_json(run: Result, params: Workload, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def entry(run: Result, params: Workload, against: str | None = None) -> dict[str
         "batch_size": params.batch,
         "duration_sec": round(end - start, 3),
     }
-    tested, reason = run.tested, wrong(run, params) or against
+    tested, reason = run.tested, result_fault(run, params) or against
     if tested is not None and not tested.valid:
         # The row of a smoke test is marked instead of being invalid.
         reason = reason or invalid(tested, params)
@@ -170,7 +170,7 @@ class Resnet50(Benchmark[Workload]):
         values = measurements(
             measured, params, timed=unsteady(measured, params, output.facts) is None
         )
-        reason = wrong(measured, params) or output.facts.get("against")
+        reason = result_fault(measured, params) or output.facts.get("against")
         if reason:
             raise Invalid(reason, output.texts, values)
         return values

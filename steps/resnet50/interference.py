@@ -14,7 +14,11 @@ from perfdag.stats.fairness import jain
 from perfdag.steps.resnet50 import launch, result, workload
 from perfdag.steps.resnet50.copies import collect_results, copy_options, offline_rate, run_together
 from perfdag.steps.resnet50.interference_params import InterferenceParams
-from perfdag.steps.resnet50.interference_validity import apart, overlap, reasons_against
+from perfdag.steps.resnet50.interference_validity import (
+    overlap,
+    reasons_against,
+    reasons_against_sharing,
+)
 from perfdag.steps.resnet50.measurements import MARKS, caveats
 from perfdag.units import short
 
@@ -167,7 +171,7 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
             ]
         values = measurements(by_phase["solo"], by_phase["together"], params)
         reasons = [
-            *apart(output.facts, params),
+            *reasons_against_sharing(output.facts, params),
             *reasons_against(by_phase["solo"], by_phase["together"], params),
         ]
         if reason := output.facts.get("against"):

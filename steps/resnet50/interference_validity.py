@@ -20,7 +20,7 @@ def overlap(spans: Sequence[tuple[float, float]]) -> float:
 SHARE_SLACK = 0.02
 
 
-def apart(facts: Mapping[str, Any], params: InterferenceParams) -> list[str]:
+def reasons_against_sharing(facts: Mapping[str, Any], params: InterferenceParams) -> list[str]:
     """Return why copies did not share a node or GPU, by node names and the GPUs' uuids."""
     nodes, devices = sorted(set(facts.get("hosts", ()))), facts.get("devices", ())
     if len(nodes) > 1:
@@ -55,11 +55,11 @@ def reasons_against(
     reasons = [
         f"copy {number} alone: {reason}"
         for number, run in enumerate(solo)
-        if (reason := validity.wrong(run, params))
+        if (reason := validity.result_fault(run, params))
     ]
     for number, run in enumerate(beside):
-        reason = validity.wrong(run, params)
-        if reason and not validity.merely_late(run, reason):
+        reason = validity.result_fault(run, params)
+        if reason and not validity.is_only_late(run, reason):
             reasons.append(f"copy {number} beside the others: {reason}")
         if params.memory_share is not None and params.device_memory is not None:
             seen, share = (

@@ -154,7 +154,7 @@ def measure(
 
     begun: list[bool] = []
 
-    def bring(indices: Sequence[int]) -> None:
+    def load_samples(indices: Sequence[int]) -> None:
         # LoadGen calls this before its clock starts. An exception would end the process silently.
         try:
             system.load(indices)
@@ -173,8 +173,10 @@ def measure(
         except BaseException as error:
             failed(error)
 
-    lent = batching(system, load, failed) if batcher is None else contextlib.nullcontext(batcher)
-    with TemporaryDirectory(prefix="loadgen-") as folder, lent as answering:
+    answering_context = (
+        batching(system, load, failed) if batcher is None else contextlib.nullcontext(batcher)
+    )
+    with TemporaryDirectory(prefix="loadgen-") as folder, answering_context as answering:
         answering.begin(complete)
         logs = lg.LogSettings()
         logs.enable_trace = False
@@ -189,7 +191,7 @@ def measure(
 
         # The fast SUT gives two lists of numbers instead of an object a sample.
         sut = lg.ConstructFastSUT(issue, lambda: None)
-        qsl = lg.ConstructQSL(load.total or load.samples, load.samples, bring, system.unload)
+        qsl = lg.ConstructQSL(load.total or load.samples, load.samples, load_samples, system.unload)
         try:
             # An audit configuration in the working directory would change the test.
             audit = official.write_audit(load.audit, f"{folder}/audit.config")

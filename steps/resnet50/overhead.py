@@ -160,9 +160,9 @@ def _against(runs: Sequence[result.Result], order: str, params: OverheadParams) 
     """Return why the figures are not the cost of the treatment."""
     reasons: list[str] = []
     for number, (side, run) in enumerate(zip(order, runs, strict=True), 1):
-        reason = validity.wrong(run, params, treated=side == "B")
+        reason = validity.result_fault(run, params, treated=side == "B")
         # A bound that the treatment breaks is part of its cost.
-        if reason and not (side == "B" and validity.merely_late(run, reason)):
+        if reason and not (side == "B" and validity.is_only_late(run, reason)):
             reasons.append(f"run {number} ({'treatment' if side == 'B' else 'baseline'}): {reason}")
     plain, treated = (
         [run.raw for side, run in zip(order, runs, strict=True) if side == which] for which in "AB"
@@ -172,7 +172,7 @@ def _against(runs: Sequence[result.Result], order: str, params: OverheadParams) 
         reasons.append(
             f"baseline and treatment ran different weights: {', '.join(sorted(weights))}"
         )
-    return reasons + _apart(sides(runs, order))
+    return reasons + _side_differences(sides(runs, order))
 
 
 def _layers(
@@ -186,7 +186,9 @@ def _layers(
         " take it out there"
         for entry in both
     ]
-    lost = sorted(preload.ignored(treated) - preload.ignored(plain) - set(named))
+    lost = sorted(
+        preload.ignored_libraries(treated) - preload.ignored_libraries(plain) - set(named)
+    )
     return reasons + [
         f"LD_PRELOAD {entry} was not loaded into the treatment:"
         " mend its path as the program sees it"
@@ -217,7 +219,7 @@ def sides(runs: Sequence[result.Result], order: str) -> dict[str, dict[str, list
     }
 
 
-def _apart(by_side: Mapping[str, Mapping[str, list[str]]]) -> list[str]:
+def _side_differences(by_side: Mapping[str, Mapping[str, list[str]]]) -> list[str]:
     """Return why the sides differ by more than the treatment."""
     reasons = []
     for name, plain in by_side["baseline"].items():

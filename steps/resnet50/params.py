@@ -43,7 +43,7 @@ They are for p99 with none late, its estimates of p90 and p99, and for a trial o
 with one late."""
 
 
-def _surely(mean: float) -> int:
+def _sufficient_queries(mean: float) -> int:
     """Return the fewest queries of a Poisson schedule that surely last as long as `mean` do."""
     return math.ceil(((3 + math.sqrt(9 + 4 * mean)) / 2) ** 2 - 1e-6)
 
@@ -191,7 +191,7 @@ class Workload(SystemParams):
             ),
         )
         if scenario == "server" and self.max_queries and self.target_rate:
-            arrive = _surely(self.target_rate * self.duration())
+            arrive = _sufficient_queries(self.target_rate * self.duration())
             refuse(
                 (
                     self.max_queries < arrive,

@@ -42,7 +42,7 @@ def loaded(entry: str, mapped: Collection[str]) -> bool:
     return any(Path(file).name == name or Path(file).name.startswith(f"{name}.") for file in mapped)
 
 
-def untreated(raw: Mapping[str, Any], expected: Mapping[str, str]) -> str | None:
+def missing_environment(raw: Mapping[str, Any], expected: Mapping[str, str]) -> str | None:
     """Return why a program did not run in the wanted environment, or None."""
     if without := [
         entry
@@ -64,7 +64,7 @@ def untreated(raw: Mapping[str, Any], expected: Mapping[str, str]) -> str | None
     return None
 
 
-def ignored(raws: Sequence[Mapping[str, Any]]) -> set[str]:
+def ignored_libraries(raws: Sequence[Mapping[str, Any]]) -> set[str]:
     """Return the LD_PRELOAD libraries that programs report and did not load."""
     return {entry for raw in raws for entry, there in raw.get("preloaded", {}).items() if not there}
 

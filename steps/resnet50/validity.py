@@ -9,13 +9,13 @@ from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.result import PERCENTILES, TAIL, Result
 
 
-def wrong(result: Result, params: Workload, treated: bool = True) -> str | None:
+def result_fault(result: Result, params: Workload, treated: bool = True) -> str | None:
     """Return why the figures are not what they claim, with LoadGen's reasons, or None.
 
     `treated` says that the program was to run in wrapper_env.
     """
     raw = result.raw
-    if treated and (reason := preload.untreated(raw, params.wrapper_env)):
+    if treated and (reason := preload.missing_environment(raw, params.wrapper_env)):
         return reason
     for name, when in (("logits", "before"), ("logits_after", "after")):
         check = raw.get(name)
@@ -29,7 +29,7 @@ def wrong(result: Result, params: Workload, treated: bool = True) -> str | None:
     if params.scenario != "accuracy" and (reasons := _against_times(raw, params)):
         return next(iter(reasons.values()))
     tested = result.tested
-    if tested is not None and not tested.valid and not _merely_short(tested, params):
+    if tested is not None and not tested.valid and not _is_only_short(tested, params):
         return invalid(tested, params)
     if tested is not None and params.scenario == "offline" and tested.queries < params.queries():
         return (
@@ -75,7 +75,7 @@ def unsteady(result: Result, params: Workload, facts: Mapping[str, Any]) -> str 
 def invalid(tested: loadgen_log.Summary, params: Workload) -> str:
     """Return LoadGen's reasons for INVALID, with Offline's rate and an end by max_queries."""
     text = "LoadGen says INVALID: " + "; ".join(tested.reasons)
-    if cut(tested, params):
+    if ended_by_max_queries(tested, params):
         text += (
             f"; max_queries ended it at {tested.queries}, before min_duration: raise it,"
             " or lower min_duration"
@@ -89,7 +89,7 @@ def invalid(tested: loadgen_log.Summary, params: Workload) -> str:
     return text
 
 
-def cut(tested: loadgen_log.Summary, params: Workload) -> bool:
+def ended_by_max_queries(tested: loadgen_log.Summary, params: Workload) -> bool:
     """Whether max_queries ended a test before its minimum duration."""
     return (
         tested.keys.get("result_min_duration_met") is False and tested.queries == params.max_queries
@@ -109,7 +109,7 @@ def _differ(check: Mapping[str, Any]) -> str:
     )
 
 
-def merely_late(run: Result, reason: str) -> bool:
+def is_only_late(run: Result, reason: str) -> bool:
     """Whether LoadGen's latency verdict is the only reason against a run.
 
     A run that is too short or has too few queries is no effect of its neighbours or wrapper.
@@ -122,7 +122,7 @@ def merely_late(run: Result, reason: str) -> bool:
     )
 
 
-def _merely_short(tested: loadgen_log.Summary, params: Workload) -> bool:
+def _is_only_short(tested: loadgen_log.Summary, params: Workload) -> bool:
     """Whether a fast run is INVALID only because it is short, as a smoke test is.
 
     Its few queries show no percentile, and Offline's one query may end early.

@@ -218,7 +218,9 @@ async def _classes(kube: Kube) -> tuple[frozenset[str] | None, bool]:
 
 async def _network(kube: Kube, shape: Shape, namespace: str) -> list[Requirement]:
     networks = shape.network.attachments
-    return [await _attachment(kube, each, shape.network.default, namespace) for each in networks]
+    return [
+        await _attachment(kube, network, shape.network.default, namespace) for network in networks
+    ]
 
 
 async def _attachment(kube: Kube, network: str, default: bool, namespace: str) -> Requirement:

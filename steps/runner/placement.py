@@ -133,16 +133,19 @@ def forward(
             host.forwarding = Forwarding(str(address), service["ports"])
     reach = [(host, host.forwarding) for host in gang.hosts if host.forwarding]
     with contextlib.ExitStack() as listeners:
-        for host, each in reach:
-            argv = [*PROGRAM, "listen", host.address, *map(str, each.ports)]
+        for host, forwarding in reach:
+            argv = [*PROGRAM, "listen", host.address, *map(str, forwarding.ports)]
             try:
-                listeners.enter_context(host.serve(argv, port=each.ports[-1]))
+                listeners.enter_context(host.serve(argv, port=forwarding.ports[-1]))
             except Failed as error:
                 raise GangUnavailable(str(error)) from None
         for client in gang.hosts:
-            others = [each for host, each in reach if host is not client]
+            others = [forwarding for host, forwarding in reach if host is not client]
             targets = [
-                text for each in others for port in each.ports for text in (each.address, str(port))
+                text
+                for forwarding in others
+                for port in forwarding.ports
+                for text in (forwarding.address, str(port))
             ]
             argv = [*PROGRAM, "connect", str(CONNECT_PATIENCE), *targets]
             finished = client.run(argv, timeout=2 * CONNECT_PATIENCE)

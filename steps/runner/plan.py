@@ -106,7 +106,9 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     for fan in FANS:
         parameters[fan] = [number for number in parameters[fan] if number not in refusals]
     measured = [number for number in left if number not in refusals]
-    parameters["pulls"] = _pulls(context, plans, [parameters["shapeof"][each] for each in measured])
+    parameters["pulls"] = _pulls(
+        context, plans, [parameters["shapeof"][number] for number in measured]
+    )
     out.mkdir(parents=True, exist_ok=True)
     for name, value in parameters.items():
         (out / name).write_text(value if isinstance(value, str) else orjson.dumps(value).decode())

@@ -129,7 +129,7 @@ async def watch_pods(
     while True:
         try:
             # the Workflow last: pods that `argo stop` ended are those of a Workflow with a shutdown
-            found = await _pods_of(kube, pods, context)
+            run_pods = await _pods_of(kube, pods, context)
             workflow = await kube.get(workflows, context.workflow, context.namespace)
             before = workflow["metadata"].get("annotations") or {}
             earlier = missing_reason.from_annotations(owner(workflow), before)
@@ -139,7 +139,7 @@ async def watch_pods(
                 last: Object = {UNRECOVERABLE: None} if UNRECOVERABLE in before else {}
                 last |= {WATCHDOG_DONE: context.workflow_uid} if failed(workflow) else {}
                 if not _ended_early(workflow):  # else Argo killed the pods
-                    watchdog.note_flights(found)
+                    watchdog.note_flights(run_pods)
                     last |= missing_reason.as_annotation(
                         owner(workflow), earlier | reasons, flights
                     )
@@ -148,7 +148,7 @@ async def watch_pods(
                 return not failed(workflow)
             watchdog.earlier = unrecoverable_batches(workflow)
             watchdog.note_refusals(nodes_of(workflow), time.monotonic())
-            doomed = watchdog.look(found, time.monotonic())
+            doomed = watchdog.look(run_pods, time.monotonic())
             merged = (earlier | reasons).items()
             reasons = {batch: text for batch, text in merged if batch not in watchdog.complete}
             # what an earlier attempt left has to go: retries read it
@@ -159,7 +159,7 @@ async def watch_pods(
             update |= missing_reason.as_annotation(owner(workflow), reasons, flights)
             if not update.items() <= before.items():
                 await annotate(update)  # before the pods end: then Argo decides about a retry
-            await _give_up(kube, pods, context, [*doomed, *failed_pulls(found)])
+            await _give_up(kube, pods, context, [*doomed, *failed_pulls(run_pods)])
         except KubeError as error:
             if error.status in (401, 403, 404):
                 raise

@@ -446,7 +446,7 @@ def test_over_ipv6_both_sides_negotiate_over_it_or_the_sample_is_skipped(
 *) cat {RECORDED / BANDWIDTH};;
 esac"""
     install(tmp_path, monkeypatch, ib_write_bw=script)
-    monkeypatch.setattr(verbs, "lacks", lambda host: None)
+    monkeypatch.setattr(verbs, "missing_device", lambda host: None)
     shape = Shape.model_validate({"network": {"family": family}})
     gang = Gang([LocalHost("::1"), LocalHost("::1")], shape, 20, str(tmp_path))
     if error:
@@ -583,7 +583,7 @@ def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_held_against_the_figu
     tool = tool.replace("TABLE", str(RECORDED / BANDWIDTH))
     install(tmp_path, monkeypatch, nvidia_smi=smi, ib_write_bw=tool)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(verbs, "lacks", lambda host: None)
+    monkeypatch.setattr(verbs, "missing_device", lambda host: None)
     benchmark, params = RdmaBandwidth(), BandwidthParams(cuda=cuda)
     gang = Gang([LocalHost(name=name) for name in nodes], Shape(), 20, str(tmp_path))
     names = ["a", "b"] if nodes == "ab" else ["a (host 0)", "a (host 1)"]

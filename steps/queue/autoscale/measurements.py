@@ -29,7 +29,7 @@ def invalid_reasons(queue: str, result: Any, params: QueueAutoscaleParams) -> li
     Reasons are unanswered requests, items of other seconds than ``item``, a height never reached,
     and backends never released.
     """
-    client, reasons = result["client"], not_followed(result)
+    client, reasons = result["client"], scaling_faults(result)
     unanswered = client["scheduled"] - client["success"] - client["failure"]
     mean = client["run"].get("mean", params.item)
     if params.deployments and not 0.8 <= mean / params.item <= 1.25:
@@ -49,7 +49,7 @@ def invalid_reasons(queue: str, result: Any, params: QueueAutoscaleParams) -> li
 
 def scaling_verdict(queue: str, result: Any) -> Measurement:
     """Return whether the scaler followed the load of a queue, with its times."""
-    rule, reasons = "covers the height of the load, and releases it", not_followed(result)
+    rule, reasons = "covers the height of the load, and releases it", scaling_faults(result)
     if reasons:
         return verdict("failed", rule, "; ".join(reasons), {"queue": queue})
     scored = score([Sample(*sample) for sample in result["trace"]])
@@ -58,7 +58,7 @@ def scaling_verdict(queue: str, result: Any) -> Measurement:
     return verdict("passed", rule, ", ".join(parts), {"queue": queue})
 
 
-def not_followed(result: Any) -> list[str]:
+def scaling_faults(result: Any) -> list[str]:
     """Return how the scaler did not follow the load of a trace, or an empty list."""
     trace, reasons = [Sample(*sample) for sample in result["trace"]], []
     scored, peak = score(trace), max(sample.needed for sample in trace)

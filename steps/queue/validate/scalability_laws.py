@@ -158,8 +158,8 @@ def _fit(
                 continue
             rest = _squares(points, [columns[i] for i in free], solved)
             if rest < best[0]:
-                found = dict(zip(free, solved, strict=True))
-                best = rest, [found.get(i, 0.0) for i in range(len(columns))]
+                coefficients = dict(zip(free, solved, strict=True))
+                best = rest, [coefficients.get(i, 0.0) for i in range(len(columns))]
     return best
 
 

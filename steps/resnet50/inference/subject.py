@@ -48,10 +48,10 @@ class Subject:
         """
         comparisons = {}
         for size in self.system.buckets(self._spec["batch"]):
-            got = self.system.fixed_logits(size)
+            logits = self.system.fixed_logits(size)
             comparisons[size] = compare_logits(
-                got,
-                self._reference[[at % CHECKED for at in range(len(got))]],
+                logits,
+                self._reference[[at % CHECKED for at in range(len(logits))]],
                 self._spec["precision"],
             )
         return worst(comparisons) | self._against

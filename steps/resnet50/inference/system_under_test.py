@@ -39,7 +39,7 @@ class System(Protocol):
 
 
 class Stub:
-    """A single server that takes exactly `base + each * b` seconds for a batch of b samples.
+    """A single server that takes exactly `base + per_sample * b` seconds for a batch of b samples.
 
     Ends are scheduled, not slept one after the other. A late timer delays one answer by tens of
     microseconds but never the server, so the theory of a deterministic server (M/D/1) holds.
@@ -51,12 +51,12 @@ class Stub:
     def __init__(
         self,
         base: float,
-        each: float = 0.0,
+        per_sample: float = 0.0,
         lock: str | None = None,
         stalled: int = 0,
         stall: float = 0.0,
     ) -> None:
-        self.base, self.each = base, each
+        self.base, self.per_sample = base, per_sample
         self._lock = lock
         self._stalled, self._stall = stalled, stall
         self._end = 0.0
@@ -84,7 +84,7 @@ class Stub:
         """Wait for the service time and return the classes: sample i has class i modulo 1000."""
         with self._exclusive():
             start = time.monotonic() if self._lock else max(ready, self._end)
-            self._end = start + self.base + self.each * len(indices)
+            self._end = start + self.base + self.per_sample * len(indices)
             sleep_until(self._end + self._stalls(len(indices)))
         return np.asarray(indices) % 1000
 

@@ -104,12 +104,12 @@ def verify(scenario: Path, raw: Mapping[str, Any], inference: Path) -> None:
             str(where / "performance" / "run_1" / f"mlperf_log_{log}.txt")
             for where in (scenario, folder)
         ]
-        commands = {"verify_performance": [*_both(runs)]}
+        commands = {"verify_performance": [*_compare_options(runs)]}
         if audit == "TEST01":
             answers = [scenario / "all.json", folder / "sampled.json"]
             for file, name in zip(answers, ("accuracy", audit), strict=True):
                 file.write_text(tests[name]["accuracy"])
-            commands["verify_accuracy"] = [*_both(map(str, answers)), "--dtype", "int32"]
+            commands["verify_accuracy"] = [*_compare_options(map(str, answers)), "--dtype", "int32"]
         for name, options in commands.items():
             script = [sys.executable, str(scripts / f"{name}.py"), *options]
             done = subprocess.run(script, capture_output=True, text=True, check=False)
@@ -118,7 +118,7 @@ def verify(scenario: Path, raw: Mapping[str, Any], inference: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def _both(paths: Any) -> list[str]:
+def _compare_options(paths: Any) -> list[str]:
     reference, test = paths
     return ["-r", reference, "-t", test]
 

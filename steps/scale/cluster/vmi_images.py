@@ -102,14 +102,14 @@ async def _wait(
         pods = await kube.list(resource, namespace, labels=f"{_LABEL}={run}")
         lack = dict.fromkeys(sorted(nodes), "no pod was started there")
         for pod in pods:
-            lack[pod["spec"].get("nodeName", "")] = _lacks(pod)
+            lack[pod["spec"].get("nodeName", "")] = _missing_image(pod)
         missing = [f"{node}: {why}" for node, why in lack.items() if node in nodes and why]
         if not missing or time.monotonic() >= deadline:
             return pods, missing
         await asyncio.sleep(PAUSE)
 
 
-def _lacks(pod: Object) -> str:
+def _missing_image(pod: Object) -> str:
     """Return why an image of the pod is not on its node, or an empty string."""
     statuses = {item["name"]: item for item in _statuses(pod)}
     for container in pod["spec"]["containers"]:
@@ -122,13 +122,13 @@ def _lacks(pod: Object) -> str:
 
 
 def _digests(pods: Iterable[Object]) -> Digests:
-    found = defaultdict[str, set[str]](set)
+    by_image = defaultdict[str, set[str]](set)
     for pod in pods:
         images = {item["name"]: item["image"] for item in _containers(pod)}
         for status in _statuses(pod):
             if digest := status.get("imageID", "").rpartition("@")[2]:
-                found[images[status["name"]]].add(digest)
-    return {image: sorted(own) for image, own in sorted(found.items())}
+                by_image[images[status["name"]]].add(digest)
+    return {image: sorted(own) for image, own in sorted(by_image.items())}
 
 
 def _containers(pod: Object) -> Iterator[Object]:

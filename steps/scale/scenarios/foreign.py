@@ -57,14 +57,18 @@ async def kind_of(kube: Kube, text: str) -> Resource:
     """Return the kind that KIND or KIND.GROUP names. Raises ValueError if there is none or many."""
     kind, _, group = text.partition(".")
     served = await deletable_resources(kube)
-    found = [resource for resource in served if resource.kind.lower() == kind.lower()]
+    matches = [resource for resource in served if resource.kind.lower() == kind.lower()]
     if group:
-        found = [each for each in found if each.api_version.rpartition("/")[0] == group]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+        matches = [
+            resource for resource in matches if resource.api_version.rpartition("/")[0] == group
+        ]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
         raise ValueError(f"--kind {text}: the cluster serves no such kind, or you may not list it")
-    names = ", ".join(f"{each.kind}.{each.api_version.rpartition('/')[0]}" for each in found)
+    names = ", ".join(
+        f"{resource.kind}.{resource.api_version.rpartition('/')[0]}" for resource in matches
+    )
     raise ValueError(f"--kind {text} is ambiguous; it is one of {names}")
 
 
@@ -78,7 +82,7 @@ def done(observer: Observer, workload: Resource) -> tuple[int, int]:
     complete = complete_workloads(observer, workload.kind, "ready", "succeeded", "failed")
     own = list(observer.of(workload.kind))
     finished = sum(
-        not ends.isdisjoint(each.stages) or complete.get(each.uid, False) for each in own
+        not ends.isdisjoint(record.stages) or complete.get(record.uid, False) for record in own
     )
     return finished, len(own)
 

@@ -125,15 +125,15 @@ async def fragmentation(kube: Kube, spec: Spec) -> Result:
             lambda: count_reaching(session, big, "scheduled", "unschedulable") == len(big.created),
             spec.timeout,
         )
-        got = count_reaching(session, big, "scheduled")
+        placed = count_reaching(session, big, "scheduled")
         extra: dict[str, float | None] = {
             "whole_nodes_ideal": float(ideal),
-            "whole_nodes_placed": float(got),
+            "whole_nodes_placed": float(placed),
         }
-        extra["packing"] = got / ideal if ideal and standing == small else None
+        extra["packing"] = placed / ideal if ideal and standing == small else None
         uids = {item.uid for item in big.created}
         return await finish(
-            "fragmentation", spec, session, extra, planned_misses=len(uids) - got, among=uids
+            "fragmentation", spec, session, extra, planned_misses=len(uids) - placed, among=uids
         )
 
 

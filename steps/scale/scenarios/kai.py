@@ -123,13 +123,13 @@ async def _thin_out(
     session: Session, fillers: Submitted, nodes: set[str], count: int, spec: Spec
 ) -> None:
     """Delete the workloads of `count` pods on each of the nodes."""
-    going, taken = [], Counter[str]()
+    surplus, deleted = [], Counter[str]()
     for item, pods in zip(fillers.created, pods_of_each(session, fillers), strict=True):
         node = next((pod.node for pod in pods if pod.node), "")
-        if node in nodes and taken[node] < count:
-            taken[node] += 1
-            going.append(item)
-    if not await session.delete(going, spec.parallel, spec.timeout):
+        if node in nodes and deleted[node] < count:
+            deleted[node] += 1
+            surplus.append(item)
+    if not await session.delete(surplus, spec.parallel, spec.timeout):
         session.notes.append("consolidation: not all deleted pods are gone")
 
 

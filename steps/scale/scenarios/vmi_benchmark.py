@@ -195,7 +195,7 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
     rows: list[Row] = []
     late: list[str] = []
     for run in raw["results"]:
-        each_rows = [Row(**row) for row in run["rows"]]
+        run_rows = [Row(**row) for row in run["rows"]]
         stages = [Summary(**stage) for stage in run["stages"]]
         coords, figures = {"count": run["count"]}, run["figures"]
         measurements += _headline(stages, headline, coords)
@@ -206,14 +206,12 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
         )
         measurements += call_measurements(run["calls"], coords)
         if not search:
-            measurements += object_measurements(each_rows, coords)
+            measurements += object_measurements(run_rows, coords)
         ended_it = passed and not search["no_data"] and run["count"] > passed
         verdicts = [verdict for verdict in run["verdicts"] if verdict["passed"] or not ended_it]
-        measurements += gate_measurements(verdicts, coords) + message_measurements(
-            each_rows, coords
-        )
+        measurements += gate_measurements(verdicts, coords) + message_measurements(run_rows, coords)
         notes += run["facts"]["notes"]
-        rows += each_rows
+        rows += run_rows
         if figures["left_behind"]:
             notes.append(f"left behind: {plural(int(figures['left_behind']), 'object')}")
         if not run["error"] and (figures["success_ratio"] or 0) < 1:
@@ -221,8 +219,8 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
         if not ended_it and any(batch["held"] is False for batch in run["facts"]["generator"]):
             late.append(str(run["count"]))
     if search:
-        found = Capacity(**search)
-        measurements.append(Measurement("capacity", float(passed), note=found.bracket))
+        interval = Capacity(**search)
+        measurements.append(Measurement("capacity", float(passed), note=interval.bracket))
         measurements += object_measurements(rows, {})  # one set of VMIs, which grows
         notes += [f"capacity is a lower bound: {search['stopped']}"] if search["stopped"] else []
     failures = failure_text(rows, notes)

@@ -52,17 +52,17 @@ class Capacity:
         return f"{self.passed} held, {beyond}"
 
 
-def next_size(found: Capacity, step: int, limit: int) -> int | None:
+def next_size(interval: Capacity, step: int, limit: int) -> int | None:
     """Return the next size of the search, or None if it is over.
 
     The size grows by `step` until one fails. Then the middle of the interval is tried.
     """
-    if not found.failed:
-        return min(found.passed + step, limit) if found.passed < limit else None
-    width = found.failed - found.passed
-    if not found.passed or width <= max(1, step // PARTS):
+    if not interval.failed:
+        return min(interval.passed + step, limit) if interval.passed < limit else None
+    width = interval.failed - interval.passed
+    if not interval.passed or width <= max(1, step // PARTS):
         return None
-    return found.passed + width // 2
+    return interval.passed + width // 2
 
 
 def most_sizes(step: int, limit: int) -> int:
@@ -78,27 +78,27 @@ async def search(
     Raises KubeError if the first size cannot be measured.
     """
     results: list[Result] = []
-    found = Capacity(0)
-    while (size := next_size(found, step, limit)) is not None:
+    interval = Capacity(0)
+    while (size := next_size(interval, step, limit)) is not None:
         try:
             result = await measure(size)
         except (KubeError, NotGoneError) as error:
             if not results:
                 raise
-            return replace(found, stopped=str(error)), results
+            return replace(interval, stopped=str(error)), results
         results.append(result)
         spec.seen(result)
         if undecided := result.undecided:
             why = "; ".join(map(str, undecided))
-            return replace(found, stopped=why, no_data=True), results
+            return replace(interval, stopped=why, no_data=True), results
         if not result.failed:
-            found = replace(found, passed=size)
+            interval = replace(interval, passed=size)
         elif time.monotonic() >= spec.deadline:
-            return replace(found, stopped="the time limit of the sample was reached"), results
+            return replace(interval, stopped="the time limit of the sample was reached"), results
         else:
-            found = replace(found, failed=size)
-    stopped = "" if found.failed else f"the limit of {limit} was reached"
-    return replace(found, stopped=stopped), results
+            interval = replace(interval, failed=size)
+    stopped = "" if interval.failed else f"the limit of {limit} was reached"
+    return replace(interval, stopped=stopped), results
 
 
 async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[Capacity, list[Result]]:
@@ -117,12 +117,12 @@ async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[Capac
         primed_session(kube, spec, limit) as session,
     ):
         population = _Population(session, spec, nodes, step)
-        found, results = await search(population.grow_to, spec, step, limit)
-        spec.log(f"{found.bracket}; deleting")
+        interval, results = await search(population.grow_to, spec, step, limit)
+        spec.log(f"{interval.bracket}; deleting")
         last = results[-1]
         last.figures["left_behind"] = await session.delete_all(spec.parallel, spec.timeout)
         last.facts["notes"] += session.notes
-    return found, results
+    return interval, results
 
 
 class _Population:

@@ -44,12 +44,13 @@ class OperationRun:
         observer = session.observer
         self._before = set(observer.records)
         self._uids = {
-            (each.namespace, each.name): each.uid for each in observer.of(session.template.kind)
+            (record.namespace, record.name): record.uid
+            for record in observer.of(session.template.kind)
         }
         self.items = [
-            Submission(each.index, each.name, each.namespace, 0, uid=self._uids[key])
-            for each in session.alive()
-            if (key := (each.namespace, each.name)) in self._uids
+            Submission(item.index, item.name, item.namespace, 0, uid=self._uids[key])
+            for item in session.alive()
+            if (key := (item.namespace, item.name)) in self._uids
         ]
 
     async def request(self) -> None:
@@ -118,10 +119,10 @@ class OperationRun:
                 below.setdefault(old + kind, []).append(record)
         if requests := self._operation.request_kind:
             name = f"{item.name}-{self._operation.name}"
-            found = self._session.observer.of(requests[1])
+            objects = self._session.observer.of(requests[1])
             below[requests[1]] = [
                 record
-                for record in found
+                for record in objects
                 if (record.namespace, record.name) == (item.namespace, name)
             ]
         return below
