@@ -19,6 +19,7 @@ from perfdag.steps.scale.figures.measurements import (
     gate_measurements,
     message_measurements,
     object_measurements,
+    percentile_measurements,
     sample_error,
     stage_measurements,
     tool,
@@ -171,15 +172,7 @@ class Scale(Benchmark[ScaleParams]):
             figures, {}, raw["count"], "objects"
         )
         measurements += call_measurements(raw["calls"], {}) + object_measurements(rows, {})
-        for summary in stages:
-            if summary.stage == "submission_to_scheduled":
-                values = {"p50": summary.p50, "p95": summary.p95, "p99": summary.p99}
-                n = summary.ok + summary.censored
-                measurements += [
-                    Measurement("submission_to_scheduled", v, s, {}, n)
-                    for s, v in values.items()
-                    if v is not None
-                ]
+        measurements += percentile_measurements(stages, "submission_to_scheduled", {})
         measurements += [
             Measurement(name, figures[name])
             for name in submit.FIGURES

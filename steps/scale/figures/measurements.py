@@ -131,6 +131,22 @@ def tool(name: str, simulated: bool) -> str:
     return f"{name}, {SIMULATED}" if simulated else name
 
 
+def percentile_measurements(
+    stages: Sequence[Summary], stage: str, coords: dict[str, Any]
+) -> list[Measurement]:
+    """Return the percentiles of one stage as a metric of its name, where it has enough samples."""
+    summary = next((summary for summary in stages if summary.stage == stage), None)
+    if summary is None:
+        return []
+    values = {"p50": summary.p50, "p95": summary.p95, "p99": summary.p99}
+    n = summary.ok + summary.censored
+    return [
+        Measurement(stage, value, stat, coords, n)
+        for stat, value in values.items()
+        if value is not None
+    ]
+
+
 def stage_measurements(stages: Sequence[Summary], coords: dict[str, Any]) -> list[Measurement]:
     """Return the percentiles of all stages that have enough samples."""
     measurements = []

@@ -3,8 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from perfdag.stats.percentiles import needed
 from perfdag.steps.scale.figures.rows import Row
@@ -32,10 +31,6 @@ class Summary:
     most: float | None
     resolution_s: float | None
     negative: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 def rank(values: Sequence[float], p: float, least: int | None = None) -> float | None:

@@ -209,7 +209,7 @@ async def attach(kube: Kube, run: str, kinds: list[Resource], namespace: str | N
     project = namespaces[0].removeprefix("runai-")
     members = members_of({**bodies[0], "apiVersion": workload.api_version, "kind": workload.kind})
     others = [(resource.api_version, resource.kind) for resource in kinds if resource != workload]
-    file = RunFile(
+    return RunFile(
         run,
         workload.api_version,
         workload.kind,
@@ -221,9 +221,8 @@ async def attach(kube: Kube, run: str, kinds: list[Resource], namespace: str | N
         items,
         {},
         others,
+        attached=True,
     )
-    file.attached = True
-    return file
 
 
 async def follow(

@@ -13,7 +13,12 @@ from perfdag.kube.config import IN_POD
 from perfdag.steps.scale.cluster import rights
 from perfdag.steps.scale.cluster.lease_lock import ExclusiveRun
 from perfdag.steps.scale.cluster.namespaces import ensure_namespace
-from perfdag.steps.scale.cluster.removal import objects_of_run, remove, remove_namespaces
+from perfdag.steps.scale.cluster.removal import (
+    namespace_of,
+    objects_of_run,
+    remove,
+    remove_namespaces,
+)
 from perfdag.steps.scale.measure.generator import Submitted, generate
 from perfdag.steps.scale.measure.self_load import SelfLoad
 from perfdag.steps.scale.measure.submitters import ApiSubmitter, CommandSubmitter, Submitter
@@ -170,8 +175,8 @@ async def submit_run(
         [],
         {},
         others,
+        labelled=request.settings.submitter in LABELS,
     )
-    file.labelled = request.settings.submitter in LABELS
     request.log(f"run {run}: submitting {request.count} {template.kind} to {', '.join(namespaces)}")
     done = Submitted(run, [], time.time(), time.monotonic_ns())
     finished = asyncio.Event()
@@ -248,18 +253,13 @@ def write(folder: Path, file: RunFile, done: Submitted) -> None:
 async def _namespace(kube: Kube, name: str, run: str, create: bool) -> None:
     if create:
         await ensure_namespace(kube, name, run)
-        return
-    try:
-        await kube.get(await kube.resource("v1", "Namespace"), name)
-    except KubeError as error:
-        if error.status != 404:
-            raise
+    elif not await namespace_of(kube, name):
         raise KubeError(
             404,
             "NoNamespace",
             f"no namespace {name!r}",
             "create the project, or give --create-namespace",
-        ) from None
+        )
 
 
 async def delete(

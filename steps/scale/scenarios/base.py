@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Container, Iterable
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -104,15 +104,10 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
     end = first[-1].index + 1 if first else 0
     # Without the churn after the ramp, which has its own pace.
     ramp = [row for row in final if row.index * every < end * len(final)]
-    mean, best = throughput([row.reached for row in ramp if row.reached and row.status == "ok"])
+    figures |= outcome_figures(final, ramp, len(final) or len(session.submissions))
     created = sum(1 for item in session.submissions if item.answered_ns and not item.error)
-    planned = len(final) or len(session.submissions)
     figures |= {
-        "throughput_mean": mean,
-        "throughput_best_5s": best,
-        "success_ratio": sum(row.status == "ok" for row in final) / planned if planned else None,
         "create_ratio": created / len(session.submissions) if session.submissions else None,
-        "censored": float(sum(row.status == "censored" for row in final)),
         "watch_lag_p99": session.heartbeat.p99,
     }
     calls = session.phases.get(CREATION, [])
@@ -131,6 +126,22 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
             "submit_lag": rates[0]["lag_p99_s"],
         }
     return figures
+
+
+def outcome_figures(
+    final: Sequence[Row], paced: Sequence[Row], planned: int
+) -> dict[str, float | None]:
+    """Return the throughput of the `paced` rows, and what became of the `final` ones.
+
+    `final` has the last stage of each workload, of `planned` in all.
+    """
+    mean, best = throughput([row.reached for row in paced if row.reached and row.status == "ok"])
+    return {
+        "throughput_mean": mean,
+        "throughput_best_5s": best,
+        "success_ratio": sum(row.status == "ok" for row in final) / planned if planned else None,
+        "censored": float(sum(row.status == "censored" for row in final)),
+    }
 
 
 Goal = Literal["scheduled", "ready", "succeeded"]
@@ -241,7 +252,6 @@ async def finish(
     rows = await session.rows()
     goal = spec.goal if scenario == "submit" else "scheduled"
     final = [row for row in rows if row.stage == STAGES[goal]]
-    mean, best = throughput([row.reached for row in final if row.reached and row.status == "ok"])
     if among is not None:
         planned_misses = min(
             planned_misses, sum(row.status != "ok" and row.uid in among for row in final)
@@ -250,14 +260,7 @@ async def finish(
     rows = with_deletion(rows, await session.rows())
     stages: list[Summary] = summaries(rows)
     planned = len(session.submissions) - planned_misses
-    figures = figures_of(session, rows, stages) | {
-        "throughput_mean": mean,
-        "throughput_best_5s": best,
-    }
-    figures["success_ratio"] = (
-        sum(row.status == "ok" for row in final) / planned if planned else None
-    )
-    figures["censored"] = float(sum(row.status == "censored" for row in final))
+    figures = figures_of(session, rows, stages) | outcome_figures(final, final, planned)
     figures |= extra | api_metrics.deletion_figures(session.phases) | {"left_behind": left}
     started, end = session.batches[0][0].started_wall, time.time()
     await session.check_clocks()

@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from perfdag.kube.client import Kube, KubeError
@@ -75,7 +75,7 @@ class Observation:
             "run": self.observer.run,
             "simulated": on_simulated(rows),
             "notes": self.notes,
-            "stages": [summary.as_dict() for summary in summaries(rows)],
+            "stages": [asdict(summary) for summary in summaries(rows)],
             "failure_reasons": dict(self.observer.reasons.most_common(20)),
         }
 

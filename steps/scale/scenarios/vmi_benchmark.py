@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import orjson
 from pydantic import AfterValidator, Field
@@ -23,6 +23,7 @@ from perfdag.steps.scale.figures.measurements import (
     gate_measurements,
     message_measurements,
     object_measurements,
+    percentile_measurements,
     sample_error,
     stage_measurements,
     tool,
@@ -198,7 +199,7 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
         run_rows = [Row(**row) for row in run["rows"]]
         stages = [Summary(**stage) for stage in run["stages"]]
         coords, figures = {"count": run["count"]}, run["figures"]
-        measurements += _headline(stages, headline, coords)
+        measurements += percentile_measurements(stages, headline, coords)
         added = run["facts"].get("added") or run["count"]
         vms = added * (run["facts"].get("members") or 1)
         measurements += stage_measurements(stages, coords) + figure_measurements(
@@ -245,16 +246,3 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
         )
     output.facts["notes"] = failures
     return measurements
-
-
-def _headline(stages: list[Summary], headline: str, coords: dict[str, Any]) -> list[Measurement]:
-    wanted = next((summary for summary in stages if summary.stage == headline), None)
-    if wanted is None:
-        return []
-    values = {"p50": wanted.p50, "p95": wanted.p95, "p99": wanted.p99}
-    n = wanted.ok + wanted.censored
-    return [
-        Measurement(headline, value, stat, coords, n)
-        for stat, value in values.items()
-        if value is not None
-    ]
