@@ -179,11 +179,6 @@ class Imb(Benchmark[ImbParams]):
 
     def run(self, gang: Gang, params: ImbParams) -> Output:
         self.require(gang, params)
-        if params.ranks % len(gang.hosts):
-            raise Failed(
-                f"ranks {params.ranks} cannot be spread evenly over the {len(gang.hosts)} hosts;"
-                " set hosts.count"
-            )
         library = openmpi.version(gang.lead) if params.mpi == "openmpi" else None
         argv, env = (
             self._intel(gang, params)
