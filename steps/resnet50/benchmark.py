@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from perfdag.benchmark import contract
-from perfdag.benchmark.contract import Benchmark, Gang, Output, Tool
+from perfdag.benchmark.contract import Gang, Output
 from perfdag.hosts import gpu_queries
 from perfdag.outcome import Invalid, Measurement, SampleError
-from perfdag.shape import Shape
 from perfdag.stats.percentiles import needed
 from perfdag.steps.resnet50 import launch, result, workload
 from perfdag.steps.resnet50.imagenet import TOP1_FP32, reached
@@ -116,7 +115,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-class Resnet50(Benchmark[Workload]):
+class Resnet50(workload.WorkloadBenchmark[Workload]):
     """ResNet-50 inference under LoadGen: Offline, Server, SingleStream, peak rate, accuracy.
 
     LoadGen makes the load and says VALID or INVALID; its logs are kept verbatim. Server is open
@@ -131,26 +130,9 @@ class Resnet50(Benchmark[Workload]):
     """
 
     name: ClassVar[str] = "resnet50"
-    image: ClassVar[str] = "resnet50"
-    canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     Params: ClassVar[type[contract.Params]] = Workload
     coords: ClassVar[tuple[str, ...]] = (*COORDS, *MARKS)
     metrics = METRICS
-
-    def check(self, params: Workload, shape: Shape) -> list[str]:
-        return workload.check(params, shape)
-
-    def seconds(self, params: Workload) -> float:
-        return workload.expected(params)
-
-    def least_seconds(self, params: Workload) -> float:
-        return workload.shortest(params)
-
-    def missing(self, gang: Gang, params: Workload) -> list[Tool]:
-        return workload.missing(gang, params)
-
-    def require(self, gang: Gang, params: Workload) -> None:
-        launch.require(gang.hosts, params)
 
     def run(self, gang: Gang, params: Workload) -> Output:
         host, argv = gang.hosts[0], [*launch.wrapper_argv(params), *launch.program_argv(params)]
@@ -174,10 +156,6 @@ class Resnet50(Benchmark[Workload]):
         if reason:
             raise Invalid(reason, output.texts, values)
         return values
-
-    def series(self, output: Output) -> str:
-        """Return PyTorch's and LoadGen's versions, which separate series."""
-        return workload.versions(output.texts.get("result", ""))
 
     def exports(self, rows: "pyarrow.Table") -> Mapping[str, bytes]:
         """Return resnet50.json; several devices have one file each."""

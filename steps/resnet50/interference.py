@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from perfdag.benchmark import contract
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Tool
+from perfdag.benchmark.contract import Gang, Metric, Output
 from perfdag.benchmark.rules import broken
 from perfdag.outcome import Invalid, Measurement, verdict
 from perfdag.shape import Shape
@@ -23,7 +23,7 @@ from perfdag.steps.resnet50.measurements import MARKS, caveats
 from perfdag.units import short
 
 
-class Resnet50Interference(Benchmark[InterferenceParams]):
+class Resnet50Interference(workload.WorkloadBenchmark[InterferenceParams]):
     """Interference between copies of ResNet-50 inference on one device or node.
 
     It reports solo against co-run, tail inflation and fairness. On one host the copies are
@@ -40,8 +40,6 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
 
     name: ClassVar[str] = "resnet50-interference"
     version: ClassVar[int] = 2
-    image: ClassVar[str] = "resnet50"
-    canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     verdict: ClassVar[str] = "every copy holds `latency_bound` beside the others; of Server only"
     Params: ClassVar[type[contract.Params]] = InterferenceParams
     coords: ClassVar[tuple[str, ...]] = ("when", *MARKS)
@@ -105,7 +103,7 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
     def check(self, params: InterferenceParams, shape: Shape) -> list[str]:
         hosts = shape.hosts
         how = "puts" if hosts.placement == "spread" else "may put"
-        return workload.check(params, shape) + broken(
+        return super().check(params, shape) + broken(
             (
                 hosts.count > params.copies,
                 f"hosts.count is {hosts.count} for {params.copies} copies:"
@@ -124,17 +122,8 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
             params.copies + (params.copies if params.scenario == "offline" else 1.5)
         ) * workload.expected(params)
 
-    def least_seconds(self, params: InterferenceParams) -> float:
-        return workload.shortest(params)
-
     def longest(self, params: InterferenceParams, timeout: float) -> float:
         return (params.copies + 1) * timeout  # Each run has the whole timeout.
-
-    def missing(self, gang: Gang, params: InterferenceParams) -> list[Tool]:
-        return workload.missing(gang, params)
-
-    def require(self, gang: Gang, params: InterferenceParams) -> None:
-        launch.require(gang.hosts, params)
 
     def run(self, gang: Gang, params: InterferenceParams) -> Output:
         hosts = [gang.hosts[number % len(gang.hosts)] for number in range(params.copies)]
@@ -180,9 +169,6 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
             raise Invalid("; ".join(reasons[:3]), output.texts, values)
         coords = caveats([*by_phase["solo"], *by_phase["together"]], params)
         return [*values, _verdict(by_phase["together"], params, coords)]
-
-    def series(self, output: Output) -> str:
-        return output.tool
 
 
 def measurements(

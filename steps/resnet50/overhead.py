@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from perfdag.benchmark import contract
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Tool
+from perfdag.benchmark.contract import Gang, Metric, Output, Tool
 from perfdag.outcome import Failed, Invalid, Measurement, verdict
-from perfdag.shape import Shape
 from perfdag.stats.paired import blocks
 from perfdag.steps.resnet50 import launch, preload, result, validity, workload
 from perfdag.steps.resnet50.antagonists import beside
@@ -19,7 +18,7 @@ from perfdag.steps.resnet50.paired_cost import Overhead, overhead
 UNNAMED = "CPU: unknown"
 
 
-class Resnet50Overhead(Benchmark[OverheadParams]):
+class Resnet50Overhead(workload.WorkloadBenchmark[OverheadParams]):
     """Overhead of a treatment on ResNet-50 inference, paired with the plain program in ABBA blocks.
 
     The treatment is an argv before the program, or an environment. The argv may be a runtime or
@@ -35,8 +34,6 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
     """
 
     name: ClassVar[str] = "resnet50-overhead"
-    image: ClassVar[str] = "resnet50"
-    canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     verdict: ClassVar[str] = "the 95 % interval of the overhead is below `limit`"
     Params: ClassVar[type[contract.Params]] = OverheadParams
     coords: ClassVar[tuple[str, ...]] = ("pair", "side", *MARKS)
@@ -68,14 +65,8 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
         ),
     )
 
-    def check(self, params: OverheadParams, shape: Shape) -> list[str]:
-        return workload.check(params, shape)
-
     def seconds(self, params: OverheadParams) -> float:
         return 2 * params.pairs * workload.expected(params)
-
-    def least_seconds(self, params: OverheadParams) -> float:
-        return workload.shortest(params)
 
     def longest(self, params: OverheadParams, timeout: float) -> float:
         return 2 * params.pairs * timeout  # Each run has the whole timeout.
@@ -90,9 +81,6 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
                 gang.hosts[0], params, behind, params.treatment_python, launch.wrapper_argv(params)
             )
         return tools
-
-    def require(self, gang: Gang, params: OverheadParams) -> None:
-        launch.require(gang.hosts, params)
 
     def run(self, gang: Gang, params: OverheadParams) -> Output:
         host, spec, plain = gang.hosts[0], launch.program_input(params), launch.program_argv(params)
@@ -151,9 +139,6 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
         if reasons:
             raise Invalid("; ".join(reasons[:3]), output.texts, values)
         return [*values, _verdict(judged, coords)]
-
-    def series(self, output: Output) -> str:
-        return output.tool
 
 
 def _against(runs: Sequence[result.Result], order: str, params: OverheadParams) -> list[str]:

@@ -3,30 +3,67 @@
 import contextlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
-from perfdag.benchmark.contract import Gang, Tool
+from perfdag.benchmark.contract import Benchmark, Gang, Output, Tool
 from perfdag.outcome import SampleError
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import launch, result
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.program import MARGIN
 
+W = TypeVar("W", bound=Workload)
 DRIVER = Tool(
     "the NVIDIA driver (nvidia-smi)",
     {"apt": "nvidia-driver", "dnf": "nvidia-driver", "zypper": "nvidia-driver-G06"},
 )
 
 
-def check(params: Workload, shape: Shape) -> list[str]:
-    """Return why a workload cannot be measured in a shape."""
-    wanted = [name for name in shape.resources.both if "gpu" in name or "mig" in name]
-    if wanted and params.device == "cpu" and params.system == "resnet50":
-        return [
-            f"resources ask for {wanted[0]} but device is cpu:"
-            " set device: cuda, or leave the resource out"
-        ]
-    return []
+class WorkloadBenchmark(Benchmark[W], Generic[W]):
+    """What the benchmarks of a workload share; each starts the program in its own way."""
+
+    image: ClassVar[str] = "resnet50"
+    canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
+
+    def check(self, params: W, shape: Shape) -> list[str]:
+        wanted = [name for name in shape.resources.both if "gpu" in name or "mig" in name]
+        if wanted and params.device == "cpu" and params.system == "resnet50":
+            return [
+                f"resources ask for {wanted[0]} but device is cpu:"
+                " set device: cuda, or leave the resource out"
+            ]
+        return []
+
+    def seconds(self, params: W) -> float:
+        return expected(params)
+
+    def least_seconds(self, params: W) -> float:
+        """Return the seconds that LoadGen runs; 0 if a number of queries may end it."""
+        if (
+            params.max_queries is not None
+            or params.scenario == "accuracy"
+            or (params.fast and params.scenario == "offline")
+        ):
+            return 0.0
+        if params.scenario == "offline":
+            # A device faster than target_rate completes its samples sooner.
+            return params.duration()
+        # A peak needs a full trial that holds, and one above it that does not.
+        return (
+            2 * params.duration()
+            if params.scenario == "find-peak"
+            else params.lasts(params.duration())
+        )
+
+    def missing(self, gang: Gang, params: W) -> list[Tool]:
+        return missing(gang, params)
+
+    def require(self, gang: Gang, params: W) -> None:
+        launch.require(gang.hosts, params)
+
+    def series(self, output: Output) -> str:
+        """Return PyTorch's and LoadGen's versions, which separate series."""
+        return output.tool
 
 
 def expected(params: Workload) -> float:
@@ -44,23 +81,6 @@ def expected(params: Workload) -> float:
     accuracy = bool(params.audits or (params.mlperf and params.imagenet))
     tests = 1 + accuracy + len(params.audits)
     return setup + 1.2 * tests * params.lasts(params.duration()) * margin
-
-
-def shortest(params: Workload) -> float:
-    """Return the seconds that LoadGen runs on any machine; 0 if a number of queries may end it."""
-    if (
-        params.max_queries is not None
-        or params.scenario == "accuracy"
-        or (params.fast and params.scenario == "offline")
-    ):
-        return 0.0
-    if params.scenario == "offline":
-        # A device faster than target_rate completes its samples sooner.
-        return params.duration()
-    # A peak needs a full trial that holds, and one above it that does not.
-    return (
-        2 * params.duration() if params.scenario == "find-peak" else params.lasts(params.duration())
-    )
 
 
 def missing(gang: Gang, params: Workload, wrapped: bool = True) -> list[Tool]:
