@@ -1,11 +1,35 @@
 """What benchmarks between a client and a server share: two hosts, and a server on a free port."""
 
 from collections.abc import Callable
+from typing import Any, ClassVar, Generic, TypeVar
 
+from perfdag.benchmark.contract import Benchmark, Gang, Params
 from perfdag.hosts.base import Host, Server
 from perfdag.hosts.processes import Proto
 from perfdag.outcome import Failed
-from perfdag.shape import Shape
+from perfdag.shape import Placement, Shape
+
+P = TypeVar("P", bound=Params)
+
+
+class TwoHostBenchmark(Benchmark[P], Generic[P]):
+    """A benchmark between a client on the first host and a server on the second."""
+
+    pairwise: ClassVar[bool] = True
+    forwardable: ClassVar[bool] = True
+    placement: ClassVar[Placement] = "spread"
+    canaries: ClassVar[tuple[str, ...]] = ("cpu", "loopback")
+    pins: ClassVar[tuple[str, ...]] = ("client", "server")
+
+    def shape(self, params: P) -> dict[str, Any]:
+        return {"hosts": {"count": 2}}
+
+    def hosts(self, gang: Gang) -> tuple[Host, Host]:
+        """Return client and server. Raises Failed: a pair must not stand for a larger gang."""
+        if len(gang.hosts) != 2:
+            count = len(gang.hosts)
+            raise Failed(f"{self.name} measures 2 hosts, not {count}; set hosts.count to 2")
+        return gang.hosts[0], gang.hosts[1]
 
 
 def problems(name: str, shape: Shape, port: int | None = None) -> list[str]:

@@ -4,7 +4,7 @@ import contextlib
 import re
 from typing import Any, ClassVar
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
+from perfdag.benchmark.contract import Gang, Metric, Output, Params, Tool
 from perfdag.hosts.base import Finished, Host
 from perfdag.hosts.processes import Proto
 from perfdag.outcome import Failed, Measurement
@@ -18,7 +18,7 @@ IPERF3 = Tool("iperf3", dict.fromkeys(_MANAGERS, "iperf3"))
 IPERF2 = Tool("iperf", dict.fromkeys(_MANAGERS, "iperf"))
 
 
-class Iperf(Benchmark[IperfParams]):
+class Iperf(two_hosts.TwoHostBenchmark[IperfParams]):
     """Throughput of TCP or UDP streams between two hosts, with iperf3 or iperf2.
 
     The client runs on the first host, the server on the second. Without `reverse` the client
@@ -34,12 +34,7 @@ class Iperf(Benchmark[IperfParams]):
 
     name = "iperf"
     image = "iperf"
-    pairwise = True
-    placement = "spread"
-    canaries = ("cpu", "loopback")
     tools = (IPERF3,)
-    pins = ("client", "server")
-    forwardable = True
     Params: ClassVar[type[Params]] = IperfParams
     coords = ("direction",)
     metrics = (
@@ -99,9 +94,6 @@ class Iperf(Benchmark[IperfParams]):
         ),
     )
 
-    def shape(self, params: IperfParams) -> dict[str, Any]:
-        return {"hosts": {"count": 2}}
-
     def check(self, params: IperfParams, shape: Shape) -> list[str]:
         return two_hosts.problems(self.name, shape, params.port)
 
@@ -119,10 +111,7 @@ class Iperf(Benchmark[IperfParams]):
         return [tool] if any(host.which(tool.program) is None for host in gang.hosts[:2]) else []
 
     def run(self, gang: Gang, params: IperfParams) -> Output:
-        # A pair must not stand for a larger gang.
-        if len(gang.hosts) != 2:
-            raise Failed(f"iperf measures 2 hosts, not {len(gang.hosts)}; set hosts.count to 2")
-        client, server = gang.hosts
+        client, server = self.hosts(gang)
         cpus = gang.shape.hosts.cpus
         # iperf3 negotiates a UDP test over TCP, so its server always listens on TCP.
         proto: Proto = params.protocol if params.implementation == "iperf2" else "tcp"

@@ -1,9 +1,9 @@
 """latency: time of a request and its response between two hosts, with netperf."""
 
 import re
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
+from perfdag.benchmark.contract import Gang, Metric, Output, Params, Tool
 from perfdag.outcome import Failed, Measurement
 from perfdag.shape import Shape
 from perfdag.steps import two_hosts
@@ -16,7 +16,7 @@ _ADVICE = (
 )
 
 
-class Latency(Benchmark[LatencyParams]):
+class Latency(two_hosts.TwoHostBenchmark[LatencyParams]):
     """Transactions a second and the latency of one, over TCP or UDP, with netperf.
 
     The client runs on the first host, the server on the second. One transaction is in flight. The
@@ -30,12 +30,7 @@ class Latency(Benchmark[LatencyParams]):
 
     name = "latency"
     image = "netperf"
-    pairwise = True
-    forwardable = True
-    placement = "spread"
-    canaries = ("cpu", "loopback")
     tools = (Tool("netperf", _PACKAGES, _ADVICE), Tool("netserver", _PACKAGES, _ADVICE))
-    pins = ("client", "server")
     Params: ClassVar[type[Params]] = LatencyParams
     metrics = (
         Metric(
@@ -45,9 +40,6 @@ class Latency(Benchmark[LatencyParams]):
             "latency", "s", "lower", "time of one transaction: mean, min, p50, p90, p99 and max"
         ),
     )
-
-    def shape(self, params: LatencyParams) -> dict[str, Any]:
-        return {"hosts": {"count": 2}}
 
     def check(self, params: LatencyParams, shape: Shape) -> list[str]:
         return two_hosts.problems(self.name, shape, params.port)
@@ -59,10 +51,7 @@ class Latency(Benchmark[LatencyParams]):
         return params.duration
 
     def run(self, gang: Gang, params: LatencyParams) -> Output:
-        # A pair must not stand for a larger gang.
-        if len(gang.hosts) != 2:
-            raise Failed(f"latency measures 2 hosts, not {len(gang.hosts)}; set hosts.count to 2")
-        client, server = gang.hosts
+        client, server = self.hosts(gang)
         cpus = gang.shape.hosts.cpus
         serving, port = two_hosts.serve(
             server,
