@@ -5,18 +5,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
-from perfdag.outcome import Measurement
+from perfdag.benchmark.contract import Metric, Params
 from perfdag.steps.scale.figures import measurements
 from perfdag.steps.scale.model.operations import OPERATIONS, Name
-from perfdag.steps.scale.runai.kept_journal import kept_journal
 from perfdag.steps.scale.scenarios import run_vmi
-from perfdag.steps.scale.scenarios.vmi_benchmark import (
-    API_RULES,
-    VmiParams,
-    parse_results,
-    run_scenario,
-)
+from perfdag.steps.scale.scenarios.vmi_params import API_RULES, VmiParams
+from perfdag.steps.scale.vmi_benchmark import HEADLINE, VmiBenchmark
 from perfdag.units import Duration
 
 OPERATION_RULES = (
@@ -50,8 +44,18 @@ class VmiBurstParams(VmiParams):
     )
     step: int = Field(100, ge=1, description="capacity: objects that each size adds")
 
+    def request(self) -> run_vmi.VmiRequest:
+        """See VmiParams."""
+        return run_vmi.VmiRequest(
+            self.scenario,
+            self.counts,
+            step=self.step,
+            cooldown=self.cooldown,
+            lock_timeout=self.lock_timeout,
+        )
 
-class VmiBurst(Benchmark[VmiBurstParams]):
+
+class VmiBurst(VmiBenchmark[VmiBurstParams]):
     """Create many VMIs, wait until all run, delete them, wait until all are gone.
 
     The headline is `creation_to_running`: the time from the creation of a VMI until it runs, with
@@ -63,19 +67,11 @@ class VmiBurst(Benchmark[VmiBurstParams]):
     """
 
     name = "vmi-burst"
-    image = "base"
     api = replace(API_RULES, named=(*API_RULES.named, *OPERATION_RULES))
-    verdict = "every gate holds; missing data fails a gate"
     Params: ClassVar[type[Params]] = VmiBurstParams
     coords = ("count", *measurements.COORDS)
     metrics = (
-        Metric(
-            "creation_to_running",
-            "s",
-            "lower",
-            "VMI created to Running (p50, p95, p99 where enough)",
-            headline=True,
-        ),
+        HEADLINE,
         Metric("operation_ratio", "1", "higher", "VMs that completed the operation"),
         Metric("capacity", "1", "higher", "VMIs that may exist while a burst passes every gate"),
         *measurements.METRICS,
@@ -83,40 +79,12 @@ class VmiBurst(Benchmark[VmiBurstParams]):
 
     def check(self, params: VmiBurstParams, shape: Any) -> list[str]:
         """See Benchmark."""
-        if (
-            params.scenario != "ladder"
-            and params.cooldown != VmiBurstParams.model_fields["cooldown"].default
-        ):
-            return [f"{params.scenario} has no cooldown; it goes with scenario: ladder"]
-        if (
-            params.scenario != "capacity"
-            and params.step != VmiBurstParams.model_fields["step"].default
-        ):
-            return [f"{params.scenario} has no step; it goes with scenario: capacity"]
-        return params.problems(_request(params))
+        for name, scenario in (("cooldown", "ladder"), ("step", "capacity")):
+            default = VmiBurstParams.model_fields[name].default
+            if params.scenario != scenario and getattr(params, name) != default:
+                return [f"{params.scenario} has no {name}; it goes with scenario: {scenario}"]
+        return super().check(params, shape)
 
     def seconds(self, params: VmiBurstParams) -> float:
         """Return an estimate: twice 10 s and 60 ms per VMI, and the cool-downs."""
         return 20.0 + 0.12 * sum(params.counts) + params.cooldown * (len(params.counts) - 1)
-
-    def limit(self, params: VmiBurstParams) -> float:
-        """Return the sum of the lock, and of every burst's primer, schedule and two waits."""
-        return _request(params).limit(params.spec())
-
-    def run(self, gang: Gang, params: VmiBurstParams) -> Output:
-        """See Benchmark."""
-        return run_scenario(self.name, params, _request(params), gang, kept_journal)
-
-    def parse(self, output: Output, params: VmiBurstParams) -> list[Measurement]:
-        """See Benchmark."""
-        return parse_results(output, "creation_to_running")
-
-
-def _request(params: VmiBurstParams) -> run_vmi.VmiRequest:
-    return run_vmi.VmiRequest(
-        params.scenario,
-        params.counts,
-        step=params.step,
-        cooldown=params.cooldown,
-        lock_timeout=params.lock_timeout,
-    )

@@ -704,7 +704,7 @@ def test_an_invalid_result_keeps_its_rows(
 @pytest.mark.parametrize(
     ("name", "function"),
     [
-        ("vmi-burst", "scenarios.vmi_benchmark.measure_vmis"),
+        ("vmi-burst", "vmi_benchmark.measure_vmis"),
         ("scale", "workloads_benchmark.measure_workloads"),
     ],
 )

@@ -21,7 +21,7 @@ from perfdag.steps.scale.runai import submit, table
 from perfdag.steps.scale.runai.run_file import RunFile, write_run
 from perfdag.steps.scale.scenarios import run_vmi, vmi, vmi_capacity
 from perfdag.steps.scale.scenarios.base import Result
-from perfdag.steps.scale.scenarios.vmi_benchmark import parse_results
+from perfdag.steps.scale.vmi_benchmark import parse_results
 
 
 class TestCapacity:
@@ -120,7 +120,7 @@ class TestCapacity:
         self, sizes: tuple[int, ...], passed: int, gate: bool | None, failed: list[int]
     ) -> None:
         output = self.searched(sizes, passed, 1.0, gate)
-        results = parse_results(output, "creation_to_running")
+        results = parse_results(output)
         assert ("lower bound" in output.facts["notes"]) == (gate is None)
         (limit,) = [item for item in results if item.metric == "capacity"]
         decided = gate is not None
@@ -136,16 +136,12 @@ class TestCapacity:
     def test_a_rate_that_only_the_step_which_ended_a_search_did_not_hold_is_its_answer_too(
         self,
     ) -> None:
-        results = parse_results(
-            self.searched((10, 20, 30), 20, 1.0, late=(30,)), "creation_to_running"
-        )
+        results = parse_results(self.searched((10, 20, 30), 20, 1.0, late=(30,)))
         assert [item.value for item in results if item.metric == "capacity"] == [20]
         with pytest.raises(
             Invalid, match="the open loop did not hold its rate of 20 VMIs"
         ) as caught:
-            parse_results(
-                self.searched((10, 20, 30), 20, 1.0, late=(20, 30)), "creation_to_running"
-            )
+            parse_results(self.searched((10, 20, 30), 20, 1.0, late=(20, 30)))
         assert {(item.coords or {}).get("count") for item in caught.value.measurements} == {
             10,
             20,
@@ -155,7 +151,7 @@ class TestCapacity:
 
     def test_a_search_whose_first_step_never_ran_is_invalid(self) -> None:
         with pytest.raises(Invalid, match="never ran"):
-            parse_results(self.searched((10,), 0, 0.5), "creation_to_running")
+            parse_results(self.searched((10,), 0, 0.5))
 
     def searched(
         self,
@@ -271,7 +267,7 @@ class TestLadder:
             ).decode()
         }
         with pytest.raises(Invalid, match="800 VMIs were not measured: no answer") as caught:
-            parse_results(Output(texts), "api_p99")
+            parse_results(Output(texts))
         breached = {
             (item.coords or {})["count"]: item.value
             for item in caught.value.measurements
@@ -436,4 +432,4 @@ class TestLadder:
             "results": [asdict(item) for item in outcome.results],
         }
         with pytest.raises(Invalid, match="performance run x took the cluster over"):
-            parse_results(Output({"results": orjson.dumps(texts).decode()}), "capacity")
+            parse_results(Output({"results": orjson.dumps(texts).decode()}))
