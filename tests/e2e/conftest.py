@@ -13,6 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,30 @@ def _missing() -> str | None:
     return None
 
 
+@dataclass
+class EndedRun:
+    """A run that is over: its Workflow, the exit code and the output of its watch, and its rows."""
+
+    workflow: str
+    id: str
+    exit_code: int
+    output: str
+    rows: list[Object]
+
+    def errors(self) -> list[str]:
+        """The errors of its rows, with their entries."""
+        return [f"{row['entry']}: {row['error']}" for row in self.rows if row["error"]]
+
+    def by_entry(self) -> dict[str, Object]:
+        """One row of each entry."""
+        return {row["entry"]: row for row in self.rows}
+
+    def assert_ok(self) -> None:
+        """All rows are ok, and so is the run."""
+        assert {row["status"] for row in self.rows} == {"ok"}, self.errors()
+        assert self.exit_code == 0, self.output
+
+
 class Namespace:
     """perfdag in a namespace: run the command line, look at objects."""
 
@@ -84,11 +109,25 @@ class Namespace:
         argv = [sys.executable, "-m", "perfdag", "check", *words]
         return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
 
-    def submit(self, suite: Path, *more: str) -> str:
-        """Submit without watching; returns the Workflow's name."""
-        result = self.perfdag("submit", str(suite), *more)
+    def submit(self, suite: Path | str, *more: str) -> str:
+        """Submit a file, or the text of a suite; returns the Workflow's name."""
+        file = suite if isinstance(suite, Path) else Path("suite.yaml")
+        if isinstance(suite, str):
+            file.write_text(suite)
+        result = self.perfdag("submit", str(file), *more)
         assert result.returncode == 0, result.stderr
         return result.stdout.split("workflow ")[1].split()[0]
+
+    def measure(self, suite: Path | str, *more: str, timeout: float = 300) -> EndedRun:
+        """Submit a file, or the text of a suite, and wait for the end of the run."""
+        return self.finish(self.submit(suite, *more), timeout)
+
+    def finish(self, workflow: str, timeout: float = 300) -> EndedRun:
+        """Wait for the end of a run."""
+        watched = self.watch(workflow, timeout)
+        run_id = self.run_id(workflow)
+        output = watched.stdout + watched.stderr
+        return EndedRun(workflow, run_id, watched.returncode, output, self.rows(run_id))
 
     def watch(self, name: str, timeout: float = 300) -> "subprocess.CompletedProcess[str]":
         """Follow a Workflow to its end."""
@@ -128,6 +167,33 @@ class Namespace:
         """The placement that gives each host a node of its own, if the cluster has two nodes."""
         return "spread" if len(self.nodes()) > 1 else "any"
 
+    def create_volume(self, name: str, access: str, source: Object, size: str = "1Gi") -> None:
+        """Create a PersistentVolume of a storage class of the namespace's name."""
+        spec = {
+            "capacity": {"storage": size},
+            "accessModes": [access],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": self.name,
+            **source,
+        }
+        metadata = {"name": f"{self.name}-{name}"}
+        body = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": spec}
+        run_with_client(lambda client: client.create(body))
+
+    def create_claim(self, name: str, access: str) -> None:
+        """Create a claim of that storage class."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name},
+            "spec": {
+                "accessModes": [access],
+                "storageClassName": self.name,
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        }
+        run_with_client(lambda client: client.create(body, self.name))
+
     def delete(self, kind: str, name: str, api: str = "v1") -> None:
         """Delete an object at once."""
 
@@ -161,20 +227,26 @@ class Namespace:
 
     def attempts(self, workflow: str) -> set[str]:
         """The attempts at its batches for which a lead was made, or was to be."""
-        [made] = [
-            each
-            for each in self.objects("Workflow", "argoproj.io/v1alpha1")
-            if each["metadata"]["name"] == workflow
+        pods = [
+            each for each in nodes_of(self.workflow(workflow)).values() if each.get("type") == "Pod"
         ]
-        pods = [each for each in nodes_of(made).values() if each.get("type") == "Pod"]
-        told = [
+        inputs = [
             {
-                given["name"]: given.get("value")
-                for given in (each.get("inputs") or {}).get("parameters") or []
+                parameter["name"]: parameter.get("value")
+                for parameter in (each.get("inputs") or {}).get("parameters") or []
             }
             for each in pods
         ]
-        return {str(each["attempt"]) for each in told if each.get("attempt") is not None}
+        return {str(each["attempt"]) for each in inputs if each.get("attempt") is not None}
+
+    def workflow(self, name: str) -> Object:
+        """The Workflow of that name."""
+        [workflow] = [
+            each
+            for each in self.objects("Workflow", "argoproj.io/v1alpha1")
+            if each["metadata"]["name"] == name
+        ]
+        return workflow
 
     def rows(self, run_id: str) -> list[Object]:
         """All rows of a run's samples, canaries left out."""

@@ -35,18 +35,13 @@ def url(bench: Namespace, tmp_path: Path) -> Iterator[str]:
         yield address
 
 
-def test_values_over_each_sample_are_rows_that_a_check_uses(
-    bench: Namespace, url: str, tmp_path: Path
-) -> None:
-    (suite := tmp_path / "context.yaml").write_text(SUITE)
-    name = bench.submit(suite, "--prometheus", url)
-    result = bench.watch(name)
-    rows = bench.rows(bench.run_id(name))
-    assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
-    assert result.returncode == 3, "1 is not above 1"
-    assert "scraped" in result.stdout + result.stderr
+def test_values_over_each_sample_are_rows_that_a_check_uses(bench: Namespace, url: str) -> None:
+    run = bench.measure(SUITE, "--prometheus", url)
+    assert {row["status"] for row in run.rows} == {"ok"}, run.errors()
+    assert run.exit_code == 3, "1 is not above 1"
+    assert "scraped" in run.output
     for repetition in (1, 2):
-        of_sample = [row for row in rows if row["repetition"] == repetition]
+        of_sample = [row for row in run.rows if row["repetition"] == repetition]
         (cpu,) = [row for row in of_sample if row["metric"] == "server_cpu"]
         assert 0 <= cpu["value"] < 2
         assert cpu["n"] >= 4, "a value each second"
@@ -57,10 +52,9 @@ def test_values_over_each_sample_are_rows_that_a_check_uses(
 
 
 def test_a_query_that_prometheus_refuses_is_one_line_and_nothing_is_measured(
-    bench: Namespace, url: str, tmp_path: Path
+    bench: Namespace, url: str
 ) -> None:
-    (suite := tmp_path / "refused.yaml").write_text(SUITE.replace('up{node=~"$nodes"}', "up("))
-    name = bench.submit(suite, "--prometheus", url)
+    name = bench.submit(SUITE.replace('up{node=~"$nodes"}', "up("), "--prometheus", url)
     result = bench.watch(name)
     assert result.returncode == 2, result.stdout + result.stderr
     (line,) = [each for each in result.stdout.splitlines() if "refuses" in each]

@@ -139,10 +139,10 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(
 
 
 class Hook(HTTPServer):
-    """A webhook on this machine that keeps what it is told."""
+    """A webhook on this machine that keeps its messages."""
 
     def __init__(self) -> None:
-        self.told: list[Object] = []
+        self.messages: list[Object] = []
         super().__init__((urlsplit(os.environ["AWS_ENDPOINT_URL"]).hostname or "", 0), Taker)
 
 
@@ -152,7 +152,7 @@ class Taker(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         hook = self.server
         assert isinstance(hook, Hook)
-        hook.told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        hook.messages.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.send_response(204)
         self.end_headers()
 
@@ -189,13 +189,11 @@ def hook(bench: Namespace) -> Iterator[Hook]:
         made.server_close()
 
 
-def test_a_failed_verdict_is_exit_3_of_submit(bench: Namespace, tmp_path: Path) -> None:
-    suite = tmp_path / "own.yaml"
+def test_a_failed_verdict_is_exit_3(bench: Namespace) -> None:
     params = "{command: [usl, '0.1', '0.5', '0'], limit: 2, factor: 1.8}"
-    suite.write_text(f"name: own\nentries: [{{benchmark: queue-scaling, params: {params}}}]\n")
-    result = bench.perfdag("submit", str(suite), "--watch")
-    assert "verdict queue-scaling: failed: " in result.stdout, result.stdout + result.stderr
-    assert result.returncode == 3, result.stdout + result.stderr
+    run = bench.measure(f"name: own\nentries: [{{benchmark: queue-scaling, params: {params}}}]\n")
+    assert "verdict queue-scaling: failed: " in run.output
+    assert run.exit_code == 3, run.output
 
 
 def test_a_broken_threshold_is_exit_3_of_submit_and_one_message(
@@ -205,8 +203,8 @@ def test_a_broken_threshold_is_exit_3_of_submit_and_one_message(
         tmp_path, "held", "checks:\n  - {entry: steady, metric: wall_time, op: '<', value: 1ms}\n"
     )
     result = bench.perfdag("submit", str(suite), "--watch")
-    told = [each["title"] for each in hook.told if each["suite"] == "held"]
-    assert told == ["THRESHOLD held/steady wall_time"]
+    titles = [each["title"] for each in hook.messages if each["suite"] == "held"]
+    assert titles == ["THRESHOLD held/steady wall_time"]
     assert result.returncode == 3, result.stdout + result.stderr
     assert "THRESHOLD held/steady wall_time" in result.stdout
     workflow = _workflow(bench, "perfdag/suite=held")

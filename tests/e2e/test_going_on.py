@@ -41,31 +41,22 @@ def test_argo_retry(bench: Namespace, tmp_path: Path) -> None:
     subprocess.run(["argo", "terminate", name, "-n", bench.name], check=True, capture_output=True)
 
 
-def test_what_argo_retry_measures_again_has_a_watchdog(bench: Namespace, tmp_path: Path) -> None:
-    suite = tmp_path / "again.yaml"
-    suite.write_text(
+def test_what_argo_retry_measures_again_has_a_watchdog(bench: Namespace) -> None:
+    run = bench.measure(
         "name: again\npending_limit: 300s\nentries:\n"
         "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
         "  - {benchmark: command, name: bad, image: 'localhost/no-such-image:1', params: "
         "{argv: [sleep, '0.1']}}\n"
     )
-    name = bench.submit(suite)
-    assert bench.watch(name).returncode == 1
-    before = bench.attempts(name)
+    assert run.exit_code == 1
+    name, before = run.workflow, bench.attempts(run.workflow)
     subprocess.run(["argo", "retry", name, "-n", bench.name], check=True, capture_output=True)
-
-    def ended() -> bool:
-        [result] = [
-            each
-            for each in bench.objects("Workflow", "argoproj.io/v1alpha1")
-            if each["metadata"]["name"] == name
-        ]
-        return str(result["status"].get("phase")) == "Failed"
-
     # nobody would give up the image: each attempt would wait for all of the limit
-    bench.until(ended, 150, "end of the second go")
+    bench.until(
+        lambda: bench.workflow(name)["status"].get("phase") == "Failed", 150, "end of the retry"
+    )
     assert len(bench.attempts(name) | before) <= len(before) + 1, "given up for good"
-    assert {row["entry"]: row["status"] for row in bench.rows(bench.run_id(name))} == {
+    assert {row["entry"]: row["status"] for row in bench.rows(run.id)} == {
         "good": "ok",
         "bad": "failed",
     }

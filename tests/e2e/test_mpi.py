@@ -4,7 +4,6 @@ disk of its own, collectives, and messages from pod to pod.
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,17 +14,14 @@ from .conftest import Namespace
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 
 
-def _run(bench: Namespace, folder: Path, name: str, entry: dict[str, Any]) -> list[dict[str, Any]]:
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump({"name": name, "pending_limit": "180s", "entries": [entry]}))
-    workflow = bench.submit(path)
-    result = bench.watch(workflow)
-    rows = bench.rows(bench.run_id(workflow))
-    assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
-    assert result.returncode == 0, result.stderr
+def _rows(bench: Namespace, entry: dict[str, Any]) -> list[dict[str, Any]]:
+    run = bench.measure(
+        yaml.safe_dump({"name": "mpi", "pending_limit": "180s", "entries": [entry]})
+    )
+    run.assert_ok()
     if "hosts" in entry:
-        assert {row["same_node"] for row in rows} == {bench.spread() == "any"}
-    return rows
+        assert {row["same_node"] for row in run.rows} == {bench.spread() == "any"}
+    return run.rows
 
 
 def _facts(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -34,11 +30,11 @@ def _facts(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def test_openfoam_over_two_pods(bench: Namespace, tmp_path: Path) -> None:
+def test_openfoam_over_two_pods(bench: Namespace) -> None:
     params = {"cells": 16, "procs": 2, "nodes": 2, "time_steps": 5, "oversubscribe": True}
     hosts = {"placement": bench.spread()}
     entry = {"benchmark": "openfoam", "hosts": hosts, "params": params}
-    rows = _run(bench, tmp_path, "cavity", entry)
+    rows = _rows(bench, entry)
     by = {(row["metric"], row["stat"]): row for row in rows if row["coords"] == "{}"}
     assert by["solve_time", "value"]["value"] > 0
     assert by["memory", "value"]["n"] == 2, "each rank reported its memory"
@@ -47,7 +43,7 @@ def test_openfoam_over_two_pods(bench: Namespace, tmp_path: Path) -> None:
     assert _facts(rows)["point_to_point"] == "ob1"
 
 
-def test_two_ranks_in_each_of_two_pods(bench: Namespace, tmp_path: Path) -> None:
+def test_two_ranks_in_each_of_two_pods(bench: Namespace) -> None:
     params = {"max_log": 10, "iterations": 50, "oversubscribe": True}
     points = [
         {"benchmark": name, "ranks": 4, "ranks_per_host": 2} for name in ("Allreduce", "Uniband")
@@ -58,7 +54,7 @@ def test_two_ranks_in_each_of_two_pods(bench: Namespace, tmp_path: Path) -> None
         "permutations": {"explicit": [*points, {"benchmark": "PingPong"}]},
     }
     entry["hosts"] = {"placement": bench.spread()}
-    rows = _run(bench, tmp_path, "ranks", entry)
+    rows = _rows(bench, entry)
     result: dict[tuple[str, str], set[int]] = {}
     for row in rows:
         given, facts = json.loads(row["params"]), json.loads(row["env"])["sample"]
@@ -77,7 +73,7 @@ def test_two_ranks_in_each_of_two_pods(bench: Namespace, tmp_path: Path) -> None
     assert result["Uniband", "bandwidth"] >= sizes - {0}
 
 
-def test_every_rdma_provider_of_the_image_loads(bench: Namespace, tmp_path: Path) -> None:
+def test_every_rdma_provider_of_the_image_loads(bench: Namespace) -> None:
     """Without a device libfabric registers all but efa, whose library must load all the same."""
     script = """set -eu
     export LD_LIBRARY_PATH=/opt/impi/lib FI_PROVIDER_PATH=/opt/impi/lib
@@ -91,20 +87,20 @@ def test_every_rdma_provider_of_the_image_loads(bench: Namespace, tmp_path: Path
         if ! echo "$listed" | grep -q "^$name:"; then echo "no $name among $listed" >&2; exit 1; fi
     done"""
     entry = {"benchmark": "command", "image": "imb", "params": {"argv": ["sh", "-c", script]}}
-    _run(bench, tmp_path, "providers", entry)
+    _rows(bench, entry)
 
 
 @pytest.mark.skipif(
     "IMB_SOURCE" not in os.environ,
     reason="IMB_SOURCE names no archive of the Intel MPI Benchmarks: imb-openmpi is not built",
 )
-def test_imb_with_open_mpi_between_pods_and_within_one(bench: Namespace, tmp_path: Path) -> None:
+def test_imb_with_open_mpi_between_pods_and_within_one(bench: Namespace) -> None:
     entry = {
         "benchmark": "imb",
         "params": {"mpi": "openmpi", "max_log": 10, "iterations": 50, "oversubscribe": True},
         "permutations": {"product": {"transport": ["tcp", "shm"]}},
     }
-    rows = _run(bench, tmp_path, "openmpi", entry)
+    rows = _rows(bench, entry)
     hosts = {}
     for row in rows:
         given, facts = json.loads(row["params"]), json.loads(row["env"])["sample"]

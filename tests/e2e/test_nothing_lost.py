@@ -52,63 +52,31 @@ def test_a_deleted_pod_loses_nothing(bench: Namespace, tmp_path: Path, rank: int
     ids=["request", "selector", "quota"],
 )
 def test_a_shape_that_cannot_be_placed_ends_with_the_words_of_who_refused_it(
-    bench: Namespace, tmp_path: Path, shape: str, words: str
+    bench: Namespace, shape: str, words: str
 ) -> None:
-    suite = tmp_path / "big.yaml"
-    suite.write_text(
-        "name: big\npending_limit: 10s\nentries:\n"
-        "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
-        f"  - {{benchmark: command, name: bad, {shape}, params: {{argv: [sleep, '0.1']}}}}\n"
-    )
     with quota(bench) if "quota" in words else contextlib.nullcontext():
-        name = bench.submit(suite)
-        ended = bench.watch(name)
-    assert ended.returncode == 1
-    result = {row["entry"]: (row["status"], row["error"]) for row in bench.rows(bench.run_id(name))}
-    assert result["good"][0] == "ok"
-    assert result["bad"][0] == "failed"
-    assert words in result["bad"][1]
-    assert bench.attempts(name) == {"0"}, "another attempt would have waited as long"
+        run = bench.measure(
+            "name: big\npending_limit: 10s\nentries:\n"
+            "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
+            f"  - {{benchmark: command, name: bad, {shape}, params: {{argv: [sleep, '0.1']}}}}\n"
+        )
+    rows = run.by_entry()
+    assert (run.exit_code, rows["good"]["status"], rows["bad"]["status"]) == (1, "ok", "failed")
+    assert words in rows["bad"]["error"]
+    assert bench.attempts(run.workflow) == {"0"}, "another attempt would have waited as long"
 
 
-def test_a_volume_that_is_never_mounted_has_its_reason(bench: Namespace, tmp_path: Path) -> None:
-    spec = {
-        "capacity": {"storage": "1Gi"},
-        "accessModes": ["ReadWriteOnce"],
-        "storageClassName": bench.name,
-    }
-    source = {
-        "hostPath": {"path": "/var/tmp/perfdag-is-not-here", "type": "Directory"},
-        "persistentVolumeReclaimPolicy": "Retain",
-    }
-    volume = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": f"{bench.name}-gone"},
-        "spec": {**spec, **source},
-    }
-    asked = {
-        "accessModes": ["ReadWriteOnce"],
-        "storageClassName": bench.name,
-        "resources": {"requests": {"storage": "1Gi"}},
-    }
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "gone"},
-        "spec": asked,
-    }
-    suite = tmp_path / "gone.yaml"
-    suite.write_text(
-        "name: gone\npending_limit: 60s\nentries:\n"
-        "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
-        "  - {benchmark: command, name: bad, volume: {claim: gone}, params: {argv: [sleep, "
-        "'0.1']}}\n"
-    )
-    run_with_client(lambda client: client.create(volume))
-    run_with_client(lambda client: client.create(claim, bench.name))
+def test_a_volume_that_is_never_mounted_has_its_reason(bench: Namespace) -> None:
+    folder = {"path": "/var/tmp/perfdag-is-not-here", "type": "Directory"}
+    bench.create_volume("gone", "ReadWriteOnce", {"hostPath": folder})
+    bench.create_claim("gone", "ReadWriteOnce")
     try:
-        name = bench.submit(suite)
+        name = bench.submit(
+            "name: gone\npending_limit: 60s\nentries:\n"
+            "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
+            "  - {benchmark: command, name: bad, volume: {claim: gone}, params: {argv: [sleep, "
+            "'0.1']}}\n"
+        )
         run_id = bench.run_id(name)
 
         def stuck() -> bool:
@@ -152,12 +120,11 @@ def test_a_volume_that_is_never_mounted_has_its_reason(bench: Namespace, tmp_pat
 
 
 def test_what_the_cluster_cannot_have_is_skipped_and_the_rest_is_measured(
-    bench: Namespace, tmp_path: Path
+    bench: Namespace,
 ) -> None:
     if bench.has("PodGroup", "scheduling.volcano.sh/v1beta1"):
         pytest.skip("this cluster has Volcano")
-    suite = tmp_path / "absent.yaml"
-    suite.write_text(
+    run = bench.measure(
         "name: absent\npending_limit: 60s\nentries:\n"
         "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
         "  - {benchmark: command, name: volcano, scheduler: volcano, params: {argv: [sleep, "
@@ -169,25 +136,22 @@ def test_what_the_cluster_cannot_have_is_skipped_and_the_rest_is_measured(
         "  - {benchmark: command, name: network, network: {name: nowhere/none}, params: "
         "{argv: [sleep, '0.1']}}\n"
     )
-    name = bench.submit(suite)
-    result = bench.watch(name)
-    assert result.returncode == 0, result.stdout + result.stderr
-    states = {row["entry"]: (row["status"], row["error"]) for row in bench.rows(bench.run_id(name))}
-    assert states.pop("good") == ("ok", None)
-    assert {status for status, _ in states.values()} == {"skipped"}
-    for entry, words in (
-        ("volcano", "scheduling.volcano.sh"),
-        ("device", "example.com/gadget"),
-        ("class", "no-such-class"),
-        ("network", "nowhere/none"),
-    ):
-        assert words in states[entry][1], states
+    assert run.exit_code == 0, run.output
+    states = {row["entry"]: row["status"] for row in run.rows}
+    reasons = {
+        "volcano": "scheduling.volcano.sh",
+        "device": "example.com/gadget",
+        "class": "no-such-class",
+        "network": "nowhere/none",
+    }
+    assert states == {"good": "ok"} | dict.fromkeys(reasons, "skipped")
+    for entry, words in reasons.items():
+        assert words in run.by_entry()[entry]["error"]
 
 
-def test_oom_has_its_reason_and_costs_only_itself(bench: Namespace, tmp_path: Path) -> None:
-    suite = tmp_path / "oom.yaml"
+def test_oom_has_its_reason_and_costs_only_itself(bench: Namespace) -> None:
     eats = "[python3, -c, 'x = [bytearray(1 << 20) for _ in range(1000)]']"
-    suite.write_text(
+    name = bench.submit(
         (
             "name: oom\npending_limit: 60s\nentries:\n  - benchmark: command\n"
             "    resources: {memory: 300Mi}\n    permutations: {explicit: ["
@@ -198,7 +162,6 @@ def test_oom_has_its_reason_and_costs_only_itself(bench: Namespace, tmp_path: Pa
         )
         + "]}\n"
     )
-    name = bench.submit(suite)
     run_id = bench.run_id(name)
 
     # the kernel ends the process that ate and no pod: the sample says so, and the others of its
@@ -220,52 +183,42 @@ def test_oom_has_its_reason_and_costs_only_itself(bench: Namespace, tmp_path: Pa
     assert "OOMKilled" in failed["error"]
 
 
-def test_a_point_that_kills_its_pod_costs_only_its_own_samples(
-    bench: Namespace, tmp_path: Path
-) -> None:
-    suite = tmp_path / "kills.yaml"
+def test_a_point_that_kills_its_pod_costs_only_its_own_samples(bench: Namespace) -> None:
     # as the kernel does where all of a container is to go with what is out of memory
     kills = "[sh, -c, 'kill -9 $PPID']"
-    suite.write_text(
+    run = bench.measure(
         "name: kills\nrepetitions: 3\nentries:\n"
         "  - {benchmark: command, name: good, permutations: {explicit: [{argv: [sleep, "
         "'0.1']}, {argv: [sleep, '0.2']}]}}\n"
         f"  - {{benchmark: command, name: bad, params: {{argv: {kills}}}}}\n"
     )
-    name = bench.submit(suite)
-    assert bench.watch(name).returncode == 1
-    rows = bench.rows(bench.run_id(name))
-    assert (
-        sorted((row["entry"], row["status"]) for row in rows)
-        == [("bad", "failed")] * 3 + [("good", "ok")] * 6
-    )
+    assert run.exit_code == 1
+    states = sorted((row["entry"], row["status"]) for row in run.rows)
+    assert states == [("bad", "failed")] * 3 + [("good", "ok")] * 6
     why = (
         "2 gangs ended while this point was measured, so it is measured no more: main ended with "
         "exit code 137"
     )
-    assert {row["error"] for row in rows if row["entry"] == "bad"} == {why}
+    assert {row["error"] for row in run.rows if row["entry"] == "bad"} == {why}
 
 
 def test_rows_tell_what_was_in_flight_when_a_lead_was_killed_in_all_attempts(
-    bench: Namespace, tmp_path: Path
+    bench: Namespace,
 ) -> None:
     kills = ", ".join(f"{{argv: [sh, -c, 'kill -9 $PPID', '{n}']}}" for n in range(7))
-    suite = tmp_path / "deadly.yaml"
-    suite.write_text(
+    run = bench.measure(
         "name: deadly\nentries:\n"
         f"  - {{benchmark: command, permutations: {{explicit: [{kills}]}}}}\n"
     )
-    name = bench.submit(suite)
-    assert bench.watch(name).returncode == 1
-    rows = bench.rows(bench.run_id(name))
-    assert {row["status"] for row in rows} == {"failed"}
-    flown = {row["attempt"]: row for row in rows if row["error"].startswith("in flight")}
-    assert sorted(flown) == [1, 2, 3]
-    for attempt, row in flown.items():
+    assert run.exit_code == 1
+    assert {row["status"] for row in run.rows} == {"failed"}
+    in_flight = {row["attempt"]: row for row in run.rows if row["error"].startswith("in flight")}
+    assert sorted(in_flight) == [1, 2, 3]
+    for attempt, row in in_flight.items():
         assert f"attempt {attempt} on {row['nodes'][0]} at 2" in row["error"]
         assert row["nodes"][0] in bench.nodes()
         assert row["finished_at"]
-    others = [row for row in rows if row["attempt"] is None]
+    others = [row for row in run.rows if row["attempt"] is None]
     assert len(others) == 4
     assert all(row["error"].startswith("never measured: ") for row in others)
     assert not any(row["nodes"] for row in others)
@@ -311,9 +264,9 @@ def proxy(bench: Namespace) -> Iterator[Proxy]:
         )
 
     async def point(client: Kube, port: int) -> None:
-        told = {"AWS_ENDPOINT_URL": f"{endpoint.scheme}://{endpoint.hostname}:{port}"}
+        data = {"AWS_ENDPOINT_URL": f"{endpoint.scheme}://{endpoint.hostname}:{port}"}
         await client.patch(
-            await client.resource("v1", "Secret"), "perfdag-store", {"stringData": told}, bench.name
+            await client.resource("v1", "Secret"), "perfdag-store", {"stringData": data}, bench.name
         )
 
     run_with_client(lambda client: point(client, made.port))

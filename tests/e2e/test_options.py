@@ -37,40 +37,28 @@ def two_at_once() -> Iterator[Namespace]:
 def test_two_batches_at_once_and_a_pod_for_every_sample(
     two_at_once: Namespace, tmp_path: Path
 ) -> None:
-    name = two_at_once.submit(
+    run = two_at_once.measure(
         sleeps(tmp_path, points=4, seconds=12, hosts=1, extra="isolation: pod\n")
     )
-    result = two_at_once.watch(name)
-    assert result.returncode == 0, result.stdout + result.stderr
-    run_id = two_at_once.run_id(name)
-    two_at_once.assert_complete(run_id, 4)
-    assert (
-        len(
-            two_at_once.objects(
-                "Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/rank=0"
-            )
-        )
-        == 4
-    ), "a pod each"
-    rows = [row for row in two_at_once.rows(run_id) if row["headline"]]
+    assert run.exit_code == 0, run.output
+    two_at_once.assert_complete(run.id, 4)
+    labels = f"workflows.argoproj.io/workflow={run.workflow},perfdag/rank=0"
+    assert len(two_at_once.objects("Pod", labels=labels)) == 4, "a pod each"
+    rows = [row for row in run.rows if row["headline"]]
     spans = [(row["started_at"], row["finished_at"]) for row in rows]
     most = max(sum(start <= began < end for start, end in spans) for began, _ in spans)
     assert most == 2
 
 
 def test_iperf_behind_a_network_policy_from_templates_of_the_cluster(
-    wide: Namespace, tmp_path: Path
+    wide: Namespace,
 ) -> None:
-    suite = tmp_path / "wide.yaml"
-    suite.write_text(
+    name = wide.submit(
         "name: wide\npending_limit: 90s\nentries:\n"
         "  - {benchmark: iperf, hosts: {count: 2}, params: {duration: 1s}}\n"
     )
-    name = wide.submit(suite)
     pod = wide.pod(name, 1)
     assert {"name": "registry"} in pod["spec"]["imagePullSecrets"]
-    result = wide.watch(name)
-    rows = wide.rows(wide.run_id(name))
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert {row["status"] for row in rows} == {"ok"}
-    assert {json.loads(row["env"])["cluster"]["network_policy"] for row in rows} == {True}
+    run = wide.finish(name)
+    run.assert_ok()
+    assert {json.loads(row["env"])["cluster"]["network_policy"] for row in run.rows} == {True}

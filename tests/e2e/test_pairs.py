@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
+
+from perfdag.kube.client import Object
 
 from .conftest import Namespace, installed
 
@@ -75,18 +75,15 @@ entries:
 """
 
 
-def _run(bench: Namespace, folder: Path, text: str) -> tuple[int, list[dict[str, Any]]]:
-    path = folder / "suite.yaml"
-    path.write_text(text)
-    name = bench.submit(path)
-    code = bench.watch(name, timeout=400).returncode
-    return code, bench.rows(bench.run_id(name))
+def _measured(bench: Namespace, suite: str) -> list[Object]:
+    """The rows of a suite whose samples are all ok."""
+    run = bench.measure(suite, timeout=400)
+    run.assert_ok()
+    return run.rows
 
 
-def test_every_pair_of_a_gang_is_measured_and_placed(bench: Namespace, tmp_path: Path) -> None:
-    code, rows = _run(bench, tmp_path, PAIRS)
-    assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
-    assert code == 0
+def test_every_pair_of_a_gang_is_measured_and_placed(bench: Namespace) -> None:
+    rows = _measured(bench, PAIRS)
     result = {(row["entry"], row["pair"]) for row in rows}
     assert {pair for entry, pair in result if entry == "iperf"} == {
         "0-1",
@@ -105,10 +102,8 @@ def test_every_pair_of_a_gang_is_measured_and_placed(bench: Namespace, tmp_path:
     assert len({row["batch"] for row in rows}) == 2, "the pairs of a shape share a gang"
 
 
-def test_ping_pong_between_all_pairs_of_hosts(bench: Namespace, tmp_path: Path) -> None:
-    code, rows = _run(bench, tmp_path, PING)
-    assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
-    assert code == 0
+def test_ping_pong_between_all_pairs_of_hosts(bench: Namespace) -> None:
+    rows = _measured(bench, PING)
     assert {row["pair"] for row in rows if row["metric"] == "zero_byte_latency"} == {
         "0-1",
         "0-2",
@@ -116,12 +111,10 @@ def test_ping_pong_between_all_pairs_of_hosts(bench: Namespace, tmp_path: Path) 
     }
 
 
-def test_latency_between_all_pairs_of_three_nodes(bench: Namespace, tmp_path: Path) -> None:
+def test_latency_between_all_pairs_of_three_nodes(bench: Namespace) -> None:
     if len(bench.nodes()) < 3:
         pytest.skip("fewer than three real nodes")
-    code, rows = _run(bench, tmp_path, LATENCY)
-    assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
-    assert code == 0
+    rows = _measured(bench, LATENCY)
     headlines = [row for row in rows if row["headline"]]
     assert sorted(str(row["pair"]) for row in headlines) == sorted(["0-1", "0-2", "1-2"] * 3)
     assert all(row["same_node"] is False and row["value"] > 10 for row in headlines)
@@ -129,10 +122,11 @@ def test_latency_between_all_pairs_of_three_nodes(bench: Namespace, tmp_path: Pa
     assert {"p50", "p90", "mean"} <= stats
 
 
-def test_a_hunt_over_pods_of_all_nodes_scores_each_host(bench: Namespace, tmp_path: Path) -> None:
+def test_a_hunt_over_pods_of_all_nodes_scores_each_host(bench: Namespace) -> None:
     """The figures of pods that share two cores are no matter here, so either verdict is right."""
-    _, rows = _run(bench, tmp_path, HUNT)
-    assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
+    run = bench.measure(HUNT, timeout=400)
+    assert {row["status"] for row in run.rows} == {"ok"}, run.errors()
+    rows = run.rows
     scores = {str(row["subject"]): row["value"] for row in rows if row["metric"] == "slowness"}
     assert sorted(name.split()[0] for name in scores) == [str(number) for number in range(8)]
     assert {name.split("(")[1].rstrip(")") for name in scores} <= set(bench.nodes())
@@ -148,12 +142,12 @@ def test_a_hunt_over_pods_of_all_nodes_scores_each_host(bench: Namespace, tmp_pa
 
 
 def test_a_node_for_each_where_there_are_too_few_is_skipped_with_the_reason(
-    bench: Namespace, tmp_path: Path
+    bench: Namespace,
 ) -> None:
-    code, rows = _run(bench, tmp_path, SPREAD)
-    assert code == 0, "a skip is no failure"
-    assert {row["status"] for row in rows} == {"skipped"}
-    assert "100 nodes are asked for (placement: spread)" in str(rows[0]["error"])
+    run = bench.measure(SPREAD)
+    assert run.exit_code == 0, "a skip is no failure"
+    assert {row["status"] for row in run.rows} == {"skipped"}
+    assert "100 nodes are asked for (placement: spread)" in str(run.rows[0]["error"])
 
 
 @pytest.fixture
@@ -162,10 +156,8 @@ def privileged() -> Iterator[Namespace]:
         yield made
 
 
-def test_host_network_pods_of_one_node_have_ports_of_their_own(
-    privileged: Namespace, tmp_path: Path
-) -> None:
-    _, rows = _run(privileged, tmp_path, HOST)
+def test_host_network_pods_of_one_node_have_ports_of_their_own(privileged: Namespace) -> None:
+    rows = privileged.measure(HOST).rows
     result = {(row["entry"], row["status"]) for row in rows}
     assert result == {
         ("iperf", "ok"),

@@ -3,7 +3,6 @@ ports, and no CPU quota.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import orjson
 import pytest
@@ -87,16 +86,14 @@ def zoned() -> Iterator[tuple[Namespace, list[str]]]:
             run_with_client(lambda client: label(client, True))
 
 
-def test_paths_roles_and_zones(zoned: tuple[Namespace, list[str]], tmp_path: Path) -> None:
+def test_paths_roles_and_zones(zoned: tuple[Namespace, list[str]]) -> None:
     bench, (left, right, third) = zoned
-    (suite := tmp_path / "suite.yaml").write_text(SUITE)
-    name = bench.submit(suite)
-    code = bench.watch(name, timeout=900).returncode
-    rows = [row for row in bench.rows(bench.run_id(name)) if row["headline"] or row["error"]]
+    run = bench.measure(SUITE, timeout=900)
+    rows = [row for row in run.rows if row["headline"] or row["error"]]
     by_entry: dict[str, list[dict[str, object]]] = {}
     for row in rows:
         by_entry.setdefault(str(row["entry"]), []).append(row)
-    errors = [row["error"] for row in rows if row["error"]]
+    errors = run.errors()
 
     assert {row["status"] for row in by_entry["nobody"] + by_entry["six"]} == {"skipped"}, errors
     assert "no node takes the client (hosts.roles.client: perfdag-e2e/side=nowhere)" in str(
@@ -106,7 +103,7 @@ def test_paths_roles_and_zones(zoned: tuple[Namespace, list[str]], tmp_path: Pat
     good = {"paths": 4, "datagrams": 2, "transactions": 6, "zones": 3, "roles": 1, "quota": 1}
     assert {entry: len(by_entry[entry]) for entry in good} == good, errors
     assert {row["status"] for entry in good for row in by_entry[entry]} == {"ok"}, errors
-    assert code == 0
+    assert run.exit_code == 0
 
     reached = {
         orjson.loads(str(row["shape"]))["network"]["path"]: orjson.loads(str(row["env"]))["sample"]

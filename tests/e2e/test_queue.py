@@ -7,7 +7,6 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,10 +82,9 @@ def queues() -> Iterator[str]:
 
 
 @pytest.fixture
-def suite(queues: str, tmp_path: Path) -> Path:
+def suite(queues: str) -> str:
     """The benchmarks on the Deployments of the other namespace."""
-    path = tmp_path / "queue.yaml"
-    path.write_text(
+    return (
         "name: queues\nrepetitions: 1\nwarmup: 0\nentries:\n"
         f"  - {{benchmark: queue-scaling, params: {{deployment: {DEPLOYMENT}, namespace: "
         f"{queues}, client: {DEPLOYMENT}-client, limit: 4,"
@@ -96,7 +94,6 @@ def suite(queues: str, tmp_path: Path) -> Path:
         f"  - {{benchmark: queue-autoscale, params: {{deployments: [{SCALED}], namespace: "
         f"{queues}, low: 2, high: 8, item: 0.2s, duration: 6s}}}}\n"
     )
-    return path
 
 
 @pytest.fixture
@@ -109,12 +106,10 @@ def allowed(bench: Namespace, queues: str) -> Iterator[None]:
 
 
 def test_queues_of_another_namespace_are_measured_under_the_accounts_that_install_made(
-    bench: Namespace, queues: str, allowed: None, suite: Path
+    bench: Namespace, queues: str, allowed: None, suite: str
 ) -> None:
-    name = bench.submit(suite)
-    bench.watch(name)
-    rows = bench.rows(bench.run_id(name))
-
+    run = bench.measure(suite)
+    rows = run.rows
     scaling = [row for row in rows if row["benchmark"] == "queue-scaling"]
     assert {row["status"] for row in scaling} == {"ok"}, [
         row["error"] for row in scaling if row["error"]
@@ -145,7 +140,7 @@ def test_queues_of_another_namespace_are_measured_under_the_accounts_that_instal
     accounts = {
         pod["spec"]["serviceAccountName"]
         for pod in bench.objects(
-            "Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/measuring=true"
+            "Pod", labels=f"workflows.argoproj.io/workflow={run.workflow},perfdag/measuring=true"
         )
     }
     assert accounts == {
@@ -154,11 +149,11 @@ def test_queues_of_another_namespace_are_measured_under_the_accounts_that_instal
 
 
 def test_without_leave_all_are_skipped_and_say_what_grants_it(
-    bench: Namespace, queues: str, suite: Path
+    bench: Namespace, queues: str, suite: str
 ) -> None:
-    name = bench.submit(suite)
-    assert bench.watch(name).returncode == 0, "a skip fails nothing"
-    for row in bench.rows(bench.run_id(name)):
+    run = bench.measure(suite)
+    assert run.exit_code == 0, "a skip fails nothing"
+    for row in run.rows:
         assert row["status"] == "skipped"
         assert f"perfdag install --store ... --allow {row['benchmark']}=NAMESPACE" in row["error"]
         assert f'in the namespace "{queues}"' in row["error"]

@@ -4,11 +4,9 @@ s, with no limit set by the suite.
 
 import contextlib
 import time
-from pathlib import Path
 
 import pytest
 
-from perfdag.kube.client import Kube, Object, run_with_client
 from perfdag.store.open import open_store
 
 from .conftest import Namespace, quota
@@ -24,30 +22,18 @@ CASES = {
 
 
 @pytest.mark.parametrize(("shape", "words"), CASES.values(), ids=CASES)
-def test_the_reason_is_told_within_30_s(
-    bench: Namespace, tmp_path: Path, shape: str, words: str
-) -> None:
-    suite = tmp_path / "waits.yaml"
-    suite.write_text(
-        f"name: waits\nentries:\n  - {{benchmark: command, {shape}, params: {{argv: [sleep, "
-        f"'0.1']}}}}\n"
-    )
+def test_the_reason_is_told_within_30_s(bench: Namespace, shape: str, words: str) -> None:
+    entry = f"{{benchmark: command, {shape}, params: {{argv: [sleep, '0.1']}}}}"
     with quota(bench) if "quota" in words else contextlib.nullcontext():
-        name = bench.submit(suite)
+        name = bench.submit(f"name: waits\nentries: [{entry}]\n")
         run_id = bench.run_id(name)
         labels = f"workflows.argoproj.io/workflow={name},perfdag/rank=0"
-
-        def refused() -> bool:
-            workflow = next(
-                each
-                for each in bench.objects("Workflow", "argoproj.io/v1alpha1")
-                if each["metadata"]["name"] == name
-            )
-            return words in str(workflow.get("status"))
-
         try:
             bench.until(
-                lambda: bench.objects("Pod", labels=labels) or ("quota" in words and refused()),
+                lambda: (
+                    bench.objects("Pod", labels=labels)
+                    or ("quota" in words and words in str(bench.workflow(name).get("status")))
+                ),
                 240,
                 "pod, or its refusal",
             )
@@ -68,22 +54,17 @@ def test_the_reason_is_told_within_30_s(
 
 
 def test_a_missing_image_is_pulled_on_every_node_before_the_batches_and_holds_up_no_other(
-    bench: Namespace, tmp_path: Path
+    bench: Namespace,
 ) -> None:
-    suite = tmp_path / "pulls.yaml"
-    suite.write_text(
+    run = bench.measure(
         "name: pulls\nentries:\n"
         "  - {benchmark: command, name: bad, image: 'localhost/no-such-image:1', params: {argv: "
         "[sleep, '0.1']}}\n  - {benchmark: command, name: good, params: {argv: [sleep, '0.2']}}\n"
     )
-    name = bench.submit(suite)
-    result = bench.watch(name)
-    assert result.returncode == 1, result.stdout + result.stderr
-    rows = {row["entry"]: row for row in bench.rows(bench.run_id(name))}
-    assert rows["good"]["status"] == "ok"
-    assert rows["bad"]["status"] == "failed"
-    assert "localhost/no-such-image:1" in rows["bad"]["error"]
-    labels = f"workflows.argoproj.io/workflow={name},perfdag/role="
+    assert run.exit_code == 1, run.output
+    assert {row["entry"]: row["status"] for row in run.rows} == {"good": "ok", "bad": "failed"}
+    assert "localhost/no-such-image:1" in run.by_entry()["bad"]["error"]
+    labels = f"workflows.argoproj.io/workflow={run.workflow},perfdag/role="
     pulls, measures = (bench.objects("Pod", labels=labels + role) for role in ("pull", "measure"))
     images = {pod["spec"]["containers"][-1]["image"] for pod in pulls}
     assert images == {"localhost/no-such-image:1"}, "nodes list the other image"
@@ -93,50 +74,31 @@ def test_a_missing_image_is_pulled_on_every_node_before_the_batches_and_holds_up
 
 
 def test_a_gang_of_which_one_half_has_room_ends_and_the_rest_is_measured(
-    bench: Namespace, tmp_path: Path
+    bench: Namespace,
 ) -> None:
-    nodes = _real_nodes()
+    nodes = [node for node in bench.objects("Node") if node["metadata"]["name"] in bench.nodes()]
     half = 0.6 * max(_cpus(node["status"]["allocatable"]["cpu"]) for node in nodes)
     count = len(nodes) + 1
-    suite = tmp_path / "half.yaml"
-    suite.write_text(
+    run = bench.measure(
         "name: half\npending_limit: 30s\nentries:\n"
         f"  - {{benchmark: command, name: half, hosts: {{count: {count}}}, resources: {{cpu: "
         f"'{half:.2f}'}}, params: {{argv: [sleep, '0.1']}}}}\n"
         "  - {benchmark: command, name: good, params: {argv: [sleep, '0.2']}}\n"
     )
-    name = bench.submit(suite)
-    result = bench.watch(name)
-    assert result.returncode == 1, result.stdout + result.stderr
-    rows = {row["entry"]: row for row in bench.rows(bench.run_id(name))}
-    assert rows["good"]["status"] == "ok"
-    assert rows["half"]["status"] == "failed"
-    assert "Insufficient cpu" in rows["half"]["error"]
+    assert run.exit_code == 1, run.output
+    assert {row["entry"]: row["status"] for row in run.rows} == {"good": "ok", "half": "failed"}
+    assert "Insufficient cpu" in run.by_entry()["half"]["error"]
     placed = [
         pod
-        for pod in bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name}")
+        for pod in bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={run.workflow}")
         if pod["spec"].get("nodeName")
     ]
     assert {pod["status"]["phase"] for pod in placed} <= {"Succeeded", "Failed"}, (
         "what was placed holds its node no longer"
     )
-    report = open_store(bench.store).get(f"runs/{rows['half']['run_id']}/report.html").decode()
+    report = open_store(bench.store).get(f"runs/{run.id}/report.html").decode()
     assert "Insufficient cpu" in report
 
 
 def _cpus(quantity: str) -> float:
     return float(quantity[:-1]) / 1000 if quantity.endswith("m") else float(quantity)
-
-
-def _real_nodes() -> list[Object]:
-    """Nodes that run pods."""
-
-    async def work(client: Kube) -> list[Object]:
-        nodes = await client.list(await client.resource("v1", "Node"))
-        return [
-            node
-            for node in nodes
-            if "kwok.x-k8s.io/node" not in node["metadata"].get("annotations", {})
-        ]
-
-    return run_with_client(work)

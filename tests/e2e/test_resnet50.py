@@ -5,7 +5,6 @@ The stub runs in the small image `loadgen`, the model in `resnet50`, which holds
 `images/build base loadgen`, `images/build base resnet50`, and load them into the node.
 """
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,29 +54,23 @@ def _needs(name: str) -> None:
         )
 
 
-def _rows(bench: Namespace, folder: Path, text: str) -> list[dict[str, Any]]:
-    path = folder / "suite.yaml"
-    path.write_text(text)
-    name = bench.submit(path)
-    watched = bench.watch(name, timeout=900)
-    rows = bench.rows(bench.run_id(name))
-    assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
-    assert watched.returncode == 0, watched.stderr
-    return rows
+def _rows(bench: Namespace, suite: str) -> list[dict[str, Any]]:
+    run = bench.measure(suite, timeout=900)
+    run.assert_ok()
+    return run.rows
 
 
 def test_loadgen_measures_a_stub_in_a_pod_and_two_copies_in_pods_of_one_node(
-    bench: Namespace, tmp_path: Path
+    bench: Namespace,
 ) -> None:
     _needs("loadgen")
-    rows = _rows(bench, tmp_path, STUB)
-    medians = [
+    rows = _rows(bench, STUB)
+    [median] = [
         row["value"]
         for row in rows
         if (row["benchmark"], row["metric"], row["stat"]) == ("resnet50", "latency", "p50")
     ]
-    assert len(medians) == 1
-    assert 0.005 <= medians[0] < 0.05
+    assert 0.005 <= median < 0.05
     beside = [row for row in rows if row["benchmark"] == "resnet50-interference"]
     result = {
         row["metric"]: row["value"]
@@ -92,10 +85,8 @@ def test_loadgen_measures_a_stub_in_a_pod_and_two_copies_in_pods_of_one_node(
     assert {row["same_node"] for row in beside} == {True}
 
 
-def test_the_real_model_runs_in_a_pod(bench: Namespace, tmp_path: Path) -> None:
+def test_the_real_model_runs_in_a_pod(bench: Namespace) -> None:
     _needs("resnet50")
-    rows = _rows(bench, tmp_path, MODEL)
-    rates = [row for row in rows if row["metric"] == "throughput"]
-    assert len(rates) == 1
-    assert rates[0]["value"] > 0
-    assert "not comparable" in str(rates[0]["coords"])
+    [rate] = [row for row in _rows(bench, MODEL) if row["metric"] == "throughput"]
+    assert rate["value"] > 0
+    assert "not comparable" in str(rate["coords"])

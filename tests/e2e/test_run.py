@@ -4,7 +4,6 @@ bad suites create nothing.
 
 import base64
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +19,7 @@ from perfdag.results.runs import load_plan, runs
 from perfdag.store.open import open_store
 from perfdag.workflows.runs import config_map
 
-from .conftest import IMAGES, Namespace
+from .conftest import Namespace
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 NASTY = (
@@ -35,10 +34,6 @@ def _suite(folder: Path) -> Path:
     two = {"benchmark": "command", "name": "slept", "params": {"argv": ["sleep", "0.1"]}}
     path.write_text(yaml.safe_dump({"name": "nasty", "entries": [entry, two]}))
     return path
-
-
-def _argvs(bench: Namespace, run_id: str) -> set[str]:
-    return {row["command"] for row in bench.rows(run_id) if row["entry"] == "command"}
 
 
 def _here(suite: Path, folder: Path, *more: str) -> list[dict[str, Any]]:
@@ -73,9 +68,9 @@ def test_the_suite_of_the_readme_gives_the_rows_of_a_local_run(
     )
     name = bench.submit(suite, *shorter)
     here = _here(suite, tmp_path, *shorter[:2])
-    result = bench.watch(name)
-    assert result.returncode == 0, result.stdout + result.stderr
-    there = bench.rows(bench.run_id(name))
+    run = bench.finish(name)
+    run.assert_ok()
+    there = run.rows
     store = open_store(bench.store)
     assert b'"quick"' in store.get(f"{DATA}/index.js"), "the last step writes the site"
     assert any(key.startswith("site/bokeh") for key in store.list("site"))
@@ -101,7 +96,7 @@ def test_the_suite_of_the_readme_gives_the_rows_of_a_local_run(
         }
 
     assert {row["entry"] for row in there} == {"iperf", "fio", "imb"}
-    assert {row["status"] for row in [*there, *here]} == {"ok"}
+    assert {row["status"] for row in here} == {"ok"}
     assert keyed(there) == keyed(here)
 
     def series(rows: list[dict[str, Any]]) -> dict[tuple[str, ...], str]:
@@ -125,10 +120,10 @@ def test_suite_text_through_the_store_and_rows_equal_to_a_local_run(
     bench: Namespace, tmp_path: Path
 ) -> None:
     suite = _suite(tmp_path)
-    name = bench.submit(suite)
-    assert bench.watch(name).returncode == 0
-    run_id = bench.run_id(name)
-    assert _argvs(bench, run_id) == {f"printf %s {NASTY}"}
+    run = bench.measure(suite)
+    run.assert_ok()
+    there = run.rows
+    assert {row["command"] for row in there if row["entry"] == "command"} == {f"printf %s {NASTY}"}
     here = _here(suite, tmp_path)
     same = (
         "entry",
@@ -151,7 +146,6 @@ def test_suite_text_through_the_store_and_rows_equal_to_a_local_run(
             tuple(str(row[name]) for name in (*same, "point", "series_id")) for row in rows
         )
 
-    there = bench.rows(run_id)
     assert keyed(there) == keyed(here)
     assert set(there[0]) == set(here[0])
     nodes = {node["metadata"]["name"]: node["status"]["nodeInfo"] for node in bench.objects("Node")}
@@ -178,8 +172,8 @@ def test_suite_text_by_argo_submit(bench: Namespace, tmp_path: Path, way: str) -
     argv += ["-p", f"{way}={values[way]}", "--wait", "-o", "name"]
     result = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    run_id = bench.run_id(result.stdout.split()[0])
-    assert _argvs(bench, run_id) == {f"printf %s {NASTY}"}
+    rows = bench.rows(bench.run_id(result.stdout.split()[0]))
+    assert {row["command"] for row in rows if row["entry"] == "command"} == {f"printf %s {NASTY}"}
 
 
 def test_doctor_finds_nothing_missing_in_a_fresh_installation(bench: Namespace) -> None:
@@ -188,27 +182,3 @@ def test_doctor_finds_nothing_missing_in_a_fresh_installation(bench: Namespace) 
     assert [each for each in result if each["state"] == "missing"] == []
     assert said.returncode == 0
     assert f"a pod can write and read store {bench.store}" in {each["what"] for each in result}
-
-
-def test_the_templates_in_a_dag_of_ones_own(bench: Namespace, tmp_path: Path) -> None:
-    compose = Path(__file__).parents[2] / "examples/compose.py"
-    argv = [sys.executable, str(compose), str(_suite(tmp_path)), bench.store]
-    printed = subprocess.run(
-        argv, capture_output=True, text=True, check=True, env={**os.environ, "IMAGES": IMAGES}
-    )
-    body = yaml.safe_load(printed.stdout)
-    name = run_with_client(lambda client: client.create(body, bench.name))["metadata"]["name"]
-    result = bench.watch(name)
-    assert result.returncode == 0, result.stdout + result.stderr
-    [workflow] = [
-        each
-        for each in bench.objects("Workflow", "argoproj.io/v1alpha1")
-        if each["metadata"]["name"] == name
-    ]
-    assert workflow["status"]["phase"] == "Succeeded"
-    run_id = bench.run_id(name)
-    bench.assert_complete(run_id, 3)
-    assert bench.perfdag("rm", run_id).returncode == 0
-    assert name not in {
-        each["metadata"]["name"] for each in bench.objects("Workflow", "argoproj.io/v1alpha1")
-    }

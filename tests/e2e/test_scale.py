@@ -4,7 +4,6 @@ them.
 
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -50,32 +49,21 @@ def allowed(bench: Namespace) -> Iterator[None]:
     bench.install()
 
 
-@pytest.fixture
-def suite(tmp_path: Path) -> Path:
+def test_a_burst_runs_under_the_account_that_install_made(
+    bench: Namespace, kubevirt: None, allowed: None
+) -> None:
     """20 VMIs at once beside a benchmark without rights."""
-    path = tmp_path / "burst.yaml"
-    namespace = VMIS
-    path.write_text(
+    run = bench.measure(
         f"name: burst\nentries:\n  - benchmark: vmi-burst\n"
-        f"    params: {{counts: [20], namespace: {namespace}, timeout: 60s}}\n"
+        f"    params: {{counts: [20], namespace: {VMIS}, timeout: 60s}}\n"
         "    timeout: 120s\n  - {benchmark: command, params: {argv: ['true']}}\n"
     )
-    return path
-
-
-def test_a_burst_runs_under_the_account_that_install_made(
-    bench: Namespace, kubevirt: None, allowed: None, suite: Path
-) -> None:
-    name = bench.submit(suite)
-    result = bench.watch(name)
-    run_id = bench.run_id(name)
-    rows = [row for row in bench.rows(run_id) if row["benchmark"] == "vmi-burst"]
-    assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
-    assert result.returncode == 0, result.stdout + result.stderr
+    run.assert_ok()
+    rows = [row for row in run.rows if row["benchmark"] == "vmi-burst"]
     accounts = {
         pod["metadata"]["labels"]["perfdag/batch"]: pod["spec"]["serviceAccountName"]
         for pod in bench.objects(
-            "Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/measuring=true"
+            "Pod", labels=f"workflows.argoproj.io/workflow={run.workflow},perfdag/measuring=true"
         )
     }
     assert sorted(accounts.values()) == ["perfdag-measure", "perfdag-measure-vmi-burst"], (
@@ -102,23 +90,21 @@ def test_a_burst_runs_under_the_account_that_install_made(
 
 
 def test_a_burst_whose_run_is_deleted_leaves_nothing(
-    bench: Namespace, kubevirt: None, allowed: None, tmp_path: Path
+    bench: Namespace, kubevirt: None, allowed: None
 ) -> None:
     """Deleted amid its creations, in a namespace that stays: the pod has the time to delete what
     it made.
     """
-    name = VMIS
 
     def there(api: str, kind: str) -> int:
         async def work(client: Kube) -> int:
-            return len(await client.list(await client.resource(api, kind), name, labels=RUN_LABEL))
+            return len(await client.list(await client.resource(api, kind), VMIS, labels=RUN_LABEL))
 
         return run_with_client(work)
 
-    path = tmp_path / "burst.yaml"
-    params = f"{{counts: [300], primer: false, parallel: 4, namespace: {name}}}"
-    path.write_text(f"name: cut\nentries:\n  - {{benchmark: vmi-burst, params: {params}}}\n")
-    workflow = bench.submit(path)
+    params = f"{{counts: [300], primer: false, parallel: 4, namespace: {VMIS}}}"
+    suite = f"name: cut\nentries:\n  - {{benchmark: vmi-burst, params: {params}}}\n"
+    workflow = bench.submit(suite)
     bench.until(lambda: there("kubevirt.io/v1", "VirtualMachineInstance") >= 20, 180, "20 VMIs")
     result = bench.perfdag("rm", workflow)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -3,7 +3,6 @@ files.
 """
 
 import re
-from pathlib import Path
 
 import pytest
 import yaml
@@ -35,23 +34,16 @@ exec perfdag step rsh "${{1%%=*}}" "echo $(cat /tmp/encoded) | base64 -d >/tmp/s
 """  # noqa: E501
 
 
-def test_a_command_finds_no_secret_of_its_pod_or_of_its_peer(
-    bench: Namespace, tmp_path: Path
-) -> None:
-    suite = tmp_path / "search.yaml"
+def test_a_command_finds_no_secret_of_its_pod_or_of_its_peer(bench: Namespace) -> None:
     entry = {
         "benchmark": "command",
         "hosts": {"count": 2},
         "params": {"argv": ["bash", "-c", BOTH]},
     }
-    suite.write_text(yaml.safe_dump({"name": "search", "entries": [entry]}))
-    name = bench.submit(suite)
-    watched = bench.watch(name)
-    run_id = bench.run_id(name)
-    store = open_store(bench.store)
-    [key] = bench.stored(run_id)
-    record = read_sample(store.get(sample_key(run_id, key)))
-    assert record.status == "ok", f"{record.error}\n{watched.stdout}{watched.stderr}"
+    run = bench.measure(yaml.safe_dump({"name": "search", "entries": [entry]}))
+    [key] = bench.stored(run.id)
+    record = read_sample(open_store(bench.store).get(sample_key(run.id, key)))
+    assert record.status == "ok", f"{record.error}\n{run.output}"
     lead, _, peer = record.texts["stdout"].partition("\nPEER\n")
     for text in (lead, peer):
         assert text.startswith("at\n")

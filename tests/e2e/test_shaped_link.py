@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -79,23 +78,20 @@ def pair(bench: Namespace) -> Iterator[list[str]]:
         run_with_client(lambda client: label(client, None))
 
 
-def measure(bench: Namespace, suite: Path, nodes: list[str]) -> str:
+def measure(bench: Namespace, suite: str, nodes: list[str]) -> str:
     """Run the suite over both nodes; return the run id."""
-    name = bench.submit(suite)
-    run_id = bench.run_id(name)
-    end = bench.watch(name)
-    assert end.returncode == 0, end.stdout + end.stderr
-    rows = [row for row in bench.rows(run_id) if row["headline"]]
-    assert [row["status"] for row in rows] == ["ok"] * 3, [row["error"] for row in rows]
+    run = bench.measure(suite)
+    run.assert_ok()
+    rows = [row for row in run.rows if row["headline"]]
+    assert len(rows) == 3
     assert all(sorted(row["nodes"]) == nodes and row["same_node"] is False for row in rows)
-    return run_id
+    return run.id
 
 
 def test_a_slow_link_is_called_worse_after_one_run_before_and_one_after(
-    bench: Namespace, pair: list[str], tmp_path: Path
+    bench: Namespace, pair: list[str]
 ) -> None:
-    suite = tmp_path / "link.yaml"
-    suite.write_text(
+    suite = (
         "name: link\npending_limit: 120s\nrepetitions: 3\nentries:\n  - benchmark: iperf\n"
         f"    hosts: {{count: 2}}\n    node_selector: {{{LABEL}: 'yes'}}\n"
         "    params: {duration: 3s}\n"
@@ -140,14 +136,12 @@ def slow_node(bench: Namespace, *others: int) -> Iterator[str]:
         run_with_client(lambda client: take(client, False))
 
 
-def test_pairs_of_each_benchmark_name_a_slow_node(bench: Namespace, tmp_path: Path) -> None:
-    (suite := tmp_path / "pairs.yaml").write_text(PAIRS)
+def test_pairs_of_each_benchmark_name_a_slow_node(bench: Namespace) -> None:
     with slow_node(bench, 2, 2) as slow:
-        run_id = bench.run_id(name := bench.submit(suite))
-        end = bench.watch(name, timeout=500)
-    assert end.returncode == 0, end.stdout + end.stderr
+        run = bench.measure(PAIRS, timeout=500)
+    assert run.exit_code == 0, run.output
     store = open_store(bench.store)
-    table, _ = gather(store, load_plan(store, run_id))
+    table, _ = gather(store, load_plan(store, run.id))
     titles = [
         " ".join(text.get_text().split())
         for _, figure in pairs.figures(table)
@@ -160,15 +154,12 @@ def test_pairs_of_each_benchmark_name_a_slow_node(bench: Namespace, tmp_path: Pa
         assert f"({slow}) (-" in title
 
 
-def test_a_hunt_names_a_slow_node(bench: Namespace, tmp_path: Path) -> None:
-    (suite := tmp_path / "hunt.yaml").write_text(HUNT)
+def test_a_hunt_names_a_slow_node(bench: Namespace) -> None:
     with slow_node(bench, 4, 3) as slow:
-        run_id = bench.run_id(name := bench.submit(suite))
-        bench.watch(name, timeout=500)
-    rows = bench.rows(run_id)
-    assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
-    scores = {row["value"]: row["subject"] for row in rows if row["metric"] == "slowness"}
-    [verdict] = [row for row in rows if row["metric"] == "verdict"]
+        run = bench.measure(HUNT, timeout=500)
+    assert {row["status"] for row in run.rows} == {"ok"}, run.errors()
+    scores = {row["value"]: row["subject"] for row in run.rows if row["metric"] == "slowness"}
+    [verdict] = [row for row in run.rows if row["metric"] == "verdict"]
     assert f"({slow})" in scores[max(scores)]
     assert verdict["value"] == 0, verdict["note"]
     assert verdict["note"].startswith(f"{scores[max(scores)]} is "), verdict["note"]

@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from perfdag.kube.client import run_with_client
 from perfdag.results.collect import gather
 from perfdag.results.runs import load_plan
 from perfdag.store.open import open_store
@@ -49,28 +48,15 @@ class Disks:
     """PersistentVolumes of one storage class, each a folder of the node."""
 
     def __init__(self, bench: Namespace, root: Path) -> None:
-        self.bench, self.root, self.storage_class = bench, root, bench.name
+        self.bench, self.root = bench, root
         self.loops: list[str] = []
 
-    def make(self, name: str, access: str) -> Path:
+    def folder(self, name: str, access: str) -> Path:
         """A volume, and the folder it is."""
         folder = self.root / name
         folder.mkdir()
         folder.chmod(0o777)
-        spec = {
-            "capacity": {"storage": "1Gi"},
-            "accessModes": [access],
-            "persistentVolumeReclaimPolicy": "Retain",
-            "storageClassName": self.storage_class,
-            "hostPath": {"path": str(folder)},
-        }
-        body = {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": f"{self.bench.name}-{name}"},
-            "spec": spec,
-        }
-        run_with_client(lambda client: client.create(body))
+        self.bench.create_volume(name, access, {"hostPath": {"path": str(folder)}})
         return folder
 
     def device(self, name: str) -> str:
@@ -87,38 +73,13 @@ class Disks:
             pytest.skip(f"no loop device can be made here: {looped.stderr}")
         self.loops.append(looped.stdout.strip())
         here = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-0"]}
-        spec = {
-            "capacity": {"storage": "64Mi"},
-            "accessModes": ["ReadWriteOnce"],
-            "persistentVolumeReclaimPolicy": "Retain",
-            "storageClassName": self.storage_class,
+        source = {
             "volumeMode": "Block",
             "local": {"path": self.loops[-1]},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
         }
-        body = {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": f"{self.bench.name}-{name}"},
-            "spec": spec,
-        }
-        run_with_client(lambda client: client.create(body))
+        self.bench.create_volume(name, "ReadWriteOnce", source, size="64Mi")
         return self.loops[-1]
-
-    def claim(self, name: str, access: str) -> None:
-        """A claim of that class."""
-        spec = {
-            "accessModes": [access],
-            "storageClassName": self.storage_class,
-            "resources": {"requests": {"storage": "1Gi"}},
-        }
-        body = {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": name},
-            "spec": spec,
-        }
-        run_with_client(lambda client: client.create(body, self.bench.name))
 
 
 @contextmanager
@@ -142,26 +103,18 @@ def disks(bench: Namespace) -> Iterator[Disks]:
         yield made
 
 
-def _suite(folder: Path, name: str, *entries: dict[str, Any]) -> Path:
-    path = folder / f"{name}.yaml"
-    path.write_text(
-        yaml.safe_dump({"name": name, "pending_limit": "180s", "entries": list(entries)})
-    )
-    return path
+def _suite(name: str, *entries: dict[str, Any]) -> str:
+    return yaml.safe_dump({"name": name, "pending_limit": "180s", "entries": list(entries)})
 
 
-def test_a_claim_that_one_node_mounts_serves_as_the_store(
-    bench: Namespace, disks: Disks, tmp_path: Path
-) -> None:
-    folder = disks.make("store", "ReadWriteOnce")
-    disks.claim("results", "ReadWriteOnce")
+def test_a_claim_that_one_node_mounts_serves_as_the_store(bench: Namespace, disks: Disks) -> None:
+    folder = disks.folder("store", "ReadWriteOnce")
+    bench.create_claim("results", "ReadWriteOnce")
     sleep = {"benchmark": "command", "params": {"argv": ["sleep", "0.1"]}}
     good = {**sleep, "name": "good", "repetitions": 3, "hosts": {"count": 2}}
-    suite = _suite(
-        tmp_path, "claimed", good, {**sleep, "name": "bad", "image": "localhost/no-such-image:1"}
-    )
-    result = bench.perfdag("submit", str(suite), "--store", "claim://results", "--watch")
-    assert result.returncode == 1, result.stdout + result.stderr
+    suite = _suite("claimed", good, {**sleep, "name": "bad", "image": "localhost/no-such-image:1"})
+    watched = bench.watch(bench.submit(suite, "--store", "claim://results"))
+    assert watched.returncode == 1, watched.stdout + watched.stderr
     pods = bench.objects("Pod", labels="perfdag/suite=claimed") + bench.objects(
         "Pod", labels="perfdag/role in (plan,watchdog,finish)"
     )
@@ -192,28 +145,24 @@ def test_a_claim_that_one_node_mounts_serves_as_the_store(
 
 
 def test_fio_on_a_claim_of_each_pod_and_on_one_that_all_share(
-    bench: Namespace, disks: Disks, tmp_path: Path
+    bench: Namespace, disks: Disks
 ) -> None:
-    own = [disks.make(name, "ReadWriteOnce") for name in ("own-a", "own-b")]
-    shared = disks.make("shared", "ReadWriteMany")
+    own = [disks.folder(name, "ReadWriteOnce") for name in ("own-a", "own-b")]
+    shared = disks.folder("shared", "ReadWriteMany")
     params = {"rw": "randwrite", "bs": "4KiB", "size": "8MiB", "runtime": "3s", "direct": False}
-    volume = {"storage_class": disks.storage_class, "size": "1GiB"}
+    volume = {"storage_class": bench.name, "size": "1GiB"}
     hosts = {"count": 2, "placement": bench.spread()}
     both = {"benchmark": "fio", "params": params, "hosts": hosts}
     suite = _suite(
-        tmp_path,
         "volumes",
         {**both, "name": "own", "volume": {**volume, "access": "ReadWriteOnce"}},
         {**both, "name": "shared", "volume": {**volume, "access": "ReadWriteMany"}},
     )
     before = {each["metadata"]["name"] for each in bench.objects("PersistentVolumeClaim")}
-    name = bench.submit(suite)
-    said = bench.watch(name)
-    run_id = bench.run_id(name)
-    rows = bench.rows(run_id)
-    assert said.returncode == 0, [row["error"] for row in rows]
+    run = bench.measure(suite)
+    assert run.exit_code == 0, run.errors()
     for entry in ("own", "shared"):
-        own_rows = [row for row in rows if row["entry"] == entry]
+        own_rows = [row for row in run.rows if row["entry"] == entry]
         result = {row["subject"]: row["value"] for row in own_rows if row["metric"] == "iops"}
         total = result.pop(None)
         assert len(result) == 2, "a worker each"
@@ -227,23 +176,22 @@ def test_fio_on_a_claim_of_each_pod_and_on_one_that_all_share(
     for folder in (*own, shared):
         assert not [path for path in folder.rglob("*") if path.is_file()], "fio's files were left"
     # what a pod still uses goes with it; those of single pods are theirs anyway
-    claims = bench.objects("PersistentVolumeClaim", labels=f"perfdag/run={run_id}")
+    claims = bench.objects("PersistentVolumeClaim", labels=f"perfdag/run={run.id}")
     assert all(each["metadata"].get("deletionTimestamp") for each in claims), (
         "kept until the workflow is deleted"
     )
-    assert not bench.objects("Secret", labels=f"perfdag/run={run_id}"), "the key pair"
-    assert bench.perfdag("rm", run_id).returncode == 0
+    assert not bench.objects("Secret", labels=f"perfdag/run={run.id}"), "the key pair"
+    assert bench.perfdag("rm", run.id).returncode == 0
     left = {each["metadata"]["name"] for each in bench.objects("PersistentVolumeClaim")}
     assert left == before, "all are looked at: claims of single pods carry no label of the run"
 
 
-def test_mtu_host_network_and_host_path_where_the_namespace_allows_them(tmp_path: Path) -> None:
+def test_mtu_host_network_and_host_path_where_the_namespace_allows_them() -> None:
     with (
         installed("privileged") as bench,
         tempfile.TemporaryDirectory(prefix="perfdag-e2e-", dir="/var/tmp") as node_folder,
     ):
         suite = _suite(
-            tmp_path,
             "asked",
             {
                 "benchmark": "command",
@@ -272,16 +220,12 @@ def test_mtu_host_network_and_host_path_where_the_namespace_allows_them(tmp_path
                 "privileges": ["mtu"],
             },
         )
-        name = bench.submit(suite)
-        result = bench.watch(name, timeout=400)
-        rows = bench.rows(bench.run_id(name))
-        assert result.returncode == 0, [
-            (row["entry"], row["error"]) for row in rows if row["error"]
-        ]
-        assert {row["entry"] for row in rows} == {"mtu", "plain", "host", "path"}
+        run = bench.measure(suite, timeout=400)
+        assert run.exit_code == 0, run.errors()
+        assert {row["entry"] for row in run.rows} == {"mtu", "plain", "host", "path"}
 
 
-def test_an_mtu_that_cannot_be_set_and_a_folder_of_root_say_so_in_the_row(tmp_path: Path) -> None:
+def test_an_mtu_that_cannot_be_set_and_a_folder_of_root_say_so_in_the_row() -> None:
     with (
         installed("privileged") as bench,
         tempfile.TemporaryDirectory(prefix="perfdag-e2e-", dir="/var/tmp") as node_folder,
@@ -289,7 +233,6 @@ def test_an_mtu_that_cannot_be_set_and_a_folder_of_root_say_so_in_the_row(tmp_pa
         absent = str(Path(node_folder) / "made-by-the-kubelet")
         large = {"benchmark": "command", "params": {"argv": ["true"]}, "privileges": ["mtu"]}
         suite = _suite(
-            tmp_path,
             "refused",
             {**large, "name": "mtu", "network": {"mtu": 9000, "interface": "absent0"}},
             {
@@ -305,17 +248,16 @@ def test_an_mtu_that_cannot_be_set_and_a_folder_of_root_say_so_in_the_row(tmp_pa
                 "volume": {"kind": "hostPath", "path": absent},
             },
         )
-        name = bench.submit(suite)
-        result = bench.watch(name, timeout=400)
-        errors = {row["entry"]: str(row["error"]) for row in bench.rows(bench.run_id(name))}
-        assert result.returncode == 1, result.stdout + result.stderr
+        run = bench.measure(suite, timeout=400)
+        assert run.exit_code == 1, run.output
+        errors = {row["entry"]: str(row["error"]) for row in run.rows}
         for entry in ("mtu", "mtus"):
             assert re.search(
                 r"network\.mtu: mtu ended with exit code \d+: .*absent0", errors[entry]
             ), errors
         assert f"chown 1000 {absent} on the node" in errors["path"], errors
         pods = bench.objects(
-            "Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/measuring=true"
+            "Pod", labels=f"workflows.argoproj.io/workflow={run.workflow},perfdag/measuring=true"
         )
         tried = {
             pod["metadata"]["labels"]["perfdag/attempt"]
@@ -327,7 +269,7 @@ def test_an_mtu_that_cannot_be_set_and_a_folder_of_root_say_so_in_the_row(tmp_pa
         )
 
 
-def test_fio_on_a_block_device_that_the_node_leaves_to_root(tmp_path: Path) -> None:
+def test_fio_on_a_block_device_that_the_node_leaves_to_root() -> None:
     with installed("privileged") as bench, disks_of(bench) as disks:
         for name in ("first", "second"):
             disks.device(name)
@@ -343,25 +285,13 @@ def test_fio_on_a_block_device_that_the_node_leaves_to_root(tmp_path: Path) -> N
             "volume": {
                 "mode": "Block",
                 "access": "ReadWriteOnce",
-                "storage_class": disks.storage_class,
+                "storage_class": bench.name,
                 "size": "64MiB",
             },
         }
-        suite = _suite(
-            tmp_path,
-            "devices",
-            {**entry, "name": "barred"},
-            {**entry, "name": "allowed", "privileges": ["block"]},
-        )
-        name = bench.submit(suite)
-        result = bench.watch(name)
-        rows = bench.rows(bench.run_id(name))
-        assert result.returncode == 0, [
-            (row["entry"], row["error"]) for row in rows if row["error"]
-        ]
-        by = {
-            entry: [row for row in rows if row["entry"] == entry] for entry in ("barred", "allowed")
-        }
-        assert {row["status"] for row in by["allowed"]} == {"ok"}
-        assert {row["status"] for row in by["barred"]} == {"skipped"}
-        assert "add privileges: [block]" in by["barred"][0]["error"]
+        allowed = {**entry, "name": "allowed", "privileges": ["block"]}
+        run = bench.measure(_suite("devices", {**entry, "name": "barred"}, allowed))
+        assert run.exit_code == 0, run.errors()
+        states = {(row["entry"], row["status"]) for row in run.rows}
+        assert states == {("allowed", "ok"), ("barred", "skipped")}
+        assert "add privileges: [block]" in run.by_entry()["barred"]["error"]

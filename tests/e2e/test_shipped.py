@@ -33,12 +33,9 @@ def test_everything_runs_here_or_is_skipped_with_its_reason(privileged: Namespac
     )  # fmt: skip
     # the image of torchbench is too heavy for a test: this one has no torch, which is a reason too
     light = _set(f"pytorch-here.image={IMAGES.format(name='base')}")
-    name = privileged.submit(SUITES / "everything.yaml", *shorter, *light)
-    run_id = privileged.run_id(name)
-    result = privileged.watch(name, timeout=900)
-    rows = privileged.rows(run_id)
-    states = {(row["entry"], row["status"]) for row in rows}
-    assert result.returncode == 0, result.stdout + result.stderr
+    run = privileged.measure(SUITES / "everything.yaml", *shorter, *light, timeout=900)
+    states = {(row["entry"], row["status"]) for row in run.rows}
+    assert run.exit_code == 0, run.output
     ran = {"iperf-set", "iperf", "mpi-pingpong", "openfoam", "openfoam-here", "fio-here"}
     lacks = {
         "network-selection",
@@ -51,13 +48,13 @@ def test_everything_runs_here_or_is_skipped_with_its_reason(privileged: Namespac
         "pytorch-here",
     }
     assert states == {(entry, "ok") for entry in ran} | {(entry, "skipped") for entry in lacks}
-    reasons = {row["entry"]: row["error"] for row in rows if row["status"] == "skipped"}
-    report = open_store(privileged.store).get(f"runs/{run_id}/report.html").decode()
+    reasons = {row["entry"]: row["error"] for row in run.rows if row["status"] == "skipped"}
+    report = open_store(privileged.store).get(f"runs/{run.id}/report.html").decode()
     assert all(reasons.values())
     assert all(entry in report for entry in lacks)
     assert "csi-cinder" in reasons["fio-filesystem"]
     assert "csi-cinder" in report
-    assert len({row["point"] for row in rows if row["entry"] == "iperf-set"}) == 15
+    assert len({row["point"] for row in run.rows if row["entry"] == "iperf-set"}) == 15
 
 
 def test_the_daily_suite_as_it_stands(bench: Namespace) -> None:
@@ -65,14 +62,12 @@ def test_the_daily_suite_as_it_stands(bench: Namespace) -> None:
         "pending_limit=90s", "repetitions=1", "warmup=0", "tcp.duration=1s", "tcp.omit=0s", "mpi.max_log=8", "mpi.iterations=20",  # noqa: E501
         "disk.runtime=1s", "disk.size=16MiB", "queue.limit=2", "queue.factor=1.2",
     )  # fmt: skip
-    name = bench.submit(SUITES / "daily.yaml", *shorter)
-    result = bench.watch(name, timeout=600)
-    rows = bench.rows(bench.run_id(name))
-    states = {(row["entry"], row["status"]) for row in rows}
+    run = bench.measure(SUITES / "daily.yaml", *shorter, timeout=600)
+    states = {(row["entry"], row["status"]) for row in run.rows}
     assert {state for state in states if state[0] != "vmi"} == {
         (entry, "ok") for entry in ("tcp", "mpi", "disk", "queue")
-    }, result.stdout
+    }, run.output
     # without KubeVirt, or without leave to make VMIs, that entry is skipped and fails nothing
     assert ("vmi", "skipped") in states
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "gate passed" in result.stdout
+    assert run.exit_code == 0, run.output
+    assert "gate passed" in run.output

@@ -41,16 +41,15 @@ def test_a_batch_waits_for_its_cordoned_node(bench: Namespace, tmp_path: Path) -
     "PERFDAG_TEST_NETWORKS" not in os.environ,
     reason="PERFDAG_TEST_NETWORKS names no two Multus networks (namespace/name,namespace/name)",
 )
-def test_what_multus_added_is_what_is_measured(bench: Namespace, tmp_path: Path) -> None:
+def test_what_multus_added_is_what_is_measured(bench: Namespace) -> None:
     """Three pods on three nodes have both networks; each entry measures one of them.
 
     The entries have pods of their own. The pods read here are those of the first entry measured.
     They tell its addresses, and the subnet of the other network.
     """
     network, more = os.environ["PERFDAG_TEST_NETWORKS"].split(",")
-    suite = tmp_path / "multus.yaml"
     hosts, params = "{count: 3, pairs: ring, placement: spread}", "{duration: 2s}"
-    suite.write_text(
+    name = bench.submit(
         "name: multus\npending_limit: 90s\nentries:\n"
         + "".join(
             f"  - {{benchmark: iperf, name: {interface}, hosts: {hosts}, params: {params}, "
@@ -59,7 +58,6 @@ def test_what_multus_added_is_what_is_measured(bench: Namespace, tmp_path: Path)
         )
         + f"  - {{benchmark: iperf, name: absent, network: {{name: {bench.name}/absent}}}}\n"
     )
-    name = bench.submit(suite)
     pods = [bench.pod(name, rank) for rank in range(3)]
     assert len({pod["spec"]["nodeName"] for pod in pods}) == 3
     added: dict[str, set[str]] = {"net1": set(), "net2": set()}
@@ -68,18 +66,17 @@ def test_what_multus_added_is_what_is_measured(bench: Namespace, tmp_path: Path)
         for each in json.loads(status):
             if each.get("interface") in added:
                 added[each["interface"]] |= set(each["ips"])
-    ended = bench.watch(name)
-    rows = bench.rows(bench.run_id(name))
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    run = bench.finish(name)
+    assert run.exit_code == 0, run.output
     whole = []
     for interface, known in added.items():
-        facts = [json.loads(row["env"])["sample"] for row in rows if row["entry"] == interface]
+        facts = [json.loads(row["env"])["sample"] for row in run.rows if row["entry"] == interface]
         addresses = {fact[end] for fact in facts for end in ("client_address", "server_address")}
         assert len(addresses) == 3
         assert _subnets(addresses) == _subnets(known)
         whole.append(addresses == known)
     assert any(whole)
-    (absent,) = (row for row in rows if row["entry"] == "absent")
+    absent = run.by_entry()["absent"]
     assert absent["status"] == "skipped"
     assert "no such NetworkAttachmentDefinition" in absent["error"]
 
@@ -137,66 +134,37 @@ def network(bench: Namespace) -> Iterator[str]:
         bench.delete("CustomResourceDefinition", called, "apiextensions.k8s.io/v1")
 
 
-def test_a_network_of_multus_is_asked_for_and_its_interface_measured(
-    bench: Namespace, network: str, tmp_path: Path
-) -> None:
-    suite = tmp_path / "multus.yaml"
-    suite.write_text(
-        "name: multus\npending_limit: 90s\nentries:\n"
-        f"  - {{benchmark: iperf, network: {{name: {network}, interface: eth0}}, params: "
-        f"{{duration: 1s}}}}\n"
-    )
-    name = bench.submit(suite)
-    pod = bench.pod(name, 1)
-    assert pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] == network
-    ended = bench.watch(name)
-    rows = bench.rows(bench.run_id(name))
-    assert ended.returncode == 0, [row["error"] for row in rows if row["error"]]
-    assert {row["status"] for row in rows} == {"ok"}
-
-
-def test_every_pod_of_a_batch_asks_for_all_its_networks(
-    bench: Namespace, network: str, tmp_path: Path
-) -> None:
-    more, suite = f"{bench.name}/more", tmp_path / "several.yaml"
-    suite.write_text(
+def test_every_pod_of_a_batch_asks_for_all_its_networks(bench: Namespace, network: str) -> None:
+    more = f"{bench.name}/more"
+    run = bench.measure(
         "name: several\npending_limit: 90s\nentries:\n"
         f"  - {{benchmark: iperf, network: {{name: {network}, also: [{more}], interface: eth0}}, "
         f"hosts: {{count: 3, pairs: ring}}, params: {{duration: 1s}}}}\n"
         f"  - {{benchmark: iperf, name: absent, network: {{name: {network}, also: "
         f"[{bench.name}/absent]}}}}\n"
     )
-    name = bench.submit(suite)
-    ended = bench.watch(name)
-    rows = bench.rows(bench.run_id(name))
-    assert ended.returncode == 0, [row["error"] for row in rows if row["error"]]
-    labels = f"workflows.argoproj.io/workflow={name},perfdag/role=measure"
+    assert run.exit_code == 0, run.errors()
+    labels = f"workflows.argoproj.io/workflow={run.workflow},perfdag/role=measure"
     pods = bench.objects("Pod", labels=labels)
     asked = [each["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] for each in pods]
     assert asked == [f"{network},{more}"] * 3
-    of = {row["entry"]: row for row in rows}
-    assert of["iperf"]["status"] == "ok"
-    assert of["absent"]["status"] == "skipped"
-    assert f"{bench.name}/absent" in of["absent"]["error"]
+    assert {row["entry"]: row["status"] for row in run.rows} == {"iperf": "ok", "absent": "skipped"}
+    assert f"{bench.name}/absent" in run.by_entry()["absent"]["error"]
 
 
 def test_batches_on_either_network_are_measured_in_the_plans_order(
-    bench: Namespace, network: str, tmp_path: Path
+    bench: Namespace, network: str
 ) -> None:
-    suite = tmp_path / "either.yaml"
-    suite.write_text(
+    run = bench.measure(
         "name: either\npending_limit: 90s\nrepetitions: 3\nentries:\n"
         f"  - {{benchmark: command, name: fast, network: {{name: {network}, interface: "
         f"eth0}}, params: {{argv: [sleep, '0.1']}}}}\n"
         "  - {benchmark: command, name: plain, params: {argv: [sleep, '0.1']}}\n"
     )
-    name = bench.submit(suite)
-    ended = bench.watch(name)
+    assert run.exit_code == 0, run.errors()
     rows = sorted(
-        (row for row in bench.rows(bench.run_id(name)) if row["headline"]),
-        key=lambda row: row["started_at"],
+        (row for row in run.rows if row["headline"]), key=lambda row: str(row["started_at"])
     )
-    assert ended.returncode == 0, [row["error"] for row in rows if row["error"]]
     assert [row["batch"] for row in rows] == list(range(6))
     turns = [row["entry"] for row in rows]
     assert all({*turns[first : first + 2]} == {"fast", "plain"} for first in range(0, 6, 2)), turns
@@ -230,28 +198,26 @@ def two_at_once() -> Iterator[Namespace]:
 
 
 def test_batches_at_once_have_a_node_each_in_their_zones(
-    two_at_once: Namespace, zones: list[str], tmp_path: Path
+    two_at_once: Namespace, zones: list[str]
 ) -> None:
-    suite = tmp_path / "alone.yaml"
     shape = (
         "hosts: {exclusive: true}, zones: [perfdag-0, perfdag-1], "
         "resources: {cpu: 1, memory: 300Mi}, volume: {kind: emptyDir, size: 64MiB}"
     )
-    suite.write_text(
+    name = two_at_once.submit(
         "name: alone\npending_limit: 90s\nbatch_time: 1s\nrepetitions: 2\nentries:\n"
         f"  - {{benchmark: command, name: one, {shape}, params: {{argv: [sleep, '6'], "
         f"expected: 6}}}}\n"
         f"  - {{benchmark: command, name: two, {shape}, params: {{argv: [sleep, '6.1'], "
         f"expected: 6}}}}\n"
     )
-    name = two_at_once.submit(suite)
     pod = two_at_once.pod(name, 0)
     assert pod["status"]["qosClass"] == "Guaranteed"
     assert any("emptyDir" in each for each in pod["spec"]["volumes"] if each["name"] == "measured")
-    ended = two_at_once.watch(name)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    rows = [row for row in two_at_once.rows(two_at_once.run_id(name)) if row["headline"]]
-    assert [row["status"] for row in rows] == ["ok"] * 4
+    run = two_at_once.finish(name)
+    run.assert_ok()
+    rows = [row for row in run.rows if row["headline"]]
+    assert len(rows) == 4
     assert {node for row in rows for node in row["nodes"]} <= set(zones[:2])
     overlaps = [
         (one, two)
