@@ -14,6 +14,7 @@ import pyarrow as pa
 from perfdag.benchmark.registry import get
 from perfdag.results.samples import as_row
 from tests.charts import rows
+from tests.charts.rows import value
 from tests.steps.test_recordings import CASES
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
@@ -48,11 +49,6 @@ SWEPT = {
     "vmi-steady": "count",
 }
 ERROR = "exit 1: unable to connect to server: Connection refused, after 30 s and three attempts"
-
-
-def value(metric: str, number: float, unit: str = "s", **more: Any) -> dict[str, Any]:
-    better = "higher" if unit == "1/s" else "lower"
-    return {"metric": metric, "value": number, "unit": unit, "better": better, **more}
 
 
 def recorded(benchmark: str) -> Base:

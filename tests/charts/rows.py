@@ -92,26 +92,18 @@ def table(*samples: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist([row for rows in samples for row in rows], schema=SAMPLES)
 
 
-def throughput(value: float, **more: Any) -> dict[str, Any]:
-    return {
-        "metric": "throughput",
-        "value": value,
-        "unit": "bit/s",
-        "better": "higher",
-        "headline": True,
-        **more,
-    }
+def value(metric: str, number: float, unit: str = "s", **more: Any) -> dict[str, Any]:
+    """A value of a metric: rates are better where they are higher, all others where lower."""
+    better = "higher" if unit.endswith("/s") else "lower"
+    return {"metric": metric, "value": number, "unit": unit, "better": better, **more}
 
 
-def latency(value: float, **more: Any) -> dict[str, Any]:
-    return {
-        "metric": "latency",
-        "value": value,
-        "unit": "s",
-        "better": "lower",
-        "headline": True,
-        **more,
-    }
+def throughput(number: float, **more: Any) -> dict[str, Any]:
+    return value("throughput", number, "bit/s", headline=True) | more
+
+
+def latency(number: float, **more: Any) -> dict[str, Any]:
+    return value("latency", number, headline=True) | more
 
 
 def plain() -> pa.Table:
@@ -123,12 +115,7 @@ def plain() -> pa.Table:
         for repetition in (1, 2, 3):
             values = [
                 throughput(base * (1 + 0.01 * repetition)),
-                {
-                    "metric": "retransmits",
-                    "value": 3.0 * repetition,
-                    "unit": "1",
-                    "better": "lower",
-                },
+                value("retransmits", 3.0 * repetition, "1"),
             ]
             noise = "steal 4.0%" if streams == 2 and repetition == 2 else None
             samples.append(sample("plain", {"streams": streams}, repetition, values, noise=noise))
@@ -190,26 +177,23 @@ def fio(depths: tuple[int, ...] = (1, 4, 16, 64)) -> pa.Table:
 def io(direction: str, rate: float, late: float) -> list[dict[str, Any]]:
     coords = {"direction": direction}
     return [
-        {
-            "metric": "iops",
-            "value": rate,
-            "unit": "1/s",
-            "better": "higher",
-            "headline": True,
-            "coords": coords,
-        },
-        {
-            "metric": "bandwidth",
-            "value": rate * 4096,
-            "unit": "B/s",
-            "better": "higher",
-            "headline": True,
-            "coords": coords,
-        },
+        value("iops", rate, "1/s", headline=True, coords=coords),
+        value("bandwidth", rate * 4096, "B/s", headline=True, coords=coords),
         *(
             latency(late * k, stat=stat, coords=coords, headline=False)
             for stat, k in (("p50", 1), ("p99", 4), ("p99.9", 9))
         ),
+    ]
+
+
+TAIL = {"min": 0.3, "p50": 1, "p90": 1.6, "p99": 3, "p99.9": 9, "p99.99": 20, "max": 40}
+
+
+def completions(direction: str, late: float, factors: dict[str, float]) -> list[dict[str, Any]]:
+    """Statistics of the completion of I/Os, as factors of their median in seconds."""
+    return [
+        value("completion_latency", late * factor, stat=stat, coords={"direction": direction})
+        for stat, factor in factors.items()
     ]
 
 
@@ -220,29 +204,13 @@ def imb(kind: str = "Allreduce", ranks: tuple[int, ...] = (2, 4, 8)) -> pa.Table
     samples = []
     for count in ranks:
         for repetition in (1, 2, 3):
-            values: list[dict[str, Any]] = [
-                {
-                    "metric": "operation_time",
-                    "value": 1e-3,
-                    "unit": "s",
-                    "better": "lower",
-                    "headline": True,
-                }
-            ]
+            values = [value("operation_time", 1e-3, headline=True)]
             for size in (0, *(2**k for k in range(2, 21))):
                 late = 1e-6 * count + size * 1e-9 * repetition
                 coords = {"message_bytes": size}
                 values.append(latency(late, stat="mean", coords=coords, headline=False))
                 if kind == "PingPong" and size:
-                    values.append(
-                        {
-                            "metric": "bandwidth",
-                            "value": size / late,
-                            "unit": "B/s",
-                            "better": "higher",
-                            "coords": coords,
-                        }
-                    )
+                    values.append(value("bandwidth", size / late, "B/s", coords=coords))
             samples.append(sample("imb", {"benchmark": kind, "ranks": count}, repetition, values))
     samples.append(
         sample(
@@ -260,22 +228,12 @@ def iperf() -> pa.Table:
             for repetition in (1, 2, 3):
                 values = [
                     throughput(9e9 * streams**0.5 * (1 + 0.01 * repetition)),
-                    {
-                        "metric": "retransmits",
-                        "value": float(streams),
-                        "unit": "1",
-                        "better": "lower",
-                    },
-                    {
-                        "metric": "cpu_bound",
-                        "value": float(streams == 8),
-                        "unit": "1",
-                        "better": "none",
-                    },
+                    value("retransmits", float(streams), "1"),
+                    value("cpu_bound", float(streams == 8), "1", better="none"),
                 ]
                 params = {"protocol": "tcp", "streams": streams, "reverse": reverse}
                 samples.append(sample("iperf", params, repetition, values))
-    lost = {"metric": "lost_fraction", "value": 0.01, "unit": "1", "better": "lower"}
+    lost = value("lost_fraction", 0.01, "1")
     samples.append(
         sample(
             "iperf", {"protocol": "udp", "streams": 1, "reverse": False}, 1, [throughput(1e9), lost]
@@ -299,30 +257,19 @@ def iperf_paths() -> pa.Table:
                     {"hosts": {"count": 2}, "network": {"mtu": mtu, "host": host}},
                 )
                 for repetition in (1, 2, 3):
-                    value = rate * (1 + 0.01 * repetition)
-                    seconds = [
-                        value * (dip if second == 5 else 1 + 0.002 * second)
+                    whole = rate * (1 + 0.01 * repetition)
+                    by_second = [
+                        value(
+                            "second_throughput",
+                            whole * (dip if second == 5 else 1 + 0.002 * second),
+                            "bit/s",
+                            better="none",
+                            subject=f"second {second}",
+                        )
                         for second in range(1, 11)
                     ]
-                    by_second = [
-                        {
-                            "metric": "second_throughput",
-                            "value": v,
-                            "unit": "bit/s",
-                            "better": "none",
-                            "subject": f"second {k}",
-                        }
-                        for k, v in enumerate(seconds, start=1)
-                    ]
-                    samples.append(
-                        sample(
-                            "iperf",
-                            params,
-                            repetition,
-                            [throughput(value), *by_second],
-                            shape=shape,
-                        )
-                    )
+                    values = [throughput(whole), *by_second]
+                    samples.append(sample("iperf", params, repetition, values, shape=shape))
     return table(*samples)
 
 
@@ -337,28 +284,9 @@ def fio_grid() -> pa.Table:
                 for repetition in (1, 2, 3):
                     late = 80e-6 * (1 + depth / 16) * (1 + size / 65536) * (1 + 0.02 * repetition)
                     values = io(direction, depth / (late + 50e-6), late * 3)
-                    for stat, factor in (
-                        ("min", 0.3),
-                        ("p50", 1),
-                        ("p90", 1.6),
-                        ("p99", 3),
-                        ("p99.9", 9),
-                        ("p99.99", 20),
-                        ("max", 40),
-                    ):
-                        values.append(
-                            {
-                                "metric": "completion_latency",
-                                "value": late * factor,
-                                "unit": "s",
-                                "better": "lower",
-                                "stat": stat,
-                            }
-                            | {"coords": {"direction": direction}}
-                        )
-                    samples.append(
-                        sample("fio", {"rw": rw, "bs": size, "iodepth": depth}, repetition, values)
-                    )
+                    values += completions(direction, late, TAIL)
+                    params = {"rw": rw, "bs": size, "iodepth": depth}
+                    samples.append(sample("fio", params, repetition, values))
     return table(*samples)
 
 
@@ -368,58 +296,18 @@ def pingpong() -> pa.Table:
     for transport, start, peak in (("shm", 0.4e-6, 9e9), ("tcp", 14e-6, 3e9)):
         for repetition in (1, 2, 3):
             slower = 1 + 0.03 * repetition
+            half = 2 ** math.ceil(math.log2(start * peak))
             values = [
-                {
-                    "metric": "zero_byte_latency",
-                    "value": start * slower,
-                    "unit": "s",
-                    "better": "lower",
-                    "headline": True,
-                },
-                {
-                    "metric": "peak_bandwidth",
-                    "value": peak / slower,
-                    "unit": "B/s",
-                    "better": "higher",
-                    "headline": True,
-                },
-                {
-                    "metric": "half_bandwidth_size",
-                    "value": 2 ** math.ceil(math.log2(start * peak)),
-                    "unit": "B",
-                    "better": "lower",
-                    "headline": False,
-                },
+                value("zero_byte_latency", start * slower, headline=True),
+                value("peak_bandwidth", peak / slower, "B/s", headline=True),
+                value("half_bandwidth_size", half, "B", headline=False),
             ]
             for size in [0, *(2**k for k in range(23))]:
                 late = (start + size / peak) * slower
                 coords = {"message_bytes": size}
-                values.append(
-                    {
-                        "metric": "latency",
-                        "value": late,
-                        "unit": "s",
-                        "better": "lower",
-                        "stat": "mean",
-                        "coords": coords,
-                    }
-                )
+                values.append(value("latency", late, stat="mean", coords=coords))
                 if size:
-                    values.append(
-                        {
-                            "metric": "bandwidth",
-                            "value": size / late,
-                            "unit": "B/s",
-                            "better": "higher",
-                            "coords": coords,
-                        }
-                    )
-            samples.append(
-                sample(
-                    "imb",
-                    {"benchmark": "PingPong", "ranks": 2, "transport": transport},
-                    repetition,
-                    values,
-                )
-            )
+                    values.append(value("bandwidth", size / late, "B/s", coords=coords))
+            params = {"benchmark": "PingPong", "ranks": 2, "transport": transport}
+            samples.append(sample("imb", params, repetition, values))
     return table(*samples)

@@ -15,8 +15,8 @@ from perfdag.charts.series import read
 from perfdag.digest import canonical
 from perfdag.results.schema import SAMPLES
 from perfdag.suite.host_pairs import rounds
-
-from . import rows as made
+from tests.charts import rows as made
+from tests.charts.figures import artist, artists
 
 SHAPE: dict[str, Any] = {"hosts": {"count": 8, "pairs": "all"}}
 
@@ -116,11 +116,9 @@ def test_the_title_explains_the_slow_node_by_the_facts_in_which_it_differs() -> 
 def test_every_pair_is_a_cell_and_a_failed_one_a_cross() -> None:
     _, figure = only(table(failed=(1, 4), n=2))
     ax = figure.axes[0]
-    grid = next(
-        collection for collection in ax.collections if collection.get_gid() == "median"
-    ).get_array()
+    grid = artist(ax, "median").get_array()
     assert int(np.isfinite(np.ma.filled(grid, np.nan)).sum()) == 27
-    (cross,) = [line for line in ax.lines if line.get_gid() == "failed"]
+    cross = artist(ax, "failed")
     assert (list(cross.get_xdata()), list(cross.get_ydata())) == ([4.5], [1.5])
     assert "median of n=2, widest range" in words(figure, "subtitle")
 
@@ -132,7 +130,7 @@ def test_hosts_of_one_node_are_numbered_and_said() -> None:
     ]
     assert "all hosts on one node" in words(figure, "subtitle")
     _, mixed = only(table(hosts=4, nodes=["node-0", "node-0", "node-1", "node-2"]))
-    assert len([patch for patch in mixed.axes[0].patches if patch.get_gid() == "same-node"]) == 1
+    assert len(artists(mixed.axes[0], "same-node")) == 1
     assert "hatched: both hosts on one node" in words(mixed, "subtitle")
 
 

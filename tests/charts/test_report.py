@@ -6,16 +6,19 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
+import matplotlib
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from matplotlib.figure import Figure
 
 from perfdag.charts import style
 from perfdag.charts.benchmarks import generic
-from perfdag.charts.pages import page, pick, report, words
+from perfdag.charts.pages import page, pick, report
 from perfdag.charts.pages.recipes import recipes
 from perfdag.digest import canonical
 from perfdag.store.s3 import S3Store
@@ -36,31 +39,31 @@ class Checker(HTMLParser):
         self.ids: list[str] = []
         self.links: list[str] = []
         self.tags: set[str] = set()
-        self.said: list[str] = []
+        self.texts: list[str] = []
 
-    def handle_starttag(self, tag, attrs):
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         if tag not in VOID:
             self.open.append(tag)
-        for name, value in attrs:
-            if name == "id":
-                self.ids.append(value)
-            if name in ("href", "xlink:href"):
-                self.links.append(value)
-            assert not name.startswith("on")
-            assert not (name == "src" and not value.startswith("data:"))
+        self.ids += [str(value) for name, value in attrs if name == "id"]
+        self.links += [str(value) for name, value in attrs if name in ("href", "xlink:href")]
+        assert not [name for name, _ in attrs if name.startswith("on")]
+        assert all(str(value).startswith("data:") for name, value in attrs if name == "src")
 
-    def handle_startendtag(self, tag, attrs):
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)
         if tag not in VOID:
             self.open.pop()
 
-    def handle_endtag(self, tag):
+    def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
-    def handle_data(self, data):
-        if self.open and self.open[-1] not in ("style",):
-            self.said.append(data)
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.texts.append(data)
+
+    def words(self) -> str:
+        return " ".join(" ".join(self.texts).split())
 
 
 def checked(html: str) -> Checker:
@@ -72,42 +75,28 @@ def checked(html: str) -> Checker:
 
 
 @pytest.fixture(scope="module")
-def made() -> str:
+def html() -> str:
     canary = rows.table(*(rows.sample("canary", {}, r, [rows.latency(1e-5 * r)]) for r in (1, 2)))
     return report.report(pa.concat_tables([rows.plain(), rows.swept(), rows.fio(), canary]), PLAN)
 
 
-def said(html: str) -> str:
-    return " ".join(" ".join(checked(html).said).split())
-
-
-def test_the_page_is_well_formed_stands_alone_and_its_links_lead_somewhere(made):
-    checker = checked(made)
+def test_the_page_is_well_formed_stands_alone_and_its_links_lead_somewhere(html: str) -> None:
+    checker = checked(html)
     assert len(checker.ids) == len(set(checker.ids))
     assert {"link", "iframe"} & checker.tags == set()
-    assert made.count("<script") == 1
+    assert html.count("<script") == 1
     assert len(page.script()) < 15_000
     assert all(link.startswith("#") and link[1:] in checker.ids for link in checker.links)
     outside = [
         url
-        for url in re.findall(r"(?:https?:)?//[^\s\"'<]+", made)
+        for url in re.findall(r"(?:https?:)?//[^\s\"'<]+", html)
         if "www.w3.org" not in url and "results/" not in url
     ]
     assert outside == []
 
 
-def test_equal_input_gives_an_equal_page(made):
-    table = rows.plain()
-    assert report.report(table, PLAN) == report.report(table, PLAN)
-
-
-@pytest.fixture(scope="module")
-def text(made) -> str:
-    return said(made)
-
-
 @pytest.mark.parametrize(
-    "words",
+    "text",
     [
         (
             "Suite trial: 12 points of 3 benchmarks (fio, plain, swept), 54 samples. Warm-up "
@@ -131,20 +120,22 @@ def text(made) -> str:
         "Canary",
     ],
 )
-def test_the_page_has_summary_failures_values_environment_suite_and_canary(words, text):
-    assert words in text
+def test_the_page_has_summary_failures_values_environment_suite_and_canary(
+    text: str, html: str
+) -> None:
+    assert text in checked(html).words()
 
 
-def test_all_is_well_is_said_in_so_many_words():
+def test_a_page_names_no_fault_where_all_is_well() -> None:
     table = rows.table(*(rows.sample("x", {}, r, [rows.throughput(1e9)]) for r in (1, 2)))
-    text = said(report.report(table))
+    text = checked(report.report(table)).words()
     assert "Samples: 2 ok. No sample was marked as disturbed" in text
     assert "Trust good why good: 1 point" in text
     assert "What went wrong" not in text
     assert "text of the suite was not stored" in text
 
 
-def test_missing_and_invalid_are_never_called_ok():
+def test_missing_and_invalid_are_never_called_ok() -> None:
     table = rows.table(
         rows.sample(
             "x", {"k": 1}, 1, [], status="missing", error="planned, but no result was stored"
@@ -153,7 +144,7 @@ def test_missing_and_invalid_are_never_called_ok():
             "x", {"k": 2}, 1, [rows.throughput(1e9)], status="invalid", error="throttled for 1 s"
         ),
     )
-    text = said(report.report(table))
+    text = checked(report.report(table)).words()
     assert "Samples: 0 ok, 1 invalid, 1 missing. 2 points of 2 have no valid sample." in text
     assert "k=2 1 invalid of 1 throttled for 1 s" in text
 
@@ -161,7 +152,7 @@ def test_missing_and_invalid_are_never_called_ok():
 EVIL = "<script>alert(1)</script>\"'&\x00\x1b]]></pre></style>"
 
 
-def test_nothing_from_outside_becomes_markup():
+def test_nothing_from_outside_becomes_markup() -> None:
     table = rows.table(
         rows.sample(
             EVIL,
@@ -186,31 +177,41 @@ def test_nothing_from_outside_becomes_markup():
     assert html.lower().count("<script") == 1, "the page's own"
     assert "\x00" not in html
     assert "\x1b" not in html
-    assert any("<script>alert(1)</script>" in item for item in checker.said)
+    assert any("<script>alert(1)</script>" in item for item in checker.texts)
 
 
-def test_a_file_name_cannot_leave_the_folder():
+def test_a_file_name_cannot_leave_the_folder() -> None:
     table = rows.table(rows.sample("../../x", {}, 1, [rows.throughput(1e9)]))
     assert {picture.benchmark for picture in pick.draw(table)} == {"------x"}
 
 
-def test_pictures_follow_light_and_dark_by_the_pages_colours(made):
-    assert "prefers-color-scheme: dark" in made
-    svg = made[made.index("<svg") : made.index("</svg>")]
+def test_write_puts_every_file_once_and_the_report_last() -> None:
+    files: dict[str, bytes] = {}
+    report.write(rows.plain(), PLAN, files.__setitem__)
+    names = list(files)
+    assert names[:2] == ["plain-throughput-by-streams.svg", "plain-throughput-by-streams.png"]
+    assert names[-1] == "report.html"
+    assert len(names) == 5
+    ET.fromstring(files[names[0]])
+    assert files[names[1]].startswith(b"\x89PNG")
+    assert files["report.html"].decode().startswith("<!doctype html>")
+
+
+def test_pictures_follow_light_and_dark_by_the_pages_colours(html: str) -> None:
+    assert "prefers-color-scheme: dark" in html
+    svg = html[html.index("<svg") : html.index("</svg>")]
     assert "var(--s0)" in svg
     assert "var(--ink)" in svg
     assert not re.search(r"style=\"[^\"]*#(1f2328|0072b2|ffffff)", svg)
 
 
-def test_ids_of_pictures_are_their_own(made):
-    used = set(re.findall(r"url\(#([^)]+)\)", made)) | set(
-        re.findall(r'xlink:href="#([^"]+)"', made)
-    )
+def test_ids_of_pictures_are_their_own(html: str) -> None:
+    used = {*re.findall(r"url\(#([^)]+)\)", html), *re.findall(r'xlink:href="#([^"]+)"', html)}
     assert used
-    assert used <= set(re.findall(r'id="([^"]+)"', made))
+    assert used <= set(re.findall(r'id="([^"]+)"', html))
 
 
-def test_a_run_of_many_points_stays_below_a_megabyte_and_says_what_is_left_out():
+def test_a_run_of_many_points_stays_below_a_megabyte_and_says_what_is_left_out() -> None:
     many = [
         rows.sample(
             f"b{k % 7}",
@@ -238,7 +239,7 @@ def test_a_run_of_many_points_stays_below_a_megabyte_and_says_what_is_left_out()
     assert "Chart left out for its size: b6-points-5.svg beside this file." in html
 
 
-def test_a_very_large_svg_is_replaced_by_its_png():
+def test_a_very_large_svg_is_replaced_by_its_png() -> None:
     large = pick.Picture("b", "c", "t", b"<svg>" + b"x" * page.INLINE + b"</svg>", b"\x89PNG")
     assert (
         page.picture(large, 1)
@@ -246,23 +247,11 @@ def test_a_very_large_svg_is_replaced_by_its_png():
     )
 
 
-def test_write_puts_every_file_once_and_the_report_last():
-    got: dict[str, bytes] = {}
-    report.write(rows.plain(), PLAN, got.__setitem__)
-    names = list(got)
-    assert names[:2] == ["plain-throughput-by-streams.svg", "plain-throughput-by-streams.png"]
-    assert names[-1] == "report.html"
-    assert len(names) == 5
-    ET.fromstring(got[names[0]])
-    assert got[names[1]].startswith(b"\x89PNG")
-    assert got["report.html"].decode().startswith("<!doctype html>")
+def test_the_report_of_an_empty_table_has_no_samples() -> None:
+    assert "No samples." in checked(report.report(rows.plain().slice(0, 0))).words()
 
 
-def test_the_report_of_an_empty_table_says_so():
-    assert "No samples." in said(report.report(rows.plain().slice(0, 0)))
-
-
-def test_dictionary_encoded_rows_give_the_same_page():
+def test_dictionary_encoded_rows_give_the_same_page() -> None:
     table = rows.plain()
     encoded = table.cast(
         pa.schema(
@@ -277,31 +266,32 @@ def test_dictionary_encoded_rows_give_the_same_page():
     assert report.report(encoded, PLAN) == report.report(table, PLAN)
 
 
+FILE = f"results/suite=trial/month=2026-11/{rows.RUN}.parquet"
+
+
+def output_of(frame: str, expression: str) -> str:
+    """Run the lines of an example, whose last is a table, and print an expression of it."""
+    *lines, last = frame.splitlines()
+    code = "\n".join([*lines, f"table = {last}", f"print({expression})"])
+    argv = [sys.executable, "-c", code]
+    return subprocess.check_output(argv, text=True, timeout=120).strip()
+
+
 def stored(folder: Path) -> None:
-    file = folder / "results/suite=trial/month=2026-11" / f"{rows.RUN}.parquet"
+    file = folder / FILE
     file.parent.mkdir(parents=True)
     pq.write_table(rows.plain(), file, store_schema=False)
 
 
-def test_the_pandas_example_runs_as_printed_and_gives_the_medians(tmp_path):
+def test_the_pandas_example_runs_as_printed_and_gives_the_medians(tmp_path: Path) -> None:
     stored(tmp_path)
     _, frame = recipes("trial", rows.RUN, str(tmp_path))
-    *lines, last = frame.splitlines()
-    code = "\n".join(
-        [
-            *lines,
-            f"found = {last}",
-            "print(found['median'].tolist(), rows['params.streams'].nunique())",
-        ]
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert "10200000000.0" in done.stdout
-    assert done.stdout.strip().endswith(" 4")
+    output = output_of(frame, "table['median'].tolist(), rows['params.streams'].nunique()")
+    assert "10200000000.0" in output
+    assert output.endswith(" 4")
 
 
-def test_the_duckdb_example_runs_as_printed_and_gives_the_medians(tmp_path):
+def test_the_duckdb_example_runs_as_printed_and_gives_the_medians(tmp_path: Path) -> None:
     duckdb = pytest.importorskip(
         "duckdb", reason="duckdb is not installed: the SQL of the report is not run here"
     )
@@ -311,24 +301,20 @@ def test_the_duckdb_example_runs_as_printed_and_gives_the_medians(tmp_path):
     assert ("throughput", 10.2e9, 3) in {(row[2], row[5], row[8]) for row in result}
 
 
-def test_on_s3_the_examples_say_where_and_with_whose_keys(monkeypatch, s3_root):
+def test_on_s3_the_examples_say_where_and_with_whose_keys(
+    monkeypatch: pytest.MonkeyPatch, s3_root: str
+) -> None:
     endpoint = os.environ["AWS_ENDPOINT_URL"]
-    file = f"results/suite=trial/month=2026-11/{rows.RUN}.parquet"
     sink = io.BytesIO()
     pq.write_table(rows.plain(), sink, store_schema=False)
-    S3Store(s3_root, 5).put(file, sink.getvalue())
+    S3Store(s3_root, 5).put(FILE, sink.getvalue())
     sql, frame = recipes("trial", rows.RUN, s3_root)
     host = endpoint.removeprefix("http://")
     assert sql.startswith(
         f"CREATE SECRET (TYPE s3, PROVIDER credential_chain, ENDPOINT '{host}', URL_STYLE "
         f"'path', USE_SSL false);\nSELECT "
     )
-    *lines, last = frame.splitlines()
-    code = "\n".join([*lines, f"print(({last})['median'].tolist())"])
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert "10200000000.0" in done.stdout
+    assert "10200000000.0" in output_of(frame, "table['median'].tolist()")
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
     sql, frame = recipes("trial", rows.RUN, "s3://bucket/with/prefix")
@@ -336,12 +322,7 @@ def test_on_s3_the_examples_say_where_and_with_whose_keys(monkeypatch, s3_root):
     assert "S3FileSystem()" in frame
 
 
-def test_words_of_noise_and_outcome_agree_in_number():
-    assert words.plural(1, "point") == "1 point"
-    assert words.plural(1200, "point") == "1,200 points"
-
-
-def test_a_benchmark_with_warm_up_alone_has_no_data():
+def test_a_benchmark_with_warm_up_alone_has_no_data() -> None:
     table = rows.plain()
     warm_up = pa.array(["warmup"] * table.num_rows, table.schema.field("phase").type)
     table = table.set_column(table.schema.get_field_index("phase"), "phase", warm_up)
@@ -349,10 +330,10 @@ def test_a_benchmark_with_warm_up_alone_has_no_data():
     assert b"no data" in picture.svg
 
 
-def test_processes_draw_equal_bytes():
+def test_processes_draw_equal_bytes() -> None:
     code = (
         "import hashlib; from perfdag.charts.pages import pick; from tests.charts import rows; "
-        "print([hashlib.sha256(made.svg + made.png).hexdigest() for made in "
+        "print([hashlib.sha256(drawn.svg + drawn.png).hexdigest() for drawn in "
         "pick.draw(rows.fio((1, 2, 4)))])"
     )
     running = [
@@ -369,40 +350,26 @@ def test_processes_draw_equal_bytes():
     assert len(output) == 1
 
 
-def test_other_rows_give_other_bytes():
-    a, b = (next(pick.draw(table)) for table in (rows.plain(), rows.plain().slice(0, 8)))
-    assert a.svg != b.svg
-    assert a.png != b.png
-
-
-def test_files_hold_no_date():
+def test_files_hold_no_date() -> None:
     outcome = next(pick.draw(rows.plain()))
     assert b"dc:date" not in outcome.svg
     assert b"Date" not in outcome.png
 
 
-def test_dictionary_encoded_rows_draw_the_same():
-    table = rows.plain()
-    encoded = table.set_column(
-        table.schema.get_field_index("benchmark"),
-        "benchmark",
-        table["benchmark"].combine_chunks().dictionary_encode(),
-    )
-    assert list(pick.draw(encoded)) == list(pick.draw(table))
-
-
 @pytest.mark.parametrize("name", ["nothing-of-that-name", "style", "../x", "series"])
-def test_a_benchmark_without_a_chart_gets_the_generic_one(name):
+def test_a_benchmark_without_a_chart_gets_the_generic_one(name: str) -> None:
     assert pick.chart(name) is generic.figures
 
 
 @pytest.mark.parametrize("name", ["iperf", "fio", "imb"])
-def test_a_benchmark_with_a_chart_gets_it(name):
+def test_a_benchmark_with_a_chart_gets_it(name: str) -> None:
     assert pick.chart(name).__module__ == f"perfdag.charts.benchmarks.{name}"
 
 
-def test_a_chart_that_fails_is_a_picture_that_says_so(monkeypatch):
-    def broken(_):
+def test_a_chart_that_fails_is_a_picture_that_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(_: pa.Table) -> Iterator[tuple[str, Figure]]:
         yield "first", style.no_data("drawn before the fault")
         raise RuntimeError("no such column")
 
@@ -412,14 +379,12 @@ def test_a_chart_that_fails_is_a_picture_that_says_so(monkeypatch):
     assert b"RuntimeError: no such column" in outcome[1].svg
 
 
-def test_the_canary_has_no_chart():
+def test_the_canary_has_no_chart() -> None:
     canary = rows.table(rows.sample("canary", {}, 0, [rows.latency(1e-5)]))
     assert list(pick.draw(canary)) == []
 
 
-def test_style_does_not_leak_into_the_process():
-    import matplotlib
-
+def test_style_does_not_leak_into_the_process() -> None:
     before = dict(matplotlib.rcParams)
     list(pick.draw(rows.plain()))
     assert dict(matplotlib.rcParams) == before

@@ -1,0 +1,57 @@
+"""What tests read from the figures of a chart."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from perfdag.charts.pages.pick import chart
+
+
+def drawn(benchmark: str, rows: pa.Table) -> dict[str, Figure]:
+    """The figures of a benchmark by their slugs; `generic` has no chart of its own."""
+    return dict(chart(benchmark)(rows))
+
+
+def artists(ax: Axes, gid: str) -> list[Any]:
+    """The artists whose id begins so."""
+    return [item for item in ax.get_children() if (item.get_gid() or "").startswith(gid)]
+
+
+def artist(ax: Axes, gid: str) -> Any:
+    """The only artist with this id."""
+    [item] = [each for each in artists(ax, gid) if each.get_gid() == gid]
+    return item
+
+
+def medians(ax: Axes) -> list[Any]:
+    """The lines of medians, in the order in which they were drawn."""
+    return [line for line in ax.lines if str(line.get_gid()).startswith("median")]
+
+
+def names(texts: Iterable[Text]) -> list[str]:
+    return [text.get_text() for text in texts]
+
+
+def words(figure: Figure) -> str:
+    """All text of a figure on one line."""
+    return " ".join(" ".join(names(figure.findobj(Text))).split())
+
+
+def title(figure: Figure) -> str:
+    [text] = [text.get_text() for text in figure.texts if text.get_gid() == "title"]
+    return " ".join(text.split())
+
+
+def panel_titles(figure: Figure) -> list[str]:
+    return [ax.get_title(loc="left") or ax.get_title() for ax in figure.axes]
+
+
+def legend(ax: Axes) -> list[str]:
+    """The names in the legend of a panel."""
+    found = ax.get_legend()
+    assert found is not None
+    return names(found.get_texts())
