@@ -1,9 +1,7 @@
 """Runs on a cluster as the command line treats them: refusals, resume, delete, and waits."""
 
-import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,16 +19,16 @@ from perfdag.app.cluster.template import (
 from perfdag.app.cluster.view import View
 from perfdag.app.cluster.waits import Observation
 from perfdag.app.cluster.watch import describe, follow_run
-from perfdag.cli import main
 from perfdag.cli.options import log
-from perfdag.kube.client import Kube, KubeError, run_with_client
+from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.labels import WATCHDOG_DONE
 from perfdag.kube.pods import Pod
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import make_plan
+from perfdag.results.collect import result_key
 from perfdag.steps.runner.plan import step
 from perfdag.store.base import StoreError
-from perfdag.store.open import open_store
+from perfdag.store.folder import FolderStore
 from perfdag.store.wait import print_wait, seconds_away
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
@@ -71,326 +69,123 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
 
 
 SUITE = "name: s\npriority: 7\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
-ARGO = "argoproj.io/v1alpha1"
-
-
-@dataclass
-class Place:
-    """A namespace with perfdag installed, and the store of the installation."""
-
-    namespace: str
-    store: str
-
-    def perfdag(self, *words: str) -> int:
-        return main([*words, "--namespace", self.namespace])
-
-    def workflows(self) -> list[dict[str, Any]]:
-        async def work(client: Kube) -> list[dict[str, Any]]:
-            return await client.list(await client.resource(ARGO, "Workflow"), self.namespace)
-
-        return run_with_client(work)
-
-    def create(self, body: dict[str, Any]) -> dict[str, Any]:
-        return run_with_client(lambda client: client.create(body, self.namespace))
-
-    def workflow(self, run_id: str, store: str, **labels: str) -> dict[str, Any]:
-        """One that a controller leaves alone: it waits for a template that is not there."""
-        meta = {
-            "generateName": "perfdag-s-",
-            "labels": {"perfdag/run": run_id, "perfdag/suite": "s", **labels},
-        }
-        spec = {
-            "suspend": True,
-            "arguments": {"parameters": [{"name": "store", "value": store}]},
-            "workflowTemplateRef": {"name": "none"},
-        }
-        return self.create({"apiVersion": ARGO, "kind": "Workflow", "metadata": meta, "spec": spec})
+ROOT = "s3://bench/results"
 
 
 @pytest.fixture
-def place(s3_root: str) -> Iterator[Place]:
-    name = f"perfdag-cli-{uuid.uuid4().hex[:6]}"
-    run_with_client(
-        lambda client: client.create(
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-        )
+def bench(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
+    """An API server with the namespace bench; the folder `store` stands for the store ROOT."""
+    server = ApiServer(namespace="bench")
+    monkeypatch.setattr("perfdag.kube.client.Kube", server.client)
+    monkeypatch.setattr(
+        "perfdag.app.cluster.removal.open_store",
+        lambda root: FolderStore("store" if root == ROOT else "another"),
     )
-    target = Place(name, s3_root)
-    try:
-        # images that are nowhere: what is submitted here never measures
-        options = (
-            "--store",
-            s3_root,
-            "--namespaced",
-            "--lock-namespace",
-            name,
-            "--images",
-            "localhost/nowhere-{name}:1",
-            "--pull-policy",
-            "Never",
-            "--permit",
-            "preemption",
-        )
-        assert target.perfdag("install", *options) == 0
-        yield target
-    finally:
-
-        async def remove(client: Kube) -> None:
-            kind = await client.resource(ARGO, "Workflow")
-            for workflow in await client.list(kind, name):
-                await client.delete(kind, workflow["metadata"]["name"], name)
-            await client.delete(await client.resource("v1", "Namespace"), name)
-
-        run_with_client(remove)
+    return server
 
 
-@pytest.mark.argo
-@pytest.mark.parametrize("store", ["./x", "", "file:///x"])
+@pytest.mark.parametrize("words", [["--store", "./x"], [], ["--store", "file:///x"]])
 def test_a_store_that_pods_do_not_share_is_refused(
-    place: Place,
-    store: str,
-    write_suite: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], bench: ApiServer, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not store:  # an installation rendered without one
-        installed = InstalledTemplate(
-            place.namespace, False, {}, SuiteRules("", ("preemption",), ())
-        )
-        monkeypatch.setattr("perfdag.app.cluster.template.installed_template", lambda _: installed)
-    words = ("--store", store) if store else ()
-    assert place.perfdag("submit", str(write_suite(SUITE)), *words) == 2
-    assert "--store s3://bucket/prefix or claim://NAME" in capsys.readouterr().err
-    assert place.workflows() == []
+    """The installation has no store of its own."""
+    installed = InstalledTemplate("bench", False, {}, SuiteRules("", ("preemption",), ()))
+    monkeypatch.setattr("perfdag.app.cluster.template.installed_template", lambda _: installed)
+    Path("suite.yaml").write_text(SUITE)
+    error = cli(["submit", "suite.yaml", "--namespace", "bench", *words], 2).err
+    assert "--store s3://bucket/prefix or claim://NAME" in error
+    assert bench.of("Workflow") == []
     assert not Path("x").exists()
 
 
-@pytest.mark.argo
-def test_a_resume_goes_on_with_the_store_suite_and_priority_of_the_run(
-    place: Place, capsys: pytest.CaptureFixture[str]
+def owned(kind: str, name: str, owner: str) -> dict[str, Any]:
+    """An object that the object with the uid `owner` owns; its own uid is its name."""
+    metadata = {"name": name, "uid": name, "ownerReferences": [{"uid": owner}]}
+    return {"kind": kind, "metadata": metadata}
+
+
+def test_rm_takes_all_workflows_of_a_run_what_they_own_and_the_results_of_what_confirms_it(
+    bench: ApiServer, cli: CommandLine
 ) -> None:
-    assert place.perfdag("submit", "--resume", "20260101T000000Z-00000000") == 2
-    assert "20260101T000000Z-00000000" in capsys.readouterr().err
-    assert place.workflows() == []
-
-    elsewhere = f"{place.store}/elsewhere"
-    plan = make_plan(parse_suite(SUITE))
-    open_store(elsewhere).put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    first = place.workflow(plan.run_id, elsewhere)
-    assert place.perfdag("submit", "--resume", plan.run_id) == 0
-    [resumed] = [
-        workflow
-        for workflow in place.workflows()
-        if workflow["metadata"]["name"] != first["metadata"]["name"]
-    ]
-    assert resumed["metadata"]["labels"]["perfdag/suite"] == "s"
-    assert resumed["spec"]["priority"] == 7
-    assert View(resumed).parameter("store") == elsewhere
-
-
-@pytest.mark.argo
-def test_delete_takes_all_workflows_of_a_run_and_the_results_of_what_confirms_it(
-    place: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store, plan = open_store(place.store), make_plan(parse_suite(SUITE))
+    store, plan = FolderStore("store"), make_plan(parse_suite(SUITE))
     confirming = make_plan(parse_suite(SUITE))
     plan.options["confirmed"] = [confirming.run_id]
     for item in (plan, confirming):
         store.put(f"runs/{item.run_id}/plan.json", item.dump())
-        store.put(
-            f"results/suite=s/month={item.run_id[:4]}-{item.run_id[4:6]}/{item.run_id}.parquet", b""
-        )
-    owner = place.workflow(plan.run_id, place.store)
-    place.workflow(plan.run_id, place.store)
-    other = place.workflow("20260101T000000Z-11111111", place.store)
-    owned_by = [
-        {
-            "apiVersion": ARGO,
-            "kind": "Workflow",
-            "name": owner["metadata"]["name"],
-            "uid": owner["metadata"]["uid"],
-        }
-    ]
-    pod = place.create(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "p", "ownerReferences": owned_by},
-            "spec": {
-                "nodeSelector": {"no-such": "node"},
-                "containers": [{"name": "c", "image": "none"}],
-            },
-        }
+        store.put(result_key(item), b"")
+    bench.add(
+        workflow({}, name="first", run_id=plan.run_id, store=ROOT),
+        workflow({}, name="again", run_id=plan.run_id, store=ROOT),
+        workflow({}, name="other", store=ROOT),
+        owned("Pod", "p", "first"),
+        owned("PersistentVolumeClaim", "p-measured", "p"),
     )
-    of_pod = [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": pod["metadata"]["uid"]}]
-    claim = {
-        "accessModes": ["ReadWriteOnce"],
-        "storageClassName": "none",
-        "resources": {"requests": {"storage": "1Gi"}},
-    }
-    place.create(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": "p-measured", "ownerReferences": of_pod},
-            "spec": claim,
-        }
-    )
-    assert place.perfdag("rm", plan.run_id, "--results") == 0, capsys.readouterr().err
-    assert [item["metadata"]["name"] for item in place.workflows()] == [other["metadata"]["name"]]
-
-    async def claims(client: Kube) -> list[Any]:
-        return await client.list(
-            await client.resource("v1", "PersistentVolumeClaim"), place.namespace
-        )
-
-    assert run_with_client(claims) == []
-    assert store.list("runs") == []
-    assert store.list("results") == []
+    bench.on("GET .*/pods", lambda _: bench.collect_garbage())
+    cli(["rm", plan.run_id, "--results", "--namespace", "bench"])
+    assert bench.names("Workflow") == ["other"]
+    assert bench.of("Pod") == bench.of("PersistentVolumeClaim") == [], "it waits for their end"
+    assert store.list("runs") == store.list("results") == []
 
 
-@pytest.mark.argo
-def test_a_run_whose_workflow_is_gone_has_only_results(
-    place: Place, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "store", "message"),
+    [
+        pytest.param(
+            ["20260101T000000Z-00000000"],
+            ROOT,
+            "to remove its results: perfdag rm 20260101T000000Z-00000000 --store ROOT",
+            id="no Workflow is left",
+        ),
+        pytest.param(
+            ["last", "--store", "s3://bench/wrong"],
+            ROOT,
+            "/wrong has no run 20260101T020000Z-0a1b2c3d, and nothing is deleted",
+            id="another store",
+        ),
+        pytest.param(["last"], "claim://results", "only pods reach", id="on a claim"),
+    ],
+)
+def test_results_that_are_not_reached_from_here_keep_the_workflow(
+    words: list[str], store: str, message: str, bench: ApiServer, cli: CommandLine
 ) -> None:
-    assert place.perfdag("rm", "20260101T000000Z-00000000", "--results") == 2
-    hint = "to remove its results: perfdag rm 20260101T000000Z-00000000 --store ROOT"
-    assert hint in capsys.readouterr().err
+    bench.add(workflow({}, store=store))
+    assert message in cli(["rm", *words, "--results", "--namespace", "bench"], 2).err
+    assert bench.names("Workflow") == ["w"]
 
 
-@pytest.mark.argo
-def test_results_that_another_store_has_keep_the_workflow(
-    place: Place, capsys: pytest.CaptureFixture[str]
+def test_a_workflow_that_argo_submitted_has_the_labels_of_its_run_at_the_end(
+    bench: ApiServer,
 ) -> None:
     plan = make_plan(parse_suite(SUITE))
-    open_store(place.store).put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    place.workflow(plan.run_id, place.store)
-    assert place.perfdag("rm", plan.run_id, "--results", "--store", f"{place.store}/wrong") == 2
-    assert f"/wrong has no run {plan.run_id}, and nothing is deleted" in capsys.readouterr().err
-    assert len(place.workflows()) == 1
+    bench.add(workflow({}, run_id=""))
+    label_workflow(replace(pod_context(), workflow="w"), plan, FolderStore("store"), print)
+    [labelled] = bench.of("Workflow")
+    assert labelled["metadata"]["labels"] == {"perfdag/run": plan.run_id, "perfdag/suite": "s"}
+    report = labelled["metadata"]["annotations"]["perfdag/report"]
+    assert report.endswith(f"/runs/{plan.run_id}/report.html")
 
 
-@pytest.mark.argo
-def test_results_on_a_claim_are_refused_before_anything_is_deleted(
-    place: Place, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("fan", "members"), [("batches", 3), ("duets", 6)])
+def test_a_gang_of_volcano_has_a_pod_group_for_all_its_pods(
+    fan: str, members: int, bench: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.workflow("20260101T000000Z-11111111", "claim://results")
-    assert place.perfdag("rm", "last", "--results") == 2
-    assert "only pods reach" in capsys.readouterr().err
-    assert len(place.workflows()) == 1
-
-
-@pytest.mark.argo
-def test_a_workflow_that_argo_submitted_has_the_labels_of_its_run_at_the_end(place: Place) -> None:
-    plan = make_plan(parse_suite(SUITE))
-    metadata = place.workflow("", place.store, **{"perfdag/run": "", "perfdag/suite": ""})[
-        "metadata"
-    ]
-    label_workflow(
-        replace(pod_context(), workflow=metadata["name"], namespace=place.namespace),
-        plan,
-        open_store(place.store),
-        print,
-    )
-    [workflow] = place.workflows()
-    assert workflow["metadata"]["labels"]["perfdag/run"] == plan.run_id
-    assert workflow["metadata"]["labels"]["perfdag/suite"] == "s"
-    assert workflow["metadata"]["annotations"]["perfdag/report"].endswith(
-        f"/runs/{plan.run_id}/report.html"
-    )
-
-
-PODGROUP = ("scheduling.volcano.sh/v1beta1", "PodGroup")
-
-
-@pytest.fixture
-def podgroups(place: Place) -> Iterator[None]:
-    """Volcano's kind without Volcano: what is made of it is never placed."""
-
-    async def there(client: Kube) -> bool:
-        try:
-            await client.list(await client.resource(*PODGROUP), place.namespace)
-        except KubeError:
-            return False
-        return True
-
-    if run_with_client(there):
-        pytest.skip("this cluster has Volcano")
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {
-        "name": "v1beta1",
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": schema},
-    }
-    spec = {"group": "scheduling.volcano.sh", "scope": "Namespaced", "versions": [version]}
-    names = {"kind": PODGROUP[1], "plural": "podgroups", "singular": "podgroup"}
-    crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
-    called = "podgroups.scheduling.volcano.sh"
-
-    async def remove(client: Kube) -> None:
-        await client.delete(await client.resource(crd["apiVersion"], crd["kind"]), called)
-
-    run_with_client(
-        lambda client: client.create(
-            {**crd, "metadata": {"name": called}, "spec": {**spec, "names": names}}
-        )
-    )
-    try:
-        deadline = time.monotonic() + 30
-        while not run_with_client(there):
-            assert time.monotonic() < deadline, "the kind is not served"
-            time.sleep(0.2)
-        yield
-    finally:
-        run_with_client(remove)
-
-
-@pytest.mark.argo
-@pytest.mark.slow
-def test_a_gang_of_volcano_has_its_pod_group_until_the_run_is_deleted(
-    place: Place, podgroups: None, tmp_path: Path
-) -> None:
-    text = SUITE.replace(
-        "benchmark: command,",
-        "benchmark: command, name: one, scheduler: volcano, hosts: {count: 3},",
-    )
-    duel = on_cluster(
-        prepare_duet(parse_suite(text), parse_suite(text, settings=["one.env.X=x"]), ("a", "b"), 8)
-    )
-    for fan, members, plans in (
-        ("batches", 3, [make_plan(parse_suite(text))]),
-        ("duets", 6, [duel.a, duel.b]),
-    ):
-        for item in plans:
-            open_store(place.store).put(f"runs/{item.run_id}/plan.json", item.dump())
-        owner = place.workflow(plans[0].run_id, place.store)["metadata"]
-        context = replace(
-            pod_context(),
-            store=place.store,
-            run_id=plans[0].run_id,
-            namespace=place.namespace,
-            permits=("preemption",),
-        )
-        step(
-            replace(context, workflow=owner["name"], workflow_uid=owner["uid"]),
-            tmp_path / fan,
-            {},
-        )
-
-        async def groups(client: Kube) -> list[dict[str, Any]]:
-            return await client.list(await client.resource(*PODGROUP), place.namespace)
-
-        [group] = run_with_client(groups)
-        assert group["metadata"]["name"] == f"perfdag-{owner['uid']}-b0", (
-            "the annotation of the pods names it"
-        )
-        assert group["spec"]["minMember"] == members
-        [lease] = group["metadata"]["ownerReferences"]
-        assert (lease["kind"], lease["name"]) == ("Lease", f"perfdag-{owner['uid']}-b0")
-        assert (tmp_path / fan / fan).read_text() == "[0]", "the batch is measured"
-        assert place.perfdag("rm", plans[0].run_id) == 0
-        assert run_with_client(groups) == []
+    gang = "benchmark: command, name: one, scheduler: volcano, hosts: {count: 3},"
+    text = SUITE.replace("benchmark: command,", gang)
+    suites = parse_suite(text), parse_suite(text, settings=["one.env.X=x"])
+    duet = on_cluster(prepare_duet(*suites, ("a", "b"), 8))
+    plans = [make_plan(suites[0])] if fan == "batches" else [duet.a, duet.b]
+    monkeypatch.setattr("perfdag.steps.runner.pod_context.STORE", str(tmp_path / "store"))
+    for plan in plans:
+        FolderStore("store").put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    bench.add({"kind": "Namespace", "metadata": {"name": "kube-system"}})
+    context = replace(pod_context(plans[0].run_id), store="claim://results")
+    step(replace(context, permits=("preemption",)), tmp_path / "out", {})
+    [group] = bench.of("PodGroup")
+    assert group["metadata"]["name"] == "perfdag-uid-b0", "the annotation of the pods names it"
+    assert group["spec"]["minMember"] == members
+    [owner] = group["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"]) == ("Lease", "perfdag-uid-b0")
+    assert (tmp_path / "out" / fan).read_text() == "[0]", "the batch is measured"
 
 
 async def test_a_refusal_ends_the_watch(watch: Watch) -> None:
@@ -615,7 +410,6 @@ def test_a_pod_that_ended_is_one_trouble_and_a_watchdog_that_fails_on_purpose_is
     ]
 
 
-RUN = "20260101T020000Z-0a1b2c3d"
 S3, NODE, WATCHDOG = (
     "S3 has not answered for 2 min",
     "node-1 has been NotReady for 2 min",
@@ -629,22 +423,31 @@ def ago(seconds: float) -> str:
     return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="seconds")
 
 
-def workflow(nodes: dict[str, Any], phase: str = "Running") -> dict[str, Any]:
+def workflow(
+    nodes: dict[str, Any],
+    phase: str = "Running",
+    *,
+    name: str = "w",
+    run_id: str = "20260101T020000Z-0a1b2c3d",
+    store: str = "",
+) -> dict[str, Any]:
+    """A Workflow whose uid is its name."""
     return {
         "apiVersion": "argoproj.io/v1alpha1",
         "kind": "Workflow",
         "metadata": {
-            "name": "w",
+            "name": name,
+            "uid": name,
             "namespace": "bench",
             "creationTimestamp": "2026-01-01T00:00:00Z",
-            "labels": {"perfdag/run": RUN},
+            "labels": {"perfdag/run": run_id},
         },
-        "spec": {},
+        "spec": {"arguments": {"parameters": [{"name": "store", "value": store}]}},
         "status": {"phase": phase, "progress": "2/4", "nodes": nodes},
     }
 
 
-def pod(name: str, node: str, *, lost: bool = False, **labels: str) -> dict[str, Any]:
+def pod(name: str, node: str, *, lost: bool = False, **labels: Any) -> dict[str, Any]:
     container = {"name": "main", "ready": True, "state": {"running": {}}}
     conditions = [{"type": "Ready", "status": "False" if lost else "True"}]
     return {
@@ -683,18 +486,18 @@ def steps(seconds: float, confirm: str = "Skipped", watchdog: str = "Running") -
     }
 
 
-LEAD = {"perfdag/batch": "0", "perfdag/rank": "0", "perfdag/attempt": "0"}
+LEAD: dict[str, Any] = {"perfdag/batch": "0", "perfdag/rank": "0", "perfdag/attempt": "0"}
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
     """A run whose lead measures on node-1 and whose watchdog is on node-2."""
-    played = ApiServer(
+    with_run = ApiServer(
         workflow({}), pod("w-rank-1", "node-1", **LEAD), pod("w-watchdog-pod-2", "node-2")
     )
-    write_logs(played, SAMPLE, b"")
-    with kubeconfig(played, tmp_path, monkeypatch):
-        yield played
+    write_logs(with_run, SAMPLE, b"")
+    with kubeconfig(with_run, tmp_path, monkeypatch):
+        yield with_run
 
 
 def write_logs(server: ApiServer, lead: bytes, watchdog: bytes) -> None:

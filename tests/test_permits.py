@@ -262,7 +262,9 @@ def test_submit_and_doctor_read_the_permits_of_the_installation(
         rest = "tolerations=bench,images=other.example/*,privileges=mtu,rdma,preemption"
         assert main([*install, "--permit", rest, "--permit", "hostPath=/etc"]) == 0
         assert main(["submit", "suite"]) == 0
-        assert len(server.of("Workflow")) == 1
+        [workflow] = server.of("Workflow")
+        assert workflow["metadata"]["labels"]["perfdag/suite"] == "s"
+        assert workflow["spec"]["priority"] == 1
 
 
 def test_doctor_says_what_is_permitted_and_what_a_suite_lacks() -> None:

@@ -176,6 +176,21 @@ class ApiServer:
         ]:
             self._drop(path)
 
+    def collect_garbage(self) -> None:
+        """Delete the objects whose owners are gone, as Kubernetes does some time later."""
+        while True:
+            uids = {body["metadata"]["uid"] for body in self.objects.values()}
+            orphans = [
+                path
+                for path, body in self.objects.items()
+                if (owners := body["metadata"].get("ownerReferences"))
+                and not uids & {owner["uid"] for owner in owners}
+            ]
+            if not orphans:
+                return
+            for path in orphans:
+                self._drop(path)
+
     def on(self, pattern: str, hook: Hook) -> None:
         """Call `hook` for requests that match `pattern` ("METHOD /path?query"), newest first.
 
