@@ -90,14 +90,14 @@ FILES: dict[bytes, bytes] = {}
 """The Parquet file of rows that a test has written before: many write the same nights."""
 
 
-def put(store: Store, made: Sequence[dict[str, Any]]) -> str:
+def put(store: Store, night_rows: Sequence[dict[str, Any]]) -> str:
     """Write the rows of one run where `collect` would; returns the key."""
-    suite, run = made[0]["suite"], made[0]["run_id"]
+    suite, run = night_rows[0]["suite"], night_rows[0]["run_id"]
     key = f"results/suite={suite}/month={run[:4]}-{run[4:6]}/{run}.parquet"
-    identity = orjson.dumps(list(made))
+    identity = orjson.dumps(list(night_rows))
     if identity not in FILES:
         sink = pa.BufferOutputStream()
-        table = pa.Table.from_pylist(list(made), schema=SAMPLES)
+        table = pa.Table.from_pylist(list(night_rows), schema=SAMPLES)
         pq.write_table(table, sink, compression="zstd", store_schema=False)
         FILES[identity] = sink.getvalue().to_pybytes()
     store.put(key, FILES[identity])

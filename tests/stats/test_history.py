@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from matplotlib.text import Text
 
 from perfdag.app.comparison_charts import size_map
 from perfdag.app.finish import write_report
@@ -42,6 +41,7 @@ from perfdag.store.base import Store, StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
 from perfdag.suite.load import parse_suite
+from tests.charts.figures import artist, artists, names, words
 from tests.conftest import CommandLine
 from tests.stats.synthetic import nights, put, rows, run_id, step
 
@@ -125,7 +125,7 @@ def test_warmups_failures_subjects_and_ab_are_not_history(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "runs"),
+    ("selection", "runs"),
     [
         ("last", [39]),
         ("last~3", [36]),
@@ -135,13 +135,13 @@ def test_warmups_failures_subjects_and_ab_are_not_history(store: Store) -> None:
         ("suite=net newest=2", [38, 39]),
     ],
 )
-def test_selections(store: Store, words: str, runs: list[int]) -> None:
+def test_selections(store: Store, selection: str, runs: list[int]) -> None:
     nights(store, 40, step)
-    assert select(store, words).runs == tuple(map(run_id, runs))
+    assert select(store, selection).runs == tuple(map(run_id, runs))
 
 
 @pytest.mark.parametrize(
-    ("words", "output"),
+    ("selection", "output"),
     [
         ("suite=nte", "did you mean net?"),
         ("mnth=2026-01", "did you mean month?"),
@@ -154,10 +154,10 @@ def test_selections(store: Store, words: str, runs: list[int]) -> None:
         ("baseline:v1", "`perfdag baseline set NAME RUN` makes one"),
     ],
 )
-def test_a_selection_of_nothing_is_refused(store: Store, words: str, output: str) -> None:
+def test_a_selection_of_nothing_is_refused(store: Store, selection: str, output: str) -> None:
     nights(store, 40, step)
     with pytest.raises(SelectionError, match=output):
-        select(store, words)
+        select(store, selection)
 
 
 def test_variants_and_confirming_runs_are_not_the_last_run(store: Store, cli: CommandLine) -> None:
@@ -168,16 +168,13 @@ def test_variants_and_confirming_runs_are_not_the_last_run(store: Store, cli: Co
     nights(store, 20, step)
     for night in (20, 21):
         put(store, rows(night, {"streams=8": [8e9] * 3}, trigger="confirm"))
-    selected = {
-        words: select(store, words).runs
-        for words in ("last", "last~1", "suite=net newest=2", run_id(21))
-    }
-    assert [*selected.values()] == [
-        (run_id(19),),
-        (run_id(18),),
-        (run_id(18), run_id(19)),
-        (run_id(21),),
-    ]
+    for selection, runs in (
+        ("last", (19,)),
+        ("last~1", (18,)),
+        ("suite=net newest=2", (18, 19)),
+        (run_id(21), (21,)),
+    ):
+        assert select(store, selection).runs == tuple(map(run_id, runs))
     with pytest.raises(SelectionError, match="has 20 runs"):
         select(store, "last~20")
     with pytest.raises(SelectionError, match="only runs of `perfdag ab` and runs that confirm"):
@@ -240,19 +237,17 @@ def test_ratios_over_message_sizes_are_blank_inside_the_noise_floor() -> None:
         )
 
     side = SimpleNamespace(words="run B", suite="mpi")
-    result = [
+    comparison: Any = SimpleNamespace(a=side, b=side)
+    comparison.rows = [
         row("latency", 8, -0.5, "better"),
         row("latency", 4, -0.02, "no difference shown"),
         row("bandwidth", 8, -0.5, "worse"),
+        row("bandwidth", 4, 3.0, "inconclusive"),
     ]
-    result.append(row("bandwidth", 4, 3.0, "inconclusive"))
-    figure = size_map(SimpleNamespace(a=side, b=side, rows=result))
+    figure = size_map(comparison)
     (ax,) = figure.axes
-    assert [label.get_text() for label in ax.get_yticklabels()] == [
-        "imb ranks=4 bandwidth",
-        "imb ranks=4 latency",
-    ]
-    (mesh,) = [item for item in ax.get_children() if item.get_gid() == "ratios"]
+    assert names(ax.get_yticklabels()) == ["imb ranks=4 bandwidth", "imb ranks=4 latency"]
+    mesh = artist(ax, "ratios")
     values = np.ma.filled(mesh.get_array().astype(float), np.nan).reshape(2, 2)
     assert values[0][1] == pytest.approx(-1)
     assert values[1][1] == pytest.approx(1)
@@ -264,9 +259,7 @@ def test_ratios_over_message_sizes_are_blank_inside_the_noise_floor() -> None:
     }, "the colour with more contrast to the cell"
     assert np.isnan(values[0][0]), "no colour without a verdict"
     assert mesh.norm(0.0) == 0.5, "white where nothing differs"
-    assert "of 4 cells 1 worse, 1 better, 1 inconclusive" in figure.texts[0].get_text().replace(
-        "\n", " "
-    )
+    assert "of 4 cells 1 worse, 1 better, 1 inconclusive" in words(figure)
 
 
 @pytest.mark.parametrize(
@@ -286,16 +279,15 @@ def test_compare_says_which_side_ran_on_simulated_nodes(
 
 def test_what_single_objects_said_is_searched_too(store: Store, cli: CommandLine) -> None:
     """Of a sample that is ok: a search for capacity ends at the size that fails."""
-    output = {"metric": "failures", "unit": "1", "headline": False}
-    message = {"coords": '{"message":"exceeded quota: q"}'}
-    # by a benchmark whose failures have no words
-    counted = {"coords": '{"replicas":2}', "subject": "node-1"}
+    failures: dict[str, Any] = {"metric": "failures", "unit": "1", "headline": False}
+    message = '{"message":"exceeded quota: q"}'
     put(store, rows(0, {"streams=1": [1.0]}))
     put(
         store,
         rows(1, {"streams=1": [1.0]})
-        + rows(1, {"streams=1": [7.0]}, **(output | message))
-        + rows(1, {"streams=1": [5.0]}, **(output | counted)),
+        + rows(1, {"streams=1": [7.0]}, coords=message, **failures)
+        # by a benchmark whose failures have no words
+        + rows(1, {"streams=1": [5.0]}, coords='{"replicas":2}', subject="node-1", **failures),
     )
     command = ["history", "net", "--store", store.root, "--failures"]
     assert "1 message of objects" in cli(command).out
@@ -535,13 +527,13 @@ def test_nobody_is_named_for_the_level_that_all_nodes_had_when_it_was_used(
 def test_history_of_nothing(store: Store, cli: CommandLine) -> None:
     assert main(["history", "net", "--store", store.root]) == 2
     nights(store, 2, step)
-    for words, output in (
+    for argv, output in (
         (["nett"], "did you mean net?"),
         (["net", "--since", "May"], "write a day as"),
         (["net", "--since", "2030-01-01"], "no run matches"),
         (["net", "--only", "x*"], "no series has such a name"),
     ):
-        assert output in cli(["history", *words, "--store", store.root], 2).err
+        assert output in cli(["history", *argv, "--store", store.root], 2).err
 
 
 def test_charts_draw_what_was_found(store: Store) -> None:
@@ -559,17 +551,12 @@ def test_charts_draw_what_was_found(store: Store) -> None:
     [page] = charts.pages(series, result.runs, "t")
     by_title = {ax.get_title(loc="left") or ax.get_title(): ax for ax in page.axes}
     moved = next(ax for title, ax in by_title.items() if "streams=8" in title)
-    gids = [line.get_gid() for line in moved.lines]
-    assert gids.count("level") == 2
-    assert gids.count("change") == 1
-    [change] = [line for line in moved.lines if line.get_gid() == "change"]
-    assert change.get_xdata()[0] == 33.5
-    assert [text.get_text() for text in moved.texts] == ["-15.1 % 02-08"]
+    assert len(artists(moved, "level")) == 2
+    assert artist(moved, "change").get_xdata()[0] == 33.5
+    assert names(moved.texts) == ["-15.1 % 02-08"]
     failed = next(ax for title, ax in by_title.items() if "streams=1 " in title)
-    [tick] = [line for line in failed.lines if line.get_gid() == "failed"]
-    assert list(tick.get_xdata()) == [40]
-    [flag] = [line for line in failed.lines if line.get_gid() == "environment"]
-    assert list(flag.get_xdata()) == [34]
+    assert list(artist(failed, "failed").get_xdata()) == [40]
+    assert list(artist(failed, "environment").get_xdata()) == [34]
     effects = overview(series)
     assert effects.shape == (3, 30)
     heat = charts.overview(
@@ -579,7 +566,7 @@ def test_charts_draw_what_was_found(store: Store) -> None:
         result.runs[-30:],
         "t",
     )
-    mesh = heat.axes[0].collections[0]
+    mesh: Any = heat.axes[0].collections[0]
     assert mesh.get_array().min() == pytest.approx(-16, abs=3)
     assert charts.pages([], [], "t")[0].axes[0].texts[0].get_text() == "no runs"
     assert charts.noise([], "t").axes
@@ -597,8 +584,8 @@ def test_the_last_step_puts_the_history_beside_the_report(store: Store) -> None:
     link = b'<a href="history.html">History of the suite</a>'
     assert link in store.get(f"{folder}/report.html")
     page = store.get(f"{folder}/history.html").decode()
-    words = ("iperf streams=8 throughput", "kernel 6.1.112 -&gt; 6.1.119", "2026-02-08")
-    assert [word for word in words if word not in page] == []
+    texts = ("iperf streams=8 throughput", "kernel 6.1.112 -&gt; 6.1.119", "2026-02-08")
+    assert [text for text in texts if text not in page] == []
     assert page.count("<figure>") == 3  # small multiples, overview, noise
     assert "<script" not in page
     write_report(store, plan, table, print)
@@ -611,22 +598,15 @@ def test_forest_marks_what_is_shown() -> None:
         Effect("b", 0.01, None, None, "inconclusive"),
         Effect("c", 0.1, 0.08, 0.12, "better"),
     ]
-    fig = forest(effects, "t")
-    ax = fig.axes[0]
-    marks = {
-        line.get_gid(): line for line in ax.lines if line.get_gid() and line.get_gid() != "interval"
-    }
-    assert marks["worse"].get_xdata()[0] == pytest.approx(-20)
-    assert marks["inconclusive"].get_markerfacecolor() == "none"
-    assert marks["worse"].get_color() != marks["better"].get_color()
-    assert sum(line.get_gid() == "interval" for line in ax.lines) == 2
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b", "c"]
-    output = [text.get_text() for text in forest(effects, "t", "net", absolute=2).texts]
-    assert "net; not drawn: 2 compared in their own unit" in output
-    assert any(
-        "2 series, compared in their own unit" in item.get_text()
-        for item in forest([], "t", absolute=2).findobj(Text)
-    )
+    ax = forest(effects, "t").axes[0]
+    assert artist(ax, "worse").get_xdata()[0] == pytest.approx(-20)
+    assert artist(ax, "inconclusive").get_markerfacecolor() == "none"
+    assert artist(ax, "worse").get_color() != artist(ax, "better").get_color()
+    assert len(artists(ax, "interval")) == 2
+    assert names(ax.get_yticklabels()) == ["a", "b", "c"]
+    figure = forest(effects, "t", "net", absolute=2)
+    assert "net; not drawn: 2 compared in their own unit" in words(figure)
+    assert "2 series, compared in their own unit" in words(forest([], "t", absolute=2))
 
 
 AB = """\
@@ -737,7 +717,7 @@ def test_ab_stopped_says_how_to_go_on(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("argv", "message"),
     [
         (["ab", "duel.yaml"], "the variants do not differ"),
         (["ab"], "name a suite file"),
@@ -745,9 +725,9 @@ def test_ab_stopped_says_how_to_go_on(
         (["ab", "duel.yaml", "--a", "command.expected=1", "--blocks", "3"], "8 to 40"),
     ],
 )
-def test_ab_refuses(words: list[str], message: str, tmp_path: Path, cli: CommandLine) -> None:
+def test_ab_refuses(argv: list[str], message: str, tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "duel.yaml").write_text(AB)
-    assert message in cli(words, 2).err
+    assert message in cli(argv, 2).err
 
 
 def test_the_same_on_s3(s3_root: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:

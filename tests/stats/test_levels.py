@@ -1,8 +1,8 @@
 """Change points, and the fold that makes levels and alerts of them."""
 
 import math
-import warnings
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +14,11 @@ from perfdag.stats.levels import Levels, fold_levels
 def series(*parts: tuple[int, float], cv: float = 0.02, seed: int = 0) -> np.ndarray:
     """Runs at levels: (how many, level)."""
     levels = np.concatenate([np.full(n, level) for n, level in parts])
-    return np.exp(np.random.default_rng(seed).normal(0, cv, levels.size)) * levels
+    values: np.ndarray = noise(levels.size, cv, seed) * levels
+    return values
 
 
-def states(values: np.ndarray, better: str = "higher", **more: object) -> list[str]:
+def states(values: np.ndarray, better: str = "higher", **more: Any) -> list[str]:
     """The state after each run."""
     return [fold_levels(values[: n + 1], better=better, **more).state for n in range(values.size)]
 
@@ -133,36 +134,37 @@ def test_a_step_is_found_where_it_is_with_its_size() -> None:
     assert change.noise == pytest.approx(0.02, rel=0.5)
 
 
-def test_a_hump_has_two_edges() -> None:
-    x = noise(50, seed=1)
-    x[20:30] *= 1.15
-    assert [c.index for c in change_points(x)] == [20, 30]
+def changed(n: int, *changes: tuple[Any, float], cv: float = 0.02, seed: int = 0) -> np.ndarray:
+    """Noise of which runs are multiplied: (their indices, the factor)."""
+    values = noise(n, cv, seed)
+    for runs, factor in changes:
+        values[runs] *= factor
+    return values
 
 
-def test_one_bad_night_is_no_level() -> None:
-    x = noise(40, seed=2)
-    x[-1] *= 0.5
-    x[20] *= 3
-    assert change_points(x) == []
+SMALL_STEP = changed(60, (slice(40, None), 0.96), cv=0.005, seed=6)
 
 
 @pytest.mark.parametrize(
-    "values", [[], [1.0], [1.0] * 60, [0.0] * 30, list(range(10)), [math.nan] * 40]
+    ("values", "options", "indices"),
+    [
+        pytest.param(changed(50, (slice(20, 30), 1.15), seed=1), {}, [20, 30], id="both edges"),
+        pytest.param(changed(40, (-1, 0.5), (20, 3.0), seed=2), {}, [], id="no single night"),
+        pytest.param(
+            changed(45, (slice(35, None), 0.85), ([3, 17, 30], math.nan), (36, math.inf), seed=3),
+            {},
+            [35],
+            id="indices of the input where runs failed",
+        ),
+        pytest.param(SMALL_STEP, {}, [], id="nothing below 5 %"),
+        pytest.param(SMALL_STEP, {"min_effect": 0.03}, [40], id="what exceeds a smaller effect"),
+        *(([value] * count, {}, []) for value, count in ((1.0, 0), (1.0, 1), (1.0, 60), (0.0, 30))),
+        ([*range(10)], {}, []),
+        ([math.nan] * 40, {}, []),
+    ],
 )
-def test_short_and_constant_series_have_none(values: list[float]) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert change_points(values) == []
-
-
-def test_failed_runs_are_dropped_and_indices_stay_those_of_the_input() -> None:
-    x = noise(45, seed=3)
-    x[35:] *= 0.85
-    x[[3, 17, 30]] = math.nan
-    x[36] = math.inf
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert [c.index for c in change_points(x)] == [35]
+def test_change_points_are(values: Any, options: dict[str, Any], indices: list[int]) -> None:
+    assert [change.index for change in change_points(values, **options)] == indices
 
 
 def test_zero_and_negative_values_are_analysed_raw() -> None:
@@ -186,13 +188,6 @@ def test_absolute_scale_for_ratios() -> None:
     assert change_points(x, min_effect=0.05, absolute=True) == []
     [change] = change_points(x, min_effect=0.01, absolute=True)
     assert change.effect == pytest.approx(0.02, abs=0.003)
-
-
-def test_min_effect_is_a_gate() -> None:
-    x = noise(60, 0.005, seed=6)
-    x[40:] *= 0.96
-    assert change_points(x) == []
-    assert [c.index for c in change_points(x, min_effect=0.03)] == [40]
 
 
 def test_unit_does_not_matter_and_the_answer_is_the_same_twice() -> None:

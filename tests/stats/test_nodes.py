@@ -1,6 +1,7 @@
 """The slow node or link is named, and nobody else."""
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,29 +101,18 @@ def measured(
 
 
 @pytest.mark.parametrize(
-    ("kind", "hosts", "n"),
-    [("all", 4, 1), ("all", 8, 1), ("all", 16, 3), ("ring", 8, 1), ("ring", 9, 3)],
+    ("seed", "fault", "names"), [(5, {"node": 2}, ("n2",)), (6, {"link": (2, 3)}, ("n2", "n3"))]
 )
-def test_the_slow_node_is_named_and_not_its_links(kind: str, hosts: int, n: int) -> None:
-    rng = np.random.default_rng(5)
-    messages = [
-        [item.names for item in slow(measured(rng, kind, hosts, n, node=2), True)]
-        for _ in range(200)
-    ]
-    assert sum(item == [("n2",)] for item in messages) >= 190
-
-
 @pytest.mark.parametrize(
     ("kind", "hosts", "n"),
     [("all", 5, 1), ("all", 8, 1), ("all", 16, 3), ("ring", 8, 1), ("ring", 9, 3)],
 )
-def test_the_slow_link_is_named_and_not_its_nodes(kind: str, hosts: int, n: int) -> None:
-    rng = np.random.default_rng(6)
-    messages = [
-        [item.names for item in slow(measured(rng, kind, hosts, n, link=(2, 3)), True)]
-        for _ in range(200)
-    ]
-    assert sum(item == [("n2", "n3")] for item in messages) >= 190
+def test_the_slow_node_or_link_is_named_and_nothing_beside_it(
+    kind: str, hosts: int, n: int, seed: int, fault: dict[str, Any], names: tuple[str, ...]
+) -> None:
+    rng = np.random.default_rng(seed)
+    results = [slow(measured(rng, kind, hosts, n, **fault), True) for _ in range(200)]
+    assert sum([item.names for item in result] == [names] for result in results) >= 190
 
 
 @pytest.mark.parametrize(

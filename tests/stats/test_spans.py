@@ -82,8 +82,11 @@ def test_each_span_is_one_series_whatever_the_nodes(tmp_path: Path) -> None:
 
 def test_runs_of_different_spans_are_not_compared(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
-    runs = [measure(store, [["a", node]] * 3, night) for night, node in enumerate("ab", 1)]
-    result = compare_selections(*((store, select(store, run)) for run in runs), Tuning())
+    a, b = (
+        (store, select(store, measure(store, [["a", node]] * 3, night)))
+        for night, node in enumerate("ab", 1)
+    )
+    result = compare_selections(a, b, Tuning())
     assert not result.rows
     assert [len(result.only_a), len(result.only_b)] == [1, 1]
     assert "between nodes" in result.only_b[0]

@@ -6,7 +6,6 @@ PERFDAG_REGENERATE=1 writes the golden files anew (read the diff!); CI refuses t
 import contextlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import uuid
@@ -18,7 +17,7 @@ import pytest
 import yaml
 
 from perfdag.benchmark.contract import Rights
-from perfdag.kube.placeholders import ATTEMPT, BATCH, PORT
+from perfdag.kube.placeholders import PORT
 from perfdag.kube.placement import LOST_NODE_SECONDS
 from perfdag.kube.pod_patch import Context, host_port, patch
 from perfdag.kube.pod_security import step_pod_patch
@@ -276,40 +275,6 @@ def test_rights_of_an_allowed_benchmark_are_of_its_own_account(namespaced: bool)
     assert {"name": "PERFDAG_ALLOWED", "value": "vmi-burst"} in plan["container"]["env"]
 
 
-@pytest.mark.parametrize(("name", "taken"), [("base", False), ("claim", True)])
-def test_gangs_take_turns_where_batches_may_overlap(name: str, taken: bool) -> None:
-    template = next(
-        each
-        for each in documents()[name]
-        if each["metadata"]["name"] == "perfdag" and each["kind"] == "WorkflowTemplate"
-    )
-    fans = [each for each in template["spec"]["templates"] if each["name"] in FANS]
-    assert ["synchronization" in each for each in fans] == [taken] * 2
-    names = {each["synchronization"]["mutexes"][0]["name"] for each in fans if taken}
-    assert all("{{workflow.uid}}" in each and ".turn')}}" in each for each in names)
-
-
-def test_batches_of_all_shapes_are_one_fan() -> None:
-    """Argo goes through the tasks of a DAG by their names, and through a task's items one after
-    the other.
-    """
-    template = next(
-        each
-        for each in documents()["base"]
-        if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag"
-    )
-    made = {each["name"]: each for each in template["spec"]["templates"]}
-    fans = {each["withParam"]: each["template"] for each in made["batches"]["dag"]["tasks"]}
-    assert fans == {
-        "{{inputs.parameters.batches}}": "gang",
-        "{{inputs.parameters.duets}}": "duet",
-    }, "a plan has one of both"
-    assert {task["template"] for name in FANS for task in made[name]["dag"]["tasks"]} == {"rank"}
-    assert [key for key in made["rank"]["metadata"]["annotations"] if ".netkey" in key], (
-        "Multus' annotation is the shape's own"
-    )
-
-
 def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_again() -> None:
     made = base.objects(Installation(store="s3://b/r", pending_limit=30))
     template = next(
@@ -357,25 +322,6 @@ def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_a
         )
 
 
-def test_only_the_watchdog_leaves_a_lost_node_at_once() -> None:
-    [template] = [
-        body
-        for body in base.objects(Installation(store="s3://b/r"))
-        if body["kind"] == "WorkflowTemplate" and body["metadata"]["name"] == "perfdag"
-    ]
-    seconds = {
-        pod["name"]: set(re.findall(r'"tolerationSeconds": ?(\d+)', pod["podSpecPatch"]))
-        for pod in template["spec"]["templates"]
-        if "container" in pod and pod["name"] not in ("rank", "pull-pod")
-    }
-    assert seconds == {
-        "plan-pod": {"60"},
-        "watchdog-pod": {"0"},  # finish waits for it
-        "confirm-pod": {"60"},
-        "finish-pod": {"60"},
-    }
-
-
 def test_the_workflow_of_as_many_shapes_as_may_be_is_an_object_of_less_than_256_kib() -> None:
     template = next(
         each
@@ -405,49 +351,6 @@ def test_the_workflow_of_as_many_shapes_as_may_be_is_an_object_of_less_than_256_
     )
     with pytest.raises(BadDocument, match="too many for one workflow"):
         check_shapes([{"patch": long + "x" * 200}])
-
-
-def test_pods_of_every_step_are_labelled_by_their_run() -> None:
-    template = next(
-        each
-        for each in documents()["base"]
-        if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag"
-    )
-    result = {
-        each["name"]: each["metadata"]["labels"].get("perfdag/run")
-        for each in template["spec"]["templates"]
-        if "container" in each
-    }
-    given, made = Installation().parameters.value("run"), "{{workflow.outputs.parameters.run}}"
-    steps = {"plan-pod": given, "watchdog-pod": made, "confirm-pod": made, "finish-pod": given}
-    assert result == {**steps, "rank": made, "pull-pod": made}
-
-
-def test_pods_that_measure_nothing_keep_away_from_those_that_do() -> None:
-    pods = [
-        each
-        for made in documents()["base"]
-        if made["kind"] == "WorkflowTemplate"
-        for each in made["spec"]["templates"]
-        if "container" in each
-    ]
-    term = {
-        "labelSelector": {"matchExpressions": [{"key": "perfdag/measuring", "operator": "Exists"}]},
-        "namespaceSelector": {},
-        "topologyKey": "kubernetes.io/hostname",
-    }
-    away = {
-        "podAntiAffinity": {
-            "preferredDuringSchedulingIgnoredDuringExecution": [
-                {"weight": 100, "podAffinityTerm": term}
-            ]
-        }
-    }
-    steps = ("plan-pod", "watchdog-pod", "confirm-pod", "finish-pod", "age-pod")
-    assert {each["name"]: each.get("affinity") for each in pods} == {
-        **dict.fromkeys(steps, away),
-        **dict.fromkeys(("rank", "pull-pod")),
-    }
 
 
 def test_the_name_of_an_age_check_is_no_name_of_a_suite() -> None:
@@ -638,49 +541,6 @@ def test_net_admin_is_in_the_mtu_container_alone() -> None:
         if "NET_ADMIN" in each["securityContext"]["capabilities"].get("add", [])
     ]
     assert holders == ["mtu"]
-
-
-def test_pods_are_drawn_to_those_of_their_attempt_and_kept_from_those_of_any() -> None:
-    """Those of an earlier one that are on a node that died are there until somebody deletes it."""
-    rules = {
-        placement: patch(
-            Shape.model_validate({"hosts": {"count": 2, "placement": placement}}), CONTEXT
-        )["affinity"]
-        for placement in ("packed", "spread")
-    }
-    [near] = rules["packed"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    [away] = rules["spread"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    batch = {"perfdag/run": CONTEXT.run_id, "perfdag/batch": BATCH}
-    assert near["labelSelector"]["matchLabels"] == {**batch, "perfdag/attempt": ATTEMPT}
-    assert away["labelSelector"]["matchLabels"] == batch
-    [made] = [
-        each
-        for each in documents()["base"]
-        if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag"
-    ]
-    rank = next(each for each in made["spec"]["templates"] if each["name"] == "rank")
-    assert f"'{ATTEMPT}', inputs.parameters.attempt" in rank["podSpecPatch"]
-    assert rank["metadata"]["labels"]["perfdag/attempt"] == "{{inputs.parameters.attempt}}"
-
-
-def test_a_pod_with_resources_can_be_guaranteed() -> None:
-    made = patch(Shape.model_validate(SHAPES["guaranteed"]), CONTEXT)
-    for container in [*made["containers"], *made["initContainers"]]:
-        assert container["resources"]["requests"] == container["resources"]["limits"]
-        assert {"cpu", "memory"} <= container["resources"]["limits"].keys()
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [{}, {"resources": {"memory": "1Gi"}}, {"network": {"mtu": 9000}, "privileges": ["mtu"]}],
-)
-def test_elsewhere_argos_helpers_start_without_a_limit(shape: dict[str, Any]) -> None:
-    made = patch(Shape.model_validate(shape), CONTEXT)
-    helpers = [
-        each for each in [*made["containers"], *made["initContainers"]] if each["name"] != "main"
-    ]
-    assert len(helpers) >= 2
-    assert all(each["resources"].keys() == {"requests"} for each in helpers)
 
 
 def test_host_ports_are_in_their_range_and_differ_by_run_and_rank() -> None:
