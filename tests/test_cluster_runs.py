@@ -25,7 +25,7 @@ from perfdag.kube.labels import WATCHDOG_DONE
 from perfdag.kube.pods import Pod
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import make_plan
-from perfdag.results.collect import result_key
+from perfdag.results.result_files import result_key
 from perfdag.steps.runner.plan import step
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
@@ -112,7 +112,7 @@ def test_rm_takes_all_workflows_of_a_run_what_they_own_and_the_results_of_what_c
     plan.options["confirmed"] = [confirming.run_id]
     for item in (plan, confirming):
         store.put(f"runs/{item.run_id}/plan.json", item.dump())
-        store.put(result_key(item), b"")
+        store.put(result_key(item.suite, item.run_id), b"")
     bench.add(
         workflow({}, name="first", run_id=plan.run_id, store=ROOT),
         workflow({}, name="again", run_id=plan.run_id, store=ROOT),
