@@ -1,1 +1,1 @@
-"""What runs inside a container: one module a benchmark, and the lead, peer and plan steps."""
+"""The code that runs in containers: one package a benchmark, and the steps of a run."""

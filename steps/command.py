@@ -33,7 +33,7 @@ def _check_unit(unit: str) -> str:
 
 
 class Figure(Params):
-    """Where a figure stands in the output, and what it is."""
+    """A figure in the output: its place, its unit and its better direction."""
 
     model_config = ConfigDict(populate_by_name=True)
 

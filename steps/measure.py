@@ -33,7 +33,7 @@ from perfdag.store.base import Store
 from perfdag.suite.point import Point
 
 PRECISE = "precise enough"
-"""Why a sample is skipped: its point has reached the precision of `until`."""
+"""Reason for a skipped sample: its point has reached the precision of `until`."""
 
 
 class ProgressListener(Protocol):

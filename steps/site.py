@@ -1,4 +1,4 @@
-"""Where samples are measured: the hosts of a machine or of a gang."""
+"""The site of samples: the hosts of a machine or of a gang."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

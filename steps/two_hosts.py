@@ -1,4 +1,4 @@
-"""What benchmarks between a client and a server share: two hosts, and a server on a free port."""
+"""The base of benchmarks between a client and a server: two hosts, a server on a free port."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, TypeVar

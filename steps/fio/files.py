@@ -24,7 +24,7 @@ _DOUBTFUL = {
     "btrfs": "may fall back to the page cache where data have checksums or are compressed",
     "fuse": "is what the program behind the mount makes of it",
 }
-"""Why direct I/O may be less than its name says, by file system type (its documentation)."""
+"""Limits of direct I/O by file system type. Source: the documentation of each file system."""
 _SPARE = 1.02
 """Factor for file system metadata beside the data."""
 _DISK_SCRATCH = "/var/tmp"

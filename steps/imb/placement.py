@@ -1,4 +1,4 @@
-"""Where MPI placed the ranks, and the memory that each may use for buffers."""
+"""The placement of ranks by MPI, and the memory that each may use for buffers."""
 
 import re
 from collections import Counter

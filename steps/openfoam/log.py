@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Rank:
-    """What a process used: peak resident memory in bytes, user and system time in s."""
+    """The use of a process: peak resident memory in bytes, user and system time in s."""
 
     memory: int
     user: float

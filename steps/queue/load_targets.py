@@ -1,4 +1,4 @@
-"""What queue-load loads: processes of this machine, or a Deployment as it is."""
+"""The targets of queue-load: processes of this machine, or a Deployment as it is."""
 
 import asyncio
 import time

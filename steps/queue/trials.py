@@ -114,9 +114,9 @@ async def run_trials(
 ) -> dict[str, Any]:
     """Run a full trial at ``rate``, or for None a search of the highest rate within the bound.
 
-    The result has ``replicas``, ``capacity`` (a closed loop's rate, None if unsteady), ``trials``
-    in order, ``peak`` (the highest rate that a full trial held) and ``above`` (a rate that one did
-    not hold). ``capacity``, ``peak`` and ``above`` are None without a search.
+    The result has ``replicas`` and ``trials``, in order. A search adds ``capacity`` (a closed
+    loop's rate, None if unsteady), ``peak`` (the highest rate that a full trial held) and ``above``
+    (a rate that one did not hold). Without a search these are None.
 
     Raises BadInput, and Failed if no rate holds the bound.
     """

@@ -1,4 +1,4 @@
-"""What RDMA verbs need of a host, and why a perftest program failed for lack of it."""
+"""Requirements of RDMA verbs on a host, and failures of perftest that come from them."""
 
 import re
 import time

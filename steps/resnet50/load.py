@@ -1,4 +1,4 @@
-"""What one LoadGen test sends."""
+"""The load of one LoadGen test."""
 
 from dataclasses import dataclass
 

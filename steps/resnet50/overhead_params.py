@@ -13,7 +13,7 @@ ANTAGONISTS = ("server", "single-stream", "multi-stream")
 
 
 class AntagonistParams(contract.Params):
-    """What runs beside the program: a command, or another model."""
+    """The antagonist beside the program: a command, or another model."""
 
     command: list[Text] = Field(
         [], max_length=64, description="argv that lasts until it is stopped: stress-ng --cpu 2"

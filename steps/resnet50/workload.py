@@ -1,4 +1,4 @@
-"""What the benchmarks of one workload share: checks, estimates, required tools and facts."""
+"""The common base of the benchmarks: checks, estimates, required tools and facts."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ DRIVER = Tool(
 
 
 class WorkloadBenchmark(Benchmark[W], Generic[W]):
-    """What the benchmarks of a workload share; each starts the program in its own way."""
+    """The base of the benchmarks of a workload; each starts the program in its own way."""
 
     image: ClassVar[str] = "resnet50"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")

@@ -1,1 +1,1 @@
-"""What the pods of a run do: plan, lead, peer, watchdog, confirm and finish."""
+"""The steps of a run, one a pod: plan, lead, peer, watchdog, confirm and finish."""

@@ -22,7 +22,7 @@ _DEFAULT = "storageclass.kubernetes.io/is-default-class"
 
 @dataclass(frozen=True)
 class ClusterInventory:
-    """What the cluster has; None where it is not known."""
+    """The nodes and storage classes of the cluster; None where they are not known."""
 
     nodes: Sequence[Object] | None = None
     """Nodes that run pods; None also where nodes are added on demand."""

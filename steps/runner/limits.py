@@ -1,4 +1,4 @@
-"""How much of a plan one Workflow can hold. Light to import: `perfdag plan` checks it too."""
+"""The size limits of a Workflow. Light to import: `perfdag plan` checks them too."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -28,7 +28,7 @@ SSHD = "/usr/sbin/sshd"
 
 
 class LeadWatch:
-    """What became of the lead of an attempt at a batch, by its pod."""
+    """Watches the pod of the lead of one attempt at a batch."""
 
     def __init__(self, context: PodContext, batch: int, attempt: int) -> None:
         self._namespace, self._seen = context.namespace, 0.0

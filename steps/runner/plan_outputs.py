@@ -29,8 +29,8 @@ def outputs(
 ) -> dict[str, Any]:
     """Return the output parameters by name.
 
-    `batches` lists the batches with missing samples, in the plan's order; `shapeof` has the shape
-    and the number of pods of each batch, `shapes` the distinct shapes. `other` is the second
+    `batches` lists the batches with missing samples, in the plan's order. `shapeof` has the shape
+    and the number of pods of each batch. `shapes` has the distinct shapes. `other` is the second
     variant of a plan of two; `stored` then holds the samples that both have. Raises BadDocument.
     """
     for variant in (plan, other) if other else (plan,):

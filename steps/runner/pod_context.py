@@ -43,12 +43,12 @@ class PodContext:
     account: str = ""
     """The ServiceAccount of a benchmark with rights of its own, in its pods."""
     permits: tuple[str, ...] = ()
-    """What a suite may ask for beyond PodSecurity `restricted`."""
+    """Permits: requests of a suite beyond PodSecurity `restricted` that are allowed."""
     pull_policy: str = "IfNotPresent"
     network_policy: bool = False
     """Whether a NetworkPolicy of this installation selects measuring pods."""
     refused: str = ""
-    """What parameters of the Workflow must be whose values its template did not hand on."""
+    """The errors of Workflow parameters whose values the template refused to pass on."""
 
     @property
     def claimed(self) -> bool:

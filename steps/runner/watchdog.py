@@ -1,6 +1,6 @@
 """The watchdog's decisions: why measuring pods do not start, and which of them never will.
 
-A pod with a missing image, without a node or without its volume runs no step, so nothing inside it
+A pod with a missing image, without a node or without its volume runs no step. So nothing inside it
 can tell why its samples are missing.
 """
 

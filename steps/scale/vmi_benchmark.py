@@ -1,4 +1,4 @@
-"""What the benchmarks of VMIs share: the run, and its measurements."""
+"""The base of the benchmarks of VMIs: the run, and its measurements."""
 
 import time
 from contextlib import nullcontext
@@ -45,7 +45,7 @@ HEADLINE = Metric(
 
 
 class VmiBenchmark(Benchmark[V], Generic[V]):
-    """What both benchmarks of VMIs share: checks, the run and the measurements."""
+    """The base of both benchmarks of VMIs: checks, the run and the measurements."""
 
     image: ClassVar[str] = "base"
     verdict: ClassVar[str] = "every gate holds; missing data fails a gate"
@@ -104,8 +104,8 @@ def parse_results(output: Output) -> list[Measurement]:
     """Convert all results to measurements.
 
     The size that ended a search for capacity is no failure if a smaller one passed. Raises Invalid,
-    with the measurements, if VMIs failed or were left behind, a size was not measured, the schedule
-    was not held, or another run disturbed this one.
+    with the measurements, if VMIs failed or were left behind, or a size was not measured. It does
+    so too if the schedule was not held, or another run disturbed this one.
     """
     raw = orjson.loads(output.texts["results"])
     search = raw["capacity"]

@@ -1,1 +1,1 @@
-"""How an autoscaler follows the load of a queue."""
+"""Runs and scores of an autoscaler that follows the load of a queue."""

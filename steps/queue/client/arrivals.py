@@ -1,4 +1,4 @@
-"""When the requests of an open loop are due: at a constant rate, or by a profile that repeats."""
+"""The schedule of an open loop: a constant rate, random gaps, or a profile that repeats."""
 
 import itertools
 import math

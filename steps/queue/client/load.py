@@ -168,7 +168,7 @@ class OpenLoop:
 
 
 class Load:
-    """What a client sends: requests in parallel or at a rate, never both."""
+    """The load of a client: requests in parallel or at a rate, never both."""
 
     def __init__(
         self, wire_: Wire, client_stats: ClientStats, most: int, drain: float = DRAIN_SECONDS

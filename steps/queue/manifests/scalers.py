@@ -1,8 +1,8 @@
 """Objects with which a cluster scales backends by the frontend's metrics.
 
-They are a HorizontalPodAutoscaler with a custom or an external metric, KEDA's ScaledObject, or
-KEDA's ScaledJob or a CronJob, whose backends end when the queue is empty. A ConfigMap holds the
-rules of prometheus-adapter.
+They are a HorizontalPodAutoscaler with a custom or an external metric, KEDA's ScaledObject, KEDA's
+ScaledJob, or a CronJob. The backends of the last two end when the queue is empty. A ConfigMap holds
+the rules of prometheus-adapter.
 """
 
 from perfdag.kube.resources import Object

@@ -62,9 +62,9 @@ class DeploymentTarget:
     async def scaler(self) -> str | None:
         """Return what else scales the Deployment, None for nothing.
 
-        Raises KubeError, 403 without permission.
-        That is a HorizontalPodAutoscaler, with its owner (KEDA creates one for a ScaledObject), or
-        a CronJob or ScaledJob of the same name that starts more backends.
+        That is a HorizontalPodAutoscaler, with its owner: KEDA creates one for a ScaledObject. Or
+        it is a CronJob or ScaledJob of the same name, which starts more backends. Raises KubeError,
+        403 without permission.
         """
         for autoscaler in await self._all("autoscaling/v2", "HorizontalPodAutoscaler"):
             if scales(autoscaler, self.name):

@@ -1,4 +1,4 @@
-"""What the validator drives: local processes with their client, or a client's control port."""
+"""The loads of the validator: a client in this process, or one behind its control port."""
 
 import asyncio
 import base64

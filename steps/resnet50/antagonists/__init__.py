@@ -1,1 +1,1 @@
-"""What runs beside a measured program."""
+"""Antagonists: load beside a measured program."""

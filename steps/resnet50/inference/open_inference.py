@@ -33,7 +33,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Served:
-    """What a server says of itself and of one model."""
+    """The metadata of a server and of one of its models."""
 
     server: str
     version: str

@@ -1,4 +1,4 @@
-"""What is measured: a pipeline with its facts, and the checks before and after it is timed."""
+"""The measured subject: a pipeline, its facts, and the checks before and after the timing."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -39,7 +39,7 @@ AUDITS = {
 }
 """TEST01 logs a sample of the answers of a performance run; TEST04 sends one image alone."""
 MARGIN, MARGIN_SHORT, SHORT = 0.1, 0.2, {"SingleStream": 200e-6, "MultiStream": 1600e-6}
-"""How far the score of an audit may be off, and off where a latency is below SHORT seconds."""
+"""Tolerance for the score of an audit, and for one whose latency is below SHORT seconds."""
 
 
 def user_conf(load: Load, spare: float) -> str:

@@ -1,1 +1,1 @@
-"""What a scale run needs from the cluster: namespaces, rights, locks, removal."""
+"""The cluster under a scale run: namespaces, rights, locks, removal."""

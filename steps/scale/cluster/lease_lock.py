@@ -18,7 +18,7 @@ LIFE = 30
 END_PREFIX = "ended/"
 """Prefix of the holder that asks the run behind it to end."""
 NAMESPACE = "default"
-"""Where the Lease is: runs from a laptop and from pods of any namespace must find the same one."""
+"""Namespace of the Lease: runs on a laptop and in pods of any namespace must share one."""
 
 
 class LockTimeoutError(KubeError):

@@ -1,4 +1,4 @@
-"""How many VMIs fit on the nodes, from what the pod of the primer requests."""
+"""The number of VMIs that fit on the nodes, from the requests of the primer's pod."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -13,7 +13,7 @@ Request = Mapping[str, Decimal]
 """Resource -> amount, as a pod requests it."""
 KVM = "devices.kubevirt.io/kvm"
 UNPRIMED: Request = {"pods": Decimal(1), KVM: Decimal(1)}
-"""What is known of a VMI without a primer: it has one pod, and that has KVM."""
+"""The request of a VMI without a primer: one pod with KVM is all that is known."""
 GIB = 1 << 30
 
 

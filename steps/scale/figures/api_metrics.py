@@ -231,7 +231,7 @@ def named_figures(calls: Sequence[Calls]) -> dict[str, float | None]:
 
 
 def deletion_figures(phases: Phases) -> dict[str, float | None]:
-    """Those of the deletion, with `deletion/` before their names."""
+    """Return the figures of the deletion, with `deletion/` before their names."""
     return {
         f"{DELETION}/{name}": value
         for name, value in named_figures(phases.get(DELETION, [])).items()

@@ -31,7 +31,7 @@ SOURCES = {
     "node": "node_memory_MemTotal_bytes",
     REQUESTS: SENT,
 }
-"""What is scraped together: the beginning of its figures' names, and a metric of it."""
+"""Prefix of the names of figures that are scraped together -> one metric of them."""
 _SUFFIXES = {"growth": ("",)}
 _SPREAD = ("_avg", "_min", "_max")
 

@@ -15,7 +15,7 @@ from perfdag.steps.scale.model.operations import OLD
 
 SERVER = "kube-apiserver"
 WORST_CLOCKS = 20
-"""How many clocks are kept in the facts of a run, those that are off the most."""
+"""Number of clocks in the facts of a run: those that are off the most."""
 CLEAR = 1.0
 """Seconds beyond its bound from which a component's clock gets a note."""
 _BY_SERVER = ("created", "deleting", "scheduled")
@@ -34,7 +34,7 @@ class Skew:
 
 @dataclass(frozen=True)
 class _Stamp:
-    """When a change was received, in seconds after its API time by the server's clock."""
+    """The receipt of a change, in seconds after its API time by the server's clock."""
 
     component: str
     after: float

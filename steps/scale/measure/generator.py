@@ -86,7 +86,7 @@ class Submitted:
 
     @property
     def created(self) -> list[Submission]:
-        """Those the server (or the submitter) accepted."""
+        """The submissions that the server (or the submitter) accepted."""
         return [item for item in self.submissions if item.answered_ns and not item.error]
 
     def summary(self, schedule: Schedule) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class RecordStore:
         self.pod_uids: dict[tuple[str, str], str] = {}
         """UID of the newest pod by namespace and name."""
         self.schedulers = Counter[str]()
-        """How many pods of the run were scheduled, by their schedulerName."""
+        """Number of scheduled pods of the run by schedulerName."""
         self.on_stage: Callable[[Record, str, int], None] | None = None
         self._ends, self._after_end = Counter[str](), Counter[tuple[str, str]]()
         self._owned_by: dict[str, list[Record]] = {}
@@ -65,7 +65,7 @@ class RecordStore:
         return (record for record in self.records.values() if record.kind == kind)
 
     def reached(self, kind: str, *stages: str) -> int:
-        """How many objects of a kind reached one of the stages."""
+        """Count the objects of a kind that reached one of the stages."""
         if len(stages) == 1:
             return self.counts[kind, stages[0]]
         return sum(any(stage in record.stages for stage in stages) for record in self.of(kind))
@@ -84,7 +84,7 @@ class RecordStore:
 
     @property
     def reasons(self) -> Counter[str]:
-        """What Events warned of last: kind and text -> how many objects, without recovered ones."""
+        """The last warnings of Events: kind and text -> number of objects that did not recover."""
         return Counter(
             f"{self.records[uid].kind} {text}"
             for uid, text in self.messages.items()

@@ -1,4 +1,4 @@
-"""How busy this process is while it measures: a harness that is short of CPU measures itself."""
+"""The CPU use of this process while it measures: a harness short of CPU measures itself."""
 
 import asyncio
 import time

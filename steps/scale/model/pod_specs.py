@@ -1,4 +1,4 @@
-"""Where workloads of known kinds have their pod specs, and how many pods they have."""
+"""The pod specs in workloads of known kinds, and the number of their pods."""
 
 from collections.abc import Mapping
 from typing import Any

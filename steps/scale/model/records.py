@@ -1,4 +1,4 @@
-"""What is kept of one object of a run, and which workload it belongs to."""
+"""Records of the objects of a run, and the workloads to which they belong."""
 
 from array import array
 from collections.abc import Collection, Iterator, Mapping

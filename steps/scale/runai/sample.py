@@ -32,7 +32,7 @@ PARTIAL = 2.0
 
 @dataclass
 class Sample:
-    """What a sample saw."""
+    """The result of a sample."""
 
     file: RunFile
     rows: list[Row]

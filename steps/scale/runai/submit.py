@@ -52,7 +52,7 @@ PARTIAL = 2.0
 
 @dataclass
 class SubmitRequest:
-    """What to submit."""
+    """A submission of workloads."""
 
     template: str
     count: int
@@ -64,7 +64,7 @@ class SubmitRequest:
     gpus: str = "1"
     pvc: bool = False
     namespaces: list[str] = field(default_factory=list)
-    """Where they go in turn; none: runai-<project>."""
+    """Namespaces of the workloads, in turn; none: runai-<project>."""
     create_namespace: bool = False
     variables: dict[str, Any] = field(default_factory=dict)
     lock_timeout: float = 3600.0

@@ -84,7 +84,7 @@ API_RULES = Rights(
 
 
 class ScaleParams(Params):
-    """What is submitted, how it arrives, and what is waited for."""
+    """The workloads, their arrival, and the goal that is waited for."""
 
     scenario: submit.Scenario = Field(
         "submit",

@@ -47,9 +47,9 @@ class Result:
     started: float = 0.0
     ended: float = 0.0
     error: str = ""
-    """Why this size was not measured."""
+    """The reason why this size was not measured, or empty."""
     disturbed: str = ""
-    """Why the figures mean nothing: another run measured too, or another scheduler answered."""
+    """Why the figures are void: another run measured too, or another scheduler answered."""
 
     @property
     def breached(self) -> list[Verdict]:
@@ -150,7 +150,7 @@ STAGES: dict[Goal, str] = {
     "ready": "ready",
     "succeeded": "submission_to_succeeded",
 }
-"""What a workload must reach for a goal: one that succeeds too fast for Ready has succeeded."""
+"""Goal -> the stage of a workload. A pod that succeeds at once may never be Ready."""
 
 
 class ScenarioUnavailableError(Exception):
@@ -159,7 +159,7 @@ class ScenarioUnavailableError(Exception):
 
 @dataclass
 class RunSpec:
-    """What all scenarios have. `timeout` bounds every wait in seconds."""
+    """The parameters of all scenarios. `timeout` bounds every wait in seconds."""
 
     schedule: Schedule = field(default_factory=Schedule)
     parallel: int = 20
@@ -174,7 +174,7 @@ class RunSpec:
 
 @dataclass
 class Spec(RunSpec):
-    """What a scheduling scenario submits. An empty `scheduler` is that of the template."""
+    """The workloads of a scheduling scenario. An empty `scheduler` is that of the template."""
 
     template: str = "job"
     count: int = 100

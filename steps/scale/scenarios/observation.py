@@ -1,4 +1,4 @@
-"""What an observation without a submission of its own shares: watches, clocks, rows and facts."""
+"""An observation without a submission of its own: watches, clocks, rows and facts."""
 
 import time
 from collections.abc import AsyncIterator, Sequence

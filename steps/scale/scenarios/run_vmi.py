@@ -95,7 +95,7 @@ def log(text: str) -> None:
 
 @dataclass
 class VmiRequest:
-    """Which scenario, and its figures; durations in seconds."""
+    """A scenario and its parameters; durations in seconds."""
 
     scenario: str = "burst"
     counts: list[int] = field(default_factory=lambda: [100])

@@ -28,7 +28,7 @@ class Spec(RunSpec):
     per_node: int = 200
     primer: bool = True
     operation: Operation | None = None
-    """What is done with all VMs when they run, in a burst."""
+    """The operation on all VMs of a burst once they run."""
     gates: list[Gate] = field(default_factory=lambda: [*SLO])
     prometheus: Prometheus | None = None
     journal: Callable[[Session], None] | None = None
