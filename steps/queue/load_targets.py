@@ -5,12 +5,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import Kube
 from perfdag.outcome import Failed
 from perfdag.steps.queue.client.load import RETRY_SECONDS
 from perfdag.steps.queue.trials import Setting, run_trials
 from perfdag.steps.queue.validate import targets
-from perfdag.steps.queue.validate.deployment import DeploymentTarget, not_permitted
+from perfdag.steps.queue.validate.deployment import DeploymentTarget, as_outcome
 
 START_SECONDS = 30.0
 """Seconds of backends to connect, and of the client of a Deployment to answer."""
@@ -48,7 +48,7 @@ async def load_deployment(
 
     Raises Failed, and Skip without the right to read it.
     """
-    try:
+    with as_outcome("queue-load"):
         async with Kube() as kube:
             target = DeploymentTarget(kube, namespace or kube.namespace, name)
             await target.find()
@@ -64,10 +64,6 @@ async def load_deployment(
                 return await run_trials(target, load, setting, rate)
             finally:
                 await load.rate(None)
-    except (KubeError, ValueError) as error:
-        if isinstance(error, KubeError) and error.status == 403:
-            raise not_permitted(str(error), "queue-load") from None
-        raise Failed(str(error)) from None
 
 
 async def _connected(load: targets.HttpLoad) -> None:

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import orjson
-
 from perfdag.kube.client import run_with_client
 from perfdag.plan.plan import Plan
 from perfdag.regress.acks import unattended_rules
@@ -15,7 +13,7 @@ from perfdag.results.missing_reason import MissingReason
 from perfdag.results.runs import load_plan, store_plan
 from perfdag.results.samples import stored_samples
 from perfdag.steps.runner.batch_objects import batch_objects, create_for_batches, shape_of
-from perfdag.steps.runner.plan_outputs import FANS
+from perfdag.steps.runner.plan_outputs import FANS, write_outputs
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.base import Store
 from perfdag.suite.checks import checks_of
@@ -44,11 +42,8 @@ def step(context: PodContext, out: Path) -> list[str]:
     for number, (status, text) in refusals.items():
         member, index = plan_of_batch(store, plan, number)
         missing_reason.write(store, member.run_id, MissingReason("batch", status, text, index))
-    fans: dict[str, list[int]] = {fan: [] for fan in FANS}
-    fans["batches"] = [number for number in left if number not in refusals]
-    out.mkdir(parents=True, exist_ok=True)
-    for name, numbers in fans.items():
-        (out / name).write_text(orjson.dumps(numbers).decode())
+    batches = [number for number in left if number not in refusals]
+    write_outputs(out, {fan: batches if fan == "batches" else [] for fan in FANS})
     points_again = confirming[0].points if confirming else []
     return [f"{point.entry} {point.label}".strip() for point in points_again]
 

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
-import orjson
-
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.node_images import missing_images
 from perfdag.kube.permits import check_permits
@@ -32,15 +30,13 @@ from perfdag.steps.runner.credentials import PeerError
 from perfdag.steps.runner.feasibility import has_class, unmet
 from perfdag.steps.runner.idle import forget_unmarked
 from perfdag.steps.runner.limits import refuse
-from perfdag.steps.runner.parameters import SUITE_FILE, options, suite_text
-from perfdag.steps.runner.plan_outputs import FANS, outputs
+from perfdag.steps.runner.parameters import options, suite_text
+from perfdag.steps.runner.plan_outputs import FANS, outputs, write_outputs
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.base import DamagedError, NotStoredError, Store
 
 
-def plan_of(
-    context: PodContext, store: Store, environment: Mapping[str, str], mounted: Path = SUITE_FILE
-) -> Plan:
+def plan_of(context: PodContext, store: Store, environment: Mapping[str, str]) -> Plan:
     """Return the stored plan of the run, or make one from the suite.
 
     A run that was submitted or is resumed has a stored plan. Raises BadDocument, StoreError.
@@ -54,7 +50,7 @@ def plan_of(
     except ValueError as error:
         raise DamagedError(f"plan.json of {context.run_id} is damaged: {error}") from None
     chosen = options(environment)
-    suite = parse_suite(suite_text(environment, store, mounted), settings=chosen.settings)
+    suite = parse_suite(suite_text(environment, store), settings=chosen.settings)
     trigger = context.trigger or "manual"
     plan = make_plan(suite, only=chosen.only, run_id=context.run_id, trigger=trigger)
     return place_hosts(plan)
@@ -109,9 +105,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     parameters["pulls"] = _pulls(
         context, plans, [parameters["shapeof"][number] for number in measured]
     )
-    out.mkdir(parents=True, exist_ok=True)
-    for name, value in parameters.items():
-        (out / name).write_text(value if isinstance(value, str) else orjson.dumps(value).decode())
+    write_outputs(out, parameters)
     return plan
 
 

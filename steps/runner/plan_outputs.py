@@ -1,5 +1,7 @@
 """The output parameters of the plan step: what Argo fans out over, and the pods of each batch."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -57,6 +59,13 @@ def outputs(
         "suitename": plan.suite,
         "gated": str(gated(plan)).lower(),
     }
+
+
+def write_outputs(out: Path, values: Mapping[str, Any]) -> None:
+    """Write output parameters to files of their names in a folder: texts as they are, else JSON."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name, value in values.items():
+        (out / name).write_text(value if isinstance(value, str) else orjson.dumps(value).decode())
 
 
 def _turn(shape: Shape, pods: int, number: int) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, TypeVar
 
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import Kube
 from perfdag.kube.errors import ignore_status
 from perfdag.outcome import Failed
 from perfdag.steps.queue.autoscale.params import QueueAutoscaleParams
@@ -24,7 +24,7 @@ from perfdag.steps.queue.client.wires import KeptWire, Work
 from perfdag.steps.queue.frontend.dispatcher import clock
 from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.validate import targets
-from perfdag.steps.queue.validate.deployment import DeploymentTarget, not_permitted
+from perfdag.steps.queue.validate.deployment import DeploymentTarget, as_outcome
 from perfdag.steps.queue.validate.validate import Target, idle
 from perfdag.steps.queue.wire import Address
 
@@ -206,7 +206,7 @@ async def watch(arrivals: Arrivals, params: QueueAutoscaleParams) -> dict[str, A
 
     Raises Failed, and Skip without the right to read them.
     """
-    try:
+    with as_outcome("queue-autoscale"):
         async with Kube() as kube:
             namespace = params.namespace or kube.namespace
             services = params.clients or [f"{name}-client" for name in params.deployments]
@@ -228,10 +228,6 @@ async def watch(arrivals: Arrivals, params: QueueAutoscaleParams) -> dict[str, A
                 for arguments in zip(watched, loads, lines, strict=True)
             )
             return dict(zip(params.deployments, traces, strict=True))
-    except (KubeError, ValueError) as error:
-        if isinstance(error, KubeError) and error.status == 403:
-            raise not_permitted(str(error), "queue-autoscale") from None
-        raise Failed(str(error)) from None
 
 
 async def require_scaler(target: DeploymentTarget) -> None:
