@@ -10,6 +10,7 @@ import orjson
 
 from perfdag import signals
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output
+from perfdag.benchmark.rules import broken
 from perfdag.kube.client import Kube, KubeError
 from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.shape import Shape
@@ -144,24 +145,27 @@ def parse_results(output: Output) -> list[Measurement]:
         measurements += object_measurements(rows, {})  # one set of VMIs, which grows
         notes += [f"capacity is a lower bound: {search['stopped']}"] if search["stopped"] else []
     failures = failure_text(rows, notes)
-    if disturbed := next((run["disturbed"] for run in raw["results"] if run["disturbed"]), ""):
-        raise Invalid(f"{disturbed}; {failures}".rstrip("; "), output.texts, measurements)
-    if not any(measurement.metric == HEADLINE.name for measurement in measurements) and not search:
-        raise Invalid(f"no VMI ran: {failures}", output.texts, measurements)
-    bad = [
-        run
+    disturbed = next((run["disturbed"] for run in raw["results"] if run["disturbed"]), "")
+    incomplete = any(
+        (run["figures"]["success_ratio"] or 0) < 1 or run["figures"]["left_behind"]
         for run in raw["results"]
-        if (run["figures"]["success_ratio"] or 0) < 1 or run["figures"]["left_behind"]
-    ]
-    if bad and not passed:  # kept, but not comparable with a run where all ran
-        raise Invalid(failures, output.texts, measurements)
-    if late:
-        raise Invalid(
+    )
+    reasons = broken(
+        (disturbed, f"{disturbed}; {failures}".rstrip("; ")),
+        (
+            not search and not any(item.metric == HEADLINE.name for item in measurements),
+            f"no VMI ran: {failures}",
+        ),
+        # kept, but not comparable with a run where all ran
+        (incomplete and not passed, failures),
+        (
+            late,
             f"the open loop did not hold its rate of {', '.join(late)} VMIs; {failures}".rstrip(
                 "; "
             ),
-            output.texts,
-            measurements,
-        )
+        ),
+    )
+    if reasons:
+        raise Invalid(reasons[0], output.texts, measurements)
     output.facts["notes"] = failures
     return measurements

@@ -8,6 +8,7 @@ import orjson
 
 from perfdag import signals
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
+from perfdag.benchmark.rules import broken
 from perfdag.kube.client import Kube, KubeError
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.steps.scale.figures.measurements import (
@@ -187,28 +188,26 @@ class Scale(Benchmark[ScaleParams]):
             ]
         measurements += gate_measurements(raw["verdicts"], {}) + message_measurements(rows, {})
         failures = failure_text(rows, raw["facts"]["notes"])
-        if raw["disturbed"]:
-            raise Invalid(
-                f"{raw['disturbed']}; {failures}".rstrip("; "), output.texts, measurements
-            )
-        if not any(measurement.metric == "submission_to_scheduled" for measurement in measurements):
-            raise Invalid(f"nothing was scheduled: {failures}", output.texts, measurements)
-        if figures["left_behind"]:
-            raise Invalid(
-                f"left behind: {plural(int(figures['left_behind']), 'object')}; {failures}",
-                output.texts,
-                measurements,
-            )
-        if (figures["success_ratio"] or 0) < 1:
-            raise Invalid(
-                f"{1 - (figures['success_ratio'] or 0):.1%} did not reach the goal: {failures}",
-                output.texts,
-                measurements,
-            )
-        if any(batch["held"] is False for batch in raw["facts"]["generator"]):
-            reached = figures["schedule_held"]
-            what = "was late" if reached is None else f"reached only {reached:.1%} of its rate"
-            raise Invalid(f"the open loop {what}", output.texts, measurements)
+        share, rate = figures["success_ratio"] or 0, figures.get("schedule_held")
+        lag = "was late" if rate is None else f"reached only {rate:.1%} of its rate"
+        reasons = broken(
+            (raw["disturbed"], f"{raw['disturbed']}; {failures}".rstrip("; ")),
+            (
+                not any(item.metric == "submission_to_scheduled" for item in measurements),
+                f"nothing was scheduled: {failures}",
+            ),
+            (
+                figures["left_behind"],
+                f"left behind: {plural(int(figures['left_behind'] or 0), 'object')}; {failures}",
+            ),
+            (share < 1, f"{1 - share:.1%} did not reach the goal: {failures}"),
+            (
+                any(batch["held"] is False for batch in raw["facts"]["generator"]),
+                f"the open loop {lag}",
+            ),
+        )
+        if reasons:
+            raise Invalid(reasons[0], output.texts, measurements)
         return measurements
 
 
