@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from perfdag.kube.client import Kube, KubeError
+from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.model.templates import INDEX_LABEL
-from perfdag.steps.scale.scenarios import vmi
 
 
 async def left(kube: Kube, api_version: str, kind: str, namespace: str) -> int:
@@ -38,12 +38,11 @@ async def refusing(kube: Kube, namespace: str, resource: str, allowed: str) -> A
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
         "resourceRules": [rule],
     }
-    rule = {"expression": allowed, "message": "no more today"}
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": binding,
         "matchConditions": [ours],
-        "validations": [rule],
+        "validations": [{"expression": allowed, "message": "no more today"}],
     }
     await kube.create(
         {
@@ -63,9 +62,7 @@ async def refusing(kube: Kube, namespace: str, resource: str, allowed: str) -> A
         }
     )
     try:
-        kind = {"pods": ("v1", "Pod"), "virtualmachineinstances": ("kubevirt.io/v1", vmi.VMI)}[
-            plural
-        ]
+        kind = {"pods": ("v1", "Pod"), "virtualmachineinstances": ("kubevirt.io/v1", VMI)}[plural]
         probe = {
             "apiVersion": kind[0],
             "kind": kind[1],

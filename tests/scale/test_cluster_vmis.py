@@ -11,15 +11,15 @@ import pytest
 
 from perfdag.cli import main
 from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.prometheus import Prometheus
 from perfdag.results.schema import load_rows
 from perfdag.steps.scale.cluster import kwok_nodes, simulation
 from perfdag.steps.scale.cluster.namespaces import ensure_namespace
 from perfdag.steps.scale.figures.percentiles import rank
-from perfdag.steps.scale.figures.prometheus import Prometheus
 from perfdag.steps.scale.model import gates
 from perfdag.steps.scale.model.stages import VMI, unix_ns
 from perfdag.steps.scale.model.templates import INDEX_LABEL, RUN_LABEL
-from perfdag.steps.scale.scenarios import run_vmi, vmi, vmi_capacity, vmi_steady
+from perfdag.steps.scale.scenarios import run_vmi, vmi, vmi_capacity, vmi_spec, vmi_steady
 from perfdag.store.open import open_store
 
 from .cluster import left, refusing
@@ -43,8 +43,8 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
     """
     await simulation.install(kube, "kubevirt", {"vmi-scheduling": (800, 3300)})
     truth: dict[str, float] = {}
-    spec = vmi.Spec(template="vm", namespaces=[namespace], primer=False, timeout=120)
-    vmis = await kube.resource("kubevirt.io/v1", vmi.VMI)
+    spec = vmi_spec.Spec(template="vm", namespaces=[namespace], primer=False, timeout=120)
+    vmis = await kube.resource("kubevirt.io/v1", VMI)
 
     async def read_truth() -> None:
         async for event in kube.watch(vmis, namespace):
@@ -92,7 +92,7 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
     assert (result.figures.get("DELETE-virtualmachines-count") or 0) < 40, (
         "and not in those of the creation"
     )
-    for kind in ("VirtualMachine", vmi.VMI):
+    for kind in ("VirtualMachine", VMI):
         assert await left(kube, "kubevirt.io/v1", kind, namespace) == 0
     assert await left(kube, "v1", "Pod", namespace) == 0
 
@@ -103,7 +103,7 @@ async def test_a_steady_state_is_kept_and_ends_with_nothing(
 ) -> None:
     await simulation.install(kube, "kubevirt")
     result = await vmi_steady.steady(
-        kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60), 10, 3, 1.0, 4.0
+        kube, vmi_spec.Spec(namespaces=[namespace], primer=False, timeout=60), 10, 3, 1.0, 4.0
     )
     running = [count for _, count in result.trace]
     cycles = int(result.figures["churn_cycles"] or 0)
@@ -128,7 +128,7 @@ async def test_a_ladder_climbs_with_a_primer_and_cools_down(
     await simulation.install(kube, "kubevirt")
     messages: list[str] = []
     results = await run_vmi.ladder(
-        kube, vmi.Spec(namespaces=[namespace], timeout=60, log=messages.append), [2, 4], 1.0
+        kube, vmi_spec.Spec(namespaces=[namespace], timeout=60, log=messages.append), [2, 4], 1.0
     )
     assert [item.count for item in results] == [2, 4]
     assert "cooling down for 1 s" in messages
@@ -146,7 +146,7 @@ async def test_capacity_grows_in_place_and_bisects_the_first_step_that_fails(
     """At most 27 VMIs may be Running: sizes of 10 and 20 hold, 30 does not, and then 27 does."""
     await simulation.install(kube, "kubevirt")
     gate = gates.parse_gate("running-phase-count <= 27")
-    spec = vmi.Spec(namespaces=[namespace], primer=False, timeout=60, gates=[gate])
+    spec = vmi_spec.Spec(namespaces=[namespace], primer=False, timeout=60, gates=[gate])
     found, results = await vmi_capacity.capacity(kube, spec, 10, 100)
     assert (found.passed, found.failed, found.stopped) == (27, 28, "")
     assert [item.count for item in results] == [10, 20, 30, 25, 27, 28]
@@ -161,7 +161,7 @@ async def test_capacity_grows_in_place_and_bisects_the_first_step_that_fails(
         assert (item.figures["throughput_mean"] or 0) > 0
     assert len({row.name for item in results for row in item.rows}) == 60, "60 creations"
     assert results[-1].figures["left_behind"] == 0
-    assert await left(kube, "kubevirt.io/v1", vmi.VMI, namespace) == 0
+    assert await left(kube, "kubevirt.io/v1", VMI, namespace) == 0
 
 
 @pytest.mark.slow
@@ -169,7 +169,7 @@ async def test_a_search_ends_where_creations_are_refused(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
     await simulation.install(kube, "kubevirt")
-    spec = vmi.Spec(namespaces=[namespace], primer=False, timeout=60, gates=[])
+    spec = vmi_spec.Spec(namespaces=[namespace], primer=False, timeout=60, gates=[])
     async with refusing(
         kube,
         namespace,
@@ -179,7 +179,7 @@ async def test_a_search_ends_where_creations_are_refused(
         found, results = await vmi_capacity.capacity(kube, spec, 10, 100)
     assert (found.passed, found.failed) == (20, 21), "names go on, so nothing more is accepted"
     assert [item.figures["success_ratio"] for item in results][:3] == [1.0, 1.0, 25 / 30]
-    assert await left(kube, "kubevirt.io/v1", vmi.VMI, namespace) == 0
+    assert await left(kube, "kubevirt.io/v1", VMI, namespace) == 0
 
 
 @pytest.mark.slow
@@ -191,7 +191,9 @@ async def test_a_prometheus_that_went_away_costs_its_figures_alone(
     gone = Prometheus("http://127.0.0.1:9")
     result = await vmi.burst(
         kube,
-        vmi.Spec(namespaces=[namespace], primer=False, timeout=60, gates=held, prometheus=gone),
+        vmi_spec.Spec(
+            namespaces=[namespace], primer=False, timeout=60, gates=held, prometheus=gone
+        ),
         3,
     )
     assert [row.status for row in result.rows if row.stage == "creation_to_running"] == ["ok"] * 3

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -130,16 +131,15 @@ async def test_claims_are_asked_for_bound_and_gone(
     await simulation.install(kube, "runai")
     await simulation.install(kube, "storage", {"pvc-provisioned": (300, 300)})
     try:
-        names = {
+        fields: dict[str, Any] = {
             "template": kind,
             "workers": workers,
             "gpus": 1,
             "pvc": True,
             "storage_class": "perfdag-simulated",
         }
-        result = await submit.submit(
-            kube, submit.Spec(count=3, namespaces=[namespace], timeout=60, **names)
-        )  # type: ignore[arg-type]
+        spec = submit.Spec(count=3, namespaces=[namespace], timeout=60, **fields)
+        result = await submit.submit(kube, spec)
         assert result.figures["success_ratio"] == 1.0
         assert {row.status for row in result.rows} <= {"ok", "unobserved"}
         for stage in (
@@ -288,7 +288,7 @@ async def volcano(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
         schema = {
             "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
         }
-        spec = {
+        spec: dict[str, Any] = {
             "group": "scheduling.volcano.sh",
             "scope": scope,
             "names": {"kind": kind, "plural": plural, "singular": kind.lower()},

@@ -7,7 +7,7 @@ from collections import Counter
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import orjson
 import pytest
@@ -25,20 +25,22 @@ from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.chains import chain, kinds_of
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.model.templates import TemplateError, load
 from perfdag.steps.scale.runai import sample, submit, times_csv
 from perfdag.steps.scale.runai import settings as runai
 from perfdag.steps.scale.runai.run_file import RunFile, workload_of, write_run
-from perfdag.steps.scale.scenarios import vmi, vmi_steady
-from perfdag.steps.scale.scenarios.session import Session
+from perfdag.steps.scale.scenarios import vmi_spec, vmi_steady
 from tests.conftest import CommandLine
+
+from .sessions import session_of
 
 SECOND = 1_000_000_000
 BASE = 1_700_000_000 * SECOND
 SET = "VirtualMachineInstanceReplicaSet"
 
 
-def record(kind: str, uid: str, owner: str = "", **stages: float) -> Record:
+def record(kind: str, uid: str, owner: str = "", /, **stages: float) -> Record:
     new = Record(kind, uid, uid, "ns", owner)
     for stage, seconds in stages.items():
         new.put(stage, received_ns=BASE + round(seconds * SECOND))
@@ -163,8 +165,8 @@ class TestAnyKind:
         """A pod that is ready, succeeds and goes is one: at 20,000 Jobs a look holds up the loop
         that notes when changes arrive.
         """
-        looks: list[bool] = []
-        monkeypatch.setattr(completion, "count_in_workloads", lambda *_: looks.append(True) or 10)
+        look = Mock(return_value=10)
+        monkeypatch.setattr(completion, "count_in_workloads", look)
         observer = self.jobs(
             *(record("Pod", f"p{name}", name, created=2, ready=3, succeeded=4) for name in "abcd")
         )
@@ -173,9 +175,10 @@ class TestAnyKind:
             for stage in ("ready", "failed", "gone") if name < "h" else ("succeeded", "ready"):
                 observer.note(observer.records[f"p{name}"], stage, 0, 0, 1)
         assert reached(observer, "batch/v1", "Job", 1, 10) == observer.counts["Pod", "ready"] == 9
-        assert not looks
+        assert not look.called
         observer.adopt(record("Pod", "pj", "j", created=2, gone=3))
-        assert (reached(observer, "batch/v1", "Job", 1, 10), looks) == (10, [True])
+        assert reached(observer, "batch/v1", "Job", 1, 10) == 10
+        assert look.called
 
     @pytest.mark.parametrize(
         "stages", [("failed",), ("gone",), ("ready",), ("ready", "gone"), ("succeeded",)]
@@ -195,19 +198,8 @@ class TestAnyKind:
             record("Pod", "a1", "a", created=3, gated=3),
         )
         observer = observed(record("Job", "a", created=1), record("Job", "b", created=1), gone, run)
-        session = Session(
-            None,
-            "r",
-            load("job", "r", gated=True),
-            ["ns"],
-            observer,
-            None,
-            None,
-            None,
-            [],
-            1,
-            submissions=sent("a", "b"),
-        )  # type: ignore[arg-type]
+        template = load("job", "r", gated=True)
+        session = session_of(None, observer, template, expected_pods=1, submissions=sent("a", "b"))
         assert session.progress("gated") == (1, 2)
         assert not await session.all_reached(0.05, "gated")
         observer.adopt(record("Pod", "b0", "b", created=3, gated=3))
@@ -296,7 +288,7 @@ class TestVmis:
         """3 sets of 4; launcher pods that are ready are no VMIs that run."""
         sets = [record(SET, name, created=1) for name in "abc"]
         vmis = [
-            record(vmi.VMI, f"{name}{i}", name, created=1, running=2)
+            record(VMI, f"{name}{i}", name, created=1, running=2)
             for name in "abc"
             for i in range(4)
         ]
@@ -314,50 +306,38 @@ class TestVmis:
         alone.
         """
         records = [
-            record(vmi.VMI, f"v{i}", created=1, **({"running": 2.0} if i else {})) for i in range(4)
+            record(VMI, f"v{i}", created=1, **({"running": 2.0} if i else {})) for i in range(4)
         ]
         items = sent(*(item.uid for item in records))
-        session = Session(
-            None,
-            "r",
-            load("vmi", "r"),
-            ["ns"],
-            observed(*records),
-            None,
-            None,
-            None,
-            [],
-            submissions=items,
-        )  # type: ignore[arg-type]
-        spec = vmi.Spec(timeout=0.05)
-        assert not await vmi.all_settled(session, spec)
+        session = session_of(None, observed(*records), load("vmi", "r"), submissions=items)
+        spec = vmi_spec.Spec(timeout=0.05)
+        assert not await vmi_spec.all_settled(session, spec)
         session.deleted.add("v0")
-        assert await vmi.all_settled(session, spec)
+        assert await vmi_spec.all_settled(session, spec)
         records[1].put("gone")
-        assert await vmi.all_settled(session, spec), "one that ran, ran"
+        assert await vmi_spec.all_settled(session, spec), "one that ran, ran"
 
     async def test_a_steady_state_needs_room_for_its_count_alone(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What is replaced is gone before another is made."""
 
-        async def checked(kube: Any, count: int, per_node: int) -> None:
-            raise KubeError(0, "Asked", f"for {count}")
-
-        monkeypatch.setattr(vmi_steady, "check_nodes", checked)
-        with pytest.raises(KubeError, match="for 200"):
-            await vmi_steady.steady(None, vmi.Spec(), 200, 5, 1.0, 1.0)  # type: ignore[arg-type]
+        full = AsyncMock(side_effect=KubeError(0, "Full", "no node"))
+        monkeypatch.setattr(vmi_steady, "check_nodes", full)
+        with pytest.raises(KubeError, match="no node"):
+            await vmi_steady.steady(None, vmi_spec.Spec(), 200, 5, 1.0, 1.0)  # type: ignore[arg-type]
+        assert full.call_args.args[1] == 200
 
     def test_failure_by_itself_and_by_deletion_are_two_latencies(self) -> None:
         def latencies(**stages: float) -> dict[str, float | None]:
-            created = record(vmi.VMI, "a", created=1, scheduling=2, scheduled=4, **stages)
+            created = record(VMI, "a", created=1, scheduling=2, scheduled=4, **stages)
             rows = list(
                 rows_of(
                     sent("a"),
                     {"a": created},
                     Clocks(0),
                     run="r",
-                    kind=vmi.VMI,
+                    kind=VMI,
                     until_ns=BASE + 99 * SECOND,
                 )
             )
@@ -377,7 +357,7 @@ class TestVmis:
         assert latencies(running=6, deleting=9, succeeded=10) == {"deletion_to_succeeded": 1.0}
 
     def test_one_that_gets_stuck_is_still_censored(self) -> None:
-        created = record(vmi.VMI, "a", created=1, pending=2, scheduling=3)
+        created = record(VMI, "a", created=1, pending=2, scheduling=3)
         rows = {
             row.stage: row
             for row in rows_of(
@@ -385,7 +365,7 @@ class TestVmis:
                 {"a": created},
                 Clocks(0),
                 run="r",
-                kind=vmi.VMI,
+                kind=VMI,
                 until_ns=BASE + 9 * SECOND,
             )
         }
@@ -456,8 +436,8 @@ def test_rows_of_a_set_have_the_deletion_of_their_own_vmi() -> None:
     """Of 3 one never ran, and is not counted any more once it is gone; one was never made."""
     own = record(SET, "a", created=1)
     stuck, ran = (
-        record(vmi.VMI, "stuck", "a", created=1),
-        record(vmi.VMI, "ran", "a", created=2, running=3),
+        record(VMI, "stuck", "a", created=1),
+        record(VMI, "ran", "a", created=2, running=3),
     )
     records = {value.uid: value for value in (own, stuck, ran)}
 
@@ -525,7 +505,7 @@ class TestSampled:
     ) -> None:
         own = (
             record("VirtualMachine", "a", created=1),
-            record(vmi.VMI, "v", "a", created=2, scheduling=3, scheduled=9, running=10),
+            record(VMI, "v", "a", created=2, scheduling=3, scheduled=9, running=10),
         )
         (item,), _ = self.sampled(
             "VirtualMachine", *own, record("Pod", "p", "v", created=4, scheduled=5)
@@ -536,7 +516,7 @@ class TestSampled:
     def test_a_set_of_vmis_is_one_workload_of_which_the_last_pod_counts(
         self, tmp_path: Path
     ) -> None:
-        vmis = [record(vmi.VMI, f"v{i}", "a", created=2 + i) for i in range(2)]
+        vmis = [record(VMI, f"v{i}", "a", created=2 + i) for i in range(2)]
         pods = [record("Pod", f"p{i}", f"v{i}", created=4 + i, scheduled=6 + i) for i in range(2)]
         own = record(SET, "a", created=1)
         (item,), waiting = self.sampled(SET, own, *vmis, *pods, members=2)

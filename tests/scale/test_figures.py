@@ -22,7 +22,6 @@ from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.cluster import apiservers
 from perfdag.steps.scale.figures import api_metrics, measurements, prometheus
 from perfdag.steps.scale.figures.rows import Row
-from perfdag.steps.scale.measure.clock import Offset
 from perfdag.steps.scale.measure.generator import Submission, Submitted
 from perfdag.steps.scale.model import gates
 from perfdag.steps.scale.model.records import Record
@@ -30,21 +29,52 @@ from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.model.templates import load
 from perfdag.steps.scale.runai import table
-from perfdag.steps.scale.scenarios import run_vmi, vmi
+from perfdag.steps.scale.scenarios import run_vmi, vmi_spec
 from perfdag.steps.scale.scenarios.base import Result, figures_of, phase_counts
 from perfdag.steps.scale.scenarios.session import Session
 from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer, failure
 
+from .sessions import session_of
+
+RATIO = "PATCH-vmis-count <= 2 * CREATE-pods-count"
+FEW_REQUESTS: dict[str, float | None] = {"api_p99": None, "api_slowest": 0.5}
+
 
 class TestGates:
-    def test_a_ratio_trips_the_right_way(self) -> None:
-        gate = gates.parse_gate("PATCH-vmis-count <= 2 * CREATE-pods-count")
-        assert gates.evaluate([gate], {"PATCH-vmis-count": 150, "CREATE-pods-count": 100})[0].passed
-        assert (
-            gates.evaluate([gate], {"PATCH-vmis-count": 250, "CREATE-pods-count": 100})[0].passed
-            is False
-        )
+    @pytest.mark.parametrize(
+        ("text", "figures", "passed", "value"),
+        [
+            pytest.param(
+                RATIO, {"PATCH-vmis-count": 150, "CREATE-pods-count": 100}, True, 150, id="below"
+            ),
+            pytest.param(
+                RATIO, {"PATCH-vmis-count": 250, "CREATE-pods-count": 100}, False, 250, id="above"
+            ),
+            pytest.param(
+                "api_p99 < 1", FEW_REQUESTS, True, 0.5, id="too few, and the slowest is below"
+            ),
+            pytest.param(
+                "api_p99 < 0.1", FEW_REQUESTS, None, None, id="too few never break a limit"
+            ),
+            pytest.param(
+                "api_p99 < 1",
+                {"api_p99": 2.0, "api_slowest": 0.5},
+                False,
+                2.0,
+                id="the percentile itself goes first",
+            ),
+        ],
+    )
+    def test_what_figures_say_of_a_gate(
+        self,
+        text: str,
+        figures: dict[str, float | None],
+        passed: bool | None,
+        value: float | None,
+    ) -> None:
+        (verdict,) = gates.evaluate([gates.parse_gate(text)], figures)
+        assert (verdict.passed, verdict.value) == (passed, value)
 
     @pytest.mark.parametrize("figures", [{}, {"api_p99": None}, {"api_p99": math.nan}])
     def test_no_data_is_a_breach_that_names_the_metric(
@@ -55,18 +85,6 @@ class TestGates:
         assert gates.breaches([verdict]) == [verdict]
         assert "no data for api_p99" in str(verdict)
 
-    def test_too_few_requests_for_a_p99_show_a_limit_kept_and_never_one_broken(self) -> None:
-        few = {"api_p99": None, "api_slowest": 0.5}
-        kept, unknown = gates.evaluate(
-            [gates.parse_gate("api_p99 < 1"), gates.parse_gate("api_p99 < 0.1")], few
-        )
-        assert (kept.passed, kept.value) == (True, 0.5)
-        assert unknown.passed is None
-        broken = gates.evaluate(
-            [gates.parse_gate("api_p99 < 1")], {"api_p99": 2.0, "api_slowest": 0.5}
-        )
-        assert broken[0].passed is False, "the percentile itself goes first"
-
     def test_the_limits_of_the_api_stand_beside_gates_of_your_own(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
@@ -75,7 +93,7 @@ class TestGates:
         """
         request: list[list[str]] = []
 
-        async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> run_vmi.Outcome:
+        async def measure(kube: Any, spec: vmi_spec.Spec, ask: Any) -> run_vmi.Outcome:
             request.append([str(gate) for gate in spec.gates])
             return run_vmi.Outcome([])
 
@@ -173,8 +191,8 @@ class TestApiMetrics:
 
         server: Any = Balanced()
         before = [await api_metrics.scrape([server])]
-        heart = SimpleNamespace(plural="pods", requests=0)
-        session = Session(server, "r", None, [], None, heart, None, None, before, None, [server])  # type: ignore[arg-type]
+        observer: Any = None
+        session = session_of(server, observer, scrapes=before, servers=[server])
         await session.scrape("creation")
         assert ("creation" in session.phases) == same
         assert bool(session.scrapes) == same
@@ -340,7 +358,7 @@ class TestApiMetrics:
                 for measurement in rows
                 if measurement.metric == metric
             ) == ["", "deletion"]
-        rows = [
+        table = [
             {
                 "entry": "e",
                 "metric": measurement.metric,
@@ -350,7 +368,7 @@ class TestApiMetrics:
             for measurement in rows
             if measurement.metric == "api_calls"
         ]
-        assert calls_of(pa.Table.from_pylist(rows)) == {
+        assert calls_of(pa.Table.from_pylist(table)) == {
             ("e", "vms"): {6: {"DELETE-pods": 600.0, "deletion: DELETE-pods": 600.0}}
         }
 
@@ -455,10 +473,10 @@ class TestApiServers:
 
 class TestMessages:
     def test_one_row_a_distinct_message_without_names(self) -> None:
-        def row(i: int, status: str, error: str | None) -> Row:
+        def row(i: int, status: Any, error: str | None) -> Row:
             return Row(
                 "r", i, f"r-{i}", "ns", "Pod", "", "ready", "created", status, 1.0, error=error
-            )  # type: ignore[arg-type]
+            )
 
         refused = [
             row(i, "failed", f'pods "r-{i}" is forbidden: exceeded quota: q, used: pods=9')
@@ -604,7 +622,7 @@ class TestDeletion:
             async def delete(self, *_: Any) -> bool:
                 raise KubeError(0, "Unreachable", "the watch is gone")
 
-            def left(self, _: Any) -> int:
+            def left(self, *_: Any) -> int:
                 return 7
 
             async def scrape(self, phase: str) -> None:
@@ -630,19 +648,8 @@ class TestDeletion:
             created.put(stage, received_ns=second * 1_000_000_000)
         created.node = "n"
         observer: Any = SimpleNamespace(records={"u": created}, messages={})
-        heart: Any = SimpleNamespace(timeline=[], pause=lambda: None)
-        session = Session(
-            Away(),
-            "r",
-            load("vmi", "r"),
-            ["ns"],
-            observer,
-            heart,
-            None,
-            Offset(0.0, 0.0),
-            [],
-            submissions=[Submission(0, "r-0", "ns", 1, 1, 2, "u")],  # type: ignore[arg-type]
-        )
+        submissions = [Submission(0, "r-0", "ns", 1, 1, 2, "u")]
+        session = session_of(Away(), observer, load("vmi", "r"), submissions=submissions)
         ran = [row for row in await session.rows() if row.stage == "creation_to_running"]
         assert [(row.status, row.seconds, row.simulated) for row in ran] == [("ok", 4.0, None)]
         assert session.notes == ["whether nodes are simulated is unknown: no answer"]
@@ -681,8 +688,10 @@ class TestThroughput:
         figures = figures_of(session, rows, [])
         assert figures["throughput_mean"] == pytest.approx(19.0)
         assert figures["success_ratio"] == 1.0
-        rows = measurements.figure_measurements(figures, {}, 20)
-        assert [item.value for item in rows if item.metric == "throughput"] == [pytest.approx(19.0)]
+        result = measurements.figure_measurements(figures, {}, 20)
+        assert [item.value for item in result if item.metric == "throughput"] == [
+            pytest.approx(19.0)
+        ]
 
     def test_of_an_open_loop_it_is_no_merit_of_the_system(self) -> None:
         rows = measurements.figure_measurements(

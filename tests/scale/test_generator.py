@@ -4,7 +4,7 @@ import asyncio
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -151,9 +151,9 @@ class Slow:
     def __init__(self, seconds: float, refuse: int = 0) -> None:
         self.seconds, self.refuse, self.names = seconds, refuse, list[str]()
 
-    async def submit(self, bodies: list[bytes], namespace: str, tally: Counter[str]) -> str:
+    async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
         await asyncio.sleep(self.seconds)
-        name = orjson.loads(bodies[-1])["metadata"]["name"]
+        name = str(orjson.loads(bodies[-1])["metadata"]["name"])
         if self.refuse and int(name.rpartition("-")[2]) % self.refuse == 0:
             raise KubeError(
                 403,

@@ -13,13 +13,12 @@ import orjson
 import pytest
 
 from perfdag.kube.client import KubeError
-from perfdag.steps.scale.measure.clock import Offset
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.scenarios import gangs, gpus, kai, session, submit
 from perfdag.steps.scale.scenarios.base import Result, ScenarioUnavailableError
 
+from .sessions import session_of
 from .test_session import Cluster
-from .test_workloads import Heart
 
 Fate = dict[str, float]
 """Seconds until a pod reaches a stage; a stage `on NODE` is its placement on that node."""
@@ -77,10 +76,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
         @contextlib.asynccontextmanager
         async def opened(_: Any, spec: Any, run: str, template: Any) -> AsyncIterator[Any]:
-            heart: Any = Heart()
-            yield session.Session(
-                kube, run, template, ["ns"], kube.observer, heart, kube, Offset(0.0, 0.0), [], 1
-            )
+            yield session_of(kube, kube.observer, template, run=run, expected_pods=1)
             if seen:
                 seen(kube)
 

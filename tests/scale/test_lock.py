@@ -19,7 +19,7 @@ from perfdag.steps.scale.model import nodes
 from perfdag.steps.scale.model.chains import kinds_of
 from perfdag.steps.scale.model.templates import RUN_LABEL, built_in, load
 from perfdag.steps.scale.runai.run_file import name_prefix
-from perfdag.steps.scale.scenarios import free_gpus, run_vmi, submit, vmi
+from perfdag.steps.scale.scenarios import free_gpus, run_vmi, submit, vmi_spec
 from perfdag.steps.scale.scenarios.base import start_run
 from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer, Request, failure
@@ -66,25 +66,25 @@ async def test_a_run_in_progress_is_deleted_only_by_force_which_ends_it_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lease_lock, "LIFE", 1.0)
-    server, said, began = ApiServer(), list[str](), asyncio.Event()
+    server, log, began = ApiServer(), list[str](), asyncio.Event()
 
     async def measure() -> None:
-        async with renewing(server, "r1", said):
+        async with renewing(server, "r1", log):
             began.set()
             try:
                 await asyncio.sleep(60)
             finally:
-                said.append("deleted")
+                log.append("deleted")
 
     run = asyncio.create_task(measure())
     await began.wait()
     kube = server.client()
-    await lease_lock.require_ended(kube, "another", 9.0, said.append, force=False)
+    await lease_lock.require_ended(kube, "another", 9.0, log.append, force=False)
     for name in ("r1", "r1-primer"):
         with pytest.raises(KubeError, match=f"run {name} renews its Lease; wait for it, or add"):
-            await lease_lock.require_ended(kube, name, 9.0, said.append, force=False)
-    await lease_lock.require_ended(kube, "r1", 9.0, said.append, force=True)
-    assert said == ["run r1 ends and deletes its objects", "deleted"]
+            await lease_lock.require_ended(kube, name, 9.0, log.append, force=False)
+    await lease_lock.require_ended(kube, "r1", 9.0, log.append, force=True)
+    assert log == ["run r1 ends and deletes its objects", "deleted"]
     with pytest.raises(KubeError, match="run r1 was ended by `scale delete --force`"):
         await run
     assert not server.of("Lease")
@@ -159,7 +159,7 @@ async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it
     else:
         monkeypatch.setattr(run_vmi, "ladder", measure)
         await run_vmi.measure(
-            server.client(), vmi.Spec(log=message.append), run_vmi.VmiRequest(lock_timeout=1.0)
+            server.client(), vmi_spec.Spec(log=message.append), run_vmi.VmiRequest(lock_timeout=1.0)
         )
     assert belongs(message[0].split()[1].rstrip(":"), seen[0]["metadata"])
 
@@ -192,14 +192,16 @@ async def test_a_lease_that_somebody_deleted_is_made_again(
     assert run.lost == ""
 
 
-def node(name: str, ready: str = "True", gpus: int = 0, **labels: str) -> dict[str, Any]:
+def node(
+    name: str, ready: str = "True", gpus: int = 0, labels: dict[str, str] | None = None
+) -> dict[str, Any]:
     status = {
         "conditions": [{"type": "Ready", "status": ready}],
         "allocatable": {"nvidia.com/gpu": str(gpus)},
     }
     return {
         "kind": "Node",
-        "metadata": {"name": name, "labels": labels},
+        "metadata": {"name": name, "labels": labels or {}},
         "spec": {},
         "status": status,
     }
@@ -241,7 +243,7 @@ NFD, AMD64 = "feature.node.kubernetes.io/cpu-cpuid.", {"kubernetes.io/arch": "am
 async def test_nested_virtualisation_is_known_from_the_node_s_own_cpu_alone(
     labels: dict[str, str], virtual: bool | None
 ) -> None:
-    facts = await kubevirt.check_nodes(ApiServer(node("a", **labels)).client(), 1, 200)
+    facts = await kubevirt.check_nodes(ApiServer(node("a", labels=labels)).client(), 1, 200)
     assert facts["nested_virtualisation"] == (["a"] if virtual else [])
     assert facts["nested_unknown"] == (["a"] if virtual is None else [])
     note = kubevirt.nested_note(facts)
@@ -497,7 +499,7 @@ def test_names_are_those_of_a_service_too() -> None:
     """A PyTorchJob gets a Service of its name (RFC 1035: it begins with a letter), a VMI a
     launcher pod; a part's name is the longest.
     """
-    spec = vmi.Spec()
+    spec = vmi_spec.Spec()
     part = run_vmi.rung(spec, 98).run
     primer = replace(spec, run=f"{part}-{PRIMER}").run
     for run in (spec.run, part, primer, name_prefix(spec.run)):

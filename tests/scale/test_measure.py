@@ -54,8 +54,8 @@ def calm(monkeypatch: pytest.MonkeyPatch) -> None:
 async def measured(server: ApiServer, path: Path, *later: Any, **more: Any) -> foreign.Measured:
     """What is seen of what `later` adds one after the other."""
     messages: list[str] = []
-    options = {"selector": "app=web", "namespaces": ["ns"], "timeout": 20.0, "log": messages.append}
-    request = foreign.Request(**options | more)
+    options: dict[str, Any] = {"selector": "app=web", "namespaces": ["ns"], "timeout": 20.0} | more
+    request = foreign.Request(**options, log=messages.append)
     async with client(server) as kube:
         task = asyncio.create_task(foreign.measure(kube, request, path / "state"))
         while not messages and not task.done():

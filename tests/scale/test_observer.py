@@ -2,9 +2,10 @@
 without a cluster.
 """
 
-import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import orjson
 import pytest
@@ -199,21 +200,21 @@ class TestWhose:
 async def test_what_looks_cost_is_less_than_half_of_the_time(
     monkeypatch: pytest.MonkeyPatch, ours: Observer
 ) -> None:
-    pauses, looks = list[float](), iter([(False, 0.0), (False, 0.11), (True, 0.0)])
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
+    looks, now = iter([(False, 0.0), (False, 0.11), (True, 0.0)]), [1000.0]
 
     def done() -> bool:
         result, seconds = next(looks)
         ours.changed.set()
-        time.sleep(seconds)
+        now[0] += seconds
         return result
 
+    pause = AsyncMock()
     monkeypatch.setattr(ours.changed, "clear", lambda: None)
-    monkeypatch.setattr("perfdag.steps.scale.measure.observer.asyncio.sleep", sleep)
+    monkeypatch.setattr("perfdag.steps.scale.measure.observer.asyncio.sleep", pause)
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("perfdag.steps.scale.measure.observer.time", clock)
     assert await ours.until(done, 9.0)
-    assert pauses == [0.02, pytest.approx(0.11, abs=0.05)]
+    assert [call.args[0] for call in pause.call_args_list] == [0.02, pytest.approx(0.11)]
 
 
 class TestFailures:

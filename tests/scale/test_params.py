@@ -11,7 +11,8 @@ from perfdag.benchmark.registry import get
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.scale.model.templates import built_in
-from perfdag.steps.scale.scenarios import submit, vmi_spec
+from perfdag.steps.scale.scenarios import vmi_spec
+from perfdag.steps.scale.scenarios.base import template_of
 from perfdag.suite.load import load_suite
 from perfdag.suite.yaml_document import BadDocument
 
@@ -216,9 +217,9 @@ def test_what_can_be_is_not_refused(benchmark: str, params: dict[str, Any]) -> N
 
 def test_a_share_of_a_gpu_is_written_as_on_the_command_line() -> None:
     """`scale submit -t training -g 0.5` puts the same text into the workload."""
-    params = get("scale").Params.model_validate({"gpus": 0.5, "template": "training"})
-    spec = params.spec()  # type: ignore[attr-defined]
-    assert b'"gpu":{"value":"0.5"}' in submit.template_of(spec, "r").documents[-1].body
+    params: Any = get("scale").Params.model_validate({"gpus": 0.5, "template": "training"})
+    spec = params.spec()
+    assert b'"gpu":{"value":"0.5"}' in template_of(spec, "r").documents[-1].body
     assert get("scale").Params.model_validate({"gpus": 1}).model_dump()["gpus"] == 1
 
 
@@ -337,9 +338,8 @@ def test_the_suites_plan_what_they_say() -> None:
         name: make_plan(load_suite(str(suites / name))).points
         for name in ("scale.yaml", "vmi-daily.yaml", "vmi-daily-scale.yaml")
     }
-    training, distributed = (
-        get("scale").Params.model_validate(item.params) for item in result["scale.yaml"]
-    )
+    scale: Any = get("scale").Params
+    training, distributed = (scale.model_validate(item.params) for item in result["scale.yaml"])
     assert (
         training.count,
         training.spec().schedule.offsets(11)[-1],
@@ -352,8 +352,9 @@ def test_the_suites_plan_what_they_say() -> None:
         distributed.spec().schedule.offsets(2),
     ) == (1000, 7, True, [0, 5.0])
     assert get("scale").limit(distributed) > 5 * 1000
+    burst: Any = get("vmi-burst").Params
     counts = [
-        get("vmi-burst").Params.model_validate(item.params).counts
+        burst.model_validate(item.params).counts
         for name in result
         if "vmi" in name
         for item in result[name]

@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
+from matplotlib.patches import Rectangle
 
 from perfdag.charts.benchmarks import scale
 from perfdag.charts.benchmarks.deltas import general
@@ -65,7 +67,8 @@ class TestCharts:
         ]
         calls = {100: {"PATCH vmi": 700.0}, 400: {"PATCH vmi": 2900.0, "POST pods": 400.0}}
         one_size = scale.api_calls({20: {"PATCH vmi": 80.0, "POST pods": 20.0, "GET pods": 20.0}})
-        assert [bar.get_width() for bar in one_size.axes[0].patches] == [80.0, 20.0, 20.0], (
+        bars = [bar for bar in one_size.axes[0].patches if isinstance(bar, Rectangle)]
+        assert [bar.get_width() for bar in bars] == [80.0, 20.0, 20.0], (
             "equal numbers do not hide each other"
         )
         figures = [
@@ -147,11 +150,12 @@ class TestCharts:
         ]
         for draw in (scale.s_curves, scale.ecdf):
             (ax,) = (figure := draw(stages)).axes
-            assert (
-                len({(line.get_color(), repr(line._dash_pattern)) for line in ax.get_lines()}) == 15
-            )
+            lines: Any = ax.get_lines()
+            assert len({(line.get_color(), repr(line._dash_pattern)) for line in lines}) == 15
             figure.draw_without_rendering()
-            assert ax.get_legend().get_window_extent().x0 >= ax.get_window_extent().x1
+            legend = ax.get_legend()
+            assert legend is not None
+            assert legend.get_window_extent().x0 >= ax.get_window_extent().x1
 
     def table(self, *entries: tuple[str, int, str], tool: str = "perfdag") -> pa.Table:
         """Rows of a result: of each (entry, count, sample) `count` objects, of which the last
@@ -308,5 +312,5 @@ class TestCharts:
         ]
         figure = general(deltas)
         (line,) = figure.axes[0].get_lines()
-        assert len(line.get_ydata()) == 7
+        assert np.asarray(line.get_ydata()).size == 7
         assert "3 unseen" in figure.axes[0].get_title(loc="left")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from perfdag.kube.client import KubeError
+from perfdag.kube.prometheus import Prometheus
 from perfdag.steps.scale.figures import audit_queries, prometheus, series
 from perfdag.steps.scale.model import gates
 
@@ -61,8 +62,8 @@ class TestPrometheus:
             ({"verb": "LIST", "resource": "pods"}, [[0, "100"], [5, "110"], [10, "130"]]),
             ({"verb": "PATCH", "resource": "pods"}, [[10, "3"]]),
         ]
-        depth = [({}, [[0, "1"], [5, "3"]])]
-        by_query = {"virt_requests": requests, "workqueue_depth": depth}
+        depth: Any = [({}, [[0, "1"], [5, "3"]])]
+        by_query: dict[str, Any] = {"virt_requests": requests, "workqueue_depth": depth}
         by_query |= {"avgVirtAPICPUUsage": [({}, [[10, "0.5"]])]}
         by_query |= {"avgVirtHandlerCPUUsage": [({}, [[10, "NaN"]])]}
 
@@ -77,17 +78,15 @@ class TestPrometheus:
                 for name in queries
             }
 
-        monkeypatch.setattr(prometheus.Prometheus, "query", query)
+        monkeypatch.setattr(Prometheus, "query", query)
         gaps = dict.fromkeys(prometheus.SOURCES, 5.0)
-        figures = await prometheus.component_figures(
-            prometheus.Prometheus("http://x"), 0.0, 10.0, gaps
-        )
+        figures = await prometheus.component_figures(Prometheus("http://x"), 0.0, 10.0, gaps)
         assert figures == dict.fromkeys(prometheus.names()) | {
             "workqueue_depth_avg": 2.0,
             "workqueue_depth_min": 1.0,
             "workqueue_depth_max": 3.0,
         }
-        url = prometheus.Prometheus("http://x")
+        url = Prometheus("http://x")
         assert await audit_queries.audit_figures(url, 0.0, 10.0, gaps) == dict.fromkeys(
             audit_queries.KEYS
         ) | {
@@ -102,7 +101,7 @@ class TestPrometheus:
     async def test_a_scrape_is_not_waited_for_beyond_the_sample_s_own_time(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        now, url = time.time(), prometheus.Prometheus("http://x")
+        now, url = time.time(), Prometheus("http://x")
         data = {
             "result": [
                 {"metric": {}, "values": [[now - 30, "1"], [now - 15, "1"], [now - 0.1, "1"]]}
@@ -112,7 +111,7 @@ class TestPrometheus:
         async def query(self: Any, request: Any, path: str = "") -> dict[str, Any]:
             return dict.fromkeys(request, data)
 
-        monkeypatch.setattr(prometheus.Prometheus, "query", query)
+        monkeypatch.setattr(Prometheus, "query", query)
         gaps, note = await prometheus.wait_for_scrape(url, now, time.monotonic())
         assert set(gaps) == set(prometheus.SOURCES)
         assert "came before the next scrape" in note
@@ -121,7 +120,8 @@ class TestPrometheus:
         )
 
     def test_rates_are_of_the_run_alone(self) -> None:
-        idle_then_busy = [(t, 100.0 + max(0.0, t - 60.0) * 2) for t in range(0, 121, 15)]
+        times = [15.0 * scrape for scrape in range(9)]
+        idle_then_busy = [(at, 100.0 + max(0.0, at - 60.0) * 2) for at in times]
         assert series.rates([idle_then_busy, idle_then_busy]) == [0.0, 4.0]
         assert series.rates([[(0.0, 5.0), (1.0, 5.5), (2.0, 6.0)]]) == [0.5]
         assert series.rates([[(0.0, 5.0)]]) == []
@@ -148,10 +148,7 @@ class TestPrometheus:
         quick = [(0.0, 0.0), (60.0, 100.0), (120.0, 190.0), (180.0, 190.0)]
         every = [(0.0, 900.0), (60.0, 1000.0), (120.0, 1100.0), (180.0, 1100.0)]
         result = series.p99({0.1: quick, 2.0: every, math.inf: every})
-        assert (result["_min"], result["_max"]) == (
-            pytest.approx(0.099),
-            pytest.approx(0.1 + 1.9 * 0.9),
-        )
+        assert [result["_min"], result["_max"]] == pytest.approx([0.099, 0.1 + 1.9 * 0.9])
         assert series.p99({}) == {"_avg": None, "_min": None, "_max": None}
 
     def test_the_depth_of_a_queue_is_no_counter(self) -> None:
@@ -243,7 +240,7 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
         *argv, f"--web.listen-address=127.0.0.1:{port}", stdout=log, stderr=log
     )
     try:
-        url = prometheus.Prometheus(f"http://127.0.0.1:{port}")
+        url = Prometheus(f"http://127.0.0.1:{port}")
         gaps: dict[str, float] = {}
         for _ in range(60):
             await asyncio.sleep(0.5)
@@ -299,16 +296,16 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
 async def test_no_prometheus_is_said() -> None:
     with pytest.raises(KubeError, match=r"no answer from Prometheus at http://127\.0\.0\.1:9"):
         await prometheus.component_figures(
-            prometheus.Prometheus("http://127.0.0.1:9"), 0.0, 60.0, {"virt": 15.0}
+            Prometheus("http://127.0.0.1:9"), 0.0, 60.0, {"virt": 15.0}
         )
 
 
 async def test_a_token_is_sent_and_a_refusal_names_its_option(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
     async with answering(lambda: NOTHING, b"Authorization: Bearer secret\r\n") as address:
-        await prometheus.Prometheus(f"http://{address}", str(tmp_path / "token")).probe()
+        await Prometheus(f"http://{address}", str(tmp_path / "token")).probe()
         with pytest.raises(KubeError, match=r"answers 401.*--prometheus-token-file"):
-            await prometheus.Prometheus(f"http://{address}").probe()
+            await Prometheus(f"http://{address}").probe()
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
@@ -328,9 +325,9 @@ async def test_its_certificate_is_checked_against_the_authority_that_is_given(
     context.load_cert_chain(tmp_path / "own.crt", tmp_path / "own.key")
     async with answering(lambda: NOTHING, context=context) as address:
         url = f"https://{address}"
-        await prometheus.Prometheus(url, ca_file=str(tmp_path / "own.crt")).probe()
+        await Prometheus(url, ca_file=str(tmp_path / "own.crt")).probe()
         for wrong in (str(tmp_path / "other.crt"), None):
             with pytest.raises(KubeError, match=r"no answer from Prometheus.*certificate"):
-                await prometheus.Prometheus(url, ca_file=wrong).probe()
+                await Prometheus(url, ca_file=wrong).probe()
         with pytest.raises(KubeError, match="No such file"):
-            await prometheus.Prometheus(url, ca_file=str(tmp_path / "absent")).probe()
+            await Prometheus(url, ca_file=str(tmp_path / "absent")).probe()

@@ -29,7 +29,7 @@ from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.figures.transition_times import transition_times
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import FOLDER
-from perfdag.steps.scale.scenarios import gangs, gpus, submit, vmi
+from perfdag.steps.scale.scenarios import gangs, gpus, submit, vmi, vmi_spec
 from perfdag.steps.scale.scenarios.base import Result, Spec
 from perfdag.steps.scale.scenarios.free_gpus import free_gpus
 from tests.fakes.proxy import Proxy
@@ -72,9 +72,9 @@ async def kubevirt(kube: Kube) -> None:
         pytest.skip("THE REAL PROGRAMS ARE NOT HERE: KUBECONFIG names a cluster without KubeVirt")
 
 
-def density(namespace: str, **more: object) -> vmi.Spec:
+def density(namespace: str, **more: object) -> vmi_spec.Spec:
     entry = yaml.safe_load(SUITE.read_text())["entries"][0]["params"]
-    return vmi.Spec(
+    return vmi_spec.Spec(
         template=entry["template"],
         namespaces=[namespace],
         schedule=Schedule("constant", 10.0),
@@ -133,7 +133,7 @@ def assert_api_times_agree(result: Result, at_least: int) -> None:
             apart.append(abs((row.seconds or 0) - (row.api_time - start.api_time)) - lag)
     show("beyond the error bar, by the API's times", apart)
     assert len(apart) >= at_least
-    assert rank(sorted(apart), 0.95, 1) <= 1.0
+    assert (rank(sorted(apart), 0.95, 1) or 0) <= 1.0
 
 
 @pytest.mark.kubevirt

@@ -164,7 +164,7 @@ class TestStages:
         assert record.times("gone") is None
 
 
-def record(kind: str, uid: str, owner: str, **stages: int) -> Record:
+def record(kind: str, uid: str, owner: str, /, **stages: int) -> Record:
     """Stages in ms of receive time after BASE."""
     created = Record(kind, uid, uid, "ns", owner)
     for stage, ms in stages.items():
@@ -186,6 +186,150 @@ def rows_for(
         expected_pods=expected,
     )
     return {row.stage: row for row in result}
+
+
+VM = "VirtualMachine"
+FAILED_VMI = record(VMI, "v1", "root", created=20, pending=30, scheduling=40, failed=60)
+NEXT_VMI = record(
+    VMI, "v2", "root", created=80, pending=90, scheduling=100, scheduled=110, running=120
+)
+GONE_POD = record("Pod", "a", "root", created=10, gone=50)
+FAILED_POD = record("Pod", "a", "root", created=10, scheduled=20, failed=50)
+NEXT_POD = record("Pod", "b", "root", created=60, scheduled=70, ready=90)
+NEVER_READY = {"ready": ("censored", 59.98)}
+REPLACED = {
+    "scheduled": ("ok", 0.01),
+    "ready": ("ok", 0.02),
+    "submission_to_scheduled": ("ok", 0.07),
+}
+
+
+def root(kind: str, **stages: int) -> Record:
+    return record(kind, "root", "", **stages)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pods", "records", "rows"),
+    [
+        pytest.param(
+            VMI,
+            None,
+            [root(VMI, created=10, pending=20, scheduled=90, running=100)],
+            {
+                "scheduling": ("unobserved", None),
+                "scheduled": ("unobserved", None),
+                "creation_to_running": ("ok", 0.09),
+            },
+            id="an unseen stage before one that was seen, and what counts from it",
+        ),
+        pytest.param(
+            VM,
+            None,
+            [root(VM, created=10), FAILED_VMI, NEXT_VMI],
+            {"creation_to_running": ("ok", 0.11), "running": ("ok", 0.01)},
+            id="a VM whose first VMI failed and was replaced runs",
+        ),
+        pytest.param(
+            VM,
+            None,
+            [root(VM, created=10), FAILED_VMI],
+            {"creation_to_running": ("censored", 59.99)},
+            id="nothing stands in for a VMI that failed",
+        ),
+        *(
+            pytest.param(
+                kind,
+                pods,
+                [root(kind, created=5), GONE_POD, NEXT_POD],
+                REPLACED,
+                id=f"a pod of a {kind} that was replaced before it was scheduled",
+            )
+            for kind, pods in (("Job", 1), ("Ours", None))
+        ),
+        *(
+            pytest.param(
+                kind,
+                pods,
+                [root(kind, created=5), GONE_POD],
+                {"scheduled": ("censored", 59.99)},
+                id=f"nothing stands in for a pod of a {kind} that is gone",
+            )
+            for kind, pods in (("Job", 1), ("Ours", None))
+        ),
+        pytest.param(
+            "Job",
+            1,
+            [root("Job", created=5), FAILED_POD, NEXT_POD],
+            {"ready": ("ok", 0.02)},
+            id="a pod that failed before it was ready, and its successor",
+        ),
+        pytest.param(
+            "Job",
+            2,
+            [root("Job", created=5), FAILED_POD, NEXT_POD],
+            {"ready": ("censored", 59.93)},
+            id="two pods were to be there",
+        ),
+        *(
+            pytest.param(
+                kind,
+                1,
+                [record("Pod", "p", "root", created=10, scheduled=20), root(kind, created=5)],
+                NEVER_READY,
+                id=f"a pod of a {kind} that was scheduled and never ready",
+            )
+            for kind in ("Job", "DistributedWorkload")
+        ),
+        pytest.param(
+            "Pod",
+            1,
+            [root("Pod", created=10, scheduled=20)],
+            NEVER_READY,
+            id="a pod of its own that was scheduled and never ready",
+        ),
+        pytest.param(
+            "Job",
+            1,
+            [
+                root("Job", created=5, succeeded=40),
+                record("Pod", "p", "root", created=10, scheduled=20, succeeded=30),
+            ],
+            {"ready": ("unobserved", None), "submission_to_succeeded": ("ok", 0.04)},
+            id="a Job that succeeded too fast for ready",
+        ),
+        pytest.param(
+            "Job",
+            1,
+            [
+                root("Job", created=5, failed=40),
+                record("Pod", "p", "root", created=10, scheduled=20, failed=30),
+            ],
+            {"ready": ("censored", 59.98), "submission_to_succeeded": ("unobserved", None)},
+            id="a Job that failed before it was ready",
+        ),
+        pytest.param(
+            "Job",
+            1,
+            [root("Job", created=1), record("Pod", "root-0", "another", created=1, scheduled=2)],
+            {"first_pod_created": ("censored", 59.999)},
+            id="names do not join, only owners do",
+        ),
+    ],
+)
+def test_what_was_seen_decides_the_status_and_seconds_of_a_row(
+    kind: str,
+    pods: int | None,
+    records: list[Record],
+    rows: dict[str, tuple[str, float | None]],
+) -> None:
+    """A stage that may still come has the time that it was waited for."""
+    result = rows_for(records, kind, pods)
+    assert {stage: result[stage].status for stage in rows} == {
+        stage: status for stage, (status, _) in rows.items()
+    }
+    assert {stage: result[stage].seconds for stage in rows} == pytest.approx(
+        {stage: seconds for stage, (_, seconds) in rows.items()}
+    )
 
 
 class TestRows:
@@ -250,15 +394,6 @@ class TestRows:
         assert row.status == "censored"
         assert row.seconds == pytest.approx(60.0), "how long it had waited"
 
-    def test_an_unseen_stage_is_unobserved_when_a_later_one_was_seen(self) -> None:
-        own = "VirtualMachineInstance"
-        rows = rows_for(
-            [record(own, "root", "", created=10, pending=20, scheduled=90, running=100)], own
-        )
-        assert rows["scheduling"].status == "unobserved"
-        assert rows["scheduled"].status == "unobserved", "its reference was not seen"
-        assert rows["creation_to_running"].seconds == pytest.approx(0.09)
-
     def test_an_open_loop_counts_from_the_time_an_object_was_due(self) -> None:
         item = Submission(0, "root", "ns", BASE - SECOND, BASE, BASE + 1_000_000, "root")
         created = record("Pod", "root", "", created=50, scheduled=100)
@@ -276,23 +411,6 @@ class TestRows:
         assert (rows["created"].intended, rows["created"].submitted) == pytest.approx(
             ((BASE - SECOND) / 1e9, BASE / 1e9)
         )
-
-    def test_a_vm_whose_first_vmi_failed_and_was_replaced_runs(self) -> None:
-        own = "VirtualMachineInstance"
-        first = record(own, "v1", "root", created=20, pending=30, scheduling=40, failed=60)
-        second = record(
-            own, "v2", "root", created=80, pending=90, scheduling=100, scheduled=110, running=120
-        )
-        rows = rows_for(
-            [record("VirtualMachine", "root", "", created=10), first, second], "VirtualMachine"
-        )
-        assert (rows["creation_to_running"].status, rows["creation_to_running"].seconds) == (
-            "ok",
-            pytest.approx(0.11),
-        )
-        assert rows["running"].seconds == pytest.approx(0.01)
-        rows = rows_for([record("VirtualMachine", "root", "", created=10), first], "VirtualMachine")
-        assert rows["creation_to_running"].status == "censored", "nothing stands in for it"
 
     def test_a_set_of_vmis_has_a_row_for_each_of_them(self) -> None:
         own, kind = "VirtualMachineInstance", "VirtualMachineInstanceReplicaSet"
@@ -358,11 +476,6 @@ class TestRows:
         ]
         assert settled(created, replicas) == want
 
-    def test_names_do_not_join_only_owners_do(self) -> None:
-        stray = record("Pod", "root-0", "somebody-else", created=1, scheduled=2)
-        rows = rows_for([record("Job", "root", "", created=1), stray], "Job", 1)
-        assert rows["first_pod_created"].status == "censored"
-
     def test_whole_seconds_of_the_api_say_so(self) -> None:
         own = "VirtualMachineInstance"
         created = Record(own, "root", "root", "ns", "")
@@ -414,65 +527,6 @@ class TestRows:
             for entry in result
         ]
         assert apart == pytest.approx([-ahead] * len(apart), abs=1e-6), "by our clock"
-
-    @pytest.mark.parametrize("kind", ["Job", "Ours"])
-    def test_a_pod_that_was_replaced_before_it_was_scheduled_holds_nothing_up(
-        self, kind: str
-    ) -> None:
-        first = record("Pod", "a", "root", created=10, gone=50)
-        second = record("Pod", "b", "root", created=60, scheduled=70, ready=90)
-        expected = 1 if kind == "Job" else None
-        rows = rows_for([record(kind, "root", "", created=5), first, second], kind, expected)
-        message = {
-            name: (rows[name].status, rows[name].seconds)
-            for name in ("scheduled", "ready", "submission_to_scheduled")
-        }
-        assert message == {
-            "scheduled": ("ok", pytest.approx(0.01)),
-            "ready": ("ok", pytest.approx(0.02)),
-            "submission_to_scheduled": ("ok", pytest.approx(0.07)),
-        }
-        rows = rows_for([record(kind, "root", "", created=5), first], kind, expected)
-        assert rows["scheduled"].status == "censored", "nothing stands in for it"
-
-    def test_a_pod_that_failed_before_it_was_ready_is_left_out_where_its_successor_is_there(
-        self,
-    ) -> None:
-        pods = [
-            record("Pod", "a", "root", created=10, scheduled=20, failed=50),
-            record("Pod", "b", "root", created=60, scheduled=70, ready=90),
-        ]
-        job = record("Job", "root", "", created=5)
-        assert rows_for([job, *pods], "Job", 1)["ready"].status == "ok"
-        assert rows_for([job, *pods], "Job", 2)["ready"].status == "censored", (
-            "two were to be there"
-        )
-
-    @pytest.mark.parametrize(
-        ("kind", "owner"), [("Job", "root"), ("DistributedWorkload", "root"), ("Pod", "")]
-    )
-    def test_pods_that_were_scheduled_and_never_ready_are_censored(
-        self, kind: str, owner: str
-    ) -> None:
-        pod = record("Pod", "p" if owner else "root", owner, created=10, scheduled=20)
-        row = rows_for([pod, *([record(kind, "root", "", created=5)] if owner else [])], kind, 1)[
-            "ready"
-        ]
-        assert (row.status, row.seconds) == ("censored", pytest.approx(59.98))
-
-    @pytest.mark.parametrize(
-        ("end", "ready", "succeeded"),
-        [("succeeded", "unobserved", "ok"), ("failed", "censored", "unobserved")],
-    )
-    def test_a_job_that_ended_too_fast_for_ready(
-        self, end: str, ready: str, succeeded: str
-    ) -> None:
-        pod = record("Pod", "p", "root", created=10, scheduled=20, **{end: 30})
-        rows = rows_for([record("Job", "root", "", created=5, **{end: 40}), pod], "Job", 1)
-        assert (rows["ready"].status, rows["submission_to_succeeded"].status) == (ready, succeeded)
-        assert rows["submission_to_succeeded"].seconds == (
-            pytest.approx(0.04) if end == "succeeded" else None
-        )
 
     def test_what_an_event_warned_of_and_what_the_object_says_is_the_error_of_a_row_the_newest_last(
         self,
@@ -582,7 +636,7 @@ def result(kind: str, count: int, stuck: int = 0, **figures: float | None) -> di
         [gates.parse_gate("api_p99 < 1"), gates.parse_gate("creation_to_running_p50 < 2")],
         {"api_p99": 0.02},
     )
-    made_of = Result(
+    whole = Result(
         "x",
         count,
         "r",
@@ -596,7 +650,7 @@ def result(kind: str, count: int, stuck: int = 0, **figures: float | None) -> di
         1.0,
         2.0,
     )
-    return asdict(made_of)
+    return asdict(whole)
 
 
 def parsed(benchmark: str, raw: dict[str, Any]) -> tuple[list[Measurement], Output]:
@@ -648,7 +702,7 @@ def test_the_headline_the_objects_and_the_gates(
     ]
     assert [verdict[0] for verdict in verdicts] == [1.0, 0.0], "no data is a breach"
     assert verdicts[0] == (1.0, "api_p99 < 1", "0.02 against 1")
-    assert verdicts[1][2].startswith("no data for ")
+    assert str(verdicts[1][2]).startswith("no data for ")
     assert values(measurements, "api_latency") == {"p99": 0.02}
     whole = orjson.loads(next(iter(output.texts.values())))
     rows = (whole if benchmark == "scale" else whole["results"][0])["rows"]

@@ -98,6 +98,12 @@ class TestRunaiFiles:
         assert {item.name for item in tmp_path.iterdir()} == theirs
 
 
+def submitter(*argv: str, **options: Any) -> CommandSubmitter:
+    """A submitter by a command, which needs no API server."""
+    kube: Any = None
+    return CommandSubmitter(kube, list(argv), **options)
+
+
 def fake_cli(folder: Path, body: str = "") -> str:
     """A stand-in for Run:ai's command line that writes down its arguments, one a line."""
     path = folder / "fake-runai"
@@ -149,8 +155,8 @@ class TestSubmitters:
             runai_cli_path=path, image="an/image", storage_class=storage or ""
         )
         argv = runai.runai_argv(settings, workload, "2", 7, storage is not None)
-        submitter = CommandSubmitter(None, argv, reads_input=False)  # type: ignore[arg-type]
-        assert await submitter.submit([self.BODY], "runai-p one", Counter()) == ""
+        by_command = submitter(*argv, reads_input=False)
+        assert await by_command.submit([self.BODY], "runai-p one", Counter()) == ""
         assert (tmp_path / "said").read_text().split("\n")[:-2] == [
             *(first, "j-7", "--project", "p one", "-i", "an/image"),
             *("--image-pull-policy", "IfNotPresent", "-g", "2"),
@@ -158,16 +164,14 @@ class TestSubmitters:
         ]
 
     async def test_what_it_refuses_and_when_it_hangs_is_told(self, tmp_path: Path) -> None:
-        refuses = CommandSubmitter(None, [fake_cli(tmp_path, "echo 'no such project' >&2; exit 3")])  # type: ignore[arg-type]
+        refuses = submitter(fake_cli(tmp_path, "echo 'no such project' >&2; exit 3"))
         with pytest.raises(KubeError, match="fake-runai: no such project"):
             await refuses.submit([self.BODY], "n", Counter())
-        hangs = CommandSubmitter(None, [fake_cli(tmp_path, "sleep 60")], timeout=0.5)  # type: ignore[arg-type]
+        hangs = submitter(fake_cli(tmp_path, "sleep 60"), timeout=0.5)
         with pytest.raises(KubeError, match=r"did not end in 0\.5 s"):
             await hangs.submit([self.BODY], "n", Counter())
         with pytest.raises(KubeError, match=r"cannot be run: No such file.*--submitter api"):
-            await CommandSubmitter(None, [str(tmp_path / "absent")]).submit(
-                [self.BODY], "n", Counter()
-            )  # type: ignore[arg-type]
+            await submitter(str(tmp_path / "absent")).submit([self.BODY], "n", Counter())
 
     def test_a_plug_in_is_a_submitter_too(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -181,7 +185,9 @@ class TestSubmitters:
         request = SubmitRequest(
             "pod", 1, 1, Schedule(), tmp_path, runai.Settings(submitter="sdk", project="p")
         )
-        assert submitter_for("kube", request) == ("kube", "p")  # type: ignore[arg-type]
+        kube: Any = "kube"
+        plug_in: Any = submitter_for(kube, request)
+        assert plug_in == ("kube", "p")
         with pytest.raises(
             runai.SettingsError, match="submitter 'sdc'; there are api, kubectl, runai-cli, sdk"
         ):

@@ -5,10 +5,10 @@ import contextlib
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import orjson
 import pytest
@@ -26,7 +26,7 @@ from perfdag.steps.scale.scenarios.base import Result
 from perfdag.steps.scale.scenarios.vmi_spec import Spec
 from tests.fakes.api_server import ApiServer, client
 
-from .test_workloads import Heart
+from .sessions import session_of
 
 
 class Server:
@@ -81,13 +81,10 @@ def left_by(
     messages: list[str] = []
     template = load("pod", "r")
     opened = open_session.open_session(server, template, ["ns"], "r", log=messages.append)
-    run = session.Session(
-        server, "r", template, ["ns"], server.observer, Heart(), None, Offset(0.0, 0.0), []
-    )  # type: ignore[arg-type]
-    run.submissions = [
+    submissions = [
         Submission(i, name, "ns", 1, 1, 0 if in_flight else 2, name) for i, name in enumerate(names)
     ]
-    opened.session = run
+    opened.session = session_of(server, server.observer, template, submissions=submissions)
     return opened, messages
 
 
@@ -283,13 +280,8 @@ class Primed(Cluster):
 async def test_a_primer_that_did_not_do_its_work_is_noted(
     how: str, note: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @contextlib.asynccontextmanager
-    async def opened(
-        kube: Any, template: Any, namespaces: Any, run: str, **_: Any
-    ) -> AsyncIterator[session.Session]:
-        yield session.Session(
-            kube, run, template, namespaces, kube.observer, Heart(), kube, Offset(0.0, 0.0), []
-        )  # type: ignore[arg-type]
+    def opened(kube: Any, template: Any, namespaces: Any, run: str, **_: Any) -> Any:
+        return contextlib.nullcontext(session_of(kube, kube.observer, template, run=run))
 
     async def room(kube: Any, request: Any, count: int) -> tuple[str, bool]:
         return f"{count} do not fit", count > 1
@@ -319,13 +311,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         kube: Any = Cluster(decide)
         free = {f"n{i}": count for i, count in enumerate(nodes)}
 
-        @contextlib.asynccontextmanager
-        async def opened(
-            _: Any, spec: Any, run: str, template: Any
-        ) -> AsyncIterator[session.Session]:
-            yield session.Session(
-                kube, run, template, ["ns"], kube.observer, Heart(), kube, Offset(0.0, 0.0), [], 1
-            )  # type: ignore[arg-type]
+        def opened(_: Any, spec: Any, run: str, template: Any) -> Any:
+            own = session_of(kube, kube.observer, template, run=run, expected_pods=1)
+            return contextlib.nullcontext(own)
 
         for module in (gpus, gangs):
             monkeypatch.setattr(module, "session_of", opened)
@@ -481,13 +469,10 @@ metadata: {name: "${name}"}
 async def test_a_shared_object_is_made_once_for_a_run_and_deleted_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-
-    def none(*_: Any) -> Any:
-        raise KubeError(403, "Forbidden", "no metrics")
-
+    refused = Mock(side_effect=KubeError(403, "Forbidden", "no metrics"))
     monkeypatch.setattr(open_session, "server_offset", AsyncMock(return_value=Offset(0.0, 0.0)))
     monkeypatch.setattr(open_session, "AGAIN", 0.05)
-    monkeypatch.setattr("perfdag.steps.scale.cluster.apiservers.clients", none)
+    monkeypatch.setattr("perfdag.steps.scale.cluster.apiservers.clients", refused)
     for module in (open_session, session):
         monkeypatch.setattr(module, "LEFT_BEHIND", 0.5)
     server = ApiServer({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ns"}})
@@ -498,10 +483,7 @@ async def test_a_shared_object_is_made_once_for_a_run_and_deleted_with_it(
         open_session.open_session(kube, template, ["ns"], "r7") as opened,
     ):
         await opened.create(3, Schedule(), 2)
-        made = [item["metadata"] for item in server.of("ConfigMap")]
-        names = [item["name"] for item in made if item["name"].startswith("size-")]
-        assert names == ["size-r7"]
-        names = [item["metadata"]["name"] for item in server.of("Pod")]
-        assert sorted(names) == ["perfdag-heartbeat-r7", "r7-0", "r7-1", "r7-2"]
+        assert [name for name in server.names("ConfigMap") if "size" in name] == ["size-r7"]
+        assert sorted(server.names("Pod")) == ["perfdag-heartbeat-r7", "r7-0", "r7-1", "r7-2"]
         assert await opened.delete_all(2, 5.0) == 0
     assert server.of("ConfigMap") == server.of("Pod") == []

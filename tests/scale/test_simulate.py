@@ -446,7 +446,7 @@ async def test_gpus_that_are_shared_or_claimed_are_not_free(
     pod("third", "ns", "kai", fraction="0.3")
     pod("whole", "ns", "kai", gpus=2)
     pod("not-reserved-yet", "ns", "early", fraction="0.5")
-    results = [
+    results: list[dict[str, Any]] = [
         {"driver": driver, "pool": "dra", "device": f"gpu-{i}"}
         for i, driver in enumerate(("gpu.nvidia.com", "gpu.nvidia.com", "net.example"))
     ]

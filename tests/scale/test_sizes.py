@@ -19,7 +19,7 @@ from perfdag.steps.scale.measure.generator import Submitted
 from perfdag.steps.scale.model import gates
 from perfdag.steps.scale.runai import submit, table
 from perfdag.steps.scale.runai.run_file import RunFile, write_run
-from perfdag.steps.scale.scenarios import run_vmi, vmi, vmi_capacity
+from perfdag.steps.scale.scenarios import run_vmi, vmi, vmi_capacity, vmi_spec
 from perfdag.steps.scale.scenarios.base import Result
 from perfdag.steps.scale.vmi_benchmark import parse_results
 
@@ -50,7 +50,7 @@ class TestCapacity:
             verdicts = gates.evaluate([gate], figures)
             return Result("capacity", count, "r", [], [], figures, {}, verdicts)
 
-        passed, results = await vmi_capacity.search(measure, vmi.Spec(), step, limit)
+        passed, results = await vmi_capacity.search(measure, vmi_spec.Spec(), step, limit)
         assert (passed.passed, passed.failed) == found
         assert [item.count for item in results] == tried
         assert len(tried) <= vmi_capacity.most_sizes(step, limit)
@@ -69,11 +69,13 @@ class TestCapacity:
             return Result("capacity", count, "r", [], [], figures, {})
 
         seen: list[Result] = []
-        passed, result = await vmi_capacity.search(measure, vmi.Spec(seen=seen.append), 100, 450)
+        passed, result = await vmi_capacity.search(
+            measure, vmi_spec.Spec(seen=seen.append), 100, 450
+        )
         assert passed == vmi_capacity.Capacity(200, str(error))
         assert [item.count for item in result] == [item.count for item in seen] == [100, 200]
         with pytest.raises(KubeError):
-            await vmi_capacity.search(measure, vmi.Spec(), 300, 450)
+            await vmi_capacity.search(measure, vmi_spec.Spec(), 300, 450)
 
     @pytest.mark.parametrize(
         ("figures", "result"),
@@ -101,7 +103,7 @@ class TestCapacity:
             verdicts = gates.evaluate(held, seen)
             return Result("capacity", count, "r", [], [], seen, facts, verdicts)
 
-        passed, results = await vmi_capacity.search(measure, vmi.Spec(), 1, 4)
+        passed, results = await vmi_capacity.search(measure, vmi_spec.Spec(), 1, 4)
         assert (passed, len(results)) == (result, 2)
         monkeypatch.setattr(commands, "on_cluster", lambda *_: run_vmi.Outcome(results, passed))
         words = ["scale", "vmi", "capacity", "--step", "1", "--count", "4", "-o", str(tmp_path)]
@@ -212,7 +214,7 @@ class TestLadder:
     def broken(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A cluster that takes 600 VMIs; at 800 its API server goes away."""
 
-        async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
+        async def burst(kube: Any, spec: vmi_spec.Spec, count: int) -> Result:
             if count > 600:
                 raise KubeError(0, "Unreachable", "no answer from https://x")
             facts: dict[str, Any] = {
@@ -248,7 +250,7 @@ class TestLadder:
     async def test_sizes_before_one_that_broke_are_kept_and_it_is_a_size_without_data(
         self, broken: None
     ) -> None:
-        spec = vmi.Spec(
+        spec = vmi_spec.Spec(
             gates=[gates.parse_gate("api_p99 < 1"), gates.parse_gate("left_behind <= 0")]
         )
         results = await run_vmi.ladder(None, spec, [400, 600, 800, 1000], 0.0)  # type: ignore[arg-type]
@@ -288,7 +290,7 @@ class TestLadder:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> None:
+        async def measure(kube: Any, spec: vmi_spec.Spec, ask: Any) -> None:
             await run_vmi.ladder(kube, spec, [400, 600], 0.0)
             raise end
 
@@ -312,7 +314,7 @@ class TestLadder:
         """Another run took the Lease at 600 VMIs, which is seen when this one ends."""
         measured = vmi.burst
 
-        async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
+        async def burst(kube: Any, spec: vmi_spec.Spec, count: int) -> Result:
             if count == 600:
                 raise KeyboardInterrupt
             return await measured(kube, spec, count)
@@ -351,9 +353,9 @@ class TestLadder:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> run_vmi.Outcome:
-            figures = {"left_behind": 0.0, "success_ratio": 1.0}
-            facts = {"generator": [], "notes": []}
+        async def measure(kube: Any, spec: vmi_spec.Spec, ask: Any) -> run_vmi.Outcome:
+            figures: dict[str, float | None] = {"left_behind": 0.0, "success_ratio": 1.0}
+            facts: dict[str, Any] = {"generator": [], "notes": []}
             return run_vmi.Outcome(
                 [Result("steady", 9, "r", [], [], figures, facts, trace=[(0.0, 0), (2.5, 9)])]
             )
@@ -414,7 +416,7 @@ class TestLadder:
             outcomes.append(asyncio.run(work(None)))
             return outcomes[-1]
 
-        async def capacity(kube: Any, spec: vmi.Spec, step: int, limit: int) -> Any:
+        async def capacity(kube: Any, spec: vmi_spec.Spec, step: int, limit: int) -> Any:
             result = await vmi.burst(kube, spec, step)
             spec.seen(result)
             return vmi_capacity.Capacity(step, "no more"), [result]

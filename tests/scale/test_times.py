@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
@@ -198,12 +199,8 @@ class TestTimes:
         capsys: pytest.CaptureFixture[str],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        drawn: list[str] = []
-        monkeypatch.setattr(
-            plots,
-            "to_bytes",
-            lambda figure: (drawn.extend(entry.get_text() for entry in figure.texts), b"x"),
-        )
+        to_bytes = Mock(return_value=(None, b"x"))
+        monkeypatch.setattr(plots, "to_bytes", to_bytes)
         self.partly_scheduled(tmp_path)
         assert main(["scale", "plot", "--plot", plot, skip, "-o", str(tmp_path)]) == 0
         reasons = [
@@ -224,7 +221,8 @@ class TestTimes:
             for row in rows
             if row["Excluded"]
         )
-        title, subtitle = drawn
+        (figure,) = to_bytes.call_args.args
+        title, subtitle = (entry.get_text() for entry in figure.texts)
         assert ("6 of 12" if plot == "general" or shown == 6 else "12 workloads") in title
         assert all(entry in subtitle.replace("\n", " ") for entry in reasons)
 

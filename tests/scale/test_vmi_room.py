@@ -5,7 +5,6 @@ VMI.
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -13,22 +12,21 @@ import pytest
 
 from perfdag.kube.client import Object
 from perfdag.steps.scale.cluster import kubevirt, vmi_room
-from perfdag.steps.scale.measure.clock import Offset
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.scenarios import session, vmi_spec, vmi_steady
 from perfdag.steps.scale.scenarios.base import Result
 from tests.fakes.api_server import ApiServer
 
+from .sessions import session_of
 from .test_session import Cluster
-from .test_workloads import Heart
 
 KVM = vmi_room.KVM
 
 
 def node(name: str, **allocatable: str) -> Object:
+    allocatable |= {"pods": "250", KVM: "1000"}
     status = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": allocatable}
-    status["allocatable"] |= {"pods": "250", KVM: "1000"}
     metadata = {"name": name, "labels": {"kubevirt.io/schedulable": "true"}}
     return {"kind": "Node", "metadata": metadata, "spec": {}, "status": status}
 
@@ -69,7 +67,7 @@ def pod(name: str, node: str, *cpus: str, **spec: Any) -> Object:
 )
 def test_a_pod_requests_what_the_scheduler_counts(spec: Object, cpu: float) -> None:
     request = vmi_room.request_of(pod("p", "a", "300m", "100m", **spec))
-    assert (float(request["cpu"]), int(request["pods"])) == (pytest.approx(cpu), 1)
+    assert (float(request["cpu"]), request["pods"]) == (cpu, 1)
 
 
 async def test_the_line_before_a_burst_names_what_fits_beside_other_pods() -> None:
@@ -133,17 +131,7 @@ async def test_a_steady_state_goes_on_without_a_vmi_that_is_stuck(
     kube: Any = Stuck()
     kept: dict[str, Any] = {}
 
-    @contextlib.asynccontextmanager
-    async def primed(*_: Any) -> AsyncIterator[session.Session]:
-        template = vmi_spec.load_template("vmi", "r", 1, {})
-        yield session.Session(
-            kube, "r", template, ["ns"], kube.observer, Heart(), kube, Offset(0.0, 0.0), []
-        )  # type: ignore[arg-type]
-
-    @contextlib.asynccontextmanager
-    async def namespaces(*_: Any) -> AsyncIterator[None]:
-        yield
-
+    primed = session_of(kube, kube.observer, vmi_spec.load_template("vmi", "r", 1, {}))
     nothing = AsyncMock(return_value=(set(), ""))
 
     async def result(*args: Any) -> Result:
@@ -151,8 +139,8 @@ async def test_a_steady_state_goes_on_without_a_vmi_that_is_stuck(
         return Result("steady", 3, "r", [], [], {}, {})
 
     for name, value in {
-        "primed_session": primed,
-        "own_namespaces": namespaces,
+        "primed_session": lambda *_: contextlib.nullcontext(primed),
+        "own_namespaces": lambda *_: contextlib.nullcontext(),
         "check_nodes": nothing,
         "result_of": result,
         "STUCK": 0.1,

@@ -3,13 +3,12 @@ pods that were held.
 """
 
 import time
-from typing import Any, ClassVar
+from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
 
 from perfdag.kube.client import STRATEGIC_PATCH, KubeError
-from perfdag.steps.scale.measure.clock import Offset
 from perfdag.steps.scale.measure.generator import Submission, Submitted
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.records import Record
@@ -18,24 +17,7 @@ from perfdag.steps.scale.model.templates import load
 from perfdag.steps.scale.scenarios import base, session, submit
 from tests.fakes.api_server import ApiServer
 
-
-class Heart:
-    """A heartbeat that came back at once."""
-
-    timeline: ClassVar[list[Any]] = []
-    note, plural, requests, p99 = "", "pods", 0, 0.001
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def pause(self) -> None:
-        self.calls.append("pause")
-
-    def resume(self) -> None:
-        self.calls.append("resume")
-
-    def summary(self) -> dict[str, Any]:
-        return {"beats": 1}
+from .sessions import session_of
 
 
 def held(count: int, *stages: str) -> session.Session:
@@ -59,18 +41,14 @@ def held(count: int, *stages: str) -> session.Session:
     submitted = Submitted("r", items, time.time() - 60, start)
     server = ApiServer()
     server.fail("GET /version", 0)
-    run = session.Session(
+    run = session_of(
         server.client(),
-        "r",
-        load("job", "r"),
-        ["n"],
         observer,
-        Heart(),
-        None,
-        Offset(0.0, 0.0),
-        [],
-        1,
-    )  # type: ignore[arg-type]
+        load("job", "r"),
+        namespaces=["n"],
+        submitter=None,
+        expected_pods=1,
+    )
     run.submissions, run.batches = items, [(submitted, Schedule())]
     return run
 
@@ -108,12 +86,6 @@ async def test_what_did_not_come_is_counted() -> None:
     assert (result.figures["success_ratio"], result.figures["censored"]) == (0.0, 10.0)
 
 
-async def test_lag_and_cpu_are_not_those_of_our_own_figures() -> None:
-    run = held(10, "scheduled")
-    await base.finish("fill", submit.Spec(), run, {})
-    assert run.heartbeat.calls == ["pause", "resume", "pause"]  # type: ignore[attr-defined]
-
-
 async def test_a_deletion_that_fails_costs_no_rows(server: ApiServer) -> None:
     run = held(10, "scheduled")
     server.fail(".", 0)
@@ -127,8 +99,11 @@ async def test_a_deletion_that_fails_costs_no_rows(server: ApiServer) -> None:
 
 
 async def test_the_count_is_what_the_scenario_made_and_doubts_are_notes() -> None:
-    result = await base.finish("fill", submit.Spec(count=100), held(10, "scheduled"), {})
+    run = held(10, "scheduled")
+    result = await base.finish("fill", submit.Spec(count=100), run, {})
     assert result.count == 10
+    calls = run.heartbeat.calls  # type: ignore[attr-defined]
+    assert calls == ["pause", "resume", "pause"], "lag and CPU are not those of our own figures"
     assert any("clock moved against ours is not known" in note for note in result.facts["notes"])
 
 
