@@ -44,10 +44,10 @@ async def serve(
     token: str = "",
     changes: Collection[str] = (),
 ) -> asyncio.Server:
-    """Serve requests, one for a connection, and ``/healthz`` without a token.
+    """Serve requests, one for a connection, and `/healthz` without a token.
 
-    The paths of ``changes`` change a state and take POST; all others take GET. With a token, other
-    requests need it: as ``Bearer``, as the password of ``Basic``, or in the header X-Perfdag-Token.
+    The paths of `changes` change a state and take POST; all others take GET. With a token, other
+    requests need it: as `Bearer`, as the password of `Basic`, or in the header X-Perfdag-Token.
     The API server's proxy passes only that header on. Raises OSError if the address is taken.
     """
 

@@ -45,7 +45,7 @@ class RateLoad(Load, Protocol):
 class Setting:
     """How trials run: seconds of a full one, arrivals, and the bound (s) of a percentile.
 
-    ``precision``: relative width of the last bracket of a search. ``seed``: of the arrivals.
+    `precision`: relative width of the last bracket of a search. `seed`: of the arrivals.
     """
 
     seconds: float
@@ -63,9 +63,9 @@ class Setting:
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial at ``rate`` requests a second, with the client's statistics.
+    """A trial at `rate` requests a second, with the client's statistics.
 
-    ``full``: it had its whole duration. ``held``: every request was answered, and the percentile
+    `full`: it had its whole duration. `held`: every request was answered, and the percentile
     kept the bound.
     """
 
@@ -89,7 +89,7 @@ async def run_trial(
 ) -> Trial:
     """Send at a rate, and wait for the answers, at most as long again.
 
-    ``number`` counts the trials of a sample: each draws its own arrivals.
+    `number` counts the trials of a sample: each draws its own arrivals.
 
     Raises Failed if requests failed for another reason than overload.
     """
@@ -112,10 +112,10 @@ async def run_trial(
 async def run_trials(
     target: Target, load: RateLoad, setting: Setting, rate: float | None
 ) -> dict[str, Any]:
-    """Run a full trial at ``rate``, or for None a search of the highest rate within the bound.
+    """Run a full trial at `rate`, or for None a search of the highest rate within the bound.
 
-    The result has ``replicas`` and ``trials``, in order. A search adds ``capacity`` (a closed
-    loop's rate, None if unsteady), ``peak`` (the highest rate that a full trial held) and ``above``
+    The result has `replicas` and `trials`, in order. A search adds `capacity` (a closed
+    loop's rate, None if unsteady), `peak` (the highest rate that a full trial held) and `above`
     (a rate that one did not hold). Without a search these are None.
 
     Raises BadInput, and Failed if no rate holds the bound.

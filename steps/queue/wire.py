@@ -3,18 +3,18 @@
 *Original* framing is that of Intel's Device Scalability Tester v0.1. A TCP connection carries one
 JSON
 object in each direction, at most 1024 bytes, without a delimiter.
-*Kept* framing is perfdag's. The peer first sends the line ``perfdag/1``. Then both sides send one
+*Kept* framing is perfdag's. The peer first sends the line `perfdag/1`. Then both sides send one
 compact
 JSON object a line, on a connection that stays open.
 
 Messages (keys as in the original; kept framing adds those in brackets):
 
-- client to frontend: ``{Queue, Args, Limit [, Id, Retries]}``, answered by a reply ``[+ Id]``
-- backend to frontend: ``{Queue}``, answered by a work item; in kept framing, after a wait
-- work item: ``{Error, Args, Limit, Empty [, Running]}``; Limit in seconds, 0 is none
-- reply: ``{Pod, Node, Device, Error, Timeout, Runtime, Waittime, Retcode}``, times in seconds;
-  in kept framing, a reply with ``Queue`` also asks for the next item
-- kept framing: ``{"Leave": true}``, answered by ``{"Bye": true}`` or by one last item
+- client to frontend: `{Queue, Args, Limit [, Id, Retries]}`, answered by a reply `[+ Id]`
+- backend to frontend: `{Queue}`, answered by a work item; in kept framing, after a wait
+- work item: `{Error, Args, Limit, Empty [, Running]}`; Limit in seconds, 0 is none
+- reply: `{Pod, Node, Device, Error, Timeout, Runtime, Waittime, Retcode}`, times in seconds;
+  in kept framing, a reply with `Queue` also asks for the next item
+- kept framing: `{"Leave": true}`, answered by `{"Bye": true}` or by one last item
 """
 
 import json
@@ -53,7 +53,7 @@ class IncompleteError(MalformedError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address to listen on or connect to; an empty host is every interface, as in ``:9997``."""
+    """An address to listen on or connect to; an empty host is every interface, as in `:9997`."""
 
     host: str
     port: int
@@ -63,7 +63,7 @@ class Address:
 
 
 def address(text: str) -> Address:
-    """Parse ``host:port``, ``:port`` or ``[v6]:port``. Raises ValueError with the reason."""
+    """Parse `host:port`, `:port` or `[v6]:port`. Raises ValueError with the reason."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535:
         raise ValueError(
@@ -183,7 +183,7 @@ def reply(message: Message) -> Message:
 
 
 def failure(error: str, waited: float = 0.0) -> Message:
-    """Return the frontend's reply to a request that no backend answered; ``waited`` in seconds."""
+    """Return the frontend's reply to a request that no backend answered; `waited` in seconds."""
     return dict(zip(_REPLY_KEYS, ("", "", "", error, 0, 0, waited, 1), strict=True))
 
 

@@ -26,7 +26,7 @@ def failure_text(queue: str, client: Any) -> str:
 def invalid_reasons(queue: str, result: Any, params: QueueAutoscaleParams) -> list[str]:
     """Return why a trace is no result, or an empty list.
 
-    Reasons are unanswered requests, items of other seconds than ``item``, a height never reached,
+    Reasons are unanswered requests, items of other seconds than `item`, a height never reached,
     and backends never released.
     """
     client, reasons = result["client"], scaling_faults(result)

@@ -60,7 +60,7 @@ async def run_on_target(
 ) -> dict[str, Any]:
     """Let a client send one period of its load, and trace a target that a scaler scales.
 
-    ``read_gauges`` returns the depth of the queue and the age of its oldest request. ``interval``:
+    `read_gauges` returns the depth of the queue and the age of its oldest request. `interval`:
     seconds between samples. The last answers may take as long as the load.
     """
     await load.rate(None)
@@ -88,10 +88,10 @@ async def run_on_target(
 async def run_locally(
     arrivals: Arrivals, item_seconds: float, queues: int, sync: float, model: HpaModel
 ) -> list[QueueRun]:
-    """Run one period of the load on ``queues`` queues of local processes at once.
+    """Run one period of the load on `queues` queues of local processes at once.
 
     Every queue has a copy of the model.
-    ``sync``: seconds between decisions of the scaler. Latencies run from the scheduled times.
+    `sync`: seconds between decisions of the scaler. Latencies run from the scheduled times.
     Raises Failed if a backend ends by itself.
     """
     names = [f"queue-{n + 1}" for n in range(queues)]

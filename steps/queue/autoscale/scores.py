@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """At ``at`` seconds, the load needed ``needed`` replicas and ``have`` ran.
+    """At `at` seconds, the load needed `needed` replicas and `have` ran.
 
-    ``depth``: requests that waited. ``wait``: the age of the oldest of them in seconds. Both are
+    `depth`: requests that waited. `wait`: the age of the oldest of them in seconds. Both are
     None if unknown.
     """
 
@@ -28,13 +28,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Score:
-    """Scores of a trace. Times are in seconds, ``wasted`` and ``missing`` in pod-seconds.
+    """Scores of a trace. Times are in seconds, `wasted` and `missing` in pod-seconds.
 
-    ``reaction``: from the first rise of the need until its peak is covered; None if it never is.
-    ``release``: from the last fall of the need until the replicas have fallen to it; None if they
+    `reaction`: from the first rise of the need until its peak is covered; None if it never is.
+    `release`: from the last fall of the need until the replicas have fallen to it; None if they
     never do.
-    ``overshoot``: replicas beyond the peak, as a share of it.
-    ``oscillations``: changes of direction of the replicas beyond those of the need.
+    `overshoot`: replicas beyond the peak, as a share of it.
+    `oscillations`: changes of direction of the replicas beyond those of the need.
     """
 
     reaction: float | None
@@ -86,7 +86,7 @@ def _turns(values: Sequence[int]) -> int:
 
 
 def needed(rate: float, item_seconds: float) -> int:
-    """Return the replicas that keep up with ``rate`` requests a second."""
+    """Return the replicas that keep up with `rate` requests a second."""
     return max(1, math.ceil(rate * item_seconds - 1e-9))
 
 
@@ -94,10 +94,10 @@ def needed(rate: float, item_seconds: float) -> int:
 class HpaModel:
     """A model of the HorizontalPodAutoscaler's algorithm, for runs without a cluster.
 
-    It brings ``metric / replicas`` to ``target`` (AverageValue), unless within ``tolerance``
+    It brings `metric / replicas` to `target` (AverageValue), unless within `tolerance`
     (relative).
-    Scaling in takes the largest result of the last ``window`` seconds.
-    Scaling out at most doubles, or adds 4 replicas, in ``period`` seconds.
+    Scaling in takes the largest result of the last `window` seconds.
+    Scaling out at most doubles, or adds 4 replicas, in `period` seconds.
     Source: Kubernetes documentation, Horizontal Pod Autoscaling, "Algorithm details" and
     "behavior".
     """
@@ -112,7 +112,7 @@ class HpaModel:
     grown: list[tuple[float, int]] = field(default_factory=list)
 
     def desired(self, now: float, metric: float, replicas: int) -> int:
-        """Return the desired replicas; ``metric`` is the total of the queue, ``now`` in seconds."""
+        """Return the desired replicas; `metric` is the total of the queue, `now` in seconds."""
         ratio = metric / (self.target * max(1, replicas))
         wanted = (
             replicas if abs(ratio - 1) <= self.tolerance else math.ceil(metric / self.target - 1e-9)

@@ -27,10 +27,10 @@ class UnreachableError(Exception):
 class Options:
     """How a backend asks for items. Times are in seconds.
 
-    ``backoff``: the n-th empty answer in a row waits n x ``backoff``, at most ``backoff_max``; 0
+    `backoff`: the n-th empty answer in a row waits n x `backoff`, at most `backoff_max`; 0
     exits on an
-    empty queue. ``kept``: use one connection for all items, and wait on it.
-    ``retry_seconds``: how long to retry a frontend that does not answer.
+    empty queue. `kept`: use one connection for all items, and wait on it.
+    `retry_seconds`: how long to retry a frontend that does not answer.
     """
 
     frontend: wire.Address
@@ -70,7 +70,7 @@ class Backend:
             signal.signal(number, self.stop)
 
     def serve(self) -> None:
-        """Work until ``stop``, or until the queue is empty without back-off.
+        """Work until `stop`, or until the queue is empty without back-off.
 
         Raises UnreachableError.
         """
@@ -131,7 +131,7 @@ class Backend:
         return False
 
     def _persistent(self) -> bool:
-        """Serve over one kept connection until ``stop``; return False."""
+        """Serve over one kept connection until `stop`; return False."""
         where = (self.options.frontend.host or "localhost", self.options.frontend.port)
         with socket.create_connection(where, 10) as peer:
             peer.settimeout(None)
@@ -168,7 +168,7 @@ class Backend:
                     return False
 
     def _pause(self, seconds: float) -> None:
-        """Sleep, at most until ``stop``."""
+        """Sleep, at most until `stop`."""
         if not self.stopping:
             select.select([self._wake], [], [], seconds)
 
@@ -190,7 +190,7 @@ def _object(peer: socket.socket) -> wire.Message:
 
 
 def main(argument: str) -> int:
-    """Run a backend from a JSON argument: the fields of Options, and ``workload``."""
+    """Run a backend from a JSON argument: the fields of Options, and `workload`."""
     fields = json.loads(argument)
     workload = Workload(**fields.pop("workload"))
     backend = Backend(Options(**{**fields, "frontend": wire.address(fields["frontend"])}), workload)

@@ -23,7 +23,7 @@ from perfdag.steps.queue import wire
 class Processes:
     """Replicas of one backend, a Target of the validator.
 
-    ``grace``: seconds to end the current item before a replica is killed.
+    `grace`: seconds to end the current item before a replica is killed.
     """
 
     def __init__(

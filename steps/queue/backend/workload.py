@@ -1,4 +1,4 @@
-"""The workload of an item: the built-in ``sleep`` and ``usl``, or a command."""
+"""The workload of an item: the built-in `sleep` and `usl`, or a command."""
 
 import contextlib
 import glob as globbing
@@ -28,9 +28,9 @@ class Outcome:
 class Workload:
     """A command with its device, limit and working directory.
 
-    ``command``: an absolute path or a built-in, with arguments. ``device``: replaces FILENAME in
+    `command`: an absolute path or a built-in, with arguments. `device`: replaces FILENAME in
     arguments.
-    ``limit``: seconds, 0 for none. ``ignore``: ignore the arguments that a client sends.
+    `limit`: seconds, 0 for none. `ignore`: ignore the arguments that a client sends.
     """
 
     command: Sequence[str]
@@ -52,7 +52,7 @@ class Workload:
     def run(self, args: Sequence[str] | None, limit: float, running: int = 1) -> Outcome:
         """Run it once with the client's arguments and limit (seconds); the shorter limit applies.
 
-        ``running``: items that run in the queue; only ``usl`` uses it.
+        `running`: items that run in the queue; only `usl` uses it.
         """
         limit = shorter(self.limit, limit)
         try:
@@ -170,7 +170,7 @@ def _sleep(seconds: float, limit: float) -> Outcome:
 
 
 def _wait(process: subprocess.Popen[bytes], limit: float) -> bool:
-    """Wait for the process, at most ``limit`` seconds (0: for ever); return whether it ended."""
+    """Wait for the process, at most `limit` seconds (0: for ever); return whether it ended."""
     if not limit:
         process.wait()
         return True

@@ -20,12 +20,12 @@ MOST_RATE = 1e6
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The load of an open loop: ``rate`` requests a second, for a profile at its height.
+    """The load of an open loop: `rate` requests a second, for a profile at its height.
 
-    constant: even gaps. poisson: exponential gaps from ``seed``. burst: those of a ``period``
+    constant: even gaps. poisson: exponential gaps from `seed`. burst: those of a `period`
     (seconds) at its start.
-    step, ramp and spike begin at ``low`` requests a second. step: ``rate`` from a quarter of the
-    period to three quarters. ramp: up over the second quarter, down over the third. spike: ``rate``
+    step, ramp and spike begin at `low` requests a second. step: `rate` from a quarter of the
+    period to three quarters. ramp: up over the second quarter, down over the third. spike: `rate`
     for a tenth, from a quarter on. Raises ValueError for values that do not fit together.
     """
 
@@ -50,7 +50,7 @@ class Arrivals:
             raise ValueError(f"a burst of {self.rate * self.period:g} requests: raise the period")
 
     def rate_at(self, at: float) -> float:
-        """Return requests a second at ``at`` seconds; of bursts the mean."""
+        """Return requests a second at `at` seconds; of bursts the mean."""
         points = PROFILES.get(self.arrival, _FLAT)
         x = at / self.period % 1.0
         (x0, y0), (x1, y1) = next((a, b) for a, b in itertools.pairwise(points) if a[0] <= x < b[0])

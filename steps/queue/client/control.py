@@ -1,6 +1,6 @@
 """The client's control port: change the load, reset and read the statistics.
 
-Paths and answers are those of Intel's tester, and ``/rate``. Text from the network is escaped in
+Paths and answers are those of Intel's tester, and `/rate`. Text from the network is escaped in
 HTML and quoted in JSON.
 """
 

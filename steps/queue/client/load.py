@@ -39,7 +39,7 @@ class ClosedLoop:
         self.wanted = 0
 
     def set_parallel(self, wanted: int) -> int:
-        """Run ``wanted`` slots, clipped to 0 and ``most``; further slots end after their request.
+        """Run `wanted` slots, clipped to 0 and `most`; further slots end after their request.
 
         Return the number.
         """
@@ -69,7 +69,7 @@ async def request(
 ) -> bool:
     """Send a request and count it; return False if no answer came.
 
-    ``scheduled``: monotonic seconds.
+    `scheduled`: monotonic seconds.
     """
     began = time.monotonic()
     client_stats.begin()
@@ -89,9 +89,9 @@ async def request(
 
 
 class OpenLoop:
-    """Requests at scheduled times, independent of answers; at most ``most`` are in flight.
+    """Requests at scheduled times, independent of answers; at most `most` are in flight.
 
-    ``drain``: seconds to wait for the last answers.
+    `drain`: seconds to wait for the last answers.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class OpenLoop:
         self.flying: set[asyncio.Task[bool]] = set()
 
     async def send(self, arrivals: Arrivals, seconds: float = math.inf) -> None:
-        """Send for ``seconds``."""
+        """Send for `seconds`."""
         self.rate = arrivals.rate
         start = time.monotonic()
         for due in arrivals.times():
@@ -184,7 +184,7 @@ class Load:
         return self.closed.set_parallel(wanted)
 
     def set_rate(self, arrivals: Arrivals | None, seconds: float = math.inf) -> None:
-        """Send by a schedule for ``seconds``, nothing for None. Those in flight go on."""
+        """Send by a schedule for `seconds`, nothing for None. Those in flight go on."""
         self.closed.set_parallel(0)
         if self.sending:
             self.sending.cancel()

@@ -91,7 +91,7 @@ _LOG = math.log(STEP)
 
 @dataclass
 class Node:
-    """Replies of one node; ``run_seconds``: of completed items by device."""
+    """Replies of one node; `run_seconds`: of completed items by device."""
 
     success: int = 0
     failure: int = 0
@@ -152,7 +152,7 @@ class ClientStats:
     ) -> None:
         """Count an answer, or a failure with its cause.
 
-        ``began`` and ``scheduled``: monotonic seconds.
+        `began` and `scheduled`: monotonic seconds.
         """
         now = time.monotonic()
         self.pending -= 1
@@ -252,7 +252,7 @@ class ClientStats:
 
 
 def cause_of(answer: wire.Message) -> str:
-    """Return the cause of a failed reply, for example ``timeout`` or ``backend lost``."""
+    """Return the cause of a failed reply, for example `timeout` or `backend lost`."""
     error = answer["Error"]
     if answer["Timeout"]:
         return "timeout"

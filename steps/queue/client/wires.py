@@ -15,7 +15,7 @@ class NoAnswerError(Exception):
 class Work:
     """The content of every request.
 
-    ``limit`` in seconds; ``retries`` after a lost backend (None: the frontend's).
+    `limit` in seconds; `retries` after a lost backend (None: the frontend's).
     """
 
     queue: str

@@ -16,11 +16,11 @@ MESSAGES_A_TURN = 16
 
 
 class Peer:
-    """A connection that collects messages of either framing and passes them to ``message``.
+    """A connection that collects messages of either framing and passes them to `message`.
 
-    ``message_bytes``: the longest message. ``unsent_bytes``: the most that may wait for a peer that
+    `message_bytes`: the longest message. `unsent_bytes`: the most that may wait for a peer that
     does not read.
-    ``behind``: the peer sent more messages than a turn handles. It is not read from until these are
+    `behind`: the peer sent more messages than a turn handles. It is not read from until these are
     done.
     """
 
@@ -108,7 +108,7 @@ class Peer:
         self._deliver(message)
 
     def handle(self) -> None:
-        """Handle complete messages, at most those of a turn; set ``behind`` if more are left."""
+        """Handle complete messages, at most those of a turn; set `behind` if more are left."""
         *lines, rest = self.buffer.split(b"\n", MESSAGES_A_TURN)
         self.buffer, self.behind = rest, b"\n" in rest
         if len(rest) > self.message_bytes and not self.behind:
@@ -133,9 +133,9 @@ class Peer:
             self.bad(str(error))
 
     def send(self, data: bytes, last: bool = False) -> None:
-        """Write what fits now, keep up to ``unsent_bytes``, and cut a peer off beyond that.
+        """Write what fits now, keep up to `unsent_bytes`, and cut a peer off beyond that.
 
-        ``last``: ``close`` follows, so the data and the end of the connection can share a packet.
+        `last`: `close` follows, so the data and the end of the connection can share a packet.
         Do not set it if the peer may have sent more than was read: the reset would drop that
         packet.
         """
@@ -168,7 +168,7 @@ class Peer:
             self.epoll.modify(self.sock.fileno(), _READ)
 
     def close(self, abort: bool = False) -> None:
-        """Close the connection; ``abort`` resets it and drops unsent data."""
+        """Close the connection; `abort` resets it and drops unsent data."""
         if not self.open:
             return
         self.open = False
@@ -186,7 +186,7 @@ class Peer:
     def complete(self, done: bool, partial: bool) -> None:
         """Note that data arrived.
 
-        ``done``: it completed messages. ``partial``: a message is incomplete.
+        `done`: it completed messages. `partial`: a message is incomplete.
         """
         raise NotImplementedError
 

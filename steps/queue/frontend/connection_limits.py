@@ -8,7 +8,7 @@ RESERVE = 384
 
 
 def raise_file_limit(peers: int) -> None:
-    """Raise the soft limit of open files for ``peers`` connections, up to the hard limit."""
+    """Raise the soft limit of open files for `peers` connections, up to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = peers + RESERVE if hard == resource.RLIM_INFINITY else min(peers + RESERVE, hard)
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -17,7 +17,7 @@ def raise_file_limit(peers: int) -> None:
 
 
 def connection_limit(peers: int) -> int:
-    """Return ``peers``, or fewer if the limit of open files admits only fewer."""
+    """Return `peers`, or fewer if the limit of open files admits only fewer."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return peers

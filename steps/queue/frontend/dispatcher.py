@@ -1,7 +1,7 @@
 """The state of a frontend: its queues, the backends that wait, and the counters of its peers.
 
-A queue is first in, first out. At any moment ``accepted == success + failure + disconnected +
-waiting + running``.
+A queue is first in, first out. At any moment `accepted == success + failure + disconnected +
+waiting + running`.
 """
 
 import time
@@ -24,7 +24,7 @@ And characters kept of a name.
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """An open request; ``added`` and ``dispatched`` are seconds of the monotonic clock."""
+    """An open request; `added` and `dispatched` are seconds of the monotonic clock."""
 
     answer: Callable[[wire.Message], None]
     args: list[str] | None
@@ -39,7 +39,7 @@ class Item:
 class Queue:
     """Items of one name.
 
-    ``bound``: the most that may wait (0: any). ``window``: seconds that maxima cover.
+    `bound`: the most that may wait (0: any). `window`: seconds that maxima cover.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Queue:
         return 0 < self.bound <= self.waiting
 
     def put(self, item: Item) -> None:
-        """Append an item; the caller has checked ``full``."""
+        """Append an item; the caller has checked `full`."""
         self.items.append(item)
         self.waiting += 1
         self.accepted += 1
@@ -182,11 +182,11 @@ class Worker(Protocol):
 class Limits:
     """The resources that peers may use. Times are in seconds, sizes in bytes.
 
-    ``queue``: items that wait in a queue (0: no bound). ``peers``: open connections.
-    ``message_seconds``: time to complete a message. ``pipelined``: open requests of a connection.
-    ``refusals``: requests of a connection that name no queue; an accepted request takes one back.
-    ``retries``: times that an item is handed out again after its backend is lost.
-    ``reply_grace``: time after its limit until an item fails. ``reply_seconds``: time of an item
+    `queue`: items that wait in a queue (0: no bound). `peers`: open connections.
+    `message_seconds`: time to complete a message. `pipelined`: open requests of a connection.
+    `refusals`: requests of a connection that name no queue; an accepted request takes one back.
+    `retries`: times that an item is handed out again after its backend is lost.
+    `reply_grace`: time after its limit until an item fails. `reply_seconds`: time of an item
     without a limit (0: no bound).
     """
 

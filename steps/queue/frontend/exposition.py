@@ -1,6 +1,6 @@
 """The frontend's metrics as Prometheus text (exposition format 0.0.4).
 
-Names, types and labels are those of Intel's tester where it has them (``hpa_*``).
+Names, types and labels are those of Intel's tester where it has them (`hpa_*`).
 Histograms and the counters of refusals, retries and peers are added.
 Maxima cover a sliding window. Reading does not change them, so several scrapers read the same
 value.
@@ -92,7 +92,7 @@ def exposition(
 ) -> str:
     """Return all metrics as text.
 
-    ``totals``: name to (help, count) of counters without a queue. ``interval``: seconds (0: none).
+    `totals`: name to (help, count) of counters without a queue. `interval`: seconds (0: none).
     """
     queues = list(queues)
     now = time.monotonic()

@@ -3,7 +3,7 @@
 It has three listeners, as in Intel's tester: clients, backends and Prometheus metrics.
 One event loop serves every peer and never waits for one, so a slow, silent or malicious peer delays
 nobody.
-``Limits`` bounds the connections, their messages and their time.
+`Limits` bounds the connections, their messages and their time.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Frontend(Dispatcher):
     async def start(
         self, clients: wire.Address, workers: wire.Address, metrics: wire.Address
     ) -> None:
-        """Listen on all three addresses; port 0 picks a free one (see ``ports``).
+        """Listen on all three addresses; port 0 picks a free one (see `ports`).
 
         Raises OSError if one is taken.
         """

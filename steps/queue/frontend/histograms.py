@@ -26,7 +26,7 @@ class Histogram:
 
 
 class WindowMax:
-    """The largest value of the last ``window`` seconds, in slices of a tenth of it."""
+    """The largest value of the last `window` seconds, in slices of a tenth of it."""
 
     __slots__ = ("slice", "slices")
 
@@ -35,7 +35,7 @@ class WindowMax:
         self.slices: deque[tuple[int, float]] = deque(maxlen=10)
 
     def add(self, value: float, now: float) -> None:
-        """Note a value at ``now``, in monotonic seconds."""
+        """Note a value at `now`, in monotonic seconds."""
         key = int(now / self.slice)
         slices = self.slices
         if slices and slices[-1][0] == key:
@@ -45,6 +45,6 @@ class WindowMax:
             slices.append((key, value))
 
     def read(self, now: float) -> float:
-        """Return the maximum at ``now`` (monotonic seconds), 0 if there is no value."""
+        """Return the maximum at `now` (monotonic seconds), 0 if there is no value."""
         oldest = int(now / self.slice) - 9
         return max((value for key, value in self.slices if key >= oldest), default=0.0)

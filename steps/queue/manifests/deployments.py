@@ -19,7 +19,7 @@ def meta(namespace: str | None, name: str, **more: Any) -> Object:
 
 
 def pod(queues: Queues, name: str, container: Object, root: bool = False, **spec: Any) -> Object:
-    """Return a pod template that PodSecurity ``restricted`` admits (``baseline`` with root)."""
+    """Return a pod template that PodSecurity `restricted` admits (`baseline` with root)."""
     security: Object = {"seccompProfile": {"type": "RuntimeDefault"}}
     selector = {**queues.node_selector, **spec.pop("nodeSelector", {})}
     spec |= {"nodeSelector": selector} if selector else {}
@@ -92,7 +92,7 @@ def frontend(queues: Queues) -> Object:
 
 
 def backend(queues: Queues, queue: Queue, exits: bool = False) -> Object:
-    """Return the backends' Deployment; with ``exits`` they end on an empty queue, for Jobs."""
+    """Return the backends' Deployment; with `exits` they end on an empty queue, for Jobs."""
     command = ["perfdag", "queue", "backend", "--faddr", f"{FRONTEND}:9999", "--name", queue.name]
     command += ["--limit", f"{queue.limit:g}"]
     command += ["--node-env", "NODE_NAME", "--pod-env", "POD_NAME", "--null-in"]

@@ -20,7 +20,7 @@ class _Model(BaseModel):
 class Autoscale(_Model):
     """The autoscaling of a queue's backends.
 
-    ``wait``: target of the waiting time in seconds (custom). ``items``: target of open items a
+    `wait`: target of the waiting time in seconds (custom). `items`: target of open items a
     backend (external, keda, keda-job); below 1, so that backends start before items wait.
     """
 
@@ -207,7 +207,7 @@ class Queues(_Model):
 
 
 def load(file: str | None, lines: list[str], **shared: Any) -> Queues:
-    """Load queues from a YAML file and ``NAME=COMMAND`` lines.
+    """Load queues from a YAML file and `NAME=COMMAND` lines.
 
     Raises ValueError with file, place and reason.
     """

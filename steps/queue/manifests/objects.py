@@ -17,7 +17,7 @@ from perfdag.steps.queue.manifests.scalers import scaling
 
 
 def manifests(queues: Queues, token: str | None = None) -> list[Object]:
-    """Return all objects. ``token``: of the clients (None: a new random one).
+    """Return all objects. `token`: of the clients (None: a new random one).
 
     Raises ValueError if two objects have the same name.
     """

@@ -34,7 +34,7 @@ async def deployed(
 
     The wait lasts for the grace of the pods and MARGIN. Remaining objects are reported.
     These objects are reported and not applied: existing ones, scalers of the Deployment
-    ``validated``, and
+    `validated`, and
     optional kinds that the cluster does not serve.
     Raises ValueError if the file holds no objects, or if an object of an earlier validation does
     not go.
@@ -85,7 +85,7 @@ async def _remove(
 async def _wait_gone(
     kube: Kube, bodies: list[dict[str, Any]], namespace: str | None, seconds: float
 ) -> list[dict[str, Any]]:
-    """Wait until the objects are gone; return those that remain after ``seconds``."""
+    """Wait until the objects are gone; return those that remain after `seconds`."""
     end = time.monotonic() + seconds
     left = []
     for body in bodies:

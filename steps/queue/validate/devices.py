@@ -32,7 +32,7 @@ def limits(
 ) -> str:
     """Name the devices that limit a step: saturated, slower than others, or than before.
 
-    ``items`` and ``before``: seconds of an item by subject, in the step and in the one before.
+    `items` and `before`: seconds of an item by subject, in the step and in the one before.
     Return "" if no device stands out.
     """
     texts = [

@@ -30,7 +30,7 @@ _SMALLEST_ERROR = 1e-6
 class ScalabilityLaw:
     """Parameters of a fit, with their 99 % intervals.
 
-    ``rate``: items a second of one replica; ``error``: rms of the relative residuals.
+    `rate`: items a second of one replica; `error`: rms of the relative residuals.
     An interval is None if there are no more points than parameters.
     """
 
@@ -79,7 +79,7 @@ class ScalabilityLaw:
 
 
 def fit(points: Sequence[tuple[int, float]], coherence: bool = True) -> ScalabilityLaw | None:
-    """Fit a law to (replicas, items a second); without ``coherence``, Amdahl's.
+    """Fit a law to (replicas, items a second); without `coherence`, Amdahl's.
 
     Return None with fewer distinct numbers of replicas than parameters.
     """

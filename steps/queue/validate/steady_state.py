@@ -22,11 +22,11 @@ Stats = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class SteadyCriteria:
-    """When a rate is steady: ``windows`` of ``items`` a slot lie within ``tolerance``.
+    """When a rate is steady: `windows` of `items` a slot lie within `tolerance`.
 
-    ``tolerance`` is relative. ``seconds``: the longest wait, unless 16 of the longest items take
+    `tolerance` is relative. `seconds`: the longest wait, unless 16 of the longest items take
     more
-    (three windows take 13 items a slot). ``poll``: seconds between polls.
+    (three windows take 13 items a slot). `poll`: seconds between polls.
     """
 
     items: int = 3
@@ -42,7 +42,7 @@ class SteadyCriteria:
             raise ValueError(f"tolerance {self.tolerance:g} is not between 0 and 1 (0.05 is 5 %)")
 
     def limit(self, item: float) -> float:
-        """Return the seconds to wait when the longest item took ``item`` seconds."""
+        """Return the seconds to wait when the longest item took `item` seconds."""
         return max(self.seconds, 16 * item)
 
 
@@ -88,8 +88,8 @@ async def measure(
 ) -> Rate:
     """Poll until the rate is steady, the time ends, all requests fail, or a replica is lost.
 
-    ``ready``: returns False while it is too early to begin a window.
-    ``lost``: returns which replicas are lost, "" for none.
+    `ready`: returns False while it is too early to begin a window.
+    `lost`: returns which replicas are lost, "" for none.
     """
     began = time.monotonic()
     rates: list[float] = []

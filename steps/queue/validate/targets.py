@@ -57,7 +57,7 @@ class LocalLoad:
 class HttpLoad:
     """A client behind its control port.
 
-    ``send`` sends a request of a method to a path with its query, and returns the body.
+    `send` sends a request of a method to a path with its query, and returns the body.
     """
 
     def __init__(self, send: Send) -> None:
@@ -115,7 +115,7 @@ async def token_of(kube: Kube, namespace: str) -> str:
 
 
 def send_by_url(url: str, token: str) -> Send:
-    """Return what sends requests to the control port at ``url``.
+    """Return what sends requests to the control port at `url`.
 
     It raises BadInput if the port refuses or is unreachable.
     """
@@ -174,10 +174,10 @@ QUEUE = "local"
 
 
 class Local:
-    """An async context manager with ``target`` and ``load`` for the validator.
+    """An async context manager with `target` and `load` for the validator.
 
-    ``most``: requests in parallel. ``glob``: its first match replaces FILENAME.
-    ``item_limit``: seconds that an item may run, 0 for no limit.
+    `most`: requests in parallel. `glob`: its first match replaces FILENAME.
+    `item_limit`: seconds that an item may run, 0 for no limit.
     Raises ValueError for a command that cannot run, a glob without a match, and a bad limit.
     """
 

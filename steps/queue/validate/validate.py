@@ -3,7 +3,7 @@
 The procedure is that of Intel's validator. It stops requests, checks that LIMIT replicas can run
 and ends all. The steps are measured in a seeded order, the two largest and one replica once more at
 the end: a device that heats up must not look like a limit of scaling.
-A step passes without failed requests, and with ``factor`` times the throughput for a doubling of
+A step passes without failed requests, and with `factor` times the throughput for a doubling of
 the replicas, by the interval of its throughput.
 """
 
@@ -77,7 +77,7 @@ class Load(Protocol):
     """A closed-loop client."""
 
     async def parallel(self, requests: int) -> int:
-        """Keep ``requests`` in flight; return how many the client allows."""
+        """Keep `requests` in flight; return how many the client allows."""
 
     async def reset(self) -> None:
         """Reset the statistics."""
@@ -90,7 +90,7 @@ class Load(Protocol):
 class Plan:
     """A validation.
 
-    ``factor``: throughput of a doubling; ``scale_seconds``: time for replicas to start or end.
+    `factor`: throughput of a doubling; `scale_seconds`: time for replicas to start or end.
     """
 
     limit: int
@@ -207,7 +207,7 @@ async def _raise_if_lost(target: Target) -> None:
 async def idle(target: Target, load: Load, seconds: float) -> None:
     """Wait until no request is in flight: steps must not share requests.
 
-    Raises BadInput after ``seconds``.
+    Raises BadInput after `seconds`.
     """
     end = time.monotonic() + seconds
     while pending := (await load.stats())["pending"]:
@@ -250,7 +250,7 @@ def failures(stats: Stats) -> list[str]:
 
 
 def _shortfalls(rate: Rate, criteria: SteadyCriteria, replicas: int, have: int) -> list[str]:
-    """Return why a rate is not that of ``replicas``."""
+    """Return why a rate is not that of `replicas`."""
     problems = []
     if not rate.per_second:
         problems.append(_reason_for_no_rate(rate, criteria))

@@ -58,8 +58,8 @@ def work_by_node(stats: Stats) -> dict[str, Any]:
 class Measured:
     """One measurement of a number of replicas.
 
-    ``lost``: replicas that ended by themselves, "" for none. ``problems``: why it does not count.
-    ``devices``: their use meanwhile, as far as it is known.
+    `lost`: replicas that ended by themselves, "" for none. `problems`: why it does not count.
+    `devices`: their use meanwhile, as far as it is known.
     """
 
     replicas: int
@@ -73,9 +73,9 @@ class Measured:
 class Step:
     """One number of replicas: its measurements as one rate.
 
-    ``ratio``: to the next lower step, with its 95 % interval. ``needed``: the least ratio.
-    ``lost``: replicas that ended by themselves, "" for none. ``devices``: their use.
-    ``items``: seconds of an item by node or device. ``limits``: which devices limit the step.
+    `ratio`: to the next lower step, with its 95 % interval. `needed`: the least ratio.
+    `lost`: replicas that ended by themselves, "" for none. `devices`: their use.
+    `items`: seconds of an item by node or device. `limits`: which devices limit the step.
     """
 
     replicas: int
@@ -166,7 +166,7 @@ def steps_of(measured: Sequence[Measured], factor: float) -> list[Step]:
 
 @dataclass
 class Verdict:
-    """All measurements in their order; ``factor`` and ``tolerance`` as in the plan."""
+    """All measurements in their order; `factor` and `tolerance` as in the plan."""
 
     factor: float
     tolerance: float
