@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import orjson
 
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import Kube
+from perfdag.steps.scale.cluster.own_objects import own_objects
 from perfdag.steps.scale.figures.family import Family
 from perfdag.steps.scale.figures.percentiles import rank
 from perfdag.steps.scale.measure.generator import Submitted
@@ -240,18 +241,14 @@ def with_priority(template: Template, name: str) -> Template:
 @asynccontextmanager
 async def _priorities(kube: Kube, run: str) -> AsyncIterator[tuple[str, str]]:
     names = (f"perfdag-low-{run}", f"perfdag-high-{run}")
-    classes = await kube.resource("scheduling.k8s.io/v1", "PriorityClass")
-    try:
-        for name, value in zip(names, (-1000, 1000), strict=True):
-            body = {
-                "apiVersion": "scheduling.k8s.io/v1",
-                "kind": "PriorityClass",
-                "metadata": {"name": name, "labels": {RUN_LABEL: run}},
-                "value": value,
-            }
-            await kube.create(body)
+    classes = [
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": name, "labels": {RUN_LABEL: run}},
+            "value": value,
+        }
+        for name, value in zip(names, (-1000, 1000), strict=True)
+    ]
+    async with own_objects(kube, classes):
         yield names
-    finally:
-        for name in names:
-            with suppress(KubeError):
-                await kube.delete(classes, name)

@@ -6,12 +6,13 @@ KAI: docs/topology, docs/developer/scheduler-concepts, and its scale tests (test
 import math
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import orjson
 
 from perfdag.kube.client import Kube, KubeError
+from perfdag.steps.scale.cluster.own_objects import own_objects
 from perfdag.steps.scale.measure.generator import Submitted
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.schedule import Schedule
@@ -206,20 +207,14 @@ async def _racks(kube: Kube, label: str) -> Mapping[str, str]:
 async def _own_topology(kube: Kube, run: str, label: str) -> AsyncIterator[str]:
     """Create a Topology of one level, and delete it at the end."""
     name = f"perfdag-{run}"
-    resource = await kube.resource(TOPOLOGY, "Topology")
-    try:
-        await kube.create(
-            {
-                "apiVersion": TOPOLOGY,
-                "kind": "Topology",
-                "metadata": {"name": name, "labels": {RUN_LABEL: run}},
-                "spec": {"levels": [{"nodeLabel": label}]},
-            }
-        )
+    body = {
+        "apiVersion": TOPOLOGY,
+        "kind": "Topology",
+        "metadata": {"name": name, "labels": {RUN_LABEL: run}},
+        "spec": {"levels": [{"nodeLabel": label}]},
+    }
+    async with own_objects(kube, [body]):
         yield name
-    finally:
-        with suppress(KubeError):  # `scale delete --run` deletes it too
-            await kube.delete(resource, name)
 
 
 def in_topology(jobs: Template, members: int, queue: str, topology: str, label: str) -> Template:
