@@ -5,7 +5,6 @@ import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -43,7 +42,7 @@ class Sampler:
         self,
         site: Site,
         secrets: Mapping[str, str],
-        journal: Callable[[str, str, bytes], None] | None = None,
+        journal: Callable[[str, str, bytes], None],
     ) -> None:
         self._site, self._secrets, self._journal = site, secrets, journal
         self.host_facts: dict[str, dict[str, Any]] = {}
@@ -109,9 +108,15 @@ class Sampler:
     ) -> None:
         params = benchmark.Params.model_validate(restore(point.params, self._secrets))
         with _scratch_folder() as scratch:
-            gang = Gang(hosts, shape, point.timeout, scratch, self._site.volume, starter=starter)
-            if self._journal:
-                gang = replace(gang, journal=partial(self._journal, point.key(record.repetition)))
+            gang = Gang(
+                hosts,
+                shape,
+                point.timeout,
+                scratch,
+                self._site.volume,
+                starter=starter,
+                journal=partial(self._journal, point.key(record.repetition)),
+            )
             if missing := benchmark.missing(gang, params):
                 raise Skip(
                     "; ".join(

@@ -31,7 +31,7 @@ class LockTimeoutError(KubeError):
 class ExclusiveRun:
     """Hold the Lease of performance runs; wait up to `timeout` seconds for another run.
 
-    Without rights in `namespace`, our own namespace is used. A holder has stopped if it did not
+    Without rights in NAMESPACE, our own namespace is used. A holder has stopped if it did not
     renew the Lease for LIFE seconds by our clock. `lost` describes a run that took the Lease over.
     Raises LockTimeoutError, KubeError.
     """
@@ -42,16 +42,9 @@ class ExclusiveRun:
         run: str,
         timeout: float,
         log: Callable[[str], None] = lambda text: None,
-        *,
-        namespace: str = NAMESPACE,
     ) -> None:
-        self._kube, self._run, self._namespace, self._timeout, self._log = (
-            kube,
-            run,
-            namespace,
-            timeout,
-            log,
-        )
+        self._kube, self._run, self._timeout, self._log = kube, run, timeout, log
+        self._namespace = NAMESPACE
         self._task: asyncio.Task[None] | None = None
         self._owner: asyncio.Task[Any] | None = None
         self._end_requested = False

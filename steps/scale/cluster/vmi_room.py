@@ -8,6 +8,7 @@ from typing import Any
 from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.quantities import parse_quantity
 from perfdag.steps.scale.cluster.kubevirt import usable_nodes
+from perfdag.steps.scale.cluster.node_pods import pods_on_nodes
 
 Request = Mapping[str, Decimal]
 """Resource -> amount, as a pod requests it."""
@@ -81,13 +82,9 @@ async def room_line(kube: Kube, request: Request, count: int) -> tuple[str, bool
     nodes, _ = await usable_nodes(kube)
     used: dict[str, Counter[str]] = {node["metadata"]["name"]: Counter() for node in nodes}
     try:
-        async for items, _ in kube.pages(
-            await kube.resource("v1", "Pod"),
-            fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
-        ):
-            for pod in items:
-                if pod["spec"]["nodeName"] in used:
-                    used[pod["spec"]["nodeName"]].update(request_of(pod))
+        async for pod in pods_on_nodes(kube):
+            if pod["spec"]["nodeName"] in used:
+                used[pod["spec"]["nodeName"]].update(request_of(pod))
     except KubeError as error:
         if error.status != 403:
             raise

@@ -7,6 +7,7 @@ from perfdag.kube.client import Kube, Object
 from perfdag.kube.errors import ignore_status
 from perfdag.kube.node_fit import is_schedulable
 from perfdag.quantities import parse_quantity
+from perfdag.steps.scale.cluster.node_pods import pods_on_nodes
 from perfdag.steps.scale.model.nodes import untolerated
 from perfdag.steps.scale.scenarios.base import ScenarioUnavailableError
 
@@ -39,19 +40,15 @@ async def used_gpus(kube: Kube) -> Counter[str]:
     reservation pods hold those GPUs too, and count once.
     """
     used, reserved, shared = Counter[str](), Counter[str](), defaultdict[str, float](float)
-    async for items, _ in kube.pages(
-        await kube.resource("v1", "Pod"),
-        fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
-    ):
-        for pod in items:
-            node, metadata = pod["spec"]["nodeName"], pod["metadata"]
-            count = sum(
-                int(((container.get("resources") or {}).get("limits") or {}).get(GPU, 0))
-                for container in pod["spec"]["containers"]
-            )
-            own = metadata.get("namespace") == RESERVATIONS
-            (reserved if own else used)[node] += count
-            shared[node] += float((metadata.get("annotations") or {}).get(FRACTION, 0))
+    async for pod in pods_on_nodes(kube):
+        node, metadata = pod["spec"]["nodeName"], pod["metadata"]
+        count = sum(
+            int(((container.get("resources") or {}).get("limits") or {}).get(GPU, 0))
+            for container in pod["spec"]["containers"]
+        )
+        own = metadata.get("namespace") == RESERVATIONS
+        (reserved if own else used)[node] += count
+        shared[node] += float((metadata.get("annotations") or {}).get(FRACTION, 0))
     for node in {*reserved, *shared}:
         used[node] += max(reserved[node], math.ceil(shared[node]))
     return used + await _claimed(kube)
