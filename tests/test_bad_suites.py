@@ -24,21 +24,15 @@ from tests.conftest import CommandLine
 CASES = yaml.safe_load((Path(__file__).parent / "bad_suites.yaml").read_text())
 
 
-def test_there_are_a_hundred() -> None:
-    assert len(CASES) >= 100
-
-
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-def test_bad_suite(case: dict[str, object], tmp_path: Path) -> None:
+def test_bad_suite(case: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(str(case["suite"]))
     (tmp_path / "broken.yaml").write_text("name: broken\nentries:\n  - benchmark: nope\n")
     with pytest.raises(BadDocument) as error:
         make_plan(load_suite("suite.yaml"))
-    said = [str(problem).removeprefix("suite.yaml:") for problem in error.value.problems]
-    expected = [
-        text.replace("{benchmarks}", ", ".join(registry.names())) for text in case["expect"]
-    ]  # type: ignore[attr-defined]
-    assert said == expected
+    problems = [str(problem).removeprefix("suite.yaml:") for problem in error.value.problems]
+    names = ", ".join(registry.names())
+    assert problems == [text.replace("{benchmarks}", names) for text in case["expect"]]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 import pytest
 import yaml
 
+from tests.fakes.files import write_programs
 from tests.fakes.http_server import QuietHandler, serving
 
 CI = Path(__file__).parent.parent / "deploy/ci"
@@ -44,14 +45,11 @@ def write_suite(op: str, program: str = "true") -> None:
 
 def run(script: str, variables: dict[str, str]) -> "subprocess.CompletedProcess[str]":
     """Run a script with `perfdag` and a stand-in for `gh` on the path, and shell options of CI."""
-    programs = Path("bin")
-    programs.mkdir(exist_ok=True)
-    for name, text in (
-        ("perfdag", f'exec {sys.executable} -m perfdag "$@"'),
-        ("gh", 'echo "$GH_TOKEN $*" >>comments; cat "${@: -1}" >>comments'),
-    ):
-        (programs / name).write_text(f"#!/bin/bash\n{text}\n")
-        (programs / name).chmod(0o755)
+    scripts = {
+        "perfdag": f'exec {sys.executable} -m perfdag "$@"',
+        "gh": 'echo "$GH_TOKEN $*" >>comments; cat "${@: -1}" >>comments',
+    }
+    programs = write_programs(Path("bin"), scripts, "/bin/bash")
     environment = {**os.environ, **variables, "PATH": f"{programs.resolve()}:{os.environ['PATH']}"}
     argv = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
     return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)

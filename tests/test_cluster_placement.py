@@ -77,8 +77,8 @@ def test_benchmarks_of_different_placements_share_no_pods() -> None:
 
 
 def test_both_variants_of_a_duet_are_spread() -> None:
-    suites = [parse_suite("name: s\nentries: [{benchmark: iperf}]") for _ in "AB"]
-    duet = on_cluster(prepare_duet(*suites, ("", ""), 8))
+    suite = parse_suite("name: s\nentries: [{benchmark: iperf}]")
+    duet = on_cluster(prepare_duet(suite, suite, ("", ""), 8))
     for plan in (duet.a, duet.b):
         assert plan.shapes[0]["hosts"]["placement"] == "spread"
 

@@ -30,17 +30,14 @@ from perfdag.suite.load import load_suite, parse_suite
 from perfdag.workflows.templates import Installation
 from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer, failure
+from tests.fakes.files import write_programs
 
 from .steps.test_feasibility import STORAGE, cluster, network
 
 
 @pytest.fixture
 def path_with_iperf3_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "iperf3").write_text("#!/bin/sh\n")
-    (folder / "iperf3").chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setenv("PATH", str(write_programs(tmp_path / "bin", {"iperf3": ""})))
 
 
 @pytest.mark.usefixtures("path_with_iperf3_only")
@@ -114,9 +111,7 @@ def test_a_tool_that_no_package_brings_here_has_its_own_advice(
 def test_a_wrapper_that_is_not_there_is_missing_and_an_interpreter_is_asked_once(
     write_suite: Any, tmp_path: Path, cli: CommandLine
 ) -> None:
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\n")
-    python.chmod(0o755)
+    python = write_programs(tmp_path, {"python": f"echo call >> {tmp_path}/calls"}) / "python"
 
     def missing(wrapper: str) -> str:
         params = (
@@ -140,7 +135,7 @@ def test_a_wrapper_that_is_not_there_is_missing_and_an_interpreter_is_asked_once
         missing("no-such-runtime") == "missing  resnet50-overhead: no-such-runtime is not installed"
     )
     assert "/there/python (Python) behind env" in missing("env")
-    assert (tmp_path / "asked").read_text() == "asked\n"
+    assert (tmp_path / "calls").read_text() == "call\n"
 
 
 @pytest.mark.parametrize(

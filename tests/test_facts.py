@@ -1,4 +1,4 @@
-"""Facts of a host: made trees of /proc and /sys, this machine, its GPUs and their use."""
+"""Facts of a host: trees of /proc and /sys, this machine, its GPUs and their use."""
 
 import json
 import os
@@ -21,6 +21,7 @@ from perfdag.hosts.filesystem_facts import filesystem
 from perfdag.hosts.gpus import gpus
 from perfdag.hosts.local import LocalHost
 from tests.conftest import CommandLine
+from tests.fakes.files import write_files, write_programs
 
 SERVER = {
     "cpu_model": "Intel(R) Xeon(R) Gold 6338",
@@ -75,21 +76,13 @@ XEON = (
 )
 
 
-def write(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
-
 @pytest.fixture
 def server(tmp_path: Path) -> Path:
     """Two sockets of two cores with two threads each, a fast NIC, a bridge that is none, cgroup
     version 2 limits on a parent.
     """
     cpus = [(n, n % 4 // 2, n % 2) for n in range(8)]
-    root = write(
+    root = write_files(
         tmp_path,
         {
             "proc/cpuinfo": "".join(
@@ -201,7 +194,7 @@ LIMITS = "sys/fs/cgroup/{}"
     ],
 )
 def test_other_machines(tmp_path: Path, files: dict[str, str], facts: dict[str, Any]) -> None:
-    result = gather(write(tmp_path, files))
+    result = gather(write_files(tmp_path, files))
     guest = "hypervisor" in files.get("proc/cpuinfo", "")
     assert env_class(result).endswith("virtual") == guest
     result |= result["cgroup"]
@@ -243,7 +236,7 @@ def test_an_empty_tree_and_garbage_cost_nothing(tmp_path: Path) -> None:
         "sys/class/infiniband/x/ports/1/rate",
         "proc/loadavg",
     )
-    gather(write(tmp_path, dict.fromkeys(names, junk)))
+    gather(write_files(tmp_path, dict.fromkeys(names, junk)))
     assert filesystem(tmp_path, tmp_path)["type"] is None
 
 
@@ -257,7 +250,7 @@ def mounts(root: Path, target: Path) -> Path:
         "33 22 8:17 / /elsewhere rw - xfs /dev/sdb1 rw",
         "broken line",
     ]
-    return write(root, {"proc/self/mountinfo": "\n".join(lines) + "\n"})
+    return write_files(root, {"proc/self/mountinfo": "\n".join(lines) + "\n"})
 
 
 def test_the_file_system_is_that_of_the_longest_mount(tmp_path: Path) -> None:
@@ -275,7 +268,7 @@ def test_the_file_system_is_that_of_the_longest_mount(tmp_path: Path) -> None:
 def test_a_partition_turns_as_its_disk_does(tmp_path: Path) -> None:
     root = mounts(tmp_path, tmp_path / "none")
     disk = "sys/devices/pci/block/sda"
-    write(
+    write_files(
         root,
         {
             f"{disk}/queue/rotational": "1\n",
@@ -337,16 +330,11 @@ def fake_nvidia_smi(
     listing: str = "",
     refuse: str = "no.such.field",
 ) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / "table").write_text("".join(f"{line}\n" for line in lines))
-    (folder / "listing").write_text(listing)
-    program = folder / "nvidia-smi"
+    table = "".join(f"{line}\n" for line in lines)
+    write_files(folder, {"table": table, "listing": listing})
     refusal = f"""*{refuse}*) echo 'Field "{refuse}" is not a valid field to query.'; exit 2;;"""
-    program.write_text(
-        f'#!/bin/sh\ncase "$*" in -L) cat {folder}/listing;; {refusal} *) cat '
-        f"{folder}/table;; esac\n"
-    )
-    program.chmod(0o755)
+    cases = f"-L) cat {folder}/listing;; {refusal} *) cat {folder}/table;;"
+    write_programs(folder, {"nvidia-smi": f'case "$*" in {cases} esac'})
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
@@ -416,9 +404,7 @@ def test_a_driver_that_hangs_is_asked_once_and_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_nvidia_smi(tmp_path, monkeypatch)
-    (tmp_path / "nvidia-smi").write_text(
-        f"#!/bin/sh\necho asked >>{tmp_path}/asked\nexec sleep 2\n"
-    )
+    write_programs(tmp_path, {"nvidia-smi": f"echo call >>{tmp_path}/calls\nexec sleep 2"})
     monkeypatch.setattr(asking, "TIMEOUT", 0.2)
     monkeypatch.setattr(
         subprocess.Popen, "kill", lambda *_: None
@@ -426,7 +412,7 @@ def test_a_driver_that_hangs_is_asked_once_and_not_waited_for(
     start = time.monotonic()
     result = gather()
     assert time.monotonic() - start < 1.5
-    assert (tmp_path / "asked").read_text() == "asked\n"
+    assert (tmp_path / "calls").read_text() == "call\n"
     assert result["gpus"] is None
     assert result["kernel"]
 
@@ -449,13 +435,11 @@ Timestamp, DeviceId, GPU Utilization (%), GPU Power (W), GPU Memory Used (MiB)
 
 def tools(folder: Path, monkeypatch: pytest.MonkeyPatch, **outputs: str) -> None:
     """Put programs in the PATH that print a text, and then wait for their end."""
+    waits = "case $* in *loop*|*dump*) sleep 60;; esac"
     for name, text in outputs.items():
-        program = folder / name.replace("_", "-")
-        (folder / f"{name}.txt").write_text(text)
-        program.write_text(
-            f"#!/bin/sh\ncat {folder}/{name}.txt\ncase $* in *loop*|*dump*) sleep 60;; esac\n"
-        )
-        program.chmod(0o755)
+        write_files(folder, {f"{name}.txt": text})
+        script = f"cat {folder}/{name}.txt\n{waits}"
+        write_programs(folder, {name.replace("_", "-"): script})
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
@@ -467,10 +451,7 @@ def tree(folder: Path, files: dict[str, str], drivers: dict[str, str]) -> Path:
         if not (device / "driver").exists():
             (folder / "drivers" / driver).mkdir(parents=True, exist_ok=True)
             (device / "driver").symlink_to(folder / "drivers" / driver)
-    for name, text in files.items():
-        file = folder / "class/drm" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"{text}\n")
+    write_files(folder / "class/drm", {name: f"{text}\n" for name, text in files.items()})
     return folder
 
 
@@ -478,11 +459,12 @@ def test_the_tools_of_nvidia_and_intel(tmp_path: Path, monkeypatch: pytest.Monke
     tools(tmp_path, monkeypatch, nvidia_smi=NVIDIA, xpu_smi=XPU)
     with device_use.watched(LocalHost(), None) as use:
         time.sleep(0.5)
-    assert use["nvidia0"] == DeviceUse(pytest.approx(0.98), 2048 * 2**20, 61.5)
-    assert use["nvidia1"] == DeviceUse(0.0, 10 * 2**20, 20.5)
-    assert use["xpu0"] == DeviceUse(pytest.approx(0.96), 600.5 * 2**20, pytest.approx(81.1))
-    assert use["xpu1"] == DeviceUse(None, None, pytest.approx(14.6))
-    assert use.keys() == {"nvidia0", "nvidia1", "xpu0", "xpu1"}
+    assert {name: (each.utilisation, each.memory, each.power) for name, each in use.items()} == {
+        "nvidia0": (pytest.approx(0.98), 2048 * 2**20, 61.5),
+        "nvidia1": (0.0, 10 * 2**20, 20.5),
+        "xpu0": (pytest.approx(0.96), 600.5 * 2**20, pytest.approx(81.1)),
+        "xpu1": (None, None, pytest.approx(14.6)),
+    }
 
 
 @pytest.mark.parametrize(

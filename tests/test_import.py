@@ -40,7 +40,7 @@ def options(benchmark: str, values: dict[str, Any], shape: Shape) -> str:
     result = registry.get(benchmark)
     params: Any = result.Params.model_validate(values)
     hosts = [Named(f"10.0.0.{number + 1}") for number in range(shape.hosts.count)]
-    gang: Any = Gang(hosts, shape, 60, "/scratch")  # type: ignore[arg-type]
+    gang: Any = Gang(hosts, shape, 60, "/scratch")
     measured: Any = result
     match benchmark:
         case "iperf":
@@ -69,8 +69,8 @@ def plan() -> Plan:
 
 @pytest.fixture(scope="module")
 def shapes(plan: Plan) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = outputs(plan, place(plan.run_id), set())["shapes"]
-    return made
+    shapes: list[dict[str, Any]] = outputs(plan, place(plan.run_id), set())["shapes"]
+    return shapes
 
 
 def points_of(plan: Plan, entry: str) -> list[Any]:

@@ -24,6 +24,7 @@ from perfdag.kube.client import Kube, KubeError, Resource
 from perfdag.kube.config import Cluster, load_config, tls_context
 from perfdag.kube.credentials import Credentials
 from tests.fakes.api_server import ApiServer, Handle, client, served
+from tests.fakes.files import write_programs
 
 PODS = Resource("v1", "Pod", "pods", True)
 PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
@@ -75,20 +76,16 @@ class TestConfig:
         assert await cluster.credentials.header() == "Bearer t2"
 
     async def test_exec_plugin_gets_its_arguments_and_is_asked_once(self, tmp_path: Path) -> None:
-        plugin = tmp_path / "plugin"
-        plugin.write_text(
-            '#!/bin/sh\necho x >> "$COUNT"\n'
-            "printf "
-            '\'{"kind":"ExecCredential","status":{"token":"%s","expirationTimestamp":"2999-0'
-            '1-01T00:00:00Z"}}\' "$1"\n'
-        )
-        plugin.chmod(0o755)
+        status = '{"token":"%s","expirationTimestamp":"2999-01-01T00:00:00Z"}'
+        answer = f'{{"kind":"ExecCredential","status":{status}}}'
+        script = f'echo x >> "$COUNT"\nprintf \'{answer}\' "$1"'
+        write_programs(tmp_path, {"plugin": script})
         spec = {
             "apiVersion": "client.authentication.k8s.io/v1",
             "command": "./plugin",
             "args": ["a b;c"],
+            "env": [{"name": "COUNT", "value": str(tmp_path / "count")}],
         }
-        spec["env"] = [{"name": "COUNT", "value": str(tmp_path / "count")}]
         cluster = load_config(kubeconfig=kubeconfig(tmp_path / "c", {"exec": spec}))
         assert await cluster.credentials.header() == "Bearer a b;c"
         assert await cluster.credentials.header() == "Bearer a b;c"

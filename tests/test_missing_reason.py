@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -113,7 +114,7 @@ NEEDS = {
 }
 """What a benchmark needs beyond its defaults."""
 
-COORDS = ({}, {"direction": "read", "message_bytes": 4096})
+COORDS: tuple[dict[str, Any], ...] = ({}, {"direction": "read", "message_bytes": 4096})
 
 
 def series_ids(store: FolderStore, name: str, nodes: Sequence[str] = ()) -> dict[str, str]:

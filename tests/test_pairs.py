@@ -48,7 +48,7 @@ def planned(hosts: str, more: str = "", name: str = "iperf") -> Plan:
     return make_plan(parse_suite(TEXT.format(hosts=hosts, more=more, name=name)))
 
 
-def told(hosts: str, more: str = "", name: str = "iperf") -> str:
+def refusal(hosts: str, more: str = "", name: str = "iperf") -> str:
     with pytest.raises(BadDocument) as error:
         planned(hosts, more, name)
     return str(error.value)
@@ -105,12 +105,12 @@ def test_hours_count_what_runs_at_once_and_a_budget_below_them_is_refused() -> N
     )
     assert alone.seconds() == pytest.approx(2016 * 10.4)
     assert four.seconds() == pytest.approx(63 * 8 * 10.4)
-    said = plan_text(four)
+    text = plan_text(four)
     assert (
         "2,016 pairs of 64 hosts in 63 rounds of disjoint pairs, 4 at once (concurrent), "
         "expected 1.46 h"
-    ) in said
-    refused = told("{count: 64, pairs: all}", "budget: 2h\n")
+    ) in text
+    refused = refusal("{count: 64, pairs: all}", "budget: 2h\n")
     assert "expected to take 5.8 h, over its budget of 2.0 h" in refused
     assert "random N" in refused
     assert planned("{count: 64, pairs: all, parallel_pairs: 4}", "budget: 2h\n").budget == 7200
@@ -165,7 +165,7 @@ def test_pairs_across_zones_are_numbered_by_zone() -> None:
     ],
 )
 def test_pairs_that_cannot_be_are_refused_when_planning(hosts: str, name: str, says: str) -> None:
-    assert says in told(hosts, name=name)
+    assert says in refusal(hosts, name=name)
 
 
 class Node(LocalHost):

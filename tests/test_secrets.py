@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pyarrow.parquet as pq
@@ -98,13 +99,12 @@ def test_a_credential_for_measuring_replaces_that_of_the_other_steps(tmp_path: P
 
 
 def test_the_measuring_container_mounts_no_secret_and_no_token() -> None:
-    pod = measuring_pod(Installation(store="s3://b"))
-    mounts = {mount.name: mount.mount_path for mount in pod.volume_mounts or []}
+    pod: Any = measuring_pod(Installation(store="s3://b"))
+    mounts = {mount.name: mount.mount_path for mount in pod.volume_mounts}
     # A mount at this very path is what keeps Kubernetes from mounting the token there.
     assert mounts == {"credentials": "/var/run/secrets/kubernetes.io/serviceaccount"}
-    [memory] = [volume for volume in pod.volumes or [] if volume.name == "credentials"]
+    [memory] = [volume for volume in pod.volumes if volume.name == "credentials"]
     assert memory.secret is None
-    assert memory.empty_dir
     assert memory.empty_dir.medium == "Memory"
     assert not pod.env_from
 
@@ -121,18 +121,16 @@ def test_only_an_image_of_the_installation_sees_what_is_copied() -> None:
 
 def test_the_copied_token_outlives_a_run() -> None:
     """Kubernetes renews the token of a mount, which the copy is not."""
-    pod = measuring_pod(Installation())
-    [init] = pod.init_containers or []
-    [mount] = [mount for mount in init.volume_mounts or [] if mount.name == "account"]
+    pod: Any = measuring_pod(Installation())
+    [init] = pod.init_containers
+    [mount] = [mount for mount in init.volume_mounts if mount.name == "account"]
     assert mount.mount_path == "/perfdag/secrets/account"
-    [volume] = [volume for volume in pod.volumes or [] if volume.name == "account"]
-    assert volume.projected
-    token, ca, namespace = volume.projected.sources or []
-    assert token.service_account_token
-    assert (token.service_account_token.expiration_seconds or 0) > Installation().deadline
+    [volume] = [volume for volume in pod.volumes if volume.name == "account"]
+    token, ca, namespace = volume.projected.sources
+    assert token.service_account_token.expiration_seconds > Installation().deadline
     paths = [token.service_account_token.path]
-    for items in (ca.config_map, namespace.downward_api):
-        paths += [item.path for item in (items.items if items else None) or []]
+    for source in (ca.config_map, namespace.downward_api):
+        paths += [item.path for item in source.items]
     assert paths == [*TOKEN]
 
 

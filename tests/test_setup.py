@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.files import write_programs
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -18,13 +20,10 @@ def folder_with(tmp_path: Path, *programs: str, **fakes: str) -> str:
     folder = tmp_path / "bin"
     folder.mkdir()
     for program in programs:
-        result = shutil.which(program)
-        assert result
-        (folder / program).symlink_to(result)
-    for name, script in fakes.items():
-        (folder / name.replace("_", "-")).write_text(f"#!/bin/sh\n{script}\n")
-        (folder / name.replace("_", "-")).chmod(0o755)
-    return str(folder)
+        (folder / program).symlink_to(str(shutil.which(program)))
+    return str(
+        write_programs(folder, {name.replace("_", "-"): text for name, text in fakes.items()})
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,14 +47,18 @@ def test_without_apt_it_says_which_packages_to_install(
     assert [word for word in words if word not in result.stderr] == []
 
 
+def venv(path: str, python: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    argv: list[str | Path] = [ROOT / "scripts/venv", python, folder, "requirements/run.txt"]
+    return subprocess.run(argv, env={"PATH": path}, capture_output=True, text=True, check=False)
+
+
 def test_apt_installs_only_what_is_missing(tmp_path: Path) -> None:
     log = tmp_path / "log"
     path = folder_with(tmp_path, "sh", "id", "env", fio="exit 0", apt_get=f'echo "$@" >> {log}')
     subprocess.run([ROOT / "scripts/tools"], env={"PATH": path}, capture_output=True, check=True)
     if os.getuid() == 0:
-        said = log.read_text()
-        assert "install" in said
-        assert said.rstrip().endswith("iperf3")
+        assert "install" in log.read_text()
+        assert log.read_text().rstrip().endswith("iperf3")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="apt-get is asked by root")
@@ -85,29 +88,17 @@ def test_nothing_is_installed_where_nothing_is_missing(tmp_path: Path) -> None:
 
 
 def test_an_older_python_gets_one_clear_line(tmp_path: Path) -> None:
-    old = tmp_path / "python3.9"
     shim = (
         "import sys; sys.version_info = (3, 9, 2); sys.version = '3.9.2 (old)'; "
         "exec(sys.stdin.read())"
     )
-    old.write_text(f'#!/bin/sh\nexec {shutil.which("python3")} -c "{shim}"\n')
-    old.chmod(0o755)
-    result = subprocess.run(
-        [ROOT / "scripts/venv", old, tmp_path / "venv", "requirements/run.txt"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    write_programs(tmp_path, {"python3.9": f'exec {shutil.which("python3")} -c "{shim}"'})
+    result = venv(os.environ["PATH"], str(tmp_path / "python3.9"), tmp_path / "venv")
     assert result.returncode == 1
     assert result.stderr.strip() == (
         "perfdag needs Python 3.11 or newer; this is 3.9.2. Name another: make run "
         "PYTHON=python3.12"
     )
-
-
-def venv(path: str, python: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    argv = [ROOT / "scripts/venv", python, folder, "requirements/run.txt"]
-    return subprocess.run(argv, env={"PATH": path}, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -180,11 +171,9 @@ def test_uv_is_used_where_it_is_there(tmp_path: Path) -> None:
 def test_make_bench_runs_each_and_fails_if_one_holds_no_limit(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", tmp_path / "Makefile")
     path = folder_with(tmp_path, "sh", "make")
-    bench = tmp_path / ".venv/bin/python"
-    bench.parent.mkdir(parents=True)
     for broken, code in (("none", 0), ("history", 2)):
-        bench.write_text(f'#!/bin/sh\necho ran "$1"\n[ "$1" != benchmarks/{broken}.py ]\n')
-        bench.chmod(0o755)
+        script = f'echo ran "$1"\n[ "$1" != benchmarks/{broken}.py ]'
+        write_programs(tmp_path / ".venv/bin", {"python": script})
         argv = ["make", "-o", ".venv/dev.stamp", "bench"]
         result = subprocess.run(
             argv, cwd=tmp_path, env={"PATH": path}, capture_output=True, text=True, check=False
@@ -235,10 +224,7 @@ def test_a_second_make_run_installs_nothing(tmp_path: Path) -> None:
     for name in ("Makefile", "pyproject.toml", "requirements/run.txt"):
         (checkout / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, checkout / name)
-    stubs.mkdir()
-    for name in ("pip", "perfdag"):
-        (stubs / name).write_text(f'#!/bin/sh\necho {name} "$1" >> {log}\n')
-        (stubs / name).chmod(0o755)
+    write_programs(stubs, {name: f'echo {name} "$1" >> {log}' for name in ("pip", "perfdag")})
     path = folder_with(
         tmp_path,
         "sh",
@@ -293,10 +279,8 @@ CHECKOUT = (
     ],
 )
 def test_a_skip_for_want_of_torch_fails(message: str, code: int, ends: int, tmp_path: Path) -> None:
-    python = tmp_path / "bin" / "python"
-    python.parent.mkdir()
-    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exit 0\necho "{message}"\nexit {code}\n')
-    python.chmod(0o755)
+    script = f'[ "$1" = -c ] && exit 0\necho "{message}"\nexit {code}'
+    write_programs(tmp_path / "bin", {"python": script})
     done = subprocess.run(
         [SCRIPT, "python3", tmp_path], capture_output=True, text=True, check=False
     )
@@ -305,12 +289,8 @@ def test_a_skip_for_want_of_torch_fails(message: str, code: int, ends: int, tmp_
 
 
 def test_without_room_it_is_skipped_and_said(tmp_path: Path) -> None:
-    df = tmp_path / "df"
-    df.write_text(
-        '#!/bin/sh\necho "Filesystem 1024-blocks Used Available Capacity Mounted on"\n'
-        'echo "disk 9 9 7000000 9% /"\n'
-    )
-    df.chmod(0o755)
+    columns = "Filesystem 1024-blocks Used Available Capacity Mounted on"
+    write_programs(tmp_path, {"df": f'echo "{columns}"\necho "disk 9 9 7000000 9% /"'})
     path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     done = subprocess.run(
         [SCRIPT, "python3", tmp_path / "none"],

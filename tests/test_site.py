@@ -7,6 +7,7 @@ import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,9 +29,9 @@ from tests.stats.synthetic import rows, run_id
 
 @pytest.fixture
 def store(tmp_path: Path) -> FolderStore:
-    made = FolderStore(str(tmp_path / "store"))
-    synthetic.nights(made, 5, lambda night, point: 1e10)
-    return made
+    store = FolderStore(str(tmp_path / "store"))
+    synthetic.nights(store, 5, lambda night, point: 1e10)
+    return store
 
 
 def test_data_are_scripts_that_hold_no_markup() -> None:
@@ -73,7 +74,13 @@ def test_an_alert_names_the_place_of_the_store_that_has_the_site(tmp_path: Path)
 
 def test_a_headline_has_the_unit_of_its_newest_value(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
-    kind = {"suite": "disk", "entry": "fio", "metric": "latency", "unit": "s", "better": "lower"}
+    kind: dict[str, Any] = {
+        "suite": "disk",
+        "entry": "fio",
+        "metric": "latency",
+        "unit": "s",
+        "better": "lower",
+    }
     synthetic.nights(store, 5, lambda night, point: 0.02, points=("bs=4KiB",), **kind)
     synthetic.nights(store, 1, lambda night, point: 0.02, first=5, points=("bs=8KiB",), **kind)
     write_site(store, print)

@@ -71,24 +71,27 @@ NO_KEYS = (
 )
 
 
-@pytest.mark.parametrize("kind", ["folder", "s3"])
-@pytest.mark.parametrize("key", NO_KEYS)
-def test_a_text_that_is_no_key_reaches_neither_the_folder_nor_the_bucket(
-    key: str, kind: str, tmp_path: Path
-) -> None:
-    (tmp_path / "x").write_text("outside")
-    root = tmp_path / "root"
-    store: Store = FolderStore(str(root))
-    if kind == "s3":
-        store = s3 = S3Store("s3://b/x", 0.0)
-        s3._api = None  # no request can be made
-    for use in (
+def uses(store: Store, key: str) -> list[Callable[[], object]]:
+    """Every way to use a key."""
+    return [
         lambda: store.put(key, b"1"),
         lambda: store.get(key),
         lambda: list(store.get_many([key])),
         lambda: store.list(key),
         lambda: store.delete(key),
-    ):
+    ]
+
+
+@pytest.mark.parametrize("kind", ["folder", "s3"])
+@pytest.mark.parametrize("key", NO_KEYS)
+def test_a_text_that_is_no_key_reaches_neither_the_folder_nor_the_bucket(
+    key: str, kind: str, tmp_path: Path
+) -> None:
+    """No request can be made to the S3 server, which is none."""
+    (tmp_path / "x").write_text("outside")
+    root = tmp_path / "root"
+    store: Store = FolderStore(str(root)) if kind == "folder" else S3Store("s3://b/x", 0.0)
+    for use in uses(store, key):
         with pytest.raises(BadKeyError, match="is no key; a key is"):
             use()
     assert not root.exists()
@@ -106,13 +109,7 @@ def test_a_link_out_of_a_folder_is_not_followed(key: str, tmp_path: Path) -> Non
     (root / "runs" / "inside").symlink_to("real")
     (tmp_path / "alias").symlink_to(root)
     store = FolderStore(str(tmp_path / "alias"))
-    for use in (
-        lambda: store.put(key, b"1"),
-        lambda: store.get(key),
-        lambda: list(store.get_many([key])),
-        lambda: store.list(key),
-        lambda: store.delete(key),
-    ):
+    for use in uses(store, key):
         with pytest.raises(StoreError, match=rf"{key} is a link out of the store, or lies behind"):
             use()
     assert [path.name for path in outside.iterdir()] == ["token"]
@@ -248,10 +245,10 @@ def test_s3_with_wrong_keys_or_bucket_says_so(
 class NoBucket(QuietHandler):
     """An S3 server that has no such bucket."""
 
-    asked: list[str]
+    requests: list[str]
 
     def _answer(self) -> None:
-        self.asked.append(self.command)
+        self.requests.append(self.command)
         body = (
             b"<?xml version='1.0'?><Error><Code>NoSuchBucket</Code><Message>The specified bucket "
             b"does not exist</Message></Error>"
@@ -269,15 +266,15 @@ class NoBucket(QuietHandler):
 def test_a_bucket_that_is_not_there_is_an_answer_and_not_waited_for(
     ask: Callable[[S3Store], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handler = type("Handler", (NoBucket,), {"asked": []})
+    NoBucket.requests = []
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it is asked again"))
-    with serving(handler) as url:
+    with serving(NoBucket) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         with pytest.raises(StoreError, match="no such bucket"):
             ask(S3Store("s3://none/x", 60.0))
-    assert len(handler.asked) == 1
+    assert len(NoBucket.requests) == 1
 
 
 class OneObject(QuietHandler):
@@ -344,11 +341,11 @@ class Flaky:
     def __init__(self, failures: int) -> None:
         self.left = failures
 
-    def _answer(self, found: object) -> object:
+    def _answer(self, answer: object) -> object:
         self.left -= 1
         if self.left >= 0:
             raise OSError("connection refused")
-        return found
+        return answer
 
     def get(self, bucket: object, key: str) -> object:
         return self._answer(type("Got", (), {"bytes": lambda self: b"x"})())
@@ -364,11 +361,13 @@ class Flaky:
     "ask",
     [lambda store: store.get("a"), lambda store: store.list(""), lambda store: store.delete("a")],
 )
-def test_every_request_has_the_patience_that_a_put_has(ask: Callable[[S3Store], object]) -> None:
+def test_every_request_has_the_patience_that_a_put_has(
+    ask: Callable[[S3Store], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     patient, hasty = S3Store("s3://b/x", 5.0), S3Store("s3://b/x", 0.0)
-    patient._api = hasty._api = Flaky(2)
+    monkeypatch.setattr(patient, "_api", Flaky(2))
     ask(patient)
-    hasty._api = Flaky(1)
+    monkeypatch.setattr(hasty, "_api", Flaky(1))
     with pytest.raises(StoreError, match="cannot be reached"):
         ask(hasty)
 
@@ -378,11 +377,11 @@ def test_a_wait_for_s3_is_reported_until_a_request_is_answered(
 ) -> None:
     waits: list[float] = []
     store = S3Store("s3://b/x", 5.0, waits.append)
-    store._api = Flaky(2)
+    monkeypatch.setattr(store, "_api", Flaky(2))
     store.get("a")
     assert waits == [], "a short one is not told"
     monkeypatch.setattr("perfdag.store.s3.REPORT_SECONDS", 0.0)
-    store._api = Flaky(2)
+    monkeypatch.setattr(store, "_api", Flaky(2))
     store.get("a")
     store.get("a")
     assert len(waits) == 3
