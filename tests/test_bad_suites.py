@@ -247,11 +247,11 @@ def test_no_manifest_has_a_hostile_store(
     assert not output.out
 
 
-def plan_in_pod(store: FolderStore, folder: Path, **environment: str) -> dict[str, Any]:
+def plan_in_pod(store: FolderStore, **environment: str) -> dict[str, Any]:
     """The output parameters of the plan step."""
     variables = {f"PERFDAG_{name}": value for name, value in environment.items()}
     context = from_environment({"PERFDAG_STORE": "s3://b/r", "PERFDAG_RUN": ID, **variables})
-    return outputs(plan_of(context, store, variables, folder / "suite.yaml"), context, set())
+    return outputs(plan_of(context, store, variables), context, set())
 
 
 ID = "20260101T020000Z-0a1b2c3d"
@@ -260,17 +260,13 @@ ID = "20260101T020000Z-0a1b2c3d"
 def test_the_plan_step_refuses_it_however_the_suite_comes(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path / "store"))
     hostile = suite_text(SHAPES["image"]("{{=1}}"))
-    (tmp_path / "suite.yaml").write_text(hostile)
     store.put("suites/s.yaml", hostile.encode())
-    for environment in (
-        {"SUITE": base64.b64encode(hostile.encode()).decode()},
-        {"URL": "suites/s.yaml"},
-        {},
-    ):
+    encoded = base64.b64encode(hostile.encode()).decode()
+    for environment in ({"SUITE": encoded}, {"URL": "suites/s.yaml"}):
         with pytest.raises(
             BadDocument, match=r"^suite.yaml:3: entries\[0\].image: .* is not an im"
         ):
-            plan_in_pod(store, tmp_path, **environment)
+            plan_in_pod(store, **environment)
     plan = make_plan(parse_suite(suite_text()), run_id=ID)
     for shape, expected in (
         (SHAPES["tolerations value"]("{{=1}}"), "tolerations.0.value: String should match"),
@@ -279,7 +275,7 @@ def test_the_plan_step_refuses_it_however_the_suite_comes(tmp_path: Path) -> Non
         plan.shapes = [shape]
         store.put(f"runs/{ID}/plan.json", plan.dump())
         with pytest.raises(BadDocument, match=f"^suite:1: {expected}"):
-            plan_in_pod(store, tmp_path)
+            plan_in_pod(store)
 
 
 @pytest.mark.parametrize(
@@ -326,5 +322,5 @@ def test_other_text_is_literal_in_the_manifest_and_in_no_pod(
     encoded = base64.b64encode(text.encode()).decode()
     assert values == {"suite": encoded, "store": "claim://results"}
     store = FolderStore(str(tmp_path / "store"))
-    hostless = plan_in_pod(store, tmp_path, SUITE=base64.b64encode(suite_text().encode()).decode())
-    assert plan_in_pod(store, tmp_path, SUITE=encoded) == hostless
+    hostless = plan_in_pod(store, SUITE=base64.b64encode(suite_text().encode()).decode())
+    assert plan_in_pod(store, SUITE=encoded) == hostless
