@@ -120,18 +120,18 @@ def simulate(
 def test_a_simulated_controller_is_scored_as_its_settings_say() -> None:
     arrivals = Arrivals(8, "step", 1, 200)
 
-    def scored(sync: float, delay: float) -> float:
+    def reaction_of(sync: float, delay: float) -> float:
         reaction = score(simulate(HpaModel(target=1).desired, arrivals, 1.0, sync, delay)).reaction
         assert reaction is not None
         return reaction
 
-    assert scored(15, 5) > scored(5, 5) > scored(1, 0)
+    assert reaction_of(15, 5) > reaction_of(5, 5) > reaction_of(1, 0)
     calm = score(simulate(lambda _now, _metric, _have: 8, arrivals, 1.0, 15, 0))
     assert calm.wasted == pytest.approx(7 * 100, rel=0.05)
     assert calm.reaction == pytest.approx(0, abs=0.11)
 
 
-def parsed(
+def parse_trace(
     params: QueueAutoscaleParams, samples: list[Sample], **client: object
 ) -> list[Measurement]:
     lag = {"p99": None, "late": 0.0}
@@ -153,24 +153,24 @@ FOLLOWED = trace((0, 1, 1), (15, 4, 1), (20, 4, 4), (45, 1, 4), (55, 1, 1), (60,
 
 def test_a_load_that_was_followed_is_ok_and_requests_without_an_answer_are_not() -> None:
     params = QueueAutoscaleParams()
-    assert {item.metric for item in parsed(params, FOLLOWED)} >= {"reaction", "release"}
+    assert {item.metric for item in parse_trace(params, FOLLOWED)} >= {"reaction", "release"}
     with pytest.raises(Invalid, match="3 of 10 requests were not answered") as raised:
-        parsed(params, FOLLOWED, success=7)
+        parse_trace(params, FOLLOWED, success=7)
     assert raised.value.measurements
     with pytest.raises(Invalid, match="100 ms late at p99 on queue-1"):
-        parsed(params, FOLLOWED, schedule_lag={"p99": None, "late": 3.0})
+        parse_trace(params, FOLLOWED, schedule_lag={"p99": None, "late": 3.0})
     watching = QueueAutoscaleParams(deployments=["queue-1"])
-    assert parsed(watching, FOLLOWED)
+    assert parse_trace(watching, FOLLOWED)
     with pytest.raises(Invalid, match="3 of 10 requests were not answered"):
-        parsed(watching, FOLLOWED, success=7)
+        parse_trace(watching, FOLLOWED, success=7)
     with pytest.raises(Invalid, match="an item took 2 s, so the backends needed are not those"):
-        parsed(watching, FOLLOWED, run={"count": 10, "mean": 2.0})
+        parse_trace(watching, FOLLOWED, run={"count": 10, "mean": 2.0})
 
 
 def test_failed_requests_fail_it_and_its_rows_say_where() -> None:
     nodes = {"n1": {"failed_devices": {"card0": 1, "card2": 9}}, "n2": {"failed_devices": {}}}
     with pytest.raises(Failed) as raised:
-        parsed(
+        parse_trace(
             QueueAutoscaleParams(),
             FOLLOWED,
             failure=11,
@@ -190,7 +190,7 @@ def test_failed_requests_fail_it_and_its_rows_say_where() -> None:
         ("n1/card2", {"queue": "queue-1"}, 9),
         ("n1/card0", {"queue": "queue-1"}, 1),
     ]
-    assert "failures" not in {item.metric for item in parsed(QueueAutoscaleParams(), FOLLOWED)}
+    assert "failures" not in {item.metric for item in parse_trace(QueueAutoscaleParams(), FOLLOWED)}
 
 
 def over_time(rows: list[Measurement], metric: str) -> dict[float, float]:
@@ -203,7 +203,7 @@ def test_depth_and_wait_are_rows_over_time_where_they_were_had() -> None:
         Sample(item.at, item.needed, item.have, *line.get(int(item.at), (0, 0.0)))
         for item in FOLLOWED
     ]
-    rows = parsed(QueueAutoscaleParams(), samples)
+    rows = parse_trace(QueueAutoscaleParams(), samples)
     depth, wait = over_time(rows, "depth"), over_time(rows, "wait")
     assert (depth[0], depth[10], depth[18], depth[50]) == (
         0,
@@ -218,7 +218,7 @@ def test_depth_and_wait_are_rows_over_time_where_they_were_had() -> None:
         for item in rows
         if item.metric != VERDICT
     )  # a moment is no series of the history
-    bare = parsed(QueueAutoscaleParams(), FOLLOWED)
+    bare = parse_trace(QueueAutoscaleParams(), FOLLOWED)
     assert not over_time(bare, "depth")
     assert not over_time(bare, "wait")
 
@@ -270,7 +270,7 @@ async def test_a_cluster_is_driven_by_the_clients_own_open_loop(
 )
 def test_a_scaler_that_never_came_there_is_invalid(samples: list[Sample], message: str) -> None:
     with pytest.raises(Invalid, match=message):
-        parsed(QueueAutoscaleParams(), samples)
+        parse_trace(QueueAutoscaleParams(), samples)
 
 
 @pytest.mark.parametrize(

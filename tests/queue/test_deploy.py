@@ -180,12 +180,12 @@ async def test_the_client_may_be_of_another_namespace(
     load = HttpLoad(await sender(kube, ClientAddress(namespace=namespace), target))
     reports: list[str] = []
     await wait_idle(target, load, 1, reports.append)  # the verdict stands, whatever happened
-    asked = {
+    proxied = {
         (request.path, request.headers["X-Perfdag-Token"])
         for request in server.requests
         if "/proxy/" in request.path
     }
-    assert asked == {(f"/api/v1/namespaces/{where}/services/d-client:9996/proxy/stats", "secret")}
+    assert proxied == {(f"/api/v1/namespaces/{where}/services/d-client:9996/proxy/stats", "secret")}
     assert "no endpoints" in reports[0]
 
 
@@ -202,7 +202,7 @@ API = {
 }
 
 
-def named(
+def object_of(
     kind: str,
     name: str,
     owner: str = "",
@@ -248,15 +248,15 @@ async def test_pods_of_jobs_that_something_starts_are_backends_too(by: str, kind
     )
     target, server = await find_target(
         *queue_objects(by),
-        named("ReplicaSet", "set", f"Deployment {NAME}", mine),
-        named("Pod", "of-set", "set", mine),
-        named("Job", "job", f"{kind} {NAME}"),
-        named("Job", "stranger", "CronJob of-others"),
+        object_of("ReplicaSet", "set", f"Deployment {NAME}", mine),
+        object_of("Pod", "of-set", "set", mine),
+        object_of("Job", "job", f"{kind} {NAME}"),
+        object_of("Job", "stranger", "CronJob of-others"),
         *(
-            named("Pod", f"of-job-{phase}", "job", theirs, phase)
+            object_of("Pod", f"of-job-{phase}", "job", theirs, phase)
             for phase in ("Running", "Pending", "Succeeded")
         ),
-        named("Pod", "of-stranger", "stranger", theirs),
+        object_of("Pod", "of-stranger", "stranger", theirs),
     )
     assert await target.scaler() == f"{kind} {NAME}"
     await require_scaler(target)
@@ -277,7 +277,7 @@ async def test_a_deployment_that_neither_an_autoscaler_nor_a_cron_job_scales_is_
     None
 ):
     stranger = {
-        **named("CronJob", NAME),
+        **object_of("CronJob", NAME),
         "spec": {"jobTemplate": {}},
     }  # of that name, and none of a queue
     with pytest.raises(

@@ -96,14 +96,16 @@ def trial(rate: float, full: bool, held: bool, **changes: Any) -> dict[str, Any]
     }
 
 
-def parsed(*trials: dict[str, Any], peak: float | None, above: float | None) -> list[Measurement]:
+def parse_trials(
+    *trials: dict[str, Any], peak: float | None, above: float | None
+) -> list[Measurement]:
     result = {"trials": trials, "peak": peak, "above": above, "capacity": 60.0, "replicas": 4}
     return QueueLoad().parse(Output({"result": json.dumps(result)}), QueueLoadParams())
 
 
 def test_rows_of_a_search() -> None:
     trials = [trial(40, False, True), trial(44, True, True), trial(46, True, False)]
-    rows = parsed(*trials, peak=44, above=46)
+    rows = parse_trials(*trials, peak=44, above=46)
     assert {row.metric for row in rows} == {metric.name for metric in QueueLoad.metrics}
     [peak] = [row for row in rows if row.metric == "peak_rate"]
     assert (peak.value, dict(peak.coords)) == (44, {})
@@ -113,7 +115,7 @@ def test_rows_of_a_search() -> None:
     }
     subjects = [row.subject for row in rows if (row.metric, row.stat) == ("trial_latency", "p90")]
     assert subjects == ["at 40/s, short", "at 44/s", "at 46/s"]
-    unbounded = parsed(trials[1], peak=44, above=None)
+    unbounded = parse_trials(trials[1], peak=44, above=None)
     assert [dict(row.coords) for row in unbounded if row.metric == "peak_rate"] == [
         {"bound": "at least"}
     ]
@@ -132,7 +134,7 @@ def test_a_result_that_is_none(
     trials: list[dict[str, Any]], error: type[SampleError], reason: str
 ) -> None:
     with pytest.raises(error, match=reason):
-        parsed(*trials, peak=44, above=None)
+        parse_trials(*trials, peak=44, above=None)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ async def test_the_recipe_of_a_cron_job_ends_on_an_empty_queue(
 def test_an_open_loop_over_all_three_programs(tmp_path: Path) -> None:
     with ExitStack() as stack:
 
-        def started(
+        def start_program(
             what: str, *argv: str, message: str, **more: str
         ) -> tuple[subprocess.Popen[str], str]:
             """The program, and its first line once that has come, which ``says`` so."""
@@ -94,7 +94,7 @@ def test_an_open_loop_over_all_three_programs(tmp_path: Path) -> None:
             assert message in line
             return process, line
 
-        frontend, line = started(
+        frontend, line = start_program(
             "frontend",
             "-interval",
             "7",
@@ -109,7 +109,7 @@ def test_an_open_loop_over_all_three_programs(tmp_path: Path) -> None:
         )[0]
         # each argument that a client sends, and -ignore leaves out, would be the exit code
         command = ["-ignore", "-pod-env", "ITS_POD", "--", "/bin/sh", "-c", "exit $#", "sh"]
-        backend, _ = started(
+        backend, _ = start_program(
             "backend",
             f"-faddr=127.0.0.1:{workers}",
             "-name=two",
@@ -128,7 +128,7 @@ def test_an_open_loop_over_all_three_programs(tmp_path: Path) -> None:
             "ignored",
         ]
         where = [f"-faddr=127.0.0.1:{clients}", f"-caddr={ANY}", "-name=two"]
-        client, line = started(
+        client, line = start_program(
             "client", *where, *load, message="requests to queue 'two'", PERFDAG_QUEUE_TOKEN="secret"
         )
         url = f"http://127.0.0.1:{line.rpartition(' ')[2].strip()}/fails?type=plain"

@@ -27,7 +27,7 @@ RECORDED = Path(__file__).parents[1] / "recorded" / "queue" / "validate.json"
 LOST = "1 of 3 backends ended by themselves (1 by SIGKILL)"
 
 
-def parsed(limit: int = 3, **last: Any) -> list[Measurement]:
+def parse_result(limit: int = 3, **last: Any) -> list[Measurement]:
     """The recorded result with fields of its last step replaced."""
     result = json.loads(RECORDED.read_text())
     result["verdict"] = last.pop("verdict", result["verdict"])
@@ -47,7 +47,7 @@ def at(rows: list[Measurement], metric: str, stat: str = "value") -> dict[int, f
 
 
 def test_every_step_is_rows() -> None:
-    rows = parsed()
+    rows = parse_result()
     assert {row.metric for row in rows} - {row.name for row in QueueScaling.metrics} == {VERDICT}
     assert {n: round(value, 2) for n, value in at(rows, "throughput").items()} == {
         1: 19.03,
@@ -98,7 +98,7 @@ DRIFT = "one replica made 12 % less at the end than before"
 def test_the_validator_decides_the_verdict_of_a_valid_sample(
     word: VerdictWord, note: str, last: dict[str, Any]
 ) -> None:
-    [verdict] = [row for row in parsed(**last) if row.metric == VERDICT]
+    [verdict] = [row for row in parse_result(**last) if row.metric == VERDICT]
     assert (verdict.value, verdict.note) == (VERDICT_VALUES[word], note)
     assert verdict.subject == "throughput grows 1.8 times with each doubling"
 
@@ -118,13 +118,13 @@ def test_a_bad_last_step_keeps_the_rows(
     kind: type[Failed | Invalid], message: str, last: dict[str, Any]
 ) -> None:
     with pytest.raises(kind, match=message) as raised:
-        parsed(**last)
+        parse_result(**last)
     assert at(list(raised.value.measurements), "throughput").keys() == {1, 2, 3}
 
 
 def test_failed_requests_fail_the_sample_and_its_rows_say_where() -> None:
     with pytest.raises(Failed, match="at 3 replicas: 3 failed requests") as raised:
-        parsed(
+        parse_result(
             failures=3,
             failed={"node-1/card1": 2, "node-2": 1},
             problems=["3 failed requests (3 workload)"],
@@ -140,7 +140,7 @@ def test_failed_requests_fail_the_sample_and_its_rows_say_where() -> None:
 
 def test_a_limit_that_was_not_reached_fails() -> None:
     with pytest.raises(Failed, match="did not reach 4 replicas"):
-        parsed(limit=4)
+        parse_result(limit=4)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "restoring 1 replica"])

@@ -73,7 +73,7 @@ def test_a_knee_is_shown_only_where_the_data_show_it(
     assert least <= shown <= most
 
 
-def measured(replicas: int, mean: float, *windows: float, problems: Sequence[str] = ()) -> Measured:
+def step_of(replicas: int, mean: float, *windows: float, problems: Sequence[str] = ()) -> Measured:
     stats = {"nodes": {}, "failure": 0, "latency": {}}
     windows = windows or (0.99, 1.0, 1.01)
     return Measured(
@@ -95,14 +95,14 @@ def measured(replicas: int, mean: float, *windows: float, problems: Sequence[str
 def test_the_interval_decides_the_verdict(
     rates: list[tuple[int, float]], word: str, drift: str
 ) -> None:
-    verdict = Verdict(1.8, 0.05, [measured(n, mean) for n, mean in rates])
+    verdict = Verdict(1.8, 0.05, [step_of(n, mean) for n, mean in rates])
     assert verdict.word == word
     assert verdict.drift.startswith(drift)
     assert bool(verdict.drift) == bool(drift)
 
 
 def test_a_problem_fails_whatever_the_rates() -> None:
-    both = [measured(1, 10), measured(2, 20, problems=["3 failed requests"]), measured(1, 8)]
+    both = [step_of(1, 10), step_of(2, 20, problems=["3 failed requests"]), step_of(1, 8)]
     assert Verdict(1.8, 0.05, both).word == "failed"
     assert Verdict(1.8, 0.05).word == "failed", "nothing was measured"
 

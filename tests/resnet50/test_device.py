@@ -163,8 +163,8 @@ def test_its_answers_are_those_of_the_cpu(more: dict[str, Any], cuda: Played) ->
     with ThreadPoolExecutor(2) as pool:  # and with two lanes in flight
         assert [list(answer) for answer in pool.map(on_device.infer, BATCHES * 8)] == expected * 8
     assert ("replay" in {what for _, what, _ in cuda.log}) is more.get("graphs", True)
-    got, wanted = on_device.fixed_logits(4), on_cpu.fixed_logits(4)
-    assert np.allclose(got, [*wanted, *wanted], atol=1e-4)  # by each lane
+    actual, wanted = on_device.fixed_logits(4), on_cpu.fixed_logits(4)
+    assert np.allclose(actual, [*wanted, *wanted], atol=1e-4)  # by each lane
 
 
 def test_a_batch_is_copied_while_the_one_before_it_is_computed(cuda: Played) -> None:

@@ -44,7 +44,7 @@ def params(url: str, **more: Any) -> Workload:
     return Workload.model_validate(base | more)
 
 
-def measured(url: str, folder: Path, **more: Any) -> tuple[dict[str, Any], dict[str, float]]:
+def measure(url: str, folder: Path, **more: Any) -> tuple[dict[str, Any], dict[str, float]]:
     """The program's result, and the values by metric."""
     value = params(url, **more)
     output = Resnet50().run(Gang([LocalHost()], Shape(), 900.0, str(folder)), value)
@@ -70,7 +70,7 @@ def test_a_served_model_is_measured(
 ) -> None:
     model = Model()
     with serve(wire, model) as url:
-        result, values = measured(url, tmp_path, **scenario)
+        result, values = measure(url, tmp_path, **scenario)
     assert values[figure] > 0
     assert result["versions"] == {"endpoint": "fake 1.0"}
     assert result["model"]["wire"].startswith(wire)
@@ -88,7 +88,7 @@ def test_requests_in_flight_meet_at_the_server_and_raise_its_rate(tmp_path: Path
     for in_flight in (1, 4):
         model = Model(slow)
         with http_server(model) as url:
-            values = measured(url, tmp_path, in_flight=in_flight, min_queries=16)[1]
+            values = measure(url, tmp_path, in_flight=in_flight, min_queries=16)[1]
         assert model.most_at_once == in_flight
         rates.append(values["throughput"])
     assert rates[1] > 2 * rates[0]
@@ -185,7 +185,7 @@ def test_an_endpoint_that_is_not_there_skips_the_row(wire: str, tmp_path: Path) 
     with pytest.raises(
         Skip, match=rf"^endpoint {wire}://127.0.0.1:{port}, model resnet50: "
     ) as error:
-        measured(f"{wire}://127.0.0.1:{port}", tmp_path)
+        measure(f"{wire}://127.0.0.1:{port}", tmp_path)
     assert "\n" not in str(error.value)
 
 

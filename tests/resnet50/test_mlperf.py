@@ -58,7 +58,7 @@ def stub(scenario: str, **more: Any) -> Workload:
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, list[Any]]]:
     """The program's result and the rows of each scenario."""
 
-    def measured(scenario: str) -> tuple[Any, list[Any]]:
+    def measure(scenario: str) -> tuple[Any, list[Any]]:
         params = stub(scenario)
         gang = Gang([LocalHost()], Shape(), 120.0, str(tmp_path_factory.mktemp("scratch")))
         output = Resnet50().run(gang, params)
@@ -67,7 +67,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, li
         return dict(read.raw), measurements(read, params)
 
     with ThreadPoolExecutor() as pool:  # they mostly wait
-        return dict(zip(SCENARIOS, pool.map(measured, SCENARIOS), strict=True))
+        return dict(zip(SCENARIOS, pool.map(measure, SCENARIOS), strict=True))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -156,8 +156,8 @@ def test_preprocessing_is_the_published_one() -> None:
 
 
 def checked(system: Any, wanted: Any, precision: str, size: int = 4) -> Any:
-    got = system.fixed_logits(size)
-    return compare_logits(got, wanted[[at % 4 for at in range(len(got))]], precision)
+    actual = system.fixed_logits(size)
+    return compare_logits(actual, wanted[[at % 4 for at in range(len(actual))]], precision)
 
 
 def test_eager_fp32_agrees_with_the_reference_at_every_size(net: Any, wanted: Any) -> None:

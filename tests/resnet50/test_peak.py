@@ -18,10 +18,10 @@ def test_theory_itself_agrees_with_a_simulated_queue() -> None:
 
 @pytest.mark.parametrize("start", [50.0, 700.0, 5000.0])
 def test_search_lands_within_three_percent_of_theory(start: float) -> None:
-    def held(rate: float) -> bool:
+    def holds(rate: float) -> bool:
         return late_share(rate, SERVICE, BOUND, 400_000, seed=7) <= 0.01
 
-    result = find_peak(held, held, start)
+    result = find_peak(holds, holds, start)
     assert result.rate == pytest.approx(md1_peak(BOUND, SERVICE), rel=0.03)
     assert result.above is not None
     assert result.above / result.rate <= 1.0101

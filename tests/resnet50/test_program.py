@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -84,11 +85,8 @@ def error_of(
 ) -> str:
     """The error of the row of a stub that breaks."""
 
-    def ended(code: int) -> None:
-        raise Ended
-
     monkeypatch.setattr(system_under_test, "Stub", system)
-    monkeypatch.setattr(os, "_exit", ended)
+    monkeypatch.setattr(os, "_exit", Mock(side_effect=Ended))
     value = Workload.model_validate(
         {**SMALL, "system": "stub", "batch": 64, "stub": {"base": 0.001}, **params}
     )

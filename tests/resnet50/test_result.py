@@ -5,6 +5,7 @@ import re
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -292,10 +293,7 @@ def test_a_run_writes_the_seed_document_beside_its_report(
 def test_an_export_that_fails_costs_no_other(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def broken(self: Any, rows: pa.Table) -> dict[str, bytes]:
-        raise ValueError("no such row")
-
-    monkeypatch.setattr(Resnet50, "exports", broken)
+    monkeypatch.setattr(Resnet50, "exports", Mock(side_effect=ValueError("no such row")))
     monkeypatch.setattr(
         Command, "exports", lambda self, rows: {"count.txt": str(rows.num_rows).encode()}
     )

@@ -52,8 +52,8 @@ def test_the_exported_model_agrees_with_torch_at_every_size(
     subject = runtimes.subject(spec(runtime, target_rate=5, **more), 1)
     assert subject.facts["model"]["weights_verified"]
     for size in (1, 2, 3):
-        got = subject.system.fixed_logits(size)[:4]
-        assert np.linalg.norm(got - expected) / np.linalg.norm(expected) < 1e-5
+        actual = subject.system.fixed_logits(size)[:4]
+        assert np.linalg.norm(actual - expected) / np.linalg.norm(expected) < 1e-5
     assert subject.check_logits()["ok"]
     subject.system.load(range(4))
     assert list(subject.system.infer([0, 1, 2], 0.0)) == list(expected[:3].argmax(1))

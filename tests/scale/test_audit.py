@@ -16,7 +16,7 @@ END = 1795421100.0
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def queries_sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Scrapes each 15 s until END, and a value for what is asked of KubeVirt's histograms."""
     queries: list[dict[str, Any]] = []
 
@@ -38,7 +38,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def test_a_past_window_has_the_keys_of_the_audit(
-    asked: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    queries_sent: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["scale", "audit", "--prometheus", "http://p", "-o", str(tmp_path), *WINDOW]
     assert main(argv) == 0
@@ -49,7 +49,7 @@ def test_a_past_window_has_the_keys_of_the_audit(
     assert values["vmiDeletionToSucceededSecondsP95"] is None, "NaN is no data"
     assert values["PATCH-pods-count"] == 0, "the counter did not grow"
     assert values["running-phase-count"] == 97
-    by_name = {name: params for many in asked for name, params in many.items()}
+    by_name = {name: params for many in queries_sent for name, params in many.items()}
     running = by_name["vmiCreationToRunningSecondsP95"]
     assert running["time"] == f"{END:.3f}"
     assert "histogram_quantile(0.95, sum by (le) (rate(" in running["query"]
@@ -68,7 +68,7 @@ def test_a_past_window_has_the_keys_of_the_audit(
 def test_a_window_that_cannot_be_audited_is_refused(
     argv: list[str],
     message: str,
-    asked: list[dict[str, Any]],
+    queries_sent: list[dict[str, Any]],
     tmp_path: Path,
     cli: CommandLine,
 ) -> None:
@@ -95,7 +95,7 @@ CONFIG = {
 
 
 def test_a_configuration_of_perfscale_audit_is_audited_with_its_thresholds(
-    asked: list[dict[str, Any]], tmp_path: Path, cli: CommandLine
+    queries_sent: list[dict[str, Any]], tmp_path: Path, cli: CommandLine
 ) -> None:
     (tmp_path / "c.json").write_text(json.dumps(CONFIG))
     argv = ["scale", "audit", "--config", str(tmp_path / "c.json"), "-o", str(tmp_path)]
@@ -120,7 +120,7 @@ def test_a_configuration_of_perfscale_audit_is_audited_with_its_thresholds(
         "thresholdRatio": 1.0,  # of the figures, as the audit has it
         "thresholdExceeded": False,
     }
-    by_name = {name: params for many in asked for name, params in many.items()}
+    by_name = {name: params for many in queries_sent for name, params in many.items()}
     assert by_name["vmiCreationToRunningSecondsP95"]["time"] == f"{END:.3f}"
 
 

@@ -18,10 +18,8 @@ import yaml
 from perfdag.cli import main
 from perfdag.kube.client import Kube
 from perfdag.kube.config import load_config
-from perfdag.results.schema import load_rows
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.templates import RUN_LABEL, Document, built_in, load
-from perfdag.store.open import open_store
 from tests.fakes.proxy import Proxy
 
 pytestmark = pytest.mark.cluster
@@ -294,40 +292,6 @@ class TestCommands:
         assert {item["gate"]: item["passed"] for item in summary["runs"][0]["verdicts"]}[
             "creation_to_failed_p50 < 9"
         ] is None
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize(("most", "capacity", "code"), [(25, 25.0, 0), (5, 0.0, 3)])
-    def test_a_search_for_capacity_in_a_suite_ends_well_where_a_step_passed(
-        self,
-        tmp_path: Path,
-        most: int,
-        capacity: float,
-        code: int,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
-        """As on the command line: the size that broke the gate is the answer, and the first size
-        fails the run.
-        """
-        assert self.cli("nodes", "--count", "20") == 0
-        assert self.cli("simulate", "kubevirt") == 0
-        params = "scenario: capacity, counts: [100], step: 10, primer: false"
-        params += (
-            f", api_gates: false, gates: ['Running-phase-count <= {most}'], namespace: "
-            f"perfdag-test-{uuid.uuid4().hex[:8]}"
-        )
-        (tmp_path / "s.yaml").write_text(
-            f"name: grow\nentries:\n  - {{benchmark: vmi-burst, params: {{{params}}}, "
-            f"timeout: 120s}}\n"
-        )
-        assert (
-            main(
-                ["run", str(tmp_path / "s.yaml"), "--no-report", "--store", str(tmp_path / "store")]
-            )
-            == code
-        )
-        rows = load_rows(open_store(str(tmp_path / "store")), suites=["grow"]).to_pylist()
-        assert [row["value"] for row in rows if row["metric"] == "capacity"] == [capacity]
-        assert ("Running-phase-count <= 5" in capsys.readouterr().out) == (code == 3)
 
     @pytest.mark.slow
     @pytest.mark.parametrize(

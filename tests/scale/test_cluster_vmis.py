@@ -147,8 +147,8 @@ async def test_capacity_grows_in_place_and_bisects_the_first_step_that_fails(
     await simulation.install(kube, "kubevirt")
     gate = gates.parse_gate("running-phase-count <= 27")
     spec = vmi_spec.Spec(namespaces=[namespace], primer=False, timeout=60, gates=[gate])
-    found, results = await vmi_capacity.capacity(kube, spec, 10, 100)
-    assert (found.passed, found.failed, found.stopped) == (27, 28, "")
+    capacity, results = await vmi_capacity.capacity(kube, spec, 10, 100)
+    assert (capacity.passed, capacity.failed, capacity.stopped) == (27, 28, "")
     assert [item.count for item in results] == [10, 20, 30, 25, 27, 28]
     for item in results:
         assert item.figures["running-phase-count"] == item.count
@@ -176,8 +176,10 @@ async def test_a_search_ends_where_creations_are_refused(
         "kubevirt.io/virtualmachineinstances",
         f"int(object.metadata.labels['{INDEX_LABEL}']) < 25",
     ):
-        found, results = await vmi_capacity.capacity(kube, spec, 10, 100)
-    assert (found.passed, found.failed) == (20, 21), "names go on, so nothing more is accepted"
+        capacity, results = await vmi_capacity.capacity(kube, spec, 10, 100)
+    assert (capacity.passed, capacity.failed) == (20, 21), (
+        "names go on, so nothing more is accepted"
+    )
     assert [item.figures["success_ratio"] for item in results][:3] == [1.0, 1.0, 25 / 30]
     assert await left(kube, "kubevirt.io/v1", VMI, namespace) == 0
 
@@ -401,7 +403,7 @@ async def test_a_killed_run_is_deleted_by_the_id_that_it_said(
     async def there() -> set[str]:
         result = [
             (kind, await kube.list(await kube.resource(*kind), name)),
-            (("", "namespace"), await named(kube, name)),
+            (("", "namespace"), await namespaces_named(kube, name)),
         ]
         result.append(
             (
@@ -427,7 +429,7 @@ async def test_a_killed_run_is_deleted_by_the_id_that_it_said(
         await simulation.install(kube, "kubevirt")
 
 
-async def named(kube: Kube, name: str) -> list[str]:
+async def namespaces_named(kube: Kube, name: str) -> list[str]:
     """The namespace of that name, if it is there."""
     return [
         name

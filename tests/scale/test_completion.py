@@ -47,14 +47,14 @@ def record(kind: str, uid: str, owner: str = "", /, **stages: float) -> Record:
     return new
 
 
-def observed(*records: Record) -> Observer:
+def observer_of(*records: Record) -> Observer:
     observer = Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
     for item in records:
         observer.adopt(item)
     return observer
 
 
-def sent(*names: str) -> list[Submission]:
+def submissions_of(*names: str) -> list[Submission]:
     return [Submission(i, name, "ns", BASE, BASE, BASE + 1, name) for i, name in enumerate(names)]
 
 
@@ -90,7 +90,7 @@ class TestAnyKind:
             record("Pod", "b1", "b", ready=2),
             record("Pod", "b2", "b"),
         ]
-        observer, items = observed(*own, *pods), sent(*"abc")
+        observer, items = observer_of(*own, *pods), submissions_of(*"abc")
         enough = expected_count(items, None)
         assert (reached(observer, "ray.io/v1", "RayCluster", None, enough), enough) == (1, 3)
         observer.note(observer.records["b2"], "ready", 0, 0, 1)
@@ -101,7 +101,7 @@ class TestAnyKind:
         )
 
     def jobs(self, *pods: Record, kind: str = "Job", failed: str = "") -> Observer:
-        return observed(
+        return observer_of(
             *(
                 record(kind, name, created=1, **({"failed": 9} if name in failed else {}))
                 for name in "abcdefghij"
@@ -120,7 +120,10 @@ class TestAnyKind:
         observer = self.jobs(*ready, *lost, *waiting)
         for goal in ("ready", "scheduled"):
             assert (
-                reached(observer, api, kind, 1, expected_count(sent(*"abcdefghij"), 1), goal) == 8
+                reached(
+                    observer, api, kind, 1, expected_count(submissions_of(*"abcdefghij"), 1), goal
+                )
+                == 8
             )
         assert reached(self.jobs(*ready, *lost, *waiting, failed="ij"), api, kind, 1, 10) == 10, (
             "these have failed for good"
@@ -154,7 +157,7 @@ class TestAnyKind:
             record("Pod", f"p{i}", "a", created=2, **dict.fromkeys(stages, 3))
             for i, stages in enumerate(pods)
         ]
-        observer = observed(record(kind, "a", created=1), *created)
+        observer = observer_of(record(kind, "a", created=1), *created)
         assert (
             reached(observer, "batch/v1" if kind == "Job" else "apps/v1", kind, members, 0) == want
         )
@@ -184,7 +187,7 @@ class TestAnyKind:
         "stages", [("failed",), ("gone",), ("ready",), ("ready", "gone"), ("succeeded",)]
     )
     def test_a_pod_of_its_own_has_nobody_to_stand_in_for_it(self, stages: tuple[str, ...]) -> None:
-        observer = observed(
+        observer = observer_of(
             record("Pod", "a", created=1, **dict.fromkeys(stages, 2)), record("Pod", "b", created=1)
         )
         assert reached(observer, "v1", "Pod", 1, 1) == 1
@@ -197,17 +200,24 @@ class TestAnyKind:
             record("Pod", "a0", "a", created=2, gated=2, gone=3),
             record("Pod", "a1", "a", created=3, gated=3),
         )
-        observer = observed(record("Job", "a", created=1), record("Job", "b", created=1), gone, run)
+        observer = observer_of(
+            record("Job", "a", created=1), record("Job", "b", created=1), gone, run
+        )
         template = load("job", "r", gated=True)
-        session = session_of(None, observer, template, expected_pods=1, submissions=sent("a", "b"))
+        session = session_of(
+            None, observer, template, expected_pods=1, submissions=submissions_of("a", "b")
+        )
         assert session.progress("gated") == (1, 2)
         assert not await session.all_reached(0.05, "gated")
         observer.adopt(record("Pod", "b0", "b", created=3, gated=3))
         assert await session.all_reached(0.05, "gated")
 
     def test_what_has_no_pods_is_there_once_it_is_created_and_no_workload(self) -> None:
-        observer = observed(record("ConfigMap", "a", created=1))
-        assert (reached(observer, "v1", "ConfigMap", None, 1), expected_count(sent("a"), None)) == (
+        observer = observer_of(record("ConfigMap", "a", created=1))
+        assert (
+            reached(observer, "v1", "ConfigMap", None, 1),
+            expected_count(submissions_of("a"), None),
+        ) == (
             1,
             1,
         )
@@ -228,12 +238,18 @@ class TestAnyKind:
     ) -> None:
         assert (("v1", "Pod") in kinds_of(api_version, kind)) == pods
         assert ("ready" in {step.name for step in chain(api_version, kind)}) == pods
-        assert reached(observed(record(kind, "a", created=1)), api_version, kind, None, 1) == (
+        assert reached(observer_of(record(kind, "a", created=1)), api_version, kind, None, 1) == (
             0 if pods else 1
         )
         until = BASE + 9 * SECOND
         rows = rows_of(
-            sent("a"), {}, Clocks(0), run="r", kind=kind, api_version=api_version, until_ns=until
+            submissions_of("a"),
+            {},
+            Clocks(0),
+            run="r",
+            kind=kind,
+            api_version=api_version,
+            until_ns=until,
         )
         assert ("submission_to_scheduled" in {row.stage for row in rows}) == pods
         resource = Resource(api_version, kind, "services", True)
@@ -293,8 +309,10 @@ class TestVmis:
             for i in range(4)
         ]
         pods = [record("Pod", f"p{item.uid}", item.uid, ready=2) for item in vmis]
-        file = RunFile("r", "kubevirt.io/v1", SET, ["ns"], "p", 1, 4, True, sent(*"abc"), {})
-        observer = observed(*sets, *pods, *vmis[:3])
+        file = RunFile(
+            "r", "kubevirt.io/v1", SET, ["ns"], "p", 1, 4, True, submissions_of(*"abc"), {}
+        )
+        observer = observer_of(*sets, *pods, *vmis[:3])
         assert not sample.is_complete(observer, file)
         for item in vmis[3:]:
             observer.adopt(item)
@@ -308,8 +326,8 @@ class TestVmis:
         records = [
             record(VMI, f"v{i}", created=1, **({"running": 2.0} if i else {})) for i in range(4)
         ]
-        items = sent(*(item.uid for item in records))
-        session = session_of(None, observed(*records), load("vmi", "r"), submissions=items)
+        items = submissions_of(*(item.uid for item in records))
+        session = session_of(None, observer_of(*records), load("vmi", "r"), submissions=items)
         spec = vmi_spec.Spec(timeout=0.05)
         assert not await vmi_spec.all_settled(session, spec)
         session.deleted.add("v0")
@@ -333,7 +351,7 @@ class TestVmis:
             created = record(VMI, "a", created=1, scheduling=2, scheduled=4, **stages)
             rows = list(
                 rows_of(
-                    sent("a"),
+                    submissions_of("a"),
                     {"a": created},
                     Clocks(0),
                     run="r",
@@ -361,7 +379,7 @@ class TestVmis:
         rows = {
             row.stage: row
             for row in rows_of(
-                sent("a"),
+                submissions_of("a"),
                 {"a": created},
                 Clocks(0),
                 run="r",
@@ -382,7 +400,7 @@ def test_the_error_bar_of_a_row_is_the_lag_of_the_heartbeats_nearest_to_it() -> 
     beats = [(BASE + round(at * SECOND), 0.004) for at in (0.7, 1.2, 1.9, 2.4, 13.5)]
     beats += [(BASE + 20 * SECOND, 6.0), (BASE + 20 * SECOND + 1, 5.5)]
     rows = rows_of(
-        sent("a", "b"),
+        submissions_of("a", "b"),
         {"a": first, "b": second},
         Clocks(0, lags=beats),
         run="r",
@@ -401,7 +419,12 @@ def test_a_lag_in_the_middle_widens_the_error_bars_of_the_rows_there_alone() -> 
     arrivals = [max(at + 0.004, 12.0) if 10 <= at < 12 else at + 0.004 for at in due]
     beats = [(BASE + round(end * SECOND), end - at) for at, end in zip(due, arrivals, strict=True)]
     rows = rows_of(
-        sent(*pods), pods, Clocks(0, lags=beats), run="r", kind="Pod", until_ns=BASE + 30 * SECOND
+        submissions_of(*pods),
+        pods,
+        Clocks(0, lags=beats),
+        run="r",
+        kind="Pod",
+        until_ns=BASE + 30 * SECOND,
     )
     bars = {row.name: row.resolution_s or 0 for row in rows if row.stage == "scheduled"}
     wide = {name for name, bar in bars.items() if bar > 0.01}
@@ -418,7 +441,12 @@ def test_rows_of_pods_have_their_deletion_and_nothing_that_came_by_it() -> None:
         records = {"a": first, "b": second}
         return list(
             rows_of(
-                sent("a", "b"), records, Clocks(0), run="r", kind="Pod", until_ns=BASE + 5 * SECOND
+                submissions_of("a", "b"),
+                records,
+                Clocks(0),
+                run="r",
+                kind="Pod",
+                until_ns=BASE + 5 * SECOND,
             )
         )
 
@@ -445,7 +473,13 @@ def test_rows_of_a_set_have_the_deletion_of_their_own_vmi() -> None:
         until = BASE + 5 * SECOND
         return list(
             rows_of(
-                sent("a"), records, Clocks(0), run="r", kind=SET, until_ns=until, expected_pods=3
+                submissions_of("a"),
+                records,
+                Clocks(0),
+                run="r",
+                kind=SET,
+                until_ns=until,
+                expected_pods=3,
             )
         )
 
@@ -474,7 +508,7 @@ class TestSampled:
         until = BASE + 99 * SECOND
         records_by_uid = {record.uid: record for record in records}
         rows = rows_of(
-            sent(*"abc"[:submitted]),
+            submissions_of(*"abc"[:submitted]),
             records_by_uid,
             Clocks(0),
             run="r",
@@ -525,7 +559,9 @@ class TestSampled:
         assert [self.seconds(item, key) for key in keys] == [2, 4, 5, 7]
         (tmp_path / "sampled.json").write_bytes(orjson.dumps([item]))
         (tmp_path / "submitted.json").write_bytes(
-            orjson.dumps(runai.submitted_json(Submitted("r", sent("a"), BASE / 1e9, BASE), "p"))
+            orjson.dumps(
+                runai.submitted_json(Submitted("r", submissions_of("a"), BASE / 1e9, BASE), "p")
+            )
         )
         (result,) = times_csv.read_times(tmp_path)
         assert result.deltas["Total Pod Scheduling Decision"] == 7.0
@@ -611,7 +647,7 @@ async def test_a_submission_waits_for_other_performance_runs_and_says_where_it_m
 def test_retries_are_told_by_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    done = Submitted("r", sent("a"), 0.0, 0, Counter({"429": 12, "timeout": 3}))
+    done = Submitted("r", submissions_of("a"), 0.0, 0, Counter({"429": 12, "timeout": 3}))
     file = RunFile(
         "r", "v1", "Pod", ["ns"], "p", 1, 1, True, done.submissions, done.summary(Schedule())
     )

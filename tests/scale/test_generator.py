@@ -403,18 +403,24 @@ class TestHeartbeat:
             server.fail("PATCH .*/(pods|virtualmachineinstances)/", 403, "a policy forbids it")
         async with client(server) as kube, Heartbeat(kube, "r", "n", 0.01, kind) as heart:
             await until(lambda: len(heart.arrived) >= 5)
-            (made,) = server.of("ConfigMap" if refused else kind)
+            (heartbeat_object,) = server.of("ConfigMap" if refused else kind)
         assert heart.summary()["kind"] == ("ConfigMap" if refused else measured)
         assert (f"that of ConfigMaps, not of {measured}s: " in heart.note) == refused
         assert heart.requests >= 5
         assert min(heart.lags) > 0
         assert server.of("ConfigMap") == server.of(kind) == [], "it leaves nothing"
-        assert belongs("r", made["metadata"])
-        observer = Observer(kube, "r", [(made["apiVersion"], kind)], ["n"], primary=[kind])
-        observer.take(kind, extractor(made["apiVersion"], kind), Event("ADDED", made, 1))
+        assert belongs("r", heartbeat_object["metadata"])
+        observer = Observer(
+            kube, "r", [(heartbeat_object["apiVersion"], kind)], ["n"], primary=[kind]
+        )
+        observer.take(
+            kind,
+            extractor(heartbeat_object["apiVersion"], kind),
+            Event("ADDED", heartbeat_object, 1),
+        )
         assert observer.records == {}, "it is no workload"
         if not refused:
-            spec = made["spec"]
+            spec = heartbeat_object["spec"]
             assert heart.note == "", "one that goes well has nothing to tell"
             assert spec.get("schedulingGates") or spec["schedulerName"], "no scheduler places it"
 

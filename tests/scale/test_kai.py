@@ -63,7 +63,7 @@ class Pods(Cluster):
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def run_scenario(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Run a scenario on four nodes of four GPUs."""
 
     async def run(
@@ -95,10 +95,10 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     return run
 
 
-async def test_a_gang_over_two_racks_is_a_miss(measured: Any) -> None:
+async def test_a_gang_over_two_racks_is_a_miss(run_scenario: Any) -> None:
     """The wait counts to the last pod of a gang."""
     bodies: list[Any] = []
-    result = await measured(
+    result = await run_scenario(
         "topology",
         lambda gang, pod: {f"on n{pod + gang}": 1.0 + pod},
         lambda kube: bodies.extend(kube.bodies),
@@ -117,9 +117,9 @@ async def test_a_gang_over_two_racks_is_a_miss(measured: Any) -> None:
     assert annotations["kai.scheduler/topology"] == f"perfdag-{result.run}"
 
 
-async def test_a_gang_that_fits_into_no_rack_is_not_tried(measured: Any) -> None:
+async def test_a_gang_that_fits_into_no_rack_is_not_tried(run_scenario: Any) -> None:
     with pytest.raises(ScenarioUnavailableError, match="no gang of 3 pods fits into a rack: 2 val"):
-        await measured("topology", lambda gang, pod: {}, workers=3, gpus=4)
+        await run_scenario("topology", lambda gang, pod: {}, workers=3, gpus=4)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ async def test_a_gang_that_fits_into_no_rack_is_not_tried(measured: Any) -> None
     ids=["refused", "one pod without a verdict", "placed after its verdict"],
 )
 async def test_a_reclaim_has_failed_when_no_pod_of_the_gang_can_be_placed(
-    measured: Any, third: Fate, refused: int
+    run_scenario: Any, third: Fate, refused: int
 ) -> None:
     """Of 16 pods the first queue has all; the third gang of nine has another fate."""
 
@@ -141,7 +141,7 @@ async def test_a_reclaim_has_failed_when_no_pod_of_the_gang_can_be_placed(
             return {f"on n{workload // 4}": 1.0}
         return third if (workload, pod) == (18, 8) else {"unschedulable": 2.0}
 
-    result = await measured("failed-reclaim", fate)
+    result = await run_scenario("failed-reclaim", fate)
     figures = result.figures
     assert (figures["gangs_refused"], figures["evicted"]) == (refused, 0)
     assert figures["refusal_wait_p50"] == pytest.approx(2.0, abs=0.1)
@@ -152,7 +152,7 @@ async def test_a_reclaim_has_failed_when_no_pod_of_the_gang_can_be_placed(
 
 
 @pytest.mark.parametrize("again", [True, False], ids=["placed again", "left waiting"])
-async def test_pods_that_were_moved_must_be_placed_again(measured: Any, again: bool) -> None:
+async def test_pods_that_were_moved_must_be_placed_again(run_scenario: Any, again: bool) -> None:
     """Half of the pods of each node are deleted; those that stay on n0 move for a whole node."""
     cluster: list[Pods] = []
 
@@ -175,7 +175,7 @@ async def test_pods_that_were_moved_must_be_placed_again(measured: Any, again: b
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pods, "__init__", remember)
-        result = await measured("consolidation", fate, count=1)
+        result = await run_scenario("consolidation", fate, count=1)
     figures = result.figures
     assert result.count == 17
     assert (figures["consolidated"], figures["evicted"]) == (1, 2)
@@ -184,19 +184,21 @@ async def test_pods_that_were_moved_must_be_placed_again(measured: Any, again: b
     assert any("6 of 8 small pods" in note for note in result.facts["notes"]) != again
 
 
-async def test_a_gang_has_reclaimed_its_share_when_its_last_pod_is_placed(measured: Any) -> None:
+async def test_a_gang_has_reclaimed_its_share_when_its_last_pod_is_placed(
+    run_scenario: Any,
+) -> None:
     """Two gangs of four; a pod of the second one gets no node."""
 
     def fate(workload: int, pod: int) -> Fate:
         return {} if (workload, pod) == (17, 3) else {"on n0": 1.0 + pod}
 
-    result = await measured("reclaim", fate, workers=4)
+    result = await run_scenario("reclaim", fate, workers=4)
     figures = result.figures
     assert (figures["reclaimed"], result.count) == (7, 18)
     assert figures["reclaim_wait_p50"] == pytest.approx(4.0, abs=0.1)
     assert figures["reclaim_wait_max"] is None
     with pytest.raises(ScenarioUnavailableError, match="a gang of 9 pods exceeds half of 16 pods"):
-        await measured("reclaim", fate, workers=9)
+        await run_scenario("reclaim", fate, workers=9)
 
 
 @pytest.mark.parametrize("scenario", ["topology", "consolidation", "failed-reclaim"])

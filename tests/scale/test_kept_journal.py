@@ -47,10 +47,10 @@ def test_every_change_of_a_file_is_kept_under_the_id_of_its_run(tmp_path: Path) 
 
 
 def test_a_store_that_fails_ends_the_journal_and_not_the_benchmark(tmp_path: Path) -> None:
-    said: list[str] = []
+    log_lines: list[str] = []
     (tmp_path / "r1").mkdir()
     (tmp_path / "r1" / "run.json").write_text("{}")
     kept = Kept(StoreError("no space"))
-    with kept_journal.kept_journal(Spec(log=said.append), tmp_path, kept):
+    with kept_journal.kept_journal(Spec(log=log_lines.append), tmp_path, kept):
         kept.wait()
-    assert said == ["the journal is not kept any more: no space"]
+    assert log_lines == ["the journal is not kept any more: no space"]

@@ -51,7 +51,7 @@ def calm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign, "LOOK", 0.1)
 
 
-async def measured(server: ApiServer, path: Path, *later: Any, **more: Any) -> foreign.Measured:
+async def measure(server: ApiServer, path: Path, *later: Any, **more: Any) -> foreign.Measured:
     """What is seen of what `later` adds one after the other."""
     messages: list[str] = []
     options: dict[str, Any] = {"selector": "app=web", "namespaces": ["ns"], "timeout": 20.0} | more
@@ -74,11 +74,11 @@ async def test_pods_with_the_labels_are_measured_until_all_are_ready(
     """
     server = ApiServer(ready("old", "web"), ready("other", "db"))
     first, then = body("Pod", "a", "web"), body("Pod", "b", "web")
-    got = await measured(
+    result = await measure(
         server, tmp_path, [first, ready("c", "db")], [then], [ready("a", "web"), ready("b", "web")]
     )
-    assert (got.workloads, got.older, got.done) == (2, 1, True)
-    rows = {(row.name, row.stage): row for row in got.rows if row.status == "ok"}
+    assert (result.workloads, result.older, result.done) == (2, 1, True)
+    rows = {(row.name, row.stage): row for row in result.rows if row.status == "ok"}
     assert {name for name, _ in rows} == {"a", "b"}
     assert ("a", "created") not in rows
     assert 0.3 < (rows["a", "submission_to_ready"].seconds or 0) < 10.0
@@ -94,15 +94,17 @@ async def test_pods_are_found_by_their_owners_and_existing_ones_on_request(
     calm: None, tmp_path: Path
 ) -> None:
     server = ApiServer(body("Deployment", "d0", "web"), body("Deployment", "other", "db"))
-    made = [
+    workloads = [
         body("Deployment", "d", "web"),
         body("ReplicaSet", "r", "", "d"),
         ready("p", "", "r"),
         ready("q", "", "elsewhere"),
     ]
-    got = await measured(server, tmp_path, made, kind="deployment", seconds=1.5, existing=True)
-    assert (got.workloads, got.older, got.done) == (2, 0, False)
-    rows = {(row.name, row.stage): row for row in got.rows}
+    result = await measure(
+        server, tmp_path, workloads, kind="deployment", seconds=1.5, existing=True
+    )
+    assert (result.workloads, result.older, result.done) == (2, 0, False)
+    rows = {(row.name, row.stage): row for row in result.rows}
     assert rows["d", "ready"].status == "ok"
     assert rows["d", "ready"].objects == 1
     assert rows["d0", "ready"].status == "censored"

@@ -24,16 +24,18 @@ class Cluster:
     """Takes requests, but refuses those about `refused`."""
 
     def __init__(self, refused: str = "none") -> None:
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self._refused = refused
 
     async def raw(self, method: str, path: str, **_: Any) -> Any:
-        self.asked.append(f"{method} {path}")
+        self.requests.append(f"{method} {path}")
         if self._refused in path:
             raise KubeError(409, "Conflict", "No virt-handler on node n")
 
     async def create(self, body: Any, namespace: str) -> None:
-        self.asked.append(f"{body['kind']} {namespace}/{body['metadata']['name']} {body['spec']}")
+        self.requests.append(
+            f"{body['kind']} {namespace}/{body['metadata']['name']} {body['spec']}"
+        )
 
 
 def see(observer: Observer, kind: str, name: str, owner: str, *stages: str) -> None:
@@ -82,7 +84,7 @@ async def test_a_restart_is_the_end_of_the_old_instance_and_the_start_of_a_new_o
 ) -> None:
     restart, observer, cluster, notes = work("restart", monkeypatch)
     await restart.request()
-    assert sorted(cluster.asked)[0].endswith("/v1/namespaces/ns/virtualmachines/a/restart")
+    assert sorted(cluster.requests)[0].endswith("/v1/namespaces/ns/virtualmachines/a/restart")
     see(observer, VMI, "a-old", "a", "deleting")
     see(observer, "Pod", "a-pod", "a-old", "gone")
     see(observer, VMI, "a-old", "a", "gone")
@@ -105,11 +107,11 @@ async def test_a_restart_is_the_end_of_the_old_instance_and_the_start_of_a_new_o
     ],
 )
 async def test_an_object_asks_for_a_migration_and_a_snapshot(
-    name: str, asked: str, monkeypatch: pytest.MonkeyPatch
+    name: str, requests: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operating, observer, cluster, _ = work(name, monkeypatch)
     await operating.request()
-    assert sorted(cluster.asked)[0].startswith(asked)
+    assert sorted(cluster.requests)[0].startswith(requests)
     kind, stage = OPERATIONS[name].kind, OPERATIONS[name].stage  # type: ignore[index]
     see(observer, kind, f"a-{name}", "", "created", stage)
     see(observer, kind, f"b-{name}", "", "created", "failed")

@@ -38,7 +38,7 @@ GATED = {
 }
 
 
-def refused(benchmark: str, **params: Any) -> str:
+def refusal(benchmark: str, **params: Any) -> str:
     result = get(benchmark)
     return "; ".join(result.check(result.Params.model_validate(params), Shape()))
 
@@ -167,7 +167,7 @@ def refused(benchmark: str, **params: Any) -> str:
 def test_what_would_be_ignored_or_cannot_be_is_refused(
     benchmark: str, params: dict[str, Any], message: str
 ) -> None:
-    assert message in refused(benchmark, **params)
+    assert message in refusal(benchmark, **params)
 
 
 KNATIVE = "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: '${name}'}\n"
@@ -212,7 +212,7 @@ KNATIVE = "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: '
     ],
 )
 def test_what_can_be_is_not_refused(benchmark: str, params: dict[str, Any]) -> None:
-    assert refused(benchmark, **params) == ""
+    assert refusal(benchmark, **params) == ""
 
 
 def test_a_share_of_a_gpu_is_written_as_on_the_command_line() -> None:
@@ -376,7 +376,7 @@ def test_the_density_suite_is_kubevirt_s_density_test() -> None:
         strict=True,
     ):
         spec: Any = one.spec()  # type: ignore[attr-defined]
-        assert refused("vmi-burst", **one.model_dump()) == ""
+        assert refusal("vmi-burst", **one.model_dump()) == ""
         assert spec.schedule.offsets(100)[-1] == pytest.approx(9.9)
         assert {str(gate) for gate in spec.gates} == {
             f"{stage}_p50 <= 45",

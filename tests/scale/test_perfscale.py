@@ -60,9 +60,9 @@ def test_a_burst_and_a_steady_state_become_a_suite_that_can_run(
     first, second = yaml.safe_load(output.out)["entries"]
     assert (first["benchmark"], second["benchmark"]) == ("vmi-burst", "vmi-steady")
     for entry in (first, second):
-        found = registry.get(entry["benchmark"])
-        params = found.Params.model_validate(entry["params"])
-        assert found.check(params, None) == []  # type: ignore[arg-type]
+        benchmark = registry.get(entry["benchmark"])
+        params = benchmark.Params.model_validate(entry["params"])
+        assert benchmark.check(params, None) == []  # type: ignore[arg-type]
         assert entry["params"]["namespace"] == "density"
         assert entry["params"]["parallel"] == 1, "the load generator creates one after the other"
     assert (first["params"]["counts"], first["params"]["timeout"]) == ([5], "600s")

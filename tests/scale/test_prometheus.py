@@ -137,8 +137,12 @@ class TestPrometheus:
             assert "/ sum by (node) (node:kubevirt_vmi_phase:sum{" in queries[key]
         assert len(queries) == 9 + 5 + 3, "memory, CPU, work queue"
 
-    def test_histograms_are_summed_before_the_quantile(self) -> None:
-        assert "sum by (le)" in prometheus.queries()["workqueue_p99_s"][0]
+    def test_histograms_are_summed_before_the_quantile_and_the_depth_of_a_queue_is_no_counter(
+        self,
+    ) -> None:
+        queries = prometheus.queries()
+        assert "sum by (le)" in queries["workqueue_p99_s"][0]
+        assert "rate(kubevirt_workqueue_depth" not in queries["workqueue_depth"][0]
 
     def test_a_quantile_is_of_what_grew_in_the_run(self) -> None:
         """900 slow ones before the run, 100 quick ones in its first minute.
@@ -150,9 +154,6 @@ class TestPrometheus:
         result = series.p99({0.1: quick, 2.0: every, math.inf: every})
         assert [result["_min"], result["_max"]] == pytest.approx([0.099, 0.1 + 1.9 * 0.9])
         assert series.p99({}) == {"_avg": None, "_min": None, "_max": None}
-
-    def test_the_depth_of_a_queue_is_no_counter(self) -> None:
-        assert "rate(kubevirt_workqueue_depth" not in prometheus.queries()["workqueue_depth"][0]
 
 
 EXPORTED = """container_cpu_usage_seconds_total{{pod="virt-api-1",container="virt-api"}} {cpu}

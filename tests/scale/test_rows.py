@@ -653,7 +653,7 @@ def result(kind: str, count: int, stuck: int = 0, **figures: float | None) -> di
     return asdict(whole)
 
 
-def parsed(benchmark: str, raw: dict[str, Any]) -> tuple[list[Measurement], Output]:
+def parse_result(benchmark: str, raw: dict[str, Any]) -> tuple[list[Measurement], Output]:
     benchmark_class = get(benchmark)
     texts = (
         {"result": raw}
@@ -685,7 +685,7 @@ def values(measurements: list[Measurement], metric: str) -> dict[str, float]:
 def test_the_headline_the_objects_and_the_gates(
     benchmark: str, kind: str, headline: str, median: float
 ) -> None:
-    measurements, output = parsed(benchmark, result(kind, 100, churn_cycles=3.0))
+    measurements, output = parse_result(benchmark, result(kind, 100, churn_cycles=3.0))
     assert values(measurements, headline)["p50"] == pytest.approx(median)
     assert set(values(measurements, headline)) == {"p50", "p95"}, "100 are too few for a p99"
     known = {item.name for item in get(benchmark).metrics}
@@ -716,7 +716,7 @@ def test_the_headline_the_objects_and_the_gates(
 
 
 def test_a_steady_state_has_its_cycles_and_the_trace() -> None:
-    measurements, _ = parsed("vmi-steady", result(VMI, 9, churn_cycles=3.0))
+    measurements, _ = parse_result("vmi-steady", result(VMI, 9, churn_cycles=3.0))
     assert values(measurements, "churn_cycles") == {"value": 3.0}
     assert [
         (measurement.coords["seconds"], measurement.value)
@@ -749,7 +749,7 @@ def test_an_invalid_result_keeps_its_rows(
     raw = result("Pod" if benchmark == "scale" else VMI, 100, stuck, churn_cycles=1.0)
     raw["figures"] |= {key: value for key, value in changes.items() if key in raw["figures"]}
     with pytest.raises(Invalid, match=message) as caught:
-        parsed(benchmark, raw | changes)
+        parse_result(benchmark, raw | changes)
     assert caught.value.measurements
     missing = [item for item in caught.value.measurements if item.metric == "object_missing"]
     assert {item.subject for item in missing} == {f"r-{i}" for i in range(stuck)}

@@ -302,7 +302,7 @@ async def test_a_primer_that_did_not_do_its_work_is_noted(
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def run_scenario(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Runs a scenario on nodes with so many GPUs each."""
 
     async def run(
@@ -335,30 +335,30 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 
 class TestFill:
-    async def test_the_verdict_is_that_of_the_extra_pod(self, measured: Any) -> None:
+    async def test_the_verdict_is_that_of_the_extra_pod(self, run_scenario: Any) -> None:
         """The first is told that it has no room, and is placed a moment later."""
         stages = {0: [("unschedulable", 0.01), ("scheduled", 0.02)], 4: []}
-        result = await measured("fill", [4], lambda i: stages.get(i, [("scheduled", 0.02)]))
+        result = await run_scenario("fill", [4], lambda i: stages.get(i, [("scheduled", 0.02)]))
         assert result.figures["unschedulable_verdict"] is None
         assert any("extra pod refused False" in note for note in result.facts["notes"])
-        result = await measured(
+        result = await run_scenario(
             "fill", [4], lambda i: [("scheduled", 0.02)] if i < 4 else [("unschedulable", 0.25)]
         )
         assert 0.25 <= result.figures["unschedulable_verdict"] < 1
         assert result.figures["success_ratio"] == 1
 
     async def test_an_extra_pod_that_is_placed_is_not_the_one_that_may_miss(
-        self, measured: Any
+        self, run_scenario: Any
     ) -> None:
-        result = await measured("fill", [4], lambda i: [] if i == 1 else [("scheduled", 0.02)])
+        result = await run_scenario("fill", [4], lambda i: [] if i == 1 else [("scheduled", 0.02)])
         assert result.figures["success_ratio"] == 4 / 5
 
 
 class TestFragmentation:
     async def test_a_small_pod_that_was_not_placed_leaves_nothing_to_tell_of_the_packing(
-        self, measured: Any
+        self, run_scenario: Any
     ) -> None:
-        result = await measured(
+        result = await run_scenario(
             "fragmentation", [8, 8], lambda i: [] if i == 3 else [("scheduled", 0.01)]
         )
         assert (
@@ -369,10 +369,10 @@ class TestFragmentation:
         assert any("7 of 8 small pods were placed" in note for note in result.facts["notes"])
         assert result.figures["success_ratio"] == 8 / 9
 
-    async def test_a_pod_that_is_placed_at_its_second_try_is_one(self, measured: Any) -> None:
+    async def test_a_pod_that_is_placed_at_its_second_try_is_one(self, run_scenario: Any) -> None:
         """Of two whole nodes; the other pod is placed later."""
         stages = {16: [("unschedulable", 0.01), ("scheduled", 0.02)], 17: [("scheduled", 10.0)]}
-        result = await measured(
+        result = await run_scenario(
             "fragmentation", [8] * 4, lambda i: stages.get(i, [("scheduled", 0.01)]), timeout=5
         )
         assert (
@@ -389,10 +389,10 @@ class TestFragmentation:
     ("placed", "p50", "most"), [(1, None, None), (6, 1.0, None), (10, 1.0, 1.0)]
 )
 async def test_what_is_never_placed_waits_for_ever(
-    measured: Any, scenario: str, wait: str, placed: int, p50: float | None, most: float | None
+    run_scenario: Any, scenario: str, wait: str, placed: int, p50: float | None, most: float | None
 ) -> None:
     """So many of ten that ask for the others' room get it within a second."""
-    result = await measured(
+    result = await run_scenario(
         scenario, [20], lambda i: [("scheduled", 1.0)] if i < 20 + placed else [], count=10
     )
     assert [result.figures[f"{wait}_{value}"] for value in ("p50", "max")] == [p50, most]
@@ -407,10 +407,10 @@ class TestQueues:
 
     @pytest.mark.parametrize("scenario", ["reclaim", "gang"])
     async def test_one_that_cannot_be_deleted_costs_no_result(
-        self, measured: Any, scenario: str
+        self, run_scenario: Any, scenario: str
     ) -> None:
         messages: list[str] = []
-        result = await measured(
+        result = await run_scenario(
             scenario, [4], lambda i: [("scheduled", 0.01)], workers=1, log=messages.append
         )
         (note,) = [note for note in result.facts["notes"] if "queue" in note and "left" in note]

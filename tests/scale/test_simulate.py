@@ -28,7 +28,7 @@ from perfdag.steps.scale.scenarios.session import Session
 from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer
 
-from .test_completion import sent
+from .test_completion import submissions_of
 
 
 class TestSimulate:
@@ -492,7 +492,15 @@ def test_rows_say_whether_their_nodes_were_simulated(
     pod.put("scheduled", received_ns=now)
     pod.node = "n"
     rows: list[Row] = list(
-        rows_of(sent("a"), {"a": pod}, Clocks(0), run="r", kind="Pod", until_ns=now, simulated=fake)
+        rows_of(
+            submissions_of("a"),
+            {"a": pod},
+            Clocks(0),
+            run="r",
+            kind="Pod",
+            until_ns=now,
+            simulated=fake,
+        )
     )
     assert {row.simulated for row in rows} == {message}
     assert on_simulated(rows) is message

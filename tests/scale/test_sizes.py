@@ -239,13 +239,9 @@ class TestLadder:
                 gates.evaluate(spec.gates, figures),
             )
 
-        @contextlib.asynccontextmanager
-        async def namespaces(*_: Any) -> Any:
-            yield
-
         monkeypatch.setattr(vmi, "burst", burst)
         monkeypatch.setattr(run_vmi, "check_nodes", AsyncMock())
-        monkeypatch.setattr(run_vmi, "own_namespaces", namespaces)
+        monkeypatch.setattr(run_vmi, "own_namespaces", lambda *_: contextlib.nullcontext())
 
     async def test_sizes_before_one_that_broke_are_kept_and_it_is_a_size_without_data(
         self, broken: None
@@ -360,9 +356,6 @@ class TestLadder:
                 [Result("steady", 9, "r", [], [], figures, facts, trace=[(0.0, 0), (2.5, 9)])]
             )
 
-        async def objects_of_run(*_: Any, **__: Any) -> list[int]:
-            return [1] if live else []
-
         class Cluster:
             async def resource(self, api_version: str, kind: str) -> str:
                 return kind
@@ -383,7 +376,7 @@ class TestLadder:
         for name in before:
             (tmp_path / name).touch()
         monkeypatch.setattr(run_vmi, "measure", measure)
-        monkeypatch.setattr(submit, "objects_of_run", objects_of_run)
+        monkeypatch.setattr(submit, "objects_of_run", AsyncMock(return_value=[1] * live))
         monkeypatch.setattr(
             commands, "on_cluster", lambda args, work, _: asyncio.run(work(Cluster()))
         )

@@ -66,11 +66,11 @@ def histograms(monkeypatch: pytest.MonkeyPatch) -> dict[float, dict[float, float
     ],
 )
 async def test_only_what_a_bucket_cannot_explain_is_said(
-    summary: Summary, said: list[str], histograms: dict[float, dict[float, float]]
+    summary: Summary, notes: list[str], histograms: dict[float, dict[float, float]]
 ) -> None:
     times = await transition_times(Prometheus("http://x"), 0.0, 100.0, 5.0, [summary])
-    assert len(times.notes) == bool(said)
-    assert all(text in times.notes[0] for text in said)
+    assert len(times.notes) == bool(notes)
+    assert all(text in times.notes[0] for text in notes)
     assert times.figures["virt_creation_to_running_p50_s"] == pytest.approx(5 + 5 * 30 / 78)
     assert times.figures["virt_creation_to_running_p99_s"] is None, "it needs more than 100 VMIs"
     assert times.figures.keys() == names()

@@ -79,12 +79,14 @@ async def test_every_node_pulls_each_image_and_shows_its_digest(
     pulling(server, digests)
     pod = launcher(compute=LAUNCHER, volumedisk0=DISK)
     async with client(server) as kube:
-        found, notes = await vmi_images.pull_images(kube, "r", "ns", pod, 0.0)
+        images, notes = await vmi_images.pull_images(kube, "r", "ns", pod, 0.0)
     assert notes == ([note] if note else [])
-    assert found[LAUNCHER] == ["sha256:2"]
-    assert found[DISK] == sorted({own[0] for own in digests.values()} - {""})
-    (made,) = [item.body for item in server.requests if item.method == "POST"]
-    assert made["spec"]["template"]["spec"]["nodeSelector"] == {"kubevirt.io/schedulable": "true"}
+    assert images[LAUNCHER] == ["sha256:2"]
+    assert images[DISK] == sorted({own[0] for own in digests.values()} - {""})
+    (created,) = [item.body for item in server.requests if item.method == "POST"]
+    assert created["spec"]["template"]["spec"]["nodeSelector"] == {
+        "kubevirt.io/schedulable": "true"
+    }
     assert server.of("DaemonSet") == [], "it leaves nothing"
 
 
@@ -94,8 +96,8 @@ async def test_a_daemon_set_that_is_refused_is_a_note_and_the_primer_shows_the_d
     pod = launcher(compute=LAUNCHER)
     pod["status"] = {"containerStatuses": [{"name": "compute", "imageID": "x@sha256:1"}]}
     async with client(server) as kube:
-        found, notes = await vmi_images.pull_images(kube, "r", "ns", pod, 0.0)
-    assert found == {LAUNCHER: ["sha256:1"]}
+        images, notes = await vmi_images.pull_images(kube, "r", "ns", pod, 0.0)
+    assert images == {LAUNCHER: ["sha256:1"]}
     assert notes[0].startswith("whether all nodes have the images of the VMIs is unknown: ")
     assert "you may not" in notes[0]
 
@@ -121,8 +123,8 @@ async def test_real_nodes_show_the_digest_of_an_image_without_a_program(
 
     monkeypatch.setattr(vmi_images, "usable_nodes", usable)
     pod = launcher(compute=shared[0])
-    found, notes = await vmi_images.pull_images(kube, "r1", namespace, pod, 60.0)
+    images, notes = await vmi_images.pull_images(kube, "r1", namespace, pod, 60.0)
     assert notes == []
-    assert [digest.partition(":")[0] for digest in found[shared[0]]] == ["sha256"]
+    assert [digest.partition(":")[0] for digest in images[shared[0]]] == ["sha256"]
     daemon_sets = await kube.resource("apps/v1", "DaemonSet")
     assert await kube.list(daemon_sets, namespace) == []

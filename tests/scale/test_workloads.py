@@ -20,7 +20,7 @@ from tests.fakes.api_server import ApiServer
 from .sessions import session_of
 
 
-def held(count: int, *stages: str) -> session.Session:
+def session_of_jobs(count: int, *stages: str) -> session.Session:
     """A session of that many Jobs of one pod, which (and whose pods) reached the stages a second
     apart.
     """
@@ -73,7 +73,9 @@ def no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_goal_is_judged_by_its_own_stage(
     goal: base.Goal, stages: tuple[str, ...], ratio: float
 ) -> None:
-    result = await base.finish("submit", submit.Spec(goal=goal, count=10), held(10, *stages), {})
+    result = await base.finish(
+        "submit", submit.Spec(goal=goal, count=10), session_of_jobs(10, *stages), {}
+    )
     assert (result.figures["success_ratio"], result.facts["goal"]) == (ratio, goal)
     assert bool(result.figures["throughput_mean"]) == bool(ratio)
     assert result.figures["censored"] == (
@@ -82,12 +84,12 @@ async def test_a_goal_is_judged_by_its_own_stage(
 
 
 async def test_what_did_not_come_is_counted() -> None:
-    result = await base.finish("fill", submit.Spec(), held(10), {})
+    result = await base.finish("fill", submit.Spec(), session_of_jobs(10), {})
     assert (result.figures["success_ratio"], result.figures["censored"]) == (0.0, 10.0)
 
 
 async def test_a_deletion_that_fails_costs_no_rows(server: ApiServer) -> None:
-    run = held(10, "scheduled")
+    run = session_of_jobs(10, "scheduled")
     server.fail(".", 0)
     run.kube = server.client()
     result = await base.finish("fill", submit.Spec(), run, {})
@@ -99,7 +101,7 @@ async def test_a_deletion_that_fails_costs_no_rows(server: ApiServer) -> None:
 
 
 async def test_the_count_is_what_the_scenario_made_and_doubts_are_notes() -> None:
-    run = held(10, "scheduled")
+    run = session_of_jobs(10, "scheduled")
     result = await base.finish("fill", submit.Spec(count=100), run, {})
     assert result.count == 10
     calls = run.heartbeat.calls  # type: ignore[attr-defined]
@@ -115,7 +117,7 @@ async def test_pods_on_simulated_and_on_real_nodes_are_noted(
 ) -> None:
 
     monkeypatch.setattr(session, "simulated_nodes", AsyncMock(return_value=(played, "")))
-    run = held(2, "scheduled")
+    run = session_of_jobs(2, "scheduled")
     for i in range(2):
         run.observer.records[f"p{i}"].node = f"n{i}"
     result = await base.finish("fill", submit.Spec(count=2), run, {})
@@ -156,7 +158,7 @@ async def test_a_schedule_that_the_deadline_cut_off_was_not_held() -> None:
         async def submit(self, bodies: Any, namespace: str, tally: Any) -> str:
             return "made"
 
-    run, schedule = held(0), Schedule("constant", 20.0)
+    run, schedule = session_of_jobs(0), Schedule("constant", 20.0)
     run.submitter, run.deadline = Quick(), time.monotonic() + 0.3
     submitted = await run.create(1000, schedule, 4)
     summary = submitted.summary(schedule)

@@ -32,9 +32,9 @@ def shape(**fields: Any) -> Shape:
     return Shape.model_validate(fields)
 
 
-def unable(asked: Shape, room: ClusterInventory) -> str | None:
+def unable(requested: Shape, room: ClusterInventory) -> str | None:
     return next(
-        (each.why for each in requirements_of_nodes(asked, room) if each.there is False), None
+        (each.why for each in requirements_of_nodes(requested, room) if each.there is False), None
     )
 
 
@@ -268,8 +268,8 @@ async def test_a_class_that_is_listed_is_there_whoever_reads_volumes() -> None:
     api = cluster(named, refused="/persistentvolumes")
     assert [
         each.there
-        for asked in (slow, fast)
-        for each in requirements_of_nodes(asked, await read_inventory(api))
+        for requested in (slow, fast)
+        for each in requirements_of_nodes(requested, await read_inventory(api))
     ] == [
         None,
         True,

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,7 +18,7 @@ SUITE = "name: tiny\nentries:\n  - {benchmark: command, name: list, params: {arg
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stored_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with three runs."""
     folder = tmp_path_factory.mktemp("measured")
     (folder / "tiny.yaml").write_text(SUITE)
@@ -27,9 +28,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(stored_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """The store as a pod of the newest run finds it behind its claim."""
-    root = str(shutil.copytree(measured, tmp_path / "store"))
+    root = str(shutil.copytree(stored_runs, tmp_path / "store"))
     monkeypatch.setattr("perfdag.steps.runner.pod_context.STORE", root)
     monkeypatch.setenv("PERFDAG_STORE", "claim://bench")
     monkeypatch.setenv("PERFDAG_RUN", newest(open_store(root)))
@@ -122,10 +123,8 @@ def test_a_typo_in_the_acknowledgements_costs_neither_report_nor_gate(
 def test_a_history_that_cannot_be_drawn_costs_neither_report_nor_gate(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> None:
-        raise RuntimeError("no font")
-
-    monkeypatch.setattr("perfdag.app.history_page.draw", fails)
+    no_font = Mock(side_effect=RuntimeError("no font"))
+    monkeypatch.setattr("perfdag.app.history_page.draw", no_font)
     scheduled(store)
     assert main(["step", "finish"]) == 0
     folder = f"runs/{newest(store)}"

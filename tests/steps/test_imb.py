@@ -33,7 +33,7 @@ def replaced(output: Output, pattern: str, new: str | Callable[[re.Match[str]], 
     return dataclasses.replace(output, texts={**output.texts, "stdout": text})
 
 
-def measured(name: str) -> list[Measurement]:
+def measurements_of(name: str) -> list[Measurement]:
     _, params, output = load(f"imb/{name}")
     return IMB.parse(output, params)
 
@@ -45,7 +45,7 @@ def sizes(measurements: list[Measurement]) -> list[Any]:
 
 
 def test_every_size_has_latency_and_bandwidth() -> None:
-    measurements = measured("pingpong-tcp")
+    measurements = measurements_of("pingpong-tcp")
     assert sizes(measurements) == [0, *(2**log for log in range(11))]
     latency = values(measurements, "latency", "mean", message_bytes=1024)[0]
     assert values(measurements, "bandwidth", message_bytes=1024) == [pytest.approx(1024 / latency)]
@@ -69,7 +69,7 @@ def test_bandwidth_agrees_with_the_printed_column_whatever_an_mbyte_is(name: str
 
 
 def test_collectives_have_extremes_over_the_ranks() -> None:
-    measurements = measured("allreduce-tcp")
+    measurements = measurements_of("allreduce-tcp")
     low, mean, high = (
         values(measurements, "latency", stat, message_bytes=1024)[0]
         for stat in ("min", "mean", "max")
@@ -79,7 +79,7 @@ def test_collectives_have_extremes_over_the_ranks() -> None:
     assert not values(measurements, "zero_byte_latency")
     # Allreduce adds floats: no messages of 1 and 2 bytes
     assert sizes(measurements) == [0, *(2**log for log in range(2, 11))]
-    assert len(values(measured("barrier-shm"), "operation_time")) == 1
+    assert len(values(measurements_of("barrier-shm"), "operation_time")) == 1
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def here(s3_root: str) -> Iterator[PodContext]:
 
 
 @pytest.fixture
-def made_classes(here: PodContext) -> None:
+def priority_classes(here: PodContext) -> None:
     """The PriorityClasses, which stay: every installation of the cluster shares them."""
 
     async def make(client: Kube) -> None:
@@ -97,7 +97,7 @@ def made_classes(here: PodContext) -> None:
 
 @pytest.fixture(params=[False, True], ids=["cluster-wide", "namespaced"])
 def as_account(
-    made_classes: None,
+    priority_classes: None,
     here: PodContext,
     request: pytest.FixtureRequest,
     tmp_path: Path,
@@ -115,12 +115,12 @@ def as_account(
         for each in rights:
             await client.apply(each)
         path = f"/api/v1/namespaces/{here.namespace}/serviceaccounts/perfdag-run/token"
-        asked = {
+        request_body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
             "spec": {"expirationSeconds": 600},
         }
-        return str((await client.request("POST", path, json=asked))["status"]["token"])
+        return str((await client.request("POST", path, json=request_body))["status"]["token"])
 
     async def remove(client: Kube) -> None:
         for each in rights:

@@ -83,7 +83,7 @@ def put(store: FolderStore, where: dict[str, Any]) -> Plan:
     return plan
 
 
-def measured(store: FolderStore, plan: Plan, position: int, node: str, **where: str) -> None:
+def store_sample(store: FolderStore, plan: Plan, position: int, node: str, **where: str) -> None:
     part = SampleRecord(
         plan.points[0].id,
         position + 1,
@@ -123,7 +123,7 @@ def test_a_run_with_samples_of_another_place_is_refused_and_left_as_it_is(
 
     plan = put(store, there)
     write(store, plan.run_id, budget_spent(9))
-    measured(store, plan, 0, "n1")
+    store_sample(store, plan, 0, "n1")
     before = {key: store.get(key) for key in store.list("runs")}
     with pytest.raises(BadDocument, match=message):
         run(cluster(here, {}), "b")
@@ -136,17 +136,17 @@ def test_a_run_goes_on_where_it_was_and_each_sample_keeps_the_facts_of_its_workf
 ) -> None:
     put(store, {"namespace": "bench"})
     plan = run(cluster(there, {"n1": "small", "n2": "small"}), "a")
-    measured(store, plan, 0, "n1", workflow_uid="a")
+    store_sample(store, plan, 0, "n1", workflow_uid="a")
     write(store, plan.run_id, MissingReason("batch", "failed", "it was lost"))
     plan = run(cluster(here, {"n1": "large", "n3": "large"}), "b")
     assert plan.where["cluster"] == "k8s-1", (
         "a look at kube-system that is forbidden does not make the cluster unknown"
     )
     assert store.list(f"runs/{plan.run_id}/notes") == []
-    measured(store, plan, 1, "n1", workflow_uid="b")
+    store_sample(store, plan, 1, "n1", workflow_uid="b")
     # argo retry: the same Workflow, where the nodes it had are gone
     plan = run(cluster(here, {"n4": "huge"}), "b")
-    measured(store, plan, 2, "n4", workflow_uid="b")
+    store_sample(store, plan, 2, "n4", workflow_uid="b")
     rows = gather(store, load_plan(store, plan.run_id))[0].to_pylist()
     kinds = [
         [kind["type"] for kind in json.loads(row["env"])["cluster"]["nodes"]] for row in rows[:3]

@@ -503,8 +503,8 @@ def test_a_server_with_rdma_cm_is_waited_for_until_the_kernel_lists_it(
         "link mlx5_0/1 cm-idn 0 state LISTEN ps TCP pid 7 comm ib_write_bw src-addr "
         "0.0.0.0:20001 dst-addr 0.0.0.0:0 "
     )
-    asked, refused = tmp_path / "asked", tmp_path / "refused"
-    install(tmp_path, monkeypatch, rdma=f"[ -e {asked} ] && echo '{line}'\n: >{asked}")
+    looked_once, refused = tmp_path / "asked", tmp_path / "refused"
+    install(tmp_path, monkeypatch, rdma=f"[ -e {looked_once} ] && echo '{line}'\n: >{looked_once}")
     for ready, port, least, most in ((60, 20001, 0, 30), (0.05, 2000, 0.05, 30)):
         monkeypatch.setattr(verbs, "CM_READY", ready)
         start = time.monotonic()

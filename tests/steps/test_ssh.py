@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -298,10 +299,8 @@ def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
 ) -> None:
     """`argo retry` keeps the pods that succeeded, and the next lead would find no peer."""
 
-    async def running(*_: object) -> dict[str, Pod]:
-        return {f"p{rank}": running_pod(rank) for rank in range(2)}
-
-    monkeypatch.setattr(gather, "running", running)
+    pods = {f"p{rank}": running_pod(rank) for rank in range(2)}
+    monkeypatch.setattr(gather, "running", AsyncMock(return_value=pods))
     monkeypatch.setattr(gather, "ssh_port", lambda *_: served.port)
     monkeypatch.setattr(gather, "lead_config", lambda: config)
     entry = "{benchmark: command, hosts: {count: 2}, params: {argv: ['true']}}"
