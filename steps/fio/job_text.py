@@ -50,7 +50,7 @@ def read_sections(text: str) -> dict[str, dict[str, str]]:
         option, equals, value = (part.strip() for part in line.partition("="))
         option = _ALIASES.get(option, option)
         if current is None:
-            raise ValueError(f"job_file: line {number}: {option} stands before the first [NAME]")
+            raise ValueError(f"job_file: line {number}: {option} comes before the first [NAME]")
         if option not in OPTIONS and option not in PARAMETERS:
             raise ValueError(
                 f"job_file: line {number}: {option} does not pass through: it may change where fio"

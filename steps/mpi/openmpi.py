@@ -46,6 +46,7 @@ _ALLOWED = re.compile(r"^Cpus_allowed_list:\s*([0-9,-]+)$", re.M)
 # Quota and period in microseconds; cgroup version 1 has each in a file of its own.
 _QUOTA = re.compile(r"^(\d+)\s(\d+)$", re.M)
 _SELECTED = re.compile(r"select: component (\w+) selected")
+_UNKNOWN_LAYER = "does not say what it used"
 WIRE = "rc,dc,ud,self"
 """UCX's network transports.
 
@@ -269,11 +270,11 @@ def wrong_transport(log: str, requested: Literal["tcp", "shm", "rdma"]) -> str |
         return (
             None
             if layer == "ucx"
-            else f"rdma was requested, Open MPI used {layer or 'it does not say what'}"
+            else f"rdma was requested, Open MPI {f'used {layer}' if layer else _UNKNOWN_LAYER}"
         )
     used = btls(log)
     expected = {"tcp"} if requested == "tcp" else _SHARED_MEMORY
     if len(used) == 1 and used <= expected:
         return None
-    actual = ", ".join(sorted(used)) or "it does not say what"
-    return f"{requested} was requested, Open MPI used {actual}"
+    actual = f"used {', '.join(sorted(used))}" if used else _UNKNOWN_LAYER
+    return f"{requested} was requested, Open MPI {actual}"

@@ -176,7 +176,7 @@ def _layers(
     )
     return reasons + [
         f"LD_PRELOAD {entry} was not loaded into the treatment:"
-        " mend its path as the program sees it"
+        " correct its path as the program sees it"
         for entry in lost
     ]
 
@@ -211,10 +211,10 @@ def _side_differences(by_side: Mapping[str, Mapping[str, list[str]]]) -> list[st
         treated = by_side["treatment"].get(name, [])
         # gVisor, and Linux on ARM, do not name their CPU.
         if len({*plain, *treated} - {UNNAMED}) > 1:
-            mend = ": set threads" if name == "threads" else ""
+            advice = ": set threads" if name == "threads" else ""
             reasons.append(
                 f"{name} is {' and '.join(plain)} in the baseline and {' and '.join(treated)} in"
-                f" the treatment{mend}"
+                f" the treatment{advice}"
             )
     return reasons
 

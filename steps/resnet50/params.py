@@ -167,7 +167,7 @@ class Workload(SystemParams):
         scenario, verdict = self.scenario, VERDICT_QUERIES.get(self.scenario, 0)
         needed = self.queries() if self.fast else max(self.queries(), verdict)
         queries = f"its {needed} queries" if self.fast else f"the {needed} queries of a verdict"
-        mend = "lower min_queries" if self.fast else "say fast: true"
+        hint = "lower min_queries" if self.fast else "say fast: true"
         too_few = self.max_queries is not None and self.max_queries < needed
         refuse(
             (
@@ -187,7 +187,7 @@ class Workload(SystemParams):
             ),
             (
                 too_few,
-                f"max_queries {self.max_queries} ends a run before {queries}: raise it, or {mend}",
+                f"max_queries {self.max_queries} ends a run before {queries}: raise it, or {hint}",
             ),
         )
         if scenario == "server" and self.max_queries and self.target_rate:

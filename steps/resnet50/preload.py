@@ -51,7 +51,7 @@ def missing_environment(raw: Mapping[str, Any], expected: Mapping[str, str]) -> 
     ]:
         return (
             f"LD_PRELOAD {without[0]} was not loaded into the program:"
-            " mend its path as the program sees it, or build it for the libc there"
+            " correct its path as the program sees it, or build it for the libc there"
         )
     environment = raw.get("environment", {})
     if absent := [

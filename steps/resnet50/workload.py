@@ -95,7 +95,7 @@ def missing(gang: Gang, params: Workload, wrapped: bool = True) -> list[Tool]:
             Tool(
                 params.wrapper[0],
                 {},
-                f"`wrapper` begins with it: install it on {without[0]}, or mend its path",
+                f"`wrapper` begins with it: install it on {without[0]}, or correct its path",
             )
         ]
     before = launch.wrapper_argv(params) if wrapped else []

@@ -163,4 +163,4 @@ async def test_a_schedule_that_the_deadline_cut_off_was_not_held() -> None:
     submitted = await run.create(1000, schedule, 4)
     summary = submitted.summary(schedule)
     assert (summary["held"], summary["not_sent"] > 900) == (False, True)
-    assert "given up at the time limit of the sample" in run.notes[-1]
+    assert "stopped at the time limit of the sample" in run.notes[-1]

@@ -398,7 +398,7 @@ norandommap
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("bs=4k", "line 1: bs stands before the first"),
+        ("bs=4k", "line 1: bs comes before the first"),
         ("[global]\nbs=4k", "no job: write"),
         ("[a]\n[a]", r"line 2: '\[a\]' is no new section"),
         ("[a b]", "is no new section"),

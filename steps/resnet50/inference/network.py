@@ -44,11 +44,11 @@ def build(
     named = re.fullmatch(r"resnet50-([0-9a-f]{8,64})\.pth", path.name)
     wanted = sha256 or (named[1] if named else "")
     if not digest.startswith(wanted):
-        mend = "correct weights_sha256" if sha256 else "rename it, or set weights_sha256"
+        advice = "correct weights_sha256" if sha256 else "rename it, or set weights_sha256"
         raise UnusableError(
             "weights",
             f"weights {weights} are not what they claim: sha256 {digest[:16]}...,"
-            f" {wanted[:16]} expected; download the file again, or {mend}",
+            f" {wanted[:16]} expected; download the file again, or {advice}",
         )
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)

@@ -83,7 +83,7 @@ class Session:
             async with asyncio.timeout(self.left_of(math.inf)):
                 return await creation
         except TimeoutError:
-            self.notes.append(f"creation was given up {self.wait_end(math.inf)}")
+            self.notes.append(f"the creation was stopped {self.wait_end(math.inf)}")
             return self.batches[-1][0]
 
     def left_of(self, timeout: float) -> float | None:
