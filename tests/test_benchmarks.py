@@ -15,23 +15,18 @@ from perfdag.hosts import disturbance
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "overhead.py"
 
 
-def test_a_benchmark_that_is_not_known_is_refused() -> None:
-    result = subprocess.run(
-        [sys.executable, str(SCRIPT), "nosuch", "command"], capture_output=True, text=True
-    )
-    assert result.returncode == 2
-    assert "no such benchmark: nosuch; known: command; iperf;" in result.stderr
-
-
-def test_nothing_measured_is_no_success() -> None:
-    result = subprocess.run(
-        [sys.executable, str(SCRIPT), "rdma-latency"],
-        capture_output=True,
-        text=True,
-        env={"PATH": "/nowhere"},
-    )
-    assert result.returncode == 1
-    assert "nothing was measured" in result.stderr
+@pytest.mark.parametrize(
+    ("names", "code", "message"),
+    [
+        (["nosuch", "command"], 2, "no such benchmark: nosuch; known: command; iperf;"),
+        (["rdma-latency"], 1, "nothing was measured"),
+    ],
+)
+def test_what_cannot_be_measured_is_no_success(names: list[str], code: int, message: str) -> None:
+    argv = [sys.executable, str(SCRIPT), *names]
+    result = subprocess.run(argv, capture_output=True, text=True, env={"PATH": "/nowhere"})
+    assert result.returncode == code
+    assert message in result.stderr
 
 
 def test_what_is_added_has_the_guard_and_the_look_for_the_tool_in_it(

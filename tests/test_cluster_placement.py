@@ -58,8 +58,8 @@ def test_several_hosts_have_the_placement_of_their_benchmark_on_a_cluster(
     assert ("podAntiAffinity" in affinity) == (placement == "spread")
     assert [point.id for point in there.points] == [point.id for point in plan.points]
     own = entry.get("hosts", {}).get("placement")
-    asked = f"placement on a cluster: {placement}"
-    assert (asked in plan_text(plan)) == (placement is not None and own is None)
+    wish = f"placement on a cluster: {placement}"
+    assert (wish in plan_text(plan)) == (placement is not None and own is None)
 
 
 def test_the_default_placement_changes_nothing_on_one_machine() -> None:

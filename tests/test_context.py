@@ -37,14 +37,14 @@ checks:
 class Answers(QuietHandler):
     """A Prometheus with two series of drops, which refuses what it cannot parse."""
 
-    asked: list[dict[str, str]]
+    queries: list[dict[str, str]]
 
     def do_GET(self) -> None:  # noqa: N802
         _, _, text = self.path.partition("?")
-        asked = dict(urllib.parse.parse_qsl(text))
-        self.asked.append(asked)
-        start = float(asked.get("start", "0"))
-        if "drops" in asked["query"]:
+        query = dict(urllib.parse.parse_qsl(text))
+        self.queries.append(query)
+        start = float(query.get("start", "0"))
+        if "drops" in query["query"]:
             series = [({"device": "eth0"}, ["1", "3"]), ({"device": "eth1"}, ["NaN", "NaN"])]
         else:
             series = [({}, ["0.75", "0.25"])]
@@ -53,7 +53,7 @@ class Answers(QuietHandler):
             {"metric": labels, "values": [[start + i, value] for i, value in enumerate(values)]}
             for labels, values in series
         ]
-        if "broken" in asked["query"]:
+        if "broken" in query["query"]:
             body = {"status": "error", "error": "parse error: unexpected end"}
         self.send_response(400 if "error" in body else 200)
         self.end_headers()
@@ -62,7 +62,7 @@ class Answers(QuietHandler):
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    Answers.asked = []
+    Answers.queries = []
     with serving(Answers) as url:
         yield url
 
@@ -84,13 +84,15 @@ def test_the_mean_over_a_sample_is_a_row_that_a_check_uses(tmp_path: Path, url: 
     assert [(row["value"], row["coords"], row["unit"]) for row in drops] == [
         (2.0, '{"device":"eth0"}', "1/s")
     ], "a series without a value has no row"
-    (window,) = [asked for asked in Answers.asked if "rate(" in asked["query"] and "start" in asked]
+    (window,) = [
+        query for query in Answers.queries if "rate(" in query["query"] and "start" in query
+    ]
     assert 0.9 < float(window["end"]) - float(window["start"]) < 5
     assert "$nodes" not in window["query"]
     assert main(["check", "last", "--store", store.root]) == 3
-    count = len(Answers.asked)
+    count = len(Answers.queries)
     assert main(["report", "last", "--store", store.root]) == 0
-    assert len(Answers.asked) == count, "the samples have their values"
+    assert len(Answers.queries) == count, "the samples have their values"
 
 
 def test_without_an_address_the_samples_have_no_context(tmp_path: Path) -> None:

@@ -237,13 +237,13 @@ def test_a_name_that_cannot_be_used_writes_nothing(tmp_path: Path, cli: CommandL
 
 
 def test_the_image_is_asked_which_benchmarks_it_has() -> None:
-    asked = ("iperf", "mem-copy")
-    [lacking] = image_findings("x\nbenchmarks: fio iperf\n", asked)
+    names = ("iperf", "mem-copy")
+    [lacking] = image_findings("x\nbenchmarks: fio iperf\n", names)
     assert (lacking.state, lacking.what) == ("missing", "the images have no benchmark mem-copy")
     assert "images/build --with" in lacking.do
-    [has] = image_findings("benchmarks: fio iperf mem-copy", asked)
+    [has] = image_findings("benchmarks: fio iperf mem-copy", names)
     assert has.state == "ok"
-    assert image_findings("an image of an older perfdag", asked) == []
+    assert image_findings("an image of an older perfdag", names) == []
 
 
 def test_the_step_in_the_image_lists_its_benchmarks(

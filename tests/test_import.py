@@ -84,12 +84,14 @@ def test_options_and_pods_are_those_of_the_original(
     original, points = POINTS[entry][number], points_of(plan, entry)
     assert len(points) == len(POINTS[entry])
     point = points[number]
-    shape, made = Shape.model_validate(plan.shapes[point.shape]), shapes[point.shape]
+    shape, manifest = Shape.model_validate(plan.shapes[point.shape]), shapes[point.shape]
     line = options(point.benchmark, point.params, shape)
     assert [here for here in original["options"].values() if f" {here} " not in line and here] == []
 
-    patch = made["patch"] if isinstance(made["patch"], dict) else json.loads(made["patch"])
-    network = {made["netkey"]: made["network"]} if "multus" in made["netkey"] else {}
+    patch = (
+        manifest["patch"] if isinstance(manifest["patch"], dict) else json.loads(manifest["patch"])
+    )
+    network = {manifest["netkey"]: manifest["network"]} if "multus" in manifest["netkey"] else {}
     assert network == original["annotations"]
     assert shape.hosts.count == original["pods"]
     assert bool(patch.get("hostNetwork")) == original["hostNetwork"]

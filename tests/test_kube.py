@@ -188,11 +188,11 @@ def pod(name: str, version: int) -> dict[str, Any]:
 
 class TestRetries:
     async def test_429_waits_as_told_and_is_counted(self, fake: Any) -> None:
-        asked: list[float] = []
+        times: list[float] = []
 
         async def answer(_: web.Request) -> web.Response:
-            asked.append(time.monotonic())
-            if len(asked) == 1:
+            times.append(time.monotonic())
+            if len(times) == 1:
                 return web.json_response(
                     {"kind": "Status"}, status=429, headers={"Retry-After": "1"}
                 )
@@ -201,7 +201,7 @@ class TestRetries:
         async with Kube(await fake(answer)) as kube:
             assert await kube.request("GET", "/x") == {"ok": 1}
             assert kube.counts["retry 429"] == 1
-        assert asked[1] - asked[0] >= 1.0
+        assert times[1] - times[0] >= 1.0
 
     async def test_5xx_and_timeouts_are_retried_then_told(self, fake: Any) -> None:
         async def broken(request: web.Request) -> web.Response:
@@ -272,8 +272,10 @@ class TestRetries:
             )
 
         async with Kube(await fake(answer), timeout=0.2) as kube:
-            made = await kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}})
-            assert made["metadata"]["name"] == "a"
+            pod_body = await kube.create(
+                {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}
+            )
+            assert pod_body["metadata"]["name"] == "a"
             with pytest.raises(KubeError, match=r"there"):
                 await kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}})
 
@@ -321,12 +323,12 @@ class TestWatch:
         ]
 
     async def test_a_broken_connection_goes_on_where_it_was(self, fake: Any) -> None:
-        asked: list[str] = []
+        versions: list[str] = []
 
         async def answer(request: web.Request) -> web.StreamResponse:
             if "watch" not in request.query:
                 return web.json_response({"metadata": {"resourceVersion": "1"}, "items": []})
-            asked.append(request.query["resourceVersion"])
+            versions.append(request.query["resourceVersion"])
             stream = web.StreamResponse()
             await stream.prepare(request)
             version = int(request.query["resourceVersion"]) + 1
@@ -346,7 +348,7 @@ class TestWatch:
                 if len(names) == 5:
                     break
         assert names == ["p2", "p3", "p4", "p5", "p6"]
-        assert asked == ["1", "2", "3", "4", "5"]
+        assert versions == ["1", "2", "3", "4", "5"]
 
     async def test_what_happened_before_the_reconnect_is_replayed(self, fake: Any) -> None:
         """The watch breaks after version 2, and comes back when the server is at version 5."""
@@ -466,8 +468,8 @@ class TestCluster:
     async def test_life_of_an_object(self, namespace: str) -> None:
         async with Kube() as kube:
             maps = await kube.resource("v1", "ConfigMap")
-            made = await kube.create(config_map("a", x="1"), namespace)
-            assert made["metadata"]["uid"]
+            created = await kube.create(config_map("a", x="1"), namespace)
+            assert created["metadata"]["uid"]
             with pytest.raises(KubeError) as error:
                 await kube.create(config_map("a"), namespace)
             assert (error.value.status, error.value.reason) == (409, "AlreadyExists")

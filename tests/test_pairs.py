@@ -56,19 +56,19 @@ def refusal(hosts: str, more: str = "", name: str = "iperf") -> str:
 
 @given(st.integers(2, 40), st.sampled_from(["all", "ring"]))
 def test_rounds_are_disjoint_and_together_hold_every_pair_once(hosts: int, kind: str) -> None:
-    made = rounds(kind, hosts)
-    for each in made:
+    by_round = rounds(kind, hosts)
+    for each in by_round:
         used = [host for pair in each for host in pair]
         assert len(set(used)) == len(used)
-    pairs = [pair for each in made for pair in each]
+    pairs = [pair for each in by_round for pair in each]
     expected = hosts * (hosts - 1) // 2 if kind == "all" else hosts if hosts > 2 else 1
     assert len(set(pairs)) == len(pairs) == expected
     assert all(0 <= a < b < hosts for a, b in pairs)
     if kind == "all":
-        assert len(made) == hosts - 1 + hosts % 2, (
+        assert len(by_round) == hosts - 1 + hosts % 2, (
             "a 1-factorisation, with one host idle in each round where their number is odd"
         )
-        assert {len(each) for each in made} == {hosts // 2}
+        assert {len(each) for each in by_round} == {hosts // 2}
     elif hosts > 2:
         assert {tuple(sorted((i, (i + 1) % hosts))) for i in range(hosts)} == set(pairs)
 
@@ -78,10 +78,10 @@ def test_random_pairs_are_distinct_seeded_and_cover_hosts_evenly(
     hosts: int, seed: int, data: st.DataObject
 ) -> None:
     expected = data.draw(st.integers(1, hosts * (hosts - 1) // 2))
-    made = rounds(f"random {expected}", hosts, seed)
-    pairs = [pair for each in made for pair in each]
+    by_round = rounds(f"random {expected}", hosts, seed)
+    pairs = [pair for each in by_round for pair in each]
     assert len(set(pairs)) == len(pairs) == expected
-    assert made == rounds(f"random {expected}", hosts, seed)
+    assert by_round == rounds(f"random {expected}", hosts, seed)
     counts = [sum(host in pair for pair in pairs) for host in range(hosts)]
     assert max(counts) - min(counts) <= 1 + hosts % 2
 
@@ -239,7 +239,9 @@ def test_pairs_at_once_overlap_and_say_so(
     meeting = threading.Barrier(2, timeout=10)
     original = FakeBenchmark.run
     monkeypatch.setattr(
-        FakeBenchmark, "run", lambda *given: (meeting.wait(), time.monotonic(), original(*given))[2]
+        FakeBenchmark,
+        "run",
+        lambda *arguments: (meeting.wait(), time.monotonic(), original(*arguments))[2],
     )
     plan = planned("{count: 4, pairs: all, parallel_pairs: 2}", name="fake")
     measuring, store, parts = lead(tmp_path, plan, list("abcd"))
@@ -273,10 +275,10 @@ def test_samples_one_after_the_other_are_not_at_once(
     turn = threading.Lock()
     original = FakeBenchmark.run
 
-    def waiting(*given: Any) -> Any:
+    def waiting(*arguments: Any) -> Any:
         with turn:
             time.sleep(0.1)
-            return original(*given)
+            return original(*arguments)
 
     monkeypatch.setattr(FakeBenchmark, "run", waiting)
     monkeypatch.setattr("perfdag.steps.concurrent.OVERLAP", 1.0)
@@ -428,7 +430,7 @@ def test_a_hunt_names_the_slow_node_with_the_facts_in_which_it_differs(
 def test_a_hunt_that_can_measure_no_pair_fails_as_its_pairs_do(
     tmp_path: Path, fleet: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(*given: Any) -> Output:
+    def run(*arguments: Any) -> Output:
         raise Failed("the switch is off")
 
     monkeypatch.setattr(FakeBenchmark, "run", run)

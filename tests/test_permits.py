@@ -136,7 +136,7 @@ def test_the_page_decides_on_each_key_of_a_shape() -> None:
     page = (ROOT / "docs/reference/permits.md").read_text()
     rows = dict(re.findall(r"^\| `([\w.]+)` \| (.+?) \|", page, re.M))
     assert set(rows) == set(fields_of(Shape))
-    asked = {
+    demanded = {
         demand.key: demand.permit.partition("=")[0]
         for keys, _, _ in SHAPES
         for demand in demands(Shape.model_validate(keys), IMAGES)
@@ -144,7 +144,7 @@ def test_the_page_decides_on_each_key_of_a_shape() -> None:
     documented = {
         key: re.split(r"[=`]", permit)[1] for key, permit in rows.items() if permit != "-"
     }
-    assert documented == asked
+    assert documented == demanded
 
 
 @pytest.mark.parametrize(
@@ -239,8 +239,8 @@ def test_the_plan_step_names_the_missing_permits_and_does_nothing(
     context = replace(place(), store=own, images=IMAGES, permits=permits)
     with pytest.raises(BadDocument) as error:
         step(context, tmp_path / "out", {})
-    given = [*permits, *(["images=other.example/x:1"] if permits else [])]
-    assert sorted(lines_of(str(error.value))) == sorted(expected(*given))
+    allowed = [*permits, *(["images=other.example/x:1"] if permits else [])]
+    assert sorted(lines_of(str(error.value))) == sorted(expected(*allowed))
     assert not server.requests
     assert not (tmp_path / "out").exists()
     assert store.list("") == before
@@ -256,8 +256,8 @@ def test_submit_and_doctor_read_the_permits_of_the_installation(
     with kubeconfig(server, tmp_path, monkeypatch):
         install = ["install", "--store", "claim://results", "--images", IMAGES]
         assert main([*install, "--permit", "preemption", "--permit", "hostPath=/etc"]) == 0
-        told = lines_of(cli(["submit", "suite"], 2).err)
-        assert sorted(told) == sorted(expected("preemption", "hostPath=/etc"))
+        lines = lines_of(cli(["submit", "suite"], 2).err)
+        assert sorted(lines) == sorted(expected("preemption", "hostPath=/etc"))
         assert server.of("Workflow") == []
         rest = "tolerations=bench,images=other.example/*,privileges=mtu,rdma,preemption"
         assert main([*install, "--permit", rest, "--permit", "hostPath=/etc"]) == 0

@@ -418,8 +418,8 @@ def test_plan_says_which_keys_of_an_included_file_are_not_used(
         "  - {benchmark: command, params: {argv: [ls]}}\n"
     )
     (tmp_path / "more.yaml").write_text("name: more\nrepetitions: 3\ninclude: base.yaml\n")
-    said = cli(["plan", str(tmp_path / "more.yaml")]).err.splitlines()
-    assert said == [
+    notes = cli(["plan", str(tmp_path / "more.yaml")]).err.splitlines()
+    assert notes == [
         (
             f"note: {base}: repetitions, timeout of an included file are not used, but those "
             f"under its `defaults` are"
@@ -496,11 +496,11 @@ def test_what_set_gives_a_key_of_an_entry_is_no_fault_of_its_file() -> None:
     text = "name: s\nentries:\n  - {benchmark: iperf, timeout: 20s, params: {duration: 5s}}\n"
     (point,) = make_plan(parse_suite(text)).points
     assert point.timeout == 20
-    for changes, said in (
+    for changes, message in (
         (["iperf.timeout=5s"], "--set:1: iperf.timeout: 5 s would"),
         (["timeout=5s", "iperf.timeout=null"], "--set:1: timeout: 5 s"),
     ):
-        with pytest.raises(BadDocument, match=said):
+        with pytest.raises(BadDocument, match=message):
             make_plan(parse_suite(text, settings=changes))
 
 

@@ -410,8 +410,8 @@ def test_only_a_sample_in_a_folder_of_this_user_is_restored(
     own = aside / f"perfdag-unsaved-{os.geteuid()}"
     own.mkdir(0o700)
     part.rename(own / f"{plan.run_id}.{part.name}")
-    said = trap(aside, plan.run_id, own)
-    assert said in cli(["run", "--resume", "last", "--store", str(root), "--no-report"]).err
+    message = trap(aside, plan.run_id, own)
+    assert message in cli(["run", "--resume", "last", "--store", str(root), "--no-report"]).err
     assert list(own.glob("*.json")), "it is left for the user to look at"
     assert rows_of(root), "the sample is measured again"
 

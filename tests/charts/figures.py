@@ -52,6 +52,6 @@ def panel_titles(figure: Figure) -> list[str]:
 
 def legend(ax: Axes) -> list[str]:
     """The names in the legend of a panel."""
-    found = ax.get_legend()
-    assert found is not None
-    return names(found.get_texts())
+    shown = ax.get_legend()
+    assert shown is not None
+    return names(shown.get_texts())

@@ -91,8 +91,8 @@ def words(figure: Figure, which: str) -> str:
         ({"hosts": 3}, "a slow host needs at least 4 hosts to be named"),
     ],
 )
-def test_the_title_names_the_slow_node_or_link(given: dict[str, Any], says: str) -> None:
-    slug, figure = only(table(**given))
+def test_the_title_names_the_slow_node_or_link(options: dict[str, Any], says: str) -> None:
+    slug, figure = only(table(**options))
     assert slug == "pairs-throughput"
     assert says in words(figure, "title")
 

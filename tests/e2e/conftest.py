@@ -202,10 +202,10 @@ class Namespace:
 
         run_with_client(work)
 
-    def until(self, found: Callable[[], Any], seconds: float, what: str) -> Any:
+    def until(self, check: Callable[[], Any], seconds: float, what: str) -> Any:
         """Wait for a truth; fails the test after `seconds`."""
         deadline = time.monotonic() + seconds
-        while not (value := found()):
+        while not (value := check()):
             assert time.monotonic() < deadline, f"no {what} within {seconds:g} s"
             time.sleep(1)
         return value
@@ -213,7 +213,7 @@ class Namespace:
     def pod(self, workflow: str, rank: int, phase: str = "Running", seconds: float = 90) -> Object:
         """The pod of a rank, once it is in that phase."""
 
-        def found() -> Object | None:
+        def running() -> Object | None:
             labels = f"workflows.argoproj.io/workflow={workflow},perfdag/rank={rank}"
             pods = [
                 pod
@@ -222,7 +222,7 @@ class Namespace:
             ]
             return pods[0] if pods else None
 
-        pod: Object = self.until(found, seconds, f"{phase} pod of rank {rank}")
+        pod: Object = self.until(running, seconds, f"{phase} pod of rank {rank}")
         return pod
 
     def attempts(self, workflow: str) -> set[str]:
@@ -257,7 +257,7 @@ class Namespace:
     def run_id(self, workflow: str) -> str:
         """The run id of a Workflow."""
 
-        def found() -> str | None:
+        def own_id() -> str | None:
             return next(
                 (
                     View(each).run_id
@@ -267,7 +267,7 @@ class Namespace:
                 None,
             )
 
-        return str(self.until(found, 60, "run id"))
+        return str(self.until(own_id, 60, "run id"))
 
     def stored(self, run_id: str) -> set[str]:
         """Names of the samples stored."""
@@ -305,7 +305,9 @@ def installed(security: str, *options: str) -> Iterator[Namespace]:
     if reason := _missing():
         pytest.skip(reason)
     name = f"perfdag-e2e-{uuid.uuid4().hex[:6]}"
-    made = Namespace(name, f"s3://{os.environ.get('PERFDAG_TEST_BUCKET', 'perfdag')}/tests/{name}")
+    namespace = Namespace(
+        name, f"s3://{os.environ.get('PERFDAG_TEST_BUCKET', 'perfdag')}/tests/{name}"
+    )
     labels = {"pod-security.kubernetes.io/enforce": security}
     run_with_client(
         lambda client: client.create(
@@ -313,8 +315,8 @@ def installed(security: str, *options: str) -> Iterator[Namespace]:
         )
     )
     try:
-        made.install(*options)
-        yield made
+        namespace.install(*options)
+        yield namespace
     finally:
         asyncio.run(_remove(name))
 
@@ -322,8 +324,8 @@ def installed(security: str, *options: str) -> Iterator[Namespace]:
 @pytest.fixture(scope="session")
 def restricted() -> Iterator[Namespace]:
     """A namespace with PodSecurity `restricted` and perfdag installed."""
-    with installed("restricted") as made:
-        yield made
+    with installed("restricted") as namespace:
+        yield namespace
 
 
 @pytest.fixture

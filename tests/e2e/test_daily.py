@@ -164,12 +164,12 @@ class Taker(BaseHTTPRequestHandler):
 def hook(bench: Namespace) -> Iterator[Hook]:
     """A webhook that the last step of a run is told of."""
     try:
-        made = Hook()
+        server = Hook()
     except OSError:
         pytest.skip(
             "no port can be opened where pods reach the S3 server: it is not on this machine"
         )
-    address = f"http://{made.server_address[0]!s}:{made.server_port}/"
+    address = f"http://{server.server_address[0]!s}:{server.server_port}/"
 
     async def tell(client: Kube, url: str | None) -> None:
         patch = (
@@ -179,14 +179,14 @@ def hook(bench: Namespace) -> Iterator[Hook]:
             await client.resource("v1", "Secret"), "perfdag-store", patch, bench.name
         )
 
-    threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     run_with_client(lambda client: tell(client, address))
     try:
-        yield made
+        yield server
     finally:
         run_with_client(lambda client: tell(client, None))
-        made.shutdown()
-        made.server_close()
+        server.shutdown()
+        server.server_close()
 
 
 def test_a_failed_verdict_is_exit_3(bench: Namespace) -> None:

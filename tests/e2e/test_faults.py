@@ -70,9 +70,9 @@ def places() -> Iterator[dict[str, Namespace]]:
     run_with_client(simulate)
     names = ("peer", "lead", "rights", "plan", "finish")
     allow = {"rights": ("--allow", f"vmi-steady={VMIS}")}
-    made = [installed("restricted", *allow.get(name, ())) for name in names]
+    namespaces = [installed("restricted", *allow.get(name, ())) for name in names]
     with contextlib.ExitStack() as stack, ThreadPoolExecutor() as pool:
-        yield dict(zip(names, pool.map(stack.enter_context, made), strict=True))
+        yield dict(zip(names, pool.map(stack.enter_context, namespaces), strict=True))
     run_with_client(remove)
 
 
@@ -122,8 +122,8 @@ def test_what_a_lost_node_held_goes_on_elsewhere_within_three_minutes(
 
     def submit(*runs: str) -> dict[str, str]:
         with ThreadPoolExecutor() as pool:
-            made = pool.map(lambda run: places[run].submit(suites[run]), runs)
-            return dict(zip(runs, made, strict=True))
+            workflows = pool.map(lambda run: places[run].submit(suites[run]), runs)
+            return dict(zip(runs, workflows, strict=True))
 
     def newest(role: str) -> Object | None:
         run, labels = ROLES[role]

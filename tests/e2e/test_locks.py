@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.argo, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def beside(restricted: Namespace) -> Iterator[Namespace]:
     """A second installation that waits for the lock of the first."""
-    with installed("restricted", "--lock-namespace", restricted.name) as made:
-        yield made
+    with installed("restricted", "--lock-namespace", restricted.name) as namespace:
+        yield namespace
 
 
 def test_runs_of_two_installations_take_turns_and_the_urgent_one_goes_first(

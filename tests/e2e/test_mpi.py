@@ -57,12 +57,12 @@ def test_two_ranks_in_each_of_two_pods(bench: Namespace) -> None:
     rows = _rows(bench, entry)
     result: dict[tuple[str, str], set[int]] = {}
     for row in rows:
-        given, facts = json.loads(row["params"]), json.loads(row["env"])["sample"]
+        own_params, facts = json.loads(row["params"]), json.loads(row["env"])["sample"]
         if (row["metric"], row["stat"]) in (("latency", "mean"), ("bandwidth", "value")):
-            result.setdefault((given["benchmark"], row["metric"]), set()).add(
+            result.setdefault((own_params["benchmark"], row["metric"]), set()).add(
                 json.loads(row["coords"])["message_bytes"]
             )
-        assert sorted(facts["ranks_of"].values()) == [given["ranks"] // 2] * 2, (
+        assert sorted(facts["ranks_of"].values()) == [own_params["ranks"] // 2] * 2, (
             "half of them in each pod"
         )
         assert facts["fabric"].startswith("tcp"), "also between ranks of one pod"
@@ -103,7 +103,7 @@ def test_imb_with_open_mpi_between_pods_and_within_one(bench: Namespace) -> None
     rows = _rows(bench, entry)
     hosts = {}
     for row in rows:
-        given, facts = json.loads(row["params"]), json.loads(row["env"])["sample"]
+        own_params, facts = json.loads(row["params"]), json.loads(row["env"])["sample"]
         assert facts["fabric"] == "ob1"
-        hosts[given["transport"]] = len(facts["ranks_of"])
+        hosts[own_params["transport"]] = len(facts["ranks_of"])
     assert hosts == {"tcp": 2, "shm": 1}

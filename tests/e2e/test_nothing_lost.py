@@ -257,7 +257,7 @@ def proxy(bench: Namespace) -> Iterator[Proxy]:
     """The S3 server as the pods of the namespace reach it for the time of a test."""
     endpoint = urlsplit(os.environ["AWS_ENDPOINT_URL"])
     try:
-        made = Proxy((endpoint.hostname or "", endpoint.port or 80), endpoint.hostname or "")
+        server = Proxy((endpoint.hostname or "", endpoint.port or 80), endpoint.hostname or "")
     except OSError:
         pytest.skip(
             f"no port can be opened on {endpoint.hostname}: the S3 server is not on this machine"
@@ -269,12 +269,12 @@ def proxy(bench: Namespace) -> Iterator[Proxy]:
             await client.resource("v1", "Secret"), "perfdag-store", {"stringData": data}, bench.name
         )
 
-    run_with_client(lambda client: point(client, made.port))
+    run_with_client(lambda client: point(client, server.port))
     try:
-        yield made
+        yield server
     finally:
         run_with_client(lambda client: point(client, endpoint.port or 80))
-        made.close()
+        server.close()
 
 
 def test_a_store_that_is_away_for_30_s_loses_nothing(

@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.argo, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def wide() -> Iterator[Namespace]:
     """An installation with a ClusterWorkflowTemplate, a NetworkPolicy and a pull secret."""
-    with installed("restricted", "--cluster-scope", "--pull-secret", "registry") as made:
-        yield made
+    with installed("restricted", "--cluster-scope", "--pull-secret", "registry") as namespace:
+        yield namespace
         run_with_client(_remove_templates)
 
 
@@ -30,8 +30,8 @@ async def _remove_templates(client: Kube) -> None:
 @pytest.fixture(scope="module")
 def two_at_once() -> Iterator[Namespace]:
     """An installation that measures two batches at a time."""
-    with installed("restricted", "--parallel-batches", "2") as made:
-        yield made
+    with installed("restricted", "--parallel-batches", "2") as namespace:
+        yield namespace
 
 
 def test_two_batches_at_once_and_a_pod_for_every_sample(

@@ -152,8 +152,8 @@ def test_a_node_for_each_where_there_are_too_few_is_skipped_with_the_reason(
 
 @pytest.fixture
 def privileged() -> Iterator[Namespace]:
-    with installed("privileged") as made:
-        yield made
+    with installed("privileged") as namespace:
+        yield namespace
 
 
 def test_host_network_pods_of_one_node_have_ports_of_their_own(privileged: Namespace) -> None:

@@ -60,14 +60,14 @@ def zoned() -> Iterator[tuple[Namespace, list[str]]]:
     """Three nodes, each in a zone of its own in the opposite order of their names; two have a
     side.
     """
-    with installed("privileged") as made:
+    with installed("privileged") as namespace:
         ready = {
             node["metadata"]["name"]
-            for node in made.objects("Node")
+            for node in namespace.objects("Node")
             for condition in node["status"]["conditions"]
             if condition["type"] == "Ready" and condition["status"] == "True"
         }
-        names = [name for name in made.nodes() if name in ready][:3]
+        names = [name for name in namespace.nodes() if name in ready][:3]
         if len(names) < 3:
             pytest.skip("fewer than three real nodes")
         sides = ("left", "right", None)
@@ -81,7 +81,7 @@ def zoned() -> Iterator[tuple[Namespace, list[str]]]:
 
         run_with_client(lambda client: label(client, False))
         try:
-            yield made, names
+            yield namespace, names
         finally:
             run_with_client(lambda client: label(client, True))
 

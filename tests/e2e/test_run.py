@@ -177,8 +177,8 @@ def test_suite_text_by_argo_submit(bench: Namespace, tmp_path: Path, way: str) -
 
 
 def test_doctor_finds_nothing_missing_in_a_fresh_installation(bench: Namespace) -> None:
-    said = bench.perfdag("doctor", "--cluster", "--json")
-    result = json.loads(said.stdout)
+    doctor = bench.perfdag("doctor", "--cluster", "--json")
+    result = json.loads(doctor.stdout)
     assert [each for each in result if each["state"] == "missing"] == []
-    assert said.returncode == 0
+    assert doctor.returncode == 0
     assert f"a pod can write and read store {bench.store}" in {each["what"] for each in result}

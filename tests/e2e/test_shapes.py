@@ -86,21 +86,21 @@ class Disks:
 def disks_of(bench: Namespace) -> Iterator[Disks]:
     root = Path(tempfile.mkdtemp(prefix="perfdag-e2e-", dir="/var/tmp"))
     root.chmod(0o755)
-    made = Disks(bench, root)
+    disks = Disks(bench, root)
     try:
-        yield made
+        yield disks
     finally:
         for each in root.iterdir():
             bench.delete("PersistentVolume", f"{bench.name}-{each.name}")
-        for loop in made.loops:
+        for loop in disks.loops:
             subprocess.run(["losetup", "--detach", loop], check=False)
         shutil.rmtree(root)
 
 
 @pytest.fixture
 def disks(bench: Namespace) -> Iterator[Disks]:
-    with disks_of(bench) as made:
-        yield made
+    with disks_of(bench) as volumes:
+        yield volumes
 
 
 def _suite(name: str, *entries: dict[str, Any]) -> str:

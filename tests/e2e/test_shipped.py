@@ -18,8 +18,8 @@ SUITES = Path(__file__).parents[2] / "suites"
 @pytest.fixture(scope="module")
 def privileged() -> Iterator[Namespace]:
     """A namespace where a suite may ask for the host's network and for capabilities."""
-    with installed("privileged") as made:
-        yield made
+    with installed("privileged") as namespace:
+        yield namespace
 
 
 def _set(*pairs: str) -> list[str]:

@@ -146,8 +146,8 @@ def test_every_pod_of_a_batch_asks_for_all_its_networks(bench: Namespace, networ
     assert run.exit_code == 0, run.errors()
     labels = f"workflows.argoproj.io/workflow={run.workflow},perfdag/role=measure"
     pods = bench.objects("Pod", labels=labels)
-    asked = [each["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] for each in pods]
-    assert asked == [f"{network},{more}"] * 3
+    networks = [each["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] for each in pods]
+    assert networks == [f"{network},{more}"] * 3
     assert {row["entry"]: row["status"] for row in run.rows} == {"iperf": "ok", "absent": "skipped"}
     assert f"{bench.name}/absent" in run.by_entry()["absent"]["error"]
 
@@ -193,8 +193,8 @@ def zones(bench: Namespace) -> Iterator[list[str]]:
 @pytest.fixture
 def two_at_once() -> Iterator[Namespace]:
     """An installation that measures two batches at a time."""
-    with installed("restricted", "--parallel-batches", "2") as made:
-        yield made
+    with installed("restricted", "--parallel-batches", "2") as namespace:
+        yield namespace
 
 
 def test_batches_at_once_have_a_node_each_in_their_zones(

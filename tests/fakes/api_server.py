@@ -410,15 +410,15 @@ class ApiServer:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer over HTTP."""
         data = await request.read()
-        asked = Request(
+        call = Request(
             request.method,
             request.path,
             dict(request.query),
             dict(request.headers),
             json.loads(data) if data else None,
         )
-        answer = await self.answer(asked)
-        if "watch" not in asked.query or answer.status >= 300:
+        answer = await self.answer(call)
+        if "watch" not in call.query or answer.status >= 300:
             if not answer.status and request.transport:
                 request.transport.abort()
             return web.Response(
@@ -426,7 +426,7 @@ class ApiServer:
             )
         stream = web.StreamResponse()
         await stream.prepare(request)
-        async with contextlib.aclosing(self.watch(asked)) as lines:
+        async with contextlib.aclosing(self.watch(call)) as lines:
             async for line in lines:
                 await stream.write(line[:20])
                 await asyncio.sleep(0)  # a change may come in two pieces

@@ -130,6 +130,6 @@ def nights_to_find(
         values = np.exp(rng.normal(0, cv, before + after))
         values[before:] *= 1 - step
         levels = fold_levels(values, better="higher", min_effect=min_effect)
-        found = [event.run - before + 1 for event in levels.alerts]
-        result.append(found[0] if found and found[0] > 0 else 99)
+        opened = [event.run - before + 1 for event in levels.alerts]
+        result.append(opened[0] if opened and opened[0] > 0 else 99)
     return np.array(result)

@@ -39,12 +39,12 @@ def duel(text: str = SUITE, limit: float | None = 0.05) -> Duet:
 
 def fill(
     store: FolderStore,
-    made: Duet,
+    duet: Duet,
     of: dict[str, Any],
     *values: tuple[float, float] | tuple[float, None] | tuple[None, None],
 ) -> None:
     """Store 20 equal values of each point in each variant; None: the variant skipped the point."""
-    for side, plan in enumerate((made.a, made.b)):
+    for side, plan in enumerate((duet.a, duet.b)):
         result = []
         for point, pair in zip(plan.points, values, strict=True):
             level = pair[side]
@@ -65,8 +65,8 @@ def fill(
         put(store, result)
 
 
-def outcome(store: FolderStore, made: Duet) -> tuple[int, str]:
-    result = ab_outcome.conclude(store, made)
+def outcome(store: FolderStore, duet: Duet) -> tuple[int, str]:
+    result = ab_outcome.conclude(store, duet)
     return result.exit_code, ab_outcome.text(result, markdown=True)
 
 
@@ -147,8 +147,8 @@ def test_a_limit_given_with_resume_reaches_the_cluster(
 ) -> None:
     store, started = FolderStore(str(tmp_path)), list[dict[str, str]]()
 
-    def start(suite: str, told: dict[str, str], priority: int) -> str:
-        started.append(told)
+    def start(suite: str, parameters: dict[str, str], priority: int) -> str:
+        started.append(parameters)
         return "duel-1"
 
     # the cluster and its store are the only things that are not real

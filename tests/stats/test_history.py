@@ -106,9 +106,9 @@ def test_medians_and_spread_of_a_run(store: Store) -> None:
     values = {"streams=1": [5.0, 1.0, 3.0], "streams=2": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]}
     put(store, rows(0, values))
     result = rollup.read_run_medians(store, "net")
-    found = np.stack([result.n, result.value, result.low, result.high])[:, :, 0].T.tolist()
+    figures = np.stack([result.n, result.value, result.low, result.high])[:, :, 0].T.tolist()
     # 8 values: ranks 1 and 8 cover 99 %
-    assert sorted(found) == [[3, 3.0, 1.0, 5.0], [8, 4.5, 1.0, 8.0]]
+    assert sorted(figures) == [[3, 3.0, 1.0, 5.0], [8, 4.5, 1.0, 8.0]]
 
 
 def test_warmups_failures_subjects_and_ab_are_not_history(store: Store) -> None:

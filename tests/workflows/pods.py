@@ -25,9 +25,9 @@ def pod(
     """
     read = Shape.model_validate(shape)
     role = list(of_roles(read).values())[rank : rank + 1]
-    made = patch(read, Context(run, "uid", "registry.example/perfdag-{name}:1", store))
+    spec_patch = patch(read, Context(run, "uid", "registry.example/perfdag-{name}:1", store))
     text = (
-        json.dumps(made)
+        json.dumps(spec_patch)
         .replace(f'"{CLAIMED}"', '{"name": "store", "emptyDir": {}}')
         .replace(f'"{NODES}"', json.dumps(role[0].node_selector if role else {}))
         .replace(f'"{PORT}"', str(20000 + rank))

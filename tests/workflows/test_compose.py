@@ -55,9 +55,9 @@ def test_the_examples_keep_the_rules_and_argo_takes_them(
         script = str(ROOT / "examples" / example)
         monkeypatch.setattr(sys, "argv", [script, *arguments])
         runpy.run_path(script, run_name="__main__")
-        made = list(yaml.safe_load_all(capsys.readouterr().out))
-        assert [lint.problems(each) for each in made] == [[]] * len(made), example
-        documents += made
+        printed = list(yaml.safe_load_all(capsys.readouterr().out))
+        assert [lint.problems(each) for each in printed] == [[]] * len(printed), example
+        documents += printed
     if shutil.which("argo") is None:
         pytest.skip("needs the argo command: the examples were NOT linted by Argo")
     kinds = ("WorkflowTemplate", "Workflow", "CronWorkflow")

@@ -112,8 +112,8 @@ def helm(
     return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
-def identity(made: dict[str, Any]) -> tuple[str, str, str]:
-    return made["kind"], made["metadata"]["name"], made["metadata"].get("namespace", "")
+def identity(body: dict[str, Any]) -> tuple[str, str, str]:
+    return body["kind"], body["metadata"]["name"], body["metadata"].get("namespace", "")
 
 
 @pytest.fixture(scope="module")
@@ -129,19 +129,21 @@ def test_the_chart_is_the_one_that_is_made(
         str(file.relative_to(CHART)): file.read_text()
         for file in [*(CHART / "templates").iterdir(), CHART / "values.schema.json"]
     }
-    made = chart.files()
-    stale = sorted(name for name in files.keys() | made.keys() if files.get(name) != made.get(name))
+    current = chart.files()
+    stale = sorted(
+        name for name in files.keys() | current.keys() if files.get(name) != current.get(name)
+    )
     assert stale == [], "`make generated` writes the chart anew; read the diff"
 
 
 def test_every_value_stands_in_the_templates() -> None:
-    made = "".join(file.read_text() for file in (CHART / "templates").iterdir())
-    assert set(re.findall(r"\.Values\.(\w+)", made)) == chart.schema()["properties"].keys() - {
+    templates = "".join(file.read_text() for file in (CHART / "templates").iterdir())
+    assert set(re.findall(r"\.Values\.(\w+)", templates)) == chart.schema()["properties"].keys() - {
         "global"
     }
     assert not re.search(
         r"@\.|@(each|allow|named|permit|image)|98765430|: Never$(?<!preemptionPolicy: Never)",
-        made,
+        templates,
         re.M,
     ), "left of what marks a value"
 
@@ -184,7 +186,7 @@ def test_every_option_is_a_value_of_the_same_name_and_default() -> None:
     options = vars(parser("install").parse_args(["install"]))
     of_the_command = {"verb", "run", "namespace", "create_namespace", "keep_secret", "dry_run"}
     expected = {
-        re.sub("_(.)", lambda found: found[1].upper(), name): value
+        re.sub("_(.)", lambda match: match[1].upper(), name): value
         for name, value in options.items()
         if name not in of_the_command
     }
@@ -213,8 +215,8 @@ def test_helm_gives_the_objects_of_install(case: str, tmp_path: Path) -> None:
     )
     result = helm("template", tmp_path, values)
     assert result.returncode == 0, result.stderr
-    made = [each for each in yaml.safe_load_all(result.stdout) if each]
-    assert sorted(made, key=identity) == sorted(expected, key=identity)  # helm sorts by kind
+    bodies = [each for each in yaml.safe_load_all(result.stdout) if each]
+    assert sorted(bodies, key=identity) == sorted(expected, key=identity)  # helm sorts by kind
 
 
 @needs_helm

@@ -141,8 +141,8 @@ RULES = {
 
 
 def documents() -> dict[str, list[dict[str, Any]]]:
-    made = {name: base.objects(each) for name, each in INSTALLATIONS.items()}
-    made["suite"] = [
+    manifests = {name: base.objects(each) for name, each in INSTALLATIONS.items()}
+    manifests["suite"] = [
         runs.config_map("bench", "quick", "name: quick\n"),
         age.cron("bench", "quick", 27 * 3600, "s3://bench/other"),
         runs.cron(
@@ -152,7 +152,7 @@ def documents() -> dict[str, list[dict[str, Any]]]:
             "bench", "quick", {"configmap": "perfdag-suite-quick"}, "20260101T020000Z-0a1b2c3d", 5
         ),
     ]
-    return made
+    return manifests
 
 
 @pytest.mark.parametrize("name", [*INSTALLATIONS, "suite"])
@@ -200,7 +200,7 @@ def test_own_rules_find_what_they_are_for() -> None:
             ],
         },
     }
-    said = "\n".join(lint.problems(bad))
+    problems = "\n".join(lint.problems(bad))
     for word in (
         "spec.parallelism",
         "removed in Argo 4",
@@ -211,17 +211,17 @@ def test_own_rules_find_what_they_are_for() -> None:
         "kubelet rewrites",
         "end the expression",
     ):
-        assert word in said
+        assert word in problems
 
 
 def test_suite_text_survives_the_config_map() -> None:
-    made = runs.config_map("bench", "quick", NASTY)
-    assert yaml.safe_load(dump([made]))["data"]["suite.yaml"] == NASTY
+    body = runs.config_map("bench", "quick", NASTY)
+    assert yaml.safe_load(dump([body]))["data"]["suite.yaml"] == NASTY
 
 
 @pytest.mark.parametrize("namespaced", [False, True])
 def test_rights_of_an_allowed_benchmark_are_of_its_own_account(namespaced: bool) -> None:
-    made = base.objects(
+    bodies = base.objects(
         Installation(
             namespace="bench",
             store="s3://x/y",
@@ -232,7 +232,7 @@ def test_rights_of_an_allowed_benchmark_are_of_its_own_account(namespaced: bool)
     )
     bound = {
         (each["roleRef"]["name"], each["metadata"].get("namespace", ""))
-        for each in made
+        for each in bodies
         if each["kind"].endswith("Binding")
         and each["subjects"]
         == [
@@ -249,13 +249,13 @@ def test_rights_of_an_allowed_benchmark_are_of_its_own_account(namespaced: bool)
     assert bound == inside | (set() if namespaced else wide)
     spaces = {
         each["metadata"]["name"]: each["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
-        for each in made
+        for each in bodies
         if each["kind"] == "Namespace"
     }
     assert spaces == ({} if namespaced else {"vmis": "baseline", "others": "baseline"})
     roles = {
         (each["kind"], each["metadata"]["name"]): each["rules"]
-        for each in made
+        for each in bodies
         if each["kind"] in ("Role", "ClusterRole")
     }
     creating = {
@@ -268,7 +268,7 @@ def test_rights_of_an_allowed_benchmark_are_of_its_own_account(namespaced: bool)
         assert not any("kubevirt.io" in rule.get("apiGroups", ()) for rule in roles["Role", name])
     template = next(
         each
-        for each in made
+        for each in bodies
         if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag"
     )
     plan = next(each for each in template["spec"]["templates"] if each["name"] == "plan-pod")
@@ -276,18 +276,18 @@ def test_rights_of_an_allowed_benchmark_are_of_its_own_account(namespaced: bool)
 
 
 def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_again() -> None:
-    made = base.objects(Installation(store="s3://b/r", pending_limit=30))
+    bodies = base.objects(Installation(store="s3://b/r", pending_limit=30))
     template = next(
         each
-        for each in made
+        for each in bodies
         if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag"
     )
     pods = [each for each in template["spec"]["templates"] if "container" in each]
-    said = "{{workflow.outputs.parameters.pending}}"
+    pending = "{{workflow.outputs.parameters.pending}}"
     steps = {"plan-pod": "30s", "watchdog-pod": "30s", "confirm-pod": "30s", "finish-pod": "30s"}
     assert {each["name"]: each.get("pendingTimeout") for each in pods} == {
         **steps,
-        **dict.fromkeys(("rank", "pull-pod"), said),
+        **dict.fromkeys(("rank", "pull-pod"), pending),
     }
     assert not any("retryStrategy" in each for each in pods), (
         "Argo forgets the pendingTimeout of a template that has one"
@@ -332,7 +332,8 @@ def test_the_workflow_of_as_many_shapes_as_may_be_is_an_object_of_less_than_256_
         each["name"]
         for each in template["spec"]["templates"]
         if any(
-            said["name"] == "shapes" for said in (each.get("outputs") or {}).get("parameters") or []
+            parameter["name"] == "shapes"
+            for parameter in (each.get("outputs") or {}).get("parameters") or []
         )
     ]
     assert holders == ["plan-pod"], (
@@ -398,31 +399,31 @@ def everything(namespace: str) -> list[dict[str, Any]]:
         "allow": {"vmi-burst": (namespace,)},
     }
     granted = {"vmi-burst": (RULES["vmi-burst"][0], (namespace,))}
-    made = [
+    bodies = [
         each
         for namespaced in (False, True)
         for each in base.objects(Installation(namespaced=namespaced, **options), granted)
     ]
-    made += base.objects(
+    bodies += base.objects(
         Installation(cluster_scope=True, parallel_batches=3, pull_secrets=("registry",), **options),
         granted,
     )
-    made += [
+    bodies += [
         {**each, "metadata": {**each["metadata"], "namespace": namespace}}
         for each in documents()["suite"]
         if each["kind"] != "Workflow"
     ]
-    for name, asked in SHAPES.items():
-        made.append(
+    for name, shape in SHAPES.items():
+        bodies.append(
             {
-                **(body := pod(asked, f"shape-{name}", store="claim://results")),
+                **(body := pod(shape, f"shape-{name}", store="claim://results")),
                 "metadata": {**body["metadata"], "namespace": namespace},
             }
         )
-        volume = Shape.model_validate(asked).volume
+        volume = Shape.model_validate(shape).volume
         if volume and volume.kind == "claim":
             meta = {"name": f"claim-{name}", "namespace": namespace}
-            made.append(
+            bodies.append(
                 {
                     "apiVersion": "v1",
                     "kind": "PersistentVolumeClaim",
@@ -430,7 +431,7 @@ def everything(namespace: str) -> list[dict[str, Any]]:
                     "spec": claim_spec(volume),
                 }
             )
-    return made
+    return bodies
 
 
 @pytest.mark.cluster
@@ -465,7 +466,7 @@ def test_server_side_apply() -> None:
                     "fieldValidation": "Strict",
                     "force": "true",
                 }
-                made = await client.request(
+                stored = await client.request(
                     "PATCH",
                     path,
                     json=each,
@@ -474,7 +475,7 @@ def test_server_side_apply() -> None:
                 )
                 there.add(each["kind"])
                 if each["kind"] in as_is:
-                    assert json.dumps(made["spec"], sort_keys=True) == json.dumps(
+                    assert json.dumps(stored["spec"], sort_keys=True) == json.dumps(
                         each["spec"], sort_keys=True
                     ), each["kind"]
         finally:
@@ -498,15 +499,15 @@ def test_server_side_apply() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_patches_are_restricted_unless_privileges_are_asked(shape: str) -> None:
-    made = patch(Shape.model_validate(SHAPES[shape]), CONTEXT)
+    spec = patch(Shape.model_validate(SHAPES[shape]), CONTEXT)
     privileged = bool(SHAPES[shape].get("privileges"))
-    assert made["securityContext"]["runAsNonRoot"] is not privileged
-    for container in [*made["containers"], *made["initContainers"]]:
+    assert spec["securityContext"]["runAsNonRoot"] is not privileged
+    for container in [*spec["containers"], *spec["initContainers"]]:
         security = container["securityContext"]
         assert security["allowPrivilegeEscalation"] is False
         assert security["capabilities"]["drop"] == ["ALL"]
         assert "add" not in security["capabilities"] or privileged
-    assert {each["name"] for each in [*made["containers"], *made["initContainers"]]} >= {
+    assert {each["name"] for each in [*spec["containers"], *spec["initContainers"]]} >= {
         "main",
         "wait",
         "init",
@@ -515,11 +516,11 @@ def test_patches_are_restricted_unless_privileges_are_asked(shape: str) -> None:
 
 @pytest.mark.parametrize("shape", [*SHAPES, None])
 def test_kubernetes_gives_up_the_pods_of_a_lost_node(shape: str | None) -> None:
-    made = patch(Shape.model_validate(SHAPES[shape]), CONTEXT) if shape else step_pod_patch()
-    assert made["terminationGracePeriodSeconds"] == 0, "else only its kubelet could end the pod"
+    spec = patch(Shape.model_validate(SHAPES[shape]), CONTEXT) if shape else step_pod_patch()
+    assert spec["terminationGracePeriodSeconds"] == 0, "else only its kubelet could end the pod"
     limits = {
         toleration["key"]: toleration["tolerationSeconds"]
-        for toleration in made["tolerations"]
+        for toleration in spec["tolerations"]
         if "tolerationSeconds" in toleration
     }
     assert limits == {
@@ -529,15 +530,15 @@ def test_kubernetes_gives_up_the_pods_of_a_lost_node(shape: str | None) -> None:
 
 
 def test_net_admin_is_in_the_mtu_container_alone() -> None:
-    made = patch(Shape.model_validate(SHAPES["mtu"]), replace(CONTEXT, pull_policy="Never"))
-    mtu = next(each for each in made["initContainers"] if each["name"] == "mtu")
+    spec = patch(Shape.model_validate(SHAPES["mtu"]), replace(CONTEXT, pull_policy="Never"))
+    mtu = next(each for each in spec["initContainers"] if each["name"] == "mtu")
     assert (mtu["imagePullPolicy"], mtu["terminationMessagePolicy"]) == (
         "Never",
         "FallbackToLogsOnError",
     ), "its last words are its pod's"
     holders = [
         each["name"]
-        for each in [*made["containers"], *made["initContainers"]]
+        for each in [*spec["containers"], *spec["initContainers"]]
         if "NET_ADMIN" in each["securityContext"]["capabilities"].get("add", [])
     ]
     assert holders == ["mtu"]

@@ -29,7 +29,7 @@ class Nodes:
         self.spaces = [name, f"{name}-other"]
 
     def bodies(self) -> list[Object]:
-        made = []
+        bodies = []
         for number, zone in enumerate(ZONES):
             labels = {
                 "pool": self.name,
@@ -39,7 +39,7 @@ class Nodes:
             room = {"cpu": "64", "memory": "256Gi", "pods": "110"} | (
                 {"rdma/hca": "1"} if number == 2 else {}
             )
-            made.append(
+            bodies.append(
                 {
                     "apiVersion": "v1",
                     "kind": "Node",
@@ -52,14 +52,14 @@ class Nodes:
                     "status": {"allocatable": room, "capacity": room},
                 }
             )
-        return made
+        return bodies
 
-    def shape(self, **asked: Any) -> Object:
+    def shape(self, **keys: Any) -> Object:
         """A shape on these nodes alone."""
         return {
             "node_selector": {"pool": self.name},
             "tolerations": [{"key": self.key, "operator": "Exists"}],
-            **asked,
+            **keys,
         }
 
     def place(self, *pods: tuple[int, Object]) -> list[str | None]:
@@ -80,12 +80,12 @@ class Nodes:
             result = await client.get(kind, body["metadata"]["name"], space)
             if node := result["spec"].get("nodeName"):
                 return str(node).rpartition("-")[2]
-            said = [
+            conditions = [
                 each
                 for each in (result.get("status") or {}).get("conditions") or []
                 if each["type"] == "PodScheduled"
             ]
-            if said and said[0]["status"] == "False" and await self._ready(client):
+            if conditions and conditions[0]["status"] == "False" and await self._ready(client):
                 return None
             await asyncio.sleep(0.05)
         raise AssertionError(f"the scheduler did not look at {body['metadata']['name']}")
@@ -114,15 +114,15 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Nodes]:
-    made = Nodes(f"place-{uuid.uuid4().hex[:6]}")
+    nodes = Nodes(f"place-{uuid.uuid4().hex[:6]}")
 
     async def make(client: Kube) -> None:
         await client.resource("kwok.x-k8s.io/v1alpha1", "Stage")
-        for space in made.spaces:
+        for space in nodes.spaces:
             await client.create(
                 {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}}
             )
-        for each in made.bodies():
+        for each in nodes.bodies():
             await client.create(each)
             await client.patch(
                 await client.resource("v1", "Node"),
@@ -131,26 +131,26 @@ def pool() -> Iterator[Nodes]:
                 subresource="status",
             )
         deadline = time.monotonic() + 30
-        while not await made._ready(client):
+        while not await nodes._ready(client):
             assert time.monotonic() < deadline, "nodes that KWOK does not make ready"
             await asyncio.sleep(0.1)
         account = await client.resource("v1", "ServiceAccount")
-        while len([space for space in made.spaces if await client.list(account, space)]) < 2:
+        while len([space for space in nodes.spaces if await client.list(account, space)]) < 2:
             assert time.monotonic() < deadline, "no service account"
             await asyncio.sleep(0.1)
 
     async def remove(client: Kube) -> None:
-        for each in made.bodies():
+        for each in nodes.bodies():
             await client.delete(await client.resource("v1", "Node"), each["metadata"]["name"])
-        for space in made.spaces:
+        for space in nodes.spaces:
             await client.delete(await client.resource("v1", "Namespace"), space)
 
     try:
         run_with_client(make)
     except KubeError as error:
         pytest.skip(f"no simulated nodes here: {error}")
-    yield made
-    made.clear()
+    yield nodes
+    nodes.clear()
     run_with_client(remove)
 
 
@@ -217,14 +217,14 @@ def test_a_step_keeps_away_from_what_is_measured_and_the_other_way_round_where_t
     }
 
     def step(name: str, **labels: str) -> Object:
-        made = pod(
+        body = pod(
             plain, name, more={"affinity": ASIDE.model_dump(by_alias=True, exclude_none=True)}
         )
-        return {**made, "metadata": {"name": name, "labels": labels}}
+        return {**body, "metadata": {"name": name, "labels": labels}}
 
     def filler(number: int) -> Object:
-        made = pod(plain, f"full-{number}", more={**full, "nodeName": f"{nodes.name}-{number}"})
-        return {**made, "metadata": {"name": f"full-{number}"}}
+        body = pod(plain, f"full-{number}", more={**full, "nodeName": f"{nodes.name}-{number}"})
+        return {**body, "metadata": {"name": f"full-{number}"}}
 
     nodes.place((0, filler(1)))
     assert nodes.place((1, pod(plain, "measured", run="theirs")), (0, step("watchdog"))) == [
@@ -250,10 +250,10 @@ def test_spread_is_a_node_each_and_no_more_than_there_are(nodes: Nodes, count: i
     """A gang of few by anti-affinity; one of many by topologySpread, which lets a node have two
     once all have one: what ran is compared.
     """
-    asked = nodes.shape(hosts={"count": count, "placement": "spread"})
-    placed = nodes.place(*((0, pod(asked, f"p-{rank}", rank=rank)) for rank in range(4)))
+    shape = nodes.shape(hosts={"count": count, "placement": "spread"})
+    placed = nodes.place(*((0, pod(shape, f"p-{rank}", rank=rank)) for rank in range(4)))
     assert sorted(map(str, placed)) == ["0", "1", "2", "3"]
-    assert nodes.place((0, pod(asked, "fifth", rank=4)))[0] is None or count > WIDE_GANG
+    assert nodes.place((0, pod(shape, "fifth", rank=4)))[0] is None or count > WIDE_GANG
 
 
 def test_packed_zones_and_taints(nodes: Nodes) -> None:
@@ -280,8 +280,8 @@ def test_zones_of_pairs_and_nodes_of_roles(nodes: Nodes) -> None:
         role: {"node_selector": {"kubernetes.io/hostname": name}}
         for role, name in zip(("client", "server"), sides, strict=True)
     }
-    asked = nodes.shape(hosts={"count": 2, "roles": roles})
-    assert nodes.place(*((0, pod(asked, f"r-{rank}", rank=rank)) for rank in range(2))) == [
+    shape = nodes.shape(hosts={"count": 2, "roles": roles})
+    assert nodes.place(*((0, pod(shape, f"r-{rank}", rank=rank)) for rank in range(2))) == [
         "3",
         "1",
     ]
@@ -301,5 +301,5 @@ def test_a_packed_gang_goes_elsewhere_when_a_node_died_under_an_earlier_attempt(
 
 
 def test_a_device_of_a_plugin_is_had_by_one_pod_on_the_node_that_has_it(nodes: Nodes) -> None:
-    asked = nodes.shape(resources={"rdma/hca": 1}, privileges=["rdma"])
-    assert nodes.place((0, pod(asked, "one")), (0, pod(asked, "two", run="s"))) == ["2", None]
+    shape = nodes.shape(resources={"rdma/hca": 1}, privileges=["rdma"])
+    assert nodes.place((0, pod(shape, "one")), (0, pod(shape, "two", run="s"))) == ["2", None]

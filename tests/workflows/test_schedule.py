@@ -20,7 +20,7 @@ def rendered(tmp_path: Path, cli: CommandLine, *more: str) -> list[dict[str, obj
     return list(yaml.safe_load_all(cli(["render", "nightly.yaml", *more]).out))
 
 
-def given(document: dict[str, object]) -> dict[str, str]:
+def parameters_of(document: dict[str, object]) -> dict[str, str]:
     spec = document["spec"]
     assert isinstance(spec, dict)
     return {
@@ -34,18 +34,22 @@ def test_a_schedule_carries_the_store_and_the_priority_and_its_age_is_checked(
 ) -> None:
     schedule = ("--schedule", "41 4 * * *")
     _, age, nightly = rendered(tmp_path, cli, *schedule, "--store", "s3://bench/other")
-    assert given(nightly) == {
+    assert parameters_of(nightly) == {
         "configmap": "perfdag-suite-nightly",
         "trigger": "cron",
         "store": "s3://bench/other",
     }
     assert nightly["spec"]["workflowSpec"]["priority"] == 7  # type: ignore[index]
-    assert given(age) == {"suitename": "nightly", "maxage": "93603s", "store": "s3://bench/other"}
+    assert parameters_of(age) == {
+        "suitename": "nightly",
+        "maxage": "93603s",
+        "store": "s3://bench/other",
+    }
     _, age, nightly = rendered(tmp_path, cli, *schedule, "--max-age", "2h")
-    assert given(age)["maxage"] == "7200s"
-    assert given(age)["store"] == given(nightly)["store"] == "s3://bench/own"
+    assert parameters_of(age)["maxage"] == "7200s"
+    assert parameters_of(age)["store"] == parameters_of(nightly)["store"] == "s3://bench/own"
     [once] = rendered(tmp_path, cli)
-    assert given(once) == {
+    assert parameters_of(once) == {
         "suite": base64.b64encode(SUITE.encode()).decode(),
         "store": "s3://bench/own",
     }
@@ -55,13 +59,13 @@ def test_a_schedule_carries_the_store_and_the_priority_and_its_age_is_checked(
 
 def test_a_bad_schedule_or_store_renders_nothing(tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "nightly.yaml").write_text(SUITE)
-    for words, said in (
+    for words, message in (
         (["--schedule", "0 14 * * 1-5"], "does not run daily; set the maximum age"),
         (["--store", "./here"], "pods share no folder"),
     ):
         captured = cli(["render", "nightly.yaml", *words], 2)
         assert captured.out == ""
-        assert said in captured.err
+        assert message in captured.err
 
 
 def test_a_suite_that_no_object_may_hold_renders_nothing(tmp_path: Path, cli: CommandLine) -> None:
@@ -70,7 +74,7 @@ def test_a_suite_that_no_object_may_hold_renders_nothing(tmp_path: Path, cli: Co
         for number in range(4500)
     )
     (tmp_path / "nightly.yaml").write_text(f"{SUITE}    permutations:\n      explicit:\n{points}")
-    for words, said in (
+    for words, message in (
         (
             ["--schedule", "0 2 * * *"],
             (
@@ -82,7 +86,7 @@ def test_a_suite_that_no_object_may_hold_renders_nothing(tmp_path: Path, cli: Co
     ):
         captured = cli(["render", "nightly.yaml", *words], 2)
         assert captured.out == ""
-        assert re.search(said, captured.err), captured.err
+        assert re.search(message, captured.err), captured.err
 
 
 def test_the_json_that_kubectl_keeps_of_an_object_may_be_what_is_too_large() -> None:
