@@ -3,13 +3,20 @@
 import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from perfdag.benchmark.contract import Gang, Output
+from perfdag.hosts.local import LocalHost
+from perfdag.outcome import Measurement
+from perfdag.shape import Shape
 from perfdag.steps.resnet50 import loadgen, loadgen_log
+from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.inference.system_under_test import Stub
 from perfdag.steps.resnet50.load import Load
+from perfdag.steps.resnet50.params import Workload
 
 needs_loadgen = pytest.mark.skipif(
     find_spec("mlperf_loadgen") is None,
@@ -32,6 +39,15 @@ class FromTheCall(Stub):
 
     def infer(self, indices: Indices, ready: float) -> np.ndarray:
         return super().infer(indices, time.monotonic())
+
+
+def run_resnet50(params: Workload, folder: Path) -> tuple[Output, Sequence[Measurement]]:
+    """Run the benchmark on this machine; return its output and measurements.
+
+    Raises Invalid and Failed as the lead would see them.
+    """
+    output = Resnet50().run(Gang([LocalHost()], Shape(), 900.0, str(folder)), params)
+    return output, Resnet50().parse(output, params)
 
 
 def server_p50(

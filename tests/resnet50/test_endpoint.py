@@ -12,17 +12,13 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from perfdag.benchmark.contract import Gang
-from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Skip
-from perfdag.shape import Shape
-from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.errors import UnusableError
 from perfdag.steps.resnet50.inference import endpoint, open_inference
 from perfdag.steps.resnet50.inference.images import images, preprocess
 from perfdag.steps.resnet50.params import Workload
 from tests.fakes.open_inference import Model, grpc_server, http_server, mean_of_channels
-from tests.resnet50.harness import needs_loadgen
+from tests.resnet50.harness import needs_loadgen, run_resnet50
 
 
 def triton(part: str) -> Any:
@@ -46,9 +42,7 @@ def params(url: str, **more: Any) -> Workload:
 
 def measure(url: str, folder: Path, **more: Any) -> tuple[dict[str, Any], dict[str, float]]:
     """The program's result, and the values by metric."""
-    value = params(url, **more)
-    output = Resnet50().run(Gang([LocalHost()], Shape(), 900.0, str(folder)), value)
-    rows = Resnet50().parse(output, value)
+    output, rows = run_resnet50(params(url, **more), folder)
     return json.loads(output.texts["result"]), {row.metric: row.value for row in rows}
 
 

@@ -24,27 +24,58 @@ def folders(root: Path, *names: str) -> str:
 WORDNET = [f"n{number:08}" for number in range(1000)]
 
 
-def test_a_folder_a_class(tmp_path: Path) -> None:
-    folders(tmp_path, *WORDNET)
-    touch(
-        tmp_path,
-        f"{WORDNET[1]}/b.JPEG",
-        f"{WORDNET[0]}/a.JPEG",
-        f"{WORDNET[0]}/notes.txt",
-        f"{WORDNET[1]}/c.jpg",
-    )
-    assert [(file.name, label) for file, label in labelled(str(tmp_path))] == [
-        ("a.JPEG", 0),
-        ("b.JPEG", 1),
-        ("c.jpg", 1),
-    ]
+NUMBERS = [str(number) for number in range(1000)]
+PADDED = [f"{number:03}" for number in range(1000)]
 
 
-@pytest.mark.parametrize("width", [1, 3])
-def test_folders_with_the_numbers_of_the_classes(tmp_path: Path, width: int) -> None:
-    folders(tmp_path, *(f"{number:0{width}}" for number in range(1000)))
-    touch(tmp_path, f"{9:0{width}}/a.JPEG", f"{10:0{width}}/b.JPEG", "999/c.JPEG")
-    assert [label for _, label in labelled(str(tmp_path))] == [9, 10, 999]
+@pytest.mark.parametrize(
+    ("classes", "files", "val_map", "labels"),
+    [
+        pytest.param(
+            WORDNET,
+            [f"{WORDNET[1]}/b.JPEG", f"{WORDNET[0]}/a.JPEG", f"{WORDNET[1]}/c.jpg"],
+            "",
+            {"a.JPEG": 0, "b.JPEG": 1, "c.jpg": 1},
+            id="a folder a class",
+        ),
+        pytest.param(
+            WORDNET,
+            [f"{WORDNET[0]}/a.JPEG", f"{WORDNET[0]}/notes.txt"],
+            "",
+            {"a.JPEG": 0},
+            id="other files are left out",
+        ),
+        pytest.param(
+            NUMBERS,
+            ["9/a.JPEG", "10/b.JPEG", "999/c.JPEG"],
+            "",
+            {"a.JPEG": 9, "b.JPEG": 10, "c.JPEG": 999},
+            id="folders with the numbers of the classes",
+        ),
+        pytest.param(
+            PADDED,
+            ["009/a.JPEG", "010/b.JPEG", "999/c.JPEG"],
+            "",
+            {"a.JPEG": 9, "b.JPEG": 10, "c.JPEG": 999},
+            id="numbers of equal width",
+        ),
+        pytest.param(
+            [],
+            ["x.JPEG", "with space.JPEG"],
+            "x.JPEG 65\nwith space.JPEG 970\n\n",
+            {"x.JPEG": 65, "with space.JPEG": 970},
+            id="val_map.txt",
+        ),
+    ],
+)
+def test_each_image_has_its_class(
+    classes: list[str], files: list[str], val_map: str, labels: dict[str, int], tmp_path: Path
+) -> None:
+    folders(tmp_path, *classes)
+    touch(tmp_path, *files)
+    if val_map:
+        (tmp_path / "val_map.txt").write_text(val_map)
+    assert [(file.name, label) for file, label in labelled(str(tmp_path))] == list(labels.items())
 
 
 @pytest.mark.parametrize(
@@ -88,15 +119,6 @@ def test_a_verdict_is_of_all_images(
     assert reached(top1, images, reference) is expected
 
 
-def test_val_map(tmp_path: Path) -> None:
-    touch(tmp_path, "x.JPEG", "with space.JPEG")
-    (tmp_path / "val_map.txt").write_text("x.JPEG 65\nwith space.JPEG 970\n\n")
-    assert [(file.name, label) for file, label in labelled(str(tmp_path))] == [
-        ("x.JPEG", 65),
-        ("with space.JPEG", 970),
-    ]
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [("x.JPEG", "expected"), ("x.JPEG 1000", "0 to 999"), ("gone.JPEG 1", "is not in")],
@@ -125,8 +147,7 @@ def log(*answers: tuple[int, int]) -> str:
 
 
 def test_top1() -> None:
-    share, images = top1(log((1, 7), (0, 970), (2, 5)), [970, 7, 9])
-    assert (share, images) == (2 / 3, 3)
+    assert top1(log((1, 7), (0, 970), (2, 5)), [970, 7, 9]) == (2 / 3, 3)
 
 
 def test_images_answered_twice_or_not_at_all() -> None:

@@ -24,7 +24,7 @@ from perfdag.steps.resnet50.load import Load
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.program import Program
 from tests.recorded.measured import values
-from tests.resnet50.harness import Indices, fail, server_p50
+from tests.resnet50.harness import Indices, fail, run_resnet50, server_p50
 from tests.resnet50.plain_loadgen import p50
 
 pytest.importorskip(
@@ -33,14 +33,8 @@ pytest.importorskip(
 
 
 def measure(folder: Path, **params: Any) -> Sequence[Any]:
-    """Run the benchmark on this machine with the stub; its measurements.
-
-    Raises Invalid as the lead would see it.
-    """
-    value = Workload(system="stub", **params)
-    benchmark = Resnet50()
-    gang = Gang([LocalHost()], Shape(), 120.0, str(folder))
-    return benchmark.parse(benchmark.run(gang, value), value)
+    """Run the benchmark on this machine with the stub; return its measurements."""
+    return run_resnet50(Workload(system="stub", **params), folder)[1]
 
 
 SERVER = Load("server", 1, 0.01, 64, 8, 500, latency_bound=1.0)
@@ -56,12 +50,12 @@ def server(folder: Path, queries: int) -> Sequence[Any]:
         folder,
         scenario="server",
         target_rate=60,
-        stub={"base": 0.0005, "stalled": 100, "stall": 0.06},
+        stub={"base": 0.0005, "stalled": 100, "stall": 0.3},
         seed=0,
         min_queries=queries,
         max_queries=queries,
         min_duration=0.001,
-        latency_bound=0.06,
+        latency_bound=0.3,  # longer than most pauses of a busy machine
     )
 
 
@@ -174,11 +168,25 @@ def test_the_first_batch_of_a_size_in_the_answering_thread_is_no_part_of_a_laten
     assert mllog(tested)["result_max_latency_ns"] < 0.4e9
 
 
-class Slow(Stub):
+class Noted(Stub):
+    """When its samples were there, and when the first of them was asked for."""
+
+    loaded = requested = 0.0
+
+    def load(self, indices: Sequence[int]) -> None:
+        self.loaded = time.time()
+
+    def infer(self, indices: Indices, ready: float) -> np.ndarray:
+        self.requested = self.requested or time.time()
+        return super().infer(indices, ready)
+
+
+class Slow(Noted):
     """A set of samples takes 0.4 s to load."""
 
     def load(self, indices: Sequence[int]) -> None:
         time.sleep(0.4)
+        super().load(indices)
 
 
 @pytest.mark.parametrize("duration", [0.0001, 0.0014, 0.0037])
@@ -221,27 +229,15 @@ def test_several_tests_of_one_batcher_are_warmed_once() -> None:
 
 @pytest.mark.parametrize("scenario", ["offline", "single-stream"])
 def test_the_span_of_a_test_is_loadgens_own(scenario: str) -> None:
-    tested = loadgen.measure(Slow(0.002), Load(scenario, 1, 0.1, 64, 8, 500), fail)
+    system = Slow(0.002)
+    tested = loadgen.measure(system, Load(scenario, 1, 0.1, 64, 8, 500), fail)
     keys = loadgen_log.mllog(tested.logs["detail"])
     began, ended = (
         float(keys[name].rpartition(":")[2]) for name in ("power_begin", "power_end")
     )  # seconds of a minute
     took = tested.span[1] - tested.span[0]
     assert took == pytest.approx((ended - began) % 60, abs=0.05)
-    assert took < 0.35
-
-
-class Noted(Stub):
-    """When its samples were there, and when the first of them was asked for."""
-
-    loaded = requested = 0.0
-
-    def load(self, indices: Sequence[int]) -> None:
-        self.loaded = time.time()
-
-    def infer(self, indices: Indices, ready: float) -> np.ndarray:
-        self.requested = self.requested or time.time()
-        return super().infer(indices, ready)
+    assert tested.span[0] > system.loaded - 0.2, "the time to load is no part of it"
 
 
 def test_the_time_in_which_loadgen_makes_its_queries_is_no_part_of_the_span() -> None:
@@ -284,7 +280,7 @@ def test_server_batches_what_waits(tmp_path: Path) -> None:
 def test_the_logs_are_kept_verbatim(tmp_path: Path) -> None:
     limits = {"min_queries": 64, "min_duration": 0.1}
     params = Workload(system="stub", scenario="single-stream", stub={"base": 0.001}, **limits)
-    output = Resnet50().run(Gang([LocalHost()], Shape(), 60.0, str(tmp_path)), params)
+    output, _ = run_resnet50(params, tmp_path)
     assert output.texts["mlperf_log_summary"].startswith("================")
     assert "MLPerf Results Summary" in output.texts["mlperf_log_summary"]
     assert ":::MLLOG" in output.texts["mlperf_log_detail"]
@@ -335,8 +331,7 @@ def test_find_peak_runs_loadgen_for_every_trial_and_validates(tmp_path: Path) ->
         search_duration=0.1,
         min_duration=0.2,
     )
-    benchmark = Resnet50()
-    output = benchmark.run(Gang([LocalHost()], Shape(), 300.0, str(tmp_path)), value)
+    output, rows = run_resnet50(value, tmp_path)
     actual = result.read(output.texts["result"])
     peak, tests = actual.raw["peak"], actual.raw["tests"]
     assert len(tests) == len(peak["probes"])
@@ -349,4 +344,4 @@ def test_find_peak_runs_loadgen_for_every_trial_and_validates(tmp_path: Path) ->
     assert actual.tested is not None
     assert actual.tested.valid
     assert peak["rate"] < 700  # 500/s for ever; 700 queries end before a backlog of 0.1 s is there
-    assert values(benchmark.parse(output, value), "peak_rate") == [peak["rate"]]
+    assert values(rows, "peak_rate") == [peak["rate"]]

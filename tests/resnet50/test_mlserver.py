@@ -15,16 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdag.benchmark.contract import Gang
-from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Skip
-from perfdag.shape import Shape
-from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.inference import endpoint
 from perfdag.steps.resnet50.inference.images import images, preprocess
 from perfdag.steps.resnet50.params import Workload
 from tests.fakes.open_inference import mean_of_channels
-from tests.resnet50.harness import needs_loadgen
+from tests.resnet50.harness import needs_loadgen, run_resnet50
 
 pytestmark = [
     pytest.mark.slow,
@@ -115,19 +111,17 @@ def test_a_model_on_mlserver_is_measured(wire: str, urls: dict[str, str], tmp_pa
     subject = endpoint.subject(params.spec(), 1)
     expected = mean_of_channels(preprocess(images(0, range(4))))
     assert np.allclose(subject.system.fixed_logits(1), expected, atol=1e-5)
-    output = Resnet50().run(Gang([LocalHost()], Shape(), 900.0, str(tmp_path)), params)
+    output, rows = run_resnet50(params, tmp_path)
     result = json.loads(output.texts["result"])
     assert result["versions"]["endpoint"].startswith("mlserver 1.")
     assert result["model"]["wire"] == WIRES[wire]
     assert result["logits"]["ok"]
     assert result["logits_after"]["ok"]
-    rows = {row.metric: row.value for row in Resnet50().parse(output, params)}
-    assert rows["tail_latency"] > 0
+    assert {row.metric: row.value for row in rows}["tail_latency"] > 0
 
 
 def test_a_model_that_mlserver_does_not_have_is_named(urls: dict[str, str], tmp_path: Path) -> None:
     raw = {"runtime": "endpoint", "endpoint": urls["http"], "model": "other", "fast": True}
     params = Workload.model_validate(raw)
-    output = Resnet50().run(Gang([LocalHost()], Shape(), 900.0, str(tmp_path)), params)
     with pytest.raises(Skip, match=r"GET /v2/models/other answers 404: .*other"):
-        Resnet50().parse(output, params)
+        run_resnet50(params, tmp_path)

@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from perfdag.benchmark.contract import Gang
-from perfdag.hosts.local import LocalHost
-from perfdag.shape import Shape
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.errors import UnusableError
 from perfdag.steps.resnet50.params import Workload
+from tests.resnet50.harness import run_resnet50
 
 REASON = "{} is not installed: pip install 'perfdag[torch,inference]'"
 onnxruntime: Any = pytest.importorskip("onnxruntime", reason=REASON.format("onnxruntime"))
@@ -101,8 +99,7 @@ def test_a_row_of_exported_weights_is_checked_against_torch(tmp_path: Path) -> N
     value = Workload.model_validate(
         {"runtime": runtime, "fast": True, "threads": 1, "samples": 2, "in_flight": 1}
     )
-    output = Resnet50().run(Gang([LocalHost()], Shape(), 900.0, str(tmp_path)), value)
-    rows = Resnet50().parse(output, value)
+    output, rows = run_resnet50(value, tmp_path)
     raw = json.loads(output.texts["result"])
     assert "against" not in raw["logits"]
     assert raw["logits"]["error"] < 1e-4

@@ -1,11 +1,13 @@
 """Warm-up, the clock's self-check, the largest batch that fits."""
 
-import threading
-import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
+from perfdag.steps.resnet50.inference import timing
 from perfdag.steps.resnet50.inference.timing import check_clock, largest_fitting, warm_up
 
 
@@ -23,85 +25,139 @@ class Fake:
         self.calls += 1
 
 
-def test_the_first_batch_is_apart() -> None:
-    fake = Fake(lambda call: 7.0 if call == 0 else 0.01)
-    warm = warm_up(fake, 60.0, fake.clock)
-    assert warm.first == pytest.approx(7.0)
-    assert warm.steady == pytest.approx(0.01)
-    assert warm.stable
-    assert warm.batches == 16
+def alternating(call: int) -> float:
+    return 1.0 if call // 5 % 2 else 2.0
 
 
-def test_it_goes_on_until_stable() -> None:
-    fake = Fake(lambda call: 0.01 + 0.1 * 0.8**call)
-    warm = warm_up(fake, 60.0, fake.clock)
-    assert warm.stable
-    assert warm.batches > 20
-    assert warm.steady == pytest.approx(0.01, rel=0.15)
+def rising_clock(call: int) -> float:
+    """A GPU whose clock rises after 40 batches; the batches are steady before and after."""
+    return 0.0133 if call < 40 else 0.01
 
 
-def test_it_gives_up_at_the_limit_and_says_so() -> None:
-    fake = Fake(lambda call: 1.0 if call // 5 % 2 else 2.0)
-    warm = warm_up(fake, 30.0, fake.clock)
-    assert not warm.stable
-    assert fake.now < 40
-
-
-@pytest.mark.parametrize("seconds", [9.5, 25.0, 90.0])
-def test_slow_and_steady_is_stable(seconds: float) -> None:
-    fake = Fake(lambda call: seconds)
-    warm = warm_up(fake, 60.0, fake.clock)
-    assert warm.stable
-    assert warm.batches <= 7  # no longer than it takes to see
-    assert warm.steady == pytest.approx(seconds)
-
-
-def test_too_few_batches_are_told_from_moving_ones() -> None:
-    fake = Fake(lambda call: 1.0 if call < 2 else 50.0)
-    warm = warm_up(fake, 60.0, fake.clock)
-    assert (warm.stable, warm.few) == (False, True)
-    fake = Fake(lambda call: 1.0 if call // 5 % 2 else 2.0)
-    assert not warm_up(fake, 30.0, fake.clock).few
-
-
-def test_a_smoke_test_does_not_stretch() -> None:
-    fake = Fake(lambda call: 9.5 + call)
-    warm_up(fake, 2.0, fake.clock, stretch=0)
-    assert fake.calls == 2
-
-
-def test_a_gpu_is_kept_busy_until_its_clocks_have_risen() -> None:
-    fake = Fake(lambda call: 0.0133 if call < 40 else 0.01)  # steady at each clock
-    assert warm_up(fake, 60.0, fake.clock).steady == pytest.approx(0.0133)
-    fake = Fake(lambda call: 0.0133 if call < 40 else 0.01)
-    assert warm_up(fake, 60.0, fake.clock, least=1.0).steady == pytest.approx(0.01)
+@pytest.mark.parametrize(
+    ("cost", "limit", "options", "stable", "few", "batches", "steady"),
+    [
+        pytest.param(
+            lambda call: 0.01 if call else 7.0,
+            60.0,
+            {},
+            True,
+            False,
+            (16, 16),
+            pytest.approx(0.01),
+            id="the first batch is apart",
+        ),
+        pytest.param(
+            lambda call: 0.01 + 0.1 * 0.8**call,
+            60.0,
+            {},
+            True,
+            False,
+            (21, 200),
+            pytest.approx(0.01, rel=0.15),
+            id="it goes on until it is stable",
+        ),
+        pytest.param(
+            alternating, 30.0, {}, False, False, (1, 24), ANY, id="it gives up at the limit"
+        ),
+        *(
+            pytest.param(
+                lambda _, seconds=seconds: seconds,
+                60.0,
+                {},
+                True,
+                False,
+                (1, 7),  # no longer than it takes to see
+                pytest.approx(seconds),
+                id=f"slow and steady: {seconds} s",
+            )
+            for seconds in (9.5, 25.0, 90.0)
+        ),
+        pytest.param(
+            lambda call: 1.0 if call < 2 else 50.0,
+            60.0,
+            {},
+            False,
+            True,
+            (1, 7),
+            ANY,
+            id="too few batches are not moving ones",
+        ),
+        pytest.param(
+            lambda call: 9.5 + call,
+            2.0,
+            {"stretch": 0},
+            ANY,
+            ANY,
+            (2, 2),
+            ANY,
+            id="a smoke test does not stretch",
+        ),
+        pytest.param(
+            rising_clock,
+            60.0,
+            {},
+            True,
+            False,
+            (1, 40),
+            pytest.approx(0.0133),
+            id="steady before the clock has risen",
+        ),
+        pytest.param(
+            rising_clock,
+            60.0,
+            {"least": 1.0},
+            True,
+            False,
+            (41, 200),
+            pytest.approx(0.01),
+            id="kept busy until the clock has risen",
+        ),
+    ],
+)
+def test_a_warm_up_lasts_until_its_batches_are_steady(
+    cost: Callable[[int], float],
+    limit: float,
+    options: dict[str, Any],
+    stable: Any,
+    few: Any,
+    batches: tuple[int, int],
+    steady: Any,
+) -> None:
+    """`batches`: the least and the most of them."""
+    fake = Fake(cost)
+    warm = warm_up(fake, limit, fake.clock, **options)
+    assert warm.first == pytest.approx(cost(0))
+    assert (warm.stable, warm.few, warm.steady) == (stable, few, steady)
+    assert batches[0] <= warm.batches <= batches[1]
+    assert fake.calls == warm.batches
 
 
 class Device:
-    """Work that runs on beside the host, as CUDA kernels do: a launch returns at once."""
+    """Work of 0.01 s that runs on beside the host, as CUDA kernels do: a launch returns at once."""
 
-    def __init__(self, seconds: float, synchronise: bool) -> None:
-        self._event, self._seconds, self._synchronise = threading.Event, seconds, synchronise
-        self._thread: threading.Thread | None = None
-        self._make = threading.Thread
+    def __init__(self, synchronise: bool) -> None:
+        self.now = self.done = 0.0
+        self.synchronise = synchronise
 
     def infer(self) -> None:
-        self._thread = self._make(target=time.sleep, args=(self._seconds,))
-        self._thread.start()
-        if self._synchronise:
-            self._thread.join()
+        self.done = self.now + 0.01
+        if self.synchronise:
+            self.now = self.done
 
     def busy(self) -> float:
-        assert self._thread is not None
-        self._thread.join()
-        return self._seconds
+        self.now = self.done
+        return 0.01
 
 
-def test_the_self_check_passes_with_a_synchronisation_and_fails_without() -> None:
-    with_it, without = Device(0.01, True), Device(0.01, False)
-    assert check_clock(with_it.infer, with_it.busy).honest
-    result = check_clock(without.infer, without.busy)
-    assert not result.honest
+@pytest.mark.parametrize("synchronise", [True, False])
+def test_the_self_check_passes_with_a_synchronisation_and_fails_without(
+    synchronise: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device(synchronise)
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: device.now))
+    result = check_clock(device.infer, device.busy)
+    assert result.honest == synchronise
     assert "before the device was done" in result.text()
 
 

@@ -198,15 +198,6 @@ class TestApiMetrics:
         assert bool(session.scrapes) == same
         assert bool(session.notes) != same
 
-    def test_requests_of_the_heartbeat_are_not_counted(self) -> None:
-        buckets = (("0.1", 0), ("1", 50), ("+Inf", 50))
-        after = scrape_of(
-            *(line for verb in ("PATCH", "PUT") for line in histogram(verb, "resource", *buckets))
-        )
-        after.heartbeats = ("pods", 20)
-        counts = api_metrics.counts(api_metrics.delta(api_metrics.Scrape(), after))
-        assert counts == {"PATCH-pods-count": 30, "PUT-pods-count": 50, "UPDATE-pods-count": 50}
-
     def test_a_p99_wants_its_requests_and_rare_kinds_are_taken_together(self) -> None:
         rare = [
             histogram(verb, "resource", ("0.1", 0), ("1", 200), ("+Inf", 200))
@@ -243,23 +234,37 @@ class TestApiMetrics:
         )
         assert [item.passed for item in held] == [True, False]
 
-    def test_what_is_done_to_a_pod_s_subresource_creates_no_pod(self) -> None:
-        """Each pod is created once and bound once; a server-side apply is a PATCH."""
-        lines = [
-            series("pods", sub, verb, "resource", ("+Inf", 30))
-            for verb, sub in (("POST", ""), ("POST", "binding"), ("APPLY", "status"))
-        ]
-        counts = api_metrics.counts(
-            api_metrics.delta(api_metrics.Scrape(), scrape_of(*chain.from_iterable(lines)))
-        )
-        assert counts == {
-            **{f"{verb}-pods-count": 30 for verb in ("POST", "CREATE")},
-            **{f"{verb}-pods/binding-count": 30 for verb in ("POST", "CREATE")},
-            "PATCH-pods/status-count": 30,
-        }
-        assert (
-            gates.parse_gate("CREATE-pods/binding-count <= 1 * CREATE-pods-count").metric in counts
-        )
+    @pytest.mark.parametrize(
+        ("calls", "heartbeats", "counts"),
+        [
+            pytest.param(
+                [("PATCH", ""), ("PUT", "")],
+                20,
+                {"PATCH-pods-count": 10, "PUT-pods-count": 30, "UPDATE-pods-count": 30},
+                id="requests of the heartbeat are not counted",
+            ),
+            pytest.param(
+                [("POST", ""), ("POST", "binding"), ("APPLY", "status")],
+                0,
+                {
+                    "POST-pods-count": 30,
+                    "CREATE-pods-count": 30,
+                    "POST-pods/binding-count": 30,
+                    "CREATE-pods/binding-count": 30,
+                    "PATCH-pods/status-count": 30,
+                },
+                id="a subresource is no pod, and a server-side apply is a PATCH",
+            ),
+        ],
+    )
+    def test_30_requests_of_each_kind_are_counted_under_its_names(
+        self, calls: list[tuple[str, str]], heartbeats: int, counts: dict[str, int]
+    ) -> None:
+        lines = [series("pods", sub, verb, "resource", ("+Inf", 30)) for verb, sub in calls]
+        after = scrape_of(*chain.from_iterable(lines))
+        after.heartbeats = ("pods", heartbeats)
+        assert api_metrics.counts(api_metrics.delta(api_metrics.Scrape(), after)) == counts
+        assert all(gates.parse_gate(f"{name} <= 1 * {name}").metric == name for name in counts)
 
     def test_probes_of_the_api_server_are_no_requests_of_objects(self) -> None:
         """100 slow creations of a kind, which alone are too few for a p99, beside 600 quick

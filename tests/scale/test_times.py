@@ -20,6 +20,23 @@ from perfdag.steps.scale.runai import times_csv as times
 from perfdag.steps.scale.runai.run_file import RunFile, write_run
 
 
+def item(name: str, **times: str | None) -> dict[str, Any]:
+    second = {
+        "workloadCreatedTimestamp": "01",
+        "jobCreatedTimestamp": "02",
+        "firstPodCreatedTimestamp": "03",
+        "lastPodCreatedTimestamp": "04",
+        "podGroupCreatedTimestamp": "05",
+        "podSchedulingDecisionTimestamp": "06",
+        "firstEvictionTimestamp": None,
+        "firstPVCBindRequestTimestamp": "07",
+        "firstPVCBindTimestamp": "09",
+        "backendJobCreatedTimestamp": None,
+    } | times
+    stamps = {key: f"2026-01-01T00:00:{at}Z" if at else None for key, at in second.items()}
+    return {"jobName": name, "jobNamespace": "runai-p", "projectName": "p"} | stamps
+
+
 class TestTimes:
     def folder(self, tmp_path: Path, sampled: list[dict[str, Any]]) -> Path:
         submitted = [
@@ -35,24 +52,8 @@ class TestTimes:
         (tmp_path / "sampled.json").write_bytes(orjson.dumps(sampled))
         return tmp_path
 
-    def item(self, name: str, **times: str | None) -> dict[str, Any]:
-        second = {
-            "workloadCreatedTimestamp": "01",
-            "jobCreatedTimestamp": "02",
-            "firstPodCreatedTimestamp": "03",
-            "lastPodCreatedTimestamp": "04",
-            "podGroupCreatedTimestamp": "05",
-            "podSchedulingDecisionTimestamp": "06",
-            "firstEvictionTimestamp": None,
-            "firstPVCBindRequestTimestamp": "07",
-            "firstPVCBindTimestamp": "09",
-            "backendJobCreatedTimestamp": None,
-        } | times
-        stamps = {key: f"2026-01-01T00:00:{at}Z" if at else None for key, at in second.items()}
-        return {"jobName": name, "jobNamespace": "runai-p", "projectName": "p"} | stamps
-
     def test_reference_stages_and_columns(self, tmp_path: Path) -> None:
-        result = times.read_times(self.folder(tmp_path, [self.item("a")]))
+        result = times.read_times(self.folder(tmp_path, [item("a")]))
         assert result[0].deltas == {
             "Workload Creation": 1.0,
             "Job Creation": 1.0,
@@ -110,7 +111,7 @@ class TestTimes:
         """One that was due at 0.7 s and sent 3 s later waited for the client too, as the rows'
         stages say.
         """
-        self.folder(tmp_path, [self.item("a")])
+        self.folder(tmp_path, [item("a")])
         due = round(datetime(2026, 1, 1, 0, 0, 0, 700_000, tzinfo=UTC).timestamp() * 1e9)
         sent = Submission(0, "a", "runai-p", due, due + 3 * 10**9, due + 4 * 10**9)
         (tmp_path / "submitted.json").write_bytes(
@@ -120,8 +121,8 @@ class TestTimes:
         assert result.deltas["Total Pod Scheduling Decision"] == 6.0
 
     def test_excluded_workloads_are_named_and_kept_in_the_table(self, tmp_path: Path) -> None:
-        late_pod = self.item("late", firstPodCreatedTimestamp="08")
-        result = times.read_times(self.folder(tmp_path, [self.item("a"), late_pod, self.item("b")]))
+        late_pod = item("late", firstPodCreatedTimestamp="08")
+        result = times.read_times(self.folder(tmp_path, [item("a"), late_pod, item("b")]))
         assert [entry.excluded != "" for entry in result] == [False, True, False]
         assert len(times.select(result, True, None, None)) == 2
         assert len(times.select(result, False, None, None)) == 3
@@ -131,8 +132,8 @@ class TestTimes:
         """Who was sampled tells, and no clock: an open loop that is behind sends long after what
         is due.
         """
-        folder = self.folder(tmp_path, [self.item("a"), self.item("waits"), self.item("later")])
-        (folder / "sampled.json").write_bytes(orjson.dumps([self.item("a")]))
+        folder = self.folder(tmp_path, [item("a"), item("waits"), item("later")])
+        (folder / "sampled.json").write_bytes(orjson.dumps([item("a")]))
         (folder / "summary.json").write_bytes(orjson.dumps({"not_scheduled": ["waits"]}))
         assert [read_time.excluded for read_time in times.read_times(folder)] == [
             "",
@@ -170,8 +171,8 @@ class TestTimes:
 
     def partly_scheduled(self, folder: Path) -> None:
         """Of 12 workloads 10 were accepted, of which 6 were scheduled."""
-        self.folder(folder, [self.item(f"j-{i}") for i in range(10)])
-        (folder / "sampled.json").write_bytes(orjson.dumps([self.item(f"j-{i}") for i in range(6)]))
+        self.folder(folder, [item(f"j-{i}") for i in range(10)])
+        (folder / "sampled.json").write_bytes(orjson.dumps([item(f"j-{i}") for i in range(6)]))
         due = round(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1e9)
         error = 'pods "j-10" is forbidden: exceeded quota'
         items = [
@@ -229,7 +230,7 @@ class TestTimes:
     def test_a_run_of_which_nothing_was_scheduled_is_no_picture_of_none(
         self, tmp_path: Path
     ) -> None:
-        self.folder(tmp_path, [self.item("a")])
+        self.folder(tmp_path, [item("a")])
         (tmp_path / "sampled.json").write_text("[]")
         (only,) = times.read_times(tmp_path)
         assert only.excluded == "not scheduled when sampled"
@@ -259,20 +260,17 @@ class TestTimes:
                 r"sampled\.json: workload 1 of 1 has no projectName",
             ),
             ("submitted.json", {}, r"submitted\.json is not a list of workloads"),
+            (
+                "sampled.json",
+                [item("a") | {"jobCreatedTimestamp": "yesterday"}],
+                "workload a: jobCreatedTimestamp is 'yesterday', not a time",
+            ),
         ],
     )
     def test_files_of_another_shape_are_named_with_what_they_lack(
         self, file: str, body: Any, message: str, tmp_path: Path
     ) -> None:
-        self.folder(tmp_path, [self.item("a")])
+        self.folder(tmp_path, [item("a")])
         (tmp_path / file).write_bytes(orjson.dumps(body))
         with pytest.raises(settings.SettingsError, match=message):
-            times.read_times(tmp_path)
-
-    def test_a_time_that_is_none_is_named(self, tmp_path: Path) -> None:
-        self.folder(tmp_path, [{**self.item("a"), "jobCreatedTimestamp": "yesterday"}])
-        with pytest.raises(
-            settings.SettingsError,
-            match=r"workload a: jobCreatedTimestamp is 'yesterday', not a time",
-        ):
             times.read_times(tmp_path)

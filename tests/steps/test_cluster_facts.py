@@ -34,17 +34,12 @@ def daemon(name: str, *images: str) -> dict[str, Any]:
     ],
 )
 def test_a_network_or_storage_is_known_by_its_name_or_its_image(name: str, image: str) -> None:
-    assert driver_images(
-        [daemon("node-exporter", "prom/node-exporter:v1.8.0"), daemon(name, image)]
-    ) == {name: [image]}
-
-
-@pytest.mark.parametrize(
-    ("name", "image"),
-    [("netdata", "netdata/netdata:v1.45"), ("fluent-bit", "fluent/fluent-bit:3.0")],
-)
-def test_others_are_left_out(name: str, image: str) -> None:
-    assert driver_images([daemon(name, image)]) == {}
+    others = [
+        daemon("node-exporter", "prom/node-exporter:v1.8.0"),
+        daemon("netdata", "netdata/netdata:v1.45"),
+        daemon("fluent-bit", "fluent/fluent-bit:3.0"),
+    ]
+    assert driver_images([*others, daemon(name, image)]) == {name: [image]}
 
 
 def test_all_images_of_a_daemon_are_told_in_order() -> None:
