@@ -100,18 +100,18 @@ async def test_a_restart_is_the_end_of_the_old_instance_and_the_start_of_a_new_o
 
 
 @pytest.mark.parametrize(
-    ("name", "asked"),
+    ("name", "requested"),
     [
         ("migrate", "VirtualMachineInstanceMigration ns/a-migrate {'vmiName': 'a'}"),
         ("snapshot", "VirtualMachineSnapshot ns/a-snapshot {'source': {'apiGroup': 'kubevirt.io'"),
     ],
 )
 async def test_an_object_asks_for_a_migration_and_a_snapshot(
-    name: str, requests: str, monkeypatch: pytest.MonkeyPatch
+    name: str, requested: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operating, observer, cluster, _ = work(name, monkeypatch)
     await operating.request()
-    assert sorted(cluster.requests)[0].startswith(requests)
+    assert sorted(cluster.requests)[0].startswith(requested)
     kind, stage = OPERATIONS[name].kind, OPERATIONS[name].stage  # type: ignore[index]
     see(observer, kind, f"a-{name}", "", "created", stage)
     see(observer, kind, f"b-{name}", "", "created", "failed")

@@ -41,7 +41,7 @@ def histograms(monkeypatch: pytest.MonkeyPatch) -> dict[float, dict[float, float
 
 
 @pytest.mark.parametrize(
-    ("summary", "said"),
+    ("summary", "notes"),
     [
         (ours(6.5, 9.4), []),
         (ours(10.9, 9.4), []),
