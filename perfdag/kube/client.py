@@ -83,13 +83,16 @@ class Kube(Reader):
         created: Object = orjson.loads(data)
         return created
 
-    async def apply(self, body: Object, namespace: str | None = None) -> Object:
+    async def apply(
+        self, body: Object, namespace: str | None = None, *, dry_run: bool = False
+    ) -> Object:
         """Apply the object on the server, as field manager `perfdag`. Raises KubeError.
 
-        A field that another manager owns becomes its own.
+        A field that another manager owns becomes its own. With `dry_run` nothing changes.
         """
         path = await self._path(body, namespace, named=True)
         params = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        params |= {"dryRun": "All"} if dry_run else {}
         return await self.request("PATCH", path, json=body, params=params, content_type=APPLY_PATCH)
 
     async def patch(

@@ -119,15 +119,11 @@ async def _check(client: Kube, body: Object, created: set[str]) -> None:
 
     Objects of the namespaces to be created are not checked where these do not exist yet.
     """
-    resource = await client.resource(body["apiVersion"], body["kind"])
-    namespace = body["metadata"].get("namespace")
-    path = resource.path(namespace, body["metadata"]["name"])
-    params = {"fieldManager": "perfdag", "force": "true", "dryRun": "All"}
-    content_type = "application/apply-patch+yaml"
     try:
-        await client.request("PATCH", path, json=body, params=params, content_type=content_type)
+        await client.apply(body, dry_run=True)
     except KubeError as error:
-        if error.status != 404 or namespace not in created:
+        absent = error.status == 404 and error.reason != "NoKind"
+        if not absent or body["metadata"].get("namespace") not in created:
             raise
 
 
