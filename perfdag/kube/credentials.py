@@ -64,11 +64,7 @@ class Credentials:
                     status.get("clientKeyData", ""),
                 )
             until = status.get("expirationTimestamp")
-            self.expires = (
-                datetime.fromisoformat(until.replace("Z", "+00:00")).timestamp() - 10
-                if until
-                else float("inf")
-            )
+            self.expires = datetime.fromisoformat(until).timestamp() - 10 if until else float("inf")
 
 
 async def _run_plugin(plugin: dict[str, Any]) -> dict[str, Any]:

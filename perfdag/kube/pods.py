@@ -153,7 +153,7 @@ def _event_text(event: Object) -> str:
 
 
 def _moment(text: str | None) -> float:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0
+    return datetime.fromisoformat(text).timestamp() if text else 0.0
 
 
 def pod_trouble(pod: Object) -> tuple[str | None, bool]:
