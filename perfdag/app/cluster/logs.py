@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from perfdag.app.cluster.find import find_workflow
-from perfdag.app.cluster.view import is_executor_line, view_run
+from perfdag.app.cluster.view import program_lines, view_run
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.pods import Pod
 
@@ -50,8 +50,7 @@ async def _write_pod(
     if pod.trouble:
         output(f"{label}: {pod.trouble}")
     try:
-        async for line in client.logs(pod.name, namespace, container="main", tail=tail):
-            if not is_executor_line(line):
-                output(f"{label}: {line}")
+        async for line in program_lines(client, pod.name, namespace, tail):
+            output(f"{label}: {line}")
     except KubeError as error:
         report(f"{label}: no log: {error}")

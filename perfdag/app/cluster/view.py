@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -184,9 +185,16 @@ def _attempt(node: Object) -> tuple[str, int]:
     return str(node.get("startedAt") or ""), int(numbers[-1]) if numbers else 0
 
 
-def is_executor_line(line: str) -> bool:
-    """Return whether a line of a log is that of Argo's executor."""
-    return line.startswith("time=") and "argo=true" in line
+async def program_lines(
+    client: Kube, pod: str, namespace: str, tail: int | None = None
+) -> AsyncIterator[str]:
+    """Yield the lines that perfdag wrote in a pod, without those of Argo's executor.
+
+    `tail` limits the lines of both. Raises KubeError.
+    """
+    async for line in client.logs(pod, namespace, container="main", tail=tail):
+        if not (line.startswith("time=") and "argo=true" in line):
+            yield line
 
 
 async def view_run(client: Kube, workflow: str, namespace: str) -> View:

@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 
-from perfdag.app.cluster.view import DONE, View, is_executor_line
+from perfdag.app.cluster.view import DONE, View, program_lines
 from perfdag.kube.argo import nodes_of, template_of
 from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.kube.pods import Pod
@@ -73,8 +73,8 @@ async def _log(client: Kube, pod: Pod, namespace: str) -> list[str]:
     """Return the last lines of a pod's log; none if it is gone, or may not be read."""
     try:
         async with asyncio.timeout(LOG_SECONDS):
-            log = client.logs(pod.name, namespace, container="main", tail=5)
-            return [line async for line in log if line and not is_executor_line(line)]
+            log = program_lines(client, pod.name, namespace, tail=5)
+            return [line async for line in log if line]
     except (KubeError, TimeoutError):
         return []
 

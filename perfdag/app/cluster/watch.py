@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from perfdag.app.cluster.resume import kept_samples
-from perfdag.app.cluster.view import DONE, View, is_executor_line, view_run
+from perfdag.app.cluster.view import DONE, View, program_lines, view_run
 from perfdag.app.cluster.waits import observe
 from perfdag.exit_codes import EXIT_FAILED, EXIT_INPUT
 from perfdag.kube.client import Kube, KubeError
@@ -125,9 +125,8 @@ async def _write_log(
     for pod in view.pods:
         if pod.name.endswith(suffix) and step in pod.name:
             try:
-                async for line in client.logs(pod.name, namespace, container="main"):
-                    if not is_executor_line(line):
-                        output(line)
+                async for line in program_lines(client, pod.name, namespace):
+                    output(line)
             except KubeError as error:
                 report(f"the log of {pod.name} cannot be read: {error}")
             return
