@@ -16,6 +16,7 @@ from perfdag.plan.plan import Plan
 from perfdag.regress import publish
 from perfdag.regress.acks import read_acks, read_checks, unattended_rules
 from perfdag.regress.alerts import Alert
+from perfdag.regress.changes import percent
 from perfdag.regress.confirm import check_night
 from perfdag.regress.gate import store_record
 from perfdag.regress.result import GateResult, Rules, gate_as_dict, worst
@@ -74,7 +75,7 @@ class GateOutcome:
         if gate.confirming_runs:
             lines.append(f"measured again the same night: {', '.join(gate.confirming_runs)}")
         elif gate.suspects:
-            suspects = [f"{point.name} {100 * point.effect:+.1f} %" for point in gate.suspects]
+            suspects = [f"{point.name} {percent(point.effect)}" for point in gate.suspects]
             hint = " (--confirm measures them again)" if self.local else ""
             lines.append(f"suspicious tonight: {', '.join(suspects)}{hint}")
         lines += [f"damaged, left out: {key}" for key in gate.damaged]

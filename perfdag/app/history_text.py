@@ -4,7 +4,7 @@ from math import isnan
 
 from perfdag.app.history import History
 from perfdag.app.text_table import HIGHLIGHTS, fitted, text_table
-from perfdag.regress.changes import LevelChange
+from perfdag.regress.changes import LevelChange, percent
 from perfdag.regress.history import Failure, Series
 from perfdag.regress.nodes import NodeOutlier
 from perfdag.results.result_files import day_of
@@ -63,21 +63,16 @@ def _cells(series: Series) -> tuple[str, ...]:
     last = "-"
     if series.findings:
         change = series.findings[-1]
-        last = f"{_effect(change)} {change.word} since {day_of(change.run)}"
+        last = f"{change.size} {change.word} since {day_of(change.run)}"
     return (
         series.name,
         str(runs),
         short(level.value, unit),
-        "-" if isnan(level.noise) else f"{100 * level.noise:.1f} %",
+        "-" if isnan(level.noise) else percent(level.noise, sign=False),
         "absent" if isnan(newest) else short(newest, unit),
         series.state,
         last,
     )
-
-
-def _effect(change: LevelChange) -> str:
-    effect = change.change.effect
-    return f"{effect:+.3g}" if change.absolute else f"{100 * effect:+.1f} %"
 
 
 def _change_lines(change: LevelChange) -> list[str]:
@@ -86,14 +81,14 @@ def _change_lines(change: LevelChange) -> list[str]:
     unit = change.info.unit
     step = f"{short(change.change.before, unit)} -> {short(change.change.after, unit)}"
     return [
-        f"{day_of(change.run)}  {_effect(change):>8} {change.word:7} {change.name}  {step}",
+        f"{day_of(change.run)}  {change.size:>8} {change.word:7} {change.name}  {step}",
         f"            first run {change.run}; changed: {differs[:300]}",
     ]
 
 
 def _node_line(node: NodeOutlier) -> str:
     outlier = node.outlier
-    effect = f"{100 * outlier.effect:+.1f} % against the other nodes ({node.word})"
+    effect = f"{percent(outlier.effect)} against the other nodes ({node.word})"
     evidence = f"{plural(outlier.n, 'run')}, {min(outlier.sigmas, 99):.0f} sigma"
     differs = f"\n            differs: {node.differs}" if node.differs else ""
     return f"node {outlier.node}: {effect} in {node.series}, {evidence}{differs}"
@@ -101,15 +96,14 @@ def _node_line(node: NodeOutlier) -> str:
 
 def noise(history: History) -> str:
     """Return the noise of each series, and the slow nodes, as text."""
-
-    def percent(value: float | None) -> str:
-        return "-" if value is None else f"{100 * value:.1f} %"
-
     rows = [
         (
             name,
             str(value.runs),
-            *map(percent, (value.within, value.between, value.nodes, value.detectable)),
+            *(
+                percent(share, sign=False)
+                for share in (value.within, value.between, value.nodes, value.detectable)
+            ),
             str(value.repetitions or "-"),
             "informational: over 10 %" if value.informational else "",
         )
