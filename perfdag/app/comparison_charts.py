@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from perfdag.app.chart_file import write_chart
 from perfdag.charts.pages.compare import Effect, Ratio, forest, ratios
 from perfdag.regress.comparison import Comparison, count
+from perfdag.results.labels import series_name
 
 
 def write_charts(comparison: Comparison, chart: Path | None, sizes_chart: Path | None) -> None:
@@ -44,9 +45,9 @@ def size_map(comparison: Comparison) -> Figure:
         size = coords.pop("message_bytes", None)
         if size is None or row.verdict.absolute:
             continue
-        stat = "" if row.info.stat in ("value", "mean") else row.info.stat
-        rest = " ".join(f"{key}={value}" for key, value in coords.items())
-        label = " ".join(filter(None, (row.info.entry, row.label, row.info.metric, stat, rest)))
+        stat = "value" if row.info.stat == "mean" else row.info.stat
+        name = series_name(row.info.metric, stat, coords, row.info.span)
+        label = " ".join(filter(None, (row.info.entry, row.label, name)))
         cells.append(Ratio(label, float(size), row.verdict.effect, row.verdict.word))
     cells.sort(key=lambda cell: (cell.row, cell.size))
     counts = Counter(cell.word for cell in cells)
