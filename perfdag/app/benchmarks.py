@@ -6,6 +6,7 @@ import orjson
 
 from perfdag.app.errors import CommandError
 from perfdag.benchmark import registry
+from perfdag.regress.publish import markdown_table
 from perfdag.suite.yaml_document import nearest
 
 Description = dict[str, Any]
@@ -78,7 +79,7 @@ def names(descriptions: list[Description]) -> str:
 
 def markdown(descriptions: list[Description]) -> str:
     """Return the benchmarks as a Markdown table."""
-    lines = ["| benchmark | what | headline metrics | clock |", "|---|---|---|---|"]
+    rows = []
     for item in descriptions:
         headlines = ", ".join(
             f"{metric['name']} [{metric['unit']}]"
@@ -86,8 +87,8 @@ def markdown(descriptions: list[Description]) -> str:
             if metric["headline"]
         )
         what = item["summary"].rstrip(".")
-        lines.append(f"| `{item['name']}` | {what} | {headlines} | {item['clock']} |")
-    return "\n".join(lines)
+        rows.append((f"`{item['name']}`", what, headlines, item["clock"]))
+    return "\n".join(markdown_table(("benchmark", "what", "headline metrics", "clock"), rows))
 
 
 def details(benchmark: Description) -> str:

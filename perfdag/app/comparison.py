@@ -11,6 +11,7 @@ from perfdag.app.text_table import HIGHLIGHTS, highlighted, text_table
 from perfdag.regress.acks import read_checks
 from perfdag.regress.changes import percent
 from perfdag.regress.comparison import Comparison, Row, compare_selections, count
+from perfdag.regress.publish import markdown_table
 from perfdag.regress.selection import select
 from perfdag.regress.tuning import Tuning
 from perfdag.store.open import open_store
@@ -157,18 +158,13 @@ def markdown(comparison: Comparison, everything: bool) -> str:
     lines += [f"- {difference}" for difference in _differences(comparison)]
     if not comparison.environment:
         lines.append("- environment and tools are the same")
-    lines += ["", markdown_row(HEADINGS), "|" + "---|" * len(HEADINGS)]
+    rows = []
     for row in _table_rows(comparison, everything):
-        cells = _cells(row)
-        if row.verdict.word in ("worse", "better"):
-            cells[-1] = f"**{cells[-1]}**"
-        lines.append(markdown_row(cells))
-    return "\n".join([*lines, "", *(f"- {note}" for note in _notes(comparison))])
-
-
-def markdown_row(cells: list[str]) -> str:
-    """Return a row of a Markdown table."""
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        *cells, verdict = _cells(row)
+        bold = row.verdict.word in ("worse", "better")
+        rows.append([*cells, f"**{verdict}**" if bold else verdict])
+    lines += ["", *markdown_table(HEADINGS, rows), ""]
+    return "\n".join([*lines, *(f"- {note}" for note in _notes(comparison))])
 
 
 def as_data(comparison: Comparison) -> dict[str, Any]:

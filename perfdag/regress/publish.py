@@ -5,7 +5,7 @@ import re
 import urllib.error
 import urllib.request
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
@@ -82,11 +82,8 @@ def markdown(gate: GateResult) -> str:
         lines += [f"**{alert.title}**{known}", "", "```", gate.message(alert), "```", ""]
     bad = [result for result in gate.cases if result.state in ("failed", "absent")]
     if bad:
-        lines += ["| check | series | state |", "|---|---|---|"]
-        lines += [
-            f"| {result.group} | {_cell(result.name)} | {result.state}: {_cell(result.text)} |"
-            for result in bad
-        ] + [""]
+        rows = [(case.group, case.name, f"{case.state}: {case.text}") for case in bad]
+        lines += [*markdown_table(("check", "series", "state"), rows), ""]
     lines.append(counts(gate))
     if gate.suspects and not gate.confirming_runs:
         lines.append(
@@ -100,8 +97,14 @@ def markdown(gate: GateResult) -> str:
     return "\n".join(lines)
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table in Markdown."""
+
+    def line(cells: Sequence[str]) -> str:
+        texts = (cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
+        return f"| {' | '.join(texts)} |"
+
+    return [line(headings), "|" + "---|" * len(headings), *map(line, rows)]
 
 
 def counts(gate: GateResult) -> str:

@@ -8,12 +8,12 @@ from typing import Any
 
 import orjson
 
-from perfdag.app.comparison import markdown_row
 from perfdag.app.text_table import HIGHLIGHTS, fitted, text_table
 from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.plan.ab import Duet
 from perfdag.regress.ab import Outcome, SeriesVerdict, analyse, outcome_data
 from perfdag.regress.changes import percent
+from perfdag.regress.publish import markdown_table
 from perfdag.regress.tuning import Tuning
 from perfdag.results.schema import load_rows
 from perfdag.store.base import Store
@@ -75,8 +75,7 @@ def text(result: AbResult, *, markdown: bool = False) -> str:
     rows = [[*_cells(line), *([] if limit is None else [_cost(line)])] for line in lines]
     if markdown:
         head = f"### A: {a}; B: {b} ({duet.a.suite}, {plural(len(duet.blocks), 'block')})\n"
-        table = [head, markdown_row(headings), "|" + "---|" * len(headings)]
-        table += map(markdown_row, rows)
+        table = [head, *markdown_table(headings, rows)]
     else:
         styles = [HIGHLIGHTS.get(line.judged.word, "") for line in lines]
         table = [f"A  {a}\nB  {b}", text_table(headings, rows, right=range(1, 6), styles=styles)]
