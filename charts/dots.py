@@ -13,9 +13,8 @@ from perfdag.charts.series import Cell, value_words
 from perfdag.results.summary import Series
 
 ROW = 0.27  # inches a line of a row
-LOG_FROM = (
-    50.0  # a metric whose largest value is this many times its smallest is drawn on a log axis
-)
+LOG_FROM = 50.0
+"""A metric whose largest value is this many times its smallest is drawn on a log axis."""
 
 
 @dataclass
@@ -84,7 +83,7 @@ def panel(
     values = [value for series in series_of(groups) for value in series.values]
     first = next(iter(series_of(groups)), None)
     unit, better = (first.unit, first.better) if first else ("1", "none")
-    log = bool(values) and min(values) > 0 and max(values) / min(values) > LOG_FROM
+    log = needs_log(values)
     tops, middles, total = _rows(cells, groups)
     _limits(ax, values, log)
     for k, group in enumerate(groups):
@@ -121,6 +120,11 @@ def panel(
             handletextpad=0.3,
             columnspacing=1.2,
         )
+
+
+def needs_log(values: Sequence[float]) -> bool:
+    """Return whether values are so far apart that they need a log axis."""
+    return bool(values) and min(values) > 0 and max(values) / min(values) > LOG_FROM
 
 
 def _columns(groups: Sequence[Group]) -> int:

@@ -47,6 +47,11 @@ class Cell:
         """Return the first series of that metric (and statistic) that has values."""
         return next((series for series in self.series(metric, stat) if series.values), None)
 
+    def middle(self, metric: str, stat: str | None = None) -> float | None:
+        """Return the median of the first series that has values, or None without one."""
+        series = self.first(metric, stat)
+        return series.middle if series else None
+
 
 def with_stats(cells: Iterable[Cell], metric: str, stats: Collection[str]) -> list[Cell]:
     """Return the points with these statistics alone of a metric."""
@@ -64,6 +69,11 @@ def with_stats(cells: Iterable[Cell], metric: str, stats: Collection[str]) -> li
         )
         for cell in cells
     ]
+
+
+def noise_words(cells: Iterable[Cell], mark: str = "~ and hollow") -> str:
+    """Return what the mark of disturbed points means, or an empty text if there are none."""
+    return f"{mark}: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
 
 
 def failed_labels(cells: Iterable[Cell]) -> list[str]:

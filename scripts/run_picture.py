@@ -20,6 +20,7 @@ from perfdag.charts.series import (
     band_words,
     failed_labels,
     metrics,
+    noise_words,
     of_benchmark,
     read,
     runs_words,
@@ -49,7 +50,6 @@ def run_picture(table: pa.Table) -> Figure:
     cells = [cell for _, own in own_cells for cell in own]
     suite = next((name for name in table["suite"].unique().to_pylist() if name), "")
     series = [series for cell in cells for series in cell.state.series if series.headline]
-    noisy = "~ and hollow: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
     machine = "; ".join(
         kind for kind in table["env_class"].unique().to_pylist() if kind and " x [" not in kind
     )
@@ -60,7 +60,7 @@ def run_picture(table: pa.Table) -> Figure:
         [_height(own) for _, own in own_cells],
         title=f"Suite {suite}: {plural(len(cells), 'point')} of "
         f"{plural(len(own_cells), 'benchmark')}. {ended} Trust: {trust.level}.",
-        subtitle=style.caption(band_words(series), noisy, machine, runs_words(table)),
+        subtitle=style.caption(band_words(series), noise_words(cells), machine, runs_words(table)),
     )
     for ax, (name, own) in zip(axes, own_cells, strict=True):
         _panel(ax, name, own)

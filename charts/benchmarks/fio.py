@@ -19,7 +19,15 @@ from perfdag.charts.benchmarks.fio_depth import (
     queue_depth_figure,
 )
 from perfdag.charts.benchmarks.generic import finding, pages, points
-from perfdag.charts.series import Cell, band_words, read, runs_words, swept_param, with_stats
+from perfdag.charts.series import (
+    Cell,
+    band_words,
+    noise_words,
+    read,
+    runs_words,
+    swept_param,
+    with_stats,
+)
 from perfdag.results.summary import Series
 
 PERCENTILES = ("p50", "p99", "p99.9")
@@ -71,12 +79,11 @@ def _points(cells: Sequence[Cell], where: str) -> Figure:
         panels.append((f"{direction} latency".strip(), own, _percentiles(own, direction)))
     panels = panels or [("iops", list(cells), [])]
     series = [series for _, _, groups in panels for series in dots.series_of(groups)]
-    noisy = "~ and hollow: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
     fig, axes = style.figure(
         len(panels),
         [dots.height(own, groups) for _, own, groups in panels],
         title=finding(cells, "iops"),
-        subtitle=style.caption(band_words(series), noisy, where),
+        subtitle=style.caption(band_words(series), noise_words(cells), where),
     )
     for i, (ax, (name, own, groups)) in enumerate(zip(axes, panels, strict=True)):
         dots.panel(ax, own, groups, name, reasons=i == 0)

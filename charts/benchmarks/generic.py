@@ -13,6 +13,7 @@ from perfdag.charts.series import (
     band_words,
     failed_labels,
     metrics,
+    noise_words,
     read,
     runs_words,
     sweep,
@@ -97,7 +98,7 @@ def dot_figure(
     series = [series for name in names for series in dots.series_of(groups[name])]
     parts = [
         band_words(series),
-        "~ and hollow: a sample was disturbed" if any(c.noisy for c in cells) else "",
+        noise_words(cells),
         where,
     ]
     fig, axes = style.figure(
@@ -154,14 +155,13 @@ def _lines(cells: Sequence[Cell], metric: str, where: str) -> Figure:
     height = lines.height(curves[:MOST_LINES], failed, 3.0)
     fig, (ax,) = style.figure(title=title, subtitle=style.caption(*parts), heights=(height,))
     values = [series.middle for _, series in pairs if series.values]
-    log = bool(values) and min(values) > 0 and max(values) / min(values) > dots.LOG_FROM
     lines.panel(
         ax,
         curves[:MOST_LINES],
         metric=metric,
         x_label=coordinate.replace("_", " "),
         x_unit=unit or "1",
-        log_y=log,
+        log_y=dots.needs_log(values),
         failed=failed,
     )
     return fig

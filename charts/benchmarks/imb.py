@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +17,10 @@ from perfdag.charts.series import (
     Cell,
     alike,
     band_words,
+    failed_labels,
     hosts_words,
     nodes_used,
+    noise_words,
     read,
     runs_words,
     value_words,
@@ -68,43 +71,31 @@ def _name(cell: Cell, kind: str) -> str:
     return " ".join(words).strip(": ") or kind
 
 
-def _pairs(
-    cells: Sequence[Cell], kind: str, metric: str, stats: tuple[str, ...]
-) -> list[tuple[str, Series]]:
-    return [
-        (_name(cell, kind), series)
-        for cell in cells
-        for series in cell.series(metric)
-        if series.stat in stats
-    ]
-
-
 def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
+    cells = [replace(cell, label=_name(cell, kind)) for cell in cells]
     panels = {}
-    for metric, stats in (("latency", ("mean",)), ("bandwidth", ("value",))):
-        curves = lines.lines_of(_pairs(cells, kind, metric, stats), "message_bytes")
+    for metric, stat in (("latency", "mean"), ("bandwidth", "value")):
+        pairs = [(cell.label, series) for cell in cells for series in cell.series(metric, stat)]
+        curves = lines.lines_of(pairs, "message_bytes")
         if curves:
             panels[metric] = curves[:LINES]
     series = [series for curves in panels.values() for series in lines.series_of(curves)]
     legend = band_words(series, "line", "band")
-    noisy = "~: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
     ring = (
         "ring: first size at half of the peak"
         if any(cell.series("half_bandwidth_size") for cell in cells)
         else ""
     )
     cut = f"first {LINES} of {len(cells)} points" if len(cells) > LINES else ""
-    failed = [
-        f"{_name(cell, kind)}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why
-    ]
+    failed = failed_labels(cells)
     fig, axes = style.figure(
         len(panels),
         [lines.height(curves, failed) for curves in panels.values()],
         title=_finding(kind, cells),
-        subtitle=style.caption(legend, ring, noisy, cut, where),
+        subtitle=style.caption(legend, ring, noise_words(cells, "~"), cut, where),
         sharex=True,
     )
-    noisy_names = {_name(cell, kind) for cell in cells if cell.noisy}
+    noisy_names = {cell.label for cell in cells if cell.noisy}
     sizes = sorted({x for curves in panels.values() for line in curves for x in line.series})
     for i, (ax, (metric, curves)) in enumerate(zip(axes, panels.items(), strict=True)):
         last = i == len(panels) - 1
@@ -120,7 +111,7 @@ def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
             failed=failed if last else (),
             sizes=sizes,
         )
-        _marks(ax, {_name(cell, kind): cell for cell in cells}, curves, metric)
+        _marks(ax, {cell.label: cell for cell in cells}, curves, metric)
     return fig
 
 
@@ -166,7 +157,7 @@ def _finding(kind: str, cells: Sequence[Cell]) -> str:
         ("peak_bandwidth", "peak", max),
     ):
         candidates = [
-            (series.middle, _name(cell, kind), series, cell)
+            (series.middle, cell.label, series, cell)
             for cell in cells
             for series in cell.series(metric)
             if series.values

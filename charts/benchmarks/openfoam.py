@@ -184,10 +184,7 @@ def _phases(cells: Sequence[Cell], where: str) -> Figure:
     places: list[Any] = list(range(len(bars)))
     left = [0.0] * len(bars)
     for k, (metric, name) in enumerate(_PHASES):
-        lengths = [
-            next((series.middle for series in cell.series(metric) if series.values), 0.0)
-            for cell in bars
-        ]
+        lengths = [cell.middle(metric) or 0.0 for cell in bars]
         ax.barh(
             places,
             lengths,

@@ -102,7 +102,7 @@ def curve(cell: Cell) -> queue.Curve:
         if series.values
     }
     rate, sigma, kappa, knee, amdahl = (
-        middle(cell, name)
+        cell.middle(name, "value")
         for name in ("single_rate", "serial_share", "coherence", "knee", "amdahl_share")
     )
     law = None if rate is None or sigma is None or kappa is None else (rate, sigma, kappa)
@@ -120,14 +120,6 @@ def curve(cell: Cell) -> queue.Curve:
                 np.median(series.values)
             )
     return queue.Curve(cell.label, rates, law, knee, amdahl, bands, latencies=latencies)
-
-
-def middle(cell: Cell, metric: str) -> float | None:
-    """Return the median of a metric with one value per repetition, or None without a value."""
-    values = [
-        value for series in cell.series(metric) if series.stat == "value" for value in series.values
-    ]
-    return float(np.median(values)) if values else None
 
 
 def finding(curves: Iterable[queue.Curve]) -> str:

@@ -103,8 +103,7 @@ def _accuracy(cells: Sequence[Cell]) -> str:
 
 def _verdict(cell: Cell) -> str:
     images, reference, verdict = (
-        next((series.middle for series in cell.series(name) if series.values), None)
-        for name in ("images", "top1_reference", "top1_reached")
+        cell.middle(name) for name in ("images", "top1_reference", "top1_reached")
     )
     if verdict is None or reference is None:
         return f"of {images or 0:,.0f} images: no verdict"

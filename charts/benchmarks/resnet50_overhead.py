@@ -151,7 +151,7 @@ def limit_of(cell: Cell) -> float:
 
 
 def _words(cell: Cell, word: str) -> str:
-    pairs = next((series.middle for series in cell.series("pairs_needed") if series.values), None)
+    pairs = cell.middle("pairs_needed")
     text = (
         f"{word}: about {pairs:.0f} pairs would tell"
         if word == "inconclusive" and pairs is not None
@@ -182,11 +182,6 @@ def _coords(cell: Cell) -> Mapping[str, Any]:
 
 
 def _interval(cell: Cell) -> tuple[float, float, float] | None:
-    mean = next((series.middle for series in cell.series("overhead") if series.values), None)
-    low = next(
-        (series.middle for series in cell.series("overhead_bound", "low") if series.values), None
-    )
-    high = next(
-        (series.middle for series in cell.series("overhead_bound", "high") if series.values), None
-    )
+    mean = cell.middle("overhead")
+    low, high = (cell.middle("overhead_bound", end) for end in ("low", "high"))
     return None if mean is None or low is None or high is None else (mean, low, high)

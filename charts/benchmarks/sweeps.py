@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from matplotlib.figure import Figure
 
 from perfdag.charts import dots, lines, style
-from perfdag.charts.series import Cell, band_words, failed_labels
+from perfdag.charts.series import Cell, band_words, failed_labels, noise_words
 from perfdag.results.summary import Series
 
 FIGURES = 6
@@ -93,16 +93,14 @@ def _figure(
     title: str,
 ) -> Figure:
     every = [series for curves in panels.values() for series in lines.series_of(curves)]
-    noisy = "~: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
     failed = failed_labels(cells)
     fig, axes = style.figure(
         len(panels),
         [lines.height(curves, failed, 2.8) for curves in panels.values()],
         title=title,
-        subtitle=style.caption(band_words(every, "line", "band"), noisy, where),
+        subtitle=style.caption(band_words(every, "line", "band"), noise_words(cells, "~"), where),
     )
     values = [value for series in every for value in series.values]
-    log = bool(values) and min(values) > 0 and max(values) / min(values) > dots.LOG_FROM
     for ax, (panel, curves) in zip(axes, panels.items(), strict=True):
         last = ax is axes[-1]
         lines.panel(
@@ -111,7 +109,7 @@ def _figure(
             metric=metric,
             x_label=f"{name.replace('_', ' ')}{f' ({panel})' if panel else ''}",
             x_unit="B" if name.endswith(("bytes", "size")) and name != "batch_size" else "1",
-            log_y=log,
+            log_y=dots.needs_log(values),
             failed=failed if last else (),
             sizes=sorted({float(cell.state.params.get(name) or 0) for cell in cells} - {0.0}),
         )
