@@ -83,7 +83,7 @@ ABOUT = (
 )
 
 Needs = frozenset[tuple[str, bool]]
-"""Options that something needs: (option, whether it is taken)."""
+"""Options that something needs: (option, whether it is enabled)."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _templated(item: Object) -> Iterator[str]:
     yield "---"
     before: Needs = frozenset()
     for needs, group in groupby(item.lines, key=lambda line: line[0]):
-        if len(needs) == 1 and before == {(option, not taken) for option, taken in needs}:
+        if len(needs) == 1 and before == {(option, not enabled) for option, enabled in needs}:
             yield "{{- else }}"
         else:
             yield from [*_end(before), *_if(needs)]
@@ -184,8 +184,8 @@ def _templated(item: Object) -> Iterator[str]:
 
 def _if(needs: Needs) -> list[str]:
     conditions = [
-        option if taken else option[4:] if option.startswith("not ") else _not(option)
-        for option, taken in sorted(needs)
+        option if enabled else option[4:] if option.startswith("not ") else _not(option)
+        for option, enabled in sorted(needs)
     ]
     operands = (f"({condition})" if " " in condition else condition for condition in conditions)
     both = conditions[0] if len(conditions) == 1 else " ".join(["and", *operands])

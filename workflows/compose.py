@@ -59,8 +59,8 @@ def measure(
         if getattr(workflow, field) is None:
             setattr(workflow, field, value)
     run, finish = (
-        m.TemplateRef(name=NAME, template=each, cluster_scope=cluster_scope or None)
-        for each in ("run", "finish")
+        m.TemplateRef(name=NAME, template=template, cluster_scope=cluster_scope or None)
+        for template in ("run", "finish")
     )
     workflow.hooks = {**(workflow.hooks or {}), "exit": m.LifecycleHook(template_ref=finish)}
     # `perfdag status` and `perfdag delete` find a run by this label
@@ -88,10 +88,10 @@ def _open_workflow() -> Workflow:
 def _add_parameters(workflow: Workflow, added: list[Parameter], suite: str) -> None:
     """Add the parameters of a run, with the suite in base64. Raises ValueError for a taken name."""
     own = workflow._build_arguments() or m.Arguments()
-    names = {each.name for each in own.parameters or []}
-    if taken := ", ".join(sorted(names & {each.name for each in added})):
-        raise ValueError(f"the Workflow has parameters of a perfdag run, rename them: {taken}")
-    values = {each.name: suite if each.name == "suite" else each.value for each in added}
+    names = {parameter.name for parameter in own.parameters or []}
+    if duplicates := ", ".join(sorted(names & {parameter.name for parameter in added})):
+        raise ValueError(f"the Workflow has parameters of a perfdag run, rename them: {duplicates}")
+    values = {item.name: suite if item.name == "suite" else item.value for item in added}
     parameters = [m.Parameter(name=name, value=value) for name, value in values.items()]
     own.parameters = [*(own.parameters or []), *parameters]
     workflow.arguments = own

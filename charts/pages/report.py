@@ -280,12 +280,12 @@ def _suite(plan: Plan | None) -> str:
         return f'{title}<p class="muted">The text of the suite was not stored with this run.</p>\n'
     seed = text(_of(plan, "seed"))
     note = f"<p>The suite as submitted. Seed {seed} shuffled the points of each round.</p>\n"
-    shown_text = (
+    excerpt = (
         suite_text
         if len(suite_text) < 200_000
         else suite_text[:200_000] + "\n# ... cut here; plan.json has all of it"
     )
-    return f"{title}{note}<pre><code>{text(shown_text)}</code></pre>\n"
+    return f"{title}{note}<pre><code>{text(excerpt)}</code></pre>\n"
 
 
 def _reading(table: pa.Table, suite: str, run: str, root: str) -> str:

@@ -1,4 +1,4 @@
-"""The context of samples: values of Prometheus over the time of each, as rows of it."""
+"""The context of samples: values of Prometheus while a sample ran, as rows of the sample."""
 
 import asyncio
 import math
@@ -76,9 +76,9 @@ async def _values(prometheus: Prometheus, plan: Plan, record: SampleRecord) -> d
 def _rows(name: str, unit: str, series: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the mean of each series over a sample, with its labels as coordinates."""
     rows = []
-    for each in series:
-        values = [value for _, text in each["values"] if math.isfinite(value := float(text))]
-        labels = {key: value for key, value in each["metric"].items() if key != "__name__"}
+    for item in series:
+        values = [value for _, text in item["values"] if math.isfinite(value := float(text))]
+        labels = {key: value for key, value in item["metric"].items() if key != "__name__"}
         if values:
             row: dict[str, Any] = {"metric": name, "stat": "value", "unit": unit, "better": "none"}
             row |= {"value": sum(values) / len(values), "n": len(values), "headline": False}

@@ -27,23 +27,21 @@ def removable_keys(store: Store, plan: Plan) -> list[str]:
     """
     protected = _protected_runs(store)
     plans = _with_companions(store, plan)
-    if protected_run := next((each.run_id for each in plans if each.run_id in protected), None):
+    if protected_run := next((run.run_id for run in plans if run.run_id in protected), None):
         name = protected[protected_run]
         raise CommandError(
             f"run {protected_run} belongs to baseline {name}; set the baseline to another run: "
             f"perfdag baseline set {name} RUN"
         )
-    for each in plans:
-        with run_lock(each.run_id) as alone:
+    for run in plans:
+        with run_lock(run.run_id) as alone:
             if not alone:
                 raise CommandError(
-                    f"run {each.run_id} still measures on this machine; "
+                    f"run {run.run_id} still measures on this machine; "
                     "wait for it, or end it with Ctrl-C, then remove it"
                 )
     return [
-        key
-        for each in plans
-        for key in (result_key(each.suite, each.run_id), f"runs/{each.run_id}")
+        key for run in plans for key in (result_key(run.suite, run.run_id), f"runs/{run.run_id}")
     ]
 
 

@@ -66,7 +66,7 @@ def watched(host: Host, sysfs: Path | None = Path("/sys")) -> Iterator[dict[str,
     use |= from_nvidia(nvidia) | from_xpu_smi(text) | from_counters(before, after, seconds)
 
 
-def from_nvidia(found: Mapping[str, list[dict[str, dict[str, float]]]]) -> dict[str, DeviceUse]:
+def from_nvidia(watch: Mapping[str, list[dict[str, dict[str, float]]]]) -> dict[str, DeviceUse]:
     """Return the use by GPU from the result of gpu_queries.watched()."""
     return {
         f"nvidia{gpu['index']}": DeviceUse(
@@ -74,7 +74,7 @@ def from_nvidia(found: Mapping[str, list[dict[str, dict[str, float]]]]) -> dict[
             gpu.get("memory_used", {}).get("high"),
             gpu.get("power", {}).get("median"),
         )
-        for gpu in found.get("during", ())
+        for gpu in watch.get("during", ())
     }
 
 

@@ -61,7 +61,7 @@ def env_class(*facts: Mapping[str, Any]) -> str:
     Hardware only: kernel, GPU driver and other versions are left out, for they are what an upgrade
     changes and what is then to be compared.
     """
-    kinds = Counter(_machine(each) for each in facts)
+    kinds = Counter(_machine(host) for host in facts)
     return "; ".join(
         kind if count == 1 else f"{count} x [{kind}]" for kind, count in sorted(kinds.items())
     )
@@ -91,8 +91,8 @@ def _nic_kind(nic: Mapping[str, Any]) -> str:
 
 
 def _distribution(root: Path) -> str | None:
-    found = re.search(r'^PRETTY_NAME="?([^"\n]+)"?', read_text(root / "etc/os-release") or "", re.M)
-    return found[1] if found else platform.system() or None
+    match = re.search(r'^PRETTY_NAME="?([^"\n]+)"?', read_text(root / "etc/os-release") or "", re.M)
+    return match[1] if match else platform.system() or None
 
 
 def _cpu(root: Path) -> dict[str, Any]:
@@ -138,11 +138,11 @@ def _arm(block: Mapping[str, str]) -> str | None:
 
 
 def _governor(root: Path) -> str | None:
-    found = {
+    governors = {
         read_text(path)
         for path in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     } - {None}
-    return ",".join(sorted(str(each) for each in found)) or None
+    return ",".join(sorted(str(governor) for governor in governors)) or None
 
 
 def _frequency_limit(root: Path) -> int | None:
@@ -165,9 +165,9 @@ def _load(root: Path, threads: int | None) -> float | None:
 
 
 def _memory_bytes(root: Path) -> int | None:
-    found = re.search(r"^MemTotal:\s+(\d+) kB", read_text(root / "proc/meminfo") or "", re.M)
-    if found:
-        return int(found[1]) * 1024
+    total = re.search(r"^MemTotal:\s+(\d+) kB", read_text(root / "proc/meminfo") or "", re.M)
+    if total:
+        return int(total[1]) * 1024
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
@@ -211,13 +211,13 @@ def main(argv: list[str] | None = None) -> int:
 
     arguments = sys.argv[1:] if argv is None else argv
     if arguments[:1] == ["--filesystem"] and len(arguments) == 2:
-        found = filesystem(arguments[1])
+        facts = filesystem(arguments[1])
     elif arguments:
         sys.stderr.write("usage: python -m perfdag.hosts.facts [--filesystem PATH]\n")
         return 2
     else:
-        found = gather()
-    sys.stdout.write(json.dumps(found) + "\n")
+        facts = gather()
+    sys.stdout.write(json.dumps(facts) + "\n")
     return 0
 
 

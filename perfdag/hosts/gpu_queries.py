@@ -127,9 +127,9 @@ def by_name(hosts: Sequence[Host]) -> dict[str, Host]:
 
     Each of their pods has GPUs of its own.
     """
-    found = [host.name for host in hosts]
+    names = [host.name for host in hosts]
     return {
-        f"{host.name} (host {place})" if found.count(host.name) > 1 else host.name: host
+        f"{host.name} (host {place})" if names.count(host.name) > 1 else host.name: host
         for place, host in enumerate(hosts)
     }
 
@@ -145,20 +145,20 @@ def watched(
     them. If `computes` is False, other devices use the GPU's memory, and idle samples count too.
     `untold` names missing fields, `error` is the reason for an empty answer.
     """
-    found: dict[str, Any] = {}
-    fields, answered = known(host, DYNAMIC)
+    watch: dict[str, Any] = {}
+    fields, answer = known(host, DYNAMIC)
     # The times of nvidia-smi have no zone.
     with host.serve(
         [*query(fields), f"--loop-ms={round(PERIOD * 1000)}"], env={"TZ": "UTC0"}
     ) as sampling:
-        yield found
+        yield watch
         sampler = sampling.stop()
-    found["during"] = during(sampler.stdout, fields, spans, computes)
-    found["slowed"] = slowed(found["during"])
-    untold = sorted(DYNAMIC.keys() - fields.keys())
-    found |= {"untold": untold} if untold else {}
-    if not found["during"]:
-        found["error"] = (answered if answered.code != 0 else sampler).tail(
+    watch["during"] = during(sampler.stdout, fields, spans, computes)
+    watch["slowed"] = slowed(watch["during"])
+    missing = sorted(DYNAMIC.keys() - fields.keys())
+    watch |= {"untold": missing} if missing else {}
+    if not watch["during"]:
+        watch["error"] = (answer if answer.code != 0 else sampler).tail(
             200
         ) or "nvidia-smi said nothing"
 
@@ -193,32 +193,31 @@ def _of_one(
     # a sample stands for half a period before and after it
     within = [
         [
-            each
-            for each in samples
-            if start - PERIOD / 2 <= each.get("time", 0.0) <= end + PERIOD / 2
+            sample
+            for sample in samples
+            if start - PERIOD / 2 <= sample.get("time", 0.0) <= end + PERIOD / 2
         ]
         for start, end in spans
     ]
-    runs = [counting(each) for each in within if each] or [counting(samples)]
-    counted = list(
-        {id(each): each for run in runs for each in run}.values()
-    )  # runs beside each other share theirs
-    found = {"index": index, "samples": len(counted), **_summary(counted)}
+    runs = [counting(run) for run in within if run] or [counting(samples)]
+    # Runs at the same time share samples.
+    counted = list({id(sample): sample for run in runs for sample in run}.values())
+    summary = {"index": index, "samples": len(counted), **_summary(counted)}
     if len(runs) > 1:
         shares = [
-            {text: share for text, share in _throttled(each).items() if _lasting(share, len(each))}
-            for each in runs
+            {text: share for text, share in _throttled(run).items() if _lasting(share, len(run))}
+            for run in runs
         ]
-        found["throttled_most"] = {
-            text: max(each.get(text, 0.0) for each in shares)
-            for text in sorted({t for each in shares for t in each})
+        summary["throttled_most"] = {
+            text: max(share.get(text, 0.0) for share in shares)
+            for text in sorted(set().union(*shares))
         }
-    return found
+    return summary
 
 
 def _working(samples: Samples) -> list[dict[str, Any]]:
-    """Those in which the GPU was not idle; all where it was in each."""
-    return [each for each in samples if not each.get("reasons", 0) & _IDLE] or list(samples)
+    """Return the samples in which the GPU worked, or all samples if it was idle in all."""
+    return [sample for sample in samples if not sample.get("reasons", 0) & _IDLE] or list(samples)
 
 
 def _lasting(share: float, samples: int) -> bool:
@@ -226,20 +225,20 @@ def _lasting(share: float, samples: int) -> bool:
 
 
 def _summary(samples: Samples) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     for name in DYNAMIC:
-        values = [each[name] for each in samples if name in each]
+        values = [sample[name] for sample in samples if name in sample]
         if values and name not in ("index", "reasons", "time"):
-            found[name] = {
+            summary[name] = {
                 "low": min(values),
                 "median": statistics.median(values),
                 "high": max(values),
             }
-    return {**found, "throttled": _throttled(samples)}
+    return {**summary, "throttled": _throttled(samples)}
 
 
 def _throttled(samples: Samples) -> dict[str, float]:
-    masks = [each["reasons"] for each in samples if "reasons" in each]
+    masks = [sample["reasons"] for sample in samples if "reasons" in sample]
     shares = {
         text: sum(bool(mask & bit) for mask in masks) / len(masks)
         for bit, text in REASONS.items()
@@ -250,7 +249,7 @@ def _throttled(samples: Samples) -> dict[str, float]:
 
 def used(gpus: Sequence[dict[str, Any]], uuids: Collection[str]) -> list[dict[str, Any]]:
     """Return the GPUs with one of these uuids, or all GPUs if none has one."""
-    return [each for each in gpus if each.get("uuid") in uuids] or list(gpus)
+    return [gpu for gpu in gpus if gpu.get("uuid") in uuids] or list(gpus)
 
 
 def slowed(summaries: Sequence[dict[str, Any]]) -> str | None:
@@ -258,22 +257,22 @@ def slowed(summaries: Sequence[dict[str, Any]]) -> str | None:
 
     It must affect more than 5 % of the samples of a run, and more than one sample.
     """
-    for each in summaries:
+    for summary in summaries:
         whole = {
             text: share
-            for text, share in each.get("throttled", {}).items()
-            if _lasting(share, each["samples"])
+            for text, share in summary.get("throttled", {}).items()
+            if _lasting(share, summary["samples"])
         }
         bad = {
             text: share
-            for text, share in each.get("throttled_most", whole).items()
+            for text, share in summary.get("throttled_most", whole).items()
             if text in SLOWED and share > MARGIN
         }
         if bad:
             text, share = max(bad.items(), key=lambda item: item[1])
-            what = "one of its runs" if "throttled_most" in each else "the sample"
+            what = "one of its runs" if "throttled_most" in summary else "the sample"
             return (
-                f"GPU {each['index']} was slowed down ({text}) in {share * 100:.0f} % of {what}: "
-                "mend cooling or power"
+                f"GPU {summary['index']} was slowed down ({text}) "
+                f"in {share * 100:.0f} % of {what}: mend cooling or power"
             )
     return None

@@ -39,14 +39,14 @@ def nics(root: Path = ROOT) -> list[dict[str, Any]]:
     The firmware comes from the kernel of the default root only.
     """
     folder = root / "sys/class/net"
-    found = []
+    interfaces = []
     for path in _entries(folder):
         if _NOT_NICS.match(path.name):
             continue
         driver = path / "device/driver"
         speed = read_number(read_text(path / "speed"))
         ids = [read_text(path / "device" / name) for name in ("vendor", "device")]
-        found.append(
+        interfaces.append(
             {
                 "name": path.name,
                 "driver": driver.resolve().name if driver.exists() else None,
@@ -59,7 +59,7 @@ def nics(root: Path = ROOT) -> list[dict[str, Any]]:
                 "numa_node": _numa_node(path),
             }
         )
-    return found
+    return interfaces
 
 
 def rdma_devices(root: Path) -> list[dict[str, Any]]:
@@ -106,8 +106,8 @@ def _numa_node(device: Path) -> int | None:
 
 def _rate(text: str | None) -> int | None:
     """Return `100 Gb/sec (4X EDR)` in bit/s."""
-    found = re.match(r"([\d.]+) Gb/sec", text or "")
-    return int(float(found[1]) * 1e9) if found else None
+    match = re.match(r"([\d.]+) Gb/sec", text or "")
+    return int(float(match[1]) * 1e9) if match else None
 
 
 def _firmware(interface: str) -> str | None:

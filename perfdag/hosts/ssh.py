@@ -254,9 +254,9 @@ class SshHost:
         """Return a port of a Service, or a free one below the range for outgoing connections."""
         if self.forwarding:
             return self.forwarding.port()
-        taken = self.used_ports(proto)
+        used = self.used_ports(proto)
         return next(
-            port for port in iter(lambda: random.randint(10000, 32000), None) if port not in taken
+            port for port in iter(lambda: random.randint(10000, 32000), None) if port not in used
         )
 
     @contextlib.contextmanager

@@ -58,7 +58,7 @@ def sweep(folder: Path) -> list[str]:
 def _markers(folder: Path) -> list[Path]:
     # Path.glob of Python 3.11 raises FileNotFoundError if another sample ends meanwhile.
     patterns = (f"{PREFIX}*/{MARKER}", f"{PREFIX}*/{PREFIX}*/{MARKER}")
-    return [folder / name for each in patterns for name in glob.glob(each, root_dir=folder)]  # noqa: PTH207
+    return [folder / name for pattern in patterns for name in glob.glob(pattern, root_dir=folder)]  # noqa: PTH207
 
 
 def clear(host: Host, root: str) -> None:
@@ -86,13 +86,13 @@ def sweep_file(target: Path) -> list[str]:
         marker_content = json.loads(marker.read_bytes())
         if not _unused(marker_content):
             return []
-        ours = target.exists() and target.stat().st_ctime <= float(marker_content["until"])
-        if ours:
+        is_ours = target.exists() and target.stat().st_ctime <= float(marker_content["until"])
+        if is_ours:
             target.unlink()
         marker.unlink()
     except _FOREIGN:
         return []  # no sample created it, or its owner removed it first
-    return [target.name] if ours else []
+    return [target.name] if is_ours else []
 
 
 def _unused(marker: dict[str, Any]) -> bool:

@@ -53,7 +53,9 @@ def takes(node: Object, shape: Shape) -> bool:
 def is_ready(node: Object) -> bool:
     """Return whether a node is Ready."""
     conditions = (node.get("status") or {}).get("conditions") or []
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+    )
 
 
 def is_schedulable(node: Object) -> bool:

@@ -24,32 +24,35 @@ def missing_images(
         return []
     pairs: dict[tuple[str, str], str] = {}
     for number, shape in shapes.items():
-        wanted = {image(name, images) for name in (None, shape.image)}  # None: credentials, MTU
+        references = {image(name, images) for name in (None, shape.image)}  # None: credentials, MTU
         for node in _nodes_of(shape, nodes):
             listed = () if policy == "Always" else set(_listed(node))
-            for each in sorted(wanted):
-                if _full_name(each) not in listed:
-                    pairs.setdefault((each, node["metadata"]["name"]), str(number))
+            for reference in sorted(references):
+                if _full_name(reference) not in listed:
+                    pairs.setdefault((reference, node["metadata"]["name"]), str(number))
     items = [
-        {"image": each, "node": node, "shape": number} for (each, node), number in pairs.items()
+        {"image": reference, "node": node, "shape": number}
+        for (reference, node), number in pairs.items()
     ]
     return items[:MAX_PULLS]
 
 
 def _nodes_of(shape: Shape, nodes: Sequence[Object]) -> list[Object]:
     """Return the nodes that may run pods of this shape now."""
-    found = without_simulated(nodes)
+    candidates = without_simulated(nodes)
     for name in shape.resources.both:
         if "/" in name:
-            found = nodes_with(name, found)
+            candidates = nodes_with(name, candidates)
     roles = of_roles(shape).values() or [shape]
-    return [node for node in found if accepts(node) and any(takes(node, own) for own in roles)]
+    return [
+        node for node in candidates if accepts(node) and any(takes(node, role) for role in roles)
+    ]
 
 
 def _listed(node: Object) -> Iterator[str]:
     """Yield the names of a node's images: it lists only the largest ones, 50 by default."""
-    for each in node["status"].get("images") or []:
-        yield from each.get("names") or []
+    for item in node["status"].get("images") or []:
+        yield from item.get("names") or []
 
 
 def _full_name(reference: str) -> str:

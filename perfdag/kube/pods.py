@@ -69,8 +69,8 @@ def read_pod(pod: Object, family: str = "ipv4") -> Pod:
     )
     of_node = [entry["ip"] for entry in status.get("hostIPs") or []]
     of_family, node_of_family = (
-        [address for address in each if (":" in address) == (family == "ipv6")]
-        for each in (addresses, of_node)
+        [address for address in candidates if (":" in address) == (family == "ipv6")]
+        for candidates in (addresses, of_node)
     )
     main: Object = next(
         (state for state in status.get("containerStatuses") or [] if state["name"] == "main"), {}

@@ -99,9 +99,9 @@ class Plan:
         return Shape.model_validate(self.shapes[self.batches[batch].shape])
 
     def dump(self) -> bytes:
-        """plan.json."""
+        """Return plan.json."""
         # orjson writes dataclasses itself; dataclasses.asdict copies every value of every point
-        names = [each.name for each in fields(self) if each.name != "secrets"]
+        names = [field.name for field in fields(self) if field.name != "secrets"]
         shallow = {name: getattr(self, name) for name in names}
         with gc_paused():
             return orjson.dumps(
@@ -118,12 +118,12 @@ def read_plan(data: bytes) -> Plan:
         raise ValueError("plan.json is of another schema; use the perfdag version that wrote it")
     check_names(raw)
     try:
-        for each in raw["points"]:
-            each["until"] = Until(**each["until"]) if each["until"] else None
-            each["pair"] = Pair(**each["pair"]) if each.get("pair") else None
-        raw["points"] = [Point(**each) for each in raw["points"]]
-        raw["batches"] = [Batch(**each) for each in raw["batches"]]
-        raw["order"] = [tuple(each) for each in raw["order"]]
+        for point in raw["points"]:
+            point["until"] = Until(**point["until"]) if point["until"] else None
+            point["pair"] = Pair(**point["pair"]) if point.get("pair") else None
+        raw["points"] = [Point(**point) for point in raw["points"]]
+        raw["batches"] = [Batch(**batch) for batch in raw["batches"]]
+        raw["order"] = [tuple(sample) for sample in raw["order"]]
         return Plan(**raw)
     except (KeyError, TypeError) as error:
         wrote = (raw.get("versions") or {}).get("perfdag", "?")
@@ -273,7 +273,7 @@ def _versions() -> dict[str, str]:
 
     The commit has the suffix `-dirty` if files differ. An installed package has no commit.
     """
-    found = {"perfdag": perfdag.__version__}
+    versions = {"perfdag": perfdag.__version__}
     checkout = Path(perfdag.__file__).resolve().parents[1]
     if (checkout / ".git").exists():
         argv = [
@@ -288,7 +288,7 @@ def _versions() -> dict[str, str]:
         ]
         # no git here, or a checkout of somebody else, which git does not read
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            found["git"] = subprocess.run(
+            versions["git"] = subprocess.run(
                 argv, capture_output=True, text=True, timeout=5, check=True
             ).stdout.strip()
-    return found
+    return versions

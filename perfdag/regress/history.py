@@ -130,8 +130,8 @@ def overview(series: Sequence[Series], newest: int = 30) -> Array:
     """
     rows = []
     for line in series:
-        shown = line.value[-newest:]
-        first = line.value.size - shown.size
+        recent = line.value[-newest:]
+        first = line.value.size - recent.size
         reference = next((level.value for level in line.levels if level.end > first), float("nan"))
-        rows.append(shown / reference - 1 if reference else np.full(shown.size, np.nan))
+        rows.append(recent / reference - 1 if reference else np.full(recent.size, np.nan))
     return np.array(rows) if rows else np.empty((0, 0))

@@ -116,7 +116,9 @@ def node_outliers(medians: RunMedians, table: pa.Table, tuning: Tuning) -> list[
         or suspect.outlier.sigmas >= sure
     ]
     facts = facts_of_nodes(table) if suspects else {}
-    explained = [replace(each, differs=difference(facts, each.outlier.node)) for each in suspects]
+    explained = [
+        replace(suspect, differs=difference(facts, suspect.outlier.node)) for suspect in suspects
+    ]
     return sorted(explained, key=lambda node: (node.word != "worse", -abs(node.outlier.effect)))
 
 

@@ -83,12 +83,12 @@ def add_alert(
     rule: str = "",
 ) -> None:
     """Add one alert about several series, which names the first six."""
-    shown = [f"{name}: {why}"[:300] for name, _, why in lost[:6]] + (
+    series = [f"{name}: {why}"[:300] for name, _, why in lost[:6]] + (
         [f"and {len(lost) - 6} more"] if len(lost) > 6 else []
     )
     lines = [
         title,
-        *(f"what    {line}" for line in shown),
+        *(f"what    {line}" for line in series),
         *([f"rule    {rule}"] if rule else []),
     ]
     keys, accept = [key for _, key, _ in lost], acknowledgement(lost[0][0], gate.run)

@@ -39,13 +39,13 @@ def difference(facts: Facts, node: str, limit: int = 300) -> str:
     `kernel 6.1 (others 6.8), nics.ens1.speed 10 Gbit/s (others 25 Gbit/s)`. A fact counts where
     more than half of the peers share a value. At most `limit` characters are returned.
     """
-    flat = {name: _texts(each) for name, each in facts.items()}
+    flat = {name: _texts(texts) for name, texts in facts.items()}
     own = flat.pop(node, {})
     if not own or len(flat) < FEWEST_PEERS:
         return ""
     differences: list[str] = []
-    for key in sorted({key for each in flat.values() for key in each} | own.keys()):
-        values = Counter(each.get(key, "none") for each in flat.values())
+    for key in sorted({key for texts in flat.values() for key in texts} | own.keys()):
+        values = Counter(texts.get(key, "none") for texts in flat.values())
         ((common, count),) = values.most_common(1)
         if 2 * count > len(flat) and own.get(key, "none") != common:
             differences.append(f"{key} {own.get(key, 'none')} (others {common})")

@@ -80,8 +80,8 @@ def _keys(column: pa.ChunkedArray) -> Iterator[tuple[str, pa.Array]]:
     indices = np.asarray(encoded.indices)
     used, position = np.unique(indices, return_inverse=True)
     objects = [dict(_flat(orjson.loads(encoded.dictionary[int(at)].as_py()))) for at in used]
-    for key in dict.fromkeys(key for each in objects for key in each):
-        yield key, _array([each.get(key) for each in objects]).take(pa.array(position))
+    for key in dict.fromkeys(key for item in objects for key in item):
+        yield key, _array([item.get(key) for item in objects]).take(pa.array(position))
 
 
 def _flat(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -165,9 +165,9 @@ def count_beyond(steps: Array, k: int, bar: float) -> int:
     """
     left, right = np.split(steps, [len(steps) // 2])
     count = 0
-    for taken in range(max(0, k - len(right)), min(k, len(left)) + 1):
-        a = left[_choices(len(left), taken)].sum(axis=1)
-        b = right[_choices(len(right), k - taken)].sum(axis=1)
+    for from_left in range(max(0, k - len(right)), min(k, len(left)) + 1):
+        a = left[_choices(len(left), from_left)].sum(axis=1)
+        b = right[_choices(len(right), k - from_left)].sum(axis=1)
         lengths = (a**2).sum(axis=1)[:, None] + 2 * _product(a, b.T) + (b**2).sum(axis=1)
         count += int((lengths >= bar).sum())
     return count

@@ -37,8 +37,8 @@ def enumerate_points(loaded: Loaded, only: Sequence[str] = ()) -> Enumerated:
     """
     problems = ProblemCounter()
     enumerated = _enumerate(loaded, loaded.sources, problems)
-    if found := problems.problems():
-        raise BadDocument(found)
+    if mistakes := problems.problems():
+        raise BadDocument(mistakes)
     settings: dict[str, list[Settings]] = {}
     for point in enumerated.points:
         own = point.params, enumerated.shapes[point.shape]
@@ -52,8 +52,8 @@ def enumerate_points(loaded: Loaded, only: Sequence[str] = ()) -> Enumerated:
         if unmet := unmet_where(check, settings, coords, context):
             name, text = unmet
             problems.count(loaded.document.problem(("checks", index, "where", name), text))
-    if found := problems.problems():
-        raise BadDocument(found)
+    if mistakes := problems.problems():
+        raise BadDocument(mistakes)
     return _select(enumerated, only) if only else enumerated
 
 

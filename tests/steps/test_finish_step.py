@@ -74,7 +74,7 @@ def test_a_run_without_a_plan_is_no_mistake_of_its_suite(
     A suite that it refused has its own exit code.
     """
     monkeypatch.setenv("PERFDAG_RUN", "20260101T000000Z-00000000")
-    assert "no plan was made" in cli(["step", "finish", "--phase", "Failed"], 4).err
+    assert "it has no plan" in cli(["step", "finish", "--phase", "Failed"], 4).err
 
 
 def test_the_rows_of_a_run_that_was_ended_say_so(

@@ -34,8 +34,8 @@ async def workflows_of_run(client: Kube, name: str, namespace: str) -> list[Obje
         view for view in views if view.name.startswith(name) or (view.run_id or "").startswith(name)
     ]
     if len(names := {view.run_id or view.name for view in matching}) > 1:
-        shown = ", ".join(sorted(names)[:3])
-        raise CommandError(f"{name}: {len(names)} runs begin so ({shown} ...); write more of it")
+        examples = ", ".join(sorted(names)[:3])
+        raise CommandError(f"{name}: {len(names)} runs begin so ({examples} ...); write more of it")
     if not matching:
         raise NoRun(
             f"no run {name} in namespace {namespace}{nearest(name, known)}; "

@@ -39,7 +39,7 @@ def _finish(context: PodContext, phase: str, output: Report, report: Report) -> 
         plan = load_plan(store, context.run_id)
     except NotStoredError:
         # If the plan step refused the suite, its own exit code is the run's.
-        message = f"run {context.run_id}: no plan was made, so there is nothing to collect"
+        message = f"run {context.run_id}: it has no plan, so there is nothing to collect"
         raise CommandError(message, EXIT_REACH) from None
     budget.end(store, plan.run_id)
     _record_end(context, store, plan, phase, report)

@@ -38,7 +38,7 @@ def store_secret(name: str, namespace: str) -> Object | None:
 
 
 def secret_notes(name: str, secret: Object | None) -> list[str]:
-    """Return what the user should know of the Secret: that it was not made, or that it expires."""
+    """Return why the Secret was not created, or that its keys expire, if either is so."""
     if secret is None:
         return [
             f"Secret {name} was not created: this shell has no AWS_ACCESS_KEY_ID and "

@@ -91,9 +91,9 @@ def _benchmarks(subjects: list[_Subject]) -> list[Finding]:
     findings = []
     for name in sorted({subject.name for subject in subjects}):
         own = [subject for subject in subjects if subject.name == name]
-        found = Counter(finding for subject in own for finding in _lacks(subject, host))
-        findings += [_with_count(finding, count, len(own)) for finding, count in found.items()]
-        if not found:
+        counts = Counter(finding for subject in own for finding in _lacks(subject, host))
+        findings += [_with_count(finding, count, len(own)) for finding, count in counts.items()]
+        if not counts:
             points = f"its {len(own)} points need" if len(own) > 1 else "it needs"
             findings.append(Finding("ok", f"{name}: what {points} is here"))
     return findings

@@ -93,17 +93,17 @@ def _documents(file: str) -> Iterator[Document]:
 
 def _resource(document: Document, problems: list[Problem]) -> list[Resource]:
     """Return the resource of a document, or nothing and its mistakes in `problems`."""
-    found = _validated(document, document.data, _Resource, problems)
-    if found is None:
+    resource = _validated(document, document.data, _Resource, problems)
+    if resource is None:
         return []
-    if found.kind == SET:
-        resource_set = _validated(document, found.spec, _Set, problems, prefix=("spec",))
+    if resource.kind == SET:
+        resource_set = _validated(document, resource.spec, _Set, problems, prefix=("spec",))
     else:
-        template = _Template(apiVersion=found.apiVersion, kind=found.kind, spec=found.spec)
+        template = _Template(apiVersion=resource.apiVersion, kind=resource.kind, spec=resource.spec)
         resource_set = _Set(template=template)
     if resource_set is None:
         return []
-    own: Where = ("spec", "template") if found.kind == SET else ()
+    own: Where = ("spec", "template") if resource.kind == SET else ()
     template, axes = resource_set.template, resource_set.permutations.product
     if template.kind not in KINDS:
         known = [*KINDS, *[SET] * (not own)]
@@ -135,7 +135,7 @@ def _resource(document: Document, problems: list[Problem]) -> list[Resource]:
             )
             if benchmark is not None:
                 expanded[part].append((row, benchmark))
-    return [Resource(document, found.metadata.name, resource_set.repetitions, **expanded)]
+    return [Resource(document, resource.metadata.name, resource_set.repetitions, **expanded)]
 
 
 def _validated(

@@ -60,13 +60,13 @@ def _name(resource: Resource, names: Iterable[str]) -> str:
     """Return the name of the entry, which may hold no dot and stands once."""
     name = resource.name.replace(".", "-")[:60].strip("-")
     numbered = (f"{name}-{number}" for number in itertools.count(2))
-    return next(each for each in itertools.chain([name], numbered) if each not in names)
+    return next(free for free in itertools.chain([name], numbered) if free not in names)
 
 
 def _entry(resource: Resource, notes: list[str]) -> Values | None:
     """Return the entry of a resource without its name, or None. Add what is lost to `notes`."""
     product, explicit = (
-        [keys for row, found in part if (keys := _point(row, found, notes)) is not None]
+        [keys for row, benchmark in part if (keys := _point(row, benchmark, notes)) is not None]
         for part in (resource.product, resource.explicit)
     )
     rows = [*product, *explicit]

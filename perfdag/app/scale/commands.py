@@ -110,8 +110,8 @@ def print_stages(session: Session, rows: list[Any]) -> None:
     """Print a line for each stage: its counts, percentiles and resolution."""
     numbers = f"{'ok':>6}{'never':>7}{'unseen':>8}{'median':>12}{'p95':>12}{'p99':>12}"
     stages = summaries(rows)
-    wide = max((len(each.stage) for each in stages), default=0) + 2
-    since = max((len(each.since) for each in stages), default=0) + 2
+    wide = max((len(summary.stage) for summary in stages), default=0) + 2
+    since = max((len(summary.since) for summary in stages), default=0) + 2
     session.output(f"{'stage':<{wide}}{'since':<{since}}{numbers}   +-")
     for summary in stages:
         values = (summary.p50, summary.p95, summary.p99)

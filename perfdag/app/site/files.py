@@ -67,10 +67,10 @@ def library_name() -> str:
 
 
 def _library_folder() -> Path:
-    found = importlib.util.find_spec("bokeh")  # importing it would take half a second
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("bokeh")  # importing it would take half a second
+    if spec is None or not spec.submodule_search_locations:
         raise CommandError("bokeh, which draws the charts, is absent: pip install 'perfdag[site]'")
-    return Path(next(iter(found.submodule_search_locations)))
+    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def static_files() -> Iterator[tuple[str, bytes]]:

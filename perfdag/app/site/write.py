@@ -99,12 +99,16 @@ def write_site(store: Store, report: Report, suite: str | None = None) -> str:
     for name in [suite] if suite in names else names:
         _write_suite(store, name, report)
     present = set(store.list(FOLDER))
-    shown = [name for name in names if f"{DATA}/{name}/{HEAD}" in present]
-    for name in {key.split("/")[2] for key in present if key.endswith(f"/{HEAD}")} - set(shown):
+    site_suites = [name for name in names if f"{DATA}/{name}/{HEAD}" in present]
+    for name in {key.split("/")[2] for key in present if key.endswith(f"/{HEAD}")} - set(
+        site_suites
+    ):
         store.delete(f"{DATA}/{name}")
     for name, data in static_files():
         _put_static(store, f"{FOLDER}/{name}", data, present)
-    store.put(f"{DATA}/index.js", script("index.js", {"version": __version__, "suites": shown}))
+    store.put(
+        f"{DATA}/index.js", script("index.js", {"version": __version__, "suites": site_suites})
+    )
     return store.url(f"{FOLDER}/index.html")
 
 
