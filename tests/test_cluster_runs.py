@@ -331,7 +331,7 @@ async def test_a_plan_step_that_failed_says_why_before_the_table(
     names = {step: f"w-{step}-pod-{step}1" for step in codes}
     pods = [Pod(name, None, 0, None, "Succeeded", "n", None) for name in names.values()]
 
-    async def logs(self: Kube, pod: str, namespace: str, container: str) -> AsyncIterator[str]:
+    async def logs(self: Kube, pod: str, namespace: str, **options: Any) -> AsyncIterator[str]:
         yield f"log of {pod}"
 
     monkeypatch.setattr(Kube, "logs", logs)

@@ -228,7 +228,11 @@ def test_ratios_over_message_sizes_are_blank_inside_the_noise_floor() -> None:
 
     def row(metric: str, size: int, effect: float, word: str) -> Any:
         info = SimpleNamespace(
-            entry="imb", metric=metric, stat="mean", coords=json.dumps({"message_bytes": size})
+            entry="imb",
+            metric=metric,
+            stat="mean",
+            coords=json.dumps({"message_bytes": size}),
+            span="",
         )
         return SimpleNamespace(
             info=info,
