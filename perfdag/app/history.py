@@ -143,18 +143,18 @@ def _select_runs(medians: RunMedians, selection: RunFilter) -> RunMedians:
         raise CommandError(f"--newest {newest}: the number of runs must be 1 or more")
     runs = medians.runs
     cluster = runs[-1].cluster if selection.cluster is None else selection.cluster
-    indices = [
-        i
-        for i, run in enumerate(runs)
-        if run.cluster == cluster and (not since or day_of(run.run_id) >= since)
-    ]
-    if not indices:
+    first = since or ""
+    selected = medians.select(lambda run: run.cluster == cluster and day_of(run.run_id) >= first)
+    if not selected.runs:
         clusters = ", ".join(sorted({run.cluster for run in runs}))
         raise CommandError(
             f"no run matches of {plural(len(runs), 'run')} on cluster {clusters}; "
             f"the newest is {runs[-1].run_id}"
         )
-    return medians.keep(indices[-newest:] if newest else indices)
+    if newest is None:
+        return selected
+    oldest = selected.runs[-newest:][0].run_id
+    return selected.select(lambda run: run.run_id >= oldest)
 
 
 def as_data(history: History) -> dict[str, Any]:

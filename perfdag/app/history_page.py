@@ -37,8 +37,7 @@ def past(store: Store, plan: Plan) -> RunMedians | None:
     Raises StoreError.
     """
     medians = read_run_medians(store, plan.suite)
-    cluster = next((run.cluster for run in medians.runs if run.run_id == plan.run_id), None)
-    runs = medians.keep([i for i, run in enumerate(medians.runs) if run.cluster == cluster])
+    runs = medians.on_cluster(medians.cluster_of(plan.run_id))
     return runs if len(runs.runs) >= FEWEST_RUNS else None
 
 

@@ -263,12 +263,9 @@ def _past(store: Store, selection: Selection, damaged: list[str]) -> RunMedians:
     everything = read_run_medians(store, selection.suite)
     damaged.extend(key for key in everything.damaged if key not in damaged)
     cluster = next((run.cluster for run in everything.runs if run.run_id in selection.runs), "")
-    indices = [
-        i
-        for i, run in enumerate(everything.runs)
-        if run.run_id not in selection.runs and run.cluster == cluster
-    ]
-    return everything.keep(indices)
+    return everything.select(
+        lambda run: run.run_id not in selection.runs and run.cluster == cluster
+    )
 
 
 def _order(row: Row) -> tuple[Any, ...]:

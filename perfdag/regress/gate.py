@@ -82,10 +82,8 @@ def check(store: Store, suite: str, run_id: str, rules: Rules) -> GateResult:
 
 def history_until(history: RunMedians, run_id: str) -> RunMedians:
     """Return the history of a run's cluster up to the run, as it was known then."""
-    cluster = next((run.cluster for run in history.runs if run.run_id == run_id), None)
-    return history.keep(
-        [i for i, run in enumerate(history.runs) if run.run_id <= run_id and run.cluster == cluster]
-    )
+    cluster = history.cluster_of(run_id)
+    return history.select(lambda run: run.run_id <= run_id and run.cluster == cluster)
 
 
 def store_record(store: Store, gate: GateResult) -> None:

@@ -1,7 +1,7 @@
 """Run medians of a suite: one number per series and run."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
@@ -70,8 +70,17 @@ class RunMedians:
     n: NDArray[np.int32]
     damaged: list[str] = field(default_factory=list)
 
-    def keep(self, columns: Sequence[int]) -> "RunMedians":
-        """Return some of the runs. Series that none of them has are dropped."""
+    def cluster_of(self, run_id: str) -> str | None:
+        """Return the cluster of a run, or None where the run is not among these."""
+        return next((run.cluster for run in self.runs if run.run_id == run_id), None)
+
+    def on_cluster(self, cluster: str | None) -> "RunMedians":
+        """Return the runs of one cluster."""
+        return self.select(lambda run: run.cluster == cluster)
+
+    def select(self, wanted: Callable[[RunInfo], bool]) -> "RunMedians":
+        """Return the runs that meet a condition. Series that none of them has are dropped."""
+        columns = [i for i, run in enumerate(self.runs) if wanted(run)]
         chosen = np.array(columns, dtype=np.int64)
         rows = np.flatnonzero(np.isfinite(self.value[:, chosen]).any(axis=1))
         runs, series = [self.runs[i] for i in columns], [self.series[i] for i in rows]

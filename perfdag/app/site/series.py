@@ -44,7 +44,7 @@ def series_data(medians: RunMedians, rules: Rules) -> dict[str, list[Data]]:
     """Return the series of all clusters by benchmark, in the order of the history."""
     by_benchmark: dict[str, list[Data]] = {}
     for cluster in dict.fromkeys(run.cluster for run in medians.runs):
-        here = medians.keep([i for i, run in enumerate(medians.runs) if run.cluster == cluster])
+        here = medians.on_cluster(cluster)
         for line in series_of(here, Tuning(rules.checks, cluster), rules.accepted):
             data = _series(line, here, rules.accepted) | {"cluster": cluster}
             by_benchmark.setdefault(line.info.benchmark, []).append(data)
