@@ -6,7 +6,7 @@ from typing import Any
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Metric
-from perfdag.suite.check_targets import misaimed
+from perfdag.suite.check_targets import unmatched_check
 from perfdag.suite.checks import Check
 from perfdag.suite.enumerate import point_problems
 from perfdag.suite.model import Entry, Loaded, Settings, Source, Suite
@@ -236,6 +236,7 @@ def _check_checks(loaded: Loaded, checks: list[tuple[int, Check]], problems: lis
         {source.name for source in loaded.sources}
     )
     for index, check in checks if entries else ():
-        for _, key, text in misaimed([check], entries):
+        if unmatched := unmatched_check(check, entries):
+            key, text = unmatched
             if complete or key == "value":
                 problems.append(loaded.document.problem(("checks", index, key), text))
