@@ -215,12 +215,7 @@ class Shape(Strict):
                     "kind hostPath needs the folder on the node, for example path: /mnt/data",
                 )
             )
-        if (
-            volume is not None
-            and volume.mode == "Block"
-            and (volume.access == "ReadWriteMany" or volume.claim)
-            and count > 1
-        ):
+        if volume is not None and volume.mode == "Block" and volume.common and count > 1:
             text = (
                 f"the {count} hosts would write the same blocks; "
                 "use ReadWriteOnce without `claim` (a claim each), or hosts.count: 1"

@@ -139,6 +139,11 @@ class Volume(Strict):
         return None if existing and "size" not in self.model_fields_set else self.size
 
     @property
+    def batch_claim(self) -> bool:
+        """Whether the pods of a batch share a claim that is created for them."""
+        return self.common and not self.claim
+
+    @property
     def common(self) -> bool:
         """Whether all pods of a gang share the volume, on whatever nodes they are."""
         return self.kind == "claim" and (self.claim is not None or self.access == "ReadWriteMany")

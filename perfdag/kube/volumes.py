@@ -36,19 +36,9 @@ def _source(volume: Volume, workflow_uid: str) -> Object:
         return {"emptyDir": {"medium": volume.medium, "sizeLimit": str(volume.size)}}
     if volume.claim:
         return {"persistentVolumeClaim": {"claimName": volume.claim}}
-    if shares(volume):
+    if volume.batch_claim:
         return {"persistentVolumeClaim": {"claimName": shared_claim(workflow_uid, BATCH)}}
     return {"ephemeral": {"volumeClaimTemplate": {"spec": claim_spec(volume)}}}
-
-
-def shares(volume: Volume | None) -> bool:
-    """Return whether the pods of a batch share a claim that is created for them."""
-    return (
-        volume is not None
-        and volume.kind == "claim"
-        and volume.access == "ReadWriteMany"
-        and not volume.claim
-    )
 
 
 def shared_claim(workflow_uid: str, batch: str) -> str:

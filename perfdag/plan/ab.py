@@ -131,12 +131,7 @@ def _apart(a: Shape, b: Shape) -> str | None:
             "side by side on the same nodes they need equally many"
         )
     for shape in (a, b):
-        if (
-            shape.volume
-            and shape.volume.kind == "claim"
-            and shape.volume.access == "ReadWriteMany"
-            and not shape.volume.claim
-        ):
+        if shape.volume and shape.volume.batch_claim:
             return (
                 "a ReadWriteMany claim would be shared by both variants; "
                 "give volume.claim (an existing one for each), or ReadWriteOnce"

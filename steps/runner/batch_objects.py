@@ -9,7 +9,7 @@ import orjson
 from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.kube.labels import LABEL
 from perfdag.kube.services import service_ports, services
-from perfdag.kube.volumes import claim_spec, shared_claim, shares
+from perfdag.kube.volumes import claim_spec, shared_claim
 from perfdag.plan.plan import Plan
 from perfdag.results.samples import run_folder
 from perfdag.shape import Shape
@@ -68,7 +68,7 @@ def batch_objects(shape: Shape, context: PodContext, plan: Plan, number: int) ->
     Most shapes need none.
     """
     objects = [*services_of(shape, context, number)]
-    if shape.volume and shares(shape.volume):
+    if shape.volume and shape.volume.batch_claim:
         name = shared_claim(context.workflow_uid, str(number))
         objects.append(
             {

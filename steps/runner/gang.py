@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from perfdag.kube.client import KubeError
-from perfdag.kube.volumes import shares
 from perfdag.outcome import Infrastructure
 from perfdag.plan.plan import Plan
 from perfdag.plan.time_left import TimeLeft
@@ -52,7 +51,8 @@ def lead(
         with assembled(context, plan, shape, number, attempt) as gang:
             forward(context, store, shape, number, gang)
             missing_reason.forget_batch(store, plan.run_id, index)
-            reused = shares(shape.volume) and used_before(context, store, number)
+            claim = shape.volume is not None and shape.volume.batch_claim
+            reused = claim and used_before(context, store, number)
             site = site_of(context, shape, gang, plan.where.get("nodes"), reused)
             ordered = suspects_last(plan, batch.samples, left, attempt, crashes)
             measure_batch(store, plan, site, index, ordered, progress)
