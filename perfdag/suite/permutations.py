@@ -39,9 +39,9 @@ def expand(source: Source, problems: ProblemCounter) -> Iterator[Candidate]:
         for name, value in candidate.varied.items():
             first, _, rest = name.partition(".")
             if first not in fields:
-                candidate.shape_keys = merge(candidate.shape_keys, _nested(name, value))
+                candidate.shape_keys = merge(candidate.shape_keys, nested(name, value))
             elif rest:
-                candidate.params = merge(candidate.params, _nested(name, value))
+                candidate.params = merge(candidate.params, nested(name, value))
             else:
                 candidate.params[name] = value
         yield candidate
@@ -61,12 +61,12 @@ def _shape_keys(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in raw.items() if key in SHAPE_KEYS}
 
 
-def _nested(name: str, value: Any) -> dict[str, Any]:
+def nested(name: str, value: Any) -> dict[str, Any]:
     """Return `{"a": {"b": value}}` for the name `a.b`."""
     for part in reversed(name.split(".")):
         value = {part: value}
-    nested: dict[str, Any] = value
-    return nested
+    mapping: dict[str, Any] = value
+    return mapping
 
 
 def _combinations(

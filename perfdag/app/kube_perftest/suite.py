@@ -5,6 +5,7 @@ import json
 import math
 import re
 from collections.abc import Iterable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from perfdag.benchmark import registry
 from perfdag.shape import Shape, merge, overlay
 from perfdag.suite.enumerate import enumerate_points
 from perfdag.suite.load import parse_suite
+from perfdag.suite.permutations import nested
 from perfdag.suite.validation import explain
 from perfdag.suite.yaml_document import Document
 
@@ -143,9 +145,4 @@ def _permutations(product: list[Values], explicit: list[Values]) -> Values:
 
 def _nested(keys: Values) -> Values:
     """Return keys with dots as mappings."""
-    nested: Values = {}
-    for key, value in keys.items():
-        for part in reversed(key.split(".")):
-            value = {part: value}
-        nested = merge(nested, value)
-    return nested
+    return reduce(merge, (nested(key, value) for key, value in keys.items()), {})
