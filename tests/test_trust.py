@@ -6,12 +6,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from perfdag.charts.pages import report
 from perfdag.digest import canonical
 from perfdag.results.nominal import add_nominal
 from perfdag.results.summary import summarise
 from perfdag.results.trust import trust_in
 from tests.charts import rows
+from tests.charts.pages import report_of
 
 Sample = list[dict[str, Any]]
 
@@ -86,7 +86,7 @@ def test_the_headline_is_the_trust_in_the_worst_point(
     trust = trust_in(table, summarise(table))
     assert trust.text == text
     assert trust.text.startswith(trust.level)
-    first_screen = report.report(table).partition("<h2")[0]
+    first_screen = report_of(table).partition("<h2")[0]
     assert f'<span>Trust</span><b class="{colour}">{trust.level}</b>' in first_screen
     assert f"<details><summary>why</summary>{text}</details>" in first_screen
     assert ('class="good"' in first_screen) == (colour == "good")
@@ -131,5 +131,5 @@ def test_a_figure_stands_beside_what_is_nominally_possible(
     states = summarise(table)
     add_nominal(table, states)
     assert [series.nominal for series in states[0].series] == [note]
-    page = report.report(table)
+    page = report_of(table)
     assert ("of nominal" in page, note in page) == (bool(note), True)

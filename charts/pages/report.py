@@ -16,6 +16,7 @@ from perfdag.charts.pages.pick import Picture
 from perfdag.charts.pages.recipes import recipes
 from perfdag.charts.pages.tiles import Previous, most_telling, tiles
 from perfdag.charts.series import Cell, label_cells
+from perfdag.plan.plan import Plan
 from perfdag.results.nominal import add_nominal
 from perfdag.results.summary import summarise
 from perfdag.results.trust import trust_in
@@ -23,63 +24,61 @@ from perfdag.results.verdicts import own_verdicts
 from perfdag.units import plural
 
 ALL_ROWS = 1500  # of all tables of values, about 500 kB
-DEFAULT_ROOT = "./perfdag-results"
-Plan = Any
+SUITE_TEXT = 200_000
+"""Characters of the suite in the page."""
 
 
 def write(
     table: pa.Table,
-    plan: Plan | None,
+    plan: Plan,
     put: Callable[[str, bytes], Any],
-    root: str = DEFAULT_ROOT,
-    beside: Mapping[str, str] | None = None,
-    previous: Previous | None = None,
+    root: str,
+    links: Mapping[str, str],
+    previous: Previous | None,
 ) -> None:
     """Draw all charts of a run, and write them and report.html by `put(name, bytes)`.
 
-    `previous` has the changes against the run before.
+    `root` is the address of the store, `links` has pages beside the report by their titles, and
+    `previous` the changes against the run before.
     """
     pictures = list(pick.draw(table))
     for picture in pictures:
         put(f"{picture.name}.svg", picture.svg)
         put(f"{picture.name}.png", picture.png)
-    html = report(table, plan, pictures, root, beside, previous)
+    html = report(table, plan, pictures, root, links, previous)
     put("report.html", html.encode("utf-8", "replace"))
 
 
 def report(
     table: pa.Table,
-    plan: Plan | None = None,
-    pictures: Sequence[Picture] | None = None,
-    root: str = DEFAULT_ROOT,
-    beside: Mapping[str, str] | None = None,
-    previous: Previous | None = None,
+    plan: Plan,
+    pictures: Sequence[Picture],
+    root: str,
+    links: Mapping[str, str],
+    previous: Previous | None,
 ) -> str:
     """Return the page of a run. Equal input gives an equal page."""
-    plots = list(pick.draw(table)) if pictures is None else list(pictures)
     table = _plain(table)
     cells = _cells(table)
-    suite = _first(table["suite"]) or str(_of(plan, "suite") or "?")
-    run = _first(table["run_id"]) or str(_of(plan, "run_id") or "?")
     trust = trust_in(table, [cell.state for cell in cells])
     first = tiles(cells, trust, own_verdicts(table), previous)
-    plots, first_chart = _take(plots, most_telling(cells, previous))
-    head = _summary(table, cells, suite, run, plan, beside or {}, first + first_chart)
-    tail = [_problems(cells), _environment(table), _suite(plan), _reading(table, suite, run, root)]
+    plots, first_chart = _take(pictures, most_telling(cells, previous))
+    head = _summary(table, cells, plan, links, first + first_chart)
+    tail = [_problems(cells), _environment(table), _suite(plan), _reading(table, plan, root)]
     fixed_parts = (head, page.css(), page.script(), *tail)
     room = page.LIMIT - sum(len(part.encode("utf-8", "replace")) for part in fixed_parts) - 20_000
     body = _benchmarks(table, cells, plots, room)
     contents = f"{head}\n{tail[0]}\n{body}\n{''.join(tail[1:])}"
-    return page.document(f"{suite} {run}", contents, page.script())
+    return page.document(f"{plan.suite} {plan.run_id}", contents, page.script())
 
 
-def _take(plots: list[Picture], benchmark: str | None) -> tuple[list[Picture], str]:
+def _take(pictures: Sequence[Picture], benchmark: str | None) -> tuple[Sequence[Picture], str]:
     """Return the other pictures, and the first of a benchmark as HTML."""
     name = pick.file_name(benchmark or "")
-    first = next((picture for picture in plots if picture.benchmark == name), None)
+    first = next((picture for picture in pictures if picture.benchmark == name), None)
     if first is None or len(first.svg) > page.INLINE:
-        return plots, ""
-    return [picture for picture in plots if picture is not first], page.picture(first, 0)
+        return pictures, ""
+    return [picture for picture in pictures if picture is not first], page.picture(first, 0)
 
 
 def _plain(table: pa.Table) -> pa.Table:
@@ -105,21 +104,11 @@ def _cells(table: pa.Table) -> list[Cell]:
     ]
 
 
-def _of(plan: Plan | None, name: str) -> Any:
-    return plan.get(name) if isinstance(plan, Mapping) else getattr(plan, name, None)
-
-
-def _first(column: Any) -> str | None:
-    return next((value for value in column.unique().to_pylist() if value), None)
-
-
 def _summary(
     table: pa.Table,
     cells: Sequence[Cell],
-    suite: str,
-    run: str,
-    plan: Plan | None,
-    beside: Mapping[str, str],
+    plan: Plan,
+    pages: Mapping[str, str],
     first: str,
 ) -> str:
     well, end_text = words.how_it_ended(cells)
@@ -127,23 +116,23 @@ def _summary(
     links = [("#problems", "What went wrong")] if not well else []
     links += [(f"#b{i}", name) for i, name in enumerate(names)]
     links += [("#environment", "Environment"), ("#suite", "Suite"), ("#rows", "The rows")]
-    links += [(file, name) for name, file in beside.items()]
+    links += [(file, name) for name, file in pages.items()]
     nav = "".join(f'<a href="{where}">{text(name)}</a>' for where, name in links)
     findings = "".join(
         _finding_list(name, [cell for cell in cells if cell.state.benchmark == name])
         for name in names
     )
-    merge_count = _of(plan, "merged")
     more = (
-        f"<p>{plural(int(merge_count), 'equal point')} of the suite "
-        f"{'was' if merge_count == 1 else 'were'} merged.</p>"
-        if merge_count
+        f"<p>{plural(plan.merged, 'equal point')} of the suite "
+        f"{'was' if plan.merged == 1 else 'were'} merged.</p>"
+        if plan.merged
         else ""
     )
     end_text = text(end_text) if well else f'<span class="bad">{text(end_text)}</span>'
     return (
-        f'<h1>{text(suite)}</h1>\n<p class="muted">run {text(run)}</p>\n<nav>{nav}</nav>\n{first}\n'
-        f"<p>{text(words.what_ran(table, cells, suite))} {text(words.when_where(table))}</p>\n"
+        f'<h1>{text(plan.suite)}</h1>\n<p class="muted">run {text(plan.run_id)}</p>\n'
+        f"<nav>{nav}</nav>\n{first}\n"
+        f"<p>{text(words.what_ran(table, cells, plan.suite))} {text(words.when_where(table))}</p>\n"
         f"{more}{page.verdicts(table)}<p>{end_text} {text(words.noise(cells, table))}</p>\n"
         f"<ul>{findings}</ul>\n"
         '<p class="muted small">Every value is a median with its spread in parentheses: the range '
@@ -274,22 +263,18 @@ def _canary(rows: pa.Table) -> list[Cell]:
     )
 
 
-def _suite(plan: Plan | None) -> str:
-    title, suite_text = '<h2 id="suite">Suite</h2>\n', _of(plan, "suite_text")
-    if not suite_text:
-        return f'{title}<p class="muted">The text of the suite was not stored with this run.</p>\n'
-    seed = text(_of(plan, "seed"))
-    note = f"<p>The suite as submitted. Seed {seed} shuffled the points of each round.</p>\n"
-    excerpt = (
-        suite_text
-        if len(suite_text) < 200_000
-        else suite_text[:200_000] + "\n# ... cut here; plan.json has all of it"
+def _suite(plan: Plan) -> str:
+    suite = plan.suite_text
+    if len(suite) > SUITE_TEXT:
+        suite = suite[:SUITE_TEXT] + "\n# ... cut here; plan.json has all of it"
+    return (
+        f'<h2 id="suite">Suite</h2>\n<p>The suite as submitted. Seed {plan.seed} shuffled the '
+        f"points of each round.</p>\n<pre><code>{text(suite)}</code></pre>\n"
     )
-    return f"{title}{note}<pre><code>{text(excerpt)}</code></pre>\n"
 
 
-def _reading(table: pa.Table, suite: str, run: str, root: str) -> str:
-    sql, frame = recipes(suite, run, root)
+def _reading(table: pa.Table, plan: Plan, root: str) -> str:
+    sql, frame = recipes(plan.suite, plan.run_id, root)
     return (
         '<h2 id="rows">The rows</h2>\n<p>One row is one metric of one sample, in SI base units '
         "(s, B, bit/s, 1/s). Failed samples are rows with a status, a reason and no value. This "

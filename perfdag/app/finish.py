@@ -116,5 +116,5 @@ def write_report(
             history_page.write_page(store, plan, medians)
         except Exception as error:  # the gate of the run must follow, whatever failed here
             report(f"perfdag: the history page is missing: {type(error).__name__}: {error}")
-            report_page.write(table, plan, put, store.root, previous=previous)
+            report_page.write(table, plan, put, store.root, {}, previous)
     return store.url(f"runs/{plan.run_id}/report.html")

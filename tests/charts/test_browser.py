@@ -7,9 +7,10 @@ import pytest
 from perfdag.charts import style
 from perfdag.charts.files import to_bytes
 from perfdag.charts.pages import page as html
-from perfdag.charts.pages import pick, report
+from perfdag.charts.pages import pick
 from tests.charts import rows
 from tests.charts.browser import CHROMIUM, chromium, tab
+from tests.charts.pages import plan_of, report_of
 
 UNDER_THE_MOUSE = """[...document.querySelectorAll("figure svg use:has(title)")].map((mark) => {
   mark.scrollIntoView({ block: "center" });
@@ -25,7 +26,7 @@ WIDTHS = (390, 1280)  # a phone's and a desktop's, in CSS pixels
 )
 async def test_a_report_never_scrolls_sideways(tmp_path: Path) -> None:
     file = tmp_path / "report.html"
-    text = report.report(rows.plain(), {"suite_text": f"name: trial # {'wide ' * 100}\n"})
+    text = report_of(rows.plain(), plan_of(suite_text=f"name: trial # {'wide ' * 100}\n"))
     file.write_text(text.replace("<body>", '<body data-ready="1">'))
     root = "document.documentElement"
     with chromium(tmp_path / "profile") as port:
@@ -41,7 +42,7 @@ async def test_a_report_never_scrolls_sideways(tmp_path: Path) -> None:
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: the marks are not looked at")
 async def test_a_mark_shows_its_value_spread_and_n_under_the_mouse(tmp_path: Path) -> None:
     file = tmp_path / "report.html"
-    file.write_text(report.report(rows.plain(), {}).replace("<body>", '<body data-ready="1">'))
+    file.write_text(report_of(rows.plain()).replace("<body>", '<body data-ready="1">'))
     with chromium(tmp_path / "profile") as port:
         async with tab(port) as page:
             await page.look(1280, 900)

@@ -1,0 +1,25 @@
+"""The report of rows that are no run's, for tests."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from perfdag.charts.pages import pick, report
+from perfdag.charts.pages.pick import Picture
+from perfdag.plan.plan import Plan
+from tests.charts.rows import RUN
+
+
+def plan_of(**fields: Any) -> Plan:
+    """Return the plan of the run that the rows are of."""
+    names = {"run_id": RUN, "suite": "trial", "seed": 7} | fields
+    return Plan(points=[], shapes=[], order=[], batches=[], **names)
+
+
+def report_of(
+    table: pa.Table, plan: Plan | None = None, pictures: Sequence[Picture] | None = None
+) -> str:
+    """Return the report of rows, with their charts or with these pictures."""
+    drawn = list(pick.draw(table)) if pictures is None else pictures
+    return report.report(table, plan or plan_of(), drawn, "./perfdag-results", {}, None)
