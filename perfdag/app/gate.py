@@ -15,7 +15,7 @@ from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan
 from perfdag.regress import publish
 from perfdag.regress.acks import read_acks, read_checks, unattended_rules
-from perfdag.regress.alerts import Alert
+from perfdag.regress.alert_records import Alert
 from perfdag.regress.changes import percent
 from perfdag.regress.confirm import check_night
 from perfdag.regress.gate import store_record

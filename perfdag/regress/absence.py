@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from perfdag.regress.alerts import REPORT, STORE, Record
+from perfdag.regress.alert_records import REPORT, STORE, Record
 from perfdag.regress.changes import series_names
 from perfdag.regress.result import (
     CheckResult,

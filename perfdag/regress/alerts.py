@@ -1,106 +1,29 @@
 """Alerts: one for each cause, sent once, with changes of the machine itself kept apart."""
 
 import math
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
-import orjson
 
+from perfdag.regress.alert_records import (
+    CHANGE_KINDS,
+    REPORT,
+    STORE,
+    Alert,
+    Kind,
+    Record,
+    acknowledgement,
+)
 from perfdag.regress.changes import LevelChange, percent
 from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.tuning import canaries_of
 from perfdag.results.result_files import day_of
 from perfdag.stats.changes import Change, moved_at
 from perfdag.stats.verdicts import side
-from perfdag.store.base import Store
 from perfdag.units import plural, short
 
-Kind = Literal[
-    "regression", "environment", "recovered", "threshold", "verdict", "absent", "stale", "acks"
-]
-CHANGE_KINDS = ("regression", "environment", "recovered")
-"""Kinds that come from the levels of series. The others are findings of one run."""
-REPORT, STORE = "{report}", "{store}"
-"""Placeholders of addresses in what to do."""
 EXPLAINS = 0.5
 """The part of a change that the change of a canary must reach to explain it."""
-
-
-@dataclass
-class Alert:
-    """One cause: `text` says what was seen, `keys` are its series, `run` is its start.
-
-    `do` is what to do, with the placeholders REPORT and STORE, and `accept` the acknowledgement
-    that accepts it. `decided` is the run that showed a change of level. `gates`: it fails the gate.
-    `fresh`: it is new. `sent`: the webhook accepted it.
-    """
-
-    kind: Kind
-    title: str
-    text: str
-    keys: list[str]
-    run: str
-    do: str = ""
-    accept: str = ""
-    gates: bool = True
-    fresh: bool = True
-    sent: bool = False
-    decided: str = ""
-
-
-def message(alert: Alert, report: str, store: str, acks: str) -> str:
-    """Return the message of an alert, at most 12 lines.
-
-    `report` is the address of the run's report, `store` that of the store, `acks` the file of
-    acknowledgements. They depend on who reads the message.
-    """
-    lines = [alert.text]
-    if alert.do:
-        do = alert.do.replace(REPORT, report).replace(STORE, shlex.quote(store))
-        lines.append(f"do      {do}")
-    if alert.accept:
-        lines.append(f"accept  in {acks}: {alert.accept}")
-    return "\n".join(lines)
-
-
-@dataclass
-class Record:
-    """The alerts of one run, as stored under alerts/. `failed`: its gate failed."""
-
-    run: str
-    alerts: list[Alert]
-    failed: bool
-
-    def dump(self) -> bytes:
-        """Return the record as JSON."""
-        alerts = [alert.__dict__ for alert in self.alerts]
-        data = {"schema": 1, "run": self.run, "failed": self.failed, "alerts": alerts}
-        return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
-
-
-def record_key(suite: str, run_id: str) -> str:
-    """Return the key of the record of a run."""
-    return f"alerts/suite={suite}/{run_id}.json"
-
-
-def read_records(store: Store, suite: str) -> dict[str, Record]:
-    """Return the newest records by run id, oldest first. Raises StoreError.
-
-    At most 120. A damaged record counts as none.
-    """
-    keys = [key for key in store.list(f"alerts/suite={suite}") if key.endswith(".json")][-120:]
-    records = {}
-    for _, data in store.get_many(keys):
-        try:
-            raw = orjson.loads(data)
-            alerts = [Alert(**alert) for alert in raw["alerts"]]
-            records[raw["run"]] = Record(raw["run"], alerts, raw["failed"])
-        except (ValueError, KeyError, TypeError):
-            continue
-    return records
 
 
 def mark_known(
@@ -267,11 +190,6 @@ def regression(
         gates=kind == "regression",
         decided=worst.decided,
     )
-
-
-def acknowledgement(name: str, run_id: str) -> str:
-    """Return an acknowledgement as acks.yaml has it, for a person to complete."""
-    return f"{{series: '{name}', run: {run_id}, reason: ...}}"
 
 
 def recovery(suite: str, group: Sequence[LevelChange]) -> Alert:

@@ -6,7 +6,7 @@ make three, so that the detector can alert on a real step in the night it happen
 
 from typing import Any
 
-from perfdag.regress.alerts import CHANGE_KINDS
+from perfdag.regress.alert_records import CHANGE_KINDS
 from perfdag.regress.gate import check
 from perfdag.regress.result import GateResult, Rules
 from perfdag.results.result_files import stored_runs

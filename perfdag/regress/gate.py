@@ -8,18 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from perfdag.regress.absence import AbsentSeries, explaining_losses, find_absent
-from perfdag.regress.alerts import (
-    STORE,
-    Alert,
-    Record,
-    by_cause,
-    mark_known,
-    read_records,
-    record_key,
-    recovery,
-    regression,
-    unreported_recoveries,
-)
+from perfdag.regress.alert_records import STORE, Alert, Record, read_records, record_key
+from perfdag.regress.alerts import by_cause, mark_known, recovery, regression, unreported_recoveries
 from perfdag.regress.changes import SeriesLevels, series_levels, suspects
 from perfdag.regress.result import (
     CheckResult,

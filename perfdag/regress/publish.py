@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from perfdag.regress.alerts import Alert
+from perfdag.regress.alert_records import Alert
 from perfdag.regress.result import GateResult, worst
 
 WEBHOOK_TIMEOUT = 10.0  # seconds

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from perfdag.regress.alerts import REPORT, Alert, Kind, acknowledgement, message
+from perfdag.regress.alert_records import REPORT, Alert, Kind, acknowledgement, message
 from perfdag.regress.changes import Acknowledgement, LevelChange, Suspect
 from perfdag.results.result_files import day_of
 from perfdag.suite.checks import Check

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdag.regress.alerts import Record
+from perfdag.regress.alert_records import Record
 from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.series import RunInfo
 from perfdag.results.result_files import result_key

@@ -22,7 +22,7 @@ from perfdag.app.site.series import (
 )
 from perfdag.digest import digest
 from perfdag.regress.acks import read_checks, unattended_rules
-from perfdag.regress.alerts import Record, message, read_records
+from perfdag.regress.alert_records import Record, message, read_records
 from perfdag.regress.changes import series_names
 from perfdag.regress.result import Rules, worst
 from perfdag.regress.rollup import read_run_medians
