@@ -53,8 +53,8 @@ class Cell:
         return series.middle if series else None
 
 
-def with_stats(cells: Iterable[Cell], metric: str, stats: Collection[str]) -> list[Cell]:
-    """Return the points with these statistics alone of a metric."""
+def with_latencies(cells: Iterable[Cell], stats: Collection[str]) -> list[Cell]:
+    """Return the points with these statistics alone of their latency."""
     return [
         replace(
             cell,
@@ -63,7 +63,7 @@ def with_stats(cells: Iterable[Cell], metric: str, stats: Collection[str]) -> li
                 series=[
                     series
                     for series in cell.state.series
-                    if series.metric != metric or series.stat in stats
+                    if series.metric != "latency" or series.stat in stats
                 ],
             ),
         )

@@ -280,9 +280,7 @@ def on_cell(mesh: ScalarMappable, value: float) -> str:
     return ON_PALE if linear @ (0.2126, 0.7152, 0.0722) > 0.179 else ON_DARK
 
 
-def cross(
-    ax: Axes, x: Sequence[float], y: Sequence[float], transform: Any = None, label: str = "_failed"
-) -> None:
+def cross(ax: Axes, x: Sequence[float], y: Sequence[float], transform: Any = None) -> None:
     """Draw grey crosses for points without a valid sample, as one artist."""
     ax.plot(
         x,

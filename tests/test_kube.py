@@ -47,10 +47,17 @@ def kubeconfig(
     return str(path)
 
 
+def config_of(kubeconfig: str, context: str | None = None) -> Cluster:
+    """Return the cluster of kubeconfig files."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("KUBECONFIG", kubeconfig)
+        return load_config(context)
+
+
 class TestConfig:
     async def test_token_and_ca_data(self, tmp_path: Path) -> None:
         ca = {"certificate-authority-data": base64.b64encode(PEM.encode()).decode()}
-        cluster = load_config(kubeconfig=kubeconfig(tmp_path / "c", {"token": "abc"}, ca))
+        cluster = config_of(kubeconfig(tmp_path / "c", {"token": "abc"}, ca))
         assert (cluster.server, cluster.namespace, cluster.ca) == (
             "https://127.0.0.1:1",
             "here",
@@ -62,9 +69,7 @@ class TestConfig:
         for name, text in (("ca", PEM), ("crt", "C"), ("key", "K"), ("token", "t1\n")):
             (tmp_path / name).write_text(text)
         user = {"client-certificate": "crt", "client-key": "key", "tokenFile": "token"}
-        cluster = load_config(
-            kubeconfig=kubeconfig(tmp_path / "c", user, {"certificate-authority": "ca"})
-        )
+        cluster = config_of(kubeconfig(tmp_path / "c", user, {"certificate-authority": "ca"}))
         assert cluster.client_pem == ("C", "K")
         assert cluster.ca == PEM
         assert await cluster.credentials.header() == "Bearer t1"
@@ -86,7 +91,7 @@ class TestConfig:
             "args": ["a b;c"],
             "env": [{"name": "COUNT", "value": str(tmp_path / "count")}],
         }
-        cluster = load_config(kubeconfig=kubeconfig(tmp_path / "c", {"exec": spec}))
+        cluster = config_of(kubeconfig(tmp_path / "c", {"exec": spec}))
         assert await cluster.credentials.header() == "Bearer a b;c"
         assert await cluster.credentials.header() == "Bearer a b;c"
         assert (tmp_path / "count").read_text() == "x\n"
@@ -94,12 +99,10 @@ class TestConfig:
     async def test_exec_plugin_that_is_missing_or_fails(self, tmp_path: Path) -> None:
         spec = {"apiVersion": "v1", "command": "no-such-plugin", "installHint": "get it there"}
         with pytest.raises(KubeError, match=r"no-such-plugin.*get it there"):
-            await load_config(
-                kubeconfig=kubeconfig(tmp_path / "c", {"exec": spec})
-            ).credentials.header()
+            await config_of(kubeconfig(tmp_path / "c", {"exec": spec})).credentials.header()
         with pytest.raises(KubeError, match=r"ended with 1"):
-            await load_config(
-                kubeconfig=kubeconfig(tmp_path / "c", {"exec": {**spec, "command": "false"}})
+            await config_of(
+                kubeconfig(tmp_path / "c", {"exec": {**spec, "command": "false"}})
             ).credentials.header()
 
     def test_several_files_merge_and_the_first_wins(self, tmp_path: Path) -> None:
@@ -109,10 +112,10 @@ class TestConfig:
                 kubeconfig(tmp_path / "b", {"token": "b"}, name="two"),
             )
         )
-        assert load_config(kubeconfig=both).credentials.token == "a"
-        assert load_config("two", both).credentials.token == "b"
+        assert config_of(both).credentials.token == "a"
+        assert config_of(both, "two").credentials.token == "b"
         with pytest.raises(KubeError, match=r"no context 'three'.*it has: one, two"):
-            load_config("three", both)
+            config_of(both, "three")
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -126,17 +129,15 @@ class TestConfig:
     def test_a_bad_file_is_one_clear_line(self, tmp_path: Path, text: str, message: str) -> None:
         (tmp_path / "c").write_text(text)
         with pytest.raises(KubeError, match=message) as error:
-            load_config(kubeconfig=str(tmp_path / "c"))
+            config_of(str(tmp_path / "c"))
         assert "\n" not in str(error.value)
         assert (error.value.status, error.value.reason) == (0, "Config")
 
     def test_bad_base64_and_missing_file_are_named(self, tmp_path: Path) -> None:
         with pytest.raises(KubeError, match=r"certificate-authority-data"):
-            load_config(
-                kubeconfig=kubeconfig(tmp_path / "c", {}, {"certificate-authority-data": "%%%"})
-            )
+            config_of(kubeconfig(tmp_path / "c", {}, {"certificate-authority-data": "%%%"}))
         with pytest.raises(KubeError, match=r"client-key"):
-            load_config(kubeconfig=kubeconfig(tmp_path / "c", {"client-key": "nowhere"}))
+            config_of(kubeconfig(tmp_path / "c", {"client-key": "nowhere"}))
 
     def test_no_cluster_at_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HOME", str(tmp_path))
@@ -145,7 +146,7 @@ class TestConfig:
         with pytest.raises(KubeError, match=r"set KUBECONFIG"):
             load_config()
         with pytest.raises(KubeError, match=r"no kubeconfig at"):
-            load_config(kubeconfig=str(tmp_path / "none"))
+            config_of(str(tmp_path / "none"))
 
     async def test_in_a_pod(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, text in (("token", "pod"), ("namespace", "mine"), ("ca.crt", PEM)):
@@ -168,10 +169,7 @@ class TestConfig:
             ("https://192.0.2.7", None),
             ("https://198.51.100.7", "http://127.0.0.1:9"),
         ):
-            assert (
-                load_config(kubeconfig=kubeconfig(tmp_path / "c", {}, {"server": server})).proxy
-                == proxy
-            )
+            assert config_of(kubeconfig(tmp_path / "c", {}, {"server": server})).proxy == proxy
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ def detailed(deltas: Deltas, total: int | None = None, exclusions: Sequence[str]
     ]
     if not names:
         return style.no_data("no stage was seen")
-    starts = [datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() for text, _ in deltas]
+    starts = [datetime.fromisoformat(text).timestamp() for text, _ in deltas]
     fig, axes = style.figure(
         len(names),
         (1.5,),

@@ -26,7 +26,7 @@ from perfdag.charts.series import (
     read,
     runs_words,
     swept_param,
-    with_stats,
+    with_latencies,
 )
 from perfdag.results.summary import Series
 
@@ -41,7 +41,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     cells = read(rows)
     where = runs_words(rows)
     if swept_param([cell for cell in cells if not cell.why]):
-        tails = with_stats(cells, "latency", ("p99",))
+        tails = with_latencies(cells, ("p99",))
         yield from points(tails, ["iops", "bandwidth", "latency"], where)
     else:
         for slug, some, note in pages(cells, "points"):

@@ -58,6 +58,8 @@ def _moments(stages: Sequence[Stage]) -> list[Stage]:
     return [stage for stage in stages if stage.at and stage.name.partition("_to_")[2] not in names]
 
 
+CALLS = 6
+"""Lines of the most frequent requests."""
 _STARTS = ("submitted", "created")
 
 
@@ -169,7 +171,7 @@ def by_order(stages: Sequence[Stage]) -> Figure:
 
 
 @style.in_house_style
-def api_calls(counts: Mapping[int, Mapping[str, float]], of: str = "vms", most: int = 6) -> Figure:
+def api_calls(counts: Mapping[int, Mapping[str, float]], of: str = "vms") -> Figure:
     """Draw requests over the number of VMs (or `of` objects), a line for each frequent request.
 
     The slope is the requests for each object.
@@ -182,7 +184,7 @@ def api_calls(counts: Mapping[int, Mapping[str, float]], of: str = "vms", most: 
     for calls in counts.values():
         for call, count in calls.items():
             total[call] += count
-    names = sorted(total, key=lambda name: -total[name])[:most]
+    names = sorted(total, key=lambda name: -total[name])[:CALLS]
     top = names[0]
     per = counts[sizes[-1]].get(top, 0.0) / sizes[-1]
     title = f"{per:.3g} x {top} for each {what} at {sizes[-1]} {what}s"

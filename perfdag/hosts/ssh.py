@@ -27,6 +27,8 @@ from perfdag.hosts.reaper import NAME
 from perfdag.hosts.ssh_connection import Connection, exit_code
 from perfdag.outcome import Failed, Infrastructure
 
+LINE_TIMEOUT = 10.0
+"""Seconds for a line of shell that measures nothing."""
 _TABLES = "cat /proc/net/{proto} /proc/net/{proto}6 2>/dev/null; true"
 _PIDS = "${PERFDAG_PEER:-/tmp}/pids"
 _STRAYS = f"grep -lzxsF {NAME}=%s /proc/[0-9]*/environ | cut -d / -f 3"
@@ -129,15 +131,14 @@ class SshHost:
         """Kill what an earlier lead left running."""
         self._sh(
             f'for f in {_PIDS}/*; do [ -f "$f" ] && kill -s KILL -- "-$(cat "$f")" 2>/dev/null;'
-            ' rm -f "$f"; done; true',
-            10,
+            ' rm -f "$f"; done; true'
         )
 
     def dismiss(self, code: int) -> None:
         """Tell the peer to end with that exit code."""
         # Rename the file, since the peer reads it as soon as it exists.
         with contextlib.suppress(Infrastructure, Failed):
-            self._sh(f'cd "$PERFDAG_PEER" && echo {code} >told && mv told done', 10)
+            self._sh(f'cd "$PERFDAG_PEER" && echo {code} >told && mv told done')
 
     def ask(self, order: str, timeout: float) -> str:
         """Send an order to the program on the peer and return its answer.
@@ -157,7 +158,7 @@ class SshHost:
             file = f'"{_PIDS}/{token}"'
             line = f'[ -f {file} ] && kill -s {name} -- "-$(cat {file})" 2>/dev/null'
             last = f"; rm -f {file}; kill -s KILL $({_STRAYS % token}) 2>/dev/null"
-            self._sh(f"{line}{last if name == 'KILL' else ''}; true", 10)
+            self._sh(f"{line}{last if name == 'KILL' else ''}; true")
 
     def _line(
         self,
@@ -187,8 +188,9 @@ class SshHost:
             f' c=$?; [ "$signalled" ] || rm -f {file}; exit $c'
         )
 
-    def _sh(self, line: str, timeout: float) -> str:
-        return self._connection.run(line, timeout).stdout
+    def _sh(self, line: str) -> str:
+        """Return what a line of shell prints within LINE_TIMEOUT. Raises Failed, Infrastructure."""
+        return self._connection.run(line, LINE_TIMEOUT).stdout
 
     def run(
         self,
@@ -248,7 +250,7 @@ class SshHost:
         return server
 
     def used_ports(self, proto: Proto) -> set[int]:
-        return listening_ports(self._sh(_TABLES.format(proto=proto), 10), proto)
+        return listening_ports(self._sh(_TABLES.format(proto=proto)), proto)
 
     def free_port(self, proto: Proto = "tcp") -> int:
         """Return a port of a Service, or a free one below the range for outgoing connections."""

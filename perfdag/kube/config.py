@@ -102,12 +102,12 @@ class Cluster:
         return context
 
 
-def load_config(context: str | None = None, kubeconfig: str | None = None) -> Cluster:
-    """Return the cluster of `kubeconfig`, KUBECONFIG or ~/.kube/config, or the cluster of this pod.
+def load_config(context: str | None = None) -> Cluster:
+    """Return the cluster of KUBECONFIG, or of ~/.kube/config, or the cluster of this pod.
 
     `context` overrides the current context. Raises KubeError with the file and what it lacks.
     """
-    configured = kubeconfig or os.environ.get("KUBECONFIG") or ""
+    configured = os.environ.get("KUBECONFIG") or ""
     paths = [Path(part) for part in configured.split(os.pathsep) if part] or [
         Path.home() / ".kube" / "config"
     ]

@@ -13,8 +13,16 @@ _BYTES = {
 }
 """fio's own units, in capitals or not. Its k is 1024."""
 _OPTIONS = {
-    **{"d": "device", "ib-dev": "device", "i": "port", "ib-port": "port", "m": "mtu", "mtu": "mtu"},
-    **{"x": "gid_index", "gid-index": "gid_index", "c": "connection", "connection": "connection"},
+    "d": "device",
+    "ib-dev": "device",
+    "i": "port",
+    "ib-port": "port",
+    "m": "mtu",
+    "mtu": "mtu",
+    "x": "gid_index",
+    "gid-index": "gid_index",
+    "c": "connection",
+    "connection": "connection",
 }
 """Options of perftest that are parameters here."""
 
