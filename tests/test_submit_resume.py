@@ -172,7 +172,7 @@ def test_a_workflow_without_a_plan_has_no_run(cluster: Cluster, resume: Resume) 
     cluster.add(workflow("perfdag-x", "", "3", ROOT))
     assert (
         resume("perfdag-x", code=2).err
-        == "perfdag submit: workflow perfdag-x has made no plan, so there is nothing to resume\n"
+        == "perfdag submit: workflow perfdag-x has no plan, so there is nothing to resume\n"
     )
     assert cluster.started == []
 

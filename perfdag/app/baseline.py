@@ -59,7 +59,7 @@ class BaselineValues:
 
 
 def set_baseline(root: str | None, name: str, selector: str, suite: str | None, note: str) -> str:
-    """Name the runs that `words` select. Raises CommandError, SelectionError, StoreError."""
+    """Name the runs that `selector` selects. Raises CommandError, SelectionError, StoreError."""
     if not name.strip():
         raise CommandError("the name is empty; write `perfdag baseline set v1.0 RUN`")
     store = open_store(root)

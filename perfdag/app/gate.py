@@ -95,11 +95,10 @@ def check_run(
     webhook: str | None,
     report: Callable[[str], None],
 ) -> GateOutcome:
-    """Check the run that `words` select, send its alerts and record them in the store.
+    """Check the run that `selector` selects, send its alerts and record them in the store.
 
     `confirm` measures suspicious points twice more on this machine first. `report` receives lines
-    of progress. Raises CommandError, SelectionError, BadDocument,
-    StoreError.
+    of progress. Raises CommandError, SelectionError, BadDocument, StoreError.
     """
     store = open_store(root)
     run_id, suite = select_one(store, selector, suite)

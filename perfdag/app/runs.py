@@ -34,7 +34,7 @@ class StoredRun:
 
 
 def find_run(root: str | None, selector: str, report: Callable[[str], None]) -> tuple[Store, Plan]:
-    """Return the store, and the plan of the run that `words` name. `baseline:NAME` is one, too.
+    """Return the store, and the plan of the run that `selector` names, `baseline:NAME` included.
 
     `report` receives the explanation of `last` after `perfdag ab`. Raises StoreError.
     """

@@ -16,7 +16,7 @@ hidden: set[str] = set()
 def measured_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a measured process: that of perfdag without its secrets.
 
-    `added` is the benchmark's part.
+    `variables` are added, or replace inherited ones.
     """
     inherited = {
         name: value

@@ -84,7 +84,7 @@ def scan_children() -> Callable[[int], list[int]]:
 
 
 def signal_tree(pid: int, number: signal.Signals, descendant_pids: Iterable[int] = ()) -> None:
-    """Signal a process group, the descendants of its leader, and its `known` former descendants."""
+    """Signal a process group, the descendants of its leader, and `descendant_pids`, former ones."""
     for descendant in {*descendants(pid), *descendant_pids}:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(descendant, number)

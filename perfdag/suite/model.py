@@ -138,7 +138,7 @@ class Suite(_Strict):
     budget: PositiveDuration | None = Field(
         None,
         description="wall time after which no further sample starts; "
-        "on a cluster counted from the plan step on",
+        "on a cluster it counts from the plan step",
     )
     isolation: Literal["batch", "pod"] = Field(
         "batch", description="pod: every sample in pods of its own"
@@ -155,10 +155,10 @@ class Suite(_Strict):
     pending_limit: Duration = Field(600.0, description="how long a gang may wait for all its pods")
     priority: int = Field(
         0,
-        description="on a cluster: of the runs that wait the highest is next; "
-        "above 0 its pods push out pods of lower priority, where they need the room",
+        description="on a cluster, the waiting run with the highest priority starts next; "
+        "above 0, its pods preempt pods of lower priority",
     )
-    defaults: Settings = Field(Settings(), description="what every entry has unless it says else")
+    defaults: Settings = Field(Settings(), description="settings of every entry that sets no other")
     include: str | list[str] = Field(
         [], description="suite files whose entries come first, relative to this file"
     )

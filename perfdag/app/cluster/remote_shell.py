@@ -11,11 +11,10 @@ SSH_PORT = "2222"
 
 
 def run_on_peer(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Replace this process by a command on the host that `words` begin with.
+    """Replace this process by a command on a host: `argv` has options, the host and the command.
 
-    Launchers pass options of ssh (-x, -q, -l USER) first. They are dropped: the lead's ssh
-    configuration has its own. The command is joined, not quoted, as rsh does it. Raises
-    CommandError.
+    Launchers pass options of ssh (-x, -q, -l USER). They are dropped: the lead's ssh configuration
+    has its own. The command is joined, not quoted, as rsh does it. Raises CommandError.
     """
     config = environment.get("PERFDAG_SSH_CONFIG")
     if not config:

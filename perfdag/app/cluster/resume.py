@@ -41,7 +41,7 @@ def resumable_run(
     store = root or (view.parameter("store") if view else "") or default_store
     run_id = view.run_id if view else name
     if not run_id:
-        raise CommandError(f"workflow {name} has made no plan, so there is nothing to resume")
+        raise CommandError(f"workflow {name} has no plan, so there is nothing to resume")
     if store.startswith("s3://") and (run := _stored_run(store, run_id, report)):
         return run
     if view is None:
@@ -81,7 +81,7 @@ def _stored_run(root: str, run_id: str, report: Callable[[str], None]) -> Submit
 def kept_samples(run_id: str | None, root: str, namespace: str) -> str:
     """Return what the store keeps of a run whose Workflow was deleted, and how to go on."""
     if not run_id or not root:
-        return "it had made no plan, so nothing is kept"
+        return "it had no plan, so nothing is stored"
     command = f"perfdag submit --resume {run_id} --namespace {namespace} --store {root}"
     amount = "the samples that were stored"
     if root.startswith("s3://"):
