@@ -7,7 +7,7 @@ from typing import Any
 
 from perfdag.app.finish import RunResult
 from perfdag.app.text_table import HIGHLIGHTS, highlighted, text_table
-from perfdag.results.summary import PointState, point_labels
+from perfdag.results.summary import PointState, point_labels, statuses_text
 from perfdag.results.trust import PointTrust, headlines
 from perfdag.results.verdicts import worst_of_points
 from perfdag.units import plural, scaled
@@ -119,11 +119,9 @@ def _with_one_nominal(entry: str, rows: list[_Row]) -> tuple[str, list[_Row]]:
 def _lines(result: RunResult) -> list[str]:
     """Return what stands below the table: counts, noise, failures, precision and addresses."""
     plan, collected = result.plan, result.collected
-    statuses = sorted(collected.statuses.items(), key=lambda item: item[0] != "ok")
-    counts = ", ".join(f"{count} {status}" for status, count in statuses) or "no samples"
     lines = [
-        f"{counts}; spread: the range of fewer than 6 samples, "
-        "else the 95 % confidence interval of the median"
+        f"{statuses_text(collected.statuses) or 'no samples'}; spread: the range of fewer than 6 "
+        "samples, else the 95 % confidence interval of the median"
     ]
     if marks := sorted({mark for state in result.states for mark in state.noise}):
         more = " ..." if len(marks) > 3 else ""

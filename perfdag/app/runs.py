@@ -17,6 +17,7 @@ from perfdag.regress.selection import select_one
 from perfdag.results.result_files import result_key
 from perfdag.results.runs import ab_note, load_plan
 from perfdag.results.schema import SAMPLES, NewerSchemaError, read_rows
+from perfdag.results.summary import statuses_text
 from perfdag.store.base import DamagedError, NotStoredError, Store
 from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
@@ -91,9 +92,8 @@ def _collected(store: Store, plan: Plan) -> str:
     canary = pc.equal(rows["benchmark"], "canary")
     measured = pc.and_not(pc.equal(rows["phase"], "measure"), canary)
     table = rows.filter(measured).select(["point", "repetition", "status"])
-    counts = Counter(table.group_by(table.column_names).aggregate([])["status"].to_pylist())
-    ordered = sorted(counts.items(), key=lambda item: item[0] != "ok")
-    return ", ".join(f"{count} {status}" for status, count in ordered)
+    samples = table.group_by(table.column_names).aggregate([])
+    return statuses_text(Counter(samples["status"].to_pylist()))
 
 
 def runs_text(runs: list[StoredRun]) -> str:

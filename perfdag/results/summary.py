@@ -1,6 +1,6 @@
 """Summary of a run: median, spread and n of each series, and the state of each point."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -166,6 +166,12 @@ def _count(state: PointState, status: str, error: str | None, noise: str | None)
         state.reasons.append(error)
     if noise and noise not in state.noise:
         state.noise.append(noise)
+
+
+def statuses_text(statuses: Mapping[str, int]) -> str:
+    """Return samples by status, the good ones first: `9 ok, 1 failed`."""
+    ordered = sorted(statuses.items(), key=lambda item: item[0] != "ok")
+    return ", ".join(f"{count} {status}" for status, count in ordered)
 
 
 def point_labels(states: Iterable[PointState]) -> dict[str, str]:
