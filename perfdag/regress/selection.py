@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from perfdag.regress.rollup import read_run_medians
 from perfdag.results.result_files import day_of, result_key, stored_runs, suites
-from perfdag.results.runs import LAST, PARTIAL
+from perfdag.results.runs import LAST, PARTIAL, ambiguous
 from perfdag.results.schema import SAMPLES, read_rows
 from perfdag.store.base import NotStoredError, Store
 from perfdag.suite.yaml_document import nearest
@@ -109,10 +109,7 @@ def _one(store: Store, selector: str, stored: list[tuple[str, str]]) -> Selectio
             )
         return Selection(selector, suite, (run,))
     if matching:
-        names = ", ".join(run for run, _ in matching[:3])
-        raise SelectionError(
-            f"{selector}: {len(matching)} runs begin so ({names} ...); write more of it"
-        )
+        raise SelectionError(ambiguous(selector, [run for run, _ in matching]))
     if store.list(f"runs/{selector}"):
         raise SelectionError(
             f"run {selector} has samples but no results yet: `perfdag collect {selector}`"

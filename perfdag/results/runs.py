@@ -1,6 +1,7 @@
 """The runs of a store and their plans."""
 
 import re
+from collections.abc import Sequence
 
 import orjson
 
@@ -32,11 +33,15 @@ def load_plan(store: Store, selector: str, *, of_ab: bool = False) -> Plan:
     if len(matching) == 1:
         return _read_plan(store, matching[0])
     if matching:
-        names = ", ".join(matching[:3])
-        text = f"{selector}: {len(matching)} runs begin so ({names} ...); write more of it"
-        raise NotStoredError(text)
+        raise NotStoredError(ambiguous(selector, matching))
     some = f"; newest: {', '.join(known[-3:])}" if known else "; it holds no run yet"
     raise NotStoredError(f"store {store.root}: no run {selector}{nearest(selector, known)}{some}")
+
+
+def ambiguous(selector: str, names: Sequence[str]) -> str:
+    """Return that a text is the beginning of several names of runs."""
+    examples = ", ".join(names[:3])
+    return f"{selector}: {len(names)} runs begin so ({examples} ...); write more of it"
 
 
 def _read_plan(store: Store, run_id: str) -> Plan:

@@ -4,7 +4,7 @@ from perfdag.app.cluster.template import ARGO
 from perfdag.app.cluster.view import View
 from perfdag.app.errors import CommandError
 from perfdag.kube.client import Kube, Object
-from perfdag.results.runs import LAST
+from perfdag.results.runs import LAST, ambiguous
 from perfdag.suite.yaml_document import nearest
 
 
@@ -34,8 +34,7 @@ async def workflows_of_run(client: Kube, name: str, namespace: str) -> list[Obje
         view for view in views if view.name.startswith(name) or (view.run_id or "").startswith(name)
     ]
     if len(names := {view.run_id or view.name for view in matching}) > 1:
-        examples = ", ".join(sorted(names)[:3])
-        raise CommandError(f"{name}: {len(names)} runs begin so ({examples} ...); write more of it")
+        raise CommandError(ambiguous(name, sorted(names)))
     if not matching:
         raise NoRun(
             f"no run {name} in namespace {namespace}{nearest(name, known)}; "
