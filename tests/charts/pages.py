@@ -13,7 +13,7 @@ from tests.charts.rows import RUN
 
 def plan_of(**fields: Any) -> Plan:
     """Return the plan of the run that the rows are of."""
-    names = {"run_id": RUN, "suite": "trial", "seed": 7} | fields
+    names: dict[str, Any] = {"run_id": RUN, "suite": "trial", "seed": 7} | fields
     return Plan(points=[], shapes=[], order=[], batches=[], **names)
 
 
