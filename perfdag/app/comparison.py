@@ -62,7 +62,7 @@ def compare_runs(
     side_b = select(store_b, b, suite or (None if root_b else side_a.suite))
     for selector, where, side in ((a, store, side_a), (b, store_b, side_b)):
         explain_last(where, selector, side.runs[-1], report)
-    tuning = Tuning([*read_checks(store_b, side_b.runs[-1], None), *checks])
+    tuning = Tuning([*read_checks(store_b, side_b.runs[-1]), *checks])
     comparison = compare_selections((store, side_a), (store_b, side_b), tuning)
     if chart or sizes_chart:
         from perfdag.app.comparison_charts import write_charts

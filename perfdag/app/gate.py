@@ -89,7 +89,6 @@ def check_run(
     *,
     root: str | None,
     suite: str | None,
-    suite_file: str | None,
     acks_file: str | None,
     confirm: bool,
     webhook: str | None,
@@ -111,7 +110,7 @@ def check_run(
             "for any other run: perfdag submit SUITE --only ENTRY"
         )
     acks, file = read_acks(acks_file, store)
-    rules = Rules(read_checks(store, run_id, suite_file), acks, file)
+    rules = Rules(read_checks(store, run_id), acks, file)
     gate = check_night(store, suite, run_id, rules)
     if confirm and gate.suspects and not gate.confirming_runs:
         _measure_again(store, gate, report)

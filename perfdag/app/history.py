@@ -58,7 +58,6 @@ def read_history(
     root: str | None,
     selection: RunFilter,
     only: Sequence[str],
-    suite_file: str | None,
     acks_file: str | None,
     with_noise: bool,
     charts: Path | None,
@@ -72,7 +71,7 @@ def read_history(
     medians = _read_runs(store, suite, selection, report)
     acks, _ = read_acks(acks_file, store)
     newest = medians.runs[-1]
-    tuning = Tuning(read_checks(store, newest.run_id, suite_file), newest.cluster)
+    tuning = Tuning(read_checks(store, newest.run_id), newest.cluster)
     selected = [
         series
         for series in series_of(medians, tuning, acks)

@@ -35,11 +35,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     )
     parser.add_argument("run_id", metavar="RUN", help=RUN_HELP)
     add_store(parser)
-    parser.add_argument(
-        "--suite-file",
-        metavar="FILE",
-        help="take `checks` from this suite file (default: from the run's plan)",
-    )
     add_acks(parser)
     parser.add_argument(
         "--max-age",
@@ -80,7 +75,6 @@ def run(args: argparse.Namespace) -> int:
         args.run_id,
         root=args.store,
         suite=args.suite,
-        suite_file=args.suite_file,
         acks_file=args.acks,
         confirm=args.confirm,
         webhook=_webhook(args.webhook_file),

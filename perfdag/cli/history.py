@@ -58,11 +58,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         const="",
         help="show samples that failed or are invalid, and whose reason contains TEXT",
     )
-    parser.add_argument(
-        "--suite-file",
-        metavar="FILE",
-        help="take `checks` (smallest effects) from this suite file (default: of the newest run)",
-    )
     add_acks(parser)
     parser.add_argument(
         "--chart",
@@ -88,7 +83,6 @@ def run(args: argparse.Namespace) -> int:
         root=args.store,
         selection=selection,
         only=args.only,
-        suite_file=args.suite_file,
         acks_file=args.acks,
         with_noise=args.noise,
         charts=args.chart,

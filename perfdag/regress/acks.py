@@ -12,7 +12,6 @@ from perfdag.regress.result import Rules
 from perfdag.results.runs import load_plan
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.suite.checks import Check, checks_of
-from perfdag.suite.load import load_suite
 from perfdag.suite.yaml_document import (
     BadDocument,
     Document,
@@ -112,13 +111,8 @@ def _problem(document: Document, error: Mapping[str, Any], bare: bool) -> Proble
     return document.problem(path, text)
 
 
-def read_checks(store: Store, run_id: str, suite_file: str | None) -> list[Check]:
-    """Return the checks of a suite file, or of the suite in the run's plan.
-
-    Return none where there is no plan. Raises BadDocument, StoreError.
-    """
-    if suite_file is not None:
-        return list(load_suite(suite_file).suite.checks)
+def read_checks(store: Store, run_id: str) -> list[Check]:
+    """Return the checks of the suite in a run's plan; none without a plan. Raises BadDocument."""
     try:
         plan = load_plan(store, run_id)
     except StoreError:

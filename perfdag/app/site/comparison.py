@@ -21,7 +21,7 @@ def verdicts(store: Store, suite: str, before: str, after: str) -> dict[str, Any
     `same` has the ids of the other series that were compared. Raises SelectionError, StoreError.
     """
     sides = [(store, Selection(run, suite, (run,))) for run in (before, after)]
-    comparison = compare_selections(sides[0], sides[1], Tuning(read_checks(store, after, None)))
+    comparison = compare_selections(sides[0], sides[1], Tuning(read_checks(store, after)))
     return {
         "count": count(comparison.rows),
         "missing": _missing(comparison),

@@ -181,7 +181,7 @@ def _known_runs(folder: _Folder, head: Data) -> list[Data]:
 
 def _rules(store: Store, medians: RunMedians) -> Rules:
     """Return the checks of the newest run, and the acknowledgements. Raises StoreError."""
-    return unattended_rules(store, read_checks(store, medians.runs[-1].run_id, None))
+    return unattended_rules(store, read_checks(store, medians.runs[-1].run_id))
 
 
 def _write_comparisons(
