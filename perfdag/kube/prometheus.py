@@ -19,7 +19,7 @@ _NODE_NAME = re.compile(r"[A-Za-z0-9.-]+")
 class Prometheus:
     """The address of a Prometheus, with an optional bearer token and CA certificate.
 
-    The token is in a file, or it is given itself.
+    The token is in `token_file`, or in `token`.
     """
 
     url: str

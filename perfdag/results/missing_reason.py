@@ -229,7 +229,7 @@ def samples_in_flight(message: str) -> list[str]:
 def write_crash(
     store: Store, run_id: str, batch: str, attempt: str, points: Sequence[str], how: str
 ) -> None:
-    """Store what the termination messages of an attempt said, as they are deleted with the pods.
+    """Store the termination messages of an attempt, which are deleted with its pods.
 
     `batch` names the batch and its Workflow. Raises StoreError.
     """

@@ -218,13 +218,13 @@ def _judge(r: Paired, survives: bool) -> PairedVerdict:
             "inconclusive",
             f"{r.blocks} blocks: an exact p of 1 % needs at least {FEWEST_BLOCKS}",
         )
-    shown = r.p <= P_VALUE and survives
-    if shown and abs(r.effect) >= r.min_effect:
+    significant = r.p <= P_VALUE and survives
+    if significant and abs(r.effect) >= r.min_effect:
         return PairedVerdict(r, side(r.effect, r.better), f"p = {r.p:.2g}, {r.blocks} blocks")
     if -r.min_effect < r.interval.low and r.interval.high < r.min_effect:
         why = (
             "a real effect, but below the smallest that counts"
-            if shown
+            if significant
             else "the interval lies within the smallest effect"
         )
         return PairedVerdict(r, "no difference shown", why)

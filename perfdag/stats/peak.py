@@ -20,7 +20,7 @@ class NoPeak(Exception):
 
 @dataclass(frozen=True)
 class Probe:
-    """A trial at `rate` (1/s): whether the bound held, and whether it had full duration."""
+    """A trial at `rate` (1/s): whether it met the bound, and whether it had full duration."""
 
     rate: float
     valid: bool
@@ -29,7 +29,7 @@ class Probe:
 
 @dataclass
 class Peak:
-    """The `rate` (1/s) that a full trial held, and the lowest that failed in one, if any."""
+    """The highest `rate` (1/s) that passed a full trial, and the lowest that failed one, if any."""
 
     rate: float
     above: float | None
@@ -48,9 +48,8 @@ def find_peak(
     """Return the highest rate (1/s) for which `validate` holds, to a relative `precision`.
 
     `probe(rate)` is a short trial, `validate(rate)` a full one. Short trials narrow the range but
-    err in both directions. The answer is bracketed with full ones: it held, and a rate at most
-    `precision` above did not. Raises
-    NoPeak if no rate from `start` down to `lowest` holds, or after 40 trials.
+    err in both directions. Full trials bracket the answer: it passed, and a rate at most
+    `precision` above it failed. Raises NoPeak if no rate from `start` down to `lowest` holds, or after 40 trials.
     """
     trials: list[Probe] = []
 
