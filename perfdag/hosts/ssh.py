@@ -27,8 +27,7 @@ from perfdag.hosts.reaper import NAME
 from perfdag.hosts.ssh_connection import Connection, exit_code
 from perfdag.outcome import Failed, Infrastructure
 
-LINE_TIMEOUT = 10.0
-"""Seconds for a line of shell that measures nothing."""
+LINE_TIMEOUT = 10.0  # seconds for a line of shell that measures nothing
 _TABLES = "cat /proc/net/{proto} /proc/net/{proto}6 2>/dev/null; true"
 _PIDS = "${PERFDAG_PEER:-/tmp}/pids"
 _STRAYS = f"grep -lzxsF {NAME}=%s /proc/[0-9]*/environ | cut -d / -f 3"
@@ -189,7 +188,6 @@ class SshHost:
         )
 
     def _sh(self, line: str) -> str:
-        """Return what a line of shell prints within LINE_TIMEOUT. Raises Failed, Infrastructure."""
         return self._connection.run(line, LINE_TIMEOUT).stdout
 
     def run(

@@ -49,7 +49,8 @@ def find_peak(
 
     `probe(rate)` is a short trial, `validate(rate)` a full one. Short trials narrow the range but
     err in both directions. Full trials bracket the answer: it passed, and a rate at most
-    `precision` above it failed. Raises NoPeak if no rate from `start` down to `lowest` holds, or after 40 trials.
+    `precision` above it failed. Raises NoPeak if no rate from `start` down to `lowest` holds, or
+    after 40 trials.
     """
     trials: list[Probe] = []
 
