@@ -17,7 +17,7 @@ from perfdag.benchmark import registry
 from perfdag.cli import main, parser
 from perfdag.plan.plan import make_plan
 from perfdag.steps.command import Command, CommandParams
-from perfdag.suite.load import load_suite, parse_suite
+from perfdag.suite.load import load_suite
 from tests.conftest import CommandLine, SuiteWriter
 
 ROOT = Path(__file__).parent.parent
@@ -104,13 +104,6 @@ def test_commands_that_need_nothing_run(command: str, monkeypatch: pytest.Monkey
     monkeypatch.chdir(ROOT)
     words = shlex.split(command)[1:]
     assert main(words) in ((0, 1) if words[0] == "doctor" else (0,))
-
-
-@pytest.mark.parametrize(("page", "points"), [("README.md", 9), ("docs/suites.md", 9)])
-def test_the_example_suite_can_be_planned(page: str, points: int) -> None:
-    text = re.search(r"```yaml\n(.*?)```", (ROOT / page).read_text(), re.S)
-    assert text is not None
-    assert len(make_plan(parse_suite(text[1])).points) == points
 
 
 def test_the_table_of_benchmarks_is_current() -> None:
