@@ -82,7 +82,7 @@ def words(figure: Figure, which: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("options", "text"),
     [
         ({"node": 5}, "slow in throughput: node node-5 (-30%)"),
         ({"link": (2, 6)}, "slow in throughput: link node-2 - node-6 (-30%)"),
@@ -91,10 +91,10 @@ def words(figure: Figure, which: str) -> str:
         ({"hosts": 3}, "a slow host needs at least 4 hosts to be named"),
     ],
 )
-def test_the_title_names_the_slow_node_or_link(options: dict[str, Any], says: str) -> None:
+def test_the_title_names_the_slow_node_or_link(options: dict[str, Any], text: str) -> None:
     slug, figure = only(table(**options))
     assert slug == "pairs-throughput"
-    assert says in words(figure, "title")
+    assert text in words(figure, "title")
 
 
 def test_the_title_explains_the_slow_node_by_the_facts_in_which_it_differs() -> None:
@@ -135,7 +135,7 @@ def test_hosts_of_one_node_are_numbered_and_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "slow", "says"),
+    ("nodes", "slow", "text"),
     [
         ("AAAAB", None, "no node and no link stands out in throughput between nodes"),
         ("AABCDE", None, "no node and no link stands out in throughput between nodes"),
@@ -148,10 +148,10 @@ def test_hosts_of_one_node_are_numbered_and_said() -> None:
     ],
 )
 def test_a_node_is_not_slow_for_want_of_a_pair_inside_it(
-    nodes: str, slow: int | None, says: str
+    nodes: str, slow: int | None, text: str
 ) -> None:
     _, figure = only(table(hosts=len(nodes), nodes=list(nodes), node=slow, beside=5.0))
-    assert says in words(figure, "title")
+    assert text in words(figure, "title")
 
 
 def test_pairs_at_once_are_labelled_concurrent() -> None:
