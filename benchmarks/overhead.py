@@ -31,7 +31,7 @@ from unittest.mock import patch
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Gang, Output
-from perfdag.hosts.base import Finished
+from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost, LocalProcess
 from perfdag.outcome import SampleError, Skip
 from perfdag.plan.plan import make_plan
@@ -75,7 +75,7 @@ class WatchingHost(LocalHost):
         self.commands: list[tuple[list[str], float]] = []
         self.laying: list[LocalProcess] = []
 
-    def run(self, argv: Any, **options: Any) -> Finished:
+    def run(self, argv: Any, **options: Any) -> CommandResult:
         start = time.perf_counter()
         try:
             return super().run(argv, **options)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from perfdag.hosts import canary, cgroups, disturbance
-from perfdag.hosts.base import Finished
+from perfdag.hosts.base import CommandResult
 from perfdag.hosts.canary import canary as measure_canary
 from perfdag.hosts.disturbance import Moment
 from perfdag.hosts.local import LocalHost
@@ -215,9 +215,9 @@ class Peer:
     def __init__(self, *outputs: str | SampleError) -> None:
         self.outputs = list(outputs)
 
-    def run(self, argv: list[str], timeout: float) -> Finished:
+    def run(self, argv: list[str], timeout: float) -> CommandResult:
         output = self.outputs.pop(0)
         if isinstance(output, SampleError):
             raise output
         # 1: cat does not find the files of the other version
-        return Finished(argv, 1, output, "", 0.0)
+        return CommandResult(argv, 1, output, "", 0.0)

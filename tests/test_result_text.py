@@ -10,7 +10,7 @@ from perfdag.app.finish import RunResult, result_of
 from perfdag.app.result_text import result_text
 from perfdag.app.text_table import FAILURE, text_table
 from perfdag.plan.plan import make_plan
-from perfdag.results.collect import Collected
+from perfdag.results.collect import CollectionResult
 from perfdag.results.trust import headlines
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -53,7 +53,7 @@ def result_with(label: str) -> RunResult:
     skipped = rows.sample("latency", {}, 1, [], status="skipped", error="no netperf, " * 12)
     table = rows.table(*samples, skipped)
     plan = make_plan(parse_suite(SUITE))
-    collected = Collected("results/x", table.num_rows, {"ok": 4}, {}, [], complete=True)
+    collected = CollectionResult("results/x", table.num_rows, {"ok": 4}, {}, [], complete=True)
     return result_of(FolderStore("store"), plan, table, collected)
 
 

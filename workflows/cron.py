@@ -6,7 +6,7 @@ from pathlib import Path
 from perfdag.kube.resources import Object
 from perfdag.plan.plan import make_plan
 from perfdag.store.open import check_cluster_address
-from perfdag.suite.model import Entry, Loaded, Suite
+from perfdag.suite.model import Entry, LoadedSuite, Suite
 from perfdag.suite.text import load_model, suite_text
 from perfdag.units import seconds
 from perfdag.workflows import age, lint, runs
@@ -41,7 +41,7 @@ def schedule(
 
 
 def scheduled(
-    loaded: Loaded,
+    loaded: LoadedSuite,
     schedules: Sequence[str],
     namespace: str,
     store: str,

@@ -7,7 +7,7 @@ from hera.workflows import models as m
 
 from perfdag.kube.labels import LABEL
 from perfdag.kube.resources import Object
-from perfdag.suite.model import Loaded
+from perfdag.suite.model import LoadedSuite
 from perfdag.suite.text import suite_text
 from perfdag.suite.yaml_document import BadDocument, Problem
 from perfdag.workflows.installed import cron_workflow
@@ -38,7 +38,7 @@ def workflow(
     return document
 
 
-def suite_parameter(loaded: Loaded) -> str:
+def suite_parameter(loaded: LoadedSuite) -> str:
     """Return the suite as a parameter of its Workflow, in base64.
 
     Raises BadDocument if it is too long for a parameter.

@@ -10,7 +10,7 @@ from perfdag.app.context import add_context
 from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.plan.plan import Plan
 from perfdag.results import exports
-from perfdag.results.collect import Collected, collect
+from perfdag.results.collect import CollectionResult, collect
 from perfdag.results.nominal import add_nominal
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import PointState, summarise
@@ -24,7 +24,7 @@ class RunResult:
     """A collected run: its samples by status, its points, and the addresses of its files."""
 
     plan: Plan
-    collected: Collected
+    collected: CollectionResult
     states: list[PointState]
     rows: str
     report: str | None
@@ -69,7 +69,7 @@ def finish_run(
     return replace(result, report=page, exports=files, gated=gated)
 
 
-def result_of(store: Store, plan: Plan, table: pa.Table, collected: Collected) -> RunResult:
+def result_of(store: Store, plan: Plan, table: pa.Table, collected: CollectionResult) -> RunResult:
     """Return the result of a run from its rows."""
     states = summarise(table)
     add_nominal(table, states)

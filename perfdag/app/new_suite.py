@@ -10,7 +10,7 @@ from perfdag.app.errors import CommandError
 from perfdag.benchmark import registry
 from perfdag.hosts.local import LocalHost
 from perfdag.suite.load import parse_suite
-from perfdag.suite.model import Loaded
+from perfdag.suite.model import LoadedSuite
 
 HEAD = """\
 # The samples of a run: every point, in `repetitions` rounds of random order.
@@ -72,7 +72,7 @@ def write_suite(file: str, cluster: bool) -> str:
     return f"perfdag {'submit' if cluster else 'run'} {file}"
 
 
-def command_suite(argv: Sequence[str], settings: Sequence[str]) -> Loaded:
+def command_suite(argv: Sequence[str], settings: Sequence[str]) -> LoadedSuite:
     """Return a suite that measures one command. Raises BadDocument."""
     name = _name(Path(argv[0]).name)
     entry = {"benchmark": "command", "params": {"argv": list(argv)}}

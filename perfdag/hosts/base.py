@@ -18,7 +18,7 @@ Argv = Sequence[str]
 
 
 @dataclass(frozen=True)
-class Finished:
+class CommandResult:
     """A command that ended.
 
     `code` is negative for a signal. `seconds` is wall time on a monotonic clock.
@@ -36,7 +36,7 @@ class Finished:
         output = redact(self.stderr.strip() or self.stdout.strip())
         return output if len(output) <= limit else "..." + output[-limit:]
 
-    def check(self, what: str) -> "Finished":
+    def check(self, what: str) -> "CommandResult":
         """Return the command if it succeeded. Raises Failed with the exit code and the output."""
         if self.timed_out:
             raise Failed(
@@ -60,14 +60,14 @@ class Server(Protocol):
         """Return whether it still runs."""
         ...
 
-    def stop(self, grace: float = 2.0) -> Finished:
+    def stop(self, grace: float = 2.0) -> CommandResult:
         """End the process group and return its output. A second call changes nothing.
 
         The processes get SIGTERM, and SIGKILL after `grace` seconds.
         """
         ...
 
-    def wait(self, timeout: float, grace: float = 2.0) -> Finished:
+    def wait(self, timeout: float, grace: float = 2.0) -> CommandResult:
         """Wait up to `timeout` seconds for it to end by itself, then stop it with that `grace`."""
         ...
 
@@ -99,7 +99,7 @@ class Host(Protocol):
         cwd: str | None = None,
         cpus: str | None = None,
         stdin: bytes | None = None,
-    ) -> Finished:
+    ) -> CommandResult:
         """Run a command in a process group of its own, which is killed after `timeout` seconds."""
         ...
 
@@ -161,7 +161,7 @@ class ServerProcess:
     ) -> None:
         self.argv, self._popen, self._out, self._err = argv, popen, out, err
         self._start = time.monotonic()
-        self._finished: Finished | None = None
+        self._finished: CommandResult | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -181,14 +181,14 @@ class ServerProcess:
         """Wait for the end and return the exit code. `timed_out` tells that it outlived SIGTERM."""
         raise NotImplementedError
 
-    def _check_connection(self, finished: Finished) -> None:
+    def _check_connection(self, finished: CommandResult) -> None:
         """Raise Infrastructure if the server ended because its host is out of reach."""
 
     def alive(self) -> bool:
         """Return whether the server still runs."""
         return self._popen.poll() is None
 
-    def stop(self, grace: float = 2.0) -> Finished:
+    def stop(self, grace: float = 2.0) -> CommandResult:
         """End the server and return its output, as Server.stop describes."""
         if self._finished is None:
             timed_out = False
@@ -205,12 +205,12 @@ class ServerProcess:
                 stream.seek(0)
                 texts.append(stream.read().decode(errors="replace"))
                 stream.close()
-            self._finished = Finished(
+            self._finished = CommandResult(
                 self.argv, code, texts[0], texts[1], time.monotonic() - self._start, timed_out
             )
         return self._finished
 
-    def wait(self, timeout: float, grace: float = 2.0) -> Finished:
+    def wait(self, timeout: float, grace: float = 2.0) -> CommandResult:
         """Wait up to `timeout` seconds for it to end by itself, then stop it with that `grace`."""
         try:
             self._popen.wait(timeout)

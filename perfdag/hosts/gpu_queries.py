@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from perfdag.hosts.base import Finished, Host
+from perfdag.hosts.base import CommandResult, Host
 from perfdag.hosts.gpus import parse, query
 
 STATIC = {
@@ -78,7 +78,7 @@ LASTING = 2
 """Samples that must show a slowdown, if there are as many."""
 
 
-def known(host: Host, fields: dict[str, str]) -> tuple[dict[str, str], Finished]:
+def known(host: Host, fields: dict[str, str]) -> tuple[dict[str, str], CommandResult]:
     """Return the fields that the host's nvidia-smi knows, and its answer to their query."""
     queried = dict(fields)
     while True:
@@ -114,7 +114,7 @@ def problem(host: Host) -> str | None:
             "in a pod ask for nvidia.com/gpu in resources, "
             "and let the cluster run nvidia-device-plugin"
         )
-    finished: Finished = host.run(["nvidia-smi", "-L"], timeout=20)
+    finished: CommandResult = host.run(["nvidia-smi", "-L"], timeout=20)
     if finished.code != 0:
         return f"the NVIDIA driver on {host.name} does not answer: {finished.tail(200)}"
     if "GPU " not in finished.stdout:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from perfdag.hosts.base import Argv, Finished, ServerProcess
+from perfdag.hosts.base import Argv, CommandResult, ServerProcess
 from perfdag.hosts.environment import measured_environment
 from perfdag.hosts.forwarding import Forwarding
 from perfdag.hosts.processes import Proto, descendants, holders, listening, marked, signal_tree
@@ -124,7 +124,7 @@ class LocalHost:
         cwd: str | None = None,
         cpus: str | None = None,
         stdin: bytes | None = None,
-    ) -> Finished:
+    ) -> CommandResult:
         start = time.monotonic()
         popen = self._start(
             argv,
@@ -148,7 +148,7 @@ class LocalHost:
             popen.wait()
             raise
         seconds = time.monotonic() - start
-        return Finished(
+        return CommandResult(
             list(argv),
             popen.returncode,
             out.decode(errors="replace"),

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from perfdag.hosts.base import Argv, Finished, ServerProcess
+from perfdag.hosts.base import Argv, CommandResult, ServerProcess
 from perfdag.hosts.environment import measured_environment
 from perfdag.hosts.forwarding import Forwarding
 from perfdag.hosts.local import LocalHost
@@ -66,7 +66,7 @@ class SshServer(ServerProcess):
             self._popen.wait()
         return -9 if timed_out else exit_code(self._popen.returncode)
 
-    def _check_connection(self, finished: Finished) -> None:
+    def _check_connection(self, finished: CommandResult) -> None:
         if finished.code == 255 and not self._host.alive():
             raise Infrastructure(f"ssh to {self._host.name} broke: {finished.tail()}")
 
@@ -199,7 +199,7 @@ class SshHost:
         cwd: str | None = None,
         cpus: str | None = None,
         stdin: bytes | None = None,
-    ) -> Finished:
+    ) -> CommandResult:
         """Run to the end; on timeout (seconds) its group on the peer is killed.
 
         Raises Infrastructure if ssh broke, Failed if the program is not on the peer.
@@ -210,7 +210,7 @@ class SshHost:
             self.signal(token, "KILL")
         elif result.code == 127 and "No such file or directory" in result.stderr:
             raise Failed(f"{argv[0]}: not found on {self.name}")
-        return Finished(
+        return CommandResult(
             list(argv), result.code, result.stdout, result.stderr, result.seconds, result.timed_out
         )
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from perfdag.hosts.base import Finished
+from perfdag.hosts.base import CommandResult
 from perfdag.hosts.environment import measured_environment
 from perfdag.outcome import Infrastructure
 
@@ -144,7 +144,7 @@ class Connection:
     def _ssh(self) -> list[str]:
         return ["ssh", "-F", str(self._config), "-p", str(self.port)]
 
-    def run(self, line: str, timeout: float, stdin: bytes | None = None) -> Finished:
+    def run(self, line: str, timeout: float, stdin: bytes | None = None) -> CommandResult:
         """Run a line of shell on the peer for at most `timeout` seconds.
 
         Raises Infrastructure if the connection broke.
@@ -166,13 +166,15 @@ class Connection:
                 (error.stdout or b"").decode(errors="replace"),
                 (error.stderr or b"").decode(errors="replace"),
             )
-            return Finished(command, -9, out, err, time.monotonic() - start, True)
+            return CommandResult(command, -9, out, err, time.monotonic() - start, True)
         out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
         if done.returncode == 255 and not self.alive():
             raise Infrastructure(
                 f"ssh to {self.name} ({self.address}) broke: {err.strip() or 'no reason given'}"
             )
-        return Finished(command, exit_code(done.returncode), out, err, time.monotonic() - start)
+        return CommandResult(
+            command, exit_code(done.returncode), out, err, time.monotonic() - start
+        )
 
 
 def exit_code(code: int) -> int:

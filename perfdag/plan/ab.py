@@ -9,7 +9,7 @@ from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Batch, Plan, make_plan, new_run_id
 from perfdag.shape import Shape
 from perfdag.stats.paired import FEWEST_BLOCKS, MOST_BLOCKS, blocks
-from perfdag.suite.model import Loaded
+from perfdag.suite.model import LoadedSuite
 from perfdag.suite.yaml_document import BadDocument, Problem
 
 A_BLOCK = 2
@@ -38,8 +38,8 @@ class Duet:
 
 
 def prepare_duet(
-    a: Loaded,
-    b: Loaded,
+    a: LoadedSuite,
+    b: LoadedSuite,
     labels: tuple[str, str],
     count: int,
     only: Sequence[str] = (),

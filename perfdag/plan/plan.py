@@ -23,8 +23,8 @@ from perfdag.redaction import extract, redact_strings, register
 from perfdag.shape import Shape
 from perfdag.suite.enumerate import enumerate_points
 from perfdag.suite.host_pairs import Pair
-from perfdag.suite.model import Loaded, Suite, Until
-from perfdag.suite.point import Enumerated, Point
+from perfdag.suite.model import LoadedSuite, Suite, Until
+from perfdag.suite.point import Point, SuitePoints
 from perfdag.suite.yaml_document import BadDocument
 
 MAX_BATCHES = 1000
@@ -143,7 +143,7 @@ def new_run_id(now: datetime | None = None, uid: str | None = None) -> str:
 
 
 def make_plan(
-    loaded: Loaded,
+    loaded: LoadedSuite,
     *,
     only: Sequence[str] = (),
     run_id: str | None = None,
@@ -153,7 +153,7 @@ def make_plan(
     """Enumerate a suite and order its samples. Raises BadDocument."""
     suite = loaded.suite
     with gc_paused():
-        enumeration: Enumerated = enumerate_points(loaded, only)
+        enumeration: SuitePoints = enumerate_points(loaded, only)
         count = sum(point.rounds + suite.warmup for point in enumeration.points)
         if count > MAX_SAMPLES:
             text = (
@@ -209,7 +209,7 @@ def _context(suite: Suite) -> dict[str, Any]:
     return {"prometheus": suite.prometheus, "context": queries}
 
 
-def _text_without_secrets(loaded: Loaded, secrets: Mapping[str, str]) -> str:
+def _text_without_secrets(loaded: LoadedSuite, secrets: Mapping[str, str]) -> str:
     """Return the suite as text: as it is, or, if it holds secrets, its data with placeholders."""
     if not secrets:
         return loaded.document.text

@@ -13,7 +13,7 @@ from perfdag.regress.run_medians import COLUMNS, is_measured, medians_of_rows
 from perfdag.regress.series import SeriesInfo
 from perfdag.regress.tuning import Tuning, fraction
 from perfdag.results.schema import load_rows
-from perfdag.stats.paired import Bound, Paired, PairedVerdict, judge, paired, within
+from perfdag.stats.paired import Bound, PairedEffect, PairedVerdict, judge, paired, within
 from perfdag.stats.robust import Array
 from perfdag.store.base import Store
 
@@ -60,7 +60,7 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
         rows = table.filter(is_measured(table))
         sides.append(_series(rows, plan, len(duet.blocks)))
     limit = duet.a.options.get("within")
-    compared: list[tuple[_Key, SeriesInfo, Paired, Bound | None]] = []
+    compared: list[tuple[_Key, SeriesInfo, PairedEffect, Bound | None]] = []
     unpaired, absent = [], []
     for key in {**sides[0], **sides[1]}:
         present = [side[key] for side in sides if key in side]
@@ -93,7 +93,7 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
 
 def _compare_series(
     info: SeriesInfo, a: Array, b: Array, tuning: Tuning, limit: float | None
-) -> tuple[Paired, Bound | None]:
+) -> tuple[PairedEffect, Bound | None]:
     """Compare one series. Check a headline against the limit."""
     both = np.concatenate([a, b])
     both = both[np.isfinite(both)]

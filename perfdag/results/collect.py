@@ -21,7 +21,7 @@ from perfdag.store.base import Store
 
 
 @dataclass
-class Collected:
+class CollectionResult:
     """The result of collecting: the key of the Parquet file, its rows, and samples by status.
 
     `reached` holds the count and relative precision of points with `until`, `damaged` the names of
@@ -36,7 +36,7 @@ class Collected:
     complete: bool
 
 
-def collect(store: Store, plan: Plan) -> Collected:
+def collect(store: Store, plan: Plan) -> CollectionResult:
     """Write the Parquet file of a run from its samples. Raises StoreError."""
     table, collected = gather(store, plan)
     sink = pa.BufferOutputStream()
@@ -59,7 +59,7 @@ def collect(store: Store, plan: Plan) -> Collected:
     return collected
 
 
-def gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
+def gather(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
     """Return the rows of a run as a table of SAMPLES. Raises StoreError.
 
     Repetitive columns are dictionary-encoded.
@@ -68,7 +68,7 @@ def gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
         return _gather(store, plan)
 
 
-def _gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
+def _gather(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
     stored = stored_samples(store, plan.run_id)
     builder = TableBuilder(plan, store)
     damaged = []
@@ -97,7 +97,7 @@ def _gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
         except ValueError:
             damaged.append(name)
     table = builder.table()
-    return table, Collected(
+    return table, CollectionResult(
         result_key(plan.suite, plan.run_id),
         table.num_rows,
         builder.statuses,

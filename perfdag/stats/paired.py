@@ -64,7 +64,7 @@ def _signed_sums(d: Array) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Paired:
+class PairedEffect:
     """B against A over blocks. `effect` and its interval are relative (0.1 is +10 %) or absolute.
 
     `detectable` is the effect found in nine of ten cases, None with one block.
@@ -104,14 +104,14 @@ class Bound:
 class PairedVerdict:
     """A paired result with its word after the correction for many series."""
 
-    result: Paired
+    result: PairedEffect
     word: Word
     why: str
 
 
 def paired(
     a: ArrayLike, b: ArrayLike, *, better: str, min_effect: float = 0.05, absolute: bool = False
-) -> Paired:
+) -> PairedEffect:
     """Compare blocks: `a[i]` and `b[i]` are the medians of variant A and B in block i, shape (n,).
 
     Blocks where a side is not finite are dropped. Raises ValueError where the lengths differ or
@@ -132,7 +132,7 @@ def paired(
     band = spread(d)
     sigma = float(d.std(ddof=1)) if d.size > 1 else math.nan
     reach = scale.gate(min_effect) + 1.2816 * sigma * math.sqrt(math.pi / 2 / d.size)
-    return Paired(
+    return PairedEffect(
         effect=scale.effect(float(np.median(d))),
         interval=Spread(
             scale.effect(band.low), scale.effect(band.high), band.kind, band.coverage, band.n
@@ -148,7 +148,7 @@ def paired(
     )
 
 
-def within(r: Paired, limit: float) -> Bound | None:
+def within(r: PairedEffect, limit: float) -> Bound | None:
     """Compare the cost of B with `limit`, a share of A. Return None where no direction is worse.
 
     B passes where the whole interval is below the limit, and fails where it is above. An absolute
@@ -180,7 +180,7 @@ def _blocks_needed(blocks: int, width: float) -> int:
     return min(9999, max(blocks + 2, math.ceil(blocks * width**2))) if width < 100 else 9999
 
 
-def _cost(r: Paired, effect: float) -> float:
+def _cost(r: PairedEffect, effect: float) -> float:
     if r.better == "lower" or r.absolute:
         return effect if r.better == "lower" else -effect
     return 1 / (1 + effect) - 1 if effect > -1 else math.inf
@@ -201,7 +201,7 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[bool]:
     return [i in rejected for i in range(len(p_values))]
 
 
-def judge(results: Sequence[Paired]) -> list[PairedVerdict]:
+def judge(results: Sequence[PairedEffect]) -> list[PairedVerdict]:
     """Return the verdict of each series.
 
     A difference is shown where p <= 1 %, the effect reaches min_effect and it survives the
@@ -211,7 +211,7 @@ def judge(results: Sequence[Paired]) -> list[PairedVerdict]:
     return [_judge(result, survives) for result, survives in zip(results, significant, strict=True)]
 
 
-def _judge(r: Paired, survives: bool) -> PairedVerdict:
+def _judge(r: PairedEffect, survives: bool) -> PairedVerdict:
     if r.blocks < FEWEST_BLOCKS:
         return PairedVerdict(
             r,

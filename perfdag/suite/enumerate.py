@@ -18,10 +18,10 @@ from perfdag.digest import canonical
 from perfdag.redaction import extract_params
 from perfdag.suite.candidate import Candidate, ProblemCounter
 from perfdag.suite.checks import Settings, unmet_where
-from perfdag.suite.model import Loaded, Source, Until
+from perfdag.suite.model import LoadedSuite, Source, Until
 from perfdag.suite.permutations import count_combinations, expand
 from perfdag.suite.placement import MAX_POINTS, Placer
-from perfdag.suite.point import Enumerated, Point
+from perfdag.suite.point import Point, SuitePoints
 from perfdag.suite.validation import error_path, explain, validate_partially
 from perfdag.suite.yaml_document import BadDocument, Problem, nearest
 
@@ -29,7 +29,7 @@ MAX_COMBINATIONS = 1_000_000
 """Combinations of all entries of a suite, those that `exclude` leaves out too."""
 
 
-def enumerate_points(loaded: Loaded, only: Sequence[str] = ()) -> Enumerated:
+def enumerate_points(loaded: LoadedSuite, only: Sequence[str] = ()) -> SuitePoints:
     """Return the points of a loaded suite.
 
     `only` are globs on entry names, `entry/label` or point ids. A point that matches any of them is
@@ -57,14 +57,16 @@ def enumerate_points(loaded: Loaded, only: Sequence[str] = ()) -> Enumerated:
     return _select(enumerated, only) if only else enumerated
 
 
-def point_problems(loaded: Loaded) -> list[Problem]:
+def point_problems(loaded: LoadedSuite) -> list[Problem]:
     """Return the mistakes in the points of a suite that has other mistakes too."""
     problems = ProblemCounter()
     _enumerate(loaded, loaded.known_sources(), problems)
     return problems.problems()
 
 
-def _enumerate(loaded: Loaded, sources: Iterable[Source], problems: ProblemCounter) -> Enumerated:
+def _enumerate(
+    loaded: LoadedSuite, sources: Iterable[Source], problems: ProblemCounter
+) -> SuitePoints:
     sources, combinations = list(sources), 0
     for source in sources:
         combinations += count_combinations(source)
@@ -74,19 +76,19 @@ def _enumerate(loaded: Loaded, sources: Iterable[Source], problems: ProblemCount
                 f"{MAX_COMBINATIONS:,}; shorten the lists, or split the suite"
             )
             problems.add(source, ("permutations",), text)
-            return Enumerated([], [], 0)
+            return SuitePoints([], [], 0)
     placer = Placer(loaded.suite.seed, problems)
     keeper = Keeper(loaded, problems)
     for source in sources:
         keeper.keep(source, placer.place(validate(expand(source, problems), problems)))
-    return Enumerated(list(keeper.points.values()), placer.shapes, keeper.merged, keeper.secrets)
+    return SuitePoints(list(keeper.points.values()), placer.shapes, keeper.merged, keeper.secrets)
 
 
 def _amount(number: int) -> str:
     return f"{number:,}" if number < 10**15 else f"10^{math.floor(math.log10(number))}"
 
 
-def _select(enumerated: Enumerated, only: Sequence[str]) -> Enumerated:
+def _select(enumerated: SuitePoints, only: Sequence[str]) -> SuitePoints:
     selected: set[str] = set()
     problems = []
     entries = sorted({point.entry for point in enumerated.points})
@@ -115,7 +117,7 @@ def _select(enumerated: Enumerated, only: Sequence[str]) -> Enumerated:
     used = sorted({point.shape for point in points})
     for point in points:
         point.shape = used.index(point.shape)
-    return Enumerated(points, [enumerated.shapes[index] for index in used], enumerated.merged)
+    return SuitePoints(points, [enumerated.shapes[index] for index in used], enumerated.merged)
 
 
 def validate(candidates: Iterable[Candidate], problems: ProblemCounter) -> Iterator[Candidate]:
@@ -161,7 +163,7 @@ class Keeper:
     `points` holds them by id in the order of the suite.
     """
 
-    def __init__(self, loaded: Loaded, problems: ProblemCounter) -> None:
+    def __init__(self, loaded: LoadedSuite, problems: ProblemCounter) -> None:
         self.points: dict[str, Point] = {}
         self.merged = 0
         self.secrets: dict[str, str] = {}

@@ -9,7 +9,7 @@ from perfdag.benchmark.contract import Metric
 from perfdag.suite.check_targets import unmatched_check
 from perfdag.suite.checks import Check
 from perfdag.suite.enumerate import point_problems
-from perfdag.suite.model import Entry, Loaded, Settings, Source, Suite
+from perfdag.suite.model import Entry, LoadedSuite, Settings, Source, Suite
 from perfdag.suite.settings import apply_settings, split_settings
 from perfdag.suite.validation import validate_partially
 from perfdag.suite.yaml_document import (
@@ -23,7 +23,7 @@ from perfdag.suite.yaml_document import (
 )
 
 
-def load_suite(file: Path | str, settings: Iterable[str] = ()) -> Loaded:
+def load_suite(file: Path | str, settings: Iterable[str] = ()) -> LoadedSuite:
     """Return a suite file with its includes and its `--set` settings, such as `entry.param=value`.
 
     Raises BadDocument.
@@ -33,7 +33,7 @@ def load_suite(file: Path | str, settings: Iterable[str] = ()) -> Loaded:
     )
 
 
-def parse_suite(text: str, file: str = "suite.yaml", settings: Iterable[str] = ()) -> Loaded:
+def parse_suite(text: str, file: str = "suite.yaml", settings: Iterable[str] = ()) -> LoadedSuite:
     """Read a suite from a text. Includes are relative to the folder of `file`.
 
     Raises BadDocument.
@@ -43,7 +43,7 @@ def parse_suite(text: str, file: str = "suite.yaml", settings: Iterable[str] = (
 
 def _load_or_raise(
     document: Document, settings: Iterable[str], folder: Path, chain: tuple[str, ...]
-) -> Loaded:
+) -> LoadedSuite:
     problems: list[Problem] = []
     loaded = _load(document, settings, folder, chain, problems)
     if problems:
@@ -58,7 +58,7 @@ def _load(
     folder: Path,
     chain: tuple[str, ...],
     problems: list[Problem],
-) -> Loaded | None:
+) -> LoadedSuite | None:
     """Return what can be read of a suite file, or None if it is no suite.
 
     Add its mistakes to `problems`.
@@ -89,7 +89,7 @@ def _load(
 
 def _read(
     document: Document, data: dict[str, Any], problems: list[Problem]
-) -> tuple[Loaded, list[tuple[int, Check]]]:
+) -> tuple[LoadedSuite, list[tuple[int, Check]]]:
     """Return the suite and its indexed checks without what is wrong."""
     parts = {
         key: data[key]
@@ -103,7 +103,7 @@ def _read(
         document, ("defaults",), raw_defaults, Settings, problems
     )
     refused_defaults |= refused & {"defaults"}
-    loaded = Loaded(suite or Suite(name="unnamed"), document, incomplete="entries" in refused)
+    loaded = LoadedSuite(suite or Suite(name="unnamed"), document, incomplete="entries" in refused)
     for index, raw in enumerate(parts.get("entries", [])):
         path: Where = ("entries", index)
         entry, refused_keys = validate_partially(document, path, raw, Entry, problems)
@@ -139,7 +139,7 @@ def _read(
 
 
 def _include(
-    loaded: Loaded, name: str, folder: Path, chain: tuple[str, ...], problems: list[Problem]
+    loaded: LoadedSuite, name: str, folder: Path, chain: tuple[str, ...], problems: list[Problem]
 ) -> list[Source]:
     """Return the entries of another suite file."""
     target = folder / name
@@ -178,7 +178,7 @@ def _include(
     return []
 
 
-def _unused_keys(inner: Loaded, outer: Loaded) -> Iterator[str]:
+def _unused_keys(inner: LoadedSuite, outer: LoadedSuite) -> Iterator[str]:
     """Yield a sentence about keys of an included file that the including file overrules."""
     keys = [
         key for key in ("repetitions", "timeout", "retries") if key in inner.suite.model_fields_set
@@ -191,7 +191,7 @@ def _unused_keys(inner: Loaded, outer: Loaded) -> Iterator[str]:
         )
 
 
-def _check_names(loaded: Loaded, problems: list[Problem]) -> None:
+def _check_names(loaded: LoadedSuite, problems: list[Problem]) -> None:
     seen: dict[str, Source] = {}
     for source in loaded.sources:
         known = registry.names()
@@ -219,7 +219,9 @@ def _params(source: Source) -> dict[str, Any]:
     return {**source.defaults.params, **source.entry.params, **source.sets}
 
 
-def _check_checks(loaded: Loaded, checks: list[tuple[int, Check]], problems: list[Problem]) -> None:
+def _check_checks(
+    loaded: LoadedSuite, checks: list[tuple[int, Check]], problems: list[Problem]
+) -> None:
     """Report checks without effect: of no entry, of no metric, or in another unit.
 
     If entries are unknown, only the unit is certain.

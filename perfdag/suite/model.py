@@ -207,7 +207,7 @@ class Source:
 
 
 @dataclass
-class Loaded:
+class LoadedSuite:
     """A suite file read and checked, with its includes resolved.
 
     Its entries are not yet enumerated.

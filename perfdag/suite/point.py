@@ -60,7 +60,7 @@ class Point:
 
 
 @dataclass
-class Enumerated:
+class SuitePoints:
     """All points of a suite, their distinct shapes, and how many equal points were merged."""
 
     points: list[Point] = field(default_factory=list)

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from perfdag.benchmark import registry
-from perfdag.suite.model import ENTRY_KEYS, Entry, Loaded, Source, Suite
+from perfdag.suite.model import ENTRY_KEYS, Entry, LoadedSuite, Source, Suite
 from perfdag.suite.validation import explain
 from perfdag.suite.yaml_document import BadDocument, Document, Problem, nearest, parse_document
 
@@ -58,7 +58,7 @@ def split_settings(
     return entry_settings
 
 
-def apply_settings(loaded: Loaded, settings: EntrySettings, problems: list[Problem]) -> None:
+def apply_settings(loaded: LoadedSuite, settings: EntrySettings, problems: list[Problem]) -> None:
     """Apply `--set` settings to the entries that they name."""
     names = [source.name for source in loaded.sources]
     for target, name, value in settings:

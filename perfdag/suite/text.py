@@ -8,10 +8,10 @@ import yaml
 from perfdag.benchmark import registry
 from perfdag.shape import merge
 from perfdag.suite.load import load_suite, parse_suite
-from perfdag.suite.model import ENTRY_KEYS, Entry, Loaded, Source, Suite
+from perfdag.suite.model import ENTRY_KEYS, Entry, LoadedSuite, Source, Suite
 
 
-def suite_text(loaded: Loaded) -> str:
+def suite_text(loaded: LoadedSuite) -> str:
     """Return the suite as one text: as written, or with the entries of its includes in place."""
     if not loaded.suite.include:
         return loaded.document.text
@@ -28,7 +28,7 @@ def model_text(suite: Suite) -> str:
     return _dump(suite.model_dump(mode="json", by_alias=True, exclude_unset=True))
 
 
-def load_model(suite: Suite | Entry | str | Path) -> Loaded:
+def load_model(suite: Suite | Entry | str | Path) -> LoadedSuite:
     """Return a suite file, a suite, or one entry as a suite of that name. Raises BadDocument."""
     if isinstance(suite, str | Path):
         return load_suite(suite)

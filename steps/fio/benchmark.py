@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
 from perfdag.benchmark.rules import broken
 from perfdag.hosts import gpu_queries
-from perfdag.hosts.base import Finished
+from perfdag.hosts.base import CommandResult
 from perfdag.hosts.filesystems import filesystem
 from perfdag.outcome import Invalid, Measurement, Skip
 from perfdag.shape import Shape
@@ -258,7 +258,7 @@ class Fio(Benchmark[FioParams]):
         return measurements
 
 
-def _output(finished: Finished, argv: list[list[str]], facts: dict[str, Any]) -> Output:
+def _output(finished: CommandResult, argv: list[list[str]], facts: dict[str, Any]) -> Output:
     """Return the output.
 
     Raises Skip if the kernel or the file system lacks a capability, Failed with fio's message.

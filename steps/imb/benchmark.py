@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
 from perfdag.benchmark.rules import broken
-from perfdag.hosts.base import Finished
+from perfdag.hosts.base import CommandResult
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.quantities import parse_quantity
 from perfdag.shape import Shape
@@ -257,7 +257,7 @@ class Imb(Benchmark[ImbParams]):
             else [*argv, "-mem", f"{min(needed, available) / GIB + 1e-6:.6f}"]
         )
 
-    def _output(self, finished: Finished, library: str | None) -> Output:
+    def _output(self, finished: CommandResult, library: str | None) -> Output:
         """Return the output of a finished run.
 
         `library` names the Open MPI used. None is Intel MPI, whose log has the version.

@@ -5,7 +5,7 @@ import re
 from typing import Any, ClassVar
 
 from perfdag.benchmark.contract import Gang, Metric, Output, Params, Tool
-from perfdag.hosts.base import Finished, Host
+from perfdag.hosts.base import CommandResult, Host
 from perfdag.hosts.processes import Proto
 from perfdag.outcome import Failed, Measurement
 from perfdag.shape import Cpus, Shape
@@ -282,6 +282,6 @@ def _iperf2_commands(
     return ["iperf", "-s", "-B", address, *common, "-P", str(params.streams), *congestion], client
 
 
-def _refused(finished: Finished) -> bool:
+def _refused(finished: CommandResult) -> bool:
     """Whether iperf3 reports an error in its JSON; its exit code is 0 or 1, by version."""
     return '"error"' in finished.stdout[-2000:]

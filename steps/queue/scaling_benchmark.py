@@ -7,7 +7,7 @@ import orjson
 from pydantic import Field
 
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Rights
-from perfdag.hosts.base import Finished
+from perfdag.hosts.base import CommandResult
 from perfdag.kube.config import token_environment
 from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.steps.queue.backend.workload import built_in_seconds, substitute
@@ -274,7 +274,7 @@ def _item(params: QueueScalingParams) -> float | None:
         return None
 
 
-def _refusal(finished: Finished) -> str | None:
+def _refusal(finished: CommandResult) -> str | None:
     """Return the API server's message if a missing right ended the validator."""
     last = finished.stderr.strip().rpartition("\n")[2]
     return last.removeprefix("perfdag: ") if " is forbidden: User " in last else None

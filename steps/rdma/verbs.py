@@ -3,7 +3,7 @@
 import re
 import time
 
-from perfdag.hosts.base import Finished, Host
+from perfdag.hosts.base import CommandResult, Host
 from perfdag.outcome import Failed, Skip
 
 NO_DEVICE = (
@@ -74,7 +74,9 @@ def memlock(host: Host) -> str:
     return f"{match[1]} {match[2]}" if match else ""
 
 
-def check_finished(program: str, client: Host, finished: Finished, texts: dict[str, str]) -> None:
+def check_finished(
+    program: str, client: Host, finished: CommandResult, texts: dict[str, str]
+) -> None:
     """Raise Skip or Failed if the client did not end well."""
     log = finished.stdout + finished.stderr
     if any(text in log for text in NO_DEVICE):

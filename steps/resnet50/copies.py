@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfdag.benchmark.contract import Gang
-from perfdag.hosts.base import Finished, Host, Server
+from perfdag.hosts.base import CommandResult, Host, Server
 from perfdag.outcome import Failed, SampleError
 from perfdag.steps.resnet50 import launch, result
 from perfdag.steps.resnet50.interference_params import InterferenceParams
@@ -16,7 +16,10 @@ from perfdag.steps.resnet50.program import MARGIN
 
 
 def collect_results(
-    hosts: Sequence[Host], results: Sequence[Finished], watch: launch.Watch, texts: dict[str, str]
+    hosts: Sequence[Host],
+    results: Sequence[CommandResult],
+    watch: launch.Watch,
+    texts: dict[str, str],
 ) -> None:
     """Store what the copies printed, before any copy is judged.
 
@@ -71,7 +74,7 @@ class Copy:
 
 def run_together(
     hosts: Sequence[Host], gang: Gang, params: InterferenceParams, options: Mapping[str, Any]
-) -> list[Finished]:
+) -> list[CommandResult]:
     """Start a copy on each host, let all begin when the last is warm, return their ends.
 
     `options` has the options of each program beside the workload. No process or file remains.

@@ -20,7 +20,7 @@ _SUFFIXES = {".jpeg", ".jpg", ".png"}
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedModel:
     """Top-1 (0 to 1) on all validation images, and pixels of the shorter side before cropping."""
 
     top1: float
@@ -28,18 +28,18 @@ class Published:
 
 
 KNOWN = {
-    "0676ba61": Published(0.7613, 256),
-    "11ad3fa6": Published(0.80858, 232),
-    "19c8e357": Published(0.7615, 256),
+    "0676ba61": PublishedModel(0.7613, 256),
+    "11ad3fa6": PublishedModel(0.80858, 232),
+    "19c8e357": PublishedModel(0.7615, 256),
 }
 """Published accuracy by the first digits of the SHA-256 of torchvision's files.
 
 Source: torchvision.models.ResNet50_Weights; for the last one the table of torchvision 0.8."""
 
 
-def published(sha256: str | None) -> Published:
+def published(sha256: str | None) -> PublishedModel:
     """Return the published accuracy of these weights, or the reference model's if unknown."""
-    return KNOWN.get((sha256 or "")[:8], Published(TOP1_FP32, 256))
+    return KNOWN.get((sha256 or "")[:8], PublishedModel(TOP1_FP32, 256))
 
 
 def reached(top1: float, images: int, reference: float) -> bool | None:

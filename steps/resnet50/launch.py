@@ -9,7 +9,7 @@ from typing import Any
 
 from perfdag.benchmark.contract import Tool
 from perfdag.hosts import gpu_queries
-from perfdag.hosts.base import Finished, Host
+from perfdag.hosts.base import CommandResult, Host
 from perfdag.outcome import Failed, SampleError, Skip
 from perfdag.steps import gpu_watch
 from perfdag.steps.resnet50 import preload
@@ -124,7 +124,7 @@ def missing_packages(
     return [Tool(f"{python} (Python){behind}", {}, message)]
 
 
-def result_text(finished: Finished, params: Workload) -> str:
+def result_text(finished: CommandResult, params: Workload) -> str:
     """Return the result that a program printed. Raises Failed if there is none."""
     trials, rest = 0, finished.stdout.lstrip()
     while rest.startswith('{"test"') and "\n" in rest:
@@ -173,7 +173,7 @@ def _timeout_advice(params: Workload) -> str:
     )
 
 
-def stderr_text(name: str, finished: Finished) -> dict[str, str]:
+def stderr_text(name: str, finished: CommandResult) -> dict[str, str]:
     """Return the end of a run's standard error by the name of its text, if there is any."""
     return {f"{name}-stderr": text} if (text := finished.stderr.strip()[-4000:]) else {}
 
@@ -204,7 +204,7 @@ class Watch:
     gpus: gpu_watch.Watch = field(default_factory=gpu_watch.Watch)
     names: Mapping[int, str] = field(default_factory=dict)
 
-    def result_text(self, host: Host, finished: Finished) -> str:
+    def result_text(self, host: Host, finished: CommandResult) -> str:
         """Return the result of a run, and note which GPU of the host it used, and when."""
         text = result_text(finished, self.params)
         name = self.names.get(id(host), host.name)

@@ -31,7 +31,7 @@ _MODES = {"performance": "PerformanceOnly", "accuracy": "AccuracyOnly"}
 
 
 @dataclass(frozen=True)
-class Tested:
+class LoadGenRun:
     """LoadGen's logs by name, verbatim, and the batches by size.
 
     `span` is from the first query that LoadGen issued to the last answer, in seconds since the
@@ -115,7 +115,7 @@ def measure(
     failed: Callable[[BaseException], None],
     begin: Callable[[], None] = lambda: None,
     batcher: Batcher | None = None,
-) -> Tested:
+) -> LoadGenRun:
     """Run one LoadGen test to its end.
 
     `failed` is called in another thread if the system raises. It must end the process, as
@@ -207,4 +207,6 @@ def measure(
             ).read_text(errors="replace")
             for name in LOGS
         }
-        return Tested(texts, dict(answering.batch_sizes), (end if began is None else began, end))
+        return LoadGenRun(
+            texts, dict(answering.batch_sizes), (end if began is None else began, end)
+        )

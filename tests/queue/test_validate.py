@@ -25,7 +25,7 @@ from perfdag.steps.queue.validate.steady_state import Rate, Stats, SteadyCriteri
 from perfdag.steps.queue.validate.targets import Local
 from perfdag.steps.queue.validate.validate import BadInput, Plan, validate
 from perfdag.steps.queue.validate.verdict import (
-    Measured,
+    ReplicaMeasurement,
     Verdict,
     failure_hint,
     failures_by_subject,
@@ -73,10 +73,12 @@ def test_a_knee_is_shown_only_where_the_data_show_it(
     assert least <= shown <= most
 
 
-def step_of(replicas: int, mean: float, *windows: float, problems: Sequence[str] = ()) -> Measured:
+def step_of(
+    replicas: int, mean: float, *windows: float, problems: Sequence[str] = ()
+) -> ReplicaMeasurement:
     stats = {"nodes": {}, "failure": 0, "latency": {}}
     windows = windows or (0.99, 1.0, 1.01)
-    return Measured(
+    return ReplicaMeasurement(
         replicas, summarize([mean * part for part in windows], True, 1.0, stats), "", list(problems)
     )
 
@@ -500,7 +502,7 @@ def test_a_bad_device_is_named(client_stats: ClientStats) -> None:
     assert failure_hint(client_stats.as_json()) == ": no frame; most on n/card3"
     assert failures_by_subject(client_stats.as_json()["nodes"]) == {"n/card3": 10}
     rate = Rate(1.0, 0.1, (), True, 1.0, client_stats.as_json())
-    verdict = Verdict(1.8, 0.05, [Measured(1, rate, "", [])])
+    verdict = Verdict(1.8, 0.05, [ReplicaMeasurement(1, rate, "", [])])
     assert "card2 10, card3 0 (10 failed)" in summary(verdict)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from perfdag.cli import main
 from perfdag.hosts import gpu_queries, gpus
-from perfdag.hosts.base import Finished
+from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
 from perfdag.steps import gpu_watch
 from perfdag.steps.resnet50 import launch
@@ -338,7 +338,7 @@ def test_only_the_gpu_that_the_program_used_is_judged(
     host = LocalHost()
     result = json.dumps({"program": 1, "device": {"name": "Tesla T4", "uuid": uuid}})
     with launch.watched([host], Workload(device="cuda", system="stub")) as watch:
-        watch.result_text(host, Finished([], 0, result, "", 0.3))
+        watch.result_text(host, CommandResult([], 0, result, "", 0.3))
         await_lines(tmp_path)
     assert str(watch.facts["against"]).startswith(against)
     assert watch.used == [used]
@@ -371,7 +371,7 @@ def test_the_gpu_is_judged_while_loadgen_ran(
     tests = [{"started": began["run"], "ended": began["run"] + 9}]
     result = json.dumps({"program": 1, "device": {"uuid": "GPU-1b2c"}, "tests": tests})
     with launch.watched([host], Workload(device="cuda", system="stub")) as watch:
-        watch.result_text(host, Finished([], 0, result, "", 0.3))
+        watch.result_text(host, CommandResult([], 0, result, "", 0.3))
         await_lines(tmp_path)
     assert watch.facts["during"][0]["samples"] == 10
     throughout = "GPU 0 was slowed down (hardware thermal slowdown) in 100 % of the sample"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.steps.resnet50.imagenet import Published, labelled, published, reached, top1
+from perfdag.steps.resnet50.imagenet import PublishedModel, labelled, published, reached, top1
 
 
 def touch(root: Path, *names: str) -> None:
@@ -99,9 +99,9 @@ def test_folders_that_do_not_tell_the_classes_are_refused(
 
 
 def test_weights_are_held_against_what_they_are_published_with() -> None:
-    assert published("11ad3fa6" + 56 * "0") == Published(0.80858, 232)
-    assert published("0676ba61" + 56 * "0") == Published(0.7613, 256)
-    assert published("a" * 64) == published(None) == Published(0.76456, 256)
+    assert published("11ad3fa6" + 56 * "0") == PublishedModel(0.80858, 232)
+    assert published("0676ba61" + 56 * "0") == PublishedModel(0.7613, 256)
+    assert published("a" * 64) == published(None) == PublishedModel(0.76456, 256)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from perfdag.benchmark.contract import Gang, Output
-from perfdag.hosts.base import Finished
+from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Infrastructure, Invalid, Measurement, SampleError
 from perfdag.shape import Shape
@@ -134,9 +134,9 @@ class Recording(LocalHost):
         super().__init__("127.0.0.1")
         self.requests: list[tuple[list[str], Any]] = []
 
-    def run(self, argv: Sequence[str], **more: Any) -> Finished:
+    def run(self, argv: Sequence[str], **more: Any) -> CommandResult:
         self.requests.append((list(argv), more.get("env")))
-        return Finished(list(argv), 0, "" if "-c" in argv else RECORDED.read_text(), "", 1.0)
+        return CommandResult(list(argv), 0, "" if "-c" in argv else RECORDED.read_text(), "", 1.0)
 
     def serve(self, argv: Sequence[str], **more: Any) -> Any:
         self.requests.append((list(argv), more.get("env")))
@@ -166,17 +166,17 @@ def test_the_environment_is_set_behind_the_wrapper_which_may_pass_none_on(
 class Losing(LocalHost):
     """A host whose second run ends as told."""
 
-    def __init__(self, end: Finished | SampleError) -> None:
+    def __init__(self, end: CommandResult | SampleError) -> None:
         super().__init__("127.0.0.1")
         self.end, self.runs = end, 0
 
-    def run(self, argv: Sequence[str], **_: Any) -> Finished:
+    def run(self, argv: Sequence[str], **_: Any) -> CommandResult:
         self.runs += 1
         if self.runs == 2:
             if isinstance(self.end, SampleError):
                 raise self.end
             return self.end
-        return Finished(list(argv), 0, RECORDED.read_text(), "", 1.0)
+        return CommandResult(list(argv), 0, RECORDED.read_text(), "", 1.0)
 
 
 UNFIT = json.dumps({"program": 1, "error": {"kind": "memory", "text": "batch 9 does not fit"}})
@@ -186,12 +186,12 @@ UNFIT = json.dumps({"program": 1, "error": {"kind": "memory", "text": "batch 9 d
     ("end", "kind", "message"),
     [
         (
-            Finished([], 1, "", "boom", 1.0),
+            CommandResult([], 1, "", "boom", 1.0),
             Failed,
             "copy 1 alone: the program exited 1 without a result: boom",
         ),
         (Infrastructure("the pod is gone"), Infrastructure, "copy 1 alone: the pod is gone"),
-        (Finished([], 0, UNFIT, "", 1.0), Failed, "copy 1 alone: batch 9 does not fit"),
+        (CommandResult([], 0, UNFIT, "", 1.0), Failed, "copy 1 alone: batch 9 does not fit"),
     ],
 )
 def test_a_run_that_is_lost_keeps_the_texts_of_those_before_it_and_is_the_last(
@@ -205,7 +205,7 @@ def test_a_run_that_is_lost_keeps_the_texts_of_those_before_it_and_is_the_last(
 
 
 def test_a_copy_that_dies_beside_the_others_keeps_what_they_all_printed() -> None:
-    good = Finished([], 0, RECORDED.read_text(), "", 1.0)
+    good = CommandResult([], 0, RECORDED.read_text(), "", 1.0)
     killed, unfit = (
         replace(good, code=-9, stdout="", stderr="Killed by a layer"),
         replace(good, stdout=UNFIT),

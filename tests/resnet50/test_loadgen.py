@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from perfdag.benchmark.contract import Gang
-from perfdag.hosts.base import Finished
+from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid
 from perfdag.shape import Shape
@@ -59,7 +59,7 @@ def server(folder: Path, queries: int) -> Sequence[Any]:
     )
 
 
-def mllog(tested: loadgen.Tested) -> Mapping[str, Any]:
+def mllog(tested: loadgen.LoadGenRun) -> Mapping[str, Any]:
     return loadgen_log.read(tested.logs["summary"], tested.logs["detail"]).keys
 
 
@@ -290,7 +290,7 @@ def test_the_logs_are_kept_verbatim(tmp_path: Path) -> None:
 class Impatient(LocalHost):
     """Gives a program up when it has printed its first line."""
 
-    def run(self, argv: Sequence[str], *, timeout: float, **more: Any) -> Finished:
+    def run(self, argv: Sequence[str], *, timeout: float, **more: Any) -> CommandResult:
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
             assert program.stdin is not None
             assert program.stdout is not None
@@ -298,7 +298,7 @@ class Impatient(LocalHost):
             program.stdin.close()
             first = program.stdout.readline().decode()
             program.kill()
-        return Finished(list(argv), -9, first, "", timeout, timed_out=True)
+        return CommandResult(list(argv), -9, first, "", timeout, timed_out=True)
 
 
 def test_a_search_that_is_killed_leaves_the_trials_that_ended(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from perfdag.benchmark.contract import Gang, Output
-from perfdag.hosts.base import Finished
+from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid
 from perfdag.shape import Shape
@@ -110,13 +110,13 @@ class Drifting(LocalHost):
         super().__init__("127.0.0.1")
         self.cost, self.latency = cost, 0.010
 
-    def run(self, argv: Sequence[str], **_: Any) -> Finished:
+    def run(self, argv: Sequence[str], **_: Any) -> CommandResult:
         raw = json.loads(RECORDED.read_text())
         seconds = self.latency * (1 + self.cost if argv[0] == "treated" else 1)
         self.latency *= 1.01
         logs = raw["tests"][0]["logs"]
         logs["detail"] = P90.sub(rf"\g<1>{round(seconds * 1e9)}", logs["detail"])
-        return Finished(list(argv), 0, json.dumps(raw), "", seconds)
+        return CommandResult(list(argv), 0, json.dumps(raw), "", seconds)
 
 
 NO_ROOM = {"program": 1, "error": {"kind": "memory", "text": "batch 9 does not fit"}}
@@ -129,7 +129,7 @@ class Ending(Drifting):
         super().__init__(0.0)
         self.number, self.end, self.runs = number, end, 0
 
-    def run(self, argv: Sequence[str], **more: Any) -> Finished:
+    def run(self, argv: Sequence[str], **more: Any) -> CommandResult:
         self.runs += 1
         output = super().run(argv, **more)
         return replace(output, **self.end) if self.runs == self.number else output
@@ -270,7 +270,7 @@ def test_sides_that_differ_by_more_than_the_treatment_are_no_comparison(
 class Newer(Drifting):
     """LoadGen is another version behind the wrapper."""
 
-    def run(self, argv: Sequence[str], **more: Any) -> Finished:
+    def run(self, argv: Sequence[str], **more: Any) -> CommandResult:
         result = super().run(argv, **more)
         version = r'(loadgen_version\\", \\"value\\": \\")\S+'
         newer = replace(result, stdout=re.sub(version, r"\g<1>9.9.9", result.stdout))

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from perfdag.benchmark.contract import Output
 from perfdag.benchmark.registry import get
-from perfdag.hosts.base import Finished
+from perfdag.hosts.base import CommandResult
 from perfdag.outcome import Failed, Invalid
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
@@ -85,7 +85,7 @@ def error_of(
         {**SMALL, "system": "stub", "batch": 64, "stub": {"base": 0.001}, **params}
     )
     written = written_by(value, folder, lambda _: None)
-    printed = launch.result_text(Finished([], 0, written, "", 1.0), value)
+    printed = launch.result_text(CommandResult([], 0, written, "", 1.0), value)
     with pytest.raises(Failed) as error:
         Resnet50().parse(Output({"result": printed}), value)
     return str(error.value)
@@ -231,7 +231,7 @@ def test_a_program_that_takes_too_long_says_what_makes_it_so(
     trials = '{"test": {}}\n{"test": {"logs": ' if params["scenario"] == "find-peak" else ""
     with pytest.raises(Failed, match=message):
         launch.result_text(
-            Finished([], -9, trials, "", 9.0, timed_out=True),
+            CommandResult([], -9, trials, "", 9.0, timed_out=True),
             Workload.model_validate({**SMALL, **params}),
         )
 
@@ -239,7 +239,7 @@ def test_a_program_that_takes_too_long_says_what_makes_it_so(
 @pytest.mark.parametrize("trials", range(3))
 def test_the_result_is_the_last_line(trials: int) -> None:
     result, printed = '{"program": 1}\n', '{"test": {}}\n' * trials
-    ended = Finished([], 0, printed + result, "", 1.0)
+    ended = CommandResult([], 0, printed + result, "", 1.0)
     assert launch.result_text(ended, Workload.model_validate(SMALL)) == result
 
 
@@ -247,27 +247,29 @@ def test_the_result_is_the_last_line(trials: int) -> None:
     ("finished", "message"),
     [
         (
-            Finished([], -9, "", "", 4.0),
+            CommandResult([], -9, "", "", 4.0),
             (
                 "batch 8 with 4 samples took too much; lower batch or samples, or raise the "
                 "memory limit"
             ),
         ),
         (
-            Finished([], 137, "", "", 4.0),
+            CommandResult([], 137, "", "", 4.0),
             "the program was killed, as the kernel does when memory runs out",
         ),
         (
-            Finished([], -9, "", "", 4.0, timed_out=True),
+            CommandResult([], -9, "", "", 4.0, timed_out=True),
             "did not end within 4 s: 16 samples and 2 s at least were requested: raise timeout",
         ),
         (
-            Finished([], 1, "", "Traceback\nImportError: libcudart.so", 4.0),
+            CommandResult([], 1, "", "Traceback\nImportError: libcudart.so", 4.0),
             "exited 1 without a result: (?s:.*)libcudart",
         ),
     ],
 )
-def test_a_program_that_ends_without_a_result_says_why(finished: Finished, message: str) -> None:
+def test_a_program_that_ends_without_a_result_says_why(
+    finished: CommandResult, message: str
+) -> None:
     with pytest.raises(Failed, match=message):
         launch.result_text(finished, Workload.model_validate({**SMALL, "batch": 8}))
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from perfdag.benchmark.contract import Gang, Output
-from perfdag.hosts.base import Finished
+from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.results import exports
@@ -358,7 +358,9 @@ def test_accuracy_is_not_invalid_for_its_times_which_are_left_out(
     raw["warmup"]["by_size"] = {"8": [9.02, 0.02]}
     options = params("accuracy", imagenet="/x", system="resnet50", backend="compile")
     monkeypatch.setattr(
-        LocalHost, "run", lambda self, argv, **_: Finished(list(argv), 0, json.dumps(raw), "", 1.0)
+        LocalHost,
+        "run",
+        lambda self, argv, **_: CommandResult(list(argv), 0, json.dumps(raw), "", 1.0),
     )
     monkeypatch.setattr(
         launch,

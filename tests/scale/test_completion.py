@@ -20,7 +20,7 @@ from perfdag.steps.scale.figures.moments import Clocks
 from perfdag.steps.scale.figures.rows import rows_of, with_deletion
 from perfdag.steps.scale.measure import completion
 from perfdag.steps.scale.measure.completion import expected_count, reached
-from perfdag.steps.scale.measure.generator import Submission, Submitted
+from perfdag.steps.scale.measure.generator import GeneratorResult, Submission
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.chains import chain, kinds_of
 from perfdag.steps.scale.model.records import Record
@@ -560,7 +560,9 @@ class TestSampled:
         (tmp_path / "sampled.json").write_bytes(orjson.dumps([item]))
         (tmp_path / "submitted.json").write_bytes(
             orjson.dumps(
-                runai.submitted_json(Submitted("r", submissions_of("a"), BASE / 1e9, BASE), "p")
+                runai.submitted_json(
+                    GeneratorResult("r", submissions_of("a"), BASE / 1e9, BASE), "p"
+                )
             )
         )
         (result,) = times_csv.read_times(tmp_path)
@@ -576,7 +578,7 @@ def test_another_type_or_project_than_was_submitted_is_told_before_a_file_is_tou
     write_run(
         tmp_path / "run.json",
         RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}),
-        Submitted("q", [], 0.0, 0),
+        GeneratorResult("q", [], 0.0, 0),
     )
     (tmp_path / "sampled.json").write_text("as it was")
     monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
@@ -647,7 +649,7 @@ async def test_a_submission_waits_for_other_performance_runs_and_says_where_it_m
 def test_retries_are_told_by_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    done = Submitted("r", submissions_of("a"), 0.0, 0, Counter({"429": 12, "timeout": 3}))
+    done = GeneratorResult("r", submissions_of("a"), 0.0, 0, Counter({"429": 12, "timeout": 3}))
     file = RunFile(
         "r", "v1", "Pod", ["ns"], "p", 1, 1, True, done.submissions, done.summary(Schedule())
     )

@@ -22,7 +22,7 @@ from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.cluster import apiservers
 from perfdag.steps.scale.figures import api_metrics, measurements, prometheus
 from perfdag.steps.scale.figures.rows import Row
-from perfdag.steps.scale.measure.generator import Submission, Submitted
+from perfdag.steps.scale.measure.generator import GeneratorResult, Submission
 from perfdag.steps.scale.model import gates
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.schedule import Schedule
@@ -685,7 +685,7 @@ class TestThroughput:
         ]
         session: Any = SimpleNamespace(
             submissions=items,
-            batches=[(Submitted("r", batch, 0.0, 1), Schedule()) for batch in batches],
+            batches=[(GeneratorResult("r", batch, 0.0, 1), Schedule()) for batch in batches],
             heartbeat=SimpleNamespace(p99=0.001),
             phases={},
             notes=[],

@@ -21,8 +21,8 @@ from perfdag.steps.scale.measure import clock
 from perfdag.steps.scale.measure.clock import Offset
 from perfdag.steps.scale.measure.generator import (
     EXTRA_CONNECTIONS,
+    GeneratorResult,
     Submission,
-    Submitted,
     connections,
     generate,
 )
@@ -275,7 +275,7 @@ class TestGenerator:
         for i, item in enumerate(items[:6]):
             item.started_ns = 1 + round(i * took / 5 * second)
             item.answered_ns = item.started_ns + 1
-        summary = Submitted("r", items, 0.0, 0).summary(schedule)
+        summary = GeneratorResult("r", items, 0.0, 0).summary(schedule)
         assert summary["rate_share"] == pytest.approx(share)
         assert (summary["held"], summary["not_sent"]) == (False, 994)
 
@@ -284,7 +284,7 @@ class TestGenerator:
         items = [
             Submission(i, f"r-{i}", "n", 1 + i, started_ns=1 if i < sent else 0) for i in range(2)
         ]
-        summary = Submitted("r", items, 0.0, 0).summary(Schedule("constant", 10.0))
+        summary = GeneratorResult("r", items, 0.0, 0).summary(Schedule("constant", 10.0))
         assert (summary["rate_share"], summary["held"]) == (None, False)
 
     @pytest.mark.parametrize(("seconds", "parallel", "held"), [(0.001, 20, True), (0.2, 2, False)])

@@ -51,7 +51,7 @@ def calm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign, "LOOK", 0.1)
 
 
-async def measure(server: ApiServer, path: Path, *later: Any, **more: Any) -> foreign.Measured:
+async def measure(server: ApiServer, path: Path, *later: Any, **more: Any) -> foreign.Observation:
     """What is seen of what `later` adds one after the other."""
     messages: list[str] = []
     options: dict[str, Any] = {"selector": "app=web", "namespaces": ["ns"], "timeout": 20.0} | more

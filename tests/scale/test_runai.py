@@ -19,7 +19,7 @@ from perfdag.steps.scale import workloads_benchmark
 from perfdag.steps.scale.cluster.runai_version import runai_version
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.clock import Offset
-from perfdag.steps.scale.measure.generator import Submission, Submitted
+from perfdag.steps.scale.measure.generator import GeneratorResult, Submission
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.submitters import CommandSubmitter
 from perfdag.steps.scale.model.schedule import Schedule
@@ -396,7 +396,7 @@ class TestAttach:
             server.remove()
             server.add(*there)
             file = await read()
-            write_run(tmp_path / "run.json", file, Submitted("r", file.submissions, 0.0, 0))
+            write_run(tmp_path / "run.json", file, GeneratorResult("r", file.submissions, 0.0, 0))
             return [submission.name for submission in file.submissions]
 
         due = (await read()).submissions[0].intended_ns
@@ -524,7 +524,7 @@ class TestAttach:
         write_run(
             tmp_path / "run.json",
             RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}),
-            Submitted("q", [], 0.0, 0),
+            GeneratorResult("q", [], 0.0, 0),
         )
         with pytest.raises(settings.SettingsError, match="holds run q; give another folder"):
             await sample.sample(None, sample.SampleRequest(tmp_path, settings.Settings(), run="r"))  # type: ignore[arg-type]

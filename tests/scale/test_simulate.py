@@ -16,7 +16,7 @@ from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.cluster import kwok_nodes, simulation
 from perfdag.steps.scale.figures.moments import Clocks
 from perfdag.steps.scale.figures.rows import Row, on_simulated, rows_of
-from perfdag.steps.scale.measure.generator import Submission, Submitted
+from perfdag.steps.scale.measure.generator import GeneratorResult, Submission
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model import nodes
 from perfdag.steps.scale.model.records import Record
@@ -215,10 +215,10 @@ class Reclaiming(Session):
             pod.put(stage, received_ns=time.monotonic_ns())
         self.observer.records[pod.uid] = pod
 
-    async def create(self, count: int, schedule: Schedule, parallel: int) -> Submitted:
+    async def create(self, count: int, schedule: Schedule, parallel: int) -> GeneratorResult:
         first, now = len(self.submissions), time.monotonic_ns()
         names = [f"{self.run}-{first + i}" for i in range(count)]
-        submitted = Submitted(
+        submitted = GeneratorResult(
             self.run,
             [Submission(first + i, n, "ns", now, now, now, n) for i, n in enumerate(names)],
             time.time(),

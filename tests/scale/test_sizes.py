@@ -15,7 +15,7 @@ from perfdag.benchmark.contract import Output
 from perfdag.cli import main
 from perfdag.kube.client import KubeError
 from perfdag.outcome import VERDICT, Invalid
-from perfdag.steps.scale.measure.generator import Submitted
+from perfdag.steps.scale.measure.generator import GeneratorResult
 from perfdag.steps.scale.model import gates
 from perfdag.steps.scale.runai import submit, table
 from perfdag.steps.scale.runai.run_file import RunFile, write_run
@@ -363,7 +363,7 @@ class TestLadder:
         write_run(
             tmp_path / "run.json",
             RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}),
-            Submitted("q", [], 0.0, 0),
+            GeneratorResult("q", [], 0.0, 0),
         )
         before = {
             "submitted.json",

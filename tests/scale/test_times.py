@@ -14,7 +14,7 @@ from perfdag.app.scale import plots
 from perfdag.charts.benchmarks.deltas import general
 from perfdag.cli import main
 from perfdag.steps.scale.figures.rows import Row
-from perfdag.steps.scale.measure.generator import Submission, Submitted
+from perfdag.steps.scale.measure.generator import GeneratorResult, Submission
 from perfdag.steps.scale.runai import settings
 from perfdag.steps.scale.runai import times_csv as times
 from perfdag.steps.scale.runai.run_file import RunFile, write_run
@@ -115,7 +115,7 @@ class TestTimes:
         due = round(datetime(2026, 1, 1, 0, 0, 0, 700_000, tzinfo=UTC).timestamp() * 1e9)
         sent = Submission(0, "a", "runai-p", due, due + 3 * 10**9, due + 4 * 10**9)
         (tmp_path / "submitted.json").write_bytes(
-            orjson.dumps(settings.submitted_json(Submitted("r", [sent], 0.0, 0), "p"))
+            orjson.dumps(settings.submitted_json(GeneratorResult("r", [sent], 0.0, 0), "p"))
         )
         (result,) = times.read_times(tmp_path)
         assert result.deltas["Total Pod Scheduling Decision"] == 6.0
@@ -183,7 +183,7 @@ class TestTimes:
             "r", "run.ai/v2alpha1", "TrainingWorkload", ["runai-p"], "p", 1, 1, True, items, {}
         )
         file.submissions[11].error = 'pods "j-11" is forbidden: exceeded quota'
-        write_run(folder / "run.json", file, Submitted("r", items, 0.0, 0))
+        write_run(folder / "run.json", file, GeneratorResult("r", items, 0.0, 0))
 
     @pytest.mark.parametrize("plot", ["general", "detailed"])
     @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from perfdag.kube.client import STRATEGIC_PATCH, KubeError
-from perfdag.steps.scale.measure.generator import Submission, Submitted
+from perfdag.steps.scale.measure.generator import GeneratorResult, Submission
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.schedule import Schedule
@@ -38,7 +38,7 @@ def session_of_jobs(count: int, *stages: str) -> session.Session:
             value.put("gone", received_ns=start + 50 * 10**9)
         observer.records |= {job.uid: job, pod.uid: pod}
         items.append(Submission(i, job.name, "n", start, start, start + 1, job.uid))
-    submitted = Submitted("r", items, time.time() - 60, start)
+    submitted = GeneratorResult("r", items, time.time() - 60, start)
     server = ApiServer()
     server.fail("GET /version", 0)
     run = session_of(

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from perfdag.benchmark.contract import Gang, Output
 from perfdag.hosts import stale_files
-from perfdag.hosts.base import Finished
+from perfdag.hosts.base import CommandResult
 from perfdag.hosts.filesystems import filesystem
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid, Skip
@@ -665,8 +665,8 @@ class Pod:
         self.name = name
         self.put, self.remove = LocalHost().put, LocalHost().remove
 
-    def run(self, argv: Any, **changes: Any) -> Finished:
-        return Finished(list(argv), 1, "", "", 0.0)
+    def run(self, argv: Any, **changes: Any) -> CommandResult:
+        return CommandResult(list(argv), 1, "", "", 0.0)
 
 
 @pytest.mark.parametrize(

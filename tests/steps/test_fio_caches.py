@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perfdag.benchmark.contract import Gang
-from perfdag.hosts.base import Finished
+from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost, LocalProcess
 from perfdag.outcome import Skip
 from perfdag.shape import Shape
@@ -28,10 +28,10 @@ class Recording(LocalHost):
         super().__init__()
         self.code, self.did = code, []  # type: ignore[var-annotated]
 
-    def run(self, argv: Any, **options: Any) -> Finished:
+    def run(self, argv: Any, **options: Any) -> CommandResult:
         if "drop_caches" in argv[-1]:
             self.did.append("drop")
-            return Finished(
+            return CommandResult(
                 list(argv), self.code, "", "Read-only file system" if self.code else "", 0.0
             )
         if argv[0] == "fio":

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 
 from perfdag.hosts import cgroups
-from perfdag.hosts.base import Finished, Host
+from perfdag.hosts.base import CommandResult, Host
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Skip
 from perfdag.steps.mpi import openmpi
@@ -23,9 +23,9 @@ class Pod:
     def __init__(self, name: str, cpus: str, quota: str = "max 100000\n") -> None:
         self.name, self.text = name, STATUS.format(cpus) + quota
 
-    def run(self, argv: list[str], **_: object) -> Finished:
+    def run(self, argv: list[str], **_: object) -> CommandResult:
         assert argv[:2] == ["cat", "/proc/self/status"]
-        return Finished(
+        return CommandResult(
             argv,
             1,
             self.text,

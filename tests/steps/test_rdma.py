@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from perfdag.benchmark.contract import Gang, Output
-from perfdag.hosts.base import Finished
+from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost, LocalProcess
 from perfdag.outcome import Failed, Invalid, Skip
 from perfdag.shape import Shape
@@ -520,7 +520,7 @@ def test_buffers_that_cannot_be_locked_say_what_to_do() -> None:
         "Couldn't allocate MR\nfailed to create mr\nFailed to create MR\n"
         " Couldn't create IB resources\n"
     )
-    finished, texts = Finished(["ib_read_bw"], 1, "", message, 0.1), {"client0": message}
+    finished, texts = CommandResult(["ib_read_bw"], 1, "", message, 0.1), {"client0": message}
     advice = (
         r"could not lock its buffers; the limit of locked memory on node-1 is \d+ .* raise "
         "LimitMEMLOCK"

@@ -17,7 +17,7 @@ from perfdag.steps.runner.limits import check_size
 from perfdag.store.base import StoreError
 from perfdag.store.open import check_cluster_address, on_cluster, open_store
 from perfdag.suite.load import load_suite
-from perfdag.suite.model import Loaded
+from perfdag.suite.model import LoadedSuite
 from perfdag.workflows.runs import suite_parameter
 
 
@@ -30,7 +30,7 @@ class Submission:
     settings: Sequence[str] = ()
     only: Sequence[str] = ()
 
-    def plan(self) -> tuple[Loaded, Plan]:
+    def plan(self) -> tuple[LoadedSuite, Plan]:
         """Load and plan the suite, so that a bad one creates nothing. Raises BadDocument."""
         loaded = load_suite(self.file, self.settings)
         plan = place_hosts(make_plan(loaded, only=self.only))
@@ -39,7 +39,7 @@ class Submission:
         plan.where = {"namespace": self.namespace}
         return loaded, plan
 
-    def parameters(self, loaded: Loaded) -> dict[str, str]:
+    def parameters(self, loaded: LoadedSuite) -> dict[str, str]:
         """Return the parameters that carry the suite in its Workflow. Raises BadDocument."""
         parameters = {"suite": suite_parameter(loaded)}
         if self.settings or self.only:

@@ -13,7 +13,7 @@ from perfdag.app.local_run import needs_cluster
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Gang
 from perfdag.hosts import disturbance
-from perfdag.hosts.base import Finished
+from perfdag.hosts.base import CommandResult
 from perfdag.hosts.facts import gather
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.packages import install_command
@@ -76,9 +76,9 @@ class _CachingHost(LocalHost):
 
     def __init__(self) -> None:
         super().__init__()
-        self._results: dict[str, Finished] = {}
+        self._results: dict[str, CommandResult] = {}
 
-    def run(self, argv: Sequence[str], **options: Any) -> Finished:
+    def run(self, argv: Sequence[str], **options: Any) -> CommandResult:
         key = repr((list(argv), options))
         if key not in self._results:
             self._results[key] = super().run(argv, **options)

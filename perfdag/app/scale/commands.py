@@ -192,7 +192,7 @@ def measure(session: Session, request: foreign.Request) -> int:
     """
     folder = session.folder
 
-    async def work(kube: Kube) -> foreign.Measured:
+    async def work(kube: Kube) -> foreign.Observation:
         await submission.require_deleted(kube, folder)
         folder.mkdir(parents=True, exist_ok=True)
         remove_outputs(folder, submission=True)

@@ -25,7 +25,7 @@ from perfdag.steps.queue.validate.steady_state import (
     measure,
 )
 from perfdag.steps.queue.validate.verdict import (
-    Measured,
+    ReplicaMeasurement,
     Verdict,
     count_pods,
     failure_hint,
@@ -219,7 +219,7 @@ async def idle(target: Target, load: Load, seconds: float) -> None:
         await asyncio.sleep(0.1)
 
 
-async def _measure(target: Target, load: Load, plan: Plan, replicas: int) -> Measured:
+async def _measure(target: Target, load: Load, plan: Plan, replicas: int) -> ReplicaMeasurement:
     await load.parallel(0)
     await _scale(target, replicas, plan.scale_seconds)
     await idle(target, load, plan.scale_seconds)
@@ -238,7 +238,7 @@ async def _measure(target: Target, load: Load, plan: Plan, replicas: int) -> Mea
     problems += failures(rate.stats)
     if not lost:
         problems += _shortfalls(rate, plan.criteria, replicas, have)
-    return Measured(replicas, rate, lost, problems, devices)
+    return ReplicaMeasurement(replicas, rate, lost, problems, devices)
 
 
 def failures(stats: Stats) -> list[str]:

@@ -55,7 +55,7 @@ def work_by_node(stats: Stats) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Measured:
+class ReplicaMeasurement:
     """One measurement of a number of replicas.
 
     `lost`: replicas that ended by themselves, "" for none. `problems`: why it does not count.
@@ -124,7 +124,7 @@ class Step:
         }
 
 
-def steps_of(measured: Sequence[Measured], factor: float) -> list[Step]:
+def steps_of(measured: Sequence[ReplicaMeasurement], factor: float) -> list[Step]:
     """Return the steps in the order of their replicas.
 
     A step whose lower neighbour did no work has no ratio.
@@ -170,7 +170,7 @@ class Verdict:
 
     factor: float
     tolerance: float
-    measured: list[Measured] = field(default_factory=list)
+    measured: list[ReplicaMeasurement] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -224,7 +224,7 @@ class Verdict:
         }
 
 
-def measured_line(one: Measured) -> str:
+def measured_line(one: ReplicaMeasurement) -> str:
     """Return a measurement as one line."""
     text = f"{one.replicas:>4} replicas: {one.rate.per_second:.4g}/s"
     if math.isfinite(one.rate.error):

@@ -8,7 +8,12 @@ import numpy as np
 from perfdag.steps.resnet50.errors import UnusableError
 from perfdag.steps.resnet50.inference import open_inference
 from perfdag.steps.resnet50.inference.images import IMAGE, preprocess
-from perfdag.steps.resnet50.inference.open_inference import Client, HttpClient, Served, Tensor
+from perfdag.steps.resnet50.inference.open_inference import (
+    Client,
+    HttpClient,
+    ServerMetadata,
+    Tensor,
+)
 from perfdag.steps.resnet50.inference.pipeline import Pipeline
 from perfdag.steps.resnet50.inference.subject import Subject
 
@@ -46,7 +51,7 @@ def subject(spec: Mapping[str, Any], repetitions: int) -> Subject:
     return Subject(spec, repetitions, pipeline, facts)
 
 
-def tensors(served: Served, batch: int, where: str) -> tuple[Tensor, Tensor]:
+def tensors(served: ServerMetadata, batch: int, where: str) -> tuple[Tensor, Tensor]:
     """Return the model's input and output. Raises UnusableError if they are not ResNet-50's."""
     outputs = [output for output in served.outputs if output.datatype == "FP32"]
     if len(served.inputs) != 1 or not outputs:

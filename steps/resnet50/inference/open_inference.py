@@ -32,7 +32,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServerMetadata:
     """The metadata of a server and of one of its models."""
 
     server: str
@@ -52,7 +52,7 @@ class Client(Protocol):
     @property
     def wire(self) -> str: ...
 
-    def served(self) -> Served: ...
+    def served(self) -> ServerMetadata: ...
 
     def infer(self, batch: np.ndarray, source: Tensor, sink: str) -> np.ndarray:
         """Return the output `sink` for a float32 batch in the input `source`."""
@@ -79,10 +79,10 @@ class HttpClient:
     def wire(self) -> str:
         return "http, binary tensors" if self.binary else "http, JSON"
 
-    def served(self) -> Served:
+    def served(self) -> ServerMetadata:
         server = json.loads(self._call("GET", "/v2")[0])
         model = json.loads(self._call("GET", f"/v2/models/{quote(self.model)}")[0])
-        return Served(
+        return ServerMetadata(
             str(server.get("name", "unknown")),
             str(server.get("version", "unknown")),
             *(
@@ -181,13 +181,13 @@ class GrpcClient:
         self.url, self.model, self._grpc, self.error_kind = url, model, grpc, "endpoint"
         self._client = grpc.InferenceServerClient(url.removeprefix("grpc://").rstrip("/"))
 
-    def served(self) -> Served:
+    def served(self) -> ServerMetadata:
         try:
             server = self._client.get_server_metadata(client_timeout=PATIENCE)
             model = self._client.get_model_metadata(self.model, client_timeout=PATIENCE)
         except self._grpc.InferenceServerException as error:
             raise _unusable(self, str(error.message())) from None
-        return Served(
+        return ServerMetadata(
             server.name,
             server.version,
             *(

@@ -70,7 +70,7 @@ def without_name(text: str, name: str) -> str:
 
 
 @dataclass
-class Submitted:
+class GeneratorResult:
     """The output of a generator: submissions by index, and the start (wall clock, monotonic)."""
 
     run: str
@@ -148,9 +148,9 @@ async def generate(
     run: str,
     first: int = 0,
     prefix: str = "",
-    on_plan: Callable[[Submitted], None] | None = None,
+    on_plan: Callable[[GeneratorResult], None] | None = None,
     on_submit: Callable[[Submission], None] | None = None,
-) -> Submitted:
+) -> GeneratorResult:
     """Create `count` objects with at most `parallel` in flight, spread over the namespaces in turn.
 
     Names are `<prefix or run>-<index>`, with indices from `first`. A failed object keeps its error,
@@ -168,7 +168,7 @@ async def generate(
         )
         for i, at in enumerate(schedule.offsets(count))
     ]
-    done = Submitted(run, items, start_wall, start)
+    done = GeneratorResult(run, items, start_wall, start)
     if on_plan:
         on_plan(done)
     queue = iter(items)

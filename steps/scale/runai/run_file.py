@@ -16,7 +16,7 @@ import orjson
 from perfdag.kube.client import Kube, KubeError, Resource
 from perfdag.kube.errors import ignore_status
 from perfdag.steps.scale.cluster.removal import deletable_resources
-from perfdag.steps.scale.measure.generator import Submission, Submitted
+from perfdag.steps.scale.measure.generator import GeneratorResult, Submission
 from perfdag.steps.scale.model.chains import CHAINS, has_no_pods
 from perfdag.steps.scale.model.pod_specs import members_of
 from perfdag.steps.scale.model.stages import unix_ns
@@ -87,7 +87,7 @@ def name_prefix(run: str) -> str:
     return f"j-{run[-6:]}"
 
 
-def write_run(path: Path, file: RunFile, done: Submitted) -> None:
+def write_run(path: Path, file: RunFile, done: GeneratorResult) -> None:
     """Write run.json (atomically)."""
     shift = round(done.started_wall * 1e9) - done.started_ns
     rows = [
@@ -125,7 +125,7 @@ def write_journal(folder: Path, session: Session) -> None:
         {},
     )
     folder.mkdir(parents=True, exist_ok=True)
-    now = Submitted(session.run, session.submissions, time.time(), time.monotonic_ns())
+    now = GeneratorResult(session.run, session.submissions, time.time(), time.monotonic_ns())
     write_run(folder / "run.json", file, now)
     session.observer.save(folder / "observed.jsonl")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from perfdag.kube.client import Kube
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.completion import expected_count, reached
-from perfdag.steps.scale.measure.generator import Submitted
+from perfdag.steps.scale.measure.generator import GeneratorResult
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.chains import kinds_of
 from perfdag.steps.scale.runai import table
@@ -161,7 +161,9 @@ def _keep(folder: Path, file: RunFile, shift: int) -> None:
     """Write run.json and submitted.json for a run that was found by its id."""
     if file.attached:
         write(
-            folder, file, Submitted(file.run, file.submissions, time.time(), time.time_ns() - shift)
+            folder,
+            file,
+            GeneratorResult(file.run, file.submissions, time.time(), time.time_ns() - shift),
         )
 
 

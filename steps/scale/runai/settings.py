@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from perfdag.steps.scale.figures.rows import Row
-from perfdag.steps.scale.measure.generator import Submitted
+from perfdag.steps.scale.measure.generator import GeneratorResult
 from perfdag.steps.scale.model.stages import SET
 from perfdag.steps.scale.model.templates import RUNAI_STORAGE
 
@@ -141,7 +141,7 @@ def runai_argv(settings: Settings, workload: str, gpus: str, workers: int, pvc: 
     return [*argv, "--command", "--", "sleep", "infinity"]
 
 
-def submitted_json(done: Submitted, project: str) -> list[dict[str, str]]:
+def submitted_json(done: GeneratorResult, project: str) -> list[dict[str, str]]:
     """Return the accepted submissions with their due time.
 
     In a closed loop that is the time of sending.

@@ -19,7 +19,7 @@ from perfdag.steps.scale.cluster.removal import (
     remove,
     remove_namespaces,
 )
-from perfdag.steps.scale.measure.generator import Submitted, generate
+from perfdag.steps.scale.measure.generator import GeneratorResult, generate
 from perfdag.steps.scale.measure.self_load import SelfLoad
 from perfdag.steps.scale.measure.submitters import ApiSubmitter, CommandSubmitter, Submitter
 from perfdag.steps.scale.model.run_id import new_run
@@ -178,7 +178,7 @@ async def submit_run(
         labelled=request.settings.submitter in LABELS,
     )
     request.log(f"run {run}: submitting {request.count} {template.kind} to {', '.join(namespaces)}")
-    done = Submitted(run, [], time.time(), time.monotonic_ns())
+    done = GeneratorResult(run, [], time.time(), time.monotonic_ns())
     finished = asyncio.Event()
 
     async def write_partial() -> None:
@@ -244,7 +244,7 @@ async def require_deleted(kube: Kube, folder: Path) -> None:
         )
 
 
-def write(folder: Path, file: RunFile, done: Submitted) -> None:
+def write(folder: Path, file: RunFile, done: GeneratorResult) -> None:
     """Write run.json and submitted.json (atomically)."""
     write_run(folder / "run.json", file, done)
     table.write_json(folder / "submitted.json", submitted_json(done, file.project))

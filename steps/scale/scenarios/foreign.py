@@ -43,7 +43,7 @@ class Request:
 
 
 @dataclass
-class Measured:
+class Observation:
     """Rows and facts of an observation. `older` workloads were there before it and have no rows."""
 
     rows: list[Row]
@@ -87,7 +87,7 @@ def done(observer: Observer, workload: Resource) -> tuple[int, int]:
     return finished, len(own)
 
 
-async def measure(kube: Kube, request: Request, state: Path) -> Measured:
+async def measure(kube: Kube, request: Request, state: Path) -> Observation:
     """Observe for a time, or until all are done. Writes the observer's state to `state`.
 
     Raises KubeError, ValueError.
@@ -126,7 +126,7 @@ async def measure(kube: Kube, request: Request, state: Path) -> Measured:
     if heartbeat_in and seen.heart is None:
         seen.notes.append(f"no error bars: a heartbeat cannot be written in {heartbeat_in}")
     facts |= {"selector": request.selector, "older": older, **seen.summary(rows)}
-    return Measured(rows, facts, len(own), older, finished)
+    return Observation(rows, facts, len(own), older, finished)
 
 
 async def _watch(

@@ -10,7 +10,7 @@ from perfdag.kube.client import Kube
 from perfdag.steps.scale.cluster.own_objects import own_objects
 from perfdag.steps.scale.figures.family import Family
 from perfdag.steps.scale.figures.percentiles import rank
-from perfdag.steps.scale.measure.generator import Submitted
+from perfdag.steps.scale.measure.generator import GeneratorResult
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import RUN_LABEL, Document, Template
@@ -80,19 +80,19 @@ async def fill(kube: Kube, spec: Spec) -> Result:
         )
 
 
-def records_of(session: Session, batch: Submitted) -> list[Record]:
+def records_of(session: Session, batch: GeneratorResult) -> list[Record]:
     """Return the records of the objects of one batch."""
     return [record for item in batch.created if (record := session.observer.records.get(item.uid))]
 
 
-def count_reaching(session: Session, batch: Submitted, *stages: str) -> int:
+def count_reaching(session: Session, batch: GeneratorResult, *stages: str) -> int:
     """Count the objects of a batch that reached at least one of the stages."""
     return sum(
         any(stage in record.stages for stage in stages) for record in records_of(session, batch)
     )
 
 
-def _verdict(session: Session, batch: Submitted) -> float | None:
+def _verdict(session: Session, batch: GeneratorResult) -> float | None:
     """Return the seconds until the scheduler declared a pod unschedulable; None if not watched."""
     (item,), (record,) = batch.created, records_of(session, batch)
     at = record.times("unschedulable")
@@ -175,19 +175,19 @@ async def preemption(kube: Kube, spec: Spec) -> Result:
             return await finish("preemption", spec, session, extra)
 
 
-def pods_of_each(session: Session, batch: Submitted) -> list[list[Record]]:
+def pods_of_each(session: Session, batch: GeneratorResult) -> list[list[Record]]:
     """Return the pods of each workload of a batch."""
     family = Family(session.observer.records)
     return [family.below(item.uid)["Pod"] for item in batch.created]
 
 
-def victims(session: Session, batch: Submitted) -> list[Record]:
+def victims(session: Session, batch: GeneratorResult) -> list[Record]:
     """Return the pods of a batch of workloads that were evicted or are gone."""
     pods = [pod for own in pods_of_each(session, batch) for pod in own]
     return [pod for pod in pods if "gone" in pod.stages or "evicted" in pod.stages]
 
 
-async def wait_for_evictions(session: Session, batch: Submitted) -> None:
+async def wait_for_evictions(session: Session, batch: GeneratorResult) -> None:
     """Wait for the Events of the victims, which come after their deletion."""
     await session.until(
         lambda: all("evicted" in pod.stages for pod in victims(session, batch)),
@@ -196,7 +196,7 @@ async def wait_for_evictions(session: Session, batch: Submitted) -> None:
 
 
 def waits(
-    name: str, session: Session, batch: Submitted, members: int = 1
+    name: str, session: Session, batch: GeneratorResult, members: int = 1
 ) -> dict[str, float | None]:
     """Return the median and maximum wait in seconds of a batch of workloads of `members` pods."""
     return spread(name, [_waited(pods, members) for pods in pods_of_each(session, batch)])

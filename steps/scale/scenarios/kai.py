@@ -13,7 +13,7 @@ import orjson
 
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.cluster.own_objects import own_objects
-from perfdag.steps.scale.measure.generator import Submitted
+from perfdag.steps.scale.measure.generator import GeneratorResult
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import RUN_LABEL, Document, Template
@@ -121,7 +121,7 @@ def _replicas(jobs: Template, queue: str) -> Template:
 
 
 async def _thin_out(
-    session: Session, fillers: Submitted, nodes: set[str], count: int, spec: Spec
+    session: Session, fillers: GeneratorResult, nodes: set[str], count: int, spec: Spec
 ) -> None:
     """Delete the workloads of `count` pods on each of the nodes."""
     surplus, deleted = [], Counter[str]()
@@ -134,7 +134,7 @@ async def _thin_out(
         session.notes.append("consolidation: not all deleted pods are gone")
 
 
-def count_placed(session: Session, batch: Submitted, members: int) -> int:
+def count_placed(session: Session, batch: GeneratorResult, members: int) -> int:
     """Count the workloads of which `members` pods have a node and are still there."""
     return sum(
         sum(bool(pod.node) and "gone" not in pod.stages for pod in pods) >= members
@@ -142,7 +142,9 @@ def count_placed(session: Session, batch: Submitted, members: int) -> int:
     )
 
 
-async def _all_placed(session: Session, batch: Submitted, members: int, timeout: float) -> bool:
+async def _all_placed(
+    session: Session, batch: GeneratorResult, members: int, timeout: float
+) -> bool:
     count = len(batch.created)
     return await session.until(lambda: count_placed(session, batch, members) == count, timeout)
 
@@ -272,7 +274,7 @@ async def failed_reclaim(kube: Kube, spec: Spec) -> Result:
     return result
 
 
-async def _refusal(session: Session, gang: Submitted, members: int, timeout: float) -> float:
+async def _refusal(session: Session, gang: GeneratorResult, members: int, timeout: float) -> float:
     """Return the seconds until all pods of a gang are unschedulable; infinity if one is placed."""
 
     def pods() -> list[Record]:

@@ -17,7 +17,7 @@ from perfdag.steps.scale.figures.moments import Clocks
 from perfdag.steps.scale.figures.rows import Row, rows_of
 from perfdag.steps.scale.measure.clock import Offset, drift
 from perfdag.steps.scale.measure.completion import expected_count, reached
-from perfdag.steps.scale.measure.generator import Submission, Submitted, generate
+from perfdag.steps.scale.measure.generator import GeneratorResult, Submission, generate
 from perfdag.steps.scale.measure.heartbeat import Heartbeat
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad
@@ -47,7 +47,7 @@ class Session:
     expected_pods: int | None = None
     servers: list[Kube] = field(default_factory=list)  # all API servers, for /metrics
     submissions: list[Submission] = field(default_factory=list)
-    batches: list[tuple[Submitted, Schedule]] = field(default_factory=list)
+    batches: list[tuple[GeneratorResult, Schedule]] = field(default_factory=list)
     deadline: float = math.inf
     """time.monotonic() after which only deletion is waited for."""
     notes: list[str] = field(default_factory=list)
@@ -59,12 +59,12 @@ class Session:
     deleted: set[str] = field(default_factory=set)
     images: Mapping[str, list[str]] = field(default_factory=dict)  # of VMIs: name -> digests
 
-    async def create(self, count: int, schedule: Schedule, parallel: int) -> Submitted:
+    async def create(self, count: int, schedule: Schedule, parallel: int) -> GeneratorResult:
         """Create `count` more objects on a schedule, and return their submissions."""
         self.measure()
         first = len(self.submissions)
 
-        def plan(batch: Submitted) -> None:
+        def plan(batch: GeneratorResult) -> None:
             self.submissions += batch.submissions
             self.batches.append((batch, schedule))
 
