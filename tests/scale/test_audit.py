@@ -9,6 +9,7 @@ import pytest
 from perfdag.app.scale import audit
 from perfdag.cli import main
 from perfdag.kube.prometheus import Prometheus
+from perfdag.steps.scale.runai import table
 from tests.conftest import CommandLine
 
 WINDOW = ["--from", "2026-11-23T08:00:00Z", "--to", "2026-11-23T09:05:00+01:00"]
@@ -144,6 +145,11 @@ def test_a_configuration_that_cannot_be_read_is_one_line(
     output = cli(argv, 2).err
     assert message in output
     assert output.count("\n") == 1
+
+
+def test_requests_that_kubevirt_cannot_name_have_a_key_too() -> None:
+    """A client that sends to an unknown path counts it as verb and resource `none`."""
+    assert table.audit_key("virt_requests/none-none") == "none-none-count"
 
 
 async def test_a_prometheus_without_kubevirt_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,15 +72,17 @@ def test_a_pod_requests_what_the_scheduler_counts(spec: Object, cpu: float) -> N
 
 async def test_the_line_before_a_burst_names_what_fits_beside_other_pods() -> None:
     """Of 8 and 4 CPUs, 1 is taken: 7 and 4 VMIs of one CPU fit, and memory for 3 on each node."""
-    server = ApiServer(node("a", cpu="8", memory="3Gi"), node("b", cpu="4", memory="3500Mi"))
+    disk = {"ephemeral-storage": "10Gi"}
+    nodes = node("a", cpu="8", memory="3Gi", **disk), node("b", cpu="4", memory="3500Mi", **disk)
+    server = ApiServer(*nodes)
     server.add(pod("other", "a", "1"))
     request = vmi_room.request_of(pod("virt-launcher", "", "1"))
-    request |= Counter({"memory": 1 << 30})
+    request |= Counter({"memory": 1 << 30, "ephemeral-storage": 1 << 28})
     line, short = await vmi_room.room_line(server.client(), request, 7)  # type: ignore[arg-type]
     assert short
     assert line == (
-        "6 VMIs fit on 2 nodes, 7 are planned: cpu 11 (1 each), memory 6 (1.00 GiB each), "
-        "pods 499 (1 each)"
+        "6 VMIs fit on 2 nodes, 7 are planned: cpu 11 (1 each), ephemeral-storage 80 (0.25 GiB "
+        "each), memory 6 (1.00 GiB each), pods 499 (1 each)"
     )
     assert not (await vmi_room.room_line(server.client(), request, 6))[1]  # type: ignore[arg-type]
     line, short = await vmi_room.room_line(server.client(), {}, 499)

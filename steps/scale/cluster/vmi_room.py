@@ -103,4 +103,5 @@ async def room_line(kube: Kube, request: Request, count: int) -> tuple[str, bool
 
 
 def _text(name: str, amount: Decimal) -> str:
-    return f"{float(amount) / GIB:.2f} GiB" if "memory" in name else f"{float(amount):g}"
+    in_bytes = name in ("memory", "ephemeral-storage") or name.startswith("hugepages-")
+    return f"{float(amount) / GIB:.2f} GiB" if in_bytes else f"{float(amount):g}"

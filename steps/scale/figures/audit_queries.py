@@ -83,7 +83,7 @@ KEYS = frozenset(queries())
 
 def is_request_count(name: str) -> bool:
     """Return whether this is a figure `virt_requests/<VERB>-<resource>`."""
-    return re.fullmatch(rf"{REQUESTS}/[A-Z]+-[\w./-]+", name) is not None
+    return re.fullmatch(rf"{REQUESTS}/[A-Za-z]+-[\w./-]+", name) is not None
 
 
 async def audit_figures(
