@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
+from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,16 @@ class TestRetries:
         async with Kube(cluster, retries=0) as kube:
             with pytest.raises(KubeError, match=r"is the cluster up.*'gone'"):
                 await kube.request("GET", "/x")
+
+    async def test_a_tls_connection_reserves_64_kib(self) -> None:
+        """A burst has a hundred connections, and asyncio's default is 256 KiB for each."""
+        cluster = Cluster("http://127.0.0.1:1", "gone", "default", Credentials(), "test")
+        async with Kube(cluster):
+            loop, context = asyncio.get_running_loop(), ssl.create_default_context()
+            connection = SSLProtocol(
+                loop, asyncio.Protocol(), context, loop.create_future(), server_hostname="server"
+            )
+            assert len(connection.get_buffer(-1)) == 64 * 1024
 
     async def test_a_refused_token_is_read_again_once(self, fake: Any, tmp_path: Path) -> None:
         (tmp_path / "token").write_text("old")

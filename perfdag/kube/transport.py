@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from asyncio.sslproto import SSLProtocol
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from functools import cache
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 JSON = "application/json"
 MAX_BACKOFF = 10.0
+TLS_BUFFER = 2**16
+"""Bytes that each TLS connection reserves for reading; asyncio's default is four times as much."""
 
 _HINTS = {
     401: "the credentials are not accepted: log in again or choose another context",
@@ -55,6 +58,7 @@ class Transport:
     async def __aenter__(self) -> Self:
         import aiohttp
 
+        SSLProtocol.max_size = TLS_BUFFER
         # An exec plugin may return the client certificate that tls() loads.
         await self.cluster.credentials.header()
         connector = aiohttp.TCPConnector(ssl=self.cluster.tls(), limit=0, keepalive_timeout=60)
