@@ -321,6 +321,10 @@ async def jobs(count: int, nodes: int) -> bool:
             f"  scheduled {result.figures['throughput_mean']:.0f}/s mean, left behind "
             f"{result.figures['left_behind']:.0f} ({verdict(ok)})"
         )
+        peak = peak_memory()
+        small_enough = peak * 2**20 < MEMORY_LIMIT
+        print(f"  {peak:.0f} MiB peak (limit 100 MB: {verdict(small_enough)})")
+        ok = ok and small_enough
         await kwok_nodes.remove_nodes(kube)
         return ok
 
