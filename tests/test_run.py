@@ -66,6 +66,30 @@ def test_every_sample_is_a_row_and_a_failure_too(write_suite: SuiteWriter, tmp_p
     assert {row["status"] for row in by_entry["absent"]} == {"skipped"}
 
 
+def test_no_parquet_is_read_before_the_first_run_of_a_suite_is_measured(
+    write_suite: SuiteWriter, tmp_path: Path
+) -> None:
+    """What is measured may need the 40 MB of pyarrow."""
+    code = """
+import sys
+from perfdag.app import local_run
+from perfdag.cli import main
+measure = local_run.measure_plan
+def measure_and_print(*parameters):
+    measure(*parameters)
+    print("pyarrow" in sys.modules)
+local_run.measure_plan = measure_and_print
+main(["run", *sys.argv[1:], "--no-report"])
+print("pyarrow" in sys.modules)
+"""
+    argv = [str(write_suite.sleeps(1, 1)), "--store", str(tmp_path / "store")]
+    result = subprocess.run(
+        [sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True
+    )
+    lines = result.stdout.splitlines()
+    assert (lines[0], lines[-1]) == ("False", "True")
+
+
 def test_an_image_without_matplotlib_keeps_the_result_and_says_where_a_report_is_drawn(
     write_suite: SuiteWriter,
     tmp_path: Path,

@@ -1,17 +1,19 @@
-"""Measure a suite on this machine: plan or resume a run, measure it, store its samples."""
+"""Measure a suite on this machine: plan or resume a run, measure it, store its samples.
+
+Modules of Parquet are imported on use: pyarrow takes 40 MB that what is measured may need.
+"""
 
 import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from perfdag.app.context import require_queries
 from perfdag.app.errors import CommandError
-from perfdag.app.finish import RunResult, finish_run
 from perfdag.app.new_suite import command_suite
 from perfdag.app.progress import Progress
-from perfdag.app.runs import find_run
 from perfdag.app.unsaved import RescuingStore, restore_samples
 from perfdag.exit_codes import EXIT_INTERRUPTED, EXIT_REACH
 from perfdag.hosts.environment import hide_memory
@@ -20,7 +22,7 @@ from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.resource_names import Resources
 from perfdag.results import missing_reason
-from perfdag.results.durations import with_learned_times
+from perfdag.results.result_files import stored_runs
 from perfdag.results.run_lock import run_lock
 from perfdag.results.runs import resume_command, store_plan
 from perfdag.results.samples import stored_samples
@@ -32,6 +34,9 @@ from perfdag.store.base import Store, StoreError
 from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
 from perfdag.units import plural
+
+if TYPE_CHECKING:
+    from perfdag.app.finish import RunResult
 
 PROVIDED = "PERFDAG_SHAPE_PROVIDED"
 """Environment variable by which a pod says that it has the shape of every point it measures."""
@@ -60,6 +65,8 @@ def plan_run(
     Raises BadDocument, StoreError, CommandError.
     """
     if resume is not None:
+        from perfdag.app.runs import find_run
+
         _, plan = find_run(root, resume, report)
         _check_resumable(plan, root or "")
         return LocalRun(plan, root, True)
@@ -78,7 +85,7 @@ def _check_resumable(plan: Plan, root: str) -> None:
     raise CommandError(f"{why}; continue it: {resume_command(plan, root)}")
 
 
-def run_plan(run: LocalRun, report: Callable[[str], None], *, charts: bool = True) -> RunResult:
+def run_plan(run: LocalRun, report: Callable[[str], None], *, charts: bool = True) -> "RunResult":
     """Measure what is not stored yet, then collect and report the run.
 
     `report` receives lines of progress. Raises CommandError if the run ends before its last sample.
@@ -89,7 +96,7 @@ def run_plan(run: LocalRun, report: Callable[[str], None], *, charts: bool = Tru
         return _measure_and_finish(run, report, charts)
 
 
-def _measure_and_finish(run: LocalRun, report: Callable[[str], None], charts: bool) -> RunResult:
+def _measure_and_finish(run: LocalRun, report: Callable[[str], None], charts: bool) -> "RunResult":
     plan, store, stored = run.plan, open_store(run.root), ""
     if run.resumed:
         missing_reason.forget_all(store, plan.run_id)
@@ -97,14 +104,24 @@ def _measure_and_finish(run: LocalRun, report: Callable[[str], None], charts: bo
         planned = {plan.key(at) for at in range(len(plan.order))}
         stored = f" ({len(planned & stored_samples(store, plan.run_id))} stored)"
     else:
-        plan = with_learned_times(store, plan, None)
+        plan = _with_learned_times(store, plan)
         store_plan(store, plan)
     samples = f"{plural(len(plan.points), 'point')}, {plural(len(plan.order), 'sample')}{stored}"
     report(f"run {plan.run_id}: {samples}, store {store.root}")
     command = f"perfdag run --resume {plan.run_id}" + (f" --store {run.root}" if run.root else "")
     with resumable(command):
         measure_plan(plan, store, report)
+    from perfdag.app.finish import finish_run
+
     return finish_run(store, plan, report, charts=charts, gated=gated(plan))
+
+
+def _with_learned_times(store: Store, plan: Plan) -> Plan:
+    if not stored_runs(store, plan.suite):
+        return plan
+    from perfdag.results.durations import with_learned_times
+
+    return with_learned_times(store, plan, None)
 
 
 @contextlib.contextmanager

@@ -62,19 +62,21 @@ def run(args: argparse.Namespace) -> int:
     check_resume(args)
     if args.command and args.suite:
         raise CommandError("name a suite file or a command after `--`, not both")
-    from perfdag.app.gate import check_after_run
     from perfdag.app.local_run import plan_run, run_plan
-    from perfdag.app.plan_text import plan_text
-    from perfdag.app.result_text import result_data, result_text
     from perfdag.store.open import open_store
 
     planned = plan_run(
         args.suite, args.settings, args.only, args.store, args.resume, log, args.command
     )
     if args.dry_run:
+        from perfdag.app.plan_text import plan_text
+
         print(planned.plan.dump().decode() if args.json else plan_text(planned.plan))
         return EXIT_OK
     result = run_plan(planned, log, charts=not args.no_report)
+    from perfdag.app.gate import check_after_run
+    from perfdag.app.result_text import result_data, result_text
+
     gate = check_after_run(open_store(planned.root), result.plan, log)
     if args.json:
         print_json(result_data(result) | ({"gate": gate.data()} if gate else {}))

@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
-import pyarrow as pa
 
 from perfdag.results.labels import flatten
 from perfdag.units import short
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _NO_EXPLANATION = ("host", "sample", "peers", "cluster", "free_bytes", "state")
 _UNITS = {"bytes": "B", "speed": "bit/s"}
@@ -17,11 +19,13 @@ Facts = Mapping[str, Mapping[str, Any]]
 """Node -> its facts, as perfdag.hosts.facts gathers them."""
 
 
-def facts_of_nodes(table: pa.Table) -> dict[str, dict[str, Any]]:
+def facts_of_nodes(table: "pa.Table") -> dict[str, dict[str, Any]]:
     """Return the newest facts of the nodes of a table with the columns `env` and `nodes`."""
+    from pyarrow.types import is_dictionary
+
     facts: dict[str, dict[str, Any]] = {}
     column = table["env"]
-    if not pa.types.is_dictionary(column.type):
+    if not is_dictionary(column.type):
         column = column.dictionary_encode()
     first = iter([names[0] if names else None for names in table["nodes"].to_pylist()])
     for chunk in column.chunks:

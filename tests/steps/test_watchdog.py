@@ -585,10 +585,11 @@ async def test_it_waits_for_the_last_sample_also_of_a_store_that_is_away(
     assert answers == []
 
 
-def test_what_a_cluster_waits_for_imports_nothing_heavy() -> None:
+def test_what_a_cluster_waits_for_imports_nothing_heavy_and_what_measures_no_parquet() -> None:
     code = (
         "import sys, perfdag.steps.runner.plan, perfdag.steps.runner.watchdog; "
-        "assert not {'numpy', 'pyarrow', 'matplotlib'} & set(sys.modules)"
+        "assert not {'numpy', 'pyarrow', 'matplotlib'} & set(sys.modules); "
+        "import perfdag.steps.runner.gang; assert 'pyarrow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
