@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from perfdag.cli import main
-from perfdag.kube.client import Kube
+from perfdag.kube.client import MERGE_PATCH, Kube, Resource
 from perfdag.kube.config import load_config
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.templates import RUN_LABEL, Document, built_in, load
@@ -261,6 +261,36 @@ class TestCommands:
             assert "0 points" in capsys.readouterr().out
         finally:
             self.cli("simulate", "kubevirt")
+
+    def test_a_crd_that_a_real_installer_has_written_stays(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Its deletion would delete all workloads of the real system."""
+        name = "trainingworkloads.run.ai"
+
+        async def on_crd(change: Any) -> None:
+            async with Kube() as kube:
+                kind = await kube.resource("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+                await change(kube, kind)
+
+        async def install_over(kube: Kube, kind: Resource) -> None:
+            patch = {"metadata": {"annotations": {"installer": "real"}}}
+            params = {"fieldManager": "installer"}
+            await kube.request(
+                "PATCH", kind.path(None, name), json=patch, params=params, content_type=MERGE_PATCH
+            )
+
+        assert self.cli("simulate", "runai") == 0
+        try:
+            asyncio.run(on_crd(install_over))
+            capsys.readouterr()
+            assert self.cli("simulate", "runai", "--remove") == 0
+            kept = f"kept, since another program has written them: {name}"
+            assert kept in capsys.readouterr().out
+            assert self.cli("simulate", "runai") == 2
+            assert f"the real {name} is installed on this cluster" in capsys.readouterr().err
+        finally:
+            asyncio.run(on_crd(lambda kube, kind: kube.delete(kind, name)))
 
     @pytest.mark.slow
     def test_a_breached_gate_is_exit_3_and_named(

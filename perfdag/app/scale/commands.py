@@ -281,6 +281,8 @@ def simulate(
 
 def stop_simulation(context: str | None, system: str, output: Print) -> int:
     """Remove the Stages and CRDs that simulate a system."""
-    on_cluster(context, lambda kube: simulation.remove(kube, system))
+    kept = on_cluster(context, lambda kube: simulation.remove(kube, system))
     output(f"{system} is no longer simulated")
+    if kept:
+        output(f"kept, since another program has written them: {', '.join(kept)}")
     return EXIT_OK

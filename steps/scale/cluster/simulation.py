@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perfdag.digest import canonical, digest
-from perfdag.kube.client import Kube, KubeError, Object, Resource
+from perfdag.kube.client import FIELD_MANAGER, Kube, KubeError, Object, Resource
 from perfdag.steps.scale.cluster.kwok_nodes import LABEL
 
 FOLDER = Path(__file__).parent / "simulated"
@@ -78,7 +78,7 @@ async def install(
     """Install the CRDs and Stages of `system`, and return the names of the Stages.
 
     Equal Stages stay as they are: KWOK misses deletions while Stages are replaced, and another run
-    may wait for one. Raises KubeError if the real system is installed (its CRDs lack our label), or
+    may wait for one. Raises KubeError if the real system is installed (its CRDs are not ours), or
     if the cluster has no KWOK.
     """
     wanted = objects(system, delays, failures)
@@ -95,7 +95,7 @@ async def install(
                 raise
             known = False
         else:
-            if LABEL not in (definition["metadata"].get("labels") or {}):
+            if not _is_ours(definition):
                 raise KubeError(
                     409,
                     "Real",
@@ -128,15 +128,39 @@ async def install(
     return list(stages)
 
 
-async def remove(kube: Kube, system: str) -> None:
-    """Delete the Stages and CRDs of `system`, with all objects of those kinds."""
+async def remove(kube: Kube, system: str) -> list[str]:
+    """Delete the Stages and CRDs of `system`, with all objects of those kinds.
+
+    Return the names of CRDs that stay, because the real system was installed over the simulation:
+    their deletion would delete its workloads.
+    """
     stage_kind = await _stage_kind(kube)
     definitions = await kube.resource("apiextensions.k8s.io/v1", _CRD)
     classes = await kube.resource("storage.k8s.io/v1", "StorageClass")
     volumes = await kube.resource("v1", "PersistentVolume")
+    kept = []
     for resource in (stage_kind, definitions, classes, volumes):
         for body in await kube.list(resource, labels=f"{LABEL}={system}"):
-            await kube.delete(resource, body["metadata"]["name"])
+            if resource is definitions and not _is_ours(body):
+                kept.append(body["metadata"]["name"])
+            else:
+                await kube.delete(resource, body["metadata"]["name"])
+    return kept
+
+
+def _is_ours(definition: Object) -> bool:
+    """Return whether a CRD has our label and nobody else has written it.
+
+    An installer that applies its own CRD leaves the labels that it does not know.
+    https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
+    """
+    metadata = definition["metadata"]
+    writers = {
+        entry["manager"]
+        for entry in metadata.get("managedFields") or []
+        if not entry.get("subresource")
+    }
+    return LABEL in (metadata.get("labels") or {}) and writers <= {FIELD_MANAGER}
 
 
 async def _stage_kind(kube: Kube) -> Resource:
