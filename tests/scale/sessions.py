@@ -9,10 +9,11 @@ from perfdag.steps.scale.scenarios.session import Session
 
 
 class Heart:
-    """A heartbeat that came back at once."""
+    """Heartbeats that came back at once."""
 
-    timeline: ClassVar[list[Any]] = []
-    note, plural, requests, p99 = "", "pods", 0, 0.001
+    lags: ClassVar[dict[str, list[Any]]] = {}
+    requests: ClassVar[dict[str, int]] = {}
+    note, p99 = "", 0.001
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -23,8 +24,8 @@ class Heart:
     def resume(self) -> None:
         self.calls.append("resume")
 
-    def summary(self) -> dict[str, Any]:
-        return {"beats": 1}
+    def summary(self) -> list[dict[str, Any]]:
+        return [{"beats": 1}]
 
 
 def session_of(
@@ -35,7 +36,7 @@ def session_of(
         "run": "r",
         "template": template or load("pod", "r"),
         "namespaces": ["ns"],
-        "heartbeat": Heart(),
+        "heartbeats": Heart(),
         "submitter": kube,
         "offset": Offset(0.0, 0.0),
         "scrapes": [],

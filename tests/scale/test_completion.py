@@ -16,7 +16,7 @@ from perfdag.app.scale import commands
 from perfdag.kube.client import Kube, KubeError, Resource
 from perfdag.kube.config import Cluster
 from perfdag.kube.credentials import Credentials
-from perfdag.steps.scale.figures.moments import Clocks
+from perfdag.steps.scale.figures.moments import Clocks, Moment
 from perfdag.steps.scale.figures.rows import rows_of, with_deletion
 from perfdag.steps.scale.measure import completion
 from perfdag.steps.scale.measure.completion import expected_count, reached
@@ -402,14 +402,37 @@ def test_the_error_bar_of_a_row_is_the_lag_of_the_heartbeats_nearest_to_it() -> 
     rows = rows_of(
         submissions_of("a", "b"),
         {"a": first, "b": second},
-        Clocks(0, lags=beats),
+        Clocks(0, lags={"Pod": beats}),
         run="r",
         kind="Pod",
         until_ns=BASE + 30 * SECOND,
     )
     bars = {row.name: row.resolution_s for row in rows if row.stage == "scheduled"}
     assert bars == {"a": 0.004, "b": 6.0}
-    assert Clocks(0).lag_at(BASE) is None, "without heartbeats"
+    assert Clocks(0).lag_at(Moment(BASE)) is None, "without heartbeats"
+
+
+def test_each_end_of_a_row_has_the_lag_of_its_own_kind() -> None:
+    """The watch of pods stalled, and that of VMIs did not."""
+    vmi = record(VMI, "a", created=1, scheduled=3, running=4)
+    pod = record("Pod", "a-pod", vmi.uid, created=1.5, scheduled=2)
+    moments = range(6)
+    beats = {
+        VMI: [(BASE + at * SECOND, 0.004) for at in moments],
+        "Pod": [(BASE + at * SECOND, 0.7) for at in moments],
+    }
+    rows = rows_of(
+        submissions_of("a"),
+        {"a": vmi, "a-pod": pod},
+        Clocks(0, lags=beats),
+        run="r",
+        kind=VMI,
+        api_version="kubevirt.io/v1",
+        until_ns=BASE + 30 * SECOND,
+    )
+    bars = {row.stage: row.resolution_s for row in rows if row.source == "receive"}
+    assert bars["pod_created"] == bars["pod_scheduled"] == 0.7
+    assert bars["running"] == bars["creation_to_running"] == 0.004
 
 
 def test_a_lag_in_the_middle_widens_the_error_bars_of_the_rows_there_alone() -> None:
@@ -421,7 +444,7 @@ def test_a_lag_in_the_middle_widens_the_error_bars_of_the_rows_there_alone() -> 
     rows = rows_of(
         submissions_of(*pods),
         pods,
-        Clocks(0, lags=beats),
+        Clocks(0, lags={"Pod": beats}),
         run="r",
         kind="Pod",
         until_ns=BASE + 30 * SECOND,

@@ -262,7 +262,7 @@ class TestApiMetrics:
     ) -> None:
         lines = [series("pods", sub, verb, "resource", ("+Inf", 30)) for verb, sub in calls]
         after = scrape_of(*chain.from_iterable(lines))
-        after.heartbeats = ("pods", heartbeats)
+        after.heartbeats = {"pods": heartbeats}
         assert api_metrics.counts(api_metrics.delta(api_metrics.Scrape(), after)) == counts
         assert all(gates.parse_gate(f"{name} <= 1 * {name}").metric == name for name in counts)
 
@@ -686,7 +686,7 @@ class TestThroughput:
         session: Any = SimpleNamespace(
             submissions=items,
             batches=[(GeneratorResult("r", batch, 0.0, 1), Schedule()) for batch in batches],
-            heartbeat=SimpleNamespace(p99=0.001),
+            heartbeats=SimpleNamespace(p99=0.001),
             phases={},
             notes=[],
         )

@@ -26,7 +26,8 @@ from perfdag.steps.scale.measure.generator import (
     connections,
     generate,
 )
-from perfdag.steps.scale.measure.heartbeat import BEAT, IN_FLIGHT, Heartbeat, heartbeat_kind
+from perfdag.steps.scale.measure.heartbeat import BEAT, IN_FLIGHT, Heartbeat
+from perfdag.steps.scale.measure.heartbeats import heartbeat_kinds, heartbeats
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad, busiest
 from perfdag.steps.scale.measure.submitters import ApiSubmitter
@@ -351,7 +352,7 @@ class TestHeartbeat:
             await go_on.wait()
 
         server.on(r"PATCH [^?]*$", stall)
-        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:
+        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02, "Pod") as heart:
             await until(lambda: len(waiting) >= 10)
             assert len(heart.lags) >= 10, "what is on its way counts as at least its age"
             assert heart.lost >= 9
@@ -376,7 +377,7 @@ class TestHeartbeat:
             await go_on.wait()
 
         server.on("watch", stall)
-        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:
+        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02, "Pod") as heart:
             await until(lambda: len(heart.answered) >= 5 and bool(server.count("watch")))
             missed = len(heart.answered)
             server.expire()
@@ -388,7 +389,7 @@ class TestHeartbeat:
 
     async def test_a_watch_that_is_refused_is_told(self, server: ApiServer) -> None:
         server.fail("watch", 403, "no more of it")
-        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:
+        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02, "Pod") as heart:
             await until(lambda: bool(heart.stopped))
             await until(heart.tasks[0].done)  # nothing is changed that nobody sees
         assert "no more of it" in heart.note
@@ -398,17 +399,21 @@ class TestHeartbeat:
     async def test_a_measured_kind_has_a_heartbeat_of_its_own_unless_it_is_refused(
         self, server: ApiServer, measured: str, refused: bool
     ) -> None:
-        kind = heartbeat_kind(measured)
+        kind = heartbeat_kinds(measured)[0]
         if refused:
             server.fail("PATCH .*/(pods|virtualmachineinstances)/", 403, "a policy forbids it")
-        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.01, kind) as heart:
-            await until(lambda: len(heart.arrived) >= 5)
+        async with client(server) as kube, heartbeats(kube, "r", "n", kind, 0.01) as run:
+            heart = run.beats[0]
+            await until(lambda: all(len(beat.arrived) >= 5 for beat in run.beats))
             (heartbeat_object,) = server.of("ConfigMap" if refused else kind)
-        assert heart.summary()["kind"] == ("ConfigMap" if refused else measured)
-        assert (f"that of ConfigMaps, not of {measured}s: " in heart.note) == refused
-        assert heart.requests >= 5
+        kinds = ["ConfigMap"] if refused else heartbeat_kinds(measured)
+        assert [summary["kind"] for summary in run.summary()] == list(run.lags) == kinds
+        assert (f"that of ConfigMaps, not of {measured}s: " in run.note) == refused
+        assert len(run.requests) == len(kinds)
+        assert min(run.requests.values()) >= 5
         assert min(heart.lags) > 0
-        assert server.of("ConfigMap") == server.of(kind) == [], "it leaves nothing"
+        assert run.p99 == max(beat.p99 or 0 for beat in run.beats)
+        assert server.of("ConfigMap") == server.of("Pod") == server.of(VMI) == [], "nothing is left"
         assert belongs("r", heartbeat_object["metadata"])
         observer = Observer(
             kube, "r", [(heartbeat_object["apiVersion"], kind)], ["n"], primary=[kind]
@@ -421,8 +426,16 @@ class TestHeartbeat:
         assert observer.records == {}, "it is no workload"
         if not refused:
             spec = heartbeat_object["spec"]
-            assert heart.note == "", "one that goes well has nothing to tell"
+            assert run.note == "", "one that goes well has nothing to tell"
             assert spec.get("schedulingGates") or spec["schedulerName"], "no scheduler places it"
+
+    async def test_a_run_of_vmis_without_a_right_on_pods_has_the_lag_of_vmis_alone(
+        self, server: ApiServer
+    ) -> None:
+        server.fail("PATCH .*/pods/", 403, "no right")
+        async with client(server) as kube, heartbeats(kube, "r", "n", VMI, 0.01) as run:
+            await until(lambda: len(run.beats[0].arrived) >= 5)
+            assert ([*run.lags], run.note) == ([VMI], "")
 
     @pytest.mark.parametrize(("status", "counted"), [(None, 1), (503, 1), (429, 0), (0, 0)])
     async def test_a_try_counts_as_the_server_counts_it(
@@ -441,14 +454,14 @@ class TestHeartbeat:
         async with (
             served(server) as cluster,
             Kube(cluster, timeout=0.2, retries=1) as kube,
-            Heartbeat(kube, "r", "n", 0.05) as heart,
+            Heartbeat(kube, "r", "n", 0.05, "Pod") as heart,
         ):
             await until(lambda: "1" in heart.answered)
             heart.pause()
             await until(lambda: heart.requests == server.count(patches) - 1 + counted)
 
     async def test_beats_of_a_pause_are_left_out(self, server: ApiServer) -> None:
-        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:
+        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02, "Pod") as heart:
             await until(lambda: len(heart.lags) >= 5)
             heart.pause()
             time.sleep(0.5)  # as the making of rows does

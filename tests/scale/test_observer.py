@@ -135,7 +135,7 @@ class TestWhose:
             for row in rows_of(
                 [Submission(0, "p", "ns", 1, 1, 2, "p")],
                 ours.records,
-                Clocks(0, lags=[(1_000, 0.004)]),
+                Clocks(0, lags={"Pod": [(1_000, 0.004)]}),
                 run="r",
                 kind="Pod",
                 until_ns=9,

@@ -69,7 +69,7 @@ def work(
         template=SimpleNamespace(kind=VM),
         alive=lambda: [Submission(i, vm, "ns", 0) for i, vm in enumerate("ab")],
         clocks=lambda: Clocks(time.time_ns() - time.monotonic_ns()),
-        heartbeat=SimpleNamespace(pause=lambda: None),
+        heartbeats=SimpleNamespace(pause=lambda: None),
         self_load=SimpleNamespace(pause=lambda: None),
         measure=lambda: None,
         until=until,

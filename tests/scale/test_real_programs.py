@@ -28,6 +28,7 @@ from perfdag.steps.scale.figures.percentiles import rank
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.figures.transition_times import transition_times
 from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.model.templates import FOLDER
 from perfdag.steps.scale.scenarios import gangs, gpus, submit, vmi, vmi_spec
 from perfdag.steps.scale.scenarios.base import Result, Spec
@@ -115,6 +116,11 @@ async def test_vmis_of_real_kubevirt_are_timed_as_an_independent_watch_sees_them
     assert_api_times_agree(result, 5 * COUNT)
     assert any("VMIs fit on" in text and "memory" in text for text in messages)
     assert result.facts["vmis_per_node_max"] >= 1
+    lags = {item["kind"]: item for item in result.facts["watch_lag"]}
+    tell(
+        f"median lag of VMIs {lags[VMI]['median_s']:.4f} s, of pods {lags['Pod']['median_s']:.4f} s"
+    )
+    assert min(item["beats"] for item in lags.values()) >= 10
     assert (result.figures["PATCH-virtualmachineinstances-count"] or 0) <= 2 * COUNT
 
 

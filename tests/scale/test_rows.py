@@ -179,7 +179,7 @@ def rows_for(
     result = rows_of(
         [item],
         {entry.uid: entry for entry in records},
-        Clocks(0, 0.0, [(0, 0.005)]),
+        Clocks(0, 0.0, {"Pod": [(0, 0.005)]}),
         run="r",
         kind=kind,
         until_ns=BASE + until * 1_000_000,
@@ -617,7 +617,7 @@ def result(kind: str, count: int, stuck: int = 0, **figures: float | None) -> di
         rows_of(
             items,
             records,
-            Clocks(0, 0.0, [(0, 0.004)]),
+            Clocks(0, 0.0, {"Pod": [(0, 0.004)]}),
             run="r",
             kind=kind,
             until_ns=BASE + 30 * SECOND,

@@ -274,7 +274,7 @@ class Reclaiming(Session):
 
 @contextlib.asynccontextmanager
 async def reclaiming(kube: Any, spec: Any, run: str, template: Template) -> AsyncIterator[Session]:
-    lags: Any = SimpleNamespace(timeline=[], p99=None)
+    lags: Any = SimpleNamespace(lags={}, p99=None)
     clock: Any = SimpleNamespace(seconds=0.0)
     yield Reclaiming(
         kube, run, template, ["ns"], Observer(kube, run, [], []), lags, kube, clock, [], 1

@@ -104,7 +104,7 @@ async def test_the_count_is_what_the_scenario_made_and_doubts_are_notes() -> Non
     run = session_of_jobs(10, "scheduled")
     result = await base.finish("fill", submit.Spec(count=100), run, {})
     assert result.count == 10
-    calls = run.heartbeat.calls  # type: ignore[attr-defined]
+    calls = run.heartbeats.calls  # type: ignore[attr-defined]
     assert calls == ["pause", "resume", "pause"], "lag and CPU are not those of our own figures"
     assert any("clock moved against ours is not known" in note for note in result.facts["notes"])
 

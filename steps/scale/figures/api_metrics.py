@@ -37,12 +37,12 @@ CREATION, DELETION = "creation", "deletion"
 class Scrape:
     """The histograms of all API servers, and the start of their processes in Unix seconds.
 
-    `heartbeats` is how many PATCHes of a resource perfdag's heartbeat sent until then.
+    `heartbeats` is how many PATCHes of each resource perfdag's heartbeats sent until then.
     """
 
     calls: dict[Call, dict[float, float]] = field(default_factory=dict)
     started: list[float | None] = field(default_factory=list)
-    heartbeats: tuple[str, int] = ("", 0)
+    heartbeats: dict[str, int] = field(default_factory=dict)
 
 
 async def scrape(servers: Sequence[Kube]) -> Scrape:
@@ -129,8 +129,9 @@ def delta(before: Scrape, after: Scrape, p: float = 0.99) -> list[Calls]:
         count = round(grown.get(math.inf, 0.0))
         if count:
             value, low, high = quantile(grown, p)
-            own = call == ("PATCH", after.heartbeats[0], "", "resource")
-            beats = min(count, after.heartbeats[1] - before.heartbeats[1]) if own else 0
+            resource, own = call[1], call == ("PATCH", call[1], "", "resource")
+            beats = after.heartbeats.get(resource, 0) - before.heartbeats.get(resource, 0)
+            beats = min(count, beats) if own else 0
             delta_calls.append(Calls(*call, count, value, low, high, grown, beats))
     return sorted(delta_calls, key=lambda calls: -calls.count)
 

@@ -1,8 +1,8 @@
 """Points in time from several clocks, and the differences between them."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 
 from perfdag.steps.scale.model.stages import whole_second
@@ -16,25 +16,27 @@ class Clocks:
     """Conversion of a record's times to Unix time of this machine's clock.
 
     `mono_to_unix_ns` is added to a monotonic time. `server_ahead_s` is the server's clock minus
-    ours. `lags` are the watch lags of single heartbeats with their arrival (monotonic ns), in
-    order.
+    ours. `lags` are by kind the watch lags of single heartbeats with their arrival (monotonic ns),
+    in order. A kind without heartbeats of its own has the lags of the first.
     """
 
     mono_to_unix_ns: int
     server_ahead_s: float = 0.0
-    lags: Sequence[tuple[int, float]] = ()
+    lags: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
 
-    def lag_at(self, *moments: int) -> float | None:
-        """Return the largest lag in seconds of the heartbeats nearest to moments (Unix ns).
+    def lag_at(self, *moments: "Moment") -> float | None:
+        """Return the largest lag in seconds of the heartbeats nearest to the receipt of moments.
 
         These are all within NEAR, and one before and after. Without heartbeats, it is None.
         """
         near: list[float] = []
+        first_lags = next(iter(self.lags.values()), ())
         for moment in moments:
-            at, when = moment - self.mono_to_unix_ns, itemgetter(0)
-            first = bisect_left(self.lags, at - NEAR, key=when)
-            last = bisect_right(self.lags, at + NEAR, key=when)
-            near += [lag for _, lag in self.lags[max(0, first - 1) : last + 1]]
+            lags = self.lags.get(moment.kind, first_lags)
+            at, when = moment.received - self.mono_to_unix_ns, itemgetter(0)
+            first = bisect_left(lags, at - NEAR, key=when)
+            last = bisect_right(lags, at + NEAR, key=when)
+            near += [lag for _, lag in lags[max(0, first - 1) : last + 1]]
         return max(near, default=None)
 
     def unix(self, mono_ns: int) -> float | None:
@@ -52,13 +54,14 @@ class Moment:
     """When a stage was reached, in Unix ns (0: unknown).
 
     `received` is by our clock. `api` and `event` are by the server's clock, which is `ahead` of
-    ours.
+    ours. `kind` is that of the object.
     """
 
     received: int = 0
     api: int = 0
     event: int = 0
     ahead: int = 0
+    kind: str = ""
 
     @property
     def best(self) -> int:
@@ -77,7 +80,7 @@ def difference(
 ) -> tuple[float, float | None, str] | None:
     """Return the difference in seconds, its error bar and its clock, on the best common clock."""
     if start.received and end.received:
-        lag = clocks.lag_at(start.received, end.received)
+        lag = clocks.lag_at(start, end)
         return (end.received - start.received) / 1e9, lag, "receive"
     if start.api and end.api:
         if whole_second(start.api) or whole_second(end.api):

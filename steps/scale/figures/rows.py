@@ -64,7 +64,8 @@ def _moment(record: Record, stage: str, clocks: Clocks) -> Moment | None:
     if times is None:
         return None
     api, event, received = times
-    return Moment(received + clocks.mono_to_unix_ns if received else 0, api, event, clocks.ahead_ns)
+    at = received + clocks.mono_to_unix_ns if received else 0
+    return Moment(at, api, event, clocks.ahead_ns, record.kind)
 
 
 def _reached(

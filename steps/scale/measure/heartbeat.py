@@ -49,16 +49,10 @@ _BODIES: dict[str, Object] = {
 }
 
 
-def heartbeat_kind(measured: str) -> str:
-    """Return the kind of the heartbeat for a measured kind."""
-    return VMI if measured.startswith("VirtualMachine") else "Pod"
-
-
 class Heartbeat:
     """Change an object every `interval` seconds and measure when the watch reports it.
 
-    `kind` is Pod, VirtualMachineInstance or ConfigMap. Where another is refused, it is a
-    ConfigMap, with a note.
+    `kind` is Pod, VirtualMachineInstance or ConfigMap. Entering raises KubeError if it is refused.
 
     `lags` count from when a change was due, so they are an upper bound. `after_answer` counts from
     the server's answer and is the lower bound. A change that only a list showed, or that was never
@@ -71,12 +65,12 @@ class Heartbeat:
         kube: Kube,
         run: str,
         namespace: str,
-        interval: float = 0.5,
-        kind: str = "ConfigMap",
+        interval: float,
+        kind: str,
     ) -> None:
         self._kube, self._namespace, self._interval = kube, namespace, interval
         self._run, self._name = run, f"perfdag-heartbeat-{run}"
-        self.kind, self._refused = kind, ""
+        self.kind = kind
         self.requests, self.plural = 0, ""
         self._due: dict[str, int] = {}
         self.answered: dict[str, int] = {}
@@ -90,14 +84,9 @@ class Heartbeat:
         self.tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "Heartbeat":
-        try:
-            await self._make()
-        except KubeError as error:
-            if self.kind == "ConfigMap":
-                raise
-            self._refused = f"not of {self.kind}s: {error}"
-            self.kind = "ConfigMap"
-            await self._make()
+        # The label is that of a part of the run: the observer does not take it for a workload.
+        metadata = {"name": self._name, "labels": {RUN_LABEL: f"{self._run}-{HEARTBEAT}"}}
+        await self._kube.apply(_BODIES[self.kind] | {"metadata": metadata}, self._namespace)
         self.tasks = [asyncio.create_task(self._beat()), asyncio.create_task(self._listen())]
         return self
 
@@ -106,11 +95,6 @@ class Heartbeat:
         await tasks.cancel(self.tasks)
         with suppress(KubeError):
             await self._kube.delete(await self._resource(), self._name, self._namespace)
-
-    async def _make(self) -> None:
-        # The label is that of a part of the run: the observer does not take it for a workload.
-        metadata = {"name": self._name, "labels": {RUN_LABEL: f"{self._run}-{HEARTBEAT}"}}
-        await self._kube.apply(_BODIES[self.kind] | {"metadata": metadata}, self._namespace)
 
     async def _resource(self) -> Resource:
         return await self._kube.resource(_BODIES[self.kind]["apiVersion"], self.kind)
@@ -241,11 +225,10 @@ class Heartbeat:
     def note(self) -> str:
         """A note if the lag or receive times are unknown for a part of the run, else empty."""
         texts = []
-        if self._refused:
-            texts.append(f"the watch lag is that of ConfigMaps, {self._refused}")
         if self.stopped:
             texts.append(
-                f"the watch lag is that of the first {len(self._lags)} heartbeats: {self.stopped}"
+                f"the watch lag of {self.kind}s is that of the first {len(self._lags)} heartbeats: "
+                f"{self.stopped}"
             )
         if count := self._kube.counts["replayed changes"]:
             texts.append(

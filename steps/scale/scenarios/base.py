@@ -108,7 +108,7 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
     created = sum(1 for item in session.submissions if item.answered_ns and not item.error)
     figures |= {
         "create_ratio": created / len(session.submissions) if session.submissions else None,
-        "watch_lag_p99": session.heartbeat.p99,
+        "watch_lag_p99": session.heartbeats.p99,
     }
     calls = session.phases.get(CREATION, [])
     if calls and api_metrics.worst(calls) is None:

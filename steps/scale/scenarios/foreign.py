@@ -123,7 +123,7 @@ async def measure(kube: Kube, request: Request, state: Path) -> Observation:
         if not (row.since == "submitted" and row.stage.endswith("created"))
     ]
     older = sum(1 for _ in observer.of(kind)) - len(own)
-    if heartbeat_in and seen.heart is None:
+    if heartbeat_in and seen.beats is None:
         seen.notes.append(f"no error bars: a heartbeat cannot be written in {heartbeat_in}")
     facts |= {"selector": request.selector, "older": older, **seen.summary(rows)}
     return Observation(rows, facts, len(own), older, finished)

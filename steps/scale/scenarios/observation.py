@@ -14,19 +14,19 @@ from perfdag.steps.scale.figures.percentiles import summaries
 from perfdag.steps.scale.figures.rows import Row, on_simulated, rows_of
 from perfdag.steps.scale.measure.clock import Offset, drift, server_offset
 from perfdag.steps.scale.measure.generator import Submission
-from perfdag.steps.scale.measure.heartbeat import Heartbeat, heartbeat_kind
+from perfdag.steps.scale.measure.heartbeats import Heartbeats, heartbeats
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad
 
 
 @dataclass
 class Observation:
-    """An observer at work. `heart` is None where the watch lag is not measured."""
+    """An observer at work. `beats` is None where the watch lag is not measured."""
 
     kube: Kube
     observer: Observer
     offset: Offset
-    heart: Heartbeat | None
+    beats: Heartbeats | None
     self_load: SelfLoad
     simulated: set[str] | None = field(default_factory=set)
     until_ns: int = 0
@@ -35,16 +35,16 @@ class Observation:
     async def end(self) -> dict[str, Any]:
         """End the observation and return the facts of its clocks. Takes 1 to 2 s."""
         self.until_ns = time.monotonic_ns()
-        busy, heart = self.self_load.share, self.heart
-        apart, moved = await drift(self.kube, self.offset) if heart else ({}, "")
+        busy, beats = self.self_load.share, self.beats
+        apart, moved = await drift(self.kube, self.offset) if beats else ({}, "")
         self.simulated, why = await simulated_nodes(self.kube)
-        notes = (moved, heart.note if heart else "", self.self_load.note, why)
+        notes = (moved, beats.note if beats else "", self.self_load.note, why)
         self.notes += [note for note in notes if note]
         return {
             "server_clock_ahead_s": self.offset.seconds,
             "server_clock_bound_s": self.offset.bound,
             **apart,
-            "watch_lag": heart.summary() if heart else None,
+            "watch_lag": beats.summary() if beats else None,
             "harness_cpu": busy,
         }
 
@@ -53,7 +53,7 @@ class Observation:
     ) -> list[Row]:
         """Return the rows until the end; `pods` are expected of a workload (None: unknown)."""
         shift = time.time_ns() - time.monotonic_ns()
-        lags = self.heart.timeline if self.heart else ()
+        lags = self.beats.lags if self.beats else {}
         return list(
             rows_of(
                 submissions,
@@ -84,25 +84,20 @@ class Observation:
 async def observation(
     kube: Kube, observer: Observer, kind: str, heartbeat_in: str | None
 ) -> AsyncIterator[Observation]:
-    """Start the observer, and a heartbeat for workloads of `kind` in a namespace (None: none).
+    """Start the observer, and heartbeats for workloads of `kind` in a namespace (None: none).
 
     Raises KubeError.
     """
     offset = await server_offset(kube)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(observer)
-        heart: Heartbeat | None = None
+        beats: Heartbeats | None = None
         if heartbeat_in:
             with suppress(
                 KubeError
             ):  # without a right on Pods and ConfigMaps there is no error bar
-                heart = await stack.enter_async_context(
-                    Heartbeat(
-                        kube,
-                        f"{observer.run}-{SAMPLE}",
-                        heartbeat_in,
-                        kind=heartbeat_kind(kind),
-                    )
+                beats = await stack.enter_async_context(
+                    heartbeats(kube, f"{observer.run}-{SAMPLE}", heartbeat_in, kind)
                 )
         self_load = await stack.enter_async_context(SelfLoad())
-        yield Observation(kube, observer, offset, heart, self_load)
+        yield Observation(kube, observer, offset, beats, self_load)

@@ -17,7 +17,7 @@ from perfdag.steps.scale.cluster.namespaces import own_namespaces
 from perfdag.steps.scale.cluster.removal import namespace_stays, objects_of_run, remove
 from perfdag.steps.scale.figures import api_metrics
 from perfdag.steps.scale.measure.clock import server_offset
-from perfdag.steps.scale.measure.heartbeat import Heartbeat, heartbeat_kind
+from perfdag.steps.scale.measure.heartbeats import heartbeats
 from perfdag.steps.scale.measure.observer import Kind, Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad
 from perfdag.steps.scale.measure.submitters import ApiSubmitter
@@ -30,8 +30,6 @@ IN_FLIGHT = 1.0
 """Seconds in which the server has done or dropped a request whose connection was cut."""
 AGAIN = 2.0
 """Seconds to wait for deleted objects before new ones are looked for."""
-HEARTBEAT_SECONDS = 0.5
-"""Seconds between two beats."""
 
 
 class open_session:  # noqa: N801 - reads as a function: async with open_session(...)
@@ -92,14 +90,8 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             observer = await self.stack.enter_async_context(
                 Observer(kube, self._run, kinds, self._namespaces, primary=primary)
             )
-            heartbeat = await self.stack.enter_async_context(
-                Heartbeat(
-                    kube,
-                    self._run,
-                    self._namespaces[0],
-                    HEARTBEAT_SECONDS,
-                    heartbeat_kind(last.kind),
-                )
+            beats = await self.stack.enter_async_context(
+                heartbeats(kube, self._run, self._namespaces[0], last.kind)
             )
             offset = await server_offset(kube)
             self_load = await self.stack.enter_async_context(SelfLoad())
@@ -112,7 +104,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             template,
             self._namespaces,
             observer,
-            heartbeat,
+            beats,
             submitter,
             offset,
             scrapes,

@@ -18,7 +18,7 @@ from perfdag.steps.scale.figures.rows import Row, rows_of
 from perfdag.steps.scale.measure.clock import Offset, drift
 from perfdag.steps.scale.measure.completion import expected_count, reached
 from perfdag.steps.scale.measure.generator import GeneratorResult, Submission, generate
-from perfdag.steps.scale.measure.heartbeat import Heartbeat
+from perfdag.steps.scale.measure.heartbeats import Heartbeats
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad
 from perfdag.steps.scale.measure.submitters import Submitter
@@ -39,7 +39,7 @@ class Session:
     template: Template
     namespaces: list[str]
     observer: Observer
-    heartbeat: Heartbeat
+    heartbeats: Heartbeats
     submitter: Submitter
     offset: Offset
     scrapes: list[api_metrics.Scrape]
@@ -220,7 +220,7 @@ class Session:
         why = "another API server answered, or the server was restarted"
         try:
             after = await api_metrics.scrape(self.servers)
-            after.heartbeats = (self.heartbeat.plural, self.heartbeat.requests)
+            after.heartbeats = self.heartbeats.requests
         except KubeError as error:
             why = str(error)
         else:
@@ -244,15 +244,15 @@ class Session:
 
     def clocks(self) -> Clocks:
         """Return how the clocks of this run relate."""
-        shift, lags = time.time_ns() - time.monotonic_ns(), self.heartbeat.timeline
-        return Clocks(shift, self.offset.seconds, lags)
+        shift = time.time_ns() - time.monotonic_ns()
+        return Clocks(shift, self.offset.seconds, self.heartbeats.lags)
 
     async def rows(self) -> list[Row]:
         """Return one row per workload and stage.
 
-        Pauses the heartbeat and the self-load measurement until the next creation or deletion.
+        Pauses the heartbeats and the self-load measurement until the next creation or deletion.
         """
-        self.heartbeat.pause()
+        self.heartbeats.pause()
         self.self_load.pause()
         fake, why = await simulated_nodes(self.kube)
         if why and why not in self.notes:
@@ -274,20 +274,20 @@ class Session:
 
     def measure(self) -> None:
         """Go on after a pause."""
-        self.heartbeat.resume()
+        self.heartbeats.resume()
         self.self_load.resume()
 
     async def check_clocks(self) -> None:
         """Measure the clock offset again and add notes on doubtful times. Takes 1 to 2 s."""
         self.drift, moved = await drift(self.kube, self.offset)
-        self.notes += [note for note in (moved, self.heartbeat.note, self.self_load.note) if note]
+        self.notes += [note for note in (moved, self.heartbeats.note, self.self_load.note) if note]
 
     def facts(self) -> dict[str, Any]:
         """Return what a reader must know to judge the figures."""
         return {
             "run": self.run,
             "members": self.expected_pods,
-            "watch_lag": self.heartbeat.summary(),
+            "watch_lag": self.heartbeats.summary(),
             "server_clock_ahead_s": self.offset.seconds,
             "server_clock_bound_s": self.offset.bound,
             **self.drift,

@@ -130,7 +130,7 @@ class OperationRun:
     async def rows(self) -> list[Row]:
         """Return one row per VM and step of the operation."""
         session, clocks, end = self._session, self._session.clocks(), time.time_ns()
-        session.heartbeat.pause()
+        session.heartbeats.pause()
         session.self_load.pause()
         fake, _ = await simulated_nodes(session.kube)
         family = Family(session.observer.records)
