@@ -5,7 +5,7 @@ Needs KUBECONFIG and, for all but `create` of pods and `watch`, KWOK with Stages
 with its ratio to kube-burner (rates are read by one neutral watch for both, rounds alternate). What
 it makes it deletes. Exit 1 where a limit is not held.
 
-Usage: python -P benchmarks/scale.py [create] [memory] [watch] [jobs] [burst] [truth]      (default: create memory watch truth)
+Usage: python -P benchmarks/scale.py [create] [memory] [watch] [jobs] [burst] [truth] [suite]      (default: create memory watch truth)
 """  # noqa: E501
 
 import argparse
@@ -15,6 +15,7 @@ import os
 import resource
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
@@ -22,7 +23,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from perfdag.kube.client import Kube
+import yaml
+
+from perfdag.kube.client import Kube, Resource
 from perfdag.steps.scale.cluster import kwok_nodes, simulation
 from perfdag.steps.scale.cluster.namespaces import own_namespaces
 from perfdag.steps.scale.figures.percentiles import rank
@@ -38,7 +41,7 @@ from perfdag.steps.scale.scenarios import submit, vmi, vmi_spec
 KINDS = {"vmi": ("kubevirt.io/v1", "VirtualMachineInstance"), "pod": ("v1", "Pod")}
 BURNER = """global: {{gc: false}}
 jobs:
-- {{name: create, jobIterations: {count}, qps: 5000, burst: 5000, namespacedIterations: false, namespace: {namespace},
+- {{name: create, jobIterations: {count}, qps: {pace}, burst: {pace}, namespacedIterations: false, namespace: {namespace},
    waitWhenFinished: false, podWait: false, preLoadImages: false, verifyObjects: false,
    objects: [{{objectTemplate: object.yml, replicas: 1, wait: false}}]}}
 """  # noqa: E501
@@ -48,6 +51,7 @@ MEMORY_LIMIT, LAG_LIMIT, TRUTH_LIMIT = 100e6, 0.05, 0.02
 """Bytes at 10,000 objects; seconds at 100 objects/s; seconds between what is measured and what
 happened.
 """
+SUITE = Path(__file__).parents[1] / "suites/scale.yaml"
 JOB_STAGES = ("created", "first_pod_created", "scheduled", "succeeded")
 """What every job must have been seen at."""
 
@@ -138,11 +142,16 @@ def peak_memory(process: int | str = "self") -> float:
     return 0.0
 
 
-def burner(program: str, kind: str, count: int, namespace: str) -> tuple[float, float]:
-    """Create with kube-burner; returns (peak RSS in MiB, CPU seconds)."""
+def burner(
+    program: str, text: str, count: int, namespace: str, pace: int = 5000
+) -> tuple[float, float]:
+    """Create an object, in which NAME is its name, with kube-burner; returns (peak RSS in MiB,
+    CPU seconds). `pace` is in objects a second.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "object.yml").write_text(small(kind).replace("NAME", "kb-{{.Iteration}}"))
-        Path(folder, "c.yml").write_text(BURNER.format(count=count, namespace=namespace))
+        Path(folder, "object.yml").write_text(text.replace("NAME", "kb-{{.Iteration}}"))
+        config = BURNER.format(count=count, namespace=namespace, pace=pace)
+        Path(folder, "c.yml").write_text(config)
         with Path(folder, "log").open("wb") as log:
             process = subprocess.Popen(
                 [program, "init", "-c", "c.yml"], cwd=folder, stdout=log, stderr=log
@@ -157,6 +166,17 @@ def burner(program: str, kind: str, count: int, namespace: str) -> tuple[float, 
     return peak, usage.ru_utime + usage.ru_stime
 
 
+async def appearances(kube: Kube, kind: Resource, namespace: str, count: int) -> float:
+    """Objects a second that appear on a neutral watch of a namespace."""
+    seen: list[int] = []
+    async for event in kube.watch(kind, namespace):
+        if event.type == "ADDED":
+            seen.append(event.received_ns)
+        if len(seen) >= count:
+            break
+    return (count - 1) / ((max(seen) - min(seen)) / 1e9)
+
+
 async def rate(
     kind: str, count: int, work: Callable[[str], tuple[float, float]]
 ) -> tuple[float, float, float]:
@@ -166,23 +186,14 @@ async def rate(
     namespace = f"perfdag-bench-{time.time_ns() % 10**9}"
     async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
         resource_of = await kube.resource(*KINDS[kind])
-        seen: list[int] = []
-
-        async def look() -> None:
-            async for event in kube.watch(resource_of, namespace):
-                if event.type == "ADDED":
-                    seen.append(event.received_ns)
-                if len(seen) >= count:
-                    return
-
-        watching = asyncio.create_task(look())
+        watching = asyncio.create_task(appearances(kube, resource_of, namespace, count))
         await asyncio.sleep(0.5)
         memory, cpu = await asyncio.to_thread(work, namespace)
-        await asyncio.wait_for(watching, 120)
+        created = await asyncio.wait_for(watching, 120)
         await kube.request(
             "DELETE", resource_of.path(namespace), json={"gracePeriodSeconds": 0}, timeout=120
         )
-        return (count - 1) / ((max(seen) - min(seen)) / 1e9), memory, cpu
+        return created, memory, cpu
 
 
 async def create(rounds: int) -> bool:
@@ -209,7 +220,7 @@ async def create(rounds: int) -> bool:
                     )
                 elif program:
                     figures[who].append(
-                        await rate(kind, count, partial(burner, program, kind, count))
+                        await rate(kind, count, partial(burner, program, small(kind), count))
                     )
         for who, result in figures.items():
             if result:
@@ -260,7 +271,7 @@ async def watch() -> bool:
         template = load_template("pod", "bench")
         async with (
             Observer(kube, "bench", [KINDS["pod"]], [namespace], primary=["Pod"]),
-            Heartbeat(kube, "bench", namespace, 0.05) as heart,
+            Heartbeat(kube, "bench", namespace, 0.05, "Pod") as heart,
         ):
             schedule = Schedule("constant", 100)
             done = await generate(
@@ -404,6 +415,64 @@ async def truth() -> bool:
     return ok
 
 
+def measured_suite(store: str) -> tuple[float, float]:
+    """Run the entry `training` of the suite; returns the peak RSS of `perfdag run` in MiB until its
+    sample is stored, and at its end.
+    """
+    words = ["run", str(SUITE), "--only", "training", "--no-report", "--store", store]
+    process = subprocess.Popen([sys.executable, "-m", "perfdag", *words])
+    until_stored = peak = 0.0
+    while process.poll() is None:
+        peak = max(peak, peak_memory(process.pid))
+        parts = Path(store).glob("runs/*/parts/*")
+        if all("canary" in part.name for part in parts):
+            until_stored = peak
+        time.sleep(0.2)
+    if process.returncode:
+        raise SystemExit(f"perfdag run ended with {process.returncode}")
+    return until_stored, peak
+
+
+async def suite(nodes: int) -> bool:
+    """The training jobs of suites/scale.yaml, and as many by kube-burner at the same time."""
+    program = os.environ.get("KUBE_BURNER")
+    if not program:
+        raise SystemExit("name the program of kube-burner with KUBE_BURNER")
+    params = yaml.safe_load(SUITE.read_text())["entries"][0]["params"]
+    count, namespace = params["count"], f"perfdag-bench-{time.time_ns() % 10**9}"
+    async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
+        await kwok_nodes.make_nodes(kube, nodes, 8)
+        await kwok_nodes.nodes_ready(kube, nodes, 300)
+        await simulation.install(kube, "runai")
+        document = load(params["template"], "bench").documents[-1]
+        kind = await kube.resource(document.api_version, document.kind)
+        watches = [
+            asyncio.create_task(appearances(kube, kind, where, count))
+            for where in ("runai-project-0", namespace)
+        ]
+        text = document.render("NAME", namespace, 0).decode()
+        with tempfile.TemporaryDirectory() as store:
+            (measuring, peak), (theirs, _) = await asyncio.gather(
+                asyncio.to_thread(measured_suite, store),
+                asyncio.to_thread(burner, program, text, count, namespace, params["parallel"]),
+            )
+        rates = [await watch for watch in watches]
+        await kube.request(
+            "DELETE", kind.path(namespace), json={"gracePeriodSeconds": 0}, timeout=120
+        )
+        await kwok_nodes.remove_nodes(kube)
+    ratio, ok = rates[0] / rates[1], measuring * 2**20 < MEMORY_LIMIT
+    print(
+        f"suites/scale.yaml, {count} jobs on {nodes} nodes: perfdag {rates[0]:.2f}/s, kube-burner "
+        f"{rates[1]:.2f}/s, ratio {ratio:.3f} (limit 0.99: {verdict(ratio >= 0.99)})"
+    )
+    print(
+        f"  perfdag run {measuring:.0f} MiB while it measures (limit 100 MB: {verdict(ok)}), "
+        f"{peak:.0f} MiB at its end; kube-burner {theirs:.0f} MiB"
+    )
+    return ok and ratio >= 0.99
+
+
 def main() -> int:
     """Run what is named; 1 where a limit was not held."""
     parser = argparse.ArgumentParser(
@@ -413,14 +482,14 @@ def main() -> int:
         "what",
         nargs="*",
         default=["create", "memory", "watch", "truth"],
-        help="create, memory, watch, jobs, burst, truth",
+        help="create, memory, watch, jobs, burst, truth, suite",
     )
     parser.add_argument(
         "--rounds", type=int, default=5, help="alternating rounds of create (default: 5)"
     )
     parser.add_argument("--jobs", type=int, default=2000, help="jobs of `jobs` (default: 2000)")
     parser.add_argument(
-        "--nodes", type=int, default=1000, help="simulated nodes of `jobs` (default: 1000)"
+        "--nodes", type=int, default=1000, help="nodes of `jobs` and `suite` (default: 1000)"
     )
     args = parser.parse_args()
     all_held = True
@@ -432,6 +501,7 @@ def main() -> int:
             "jobs": lambda: jobs(args.jobs, args.nodes),
             "burst": burst,
             "truth": truth,
+            "suite": lambda: suite(args.nodes),
         }[name]
         all_held = asyncio.run(work()) and all_held
     return 0 if all_held else 1

@@ -329,7 +329,7 @@ async def test_queues_and_gangs_of_real_kai(
     assert (result.disturbed, figures["left_behind"]) == ("", 0), result.facts["notes"]
     assert figures["success_ratio"] == 1.0, result.facts["notes"]
     wait = submit.WAITS.get(scenario, "submission_to_scheduled")
-    tell(f"{scenario} of {room} pods: {wait}_p50 {figures[f'{wait}_p50']} s; {figures}")
+    tell(f"{scenario} of {room} pods: {wait}_p50 {figures[f'{wait}_p50']} s")
     if scenario == "gang":
         assert figures["gangs_placed"] == figures["gangs_fitting"] == room // 8
         assert figures["gangs_split"] == 0
