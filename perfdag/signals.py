@@ -44,8 +44,9 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     if not isinstance(once, _Once) or threading.current_thread() is not threading.main_thread():
         return asyncio.run(main)
     cancelled = False
+    results: list[T] = []
 
-    async def cancellable() -> T:
+    async def cancellable() -> None:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
 
@@ -56,15 +57,17 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
         once.instead = cancel
         try:
-            return await main
+            results.append(await main)
         finally:
             once.instead = None
 
     try:
-        return asyncio.run(cancellable())
+        # asyncio.run formats the result of its task, however large, to restore SIGINT.
+        asyncio.run(cancellable())
     finally:
         if cancelled:
             once.end(signal.SIGTERM, None)
+    return results[0]
 
 
 def run_until_stopped(main: Coroutine[Any, Any, T]) -> T:
