@@ -4,14 +4,8 @@ import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
-
-from perfdag.app.text_table import HIGHLIGHTS
 from perfdag.plan.plan import Plan
 from perfdag.plan.time_left import TimeLeft
 from perfdag.results.samples import SampleRecord, headline
@@ -22,9 +16,8 @@ from perfdag.units import short, short_seconds, with_spread
 LONG_SAMPLE = 30.0
 """Expected seconds from which a log announces a sample: until it ends there is no other sign."""
 
-
-BAR = 20
-"""Characters of the bar."""
+if TYPE_CHECKING:
+    from perfdag.app.live_line import LiveLine
 
 
 class Progress:
@@ -53,10 +46,7 @@ class Progress:
         self._running: tuple[Point, int] | None = None
         self._start = 0.0
         self._values: dict[str, list[float]] = {}
-        self._live: Live | None = None
-        if sys.stderr.isatty():
-            console = Console(stderr=True)
-            self._live = Live(console=console, get_renderable=self._bar, transient=True)
+        self._live = self._live_line() if sys.stderr.isatty() else None
 
     def __enter__(self) -> "Progress":
         if self._live:
@@ -72,24 +62,23 @@ class Progress:
         if self._live:
             self._live.stop()
 
+    def _live_line(self) -> "LiveLine":
+        from perfdag.app.live_line import LiveLine
+
+        return LiveLine(self._cells)
+
     def left(self) -> float:
         """Return the expected seconds to the end."""
         if self._running is None:
             return self._time.seconds()
         return self._time.seconds(*self._running, time.monotonic() - self._start)
 
-    def _bar(self) -> Table:
-        """Return the live line, which the terminal asks for again and again."""
-        line = Table.grid(padding=(0, 2, 0, 0), expand=True)
-        for _ in range(3):
-            line.add_column(no_wrap=True)
-        line.add_column(no_wrap=True, overflow="ellipsis", ratio=1)  # the one that gets narrow
+    def _cells(self) -> tuple[int, int, str, str]:
+        """Return what the live line shows."""
         left = self.left()
         text = f"about {short_seconds(left)} left" if left > 0.1 else self._end
         name = self._name(*self._running) if self._running else "starting" * (not self.done)
-        bar = ProgressBar(total=self.total, completed=self.done, width=BAR)
-        line.add_row(bar, f"{self.done}/{self.total}", text, Text(name))
-        return line
+        return self.done, self.total, text, name
 
     def _name(self, point: Point, repetition: int) -> str:
         return f"{self.variant} {point.sample(repetition)}".lstrip()
@@ -114,8 +103,7 @@ class Progress:
         name = self._name(point, part.repetition)
         line = f"[{self.done}/{self.total}] {name} {part.status}{text}{reason}"
         if self._live:
-            style = "" if part.status in ("ok", "skipped") else HIGHLIGHTS["failed"]
-            self._live.console.print(Text(line, style=style))
+            self._live.print(line, failed=part.status not in ("ok", "skipped"))
         else:
             self._report(line)
 
