@@ -70,12 +70,13 @@ class Reader(Transport):
         *,
         labels: str = "",
         fields: str = "",
+        size: int = PAGE,
     ) -> AsyncIterator[tuple[list[Object], str]]:
-        """Yield a collection in pages of 500, as items and resourceVersion.
+        """Yield a collection in pages of `size`, as items and resourceVersion.
 
         Without a namespace it covers all namespaces. Raises KubeError.
         """
-        params = {"limit": str(PAGE)} | selectors(labels, fields)
+        params = {"limit": str(size)} | selectors(labels, fields)
         while True:
             _, _, data = await self.raw("GET", resource.path(namespace), params=params)
             page = orjson.loads(data)

@@ -2,7 +2,6 @@
 
 import time
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
@@ -78,11 +77,10 @@ class VmiBenchmark(Benchmark[V], Generic[V]):
             raise Failed(str(error)) from None
         except KubeError as error:
             raise sample_error(error, self.name, API_RULES) from None
-        results = [asdict(result) for result in outcome.results]
         simulated = any(result.facts["simulated"] for result in outcome.results)
         facts = {"simulated": simulated, "runs": [result.facts for result in outcome.results]}
-        passed = asdict(outcome.capacity) if outcome.capacity else None
-        texts = {"results": orjson.dumps({"capacity": passed, "results": results}).decode()}
+        body = {"capacity": outcome.capacity, "results": outcome.results}
+        texts = {"results": orjson.dumps(body).decode()}
         version = outcome.results[-1].facts["kubevirt_version"]
         return Output(
             texts,
@@ -116,7 +114,7 @@ def parse_results(output: Output) -> list[Measurement]:
     rows: list[Row] = []
     late: list[str] = []
     for run in raw["results"]:
-        run_rows = [Row(**row) for row in run["rows"]]
+        run_rows = [Row(**row) for row in run.pop("rows")]
         stages = [Summary(**stage) for stage in run["stages"]]
         coords, figures = {"count": run["count"]}, run["figures"]
         measurements += percentile_measurements(stages, HEADLINE.name, coords)

@@ -1,7 +1,6 @@
 """scale: thousands of workloads through the scheduler, and scheduling scenarios."""
 
 import time
-from dataclasses import asdict
 from typing import Any, ClassVar
 
 import orjson
@@ -159,14 +158,12 @@ class Scale(Benchmark[ScaleParams]):
         facts = {"simulated": result.facts["simulated"], "runs": [result.facts]}
         version = result.facts.get("runai_version")
         tool_name = tool(f"Run:ai {version}" if version else "perfdag", result.facts["simulated"])
-        return Output(
-            {"result": orjson.dumps(asdict(result)).decode()}, tool=tool_name, facts=facts
-        )
+        return Output({"result": orjson.dumps(result).decode()}, tool=tool_name, facts=facts)
 
     def parse(self, output: Output, params: ScaleParams) -> list[Measurement]:
         """Convert the result to measurements. Raises Invalid if objects failed or remain."""
         raw = orjson.loads(output.texts["result"])
-        rows = [Row(**row) for row in raw["rows"]]
+        rows = [Row(**row) for row in raw.pop("rows")]
         stages = [Summary(**stage) for stage in raw["stages"]]
         figures = raw["figures"]
         measurements = stage_measurements(stages, {}) + figure_measurements(

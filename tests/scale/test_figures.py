@@ -5,6 +5,7 @@ audit form of them.
 import asyncio
 import math
 import socket
+from collections.abc import AsyncIterator
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -644,7 +645,9 @@ class TestDeletion:
             async def resource(self, *_: str) -> str:
                 raise KubeError(0, "Unreachable", "no answer")
 
-            list = resource
+            async def pages(self, *_: str, **__: int) -> AsyncIterator[Any]:
+                await self.resource()
+                yield
 
         created = Record(VMI, "u", "r-0", "ns", "")
         for second, stage in enumerate(

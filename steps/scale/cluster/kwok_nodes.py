@@ -11,6 +11,8 @@ LABEL = "perfdag/simulated"
 PREFIX = "perfdag-sim-"
 RACK = 8
 """Nodes of a rack."""
+NODES_AT_ONCE = 50
+"""Nodes in a page of a list: a real node has 20 KB and more, mostly the names of its images."""
 _GPU = "nvidia.com/gpu"
 _GPU_LABELS = {"run.ai/simulated-gpu-node-pool": "default", "nvidia.com/gpu.present": "true"}
 _NODE_INFO = {
@@ -138,8 +140,12 @@ async def simulated_nodes(kube: Kube) -> tuple[set[str] | None, str]:
     If they cannot be listed, returns None and the reason, so that a run keeps its figures.
     """
     try:
-        nodes = await kube.list(await kube.resource("v1", "Node"))
+        return {
+            node["metadata"]["name"]
+            async for nodes, _ in kube.pages(await kube.resource("v1", "Node"), size=NODES_AT_ONCE)
+            for node in nodes
+            if is_simulated(node)
+        }, ""
     except KubeError as error:
         why = "no permission to list nodes" if error.status == 403 else str(error)
         return None, f"whether nodes are simulated is unknown: {why}"
-    return {node["metadata"]["name"] for node in nodes if is_simulated(node)}, ""

@@ -23,7 +23,7 @@ OLDER = 140
 """Maximum length of an older message, so that the newest one is not cut off."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Row:
     """One workload (of a replica set: one VMI) and stage.
 
@@ -212,6 +212,7 @@ def rows_of_one(
         if final and deleting and (final.best >= deleting.best) != (step.since in DELETIONS):
             # It ended by itself and was deleted later, or the other way round.
             moments[step.name] = None
+    intended, submitted = clocks.unix(item.intended_ns), clocks.unix(item.started_ns)
     for step in steps:
         start, moment = moments.get(step.since), moments[step.name]
         uid = workload.uid or (record.uid if record else item.uid)
@@ -227,7 +228,7 @@ def rows_of_one(
             "ok",
         )
         row.objects = len(below.get(step.kind, ()))
-        row.intended, row.submitted = clocks.unix(item.intended_ns), clocks.unix(item.started_ns)
+        row.intended, row.submitted = intended, submitted
         row.retries, row.error, row.node = item.retries, error, ",".join(nodes) or None
         row.simulated = all(node in fake for node in nodes) if nodes and fake is not None else None
         if moment:
