@@ -3,8 +3,8 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
 from perfdag.kube.client import Kube, Object
@@ -24,8 +24,8 @@ PRIMER = 300.0
 """Seconds the primer may take to run."""
 JOURNAL = 2.0
 """Seconds between two states of the observer."""
-GOING, GONE = 10.0, 60.0
-"""Seconds after which a primer that is still there is logged, and is given up."""
+LATE, GONE = 10.0, 60.0
+"""Seconds after which a slow primer is logged, and after which one still there is given up."""
 
 
 @asynccontextmanager
@@ -71,6 +71,15 @@ async def _keep(session: Session, journal: Callable[[Session], None]) -> None:
         took = time.monotonic() - begun
 
 
+@contextmanager
+def _log_if_late(spec: Spec, text: str) -> Iterator[None]:
+    handle = asyncio.get_running_loop().call_later(LATE, spec.log, text)
+    try:
+        yield
+    finally:
+        handle.cancel()
+
+
 async def _primer(kube: Kube, spec: Spec) -> tuple[list[str], Object | None]:
     """Run and delete one object. Return notes if that failed, and its pod.
 
@@ -88,7 +97,9 @@ async def _primer(kube: Kube, spec: Spec) -> tuple[list[str], Object | None]:
         patience=GONE,
     ) as session:
         (item,) = (await session.create(1, Schedule(), 1)).submissions
-        over = await all_settled(session, short)
+        slow = f"does not run {LATE:g} s after its creation; it has {short.timeout:g} s"
+        with _log_if_late(spec, f"the primer {item.name} {slow}"):
+            over = await all_settled(session, short)
         notes = []
         if item.error or not item.answered_ns:
             notes.append(f"the primer was not created: {item.error or session.wait_end(math.inf)}")
@@ -99,11 +110,9 @@ async def _primer(kube: Kube, spec: Spec) -> tuple[list[str], Object | None]:
             notes.append(f"the primer {what}: {next(filter(None, errors), 'no reason is known')}")
         pods = {pod.uid for pod in session.observer.of("Pod")}
         pod = await any_pod(kube, pods, item.namespace)
-        late = asyncio.get_running_loop().call_later(
-            GOING, spec.log, f"the primer {item.name} is still there {GOING:g} s after its deletion"
-        )
-        gone = await session.delete(session.submissions, 1, min(spec.timeout, GONE))
-        late.cancel()
+        slow = f"is still there {LATE:g} s after its deletion"
+        with _log_if_late(spec, f"the primer {item.name} {slow}"):
+            gone = await session.delete(session.submissions, 1, min(spec.timeout, GONE))
         if not gone:
             notes.append("the primer still existed when the measurement began")
     return [f"{note}; the figures may include first-time costs" for note in notes], pod
