@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perfdag.app.plan_text import plan_suite
-from perfdag.app.progress import Progress
+from perfdag.app.terminal.progress import Progress
 from perfdag.plan.plan import SAMPLE_OVERHEAD, Plan, make_plan
 from perfdag.plan.time_left import TimeLeft
 from perfdag.results.collect import collect
@@ -105,7 +105,7 @@ def test_the_time_left_follows_what_samples_take(monkeypatch: pytest.MonkeyPatch
     )
     plan = make_plan(parse_suite(text))
     clock = [100.0]
-    monkeypatch.setattr("perfdag.app.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("perfdag.app.terminal.progress.time.monotonic", lambda: clock[0])
     expected = 1.7 + SAMPLE_OVERHEAD
     progress: Any = Progress(plan, print)
     assert progress.left() == pytest.approx(4 * expected)

@@ -8,7 +8,7 @@ import pytest
 from perfdag.app import comparison
 from perfdag.app.finish import RunResult, result_of
 from perfdag.app.result_text import result_text
-from perfdag.app.text_table import FAILURE, text_table
+from perfdag.app.terminal.text_table import FAILURE, text_table
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import CollectionResult
 from perfdag.results.trust import headlines

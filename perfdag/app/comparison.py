@@ -7,7 +7,7 @@ from typing import Any
 
 from perfdag.app.errors import CommandError
 from perfdag.app.runs import explain_last
-from perfdag.app.text_table import HIGHLIGHTS, highlighted, text_table
+from perfdag.app.terminal.text_table import HIGHLIGHTS, highlighted, text_table
 from perfdag.regress.acks import read_checks
 from perfdag.regress.changes import percent
 from perfdag.regress.comparison import Comparison, Row, compare_selections, count

@@ -9,7 +9,7 @@ from typing import Any
 from perfdag.app.errors import CommandError
 from perfdag.app.local_run import measure_plan, only_process
 from perfdag.app.runs import explain_last
-from perfdag.app.text_table import highlighted
+from perfdag.app.terminal.text_table import highlighted
 from perfdag.exit_codes import EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan

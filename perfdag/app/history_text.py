@@ -3,7 +3,7 @@
 from math import isnan
 
 from perfdag.app.history import History
-from perfdag.app.text_table import HIGHLIGHTS, fitted, text_table
+from perfdag.app.terminal.text_table import HIGHLIGHTS, fitted, text_table
 from perfdag.regress.changes import LevelChange, percent
 from perfdag.regress.history import Failure, Series
 from perfdag.regress.nodes import NodeOutlier

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from perfdag.app.context import require_queries
 from perfdag.app.errors import CommandError
 from perfdag.app.new_suite import command_suite
-from perfdag.app.progress import Progress
+from perfdag.app.terminal.progress import Progress
 from perfdag.app.unsaved import RescuingStore, restore_samples
 from perfdag.exit_codes import EXIT_INTERRUPTED, EXIT_REACH
 from perfdag.hosts.environment import hide_memory

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from perfdag.app.text_table import text_table
+from perfdag.app.terminal.text_table import text_table
 from perfdag.digest import canonical
 from perfdag.plan.order import concurrent_groups
 from perfdag.plan.placement import cluster_shapes

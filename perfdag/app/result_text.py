@@ -6,7 +6,7 @@ from textwrap import shorten
 from typing import Any
 
 from perfdag.app.finish import RunResult
-from perfdag.app.text_table import HIGHLIGHTS, highlighted, text_table
+from perfdag.app.terminal.text_table import HIGHLIGHTS, highlighted, text_table
 from perfdag.results.summary import PointState, point_labels, statuses_text
 from perfdag.results.trust import PointTrust, headlines
 from perfdag.results.verdicts import worst_of_points

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag.app.errors import CommandError
-from perfdag.app.text_table import text_table
+from perfdag.app.terminal.text_table import text_table
 from perfdag.plan.plan import Plan
 from perfdag.regress.selection import select_one
 from perfdag.results.result_files import result_key

@@ -8,7 +8,7 @@ from pathlib import Path
 from perfdag.app.ab.outcome import AbResult, conclude
 from perfdag.app.ab.request import AbRequest, plan_variants
 from perfdag.app.local_run import measuring_loop, only_process, resumable
-from perfdag.app.progress import Progress
+from perfdag.app.terminal.progress import Progress
 from perfdag.app.unsaved import restore_samples
 from perfdag.plan.ab import Duet, positions
 from perfdag.results import missing_reason

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from perfdag.app.text_table import HIGHLIGHTS, fitted, text_table
+from perfdag.app.terminal.text_table import HIGHLIGHTS, fitted, text_table
 from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.plan.ab import Duet
 from perfdag.regress.ab import Outcome, SeriesVerdict, analyse, outcome_data

@@ -8,7 +8,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from perfdag.app.text_table import HIGHLIGHTS
+from perfdag.app.terminal.text_table import HIGHLIGHTS
 
 BAR = 20
 """Characters of the bar."""

@@ -17,7 +17,7 @@ LONG_SAMPLE = 30.0
 """Expected seconds from which a log announces a sample: until it ends there is no other sign."""
 
 if TYPE_CHECKING:
-    from perfdag.app.live_line import LiveLine
+    from perfdag.app.terminal.live_line import LiveLine
 
 
 class Progress:
@@ -63,7 +63,7 @@ class Progress:
             self._live.stop()
 
     def _live_line(self) -> "LiveLine":
-        from perfdag.app.live_line import LiveLine
+        from perfdag.app.terminal.live_line import LiveLine
 
         return LiveLine(self._cells)
 

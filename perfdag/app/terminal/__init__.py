@@ -1,0 +1,1 @@
+"""What a terminal shows: tables, and the progress of a run."""
