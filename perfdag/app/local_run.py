@@ -22,7 +22,7 @@ from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.resource_names import Resources
 from perfdag.results import missing_reason
-from perfdag.results.result_files import stored_runs
+from perfdag.results.durations import with_learned_times
 from perfdag.results.run_lock import run_lock
 from perfdag.results.runs import resume_command, store_plan
 from perfdag.results.samples import stored_samples
@@ -104,7 +104,7 @@ def _measure_and_finish(run: LocalRun, report: Callable[[str], None], charts: bo
         planned = {plan.key(at) for at in range(len(plan.order))}
         stored = f" ({len(planned & stored_samples(store, plan.run_id))} stored)"
     else:
-        plan = _with_learned_times(store, plan)
+        plan = with_learned_times(store, plan, None)
         store_plan(store, plan)
     samples = f"{plural(len(plan.points), 'point')}, {plural(len(plan.order), 'sample')}{stored}"
     report(f"run {plan.run_id}: {samples}, store {store.root}")
@@ -114,14 +114,6 @@ def _measure_and_finish(run: LocalRun, report: Callable[[str], None], charts: bo
     from perfdag.app.finish import finish_run
 
     return finish_run(store, plan, report, charts=charts, gated=gated(plan))
-
-
-def _with_learned_times(store: Store, plan: Plan) -> Plan:
-    if not stored_runs(store, plan.suite):
-        return plan
-    from perfdag.results.durations import with_learned_times
-
-    return with_learned_times(store, plan, None)
 
 
 @contextlib.contextmanager

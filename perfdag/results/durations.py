@@ -1,14 +1,12 @@
-"""The expected time of points, learned from the newest runs of the suite in the store."""
+"""The expected time of points, learned from the newest runs of the suite in the store.
+
+pyarrow and numpy are imported only if there are such runs: what is measured may need their memory.
+"""
 
 from dataclasses import replace
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from perfdag.plan.plan import Plan
 from perfdag.results.result_files import stored_runs
-from perfdag.results.schema import load_rows
-from perfdag.stats.robust import median
 from perfdag.store.base import Store, StoreError
 
 RUNS, ROWS = 5, 20_000
@@ -24,21 +22,33 @@ def with_learned_times(store: Store, plan: Plan, cluster: str | None) -> Plan:
     estimate of its benchmark, as do all where the store cannot be read.
     """
     try:
-        past = past_seconds(store, plan.suite, cluster)
-    except (StoreError, pa.ArrowInvalid, OSError):
+        if not (runs := stored_runs(store, plan.suite)):
+            return plan
+        past = past_seconds(store, plan.suite, [run for run, _ in runs[-RUNS:]], cluster)
+    except (StoreError, OSError):
         return plan
     points = [replace(point, seconds=past.get(point.id, point.seconds)) for point in plan.points]
     return replace(plan, points=points)
 
 
-def past_seconds(store: Store, suite: str, cluster: str | None) -> dict[str, float]:
-    """Return the median seconds of the ok samples of each point in the newest runs.
+def past_seconds(
+    store: Store, suite: str, runs: list[str], cluster: str | None
+) -> dict[str, float]:
+    """Return the median seconds of the ok samples of each point in these runs.
 
     Raises StoreError.
     """
-    runs = [run for run, _ in stored_runs(store, suite)]
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from perfdag.results.schema import load_rows
+    from perfdag.stats.robust import median
+
     columns = ["point", "cluster", "status", "started_at", "finished_at"]
-    rows = load_rows(store, suites=[suite], runs=runs[-RUNS:], columns=columns)
+    try:
+        rows = load_rows(store, suites=[suite], runs=runs, columns=columns)
+    except pa.ArrowInvalid as error:
+        raise StoreError(str(error)) from None
     clusters = rows["cluster"]
     if cluster == ANY:
         cluster = clusters[-1].as_py() if rows.num_rows else None

@@ -12,6 +12,7 @@ from perfdag.kube.prometheus import QUERY_REFUSED, check_queries
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan, read_plan
 from perfdag.results import missing_reason
+from perfdag.results.durations import with_learned_times
 from perfdag.results.missing_reason import MissingReason
 from perfdag.results.runs import resume_obstacle, store_plan, variants
 from perfdag.results.samples import delete_damaged_samples, run_folder, stored_samples
@@ -62,8 +63,6 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     Where the cluster refuses the run as a whole, its rows say why. Raises BadDocument, StoreError,
     KubeError, PeerError.
     """
-    from perfdag.results.durations import with_learned_times  # imports pyarrow: not at the start
-
     store = context.open()
     plan = plan_of(context, store, environment)
     check_context(plan)
