@@ -80,16 +80,15 @@ async def heartbeats(
         beats: list[Heartbeat] = []
         refusals: dict[str, KubeError] = {}
         kinds = heartbeat_kinds(measured)
-        for kind in [*kinds, "ConfigMap"]:
-            if kind == "ConfigMap" and beats:
-                break
+        for kind in kinds:
+            heartbeat = Heartbeat(kube, run, namespace, interval, kind)
             try:
-                heartbeat = Heartbeat(kube, run, namespace, interval, kind)
                 beats.append(await stack.enter_async_context(heartbeat))
             except KubeError as error:
-                if kind == "ConfigMap":
-                    raise
                 refusals[kind] = error
+        if not beats:
+            heartbeat = Heartbeat(kube, run, namespace, interval, "ConfigMap")
+            beats.append(await stack.enter_async_context(heartbeat))
         refusal = ""
         if kinds[0] in refusals:
             why = refusals[kinds[0]]
