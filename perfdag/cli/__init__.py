@@ -118,10 +118,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     verb = next((argument for argument in arguments if not argument.startswith("-")), None)
     if verb is not None and verb not in (*VERBS, INTERNAL):
+        from perfdag.removed import removal_note
         from perfdag.suite.yaml_document import nearest
 
         hint = nearest(verb, VERBS) or "; `perfdag --help` lists the verbs"
-        print(f"perfdag: no verb {verb}{hint}", file=sys.stderr)
+        print(f"perfdag: {removal_note(verb) or f'no verb {verb}{hint}'}", file=sys.stderr)
         return EXIT_INPUT
     try:
         args = parser(*[verb] if verb else []).parse_args(arguments)

@@ -4,7 +4,9 @@ import argparse
 import re
 from collections.abc import Callable
 from textwrap import fill
-from typing import Any
+from typing import Any, NoReturn
+
+from perfdag.removed import removal_note
 
 
 class Parser(argparse.ArgumentParser):
@@ -30,6 +32,11 @@ class Parser(argparse.ArgumentParser):
         parsed, unknown = super().parse_known_args(argv[:at], namespace)
         parsed.command = argv[at + 1 :]
         return parsed, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with the message, or with what replaces an option or a verb of 0.1."""
+        words = re.findall(r"(?<=invalid choice: ')[^']+|--[\w-]+", message)
+        super().error(removal_note(*words) or message)
 
 
 def _wrapped(text: str | None) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Metric
+from perfdag.removed import removal_note
 from perfdag.suite.check_targets import unmatched_check
 from perfdag.suite.checks import Check
 from perfdag.suite.enumerate import point_problems
@@ -196,7 +197,7 @@ def _check_names(loaded: LoadedSuite, problems: list[Problem]) -> None:
     for source in loaded.sources:
         known = registry.names()
         if source.entry.benchmark not in known:
-            text = (
+            text = removal_note(source.entry.benchmark) or (
                 f"unknown benchmark {source.entry.benchmark!r}; "
                 f"there are {', '.join(known)}{nearest(source.entry.benchmark, known)}"
             )

@@ -11,6 +11,7 @@ from typing import Any
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark
+from perfdag.removed import removal_note
 from perfdag.shape import SHAPE_KEYS, Shape, merge
 from perfdag.suite.candidate import Candidate, ProblemCounter
 from perfdag.suite.exclude import Exclusion, read_exclusions
@@ -24,7 +25,7 @@ def expand(source: Source, problems: ProblemCounter) -> Iterator[Candidate]:
     fields = benchmark.Params.model_fields
     for name in source.entry.params:
         if name not in fields:
-            text = (
+            text = removal_note(name) or (
                 f"{benchmark.name} has no such parameter; "
                 f"it has {', '.join(fields)}{nearest(name, fields)}"
             )
@@ -163,7 +164,7 @@ def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:
     if first in fields:
         return None
     if first not in SHAPE_KEYS:
-        return (
+        return removal_note(first) or (
             f"{benchmark.name} has no parameter {name!r}; "
             f"it has {', '.join(fields)}{nearest(name, [*fields, *SHAPE_KEYS])}"
         )

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 from perfdag.network import INTERFACE
 from perfdag.pod_text import FOLDER, IMAGE, LABEL_KEY, LABEL_VALUE, OBJECT_NAME
 from perfdag.quantities import CPU_LIST
+from perfdag.removed import removal_note
 from perfdag.shape import PAIR_KINDS, PAIRS
 from perfdag.suite.model import CONTEXT_NAME, PROMETHEUS_URL
 from perfdag.suite.yaml_document import Document, Problem, Where, nearest
@@ -82,12 +83,17 @@ def explain(
     value = error.get("input")
     if kind == "extra_forbidden":
         known = sorted(_fields_at(model, where[:-1]))
-        text = f"unknown key; allowed: {', '.join(known)}{nearest(where[-1], known)}"
+        text = (
+            removal_note(str(where[-1]))
+            or f"unknown key; allowed: {', '.join(known)}{nearest(where[-1], known)}"
+        )
     elif kind == "missing":
         text = "is required"
     elif kind in {"literal_error", "enum"}:
         allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
-        text = f"{value!r} is not one of {', '.join(allowed)}{nearest(value, allowed)}"
+        text = removal_note(f"{(path or ('',))[-1]}={value}") or (
+            f"{value!r} is not one of {', '.join(allowed)}{nearest(value, allowed)}"
+        )
     elif kind == "value_error":
         text = str(error["msg"]).removeprefix("Value error, ")
     elif kind == "string_pattern_mismatch":
