@@ -63,6 +63,7 @@ faults: $(VENV)/dev.stamp
 
 lint: $(VENV)/dev.stamp
 	@$(LINT)
+	@-$(BIN)/python scripts/size --line
 
 # Write what is derived from the definitions: the schema of suites, the Helm chart and the schema of its values.
 generated: $(VENV)/dev.stamp
