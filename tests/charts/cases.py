@@ -15,7 +15,7 @@ from perfdag.benchmark.registry import get
 from perfdag.results.samples import as_row
 from tests.charts import rows
 from tests.charts.rows import value
-from tests.steps.test_recordings import CASES
+from tests.recorded.recordings import DAMAGED
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 sample_charts: Any = importlib.import_module("sample_charts")
@@ -54,7 +54,8 @@ ERROR = "exit 1: unable to connect to server: Connection refused, after 30 s and
 def recorded(benchmark: str) -> Base:
     """The points of a benchmark that were recorded."""
     points = []
-    for recording, _ in CASES.values():
+    for case in DAMAGED.values():
+        recording = case.load()
         if recording.benchmark.name == benchmark:
             params = recording.params.model_dump(mode="json", exclude_none=True)
             measured = recording.benchmark.parse(recording.output, recording.params)

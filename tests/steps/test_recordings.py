@@ -5,122 +5,39 @@ hour.
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import Output
 from perfdag.outcome import Measurement
-from perfdag.steps.openfoam.benchmark import OpenFoam
-from perfdag.steps.openfoam.params import OpenFoamParams
 from perfdag.steps.rdma.bandwidth import BandwidthParams, RdmaBandwidth
-from perfdag.steps.rdma.latency import LatencyParams, RdmaLatency
-from perfdag.steps.torchbench.benchmark import Torchbench
-from perfdag.steps.torchbench.params import TorchbenchParams
+from perfdag.steps.rdma.latency import LatencyParams
 from perfdag.steps.torchbench.runner import MARK
 from perfdag.testing import Recording, damage
-from tests.recorded.record import load, names
+from tests.recorded.recordings import CASES, DAMAGED
 
-RECORDED = Path(__file__).parent.parent / "recorded"
 HOUR = 3600.0
 
 
-def text(name: str) -> str:
-    return (RECORDED / name).read_text()
-
-
-def openfoam(name: str, **params: Any) -> Recording:
-    texts = {
-        "stdout": text(f"openfoam/{name}.stdout"),
-        "timing": "mesh_s=0.25\ndecompose_s=0.5\nwall_s=13.3\n",
-    }
-    return Recording(
-        OpenFoam(),
-        OpenFoamParams(**params),
-        Output(texts, tool="OpenFOAM 1912", facts={"addresses": params.get("nodes", 1)}),
-    )
-
-
-def perftest(benchmark: Any, params: Any, name: str, role: str = "client0") -> Recording:
-    return Recording(
-        benchmark,
-        params,
-        Output({role: text(f"perftest/constructed-{name}")}, tool="perftest 6.06"),
-    )
-
-
-def torchbench(name: str) -> Recording:
-    model, test, batch = name.split("-")
-    params = TorchbenchParams.model_validate(
-        {"model": model, "test": test, "batch_size": int(batch)}
-    )
-    return Recording(
-        Torchbench(),
-        params,
-        Output({"stdout": text(f"torchbench/{name}.stdout")}, tool="torch 2.15.0"),
-    )
-
-
-CASES: dict[str, tuple[Recording, tuple[str, ...]]] = {
-    **{name: (load(name), ("client",)) for name in names("fio")},
-    **{name: (load(name), ("stdout",)) for name in names("imb")},
-    **{name: (load(name), ("client",)) for name in names("latency")},
-    **{
-        name: (load(name), () if "iperf2" in name else ("client",))
-        for name in names("iperf", but=("no-such-congestion",))
-    },
-    "openfoam serial": (openfoam("xs-1-proc", size="XS"), ("stdout",)),
-    "openfoam parallel": (openfoam("xs-2-procs", size="XS", procs=2), ("stdout",)),
-    "openfoam tolerance": (
-        openfoam(
-            "gamg-tolerance",
-            cells=16,
-            time_steps=5,
-            solver="GAMG",
-            stop="tolerance",
-            tolerance=1e-6,
-        ),
-        ("stdout",),
-    ),
-    "rdma bandwidth": (
-        perftest(RdmaBandwidth(), BandwidthParams(), "write-bw-all-26.04.txt"),
-        ("client0",),
-    ),
-    "rdma bandwidth json": (
-        perftest(
-            RdmaBandwidth(), BandwidthParams(sizes=[4096]), "write-bw-4096-26.04.json", "json0"
-        ),
-        ("json0",),
-    ),
-    "rdma latency": (
-        perftest(RdmaLatency(), LatencyParams(mode="read"), "read-lat-all-26.04.txt"),
-        ("client0",),
-    ),
-    "torchbench alexnet": (torchbench("alexnet-eval-2"), ("stdout",)),
-    "torchbench resnet50": (torchbench("resnet50-eval-1"), ("stdout",)),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", DAMAGED)
 def test_recorded_outputs_have_declared_metrics(name: str) -> None:
-    damage.check_declared(CASES[name][0])
+    damage.check_declared(DAMAGED[name].load())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", DAMAGED)
 def test_a_cut_output_is_noticed(name: str) -> None:
-    recording, roles = CASES[name]
-    damage.check_cut(recording, roles)
+    case = DAMAGED[name]
+    damage.check_cut(case.load(), case.halves or ())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", DAMAGED)
 def test_a_garbled_output_is_noticed(name: str) -> None:
-    damage.check_garbled(CASES[name][0])
+    damage.check_garbled(DAMAGED[name].load())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", DAMAGED)
 def test_a_decimal_comma_is_refused(name: str) -> None:
-    damage.check_decimal_comma(CASES[name][0])
+    damage.check_decimal_comma(DAMAGED[name].load())
 
 
 @pytest.mark.parametrize(
@@ -133,7 +50,7 @@ def test_a_decimal_comma_is_refused(name: str) -> None:
     ],
 )
 def test_a_cut_line_of_a_rank_is_failed(line: str) -> None:
-    benchmark, params, output = openfoam("xs-1-proc", size="XS")
+    benchmark, params, output = CASES["openfoam/xs-1-proc"].load()
     output.texts["stdout"] = re.sub(r"perfdag-rank.*", line, output.texts["stdout"])
     damage.check_refused(Recording(benchmark, params, output))
 
@@ -153,7 +70,7 @@ def one(result: list[Measurement], metric: str, stat: str = "value", **coords: A
 
 
 def test_iperf_of_an_hour() -> None:
-    benchmark, params, output = load("iperf/tcp")
+    benchmark, params, output = CASES["iperf/tcp"].load()
     report = json.loads(output.texts["client"])
     report["start"]["test_start"]["duration"] = 2 * HOUR
     _times(report, lambda seconds: seconds * 2 * HOUR)
@@ -181,7 +98,7 @@ def _times(node: Any, change: Callable[[float], float]) -> None:
 
 
 def test_iperf2_of_an_hour() -> None:
-    benchmark, params, output = load("iperf/iperf2-tcp")
+    benchmark, params, output = CASES["iperf/iperf2-tcp"].load()
     for role in ("client", "server"):
         output.texts[role] = re.sub(
             r"(\d+\.\d+)-\s*(\d+\.\d+) sec",
@@ -193,7 +110,7 @@ def test_iperf2_of_an_hour() -> None:
 
 
 def test_fio_of_hours() -> None:
-    benchmark, params, output = load("fio/randread")
+    benchmark, params, output = CASES["fio/randread"].load()
     whole = output.texts["client"]
     report = json.loads(whole[whole.index("{\n") :])
     side = report["jobs"][0]["read"]
@@ -209,7 +126,7 @@ def test_fio_of_hours() -> None:
 
 
 def test_imb_of_hours() -> None:
-    benchmark, params, output = load("imb/allreduce-tcp")
+    benchmark, params, output = CASES["imb/allreduce-tcp"].load()
     row = re.compile(r"^( +1024 +)(\d+)( +)(\d+\.\d+)( +)(\d+\.\d+)( +)(\d+\.\d+)", re.M)
     longer = row.sub(
         r"\g<1>10000000 4000000000.15 4200000000.22 4100000000.18", output.texts["stdout"]
@@ -223,7 +140,7 @@ def test_imb_of_hours() -> None:
 
 def test_rdma_of_hours() -> None:
     params = BandwidthParams(duration="2h", sizes=[65536])
-    benchmark, _, output = perftest(RdmaBandwidth(), params, "write-bw-65536-duration.txt")
+    benchmark, _, output = CASES["perftest/constructed-write-bw-65536-duration.txt"].load()
     output.texts["client0"] = re.sub(
         r"^( *65536 +)\d+", r"\g<1>13500000000", output.texts["client0"], flags=re.M
     )
@@ -234,7 +151,7 @@ def test_rdma_of_hours() -> None:
     )
     assert "-D 7200" in " ".join(RdmaBandwidth().arguments(params, 65536))
     timed = LatencyParams(mode="send", duration="2h", sizes=[2])
-    benchmark, _, output = perftest(RdmaLatency(), timed, "send-lat-duration.txt")
+    benchmark, _, output = CASES["perftest/constructed-send-lat-duration.txt"].load()
     output.texts["client0"] = re.sub(
         r"^( *2 +)\d+", r"\g<1>4600000000", output.texts["client0"], flags=re.M
     )
@@ -249,7 +166,7 @@ def test_rdma_of_hours() -> None:
 
 
 def test_torchbench_of_hours() -> None:
-    benchmark, params, output = torchbench("alexnet-eval-1")
+    benchmark, params, output = CASES["torchbench/alexnet-eval-1"].load()
     head, _, line = output.texts["stdout"].rpartition(MARK)
     report = json.loads(line)
     report["wall_s"] = [4000.0 + i for i in range(10)]

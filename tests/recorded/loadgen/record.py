@@ -7,10 +7,9 @@ import json
 from pathlib import Path
 
 from perfdag.benchmark.contract import Gang
+from perfdag.benchmark.registry import get
 from perfdag.hosts.local import LocalHost
 from perfdag.shape import Shape
-from perfdag.steps.resnet50.benchmark import Resnet50
-from perfdag.steps.resnet50.params import Workload
 
 HERE = Path(__file__).parent
 SHORT = {"system": "stub", "min_duration": 0.2}
@@ -30,8 +29,9 @@ CASES = {
 def main() -> None:
     """Write NAME.json: the program's output, with LoadGen's logs in it verbatim."""
     for name, case in CASES.items():
-        params = Workload.model_validate({**SHORT, **case})
-        output = Resnet50().run(Gang([LocalHost()], Shape(), 60, "/tmp"), params)
+        benchmark = get("resnet50")
+        params = benchmark.Params.model_validate({**SHORT, **case})
+        output = benchmark.run(Gang([LocalHost()], Shape(), 60, "/tmp"), params)
         (HERE / f"{name}.json").write_text(
             json.dumps(json.loads(output.texts["result"]), indent=0) + "\n"
         )

@@ -1,0 +1,92 @@
+"""Golden runs: which rows one run of each family has.
+
+Values, times and names of machines are masked.
+
+`PERFDAG_REGENERATE=1 pytest tests/test_golden_runs.py` writes them anew (tests/golden/README.md).
+"""
+
+import shutil
+import uuid
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perfdag
+from tests.conftest import CommandLine
+from tests.e2e.conftest import Namespace
+from tests.test_golden import GOLDEN, compare
+
+QUICK = Path(__file__).parent.parent / "suites" / "quick.yaml"
+ENTRIES = {
+    "command": "{benchmark: command, params: {argv: [echo, 'speed 3.5'], metrics: {speed: {regex: 'speed ([0-9.]+)', unit: B/s, better: higher}}}}",  # noqa: E501
+    "iperf": "{benchmark: iperf, params: {duration: 1s, streams: 2}}",
+    "fio": "{benchmark: fio, params: {size: 16MiB, runtime: 300ms, rw: randread}}",
+    "imb": "{benchmark: imb, params: {max_log: 6, iterations: 50}}",
+    "queue-scaling": "{benchmark: queue-scaling, params: {limit: 2, factor: 1.2, command: [sleep, '0.1']}, timeout: 120s}",  # noqa: E501
+    "resnet50": "{benchmark: resnet50, params: {system: stub, scenario: offline, batch: 8, fast: true, min_duration: 200ms}}",  # noqa: E501
+    "resnet50-server": "{benchmark: resnet50, params: {system: stub, scenario: server, target_rate: 100, latency_bound: 1s, fast: true, min_duration: 200ms}}",  # noqa: E501
+}
+NEEDS = {"iperf": "iperf3", "fio": "fio"}
+ON_KWOK = {
+    "vmi-burst": "{{benchmark: vmi-burst, params: {{counts: [5], api_gates: false, namespace: perfdag-test-{id}, timeout: 60s}}, timeout: 180s}}",  # noqa: E501
+    "scale": "{{benchmark: scale, params: {{template: job, count: 100, parallel: 10, namespace: perfdag-test-{id}, timeout: 60s}}, timeout: 180s}}",  # noqa: E501
+}
+COLUMNS = ("entry", "benchmark", "metric", "unit", "better", "stat", "status", "headline")
+
+
+def masked(store: str) -> dict[str, Any]:
+    """Return the rows of the only run of a store without what differs from run to run."""
+    table = perfdag.load(store, everything=True)
+    coords = [name for name in table.column_names if name.startswith("coord_")]
+    names = (*COLUMNS, *coords, "series_id", "subject")
+    rows = [
+        {
+            **{name: row.get(name) for name in (*COLUMNS, *coords) if row.get(name) is not None},
+            "of_an_object": row.get("subject") is not None,
+        }
+        for row in table.select([name for name in names if name in table.column_names]).to_pylist()
+    ]
+    counts = Counter(tuple(row.items()) for row in rows)
+    named = [{**dict(key), "rows": count} for key, count in counts.items()]
+    return {"rows": sorted(named, key=lambda row: sorted((k, str(v)) for k, v in row.items()))}
+
+
+def run(cli: CommandLine, name: str, entry: str, tmp_path: Path) -> dict[str, Any]:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(f"name: golden\nrepetitions: 2\nentries:\n  - {entry}\n")
+    cli(["run", str(suite), "--store", str(tmp_path / "store")])
+    return masked(str(tmp_path / "store"))
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_a_run_on_one_machine_has_its_golden_rows(
+    name: str, cli: CommandLine, tmp_path: Path
+) -> None:
+    tool = NEEDS.get(name)
+    if tool and not shutil.which(tool):
+        pytest.skip(f"{tool} is not installed")
+    if name.startswith("resnet50") and not find_spec("mlperf_loadgen"):
+        pytest.skip("mlcommons-loadgen is not installed")
+    compare(GOLDEN / "runs" / f"{name}.json", run(cli, name, ENTRIES[name], tmp_path))
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", ON_KWOK)
+def test_a_run_on_kwok_has_its_golden_rows(name: str, cli: CommandLine, tmp_path: Path) -> None:
+    cli(["scale", "nodes", "--count", "20", "--gpus", "8"])
+    cli(["scale", "simulate", "kubevirt"])
+    entry = ON_KWOK[name].format(id=uuid.uuid4().hex[:6])
+    found = run(cli, name, entry, tmp_path)
+    for row in found["rows"]:
+        del row["rows"]  # an object skips a stage that it passes between two looks
+    compare(GOLDEN / "runs" / f"{name}.json", found)
+
+
+@pytest.mark.argo
+def test_the_quick_suite_on_argo_has_its_golden_rows(bench: Namespace) -> None:
+    ended = bench.measure(QUICK, timeout=600)
+    ended.assert_ok()
+    compare(GOLDEN / "runs" / "argo-quick.json", masked(bench.store))
