@@ -12,7 +12,6 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-HELLO = b"perfdag/1\n"
 REQUEST = b'{"Queue":"sleep","Args":null,"Limit":0}'
 ASK = b'{"Queue":"sleep"}'
 ANSWER = {
@@ -24,7 +23,7 @@ ANSWER = {
     "Runtime": 0.001,
     "Retcode": 0,
 }
-HALVES = (b"", b'{"Queue": "sle', b"perf", b"perfdag/1\n{")
+HALVES = (b"", b'{"Queue": "sle')
 
 
 BACKOFF = 0.001  # seconds until a backend asks an empty queue again
@@ -46,8 +45,7 @@ class Outcome:
 
 
 class Load:
-    """``clients`` and ``backends`` of a frontend at two ports of the loopback, by the original wire
-    or the kept one.
+    """``clients`` and ``backends`` of a frontend at two ports of the loopback.
 
     ``work``: seconds a backend holds an item; ``pause``: seconds between an answer and the client's
     next request.
@@ -56,14 +54,12 @@ class Load:
     def __init__(
         self,
         ports: tuple[int, int],
-        kept: bool,
         clients: int = 64,
         backends: int = 16,
         work: float = 0.001,
         pause: float = 0.0,
     ):
         self.addresses = [("127.0.0.1", port) for port in ports]
-        self.kept = kept
         self.work, self.pause = work, pause
         self.poll = select.epoll()
         self.clients: dict[int, tuple[socket.socket, float]] = {}
@@ -72,9 +68,7 @@ class Load:
         self.working: Due = deque()
         self.polling: Due = deque()
         self.outcome = Outcome()
-        self.reply = json.dumps({**ANSWER, **({"Queue": "sleep"} if kept else {})}).encode() + (
-            b"\n" if kept else b""
-        )
+        self.reply = json.dumps(ANSWER).encode()
         for _ in range(backends):
             self._backend(None)
         for _ in range(clients):
@@ -115,21 +109,14 @@ class Load:
     def _open(self, side: int, data: bytes) -> socket.socket:
         sock = socket.socket()
         sock.connect(self.addresses[side])
-        if self.kept:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            data = HELLO + data
         sock.send(data)
         self.poll.register(sock.fileno(), select.EPOLLIN)
         return sock
 
-    def _client(self, sock: socket.socket | None) -> None:
+    def _client(self, _: object) -> None:
         """Send a request."""
-        now = time.monotonic()
-        if sock:
-            sock.send(REQUEST + b"\n")
-        else:
-            sock = self._open(0, REQUEST + b"\n" if self.kept else REQUEST)
-        self.clients[sock.fileno()] = (sock, now)
+        sock = self._open(0, REQUEST)
+        self.clients[sock.fileno()] = (sock, time.monotonic())
 
     def _take_answer(self, fd: int) -> None:
         sock, sent_at = self.clients[fd]
@@ -140,21 +127,17 @@ class Load:
             outcome.done += 1
         else:
             outcome.failed += 1
-        again: socket.socket | None = sock
-        if not self.kept:
-            del self.clients[fd]
-            sock.close()
-            again = None
+        del self.clients[fd]
+        sock.close()
         if self.pause:
-            self.pauses.append((now + self.pause, again))
+            self.pauses.append((now + self.pause, None))
         else:
-            self._client(again)
+            self._client(None)
 
-    def _backend(self, sock: socket.socket | None) -> None:
-        """Ask for an item; on a kept connection the last reply has done so."""
-        now = time.monotonic()
-        sock = sock or self._open(1, ASK + b"\n" if self.kept else ASK)
-        self.backends[sock.fileno()] = (sock, now)
+    def _backend(self, _: object) -> None:
+        """Ask for an item."""
+        sock = self._open(1, ASK)
+        self.backends[sock.fileno()] = (sock, time.monotonic())
 
     def _take_item(self, fd: int) -> None:
         sock, sent_at = self.backends[fd]
@@ -172,14 +155,10 @@ class Load:
 
     def _reply(self, sock: socket.socket | None) -> None:
         assert sock
-        if self.kept:
-            sock.send(self.reply)
-            self._backend(sock)
-        else:
-            sock.send(self.reply, socket.MSG_MORE)  # one packet with the end of the connection
-            del self.backends[sock.fileno()]
-            sock.close()
-            self._backend(None)
+        sock.send(self.reply, socket.MSG_MORE)  # one packet with the end of the connection
+        del self.backends[sock.fileno()]
+        sock.close()
+        self._backend(None)
 
 
 def half_open(ports: tuple[int, int], count: int) -> list[socket.socket]:

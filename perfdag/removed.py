@@ -1,6 +1,13 @@
 """Names that perfdag had in 0.1, and what to use instead of them. The table goes with 0.3."""
 
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "queue-autoscale": "scale with an HPA or a CronJob, docs/queue.md",
+    "queue-load": "measure with queue-scaling, docs/queue.md",
+    "autoscale=keda": "use custom, external or cron, docs/queue.md",
+    "--wire": "all programs speak Intel's protocol, docs/queue.md",
+    "--rate": "a client sends --req-now requests in parallel, docs/queue.md",
+    "--arrival": "a client sends --req-now requests in parallel, docs/queue.md",
+}
 """The advice for a benchmark, a key or a value of a suite, a verb, or an option of 0.1.
 
 A value is written as `key=value`.

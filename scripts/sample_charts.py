@@ -107,34 +107,6 @@ def _queue_scaling(params: dict[str, Any], f: float) -> Values:
                 yield Measurement("gain", each / rate[n // 2] + shift, stat, at)
 
 
-def _queue_load(params: dict[str, Any], f: float) -> Values:
-    yield Measurement("peak_rate", 34.0 * f)
-    for rate in (5, 10, 15, 20, 25, 30, 33, 35, 37):
-        for stat, times in (("p50", 1.0), ("p90", 1.7), ("p99", 2.6)):
-            late = 0.1 / (1 - rate / 40) * times * f
-            at = {"rate": float(rate), "full": rate > 30}
-            yield Measurement("trial_latency", late, stat, at)
-
-
-def _queue_autoscale(params: dict[str, Any], f: float) -> Values:
-    yield Measurement("reaction", 25 * f)
-    yield Measurement("overshoot", 0.25)
-    yield Measurement("wasted", 180 * f)
-    yield Measurement("release", 60 * f)
-    for t in range(0, 300, 5):
-        need = 6 if 60 <= t < 180 else 2
-        have = min(8, 2 + max(0, (t - 70) // 8)) if t < 185 else max(2, 8 - (t - 185) // 10)
-        waiting = max(0, 40 - 2 * abs(t - 85)) if t > 60 else 0
-        for metric, value in (
-            ("needed", need),
-            ("replicas", have),
-            ("depth", waiting),
-            ("wait", waiting / 12),
-        ):
-            at = {"queue": "q", "elapsed": t}
-            yield Measurement(metric, value, coords=at, subject=f"at {t} s")
-
-
 def _objects(last: str, since: str) -> Callable[[dict[str, Any], float], Values]:
     """Return the figures of a run at scale whose objects end in the stage `last`."""
 
@@ -173,11 +145,6 @@ SAMPLES: dict[str, tuple[list[dict[str, Any]], Callable[[dict[str, Any], float],
     ),
     "resnet50-interference": ([{"copies": 2, "scenario": "single-stream"}], _interference),
     "queue-scaling": ([{"command": ["sleep", "0.2"], "limit": 8}], _queue_scaling),
-    "queue-load": (
-        [{"command": ["sleep", "0.1"], "replicas": 4, "bound": 1.8, "percentile": "p99"}],
-        _queue_load,
-    ),
-    "queue-autoscale": ([{"shape": "step", "low": 10, "high": 50}], _queue_autoscale),
     "scale": ([{"count": 100}], _objects("ready", "submitted")),
     "vmi-burst": ([{"count": 100}], _objects("running", "created")),
     "vmi-steady": ([{"count": 100}], _objects("running", "created")),
@@ -185,7 +152,6 @@ SAMPLES: dict[str, tuple[list[dict[str, Any]], Callable[[dict[str, Any], float],
 SLUGS = {
     "fio": "queue-depth",
     "iperf": "tcp-paths",
-    "queue-autoscale": "following-1",
     "torchbench": "batches",
 }
 TABLES = {"fio": rows.fio_grid, "imb": rows.pingpong, "iperf": rows.iperf_paths}

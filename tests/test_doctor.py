@@ -489,16 +489,10 @@ def test_rendering_and_submitting_say_it_too(
 @pytest.mark.parametrize(
     ("entries", "allowed"),
     [
-        ("- {benchmark: queue-scaling}\n- {benchmark: queue-autoscale}\n- {benchmark: iperf}", []),
+        ("- {benchmark: queue-scaling}\n- {benchmark: iperf}", []),
         (
-            "- {benchmark: queue-scaling, params: {deployment: backend}}\n"
-            "- {benchmark: queue-autoscale}",
+            "- {benchmark: queue-scaling, permutations: {explicit: [{}, {deployment: backend}]}}",
             ["queue-scaling"],
-        ),
-        (
-            "- {benchmark: queue-autoscale, permutations: {explicit: [{}, {deployments: "
-            "[backend]}]}}",
-            ["queue-autoscale"],
         ),
         ("- {benchmark: vmi-burst}\n- {benchmark: scale}", ["scale", "vmi-burst"]),
     ],

@@ -67,7 +67,6 @@ def test_a_run_of_a_whole_suite_with_checks_is_checked(
 
 
 BENCHMARKS = (
-    "queue-autoscale",
     "queue-scaling",
     "resnet50-interference",
     "resnet50-overhead",

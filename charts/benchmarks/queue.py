@@ -20,17 +20,15 @@ from perfdag.stats.fairness import jain
 class Curve:
     """Throughput of one workload: replicas -> items/s of each repetition, and its fitted laws.
 
-    `law` is (items/s of one replica, sigma, kappa) of the Universal Scalability Law, and `knee` the
-    replicas beyond which it falls. `amdahl` is the serial share by Amdahl's law. `gains` maps
-    replicas to the throughput relative to the step before, with its interval. `done` and `failed`
-    map nodes, or nodes and devices, to items done and requests failed. `latencies` maps percentile
-    and replicas to seconds.
+    `law` is (items/s of one replica, sigma, kappa) of the Universal Scalability Law. `amdahl` is
+    the serial share by Amdahl's law. `gains` maps replicas to the throughput relative to the step
+    before, with its interval. `done` and `failed` map nodes, or nodes and devices, to items done
+    and requests failed. `latencies` maps percentile and replicas to seconds.
     """
 
     name: str
     rates: Mapping[int, Sequence[float]]
     law: tuple[float, float, float] | None = None
-    knee: float | None = None
     amdahl: float | None = None
     gains: Mapping[int, tuple[float, float, float]] = field(default_factory=dict)
     done: Mapping[str, float] = field(default_factory=dict)
@@ -191,8 +189,7 @@ def _rates(ax: Axes, curve: Curve, first: bool) -> None:
     ax.plot(xs, single * xs, color=style.MUTED, linestyle=(0, (5, 2)), linewidth=1, label="linear")
     if curve.law:
         rate, sigma, kappa = curve.law
-        knee = f"predicted knee {curve.knee:.0f}" if curve.knee else "no knee shown"
-        label = f"USL: serial {100 * sigma:.1f} %,\ncoherence {100 * kappa:.2f} %, {knee}"
+        label = f"USL: serial {100 * sigma:.1f} %,\ncoherence {100 * kappa:.2f} %"
         ax.plot(
             xs,
             rate * xs / (1 + sigma * (xs - 1) + kappa * xs * (xs - 1)),

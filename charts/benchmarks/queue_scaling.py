@@ -101,9 +101,9 @@ def curve(cell: Cell) -> queue.Curve:
         for series in cell.series("throughput")
         if series.values
     }
-    rate, sigma, kappa, knee, amdahl = (
+    rate, sigma, kappa, amdahl = (
         cell.middle(name, "value")
-        for name in ("single_rate", "serial_share", "coherence", "knee", "amdahl_share")
+        for name in ("single_rate", "serial_share", "coherence", "amdahl_share")
     )
     law = None if rate is None or sigma is None or kappa is None else (rate, sigma, kappa)
     gains: dict[int, dict[str, float]] = {}
@@ -119,7 +119,7 @@ def curve(cell: Cell) -> queue.Curve:
             latencies.setdefault(series.stat, {})[int(series.coords["replicas"])] = float(
                 np.median(series.values)
             )
-    return queue.Curve(cell.label, rates, law, knee, amdahl, bands, latencies=latencies)
+    return queue.Curve(cell.label, rates, law, amdahl, bands, latencies=latencies)
 
 
 def finding(curves: Iterable[queue.Curve]) -> str:

@@ -7,7 +7,6 @@ READ_RULES: tuple[dict[str, Any], ...] = (
     {"apiGroups": ["apps"], "resources": ["replicasets"], "verbs": ["list"]},
     {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["list"]},
     {"apiGroups": ["batch"], "resources": ["cronjobs"], "verbs": ["list"]},
-    {"apiGroups": ["keda.sh"], "resources": ["scaledjobs"], "verbs": ["list"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
     {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get", "create"]},
     {

@@ -76,7 +76,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
     """Throughput of a work queue over 1, 2, 4 ... replicas, with the fitted scalability laws.
 
     Every number of replicas gets as many requests in parallel, and is measured at a steady rate.
-    The order is seeded. The two largest and one replica are measured again at the end.
+    The order is seeded.
 
     Clock: the client's monotonic clock. For every request slot it starts at a completion, after
     every replica has worked, and stops at a later one. Windows have at least 3 items a slot. The
@@ -128,7 +128,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "serial_share",
             "1",
             "lower",
-            "sigma of the Universal Scalability Law, with its 99 % interval",
+            "sigma of the Universal Scalability Law",
         ),
         Metric(
             "amdahl_share", "1", "lower", "serial share by Amdahl's law, which knows no coherence"
@@ -137,13 +137,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "coherence",
             "1",
             "lower",
-            "kappa of the Universal Scalability Law, with its 99 % interval",
-        ),
-        Metric(
-            "knee",
-            "1",
-            "higher",
-            "replicas beyond which throughput falls, by the law; none if the data show no knee",
+            "kappa of the Universal Scalability Law",
         ),
         Metric(
             "items",
@@ -175,7 +169,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
 
     def seconds(self, params: QueueScalingParams) -> float:
         """Return an estimate: 13 items per measurement."""
-        return 5 + (params.limit.bit_length() + 5) * (13 * (_item(params) or ITEM) + 2)
+        return 5 + (params.limit.bit_length() + 2) * (13 * (_item(params) or ITEM) + 2)
 
     def uses_api(self, params: QueueScalingParams) -> bool:
         return params.deployment is not None

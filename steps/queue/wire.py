@@ -1,20 +1,13 @@
-"""The messages between clients, the frontend and backends, and their two framings.
+"""The messages between clients, the frontend and backends.
 
-*Original* framing is that of Intel's Device Scalability Tester v0.1. A TCP connection carries one
-JSON
-object in each direction, at most 1024 bytes, without a delimiter.
-*Kept* framing is perfdag's. The peer first sends the line `perfdag/1`. Then both sides send one
-compact
-JSON object a line, on a connection that stays open.
+They are those of Intel's Device Scalability Tester v0.1. A TCP connection carries one JSON object
+in each direction, at most 1024 bytes, without a delimiter.
 
-Messages (keys as in the original; kept framing adds those in brackets):
-
-- client to frontend: `{Queue, Args, Limit [, Id, Retries]}`, answered by a reply `[+ Id]`
-- backend to frontend: `{Queue}`, answered by a work item; in kept framing, after a wait
-- work item: `{Error, Args, Limit, Empty [, Running]}`; Limit in seconds, 0 is none
-- reply: `{Pod, Node, Device, Error, Timeout, Runtime, Waittime, Retcode}`, times in seconds;
-  in kept framing, a reply with `Queue` also asks for the next item
-- kept framing: `{"Leave": true}`, answered by `{"Bye": true}` or by one last item
+- client to frontend: `{Queue, Args, Limit}`, answered by a reply
+- backend to frontend: `{Queue}`, answered by a work item
+- work item: `{Error, Args, Limit, Empty, Running}`; Limit in seconds, 0 is none. Running, the items
+  that run now, is perfdag's own: the built-in `usl` needs it
+- reply: `{Pod, Node, Device, Error, Timeout, Runtime, Waittime, Retcode}`, times in seconds
 """
 
 import json
@@ -27,10 +20,8 @@ from typing import Any
 import orjson
 
 ORIGINAL_BYTES = 1024
-KEPT_BYTES = 65536
 MOST_PARALLEL = 4096
 """The most requests that one client may have in flight."""
-HELLO = b"perfdag/1\n"
 
 messages = logging.getLogger("perfdag.queue.messages")
 """Logs every message sent or received at the level DEBUG."""
@@ -81,11 +72,6 @@ def encode(message: Message) -> bytes:
         data = _compact(message).encode("utf-8", "replace")
     messages.debug("sent %s", data)
     return data
-
-
-def encode_line(message: Message) -> bytes:
-    """Return a message in kept framing."""
-    return encode(message) + b"\n"
 
 
 def decode(data: bytes | bytearray) -> Message:

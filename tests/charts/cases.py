@@ -34,8 +34,6 @@ SWEPT = {
     "imb": "ranks",
     "iperf": "streams",
     "latency": "request_size",
-    "queue-autoscale": "high",
-    "queue-load": "limit",
     "queue-scaling": "limit",
     "openfoam": "procs",
     "rdma-bandwidth": "qps",
@@ -70,25 +68,9 @@ def sampled(benchmark: str) -> Base:
     return [(params, [as_row(own, item) for item in values(params, 1.0)]) for params in points]
 
 
-def load() -> Base:
-    values = [value("peak_rate", 72.0, "1/s", headline=True, coords={"bound": 0.25})]
-    for rate in (10.0, 20.0, 40.0, 72.0, 80.0):
-        for stat, factor in (("p50", 1.0), ("p95", 3.0), ("p99", 9.0)):
-            late = factor * 0.02 * (1 + rate / 40)
-            values.append(
-                value("trial_latency", late, stat=stat, coords={"rate": rate, "full": True})
-            )
-    return [({"limit": 2, "percentile": "p99", "bound": 0.25}, values)]
-
-
 BASES: dict[str, Base] = {
     "command": [({"threads": 1}, [value("wall_time", 0.1, headline=True)])],
-    "queue-load": load(),
-    **{
-        name: recorded(name) or sampled(name)
-        for name in SWEPT
-        if name not in ("command", "queue-load")
-    },
+    **{name: recorded(name) or sampled(name) for name in SWEPT if name != "command"},
 }
 
 

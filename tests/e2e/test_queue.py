@@ -19,7 +19,7 @@ from .conftest import IMAGES, Namespace
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 NODE = os.environ.get("PERFDAG_TEST_NODE", "node-0")
-DEPLOYMENT, SCALED = "perfdag-queue-nap", "perfdag-queue-scaled"
+DEPLOYMENT = "perfdag-queue-nap"
 
 
 def deployment(namespace: str, name: str) -> dict[str, Any]:
@@ -42,15 +42,10 @@ def available(namespace: str, replicas: dict[str, int], seconds: float = 90) -> 
 
 @pytest.fixture(scope="module")
 def queues() -> Iterator[str]:
-    """A namespace of its own with two queues: one that nothing scales, and one that its
-    autoscaler, which no metric reaches, keeps at 2.
-    """
+    """A namespace of its own with a queue that nothing scales."""
     namespace = f"perfdag-queue-{uuid.uuid4().hex[:6]}"
-    small = {"command": ["sleep", "0.2"], "requests": {"cpu": "10m", "memory": "16Mi"}}
-    named = [
-        {**small, "name": "nap"},
-        {**small, "name": "scaled", "autoscale": {"by": "external", "least": 2, "most": 2}},
-    ]
+    requests = {"cpu": "10m", "memory": "16Mi"}
+    named = [{"name": "nap", "command": ["sleep", "0.2"], "requests": requests}]
     shared = {
         "namespace": namespace,
         "image": IMAGES.format(name="queue"),
@@ -72,8 +67,6 @@ def queues() -> Iterator[str]:
                 "perfdag-queue-frontend": 1,
                 DEPLOYMENT: 1,
                 f"{DEPLOYMENT}-client": 1,
-                SCALED: 2,
-                f"{SCALED}-client": 1,
             },
         )
         yield namespace
@@ -83,24 +76,19 @@ def queues() -> Iterator[str]:
 
 @pytest.fixture
 def suite(queues: str) -> str:
-    """The benchmarks on the Deployments of the other namespace."""
+    """The benchmark on a Deployment of the other namespace."""
     return (
         "name: queues\nrepetitions: 1\nwarmup: 0\nentries:\n"
         f"  - {{benchmark: queue-scaling, params: {{deployment: {DEPLOYMENT}, namespace: "
         f"{queues}, client: {DEPLOYMENT}-client, limit: 4,"
         " item: 0.2s, factor: 1.5}}\n"
-        f"  - {{benchmark: queue-load, params: {{deployment: {DEPLOYMENT}, namespace: "
-        f"{queues}, rate: 2, arrival: constant, percentile: p50}}}}\n"
-        f"  - {{benchmark: queue-autoscale, params: {{deployments: [{SCALED}], namespace: "
-        f"{queues}, low: 2, high: 8, item: 0.2s, duration: 6s}}}}\n"
     )
 
 
 @pytest.fixture
 def allowed(bench: Namespace, queues: str) -> Iterator[None]:
-    """The installation with all of them allowed, and without them again at the end."""
-    grants = [f"{name}={queues}" for name in ("queue-scaling", "queue-load", "queue-autoscale")]
-    bench.install(*(word for grant in grants for word in ("--allow", grant)))
+    """The installation with the benchmark allowed, and without it again at the end."""
+    bench.install("--allow", f"queue-scaling={queues}")
     yield
     bench.install()
 
@@ -123,29 +111,13 @@ def test_queues_of_another_namespace_are_measured_under_the_accounts_that_instal
     assert throughput[4] > 1.5 * throughput[2] > 1.5 * 1.5 * throughput[1]
     assert deployment(queues, DEPLOYMENT)["spec"]["replicas"] == 1
 
-    [median] = [
-        row["value"]
-        for row in rows
-        if row["benchmark"] == "queue-load" and (row["metric"], row["stat"]) == ("latency", "p50")
-    ]
-    assert 0.2 <= median < 2  # one backend of 0.2 s has time between two requests a second
-
-    # what its account may read is all there; that the load's fall was not followed is the
-    # autoscaler's, which has no metric
-    watching = [row for row in rows if row["benchmark"] == "queue-autoscale"]
-    assert {row["status"] for row in watching} == {"invalid"}
-    assert all("2 backends were left at the end, 1 needed" in row["error"] for row in watching)
-    assert {"replicas", "depth", "wait", "latency"} <= {row["metric"] for row in watching}
-
     accounts = {
         pod["spec"]["serviceAccountName"]
         for pod in bench.objects(
             "Pod", labels=f"workflows.argoproj.io/workflow={run.workflow},perfdag/measuring=true"
         )
     }
-    assert accounts == {
-        f"perfdag-measure-queue-{name}" for name in ("scaling", "load", "autoscale")
-    }
+    assert accounts == {"perfdag-measure-queue-scaling"}
 
 
 def test_without_leave_all_are_skipped_and_say_what_grants_it(

@@ -9,9 +9,8 @@ import pytest
 
 from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.client.control import CHANGES, Control
-from perfdag.steps.queue.client.load import ClosedLoop, Load
+from perfdag.steps.queue.client.load import Load, Work
 from perfdag.steps.queue.client.stats import ClientStats
-from perfdag.steps.queue.client.wires import KeptWire, Work
 from perfdag.steps.queue.frontend.dispatcher import Limits
 from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.http import serve
@@ -23,7 +22,7 @@ ANY = Address("127.0.0.1", 0)
 Start = Callable[..., Awaitable[Frontend]]
 StartBackends = Callable[..., Awaitable[Processes]]
 Dial = Callable[..., Awaitable[conversation.Connection]]
-Loop = Callable[..., ClosedLoop]
+Loop = Callable[..., Load]
 
 
 @pytest.fixture
@@ -56,7 +55,8 @@ def backends(ending: AsyncExitStack) -> StartBackends:
     """Starts backends of a queue `sleep` as processes and stops them after the test."""
 
     async def some(frontend: Frontend, count: int, *command: str, **options: Any) -> Processes:
-        replicas = Processes(workers(frontend), "sleep", command, **options)
+        polling = {"backoff": 0.005, "backoff_max": 0.02}
+        replicas = Processes(workers(frontend), "sleep", command, **{**polling, **options})
         ending.push_async_callback(replicas.stop)
         await replicas.scale(count)
         return replicas
@@ -80,8 +80,8 @@ def dial(ending: AsyncExitStack) -> Dial:
 def closed_loop(ending: AsyncExitStack, client_stats: ClientStats) -> Loop:
     """Starts closed loops that send to a queue `sleep`, and stops them after the test."""
 
-    def one(frontend: Frontend, parallel: int, wire: type[KeptWire] = KeptWire) -> ClosedLoop:
-        loop = ClosedLoop(wire(clients(frontend), Work("sleep")), client_stats, parallel)
+    def one(frontend: Frontend, parallel: int) -> Load:
+        loop = Load(Work(clients(frontend), "sleep"), client_stats, parallel)
         ending.push_async_callback(loop.stop)
         loop.set_parallel(parallel)
         return loop
@@ -95,8 +95,8 @@ def client_load(
 ) -> Callable[..., Load]:
     """Makes clients of at most 8 requests at once, and stops them after the test."""
 
-    def one(wire: type[KeptWire] = KeptWire) -> Load:
-        load = Load(wire(clients(frontend), Work("sleep")), client_stats, 8)
+    def one() -> Load:
+        load = Load(Work(clients(frontend), "sleep"), client_stats, 8)
         ending.push_async_callback(load.stop)
         return load
 

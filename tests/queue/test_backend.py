@@ -27,9 +27,8 @@ from perfdag.outcome import Failed
 from perfdag.shape import Shape
 from perfdag.steps.queue.backend.backend import Backend, Options
 from perfdag.steps.queue.backend.workload import Outcome, Workload, shorter
-from perfdag.steps.queue.client.load import request
+from perfdag.steps.queue.client.load import Work, request
 from perfdag.steps.queue.client.stats import ClientStats
-from perfdag.steps.queue.client.wires import KeptWire, Work
 from perfdag.steps.queue.frontend.dispatcher import Limits
 from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams
@@ -137,9 +136,7 @@ async def test_backoff_grows_by_its_step_up_to_the_most_and_an_item_begins_it_an
             elif len(pauses) == 6:
                 self.stop()
 
-    options = Options(
-        workers(frontend), "sleep", "p", "n", backoff=0.1, backoff_max=0.25, persistent=False
-    )
+    options = Options(workers(frontend), "sleep", "p", "n", backoff=0.1, backoff_max=0.25)
     await asyncio.to_thread(Hurried(options, Workload(["sleep", "0"])).serve)
     assert pauses == [0.1, 0.2, 0.25, 0.25, 0.1, 0.2]
     requests[0].close()
@@ -155,19 +152,17 @@ async def test_one_verdict_of_a_timeout_on_both_sides(
 ) -> None:
     await backends(frontend, 1, "sleep", "60")
     began = time.monotonic()
-    await request(KeptWire(clients(frontend), Work("sleep", limit=0.5)), client_stats, 0)
+    await request(Work(clients(frontend), "sleep", limit=0.5), client_stats, 0)
     assert time.monotonic() - began < 4
     assert client_stats.causes == {"timeout": 1}
     assert (frontend.queues["sleep"].failure, frontend.queues["sleep"].success) == (1, 0)
 
 
-@pytest.mark.parametrize("kept", [True, False])
 async def test_sigterm_ends_after_the_current_item(
-    kept: bool, frontend: Frontend, dial: Dial, backends: StartBackends
+    frontend: Frontend, dial: Dial, backends: StartBackends
 ) -> None:
     line = await dial(frontend.ports[0], '{"Queue": "sleep"}')
-    options = {"persistent": kept, "backoff": 0.01, "backoff_max": 0.01}
-    [process] = (await backends(frontend, 1, "sleep", "0.5", **options)).running
+    [process] = (await backends(frontend, 1, "sleep", "0.5")).running
     await until(lambda: frontend.queues["sleep"].running)
     process.send_signal(signal.SIGTERM)
     assert (await line.receive())["Retcode"] == 0
@@ -176,12 +171,11 @@ async def test_sigterm_ends_after_the_current_item(
 
 async def test_idle_backend_ends_at_once(frontend: Frontend, backends: StartBackends) -> None:
     [process] = (await backends(frontend, 1, "sleep", "1")).running
-    await until(lambda: frontend.parked["sleep"])
+    await until(lambda: frontend.workers)
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
     assert await asyncio.to_thread(process.wait, 5) == 0
     assert time.monotonic() - began < 1
-    assert not frontend.parked["sleep"]
 
 
 async def test_a_replica_that_does_not_end_is_killed_with_its_command(
@@ -244,7 +238,7 @@ def test_a_frontend_that_vanished_is_noticed(tmp_path: Path) -> None:
             assert frontend.stdout.readline() == b"listens\n"
             argv = [sys.executable, "-m", "perfdag.steps.queue.backend.backend", json.dumps(fields)]
             with subprocess.Popen(argv, stderr=subprocess.PIPE) as backend:
-                assert b"perfdag/1" in frontend.stdout.readline()
+                assert b"sleep" in frontend.stdout.readline()
                 subprocess.run([*there, "ip", "addr", "flush", "dev", inside], check=True)
                 try:
                     assert backend.wait(60) == 4
@@ -259,7 +253,7 @@ def test_a_frontend_that_vanished_is_noticed(tmp_path: Path) -> None:
 async def test_without_backoff_an_empty_queue_ends_the_backend(
     frontend: Frontend, backends: StartBackends
 ) -> None:
-    replicas = await backends(frontend, 1, "sleep", "0", persistent=False)
+    replicas = await backends(frontend, 1, "sleep", "0", backoff=0.0, backoff_max=0.0)
     assert await asyncio.to_thread(replicas.running[0].wait, 5) == 0
 
 
@@ -268,11 +262,11 @@ async def test_backends_outlive_a_restarted_frontend(
 ) -> None:
     first = await start()
     await backends(first, 1, "sleep", "0")
-    await until(lambda: first.parked["sleep"])
+    await until(lambda: first.workers)
     await first.stop()
     second = Frontend(["sleep"], Limits())
     await second.start(ANY, workers(first), ANY)
-    wire = KeptWire(clients(second), Work("sleep"))
+    wire = Work(clients(second), "sleep")
     await asyncio.wait_for(request(wire, client_stats, 0), 10)
     assert client_stats.success == 1
     await second.stop()

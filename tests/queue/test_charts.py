@@ -1,6 +1,5 @@
 """Charts of queues from plain data and from the rows of a real run."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,10 @@ import yaml
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from perfdag.charts.benchmarks import queue, queue_autoscale, queue_scaling
+from perfdag.charts.benchmarks import queue, queue_scaling
 from perfdag.charts.files import to_bytes
 from perfdag.charts.series import read
 from perfdag.cli import main
-from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale
 from tests.charts.rows import sample, table
 
 
@@ -27,7 +25,6 @@ def test_throughput_shows_every_workload_with_its_law() -> None:
         "linear",
         {1: [10.0, 10.2], 2: [20.0], 4: [39.0]},
         (10.0, 0.01, 0.001),
-        31.4,
         0.02,
         gains,
         latencies=latencies,
@@ -41,7 +38,7 @@ def test_throughput_shows_every_workload_with_its_law() -> None:
     legend = figure.axes[0].get_legend()
     assert legend is not None
     labels = [text.get_text() for text in legend.get_texts()]
-    assert any("USL: serial 1.0 %" in item and "knee 31" in item for item in labels)
+    assert any("USL: serial 1.0 %" in item for item in labels)
     assert "Amdahl: serial 2.0 %" in labels
     assert figure.axes[4].get_ylabel() == "gain of a step"
     assert figure.axes[6].get_ylabel().startswith("latency (s)")
@@ -145,125 +142,12 @@ def test_failures_of_failed_samples_are_drawn_and_their_items_are_not() -> None:
     )
 
 
-def test_failures_of_an_autoscaled_queue_have_a_picture_of_their_own() -> None:
-    broken = [
-        counted("failures", 2, "n/card1", queue="queue-1"),
-        counted("failures", 3, "n/card1", queue="queue-2"),
-    ]
-    figures = dict(
-        queue_autoscale.figures(
-            table(sample("queue-autoscale", {}, 1, broken, status="failed", error="5 failed"))
-        )
-    )
-    assert words(figures["failures"].axes[0]) == ["5"]
-    assert "failures" not in dict(
-        queue_autoscale.figures(table(sample("queue-autoscale", {}, 1, [])))
-    )
-
-
-def test_every_score_of_an_autoscaled_queue_is_drawn() -> None:
-    expected = {item.name for item in QueueAutoscale.metrics} - {
-        *queue_autoscale.TRACES,
-        "failures",
-    }
-    rows = [
-        {
-            "metric": name,
-            "value": 1.5,
-            "unit": "s",
-            "better": "lower",
-            "coords": {"queue": "queue-1"},
-        }
-        for name in expected
-    ]
-    figures = dict(queue_autoscale.figures(table(sample("queue-autoscale", {}, 1, rows))))
-    drawn_as = {
-        ax.get_xlabel().partition(" ")[0].rstrip(",")
-        for name in ("scores", "scores-more")
-        for ax in figures[name].axes
-    }
-    assert drawn_as == expected
-
-
-def test_depth_and_wait_stand_under_the_backends_on_their_axis() -> None:
-    at = (0.0, 1.0, 2.0)
-    full = queue_autoscale.Trace(
-        "q", at, [1, 3, 1], [1, 2, 1], [0, 7, math.nan], [0.0, 0.25, math.nan]
-    )
-    figure = queue_autoscale.draw_traces(
-        [full, queue_autoscale.Trace("bare", at, [1, 3, 1], [1, 2, 1])], "title", ""
-    )
-    backends, depth, wait, bare = figure.axes
-    assert [title(ax) for ax in figure.axes] == ["q", "", "", "bare"]
-    assert drawn(depth.lines[0])[:2] == [(0, 0), (1, 7)]
-    assert drawn(wait.lines[0])[:2] == [(0, 0), (1, 0.25)]
-    assert (depth.get_ylabel(), wait.get_ylabel()) == ("requests\nwaiting", "longest\nwait (ms)")
-    assert all(ax.get_shared_x_axes().joined(ax, backends) for ax in (depth, wait, bare))
-    assert to_bytes(figure)[0]
-
-
-def trace(*metrics: tuple[str, tuple[float, ...]]) -> list[dict[str, Any]]:
-    return [
-        counted(metric, value, f"at {elapsed} s", queue="q", elapsed=elapsed)
-        for metric, values in metrics
-        for elapsed, value in enumerate(values)
-    ]
-
-
-def test_the_trace_is_read_from_the_rows_of_the_first_valid_repetition() -> None:
-    whole = trace(("replicas", (1, 2)), ("needed", (1, 3)), ("depth", (0, 4)), ("wait", (0.5,)))
-    broken = sample(
-        "queue-autoscale",
-        {},
-        1,
-        trace(("replicas", (9, 9)), ("needed", (9, 9))),
-        status="invalid",
-        error="late",
-    )
-    other = sample("queue-autoscale", {}, 3, trace(("replicas", (7, 7, 7)), ("needed", (7, 7, 7))))
-    rows = table(broken, sample("queue-autoscale", {}, 2, whole), other)
-    [cell] = read(rows)
-    [first] = queue_autoscale.traces(rows, cell.state.point)
-    assert (first.at, first.have, first.need, first.depth) == ([0, 1], [1, 2], [1, 3], [0, 4])
-    assert first.wait[0] == 0.5
-    assert math.isnan(first.wait[1])
-    bare = table(sample("queue-autoscale", {}, 1, whole[:4]))
-    assert [
-        (len(item.depth), len(item.wait)) for item in queue_autoscale.traces(bare, cell.state.point)
-    ] == [(0, 0)]
-    assert queue_autoscale.traces(table(broken), cell.state.point) == []
-
-
-def test_traces_and_no_data() -> None:
-    figure = queue_autoscale.draw_traces(
-        [queue_autoscale.Trace("q", [0, 1, 2], [1, 3, 1], [1, 2, 1])], "title", ""
-    )
-    assert len(figure.axes) == 1
-    assert "no data" in str(
-        [text.get_text() for text in queue_autoscale.draw_traces([], "", "").axes[0].texts]
-    )
-    assert "no data" in str(
-        [text.get_text() for text in queue.throughput([], "", "").axes[0].texts]
-    )
-
-
 @pytest.mark.slow
 def test_a_suite_ends_in_charts(tmp_path: Path) -> None:
     suite = {
         "name": "queue",
         "entries": [
             {"benchmark": "queue-scaling", "params": {"command": ["sleep", "0.05"], "limit": 2}},
-            {
-                "benchmark": "queue-autoscale",
-                "params": {
-                    "duration": 12,
-                    "low": 2,
-                    "high": 8,
-                    "item": 0.2,
-                    "window": 0.5,
-                    "sync": 0.5,
-                },
-            },
         ],
     }
     file = tmp_path / "suite.yaml"
@@ -273,8 +157,6 @@ def test_a_suite_ends_in_charts(tmp_path: Path) -> None:
     assert {
         "queue-scaling-throughput.svg",
         "queue-scaling-spread.svg",
-        "queue-autoscale-following-1.svg",
-        "queue-autoscale-scores.svg",
     } <= names
     rows = pq.read_table(next((tmp_path / "store" / "results").rglob("*.parquet")))
     curves = [
@@ -282,9 +164,3 @@ def test_a_suite_ends_in_charts(tmp_path: Path) -> None:
         for cell in read(rows.filter(pc.equal(rows["benchmark"], "queue-scaling")))
     ]
     assert [set(item.latencies["p50"]) for item in curves] == [{1, 2}]
-    scaled = rows.filter(pc.equal(rows["benchmark"], "queue-autoscale"))
-    [cell] = read(scaled)
-    [trace] = queue_autoscale.traces(scaled, cell.state.point)
-    assert len(trace.at) == len(trace.depth) == len(trace.wait)
-    assert max(trace.depth) > 0  # 8 items a second find one backend that does 5
-    assert max(trace.wait) > 0

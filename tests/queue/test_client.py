@@ -1,35 +1,26 @@
-"""Closed and open loops, live control, statistics and their pages."""
+"""Closed loops, live control, statistics and their pages."""
 
 import asyncio
 import html
-import itertools
 import json
-import math
-import signal
 from collections.abc import Callable
-from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from perfdag.steps.queue.client.arrivals import Arrivals
 from perfdag.steps.queue.client.control import CHANGES, Control
-from perfdag.steps.queue.client.load import Load, OpenLoop
+from perfdag.steps.queue.client.load import Load, Work
 from perfdag.steps.queue.client.stats import ClientStats, Latencies
-from perfdag.steps.queue.client.wires import KeptWire, OriginalWire, Work
-from perfdag.steps.queue.frontend.dispatcher import Limits
 from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.http import serve
 from perfdag.steps.queue.wire import Address
-from tests.queue.conftest import Loop, Start, StartBackends, clients, until
+from tests.queue.conftest import Loop, StartBackends, until
 
 
 def idle(client_stats: ClientStats) -> Control:
     """The control port of a client that has sent nothing."""
-    return Control(
-        client_stats, Load(KeptWire(Address("localhost", 1), Work("q")), client_stats, 8)
-    )
+    return Control(client_stats, Load(Work(Address("localhost", 1), "q"), client_stats, 8))
 
 
 def get(control: Control, path: str, **query: str) -> tuple[int, str]:
@@ -48,16 +39,14 @@ async def settled(client_stats: ClientStats, pending: int) -> None:
             seen = seen + 1 if client_stats.pending == pending else 0
 
 
-@pytest.mark.parametrize("wire", [KeptWire, OriginalWire])
 async def test_live_control_of_a_closed_loop(
-    wire: type[KeptWire],
     frontend: Frontend,
     client_stats: ClientStats,
     client_load: Callable[..., Load],
     backends: StartBackends,
 ) -> None:
     await backends(frontend, 3, "sleep", "0.02")
-    control = Control(client_stats, client_load(wire))
+    control = Control(client_stats, client_load())
     for expected, allowed in ((4, "4"), (99, "8"), (2, "2"), (-3, "0"), (3, "3")):
         assert get(control, "/parallel", value=str(expected)) == (200, f"{allowed}\n")
         await settled(client_stats, int(allowed))
@@ -80,56 +69,12 @@ async def test_more_than_a_thousand_requests_are_in_flight_at_once(
     assert client_stats.failure == 0
 
 
-async def test_the_reason_why_a_connection_ends_is_counted(
-    start: Start, client_stats: ClientStats, closed_loop: Loop
-) -> None:
-    frontend = await start(limits=Limits(pipelined=3))
-    loop = closed_loop(frontend, 4)
-    await until(lambda: client_stats.failure >= 4)
-    await loop.stop()
-    assert set(client_stats.causes) == {"more than 3 requests at once on one connection"}
-
-
-async def test_the_rate_is_set_live_and_ends_the_closed_loop(
-    frontend: Frontend,
-    client_stats: ClientStats,
-    client_load: Callable[..., Load],
-    backends: StartBackends,
-) -> None:
-    await backends(frontend, 2, "sleep", "0.001")
-    load = client_load()
-    control = Control(client_stats, load)
-    assert get(control, "/parallel", value="2") == (200, "2\n")
-    await settled(client_stats, 2)
-    assert get(control, "/rate", value="50", duration="0.4") == (200, "50.000000\n")
-    assert "50 requests a second, arrival constant" in get(control, "/stats")[1]
-    assert json.loads(get(control, "/stats", type="json")[1])["arrivals"]["rate"] == 50
-    await until(lambda: client_stats.scheduled >= 20)
-    await settled(client_stats, 0)
-    assert (client_stats.scheduled, load.closed.wanted) == (20, 0)
-    get(control, "/rate", value="1000", arrival="burst", period="0.5")
-    await until(lambda: client_stats.scheduled >= 520)
-    assert get(control, "/rate", value="0") == (200, "0.000000\n")
-    await settled(client_stats, 0)
-    scheduled = client_stats.scheduled
-    assert get(control, "/parallel", value="1") == (200, "1\n")
-    await settled(client_stats, 1)
-    assert client_stats.scheduled == scheduled
-    assert client_stats.failure == 0
-
-
 @pytest.mark.parametrize(
     ("path", "query", "status", "message"),
     [
         ("/nope", {}, 404, ""),
         ("/stats", {"type": "xml"}, 400, "type 'xml'"),
         ("/parallel", {"value": "x"}, 400, "ERROR value 'x' is not a whole number"),
-        ("/rate", {}, 400, "ERROR value '' is not a number"),
-        ("/rate", {"value": "-1"}, 400, "rate -1 requests/s: must be above 0"),
-        ("/rate", {"value": "nan"}, 400, "rate nan requests/s: must be above 0"),
-        ("/rate", {"value": "1", "arrival": "tide"}, 400, "arrival 'tide' is none of constant,"),
-        ("/rate", {"value": "1", "duration": "nan"}, 400, "duration nan s is not above 0"),
-        ("/rate", {"value": "1", "seed": "inf"}, 400, "'inf'"),
     ],
 )
 def test_control_refuses_what_it_does_not_know(
@@ -154,7 +99,7 @@ def test_errors_are_escaped(client_stats: ClientStats) -> None:
         "Waittime": 0,
         "Retcode": 1,
     }
-    client_stats.finish(answer, "", 0, 0, 0)
+    client_stats.finish(answer, "", 0, 0)
     control = idle(client_stats)
     page = get(control, "/nodes", type="html")[1]
     assert "<b>" not in page
@@ -186,9 +131,9 @@ def test_failures_by_cause_and_the_bad_device(client_stats: ClientStats) -> None
             if device == "card2" and n > 3
             else {}
         )
-        client_stats.finish({**reply, "Device": device, **bad}, "", 0, 0, 0)
+        client_stats.finish({**reply, "Device": device, **bad}, "", 0, 0)
     client_stats.begin()
-    client_stats.finish(None, "cannot connect", 0, 0, 0)
+    client_stats.finish(None, "cannot connect", 0, 0)
     stats = client_stats.as_json()
     assert stats["causes"] == {"exit code 9": 9, "cannot connect": 1}
     assert stats["suspects"] == ["n1/card2"]
@@ -207,102 +152,6 @@ async def test_failures_of_the_network_are_counted(
     assert client_stats.pending == 0
 
 
-async def test_a_stall_shows_in_the_open_loop_only(
-    frontend: Frontend, client_stats: ClientStats, backends: StartBackends
-) -> None:
-    replicas = await backends(frontend, 2, "sleep", "0.001")
-    loop = OpenLoop(KeptWire(clients(frontend), Work("sleep")), client_stats)
-    await until(lambda: len(frontend.parked["sleep"]) == 2)
-
-    async def stall() -> None:
-        await asyncio.sleep(0.5)
-        for number in (signal.SIGSTOP, signal.SIGCONT):
-            for process in replicas.running:
-                process.send_signal(number)
-            await asyncio.sleep(1)
-
-    await asyncio.gather(loop.send(Arrivals(200), 3), stall())
-    await loop.finish()
-    assert client_stats.success == client_stats.scheduled == 600
-    assert 0.8 < (client_stats.latency.percentile(0.99) or 0) < 3
-    assert (client_stats.latency.percentile(0.5) or 9) < 0.5
-
-
-@pytest.mark.parametrize(
-    ("most", "causes", "message"),
-    [
-        (
-            99,
-            {"no answer in time": 10},
-            "10 of 10 requests were not answered 0.1 s after the last was sent (--drain)",
-        ),
-        (
-            4,
-            {"no answer in time": 4, "too many in flight": 6},
-            "6 of 10 requests came with 4 in flight",
-        ),
-    ],
-)
-async def test_an_open_loop_ends_where_no_answers_come(
-    most: int, causes: dict[str, int], message: str, frontend: Frontend, client_stats: ClientStats
-) -> None:
-    loop = OpenLoop(KeptWire(clients(frontend), Work("sleep")), client_stats, most=most, drain=0.1)
-    await loop.send(Arrivals(100), 0.1)
-    await asyncio.wait_for(loop.finish(), 5)
-    assert client_stats.causes == causes
-    assert client_stats.seconds > 0.15  # since the first was sent
-    assert (client_stats.scheduled, client_stats.pending) == (10, 0)
-    loop.rate = 1  # however late a busy machine sent them
-    assert loop.validity() == f"invalid: {message}"
-
-
-def due_before(arrivals: Arrivals, end: float) -> list[float]:
-    return list(itertools.takewhile(lambda due: due < end, arrivals.times()))
-
-
-@pytest.mark.parametrize(
-    ("arrivals", "counts"),
-    [  # of the four quarters of a period of 100 s
-        (Arrivals(10, period=100), [250] * 4),
-        (Arrivals(10, "burst", period=50), [500, 0, 500, 0]),
-        (Arrivals(10, "step", 2, 100), [50, 250, 250, 50]),
-        (Arrivals(10, "step", 0, 100), [0, 250, 250, 0]),
-        (Arrivals(10, "ramp", 2, 100), [50, 150, 150, 50]),
-        (Arrivals(10, "spike", 2, 100), [50, 130, 50, 50]),
-    ],
-)
-def test_requests_are_due_by_the_integral_of_the_rate(
-    arrivals: Arrivals, counts: list[int]
-) -> None:
-    times = due_before(arrivals, 200)
-    assert times == sorted(times)
-    for cycle in (0, 100):
-        quarters = [sum(cycle + q <= at < cycle + q + 25 for at in times) for q in (0, 25, 50, 75)]
-        assert quarters == pytest.approx(counts, abs=1)
-
-
-def test_poisson_arrivals_are_seeded_and_even_ones_even() -> None:
-    assert due_before(Arrivals(10), 0.25) == pytest.approx([0, 0.1, 0.2])
-    first, second = (due_before(Arrivals(50, "poisson", seed=3), 100) for _ in range(2))
-    assert first == second != due_before(Arrivals(50, "poisson", seed=4), 100)
-    assert len(first) == pytest.approx(5000, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"rate": 0}, "rate 0 requests/s"),
-        ({"rate": 1, "low": 0.5}, "arrival constant has no low rate"),
-        ({"rate": 1, "arrival": "ramp", "low": 1}, "low rate 1/s"),
-        ({"rate": 1, "arrival": "step", "period": math.inf}, "period inf s"),
-        ({"rate": 1, "arrival": "burst", "period": 0.5}, "a burst of 0.5 requests"),
-    ],
-)
-def test_arrivals_that_cannot_be(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Arrivals(**values)
-
-
 def test_percentiles_within_one_percent_and_refused_below_their_samples() -> None:
     latencies = Latencies()
     assert latencies.percentile(0.5) is None
@@ -313,18 +162,6 @@ def test_percentiles_within_one_percent_and_refused_below_their_samples() -> Non
     assert latencies.percentile(0.5) == pytest.approx(0.230, rel=0.012)
     assert latencies.percentile(0.99) == pytest.approx(0.455, rel=0.012)
     assert latencies.summary()["p99.9"] is None
-
-
-def test_histograms_of_two_clients_add_up() -> None:
-    one, other = Latencies(), Latencies()
-    for n in range(1, 100):
-        one.add(n / 1000)
-        other.add(n / 500)
-    buckets = sorted(one.histogram() + other.histogram())
-    assert sum(count for _, count in buckets) == 198
-    assert sum(count for upper, count in buckets if upper <= 0.0505) == pytest.approx(
-        50 + 25, abs=1
-    )
 
 
 def test_how_late_a_few_requests_were_is_known() -> None:
@@ -350,7 +187,7 @@ async def test_the_token_guards_the_control_port_and_changes_are_posted() -> Non
         return answer
 
     client_stats.begin()
-    client_stats.finish(None, "lost", 0, 0, 0)
+    client_stats.finish(None, "lost", 0, 0)
     for path in ("/reset", "/parallel?value=3"):
         refused = await ask(f"GET {path}", "Authorization: Bearer secret\r\n")
         assert refused.startswith(b"HTTP/1.1 405 ")

@@ -16,12 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.benchmark.contract import Gang
 from perfdag.cli import main
-from perfdag.hosts.local import LocalHost
 from perfdag.kube.client import Kube, run_with_client
-from perfdag.shape import Shape
-from perfdag.steps.queue.load_benchmark import QueueLoad, QueueLoadParams
 from perfdag.steps.queue.manifests.model import Queues
 from perfdag.steps.queue.manifests.objects import manifests
 from perfdag.steps.queue.validate.targets import send_by_service, token_of
@@ -101,27 +97,6 @@ def test_validation_on_real_pods(
 
         assert main([*command, "perfdag-queue-nothing", "--limit", "4"]) == 2
         assert "there are: perfdag-queue-frontend" in capsys.readouterr().err
-
-
-def test_the_highest_rate_of_real_pods_is_found(tmp_path: Path) -> None:
-    """4 pods of 0.1 s hold at most 40/s, and their client's Service is behind the API server."""
-    nap = {"name": "nap", "command": ["sleep", "0.1"], "requests": SMALL, "replicas": 4}
-    with namespaced(tmp_path, nap) as namespace:
-        params = QueueLoadParams(
-            deployment="perfdag-queue-nap",
-            namespace=namespace,
-            bound=0.4,
-            percentile="p90",
-            duration=4.0,
-            precision=0.2,
-        )
-        gang = Gang([LocalHost()], Shape(), 90.0, str(tmp_path))
-        output = QueueLoad().run(gang, params)
-        rows = {row.metric: row.value for row in QueueLoad().parse(output, params)}
-    assert 10 < rows["peak_rate"] < 52  # trials of 4 s may leave a queue within the bound
-    assert rows["capacity"] < 42
-    decided = [trial for trial in json.loads(output.texts["result"])["trials"] if trial["full"]]
-    assert {trial["held"] for trial in decided} == {True, False}
 
 
 def test_deploy_applies_what_serves_and_removes_it(

@@ -8,8 +8,6 @@ import pytest
 import yaml
 
 from perfdag.app.queue.validation import ClientAddress, sender, wait_idle
-from perfdag.steps.queue.autoscale.run import require_scaler
-from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale
 from perfdag.steps.queue.manifests.model import Queues
 from perfdag.steps.queue.manifests.objects import manifests
 from perfdag.steps.queue.scaling_benchmark import QueueScaling
@@ -197,7 +195,6 @@ API = {
     "ReplicaSet": "apps/v1",
     "Job": "batch/v1",
     "CronJob": "batch/v1",
-    "ScaledJob": "keda.sh/v1alpha1",
     "Pod": "v1",
 }
 
@@ -240,47 +237,25 @@ async def find_target(*objects: dict[str, Any]) -> tuple[DeploymentTarget, ApiSe
     return target, server
 
 
-@pytest.mark.parametrize(("by", "kind"), [("cron", "CronJob"), ("keda-job", "ScaledJob")])
-async def test_pods_of_jobs_that_something_starts_are_backends_too(by: str, kind: str) -> None:
-    mine, theirs = (
-        {"app.kubernetes.io/name": NAME},
-        {"app.kubernetes.io/name": f"{NAME}-job", "app.kubernetes.io/part-of": "perfdag-queue"},
-    )
+async def test_a_cron_job_of_its_name_is_a_scaler_of_a_deployment() -> None:
+    mine = {"app.kubernetes.io/name": NAME}
     target, server = await find_target(
-        *queue_objects(by),
+        *queue_objects("cron"),
         object_of("ReplicaSet", "set", f"Deployment {NAME}", mine),
         object_of("Pod", "of-set", "set", mine),
-        object_of("Job", "job", f"{kind} {NAME}"),
-        object_of("Job", "stranger", "CronJob of-others"),
-        *(
-            object_of("Pod", f"of-job-{phase}", "job", theirs, phase)
-            for phase in ("Running", "Pending", "Succeeded")
-        ),
-        object_of("Pod", "of-stranger", "stranger", theirs),
+        object_of("Pod", "of-nobody", "other", mine),
     )
-    assert await target.scaler() == f"{kind} {NAME}"
-    await require_scaler(target)
-    assert await target.ready() == 2
+    assert await target.scaler() == f"CronJob {NAME}"
+    assert await target.ready() == 1
     listed = {
         body.path.rpartition("/")[2]
         for body in server.requests
         if "/there/" in body.path and NAME not in body.path
     }
-    allowed = {kind for rule in QueueAutoscale.api.named for kind in rule["resources"]}
-    assert listed <= allowed
-    assert {"horizontalpodautoscalers", "cronjobs", "scaledjobs"} <= {
-        kind for rule in QueueScaling.api.named for kind in rule["resources"]
-    }
+    assert listed <= {kind for rule in QueueScaling.api.named for kind in rule["resources"]}
 
 
-async def test_a_deployment_that_neither_an_autoscaler_nor_a_cron_job_scales_is_not_watched() -> (
-    None
-):
-    stranger = {
-        **object_of("CronJob", NAME),
-        "spec": {"jobTemplate": {}},
-    }  # of that name, and none of a queue
-    with pytest.raises(
-        ValueError, match="no HorizontalPodAutoscaler, and no CronJob or ScaledJob of its name"
-    ):
-        await require_scaler((await find_target(*queue_objects("none"), stranger))[0])
+async def test_a_cron_job_of_no_queue_is_none() -> None:
+    stranger = {**object_of("CronJob", NAME), "spec": {"jobTemplate": {}}}
+    target, _ = await find_target(*queue_objects("none"), stranger)
+    assert await target.scaler() is None

@@ -47,30 +47,6 @@ def test_a_known_law_is_recovered(sigma: float, kappa: float) -> None:
     assert fitted.rate == pytest.approx(10, rel=0.02)
     assert fitted.sigma == pytest.approx(sigma, rel=0.1, abs=0.003)
     assert fitted.kappa == pytest.approx(kappa, rel=0.1, abs=0.0002)
-    if kappa:
-        assert fitted.knee == pytest.approx(math.sqrt((1 - sigma) / kappa), rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("sigma", "knee", "least", "most"),
-    [(0.0, None, 0, 2), (0.2, None, 0, 2), (0.05, 14.0, 54, 60)],
-)
-def test_a_knee_is_shown_only_where_the_data_show_it(
-    sigma: float, knee: float | None, least: int, most: int
-) -> None:
-    """60 validations of up to 16 replicas, with 2 % noise."""
-    kappa = (1 - sigma) / knee**2 if knee else 0.0
-    true = scalability_laws.ScalabilityLaw(10.0, sigma, kappa, 0.0)
-    chance, shown = random.Random(7), 0
-    for _ in range(60):
-        fitted = scalability_laws.fit(
-            [(n, true.throughput(n) * chance.gauss(1, 0.02)) for n in Plan(16).order()]
-        )
-        assert fitted
-        assert fitted.sigma_interval
-        assert fitted.sigma_interval[0] <= fitted.sigma <= fitted.sigma_interval[1]
-        shown += fitted.knee is not None
-    assert least <= shown <= most
 
 
 def step_of(
@@ -84,38 +60,34 @@ def step_of(
 
 
 @pytest.mark.parametrize(
-    ("rates", "word", "drift"),
+    ("rates", "word"),
     [
-        ([(1, 10), (2, 19.9), (1, 10)], "passed", ""),
-        ([(2, 19.9), (1, 10), (2, 19.7)], "passed", ""),
-        ([(1, 10), (2, 15), (1, 10)], "failed", ""),
-        ([(1, 10), (2, 18.1), (1, 10)], "inconclusive", ""),
-        ([(1, 10), (2, 15), (1, 8)], "inconclusive", "one replica made 20 % less at the end"),
-        ([(1, 0)], "passed", ""),
+        ([(1, 10), (2, 19.9)], "passed"),
+        ([(2, 19.9), (1, 10)], "passed"),
+        ([(1, 10), (2, 18.1)], "inconclusive"),
+        ([(1, 10), (2, 17.9)], "inconclusive"),  # the interval reaches what is needed
+        ([(1, 10), (2, 15)], "failed"),
+        ([(1, 10), (4, 33.0)], "passed"),  # 1.8 for each of two doublings: 3.24 at least
+        ([(1, 10), (4, 29.0)], "failed"),
+        ([(1, 0)], "passed"),
     ],
 )
-def test_the_interval_decides_the_verdict(
-    rates: list[tuple[int, float]], word: str, drift: str
-) -> None:
-    verdict = Verdict(1.8, 0.05, [step_of(n, mean) for n, mean in rates])
-    assert verdict.word == word
-    assert verdict.drift.startswith(drift)
-    assert bool(verdict.drift) == bool(drift)
+def test_the_interval_decides_the_verdict(rates: list[tuple[int, float]], word: str) -> None:
+    windows = (0.995, 1.0, 1.005)
+    assert Verdict(1.8, 0.05, [step_of(n, mean, *windows) for n, mean in rates]).word == word
 
 
 def test_a_problem_fails_whatever_the_rates() -> None:
-    both = [step_of(1, 10), step_of(2, 20, problems=["3 failed requests"]), step_of(1, 8)]
+    both = [step_of(1, 10), step_of(2, 20, problems=["3 failed requests"])]
     assert Verdict(1.8, 0.05, both).word == "failed"
     assert Verdict(1.8, 0.05).word == "failed", "nothing was measured"
 
 
-def test_the_order_is_seeded_and_ends_with_one_replica() -> None:
+def test_the_order_is_seeded() -> None:
     order = Plan(16).order()
-    assert sorted(order[:5]) == [1, 2, 4, 8, 16]
-    assert order[5:] == [16, 8, 1]
+    assert sorted(order) == [1, 2, 4, 8, 16]
     assert order == Plan(16).order()
     assert len({tuple(Plan(16, seed=seed).order()) for seed in range(9)}) > 5
-    assert (Plan(1).order(), Plan(2).order()[2:]) == ([1], [2, 1])
 
 
 def test_too_few_points_are_not_fitted() -> None:
@@ -258,7 +230,7 @@ async def test_no_window_is_said_with_the_time_that_would_do(client_stats: Clien
         "Retcode": 0,
     }
     client_stats.begin()
-    client_stats.finish(answer, "", 0.0, 0.0, 0)
+    client_stats.finish(answer, "", 0.0, 0)
 
     criteria = SteadyCriteria(seconds=0.1)
     assert criteria.limit(30.0) == 480.0
@@ -443,10 +415,6 @@ async def test_replicas_that_cannot_be_put_back_are_said_and_the_client_stops() 
         (["validate", "--limit", "2", "there", "--item-limit", "3"], "need --local"),
         (["validate", "--limit", "2"], "name a Deployment"),
         (["client", "--req-now", "5"], "--req-now"),
-        (["client", "--rate", "-1", "--caddr", "127.0.0.1:0"], "rate -1"),
-        (["client", "--arrival", "poisson"], "need a --rate"),
-        (["client", "--rate", "5", "--low", "1"], "arrival constant has no low rate"),
-        (["client", "--wire", "original", "--retries", "3"], "--retries needs --wire kept"),
         (["client", "--caddr", ":9996"], "set PERFDAG_QUEUE_TOKEN, or listen on localhost"),
         (["client", "--duration", "nan"], "--duration nan"),
         (["manifests"], "name a YAML file"),
@@ -497,7 +465,7 @@ def test_a_bad_device_is_named(client_stats: ClientStats) -> None:
             "Timeout": 0.0,
         }
         client_stats.finish(
-            {**answer, "Runtime": 0.1, "Waittime": 0.0, "Retcode": int(broken)}, "", 0.0, 0.0, n % 4
+            {**answer, "Runtime": 0.1, "Waittime": 0.0, "Retcode": int(broken)}, "", 0.0, n % 4
         )
     assert failure_hint(client_stats.as_json()) == ": no frame; most on n/card3"
     assert failures_by_subject(client_stats.as_json()["nodes"]) == {"n/card3": 10}

@@ -33,13 +33,6 @@ def test_every_cut_of_a_message_is_incomplete(
             wire.decode(data[:end])
 
 
-@given(MESSAGES)
-def test_a_line_holds_a_message(message: wire.Message) -> None:
-    data = wire.encode_line(message)
-    assert data.count(b"\n") == 1
-    assert wire.decode(data) == message
-
-
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
     with contextlib.suppress(wire.MalformedError):
@@ -86,4 +79,4 @@ def test_one_verdict() -> None:
     ],
 )
 def test_what_is_taken_can_be_passed_on(data: bytes) -> None:
-    assert wire.decode(wire.encode_line(wire.decode(data))).keys() == wire.decode(data).keys()
+    assert wire.decode(wire.encode(wire.decode(data))).keys() == wire.decode(data).keys()

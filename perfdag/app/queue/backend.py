@@ -57,7 +57,6 @@ def serve(
     node_variable: str,
     backoff: float,
     backoff_max: float,
-    persistent: bool,
     report: Report,
 ) -> int:
     """Run the command for each item of a queue until a signal.
@@ -73,7 +72,6 @@ def serve(
         node=os.environ.get(node_variable, "") or host,
         backoff=backoff,
         backoff_max=backoff_max,
-        persistent=persistent,
     )
     _report_device(workload, glob, report)
     backend = Backend(options, workload)

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from perfdag.app.queue.signals import until_signal
 from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
 from perfdag.steps.queue import http, wire
-from perfdag.steps.queue.client import control, wires
-from perfdag.steps.queue.client.arrivals import Arrivals
-from perfdag.steps.queue.client.load import Load
+from perfdag.steps.queue.client import control
+from perfdag.steps.queue.client.load import Load, Work
 from perfdag.steps.queue.client.stats import ClientStats
 from perfdag.steps.queue.validate.targets import TOKEN_VARIABLE
 
@@ -22,30 +21,23 @@ MAX_PARALLEL = 4096
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """What a client sends. Times are in seconds, and 0 stands for no limit.
-
-    With `arrivals` the loop is open, otherwise `parallel` requests run at once.
-    """
+    """What a client sends. Times are in seconds, and 0 stands for no limit."""
 
     control: str
     frontend: str
     queue: str
     arguments: list[str]
     limit: float
-    retries: int | None
     parallel: int
     max_parallel: int
-    arrivals: Arrivals | None
     duration: float
-    drain: float
-    persistent: bool
 
 
 def serve(options: ClientOptions, report: Callable[[str], None]) -> tuple[str, int]:
     """Send requests until the duration is over or a signal comes.
 
-    Return the statistics (JSON if there is a duration) and the exit code: 1 if a request failed or
-    the open loop did not keep its schedule. Raises ValueError, OSError.
+    Return the statistics (JSON if there is a duration) and the exit code: 1 if a request failed.
+    Raises ValueError, OSError.
     """
     _check(options)
     return asyncio.run(_serve(options, report))
@@ -58,11 +50,8 @@ def _check(options: ClientOptions) -> None:
             f"parallel requests must be 0 <= --req-now ({options.parallel}) <= --req-max "
             f"({options.max_parallel}) <= {MAX_PARALLEL}"
         )
-    for name, value in (("duration", options.duration), ("drain", options.drain)):
-        if not 0 <= value < math.inf:
-            raise ValueError(f"--{name} {value:g} is not a time")
-    if options.retries is not None and not options.persistent:
-        raise ValueError("--retries needs --wire kept: the original wire cannot express it")
+    if not 0 <= options.duration < math.inf:
+        raise ValueError(f"--duration {options.duration:g} is not a time")
     private = wire.address(options.control).host in ("localhost", "127.0.0.1", "::1")
     if not (private or os.environ.get(TOKEN_VARIABLE)):
         raise ValueError(
@@ -73,11 +62,8 @@ def _check(options: ClientOptions) -> None:
 
 async def _serve(options: ClientOptions, report: Callable[[str], None]) -> tuple[str, int]:
     stats, frontend = ClientStats(), wire.address(options.frontend)
-    work = wires.Work(options.queue, options.arguments, options.limit, options.retries)
-    connection = (
-        wires.KeptWire(frontend, work) if options.persistent else wires.OriginalWire(frontend, work)
-    )
-    load = Load(connection, stats, max(1, options.max_parallel), options.drain)
+    work = Work(frontend, options.queue, options.arguments, options.limit)
+    load = Load(work, stats, max(1, options.max_parallel))
     chosen = os.environ.get(TOKEN_VARIABLE)
     token = chosen or secrets.token_urlsafe(24)
     server = await http.serve(
@@ -88,20 +74,11 @@ async def _serve(options: ClientOptions, report: Callable[[str], None]) -> tuple
     port = server.sockets[0].getsockname()[1]
     report(f"requests to queue {options.queue!r} at {options.frontend}, control on port {port}")
     stopped = asyncio.create_task(until_signal().wait())
-    if options.arrivals:
-        load.set_rate(options.arrivals, options.duration or math.inf)
-    else:
-        load.set_parallel(options.parallel)
+    load.set_parallel(options.parallel)
     await asyncio.wait([stopped], timeout=options.duration or None)
-    scheduled = load.sending is not None
-    if not stopped.done() and scheduled:
-        finishing = asyncio.create_task(load.finish())
-        await asyncio.wait([finishing, stopped], return_when=asyncio.FIRST_COMPLETED)
-    result, invalid = stats.as_json(), load.open.validity() if scheduled else ""
-    if scheduled:
-        result["validity"] = invalid or "valid"
+    result = stats.as_json()
     await load.stop()
     server.close()
     text = control.nodes_text(stats) + control.stats_text(stats)
-    code = EXIT_FAILED if stats.failure or invalid else EXIT_OK
+    code = EXIT_FAILED if stats.failure else EXIT_OK
     return json.dumps(result) if options.duration else text, code

@@ -31,8 +31,8 @@ def add(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         (
             "backoff",
             0.0,
-            "0: exit when the queue is empty; above 0: stay, and on the original wire ask again "
-            "after N times so many seconds, with N empty answers in a row",
+            "0: exit when the queue is empty; above 0: stay, and ask again after N times so many "
+            "seconds, with N empty answers in a row",
         ),
         ("backoff-max", 5.0, "longest such wait in seconds"),
         ("limit", 0.0, "seconds after which an item's process group is killed; 0: never"),
@@ -48,13 +48,6 @@ def add(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         ("verbose", False, "log all messages"),
     ):
         add_option(parser, name, default, text)
-    add_option(
-        parser,
-        "wire",
-        "kept",
-        "kept: one connection, on which the backend waits; original: one per item",
-        choices=("kept", "original"),
-    )
     parser.add_argument(
         "command",
         nargs=argparse.REMAINDER,
@@ -94,6 +87,5 @@ def run(args: argparse.Namespace) -> int:
         node_variable=args.node_env,
         backoff=args.backoff,
         backoff_max=max(args.backoff, args.backoff_max),
-        persistent=args.wire == "kept" and args.backoff > 0,
         report=log,
     )

@@ -11,7 +11,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,10 +26,8 @@ class UnreachableError(Exception):
 class Options:
     """How a backend asks for items. Times are in seconds.
 
-    `backoff`: the n-th empty answer in a row waits n x `backoff`, at most `backoff_max`; 0
-    exits on an
-    empty queue. `kept`: use one connection for all items, and wait on it.
-    `retry_seconds`: how long to retry a frontend that does not answer.
+    `backoff`: the n-th empty answer in a row waits n x `backoff`, at most `backoff_max`; 0 exits on
+    an empty queue. `retry_seconds`: how long to retry a frontend that does not answer.
     """
 
     frontend: wire.Address
@@ -39,7 +36,6 @@ class Options:
     node: str
     backoff: float = 0.0
     backoff_max: float = 5.0
-    persistent: bool = True
     retry_seconds: float = 30.0
 
     def __post_init__(self) -> None:
@@ -74,12 +70,11 @@ class Backend:
 
         Raises UnreachableError.
         """
-        loop: Callable[[], bool] = self._persistent if self.options.persistent else self._original
         last = time.monotonic()
         while not self.stopping:
             done = self.completed
             try:
-                if not loop():
+                if not self._serve():
                     return
                 last = time.monotonic()
             except (OSError, UnreachableError) as error:
@@ -107,8 +102,8 @@ class Backend:
             "Retcode": outcome.retcode,
         }
 
-    def _original(self) -> bool:
-        """Serve by the original protocol until the backend ends; return False."""
+    def _serve(self) -> bool:
+        """Ask for items until the backend ends; return False."""
         pause = self.options.backoff
         while not self.stopping:
             with socket.create_connection(
@@ -130,43 +125,6 @@ class Backend:
             pause += self.options.backoff
         return False
 
-    def _persistent(self) -> bool:
-        """Serve over one kept connection until `stop`; return False."""
-        where = (self.options.frontend.host or "localhost", self.options.frontend.port)
-        with socket.create_connection(where, 10) as peer:
-            peer.settimeout(None)
-            wire.enable_keepalive(peer)  # it may wait long for an item
-            peer.sendall(wire.HELLO + wire.encode_line({"Queue": self.options.queue}))
-            left = False
-            buffer = b""
-            while True:
-                while b"\n" not in buffer:
-                    if not left and self.stopping:
-                        peer.sendall(wire.encode_line({"Leave": True}))
-                        left = True
-                    if not left:
-                        ready, _, _ = select.select([peer.fileno(), self._wake], [], [])
-                        if peer.fileno() not in ready:
-                            continue
-                    data = peer.recv(wire.KEPT_BYTES)
-                    if not data:
-                        raise UnreachableError("connection closed")
-                    buffer += data
-                line, _, buffer = buffer.partition(b"\n")
-                item = wire.decode(line)
-                if item.get("Bye"):
-                    return False
-                if item["Error"]:
-                    raise UnreachableError(item["Error"])
-                answer = self.work(item)
-                if not left and not self.stopping:
-                    answer["Queue"] = self.options.queue
-                peer.sendall(wire.encode_line(answer))
-                self.completed += 1
-                if "Queue" not in answer:
-                    peer.shutdown(socket.SHUT_WR)
-                    return False
-
     def _pause(self, seconds: float) -> None:
         """Sleep, at most until `stop`."""
         if not self.stopping:
@@ -174,7 +132,7 @@ class Backend:
 
 
 def _object(peer: socket.socket) -> wire.Message:
-    """Return the JSON object that a peer sends in original framing. Raises UnreachableError."""
+    """Return the JSON object that a peer sends. Raises UnreachableError."""
     buffer = b""
     while True:
         data = peer.recv(4096)

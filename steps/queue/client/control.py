@@ -1,24 +1,22 @@
 """The client's control port: change the load, reset and read the statistics.
 
-Paths and answers are those of Intel's tester, and `/rate`. Text from the network is escaped in
+Paths and answers are those of Intel's tester. Text from the network is escaped in
 HTML and quoted in JSON.
 """
 
 import html
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import cast
+from collections.abc import Callable
 
 from aiohttp import web
 
-from perfdag.steps.queue.client.arrivals import Arrival, Arrivals
 from perfdag.steps.queue.client.load import Load
 from perfdag.steps.queue.client.stats import ClientStats, Latencies
 from perfdag.units import plural
 
 COLUMNS = 60
 KINDS = ("plain", "json", "html")
-CHANGES = ("/parallel", "/rate", "/reset")
+CHANGES = ("/parallel", "/reset")
 """Paths that change the client, which take POST."""
 
 
@@ -35,7 +33,6 @@ class Control:
                 kind, f"{client_stats.rate:f}", "requests per second"
             ),
             "/parallel": self._parallel,
-            "/rate": self._rate,
             "/reset": self._reset,
             "/stats": lambda _, kind: self._page(
                 kind, stats_text(self.client_stats, self.completed, self.rejected), forms=True
@@ -70,21 +67,6 @@ class Control:
             return _value(kind, "ERROR", f"value {text!r} is not a whole number", 400)
         return _value(kind, str(self.load.set_parallel(wanted)), "requests in parallel")
 
-    def _rate(self, request: web.BaseRequest, kind: str) -> web.Response:
-        query = request.query
-        try:
-            rate, seconds = _number(query, "value", ""), _number(query, "duration", "inf")
-            if not seconds > 0:
-                raise ValueError(f"duration {seconds:g} s is not above 0")
-            arrival = cast(Arrival, query.get("arrival", "constant"))
-            low, period = _number(query, "low", "0"), _number(query, "period", "60")
-            seed = int(query.get("seed", "1"))
-            arrivals = Arrivals(rate, arrival, low, period, seed) if rate else None
-        except ValueError as error:
-            return _value(kind, "ERROR", str(error), 400)
-        self.load.set_rate(arrivals, seconds)
-        return _value(kind, f"{rate:f}", "requests per second")
-
     def _reset(self, request: web.BaseRequest, kind: str) -> web.Response:
         self.client_stats.reset()
         return _value(kind, "Reseted", "")
@@ -102,7 +84,7 @@ class Control:
 
     def _forms(self) -> str:
         """Return buttons that change the client, and links to the pages."""
-        counts = [0, *(1 << power for power in range(self.load.closed.most.bit_length()))]
+        counts = [0, *(1 << power for power in range(self.load.most.bit_length()))]
         buttons = "".join(
             f'<button formaction="parallel?value={count}">{count}</button> ' for count in counts
         )
@@ -115,13 +97,6 @@ class Control:
 
 
 _BACK = '<p><a href="stats">Back to stats</a></p>'
-
-
-def _number(query: Mapping[str, str], name: str, default: str) -> float:
-    try:
-        return float(text := query.get(name, default))
-    except ValueError:
-        raise ValueError(f"{name} {text!r} is not a number") from None
 
 
 def _value(kind: str, result: str, info: str, status: int = 200) -> web.Response:
@@ -141,7 +116,7 @@ def stats_text(client_stats: ClientStats, completed: int = 0, rejected: int = 0)
     """Return the overall statistics as text."""
     lines = [
         _header("Overall request / reply statistics"),
-        f"\nSending {_load_text(client_stats)}.",
+        f"\nSending {plural(client_stats.parallel, 'request')} in parallel.",
         f"\n{client_stats.pending} pending, {client_stats.failure} failed and "
         f"{client_stats.success} successful requests in {client_stats.seconds:.1f} seconds.",
     ]
@@ -166,13 +141,6 @@ def stats_text(client_stats: ClientStats, completed: int = 0, rejected: int = 0)
         lines += [f"- {count}: {cause}" for cause, count in client_stats.causes.most_common()]
     lines.append(f"\nHTTP queries: {completed} completed, {rejected} rejected in total.")
     return "\n".join(lines) + "\n"
-
-
-def _load_text(client_stats: ClientStats) -> str:
-    arrivals = client_stats.arrivals
-    if arrivals is None:
-        return f"{plural(client_stats.parallel, 'request')} in parallel"
-    return f"{arrivals.rate:g} requests a second, arrival {arrivals.arrival}"
 
 
 def nodes_text(client_stats: ClientStats) -> str:

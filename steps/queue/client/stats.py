@@ -8,11 +8,10 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from perfdag.steps.queue import wire
-from perfdag.steps.queue.client.arrivals import Arrivals
 
 # Samples that a percentile needs: with fewer, the chance that none lies above it exceeds 1 %.
 NEEDED = {0.5: 1, 0.9: 44, 0.95: 90, 0.99: 459, 0.999: 4603}
@@ -64,13 +63,6 @@ class Latencies:
     def upper(bucket: float) -> float:
         """Return the upper end of a bucket in seconds."""
         return math.pow(STEP, bucket + 1) * 1e-7
-
-    def histogram(self) -> list[tuple[float, int]]:
-        """Return (upper end in seconds, count) of the used buckets, in order.
-
-        Those of several clients add up.
-        """
-        return [(self.upper(bucket), self.buckets[bucket]) for bucket in sorted(self.buckets)]
 
     def summary(self) -> dict[str, float | None]:
         """Return min, mean, max and the percentiles that the count allows, in seconds."""
@@ -125,7 +117,6 @@ class ClientStats:
     def __init__(self) -> None:
         self.pending = 0
         self.parallel = 0
-        self.arrivals: Arrivals | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -135,25 +126,16 @@ class ClientStats:
         self.failure = 0
         self.causes: Counter[str] = Counter()
         self.nodes: dict[str, Node] = {}
-        self.latency, self.run, self.wait, self.overhead, self.uncorrected = (
-            Latencies() for _ in range(5)
-        )
-        self.lag = Latencies()
+        self.latency, self.run, self.wait, self.overhead = (Latencies() for _ in range(4))
         self.chains: dict[int, Chain] = {}
-        self.scheduled = 0
 
     def begin(self) -> None:
         if not (self.pending or self.success or self.failure):
             self.start = time.monotonic()
         self.pending += 1
 
-    def finish(
-        self, answer: wire.Message | None, cause: str, began: float, scheduled: float, slot: int
-    ) -> None:
-        """Count an answer, or a failure with its cause.
-
-        `began` and `scheduled`: monotonic seconds.
-        """
+    def finish(self, answer: wire.Message | None, cause: str, began: float, slot: int) -> None:
+        """Count an answer, or a failure with its cause. `began`: monotonic seconds."""
         now = time.monotonic()
         self.pending -= 1
         if answer is None:
@@ -172,8 +154,7 @@ class ClientStats:
             chain.count += 1
             chain.last = now
         took = now - began
-        self.latency.add(now - scheduled)
-        self.uncorrected.add(took)
+        self.latency.add(took)
         self.run.add(answer["Runtime"])
         self.wait.add(answer["Waittime"])
         self.overhead.add(max(0.0, took - answer["Runtime"] - answer["Waittime"]))
@@ -216,7 +197,6 @@ class ClientStats:
         return {
             "seconds": self.seconds,
             "parallel": self.parallel,
-            "arrivals": asdict(self.arrivals) if self.arrivals else None,
             "pending": self.pending,
             "success": self.success,
             "failure": self.failure,
@@ -227,11 +207,7 @@ class ClientStats:
                 str(slot): [c.first - self.start, c.last - self.start, c.count]
                 for slot, c in self.chains.items()
             },
-            "scheduled": self.scheduled,
-            "schedule_lag": {**self.lag.summary(), "late": self.lag.at(0.99)},
             "latency": self.latency.summary(),
-            "latency_histogram": self.latency.histogram(),
-            "latency_from_send": self.uncorrected.summary(),
             "run": self.run.summary(),
             "wait": self.wait.summary(),
             "overhead": self.overhead.summary(),

@@ -1,4 +1,4 @@
-"""The state of a frontend: its queues, the backends that wait, and the counters of its peers.
+"""The state of a frontend: its queues and the counters of its peers.
 
 A queue is first in, first out. At any moment `accepted == success + failure + disconnected +
 waiting + running`.
@@ -114,11 +114,8 @@ class Queue:
             if len(self.items) > 2 * self.waiting + 64:  # without backends, `take` never drops them
                 self.items = deque(item for item in self.items if not item.gone)
 
-    def lost(self, item: Item, why: str) -> bool:
-        """Put a running item that lost its backend back at the front, or fail it without retries.
-
-        Return True if it was put back.
-        """
+    def lost(self, item: Item, why: str) -> None:
+        """Put a running item without backend back at the front, or fail it without retries."""
         if item.retries > 0 and not item.gone:
             item.retries -= 1
             item.dispatched = 0.0
@@ -126,9 +123,8 @@ class Queue:
             self.running -= 1
             self.waiting += 1
             self.retried += 1
-            return True
-        self.fail(item, why)
-        return False
+        else:
+            self.fail(item, why)
 
     def finish(self, item: Item, answer: wire.Message) -> None:
         """Count the answer of a running item, add its waiting time in seconds and pass it on."""
@@ -169,10 +165,7 @@ class Session(Protocol):
 
 
 class Worker(Protocol):
-    """A backend that takes items."""
-
-    def give(self, queue: Queue, item: Item) -> None:
-        """Hand over an item."""
+    """A backend that works on an item."""
 
     def close(self, abort: bool = False) -> None:
         """Close the connection."""
@@ -183,8 +176,7 @@ class Limits:
     """The resources that peers may use. Times are in seconds, sizes in bytes.
 
     `queue`: items that wait in a queue (0: no bound). `peers`: open connections.
-    `message_seconds`: time to complete a message. `pipelined`: open requests of a connection.
-    `refusals`: requests of a connection that name no queue; an accepted request takes one back.
+    `message_seconds`: time to complete a message.
     `retries`: times that an item is handed out again after its backend is lost.
     `reply_grace`: time after its limit until an item fails. `reply_seconds`: time of an item
     without a limit (0: no bound).
@@ -193,10 +185,6 @@ class Limits:
     queue: int = 0
     peers: int = 8192
     message_seconds: float = 5.0
-    message_bytes: int = wire.KEPT_BYTES
-    unsent_bytes: int = 1 << 20
-    pipelined: int = wire.MOST_PARALLEL
-    refusals: int = 100
     retries: int = 0
     reply_grace: float = 30.0
     reply_seconds: float = 0.0
@@ -214,20 +202,7 @@ class Dispatcher:
         }
         if not self.queues or "" in self.queues:
             raise ValueError("a frontend needs queue names, none of them empty")
-        self.parked: dict[str, deque[Worker]] = {name: deque() for name in self.queues}
         self.incomplete: dict[Session, float] = {}
         self.busy: dict[Worker, float] = {}
         self.max_peers = connection_limit(limits.peers)
         self.peers = self.clients = self.workers = self.rejected = self.stuck = 0
-
-    def put(self, queue: Queue, item: Item) -> None:
-        """Queue an item, and hand one to a backend that waits."""
-        queue.put(item)
-        if self.parked[queue.name]:
-            self.serve_parked(queue)
-
-    def serve_parked(self, queue: Queue) -> None:
-        """Hand waiting items to waiting backends, both first come, first served."""
-        parked = self.parked[queue.name]
-        while parked and (item := queue.take()) is not None:
-            parked.popleft().give(queue, item)

@@ -68,12 +68,10 @@ class Frontend(Dispatcher):
 
     def metrics(self) -> str:
         """Return the metrics as Prometheus text."""
-        idle = sum(map(len, self.parked.values()))
         totals = {
             "hpa_client_connections_total": ("Connections that clients opened.", self.clients),
             "hpa_worker_connections_total": ("Connections that backends opened.", self.workers),
             "hpa_peers": ("Connections open now.", self.peers),
-            "hpa_peers_idle_workers": ("Backends waiting for an item on a kept connection.", idle),
             "hpa_peers_rejected_total": (
                 "Peers refused for a bad message, or beyond the limit of connections.",
                 self.rejected,

@@ -1,6 +1,6 @@
 """The frontend's connections: sockets on an epoll instance below the event loop.
 
-The original framing opens a connection for every message pair, so the cost of a connection bounds
+A connection carries one pair of messages, so the cost of a connection bounds
 the throughput.
 A transport of asyncio costs several times the socket calls themselves.
 Here a connection costs one accept, the reads and writes, and one registration. Timers, HTTP and
@@ -13,7 +13,6 @@ import select
 import socket
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,6 @@ from perfdag.steps.queue.frontend.connection import Peer
 
 ACCEPTS_A_TURN = 16
 EVENTS_A_TURN = 256
-CATCH_UP_SECONDS = 0.001  # of a turn, for all peers that are behind
 PAUSE_SECONDS = 0.2  # before accepting again after no descriptor was free
 LOG_SECONDS = 60.0  # between two log lines about exhausted resources
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -84,7 +82,6 @@ class Reactor:
         self.listeners: list[socket.socket] = []
         self.exhaustion = exhaustion
         self._factories: dict[int, tuple[socket.socket, PeerFactory]] = {}
-        self._behind: deque[Peer] = deque()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self.epoll.fileno(), self._ready)
 
@@ -106,36 +103,12 @@ class Reactor:
         return port
 
     def _ready(self) -> None:
-        for fd, event in self.epoll.poll(0, EVENTS_A_TURN):
+        for fd, _ in self.epoll.poll(0, EVENTS_A_TURN):
             peer = self.peers.get(fd)
             if peer is not None:
-                if event & select.EPOLLOUT:
-                    peer.flush()
-                if event & ~select.EPOLLOUT and peer.open and not peer.behind:
-                    peer.readable()
-                    if peer.behind:
-                        self._later(peer)
+                peer.readable()
             elif fd in self._factories:
                 self._accept(*self._factories[fd])
-
-    def _later(self, peer: Peer) -> None:
-        if not self._behind:
-            self._loop.call_soon(self._catch_up)
-        self._behind.append(peer)
-
-    def _catch_up(self) -> None:
-        """Handle messages of peers that are behind, in turn, for CATCH_UP_SECONDS at most."""
-        end = time.perf_counter() + CATCH_UP_SECONDS
-        waiting, self._behind = self._behind, deque()
-        while waiting and time.perf_counter() < end:
-            peer = waiting.popleft()
-            if peer.open:
-                peer.handle()
-                if peer.open and peer.behind:
-                    self._behind.append(peer)
-        self._behind.extendleft(reversed(waiting))
-        if self._behind:
-            self._loop.call_soon(self._catch_up)
 
     def _accept(self, listener: socket.socket, make_peer: PeerFactory) -> None:
         for _ in range(ACCEPTS_A_TURN):
@@ -156,8 +129,6 @@ class Reactor:
                 peer.readable()
             if peer.open:
                 peer.register(self.epoll, self.peers)
-                if peer.behind:
-                    self._later(peer)
 
     def _accept_again(self, listener: socket.socket) -> None:
         if listener.fileno() >= 0:

@@ -96,7 +96,7 @@ def backend(queues: Queues, queue: Queue, exits: bool = False) -> Object:
     command = ["perfdag", "queue", "backend", "--faddr", f"{FRONTEND}:9999", "--name", queue.name]
     command += ["--limit", f"{queue.limit:g}"]
     command += ["--node-env", "NODE_NAME", "--pod-env", "POD_NAME", "--null-in"]
-    command += ["--backoff", "0" if exits else "1"]
+    command += ["--backoff", "0"] if exits else ["--backoff", "0.05", "--backoff-max", "0.5"]
     command += ["--glob", queue.glob] if queue.glob else []
     command += ["--dir", queue.dir] if queue.dir else []
     command += ["--ignore"] if queue.ignore else []
@@ -130,7 +130,7 @@ def backend(queues: Queues, queue: Queue, exits: bool = False) -> Object:
     spec |= {"tolerations": queue.tolerations} if queue.tolerations else {}
     template = pod(queues, queue.object_name, container, queue.root, **spec)
     # With an autoscaler, the manifest must not reset the number of replicas.
-    replicas = None if queue.autoscale.by in ("custom", "external", "keda") else queue.replicas
+    replicas = None if queue.autoscale.by in ("custom", "external") else queue.replicas
     return _deployment(queues.namespace, queue.object_name, replicas, template)
 
 
@@ -140,9 +140,6 @@ def client(queues: Queues, queue: Queue) -> Object:
     command = ["perfdag", "queue", "client", "--caddr", ":9996", "--faddr", f"{FRONTEND}:9997"]
     command += ["--name", queue.name, "--req-now", str(queue.parallel)]
     command += ["--req-max", str(max(queue.parallel, queue.most_parallel))]
-    if queue.rate:
-        command += ["--rate", f"{queue.rate:g}", "--arrival", queue.arrival]
-        command += ["--low", f"{queue.low:g}", "--period", f"{queue.period:g}"]
     # With a limit, the frontend drops backends that hang.
     command += ["--limit", f"{queue.limit:g}"] if queue.limit else []
     command += ["--", *queue.arguments] if queue.arguments else []

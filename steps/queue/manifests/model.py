@@ -7,10 +7,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from perfdag.steps.queue.backend.workload import check_program
-from perfdag.steps.queue.client.arrivals import Arrival, Arrivals
 
 NAME = r"^[A-Za-z0-9]([-A-Za-z0-9]{0,38}[A-Za-z0-9])?$"
-Scaling = Literal["none", "custom", "external", "keda", "keda-job", "cron"]
+Scaling = Literal["none", "custom", "external", "cron"]
 
 
 class _Model(BaseModel):
@@ -21,11 +20,11 @@ class Autoscale(_Model):
     """The autoscaling of a queue's backends.
 
     `wait`: target of the waiting time in seconds (custom). `items`: target of open items a
-    backend (external, keda, keda-job); below 1, so that backends start before items wait.
+    backend (external); below 1, so that backends start before items wait.
     """
 
     by: Scaling = "none"
-    least: int = Field(1, ge=0, description="custom, external, keda: least backends")
+    least: int = Field(1, ge=0, description="custom, external: least backends")
     most: int = Field(64, ge=1)
     wait: float = Field(1.0, gt=0)
     items: float = Field(0.8, gt=0)
@@ -93,12 +92,6 @@ class Queue(_Model):
     data: Data | None = None
     parallel: int = Field(0, ge=0, description="requests in parallel at the start")
     most_parallel: int = Field(512, ge=1, le=4096)
-    rate: float = Field(0.0, description="requests a second at the start, instead of `parallel`")
-    arrival: Arrival = Field(
-        "constant", description="of `rate`: even or random gaps, bursts, or a profile"
-    )
-    low: float = Field(0.0, description="step, ramp, spike: requests a second outside the height")
-    period: float = Field(60.0, description="burst, step, ramp, spike: seconds of one cycle")
     ingress: str | None = Field(
         None, description="host name of an Ingress to the client's control port"
     )
@@ -111,12 +104,6 @@ class Queue(_Model):
                 f"grace {self.grace} s is shorter than the limit of {self.limit:g} s: "
                 "scale-in would kill items"
             )
-        if self.rate and self.parallel:
-            raise ValueError("`rate` and `parallel`: a client sends by one of both")
-        if self.rate:
-            Arrivals(self.rate, self.arrival, self.low, self.period)
-        elif unused := sorted({"arrival", "low", "period"} & self.model_fields_set):
-            raise ValueError(f"{', '.join(unused)} without a `rate`")
         if names := sorted({"NODE_NAME", "POD_NAME"} & self.env.keys()):
             raise ValueError(f"env {', '.join(names)}: the backend sets it to its own node or pod")
         if self.ignore and self.arguments:
@@ -163,13 +150,6 @@ class Queues(_Model):
     monitor_account: str = Field(
         "prometheus-k8s",
         description="ServiceAccount of that Prometheus; it may discover the frontend",
-    )
-    prometheus: str | None = Field(
-        None,
-        pattern=r"^https?://",
-        description=(
-            "address of Prometheus for KEDA (default: http://prometheus-operated.MONITOR.svc:9090)"
-        ),
     )
     ingress_class: str = "nginx"
     ingress_domain: str | None = Field(

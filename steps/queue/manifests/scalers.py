@@ -1,8 +1,7 @@
 """Objects with which a cluster scales backends by the frontend's metrics.
 
-They are a HorizontalPodAutoscaler with a custom or an external metric, KEDA's ScaledObject, KEDA's
-ScaledJob, or a CronJob. The backends of the last two end when the queue is empty. A ConfigMap holds
-the rules of prometheus-adapter.
+They are a HorizontalPodAutoscaler with a custom or an external metric, or a CronJob whose backends
+end when the queue is empty. A ConfigMap holds the rules of prometheus-adapter.
 """
 
 from perfdag.kube.resources import Object
@@ -19,10 +18,6 @@ def scaling(queues: Queues) -> list[tuple[Queue | None, Object]]:
         by = queue.autoscale.by
         if by in ("custom", "external"):
             objects.append((queue, hpa(queues.namespace, queue)))
-        elif by == "keda":
-            objects.append((queue, _keda(queues, queue)))
-        elif by == "keda-job":
-            objects.append((queue, _keda_job(queues, queue)))
         elif by == "cron":
             objects.append((queue, _cron(queues, queue)))
     if any(queue.autoscale.by in ("custom", "external") for queue in queues.queues):
@@ -117,44 +112,6 @@ def _adapter(namespace: str) -> Object:
     }
 
 
-def _trigger(queues: Queues, queue: Queue) -> Object:
-    """Return KEDA's trigger by the open items of a queue."""
-    server = (
-        queues.prometheus or f"http://prometheus-operated.{queues.monitor or 'monitoring'}.svc:9090"
-    )
-    return {
-        "type": "prometheus",
-        "metadata": {
-            "serverAddress": server,
-            "query": f'sum(hpa_queue_all{{name="{queue.name}",namespace="{queues.namespace}"}})',
-            "threshold": f"{queue.autoscale.items:g}",
-        },
-    }
-
-
-def _keda(queues: Queues, queue: Queue) -> Object:
-    """Return KEDA's ScaledObject.
-
-    Its cooldownPeriod applies to the last replica alone. The window of KEDA's HPA applies to the
-    others.
-    """
-    scale = queue.autoscale
-    return {
-        "apiVersion": "keda.sh/v1alpha1",
-        "kind": "ScaledObject",
-        "metadata": {"name": queue.object_name, "namespace": queues.namespace, "labels": _PART},
-        "spec": {
-            "scaleTargetRef": {"name": queue.object_name},
-            "minReplicaCount": scale.least,
-            "maxReplicaCount": scale.most,
-            "cooldownPeriod": scale.window,
-            "pollingInterval": 5,
-            "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior(scale.window)}},
-            "triggers": [_trigger(queues, queue)],
-        },
-    }
-
-
 def _job(queues: Queues, queue: Queue, backends: int) -> Object:
     """Return the specification of a Job with so many backends, which end on an empty queue."""
     template = backend(queues, queue, exits=True)["spec"]["template"]
@@ -167,27 +124,6 @@ def _job(queues: Queues, queue: Queue, backends: int) -> Object:
         "completions": backends,
         "backoffLimit": 6,
         "template": template,
-    }
-
-
-def _keda_job(queues: Queues, queue: Queue) -> Object:
-    """Return KEDA's ScaledJob.
-
-    Its default strategy subtracts the Jobs that run, whose items the metric still counts. It keeps
-    no Job for an empty queue, which would end at once.
-    """
-    return {
-        "apiVersion": "keda.sh/v1alpha1",
-        "kind": "ScaledJob",
-        "metadata": {"name": queue.object_name, "namespace": queues.namespace, "labels": _PART},
-        "spec": {
-            "jobTargetRef": _job(queues, queue, 1),
-            "maxReplicaCount": queue.autoscale.most,
-            "pollingInterval": 5,
-            "successfulJobsHistoryLimit": 1,
-            "failedJobsHistoryLimit": 3,
-            "triggers": [_trigger(queues, queue)],
-        },
     }
 
 

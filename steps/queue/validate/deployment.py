@@ -36,23 +36,18 @@ def as_outcome(benchmark: str) -> Iterator[None]:
 
 
 class DeploymentTarget:
-    """A Deployment that is scaled through its scale subresource and watched through its pods.
-
-    Pods of a CronJob or ScaledJob of the same name count too, after `scaler` has detected it.
-    """
+    """A Deployment that is scaled through its scale subresource and watched through its pods."""
 
     def __init__(self, kube: Kube, namespace: str, name: str) -> None:
         self.kube, self.namespace, self.name = kube, namespace, name
         self.selector = ""
         self.wanted = 0
-        self.starter: dict[str, Any] | None = None
 
     async def find(self) -> None:
         """Read the Deployment. Raises BadInput if there is none."""
         self.deployments = await self.kube.resource("apps/v1", "Deployment")
         self.sets = await self.kube.resource("apps/v1", "ReplicaSet")
         self.pods = await self.kube.resource("v1", "Pod")
-        self.jobs = await self.kube.resource("batch/v1", "Job")
         try:
             deployment = await self.kube.get(self.deployments, self.name, self.namespace)
         except KubeError as error:
@@ -74,20 +69,17 @@ class DeploymentTarget:
     async def scaler(self) -> str | None:
         """Return what else scales the Deployment, None for nothing.
 
-        That is a HorizontalPodAutoscaler, with its owner: KEDA creates one for a ScaledObject. Or
-        it is a CronJob or ScaledJob of the same name, which starts more backends. Raises KubeError,
-        403 without permission.
+        That is a HorizontalPodAutoscaler, with its owner, or a CronJob of the same name, which
+        starts more backends. Raises KubeError, 403 without permission.
         """
         for autoscaler in await self._all("autoscaling/v2", "HorizontalPodAutoscaler"):
             if scales(autoscaler, self.name):
                 owners = autoscaler["metadata"].get("ownerReferences") or []
                 owner = f" (owned by {owners[0]['kind']} {owners[0]['name']})" if owners else ""
                 return f"HorizontalPodAutoscaler {autoscaler['metadata']['name']}{owner}"
-        for version, kind in (("batch/v1", "CronJob"), ("keda.sh/v1alpha1", "ScaledJob")):
-            for starter in await self._all(version, kind):
-                if starts(starter, self.name):
-                    self.starter = starter
-                    return f"{kind} {self.name}"
+        for starter in await self._all("batch/v1", "CronJob"):
+            if starts(starter, self.name):
+                return f"CronJob {self.name}"
         return None
 
     async def _all(self, version: str, kind: str) -> list[dict[str, Any]]:
@@ -104,29 +96,16 @@ class DeploymentTarget:
         await self.kube.scale(self.deployments, self.name, replicas, self.namespace)
 
     async def _list(self) -> list[dict[str, Any]]:
-        """Return the pods of its ReplicaSets and of its starter's Jobs that have not ended.
+        """Return the pods of its ReplicaSets that have not ended.
 
         Labels alone do not do: pods of others may carry the same ones.
         """
         sets = await self.kube.list(self.sets, self.namespace, labels=self.selector)
-        pods = await self._pods(sets, self.uid, self.selector)
-        if self.starter:
-            labels = job_of(self.starter)["template"]["metadata"]["labels"]
-            jobs = await self.kube.list(self.jobs, self.namespace)
-            pods += await self._pods(
-                jobs, self.starter["metadata"]["uid"], _selector({"matchLabels": labels})
-            )
-        return [pod for pod in pods if pod.get("status", {}).get("phase") not in FINAL_PHASES]
-
-    async def _pods(
-        self, controllers: list[dict[str, Any]], owner: str, selector: str
-    ) -> list[dict[str, Any]]:
-        """Return the pods of the ReplicaSets or Jobs that an owner controls."""
-        uids = {item["metadata"]["uid"] for item in controllers if _owned(item, {owner})}
+        uids = {item["metadata"]["uid"] for item in sets if _owned(item, {self.uid})}
         return [
             pod
-            for pod in await self.kube.list(self.pods, self.namespace, labels=selector)
-            if _owned(pod, uids)
+            for pod in await self.kube.list(self.pods, self.namespace, labels=self.selector)
+            if _owned(pod, uids) and pod.get("status", {}).get("phase") not in FINAL_PHASES
         ]
 
     async def ready(self) -> int:
@@ -162,14 +141,12 @@ def mapping_at(body: dict[str, Any], *path: str) -> dict[str, Any]:
 
 
 def job_of(starter: dict[str, Any]) -> dict[str, Any]:
-    """Return the specification of the Jobs of a CronJob or ScaledJob, empty for other kinds."""
-    return mapping_at(starter, "spec", "jobTemplate", "spec") or mapping_at(
-        starter, "spec", "jobTargetRef"
-    )
+    """Return the specification of the Jobs of a CronJob, empty for other kinds."""
+    return mapping_at(starter, "spec", "jobTemplate", "spec")
 
 
 def starts(body: dict[str, Any], deployment: str) -> bool:
-    """Tell whether a CronJob or ScaledJob starts more backends of a Deployment's queue."""
+    """Tell whether a CronJob starts more backends of a Deployment's queue."""
     part_of = mapping_at(body, "metadata", "labels").get(PART_OF)
     return (
         bool(job_of(body)) and body["metadata"]["name"] == deployment and part_of == "perfdag-queue"
@@ -177,7 +154,7 @@ def starts(body: dict[str, Any], deployment: str) -> bool:
 
 
 def scales(body: dict[str, Any], deployment: str) -> bool:
-    """Tell whether an object is a HorizontalPodAutoscaler or ScaledObject of a Deployment."""
+    """Tell whether an object is a HorizontalPodAutoscaler of a Deployment."""
     reference = mapping_at(body, "spec", "scaleTargetRef")
     return (
         reference.get("kind", "Deployment") == "Deployment" and reference.get("name") == deployment

@@ -25,7 +25,7 @@ def scaling_verdict(result: Any, factor: float) -> Measurement:
     )
     if result["verdict"] != "passed" and step.get("limits"):
         note += f"; {step['limits']}"
-    return verdict(result["verdict"], rule, result["drift"] or note)
+    return verdict(result["verdict"], rule, note)
 
 
 def measurements_of(result: Any) -> list[Measurement]:
@@ -67,16 +67,9 @@ def measurements_of(result: Any) -> list[Measurement]:
         for device, count in spread["devices"].items():
             measurements.append(Measurement("items", float(count), subject=subject(node, device)))
     if amdahl := result["amdahl"]:
-        measurements += _with_interval("amdahl_share", amdahl["sigma"], amdahl["sigma_interval"])
+        measurements.append(Measurement("amdahl_share", amdahl["sigma"]))
     if usl := result["usl"]:
         measurements.append(Measurement("single_rate", usl["rate_per_second"]))
-        measurements += _with_interval("serial_share", usl["sigma"], usl["sigma_interval"])
-        measurements += _with_interval("coherence", usl["kappa"], usl["kappa_interval"])
-        if usl["knee_replicas"]:
-            measurements += _with_interval("knee", usl["knee_replicas"], usl["knee_interval"])
+        measurements.append(Measurement("serial_share", usl["sigma"]))
+        measurements.append(Measurement("coherence", usl["kappa"]))
     return measurements
-
-
-def _with_interval(metric: str, value: float, interval: list[float] | None) -> list[Measurement]:
-    stats = zip(("value", "lower", "upper"), (value, *(interval or ())), strict=False)
-    return [Measurement(metric, number, stat) for stat, number in stats]

@@ -9,7 +9,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -17,10 +16,8 @@ from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.errors import ignore_status
 from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.backend.workload import Workload, device
-from perfdag.steps.queue.client.arrivals import Arrivals
-from perfdag.steps.queue.client.load import Load
+from perfdag.steps.queue.client.load import Load, Work
 from perfdag.steps.queue.client.stats import ClientStats
-from perfdag.steps.queue.client.wires import KeptWire, Work
 from perfdag.steps.queue.frontend.dispatcher import Limits
 from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.validate.steady_state import Stats
@@ -43,9 +40,6 @@ class LocalLoad:
 
     async def parallel(self, requests: int) -> int:
         return self.load.set_parallel(requests)
-
-    async def rate(self, arrivals: Arrivals | None, seconds: float = 1.0) -> None:
-        self.load.set_rate(arrivals, seconds)
 
     async def reset(self) -> None:
         self.client_stats.reset()
@@ -81,13 +75,6 @@ class HttpLoad:
             await self.send("POST", f"parallel?{urlencode({'type': 'json', 'value': requests})}")
         )
         return int(answer["result"])
-
-    async def rate(self, arrivals: Arrivals | None, seconds: float = 1.0) -> None:
-        """Send requests by a schedule for so many seconds; none for None."""
-        query: dict[str, Any] = {"type": "json", "value": 0, "duration": seconds}
-        if arrivals:
-            query |= asdict(arrivals) | {"value": arrivals.rate}
-        await self.send("POST", f"rate?{urlencode(query)}")
 
     async def reset(self) -> None:
         await self.send("POST", "reset?type=json")
@@ -201,7 +188,13 @@ class Local:
             limits,
             item_limit,
         )
-        self.options = {"workload": {"command": self.command, "device": file}, **options}
+        # Without a wait of its own a backend would end when the queue is empty between two steps.
+        polling = {"backoff": 0.005, "backoff_max": 0.02}
+        self.options = {
+            "workload": {"command": self.command, "device": file},
+            **polling,
+            **options,
+        }
 
     async def __aenter__(self) -> "Local":
         anywhere = Address("127.0.0.1", 0)
@@ -209,14 +202,13 @@ class Local:
         await self.frontend.start(anywhere, anywhere, anywhere)
         clients, workers, _ = self.frontend.ports
         self.target = Processes(Address("127.0.0.1", workers), QUEUE, self.command, **self.options)
-        self.wire = KeptWire(Address("127.0.0.1", clients), Work(QUEUE, limit=self.item_limit))
+        work = Work(Address("127.0.0.1", clients), QUEUE, limit=self.item_limit)
         self.client_stats = ClientStats()
-        self.client = Load(self.wire, self.client_stats, self.most)
+        self.client = Load(work, self.client_stats, self.most)
         self.load = LocalLoad(self.client)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.client.stop()
-        await self.wire.close()
         await self.target.stop()
         await self.frontend.stop()

@@ -9,8 +9,8 @@ from typing import Any
 from perfdag.hosts.device_use import DeviceUse
 from perfdag.outcome import VERDICT_VALUES, VerdictWord
 from perfdag.steps.queue.validate.devices import item_seconds, limits, subject
-from perfdag.steps.queue.validate.scalability_laws import Interval, ScalabilityLaw, fit
-from perfdag.steps.queue.validate.steady_state import Rate, Stats, ratio, summarize
+from perfdag.steps.queue.validate.scalability_laws import ScalabilityLaw, fit
+from perfdag.steps.queue.validate.steady_state import Rate, Stats, ratio
 
 
 def failures_by_subject(nodes: Mapping[str, Any]) -> dict[str, int]:
@@ -130,35 +130,25 @@ def steps_of(measured: Sequence[ReplicaMeasurement], factor: float) -> list[Step
     A step whose lower neighbour did no work has no ratio.
     """
     steps: list[Step] = []
-    for replicas in sorted({one.replicas for one in measured}):
-        same = [one for one in measured if one.replicas == replicas]
-        rates = [one.rate for one in same]
-        rate = summarize(
-            [window for one in rates for window in one.windows],
-            all(one.steady for one in rates),
-            sum(one.seconds for one in rates),
-            rates[0].stats,
-        )
+    for one in sorted(measured, key=lambda one: one.replicas):
         below = steps[-1] if steps else None
-        failed: Counter[str] = Counter()
-        for one in rates:
-            failed.update(failures_by_subject(one.stats["nodes"]))
-        items, use = item_seconds(rates[0].stats["nodes"]), same[0].devices
+        rate, nodes = one.rate, one.rate.stats["nodes"]
+        items = item_seconds(nodes)
         base = steps[0].rate.per_second if steps else rate.per_second
         steps.append(
             Step(
-                replicas,
+                one.replicas,
                 rate,
-                rate.per_second / (replicas * base) if base else 0.0,
+                rate.per_second / (one.replicas * base) if base else 0.0,
                 ratio(rate, below.rate) if below and below.rate.per_second else None,
-                factor ** math.log2(replicas / below.replicas) if below else 0.0,
-                sum(int(one.stats["failure"]) for one in rates),
-                dict(failed.most_common()),
-                next((one.lost for one in same if one.lost), ""),
-                list(dict.fromkeys(problem for one in same for problem in one.problems)),
-                use,
+                factor ** math.log2(one.replicas / below.replicas) if below else 0.0,
+                int(rate.stats["failure"]),
+                failures_by_subject(nodes),
+                one.lost,
+                one.problems,
+                one.devices,
                 items,
-                limits(items, below.items if below else {}, use),
+                limits(items, below.items if below else {}, one.devices),
             )
         )
     return steps
@@ -178,26 +168,10 @@ class Verdict:
         return steps_of(self.measured, self.factor)
 
     @property
-    def drift(self) -> str:
-        """Return how the rate of one replica changed until the end, "" within the tolerance."""
-        single = [one.rate for one in self.measured if one.replicas == 1]
-        if len(single) < 2 or not single[0].per_second or not single[-1].per_second:
-            return ""
-        value, low, high = ratio(single[-1], single[0])
-        if low <= 1 <= high or abs(value - 1) <= self.tolerance:
-            return ""
-        return (
-            f"one replica made {100 * abs(value - 1):.0f} % {'less' if value < 1 else 'more'} at "
-            "the end than before: the device or the machine changed meanwhile"
-        )
-
-    @property
     def word(self) -> VerdictWord:
         steps = self.steps
         if not steps or any(step.problems for step in steps):
             return "failed"
-        if self.drift:
-            return "inconclusive"
         return min((step.word for step in steps), key=VERDICT_VALUES.__getitem__)
 
     @property
@@ -215,7 +189,6 @@ class Verdict:
         """Return the verdict, its steps, all rates in the order measured, and the laws."""
         return {
             "verdict": self.word,
-            "drift": self.drift,
             "seconds": self.seconds,
             "steps": [step.as_json() for step in self.steps],
             "measured": [[one.replicas, one.rate.per_second] for one in self.measured],
@@ -250,21 +223,12 @@ def step_line(step: Step) -> str:
 
 
 def law_line(name: str, law: ScalabilityLaw | None) -> str:
-    """Return a fitted law with its 99 % intervals as one line."""
+    """Return a fitted law as one line."""
     if law is None:
         return f"{name}: too few steps to fit"
-
-    def span(interval: Interval | None, digits: int) -> str:
-        return f" ({interval[0]:.{digits}f} to {interval[1]:.{digits}f})" if interval else ""
-
-    knee = "no knee shown"
-    if law.knee:
-        knee = f"knee at {law.knee:.0f} replicas{span(law.knee_interval, 0)}"
-    most = f"at most {law.ceiling:.4g}/s" if law.ceiling else "no ceiling"
     return (
-        f"{name}: serial share {law.sigma:.4f}{span(law.sigma_interval, 4)}, "
-        f"coherence {law.kappa:.6f}{span(law.kappa_interval, 6)}, "
-        f"{knee}, {most} (residual {100 * law.error:.2f} %)"
+        f"{name}: serial share {law.sigma:.4f}, coherence {law.kappa:.6f} "
+        f"(residual {100 * law.error:.2f} %)"
     )
 
 
@@ -284,7 +248,6 @@ def summary(verdict: Verdict) -> str:
             f"node {name}: {node['success']} done, {node['failure']} failed, "
             f"{node['pods']} pods; devices: {shares}"
         )
-    lines += [verdict.drift] if verdict.drift else []
     word = verdict.word
     count = sum(step.word == word for step in steps)
     where = "" if word == "passed" or not count else f" ({count} of {len(steps)} steps)"
