@@ -1,7 +1,7 @@
-"""What the ResNet-50 harness costs, and whether its search is right. Needs mlcommons-loadgen; the
+"""What the ResNet-50 harness costs. Needs mlcommons-loadgen; the
 first figure needs torch too.
 
-    python benchmarks/resnet50.py [--blocks 28] [--batches 1] [--only loop|stub|server|peak]      exit 1 where a limit is not held
+    python benchmarks/resnet50.py [--blocks 28] [--batches 1] [--only loop|stub|server]      exit 1 where a limit is not held
     python benchmarks/resnet50.py --only loop --device cuda --precision fp16 --batch 32 --batches
     200
 
@@ -11,18 +11,11 @@ host-bound share is what the device waits for the host, below 2 %: one less that
 is the share of LoadGen's time outside the model, in the same runs, so other work of the machine
 hardly changes it. Processor time a sample is printed too. stub: p50 of SingleStream
 on a 10 ms system through the harness over LoadGen with the shortest possible answer; below 1.02.
-server: the same of Server at 20/s, whose queries go through the batcher; below 1.02. peak: the peak
-rate found on a 1 ms system with p99 within 7.5 ms over that of M/D/1 theory; within 3 %, in about
-15 minutes. Where the machine does other work, give the process its turn when it is due, or what is
-found is how often it had to wait:
-chrt -f 1 python
-benchmarks/resnet50.py --only
-peak
+server: the same of Server at 20/s, whose queries go through the batcher; below 1.02.
 """  # noqa: E501
 
 import argparse
 import importlib.util
-import math
 import statistics
 import sys
 import threading
@@ -35,18 +28,16 @@ from limits import at_most
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from perfdag.stats.paired import blocks as orders
-from perfdag.stats.peak import find_peak
 from perfdag.stats.robust import spread
 from perfdag.steps.resnet50 import loadgen, loadgen_log
 from perfdag.steps.resnet50.inference.system_under_test import Stub
-from perfdag.steps.resnet50.load import Load
+from perfdag.steps.resnet50.loadgen import Load
 from perfdag.steps.resnet50.params import Workload
 from tests.resnet50.harness import server_p50
 from tests.resnet50.plain_loadgen import p50
-from tests.resnet50.queues import md1_peak
 
-LOOP, SHARE, PEAK = 0.02, 1.02, 0.03
-"""Limits: rate of the loop, relative; share of a latency; peak rate, relative to theory."""
+LOOP, SHARE = 0.02, 1.02
+"""Limits: rate of the loop, relative; share of a latency."""
 
 
 def stop(error: BaseException) -> None:
@@ -59,7 +50,7 @@ def stop(error: BaseException) -> None:
 
 def offline_rate(system: Any, samples: int, images: int) -> float:
     """Samples/s by LoadGen's own word."""
-    load = Load("offline", system.batch, 0.001, samples, images, 1.0, in_flight=system.in_flight)
+    load = Load("offline", system.batch, 0.001, samples, images, 1.0)
     logs = loadgen.measure(system, load, stop).logs
     rate = loadgen_log.read(logs["summary"], logs["detail"]).rate
     assert rate is not None
@@ -173,7 +164,7 @@ def stub(blocks: int) -> bool:
     service, count = 0.01, 200
     ratios = []
     for _ in range(blocks):
-        load = Load("single-stream", 1, 0.001, count, 64, 1 / service, max_queries=count)
+        load = Load("single-stream", 1, 0.001, count, 64, 1 / service)
         logs = loadgen.measure(Stub(service), load, stop).logs
         ratios.append(
             loadgen_log.read(logs["summary"], logs["detail"]).percentiles[0.5] / p50(service, count)
@@ -192,68 +183,6 @@ def server(blocks: int) -> bool:
     return at_most("of plain LoadGen's p50", statistics.median(ratios), SHARE)
 
 
-def peak(seconds: float, service: float) -> bool:
-    """The search against theory, LoadGen's real schedule and clock; whether the limit is held."""
-    bound = 7.5 * service
-    theory = md1_peak(bound, service)
-    queries = round(theory * seconds)
-    percentile = 1 - late_allowed(queries) / queries
-    strict = md1_peak(bound, service, percentile)
-    print(
-        f"peak: M/D/1 theory, {service * 1e3:g} ms of service, p99 within {bound * 1e3:g} "
-        f"ms: {theory:.1f}/s; p{percentile * 100:.2f}, which early "
-        f"stopping asks of the {queries} queries of {seconds:g} s: {strict:.1f}/s"
-    )
-    alone = trial(service, bound, 5.0, 0.05 * theory).percentiles[0.5] - service
-    real = md1_peak(bound - alone, service, percentile)
-    print(
-        f"      a lone query takes {alone * 1e3:.3f} ms more than its service (two threads "
-        f"woken): less that, {real:.1f}/s",
-        flush=True,
-    )
-
-    def meets_bound(rate: float, duration: float) -> bool:
-        result = trial(service, bound, duration, rate)
-        print(
-            f"      {rate:7.1f}/s {'valid' if result.valid else 'invalid'} p99 "
-            f"{result.percentiles[0.99] * 1e3:.3f} ms of {result.queries}",
-            flush=True,
-        )
-        return result.valid
-
-    result = find_peak(
-        lambda rate: meets_bound(rate, min(seconds, 15.0)),
-        lambda rate: meets_bound(rate, seconds),
-        0.8 * theory,
-        precision=0.005,
-    )
-    full = sum(probe.validation for probe in result.probes)
-    print(
-        f"peak: found {result.rate:.1f}/s in {len(result.probes) - full} short and {full} "
-        f"full trials: {result.rate / theory:.4f} of theory, "
-        f"{result.rate / strict:.4f} of that for what early stopping asks, "
-        f"{result.rate / real:.4f} of that less the waking"
-    )
-    return at_most("away from theory, relative", abs(result.rate / theory - 1), PEAK)
-
-
-def trial(service: float, bound: float, seconds: float, rate: float) -> loadgen_log.Summary:
-    """One Server test."""
-    load = Load("server", 1, seconds, 100, 64, rate, target_rate=rate, latency_bound=bound)
-    logs = loadgen.measure(Stub(service), load, stop).logs
-    return loadgen_log.read(logs["summary"], logs["detail"])
-
-
-def late_allowed(queries: int) -> int:
-    """The most late queries of that many with which early stopping still says that p99 holds:
-    P(Binomial(n, 1 %) <= t) <= 1 %.
-
-    Source: mlcommons/inference, loadgen/early_stopping.cc; normal approximation, off by one at most
-    above a thousand queries.
-    """
-    return math.floor(queries * 0.01 - 2.3263 * math.sqrt(queries * 0.01 * 0.99))
-
-
 def main() -> int:
     """Run what was asked; 1 where a limit is not held."""
     parser = argparse.ArgumentParser(
@@ -264,19 +193,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=8, help="samples in a batch of the loop")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--precision", choices=("fp32", "tf32", "bf16", "fp16"), default="fp32")
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=180.0,
-        help="of a full trial of the peak search; one is luck by 1 %% with 180, 2 %% with 60",
-    )
-    parser.add_argument(
-        "--service",
-        type=float,
-        default=0.001,
-        help="seconds of service in the peak search; the bound is 7.5 times that",
-    )
-    parser.add_argument("--only", choices=("loop", "stub", "server", "peak"))
+    parser.add_argument("--only", choices=("loop", "stub", "server"))
     args = parser.parse_args()
     ok = []
     if args.only in (None, "loop"):
@@ -288,8 +205,6 @@ def main() -> int:
         ok.append(stub(args.blocks))
     if args.only in (None, "server"):
         ok.append(server(args.blocks))
-    if args.only in (None, "peak"):
-        ok.append(peak(args.seconds, args.service))
     return 0 if all(ok) else 1
 
 

@@ -7,6 +7,20 @@ REMOVED: dict[str, str] = {
     "--wire": "all programs speak Intel's protocol, docs/queue.md",
     "--rate": "a client sends --req-now requests in parallel, docs/queue.md",
     "--arrival": "a client sends --req-now requests in parallel, docs/queue.md",
+    "runtime": "resnet50 runs PyTorch, docs/resnet50.md",
+    "endpoint": "resnet50 runs PyTorch, docs/resnet50.md",
+    "in_flight": "CUDA copies and computes in two streams, docs/resnet50.md",
+    "graphs": "CUDA copies and computes in two streams, docs/resnet50.md",
+    "resident": "samples are copied from pinned memory, docs/resnet50.md",
+    "mlperf": "set min_duration and min_queries, docs/resnet50.md",
+    "audits": "LoadGen's own tools make a submission, docs/resnet50.md",
+    "imagenet": "resnet50 measures speed alone, docs/resnet50.md",
+    "check_logits": "resnet50 measures speed alone, docs/resnet50.md",
+    "max_queries": "set min_duration and min_queries, docs/resnet50.md",
+    "antagonist": "measure copies with resnet50-interference, docs/resnet50.md",
+    "scenario=find-peak": "sweep target_rate in Server, docs/resnet50.md",
+    "scenario=accuracy": "resnet50 measures speed alone, docs/resnet50.md",
+    "scenario=multi-stream": "use single-stream, docs/resnet50.md",
 }
 """The advice for a benchmark, a key or a value of a suite, a verb, or an option of 0.1.
 

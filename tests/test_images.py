@@ -52,7 +52,7 @@ def test_what_it_is_built_on_has_a_version(file: Path) -> None:
 def test_loadgen_is_the_same_with_and_without_the_model() -> None:
     small, *others = (
         (ROOT / "images" / name / "requirements.in").read_text().splitlines()
-        for name in ("loadgen", "resnet50", "inference")
+        for name in ("loadgen", "resnet50")
     )
     assert all(set(small) <= set(whole) for whole in others)
 

@@ -20,8 +20,6 @@ from perfdag.benchmark import registry
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("steps", "workflows", "charts")
-MAX_MODULES = 25
-MAX_LINES = 300
 
 
 def product_modules() -> dict[str, Path]:
@@ -63,17 +61,6 @@ def test_top_folders_are_imported_through_perfdag() -> None:
     assert not [name for name, file in MODULES.items() if wrong.search(file.read_text())]
 
 
-def test_a_folder_has_few_modules() -> None:
-    for folder in {file.parent for file in MODULES.values()}:
-        modules = [file for file in folder.glob("*.py") if file.stem != "__init__"]
-        assert len(modules) <= MAX_MODULES, folder
-
-
-def test_modules_are_short() -> None:
-    lengths = {name: len(file.read_text().splitlines()) for name, file in MODULES.items()}
-    assert not {name: lines for name, lines in lengths.items() if lines > MAX_LINES}
-
-
 def test_a_distribution_holds_every_module_once(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     for kind in ("sdist", "wheel"):
@@ -111,11 +98,6 @@ def test_every_benchmark_declares_what_people_need(name: str) -> None:
     assert all(metric.about for metric in result.metrics)
 
 
-def test_no_module_is_a_drawer() -> None:
-    names = {name.rpartition(".")[2] for name in MODULES}
-    assert not names & {"utils", "util", "common", "manager", "helpers", "misc"}
-
-
 def test_lock_files_name_no_host() -> None:
     for lock in (ROOT / "requirements").glob("*.txt"):
         text = lock.read_text()
@@ -151,11 +133,3 @@ def private_names(tree: ast.Module) -> Iterator[str]:
             case _:
                 words = []
         yield from filter(is_private, words)
-
-
-def test_tests_use_public_names() -> None:
-    private = {
-        str(file.relative_to(TESTS)): list(private_names(ast.parse(file.read_text())))
-        for file in TESTS.rglob("*.py")
-    }
-    assert {file: names for file, names in private.items() if names} == {}

@@ -11,17 +11,11 @@ from matplotlib.figure import Figure
 from perfdag.charts import style
 from perfdag.charts.benchmarks.generic import finding, points
 from perfdag.charts.benchmarks.resnet50_marks import with_marks
-from perfdag.charts.dots import detail
 from perfdag.charts.lines import NAME
-from perfdag.charts.series import Cell, band_words, read, runs_words, value_words
+from perfdag.charts.series import Cell, band_words, read, runs_words
 from perfdag.results.summary import Series
 from perfdag.units import short
 
-TOP1 = 0.76456
-"""The reference model of MLPerf on all 50,000 validation images, in fp32.
-
-Source: mlcommons/inference, vision/classification_and_detection.
-"""
 PHASES = ("copy", "compute", "postprocess")
 """Phases of a batch that LoadGen's clock sees; images are preprocessed before it starts."""
 LINES = 12
@@ -44,20 +38,15 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Yield a figure per scenario, and the phases of the batches."""
     cells = read(rows)
     where = runs_words(rows)
-    headline = {"offline": "throughput", "find-peak": "peak_rate", "accuracy": "top1"}
-    for scenario in ("offline", "server", "single-stream", "find-peak", "accuracy"):
+    for scenario in ("offline", "server", "single-stream"):
         own = [cell for cell in cells if cell.state.params.get("scenario", "offline") == scenario]
         if not own:
             continue
         if scenario in ("server", "single-stream"):
             yield f"{scenario}-latency", _latencies(own, scenario, where)
         else:
-            notes = style.caption(_t4_figures(own, scenario), _accuracy(own), where)
-            title = _peak(own) if scenario == "find-peak" else None
-            for slug, fig in points(own, [headline[scenario]], notes, scenario, title):
-                if scenario == "accuracy":
-                    mark_reference(fig)
-                yield slug, fig
+            notes = style.caption(_t4_figures(own, scenario), where)
+            yield from points(own, ["throughput"], notes, scenario)
     with_times = [cell for cell in cells if _batch_time(cell) > 0]
     parts = [with_times[start : start + PAGE] for start in range(0, len(with_times), PAGE)]
     for number, part_cells in enumerate(parts, 1):
@@ -72,16 +61,6 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         )
 
 
-def mark_reference(fig: Figure) -> None:
-    """Draw the top-1 of the reference model as a dashed line, on the axis of the values."""
-    look: Any = {"color": style.MUTED, "linestyle": (0, (5, 2)), "linewidth": 1}
-    for ax in fig.axes:
-        along = ax.get_xlabel().startswith("top1")
-        (ax.axvline if along else ax.axhline)(TOP1, **look)
-        if along:
-            ax.set_xlim(right=max(ax.get_xlim()[1], 1.05 * TOP1))
-
-
 def _t4_figures(cells: Sequence[Cell], scenario: str) -> str:
     """Return the figures published for a T4 at these batches, marked as unverified."""
     batch_values = T4_FIGURES.get(scenario, {})
@@ -89,42 +68,6 @@ def _t4_figures(cells: Sequence[Cell], scenario: str) -> str:
     unit = "1/s" if scenario == "offline" else "s"
     values = ", ".join(f"batch {batch} {short(batch_values[batch], unit)}" for batch in batches)
     return f"published for a Tesla T4, unverified: {values}" if values else ""
-
-
-def _accuracy(cells: Sequence[Cell]) -> str:
-    """Return the top-1 of the reference model, and the points that reach their share of it."""
-    with_accuracy = [cell for cell in cells for series in cell.series("top1") if series.values]
-    if not with_accuracy:
-        return ""
-    verdicts = ", ".join(f"{cell.label} {_verdict(cell)}" for cell in with_accuracy)
-    reference = f"dashed: {100 * TOP1:.2f} % of the fp32 reference on all 50,000 images"
-    return f"{reference}; 99 % of what is published for the weights: {verdicts}"
-
-
-def _verdict(cell: Cell) -> str:
-    images, reference, verdict = (
-        cell.middle(name) for name in ("images", "top1_reference", "top1_reached")
-    )
-    if verdict is None or reference is None:
-        return f"of {images or 0:,.0f} images: no verdict"
-    return f"{'reached' if verdict else 'NOT reached'} ({100 * reference:.2f} %)"
-
-
-def _peak(cells: Sequence[Cell]) -> str:
-    """Return the title of a search. A peak above which no rate failed is a lower bound."""
-    title = finding(cells, "peak_rate")
-    for series in (
-        series
-        for cell in cells
-        for series in cell.series("peak_rate")
-        if series.coords.get("bound")
-    ):
-        name, value = f" {detail(series)}: ", f" {value_words(series)}"
-        if name in title and value in title:
-            return title.replace(name, name.replace(" at least", "", 1)).replace(
-                value, f" at least{value}"
-            )
-    return title
 
 
 def _latencies(cells: Sequence[Cell], scenario: str, where: str) -> Figure:

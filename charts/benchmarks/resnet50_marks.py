@@ -6,7 +6,6 @@ from typing import Any
 _WORDS = {
     "fast": "smoke test: not comparable",
     "loadgen": "LoadGen says INVALID",
-    "logits_checked": "logits not checked",
     "weights": "weights not verified",
 }
 

@@ -1,4 +1,4 @@
-"""resnet50-overhead: the interval of a cost against its limit, and a matrix of antagonists."""
+"""resnet50-overhead: the interval of a cost against its limit."""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from perfdag.charts import style
 from perfdag.charts.benchmarks.generic import pages
@@ -16,11 +15,10 @@ from perfdag.charts.dots import wrap
 from perfdag.charts.series import Cell, read, runs_words
 
 LIMIT = 0.05
-_COLORS = {"passes": "#c9dfee", "fails": "#f0b48f", "inconclusive": "#f3ece4"}
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """Yield overhead with its 95 % interval, limit and verdict, and a matrix of antagonists."""
+    """Yield overhead with its 95 % interval, limit and verdict."""
     cells = read(rows)
     where = runs_words(rows)
     intervals = [(cell, *interval) for cell in cells if (interval := _interval(cell)) is not None]
@@ -30,9 +28,6 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     title = _finding(intervals)
     for slug, some, note in pages(cells, "overhead"):
         yield slug, _intervals(some, title, style.caption(note, where))
-    beside = [item for item in intervals if "antagonist" in item[0].state.params]
-    if beside:
-        yield "matrix", _matrix(beside, where)
 
 
 def _finding(intervals: Sequence[tuple[Cell, float, float, float]]) -> str:
@@ -96,48 +91,6 @@ def _reason(ax: Axes, row: int, why: str) -> None:
     style.cross(ax, [0.0], [row], left)
     words = textwrap.shorten(why, 80, placeholder=" ...")
     ax.text(0.025, row, words, transform=left, va="center", fontsize=8, color=style.MUTED)
-
-
-def _matrix(beside: Sequence[tuple[Cell, float, float, float]], where: str) -> Figure:
-    """Return victims against antagonists: what each victim keeps, and its verdict."""
-    squares = {
-        (victim(cell.state.params), antagonist(cell.state.params)): (
-            1 / (1 + mean),
-            verdict(low, high, limit_of(cell)),
-        )
-        for cell, mean, low, high in beside
-    }
-    victims, antagonists = (list(dict.fromkeys(key[side] for key in squares)) for side in (0, 1))
-    passing = sum(word == "passes" for _, word in squares.values())
-    title = f"{passing} of {len(squares)} victims keep what their limit asks"
-    subtitle = f"what a victim keeps beside an antagonist, and the verdict; {where}"
-    fig, (ax,) = style.figure(heights=(0.9 + 0.5 * len(victims),), title=title, subtitle=subtitle)
-    for (row, column), (ratio, word) in squares.items():
-        at = antagonists.index(column), victims.index(row)
-        ax.add_patch(Rectangle(at, 1, 1, facecolor=_COLORS[word], edgecolor="white"))
-        text = f"{ratio * 100:.0f} % {word}"
-        middle: Any = {"ha": "center", "va": "center", "fontsize": 9}
-        ax.text(at[0] + 0.5, at[1] + 0.5, text, color=style.ON_PALE, **middle)
-    ax.set_xlim(0, len(antagonists))
-    ax.set_ylim(len(victims), 0)
-    ax.set_xticks([number + 0.5 for number in range(len(antagonists))], antagonists)
-    ax.set_yticks([number + 0.5 for number in range(len(victims))], victims)
-    ax.xaxis.tick_top()
-    ax.tick_params(length=0)
-    ax.grid(visible=False)
-    return fig
-
-
-def victim(params: Mapping[str, Any]) -> str:
-    """Return what the measured model is: its runtime, scenario, batch and precision."""
-    runtime, scenario = params.get("runtime", "torch"), params.get("scenario", "offline")
-    return f"{runtime} {scenario} b{params.get('batch', 1)} {params.get('precision', 'fp32')}"
-
-
-def antagonist(params: Mapping[str, Any]) -> str:
-    """Return the antagonist's command, or the model that it is."""
-    beside = params["antagonist"]
-    return victim(beside["model"]) if beside.get("model") else " ".join(beside["command"])[:40]
 
 
 def verdict(low: float, high: float, limit: float) -> str:

@@ -11,14 +11,13 @@ from perfdag.hosts import gpu_queries
 from perfdag.outcome import Invalid, Measurement, SampleError
 from perfdag.stats.percentiles import needed
 from perfdag.steps.resnet50 import launch, result, workload
-from perfdag.steps.resnet50.imagenet import TOP1_FP32, reached
 from perfdag.steps.resnet50.measurements import COORDS, MARKS, METRICS, caveats, measurements
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.result import Result
-from perfdag.steps.resnet50.validity import invalid, result_fault, unsteady
+from perfdag.steps.resnet50.validity import invalid, result_fault
 
 
-def seed_json(run: Result, params: Workload, facts: Mapping[str, Any]) -> dict[str, Any]:
+def summary_document(run: Result, params: Workload, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return one measurement as a document; `facts` has what the GPUs did.
 
     As the field names say, times are in ms, rates in 1/s, memory in 10^9 bytes.
@@ -48,7 +47,7 @@ def entry(run: Result, params: Workload, against: str | None = None) -> dict[str
         "duration_sec": round(end - start, 3),
     }
     tested, reason = run.tested, result_fault(run, params) or against
-    if tested is not None and not tested.valid:
+    if not tested.valid:
         # The row of a smoke test is marked instead of being invalid.
         reason = reason or invalid(tested, params)
     element |= {
@@ -58,27 +57,12 @@ def entry(run: Result, params: Workload, against: str | None = None) -> dict[str
         "backend": params.backend,
     }
     element |= caveats([run], params) | {"fast": params.fast}
-    if tested is None:
-        accuracy = run.raw["accuracy"]
-        top1, images, reference = (accuracy[name] for name in ("top1", "images", "reference"))
-        verdict = {
-            "reference_top1": reference,
-            "mlperf_top1": TOP1_FP32,
-            "reached": reached(top1, images, reference),
-        }
-        return element | {"top1": top1, "images": images, "resize": accuracy["resize"]} | verdict
-    if params.scenario in ("find-peak", "server"):
+    if params.scenario == "server":
         element |= {
-            "target_qps": run.raw["tests"][run.raw["answer"]]["rate"],
+            "target_qps": round(run.raw["test"]["rate"], 3),
             "latency_bound_ms": round(params.latency_bound * 1e3, 4),
         }
-    if params.scenario == "find-peak":
-        peak = run.raw["peak"]
-        element |= {
-            "peak_rate_per_sec": peak["rate"],
-            "bound": "at least" if peak["above"] is None else None,
-        }
-    if params.scenario in ("offline", "find-peak", "server"):
+    if params.scenario in ("offline", "server"):
         element["throughput_samples_per_sec"] = round(run.rate, 3)
     if params.scenario != "offline":
         element |= {
@@ -97,7 +81,7 @@ def documents(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """
     by_sample: dict[tuple[str, int], dict[str, Any]] = {}
     for row in rows:
-        document = json.loads(row["env"] or "{}").get("sample", {}).get("seed_json")
+        document = json.loads(row["env"] or "{}").get("sample", {}).get("summary_document")
         if document and row["phase"] == "measure":
             by_sample[(row["point"], row["repetition"])] = document
     devices: dict[str, dict[str, Any]] = {}
@@ -116,13 +100,12 @@ if TYPE_CHECKING:
 
 
 class Resnet50(workload.WorkloadBenchmark[Workload]):
-    """ResNet-50 inference under LoadGen: Offline, Server, SingleStream, peak rate, accuracy.
+    """ResNet-50 inference under LoadGen: Offline, Server, SingleStream.
 
     LoadGen makes the load and says VALID or INVALID; its logs are kept verbatim. Server is open
     loop: a dynamic batcher answers Poisson arrivals. Images are preprocessed before the clock
     starts (MLPerf's rule). Preprocessing, copies and compute are reported apart as `phase_time`.
-    Logits are checked against fp32 eager before and after. A run shorter than MLPerf's 600 s
-    compares only with runs of its kind.
+    A run shorter than MLPerf's 600 s compares only with runs of its kind.
 
     Clock: LoadGen's own. It starts when a query was scheduled (Server) or issued (SingleStream,
     Offline). It stops when the classes are in host memory and LoadGen has them. Imports, weights,
@@ -149,9 +132,7 @@ class Resnet50(workload.WorkloadBenchmark[Workload]):
 
     def parse(self, output: Output, params: Workload) -> list[Measurement]:
         measured = result.read(output.texts.get("result", ""))
-        values = measurements(
-            measured, params, timed=unsteady(measured, params, output.facts) is None
-        )
+        values = measurements(measured, params)
         reason = result_fault(measured, params) or output.facts.get("against")
         if reason:
             raise Invalid(reason, output.texts, values)
@@ -167,12 +148,8 @@ class Resnet50(workload.WorkloadBenchmark[Workload]):
 
 
 def _read(text: str, params: Workload, facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON element of a readable result, and why times were left out."""
+    """Return the summary document of a readable result."""
     try:
-        measured = result.read(text)
+        return {"summary_document": summary_document(result.read(text), params, facts)}
     except SampleError:
         return {}
-    reason = unsteady(measured, params, facts)
-    return {"seed_json": seed_json(measured, params, facts)} | (
-        {"times_left_out": reason} if reason else {}
-    )

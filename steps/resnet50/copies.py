@@ -1,18 +1,19 @@
-"""Start the copies of an interference run together, and collect their results."""
+"""Run the copies of an interference run together, and collect their results."""
 
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from perfdag.benchmark.contract import Gang
-from perfdag.hosts.base import CommandResult, Host, Server
-from perfdag.outcome import Failed, SampleError
+from perfdag.hosts.base import CommandResult, Host
+from perfdag.outcome import SampleError
 from perfdag.steps.resnet50 import launch, result
-from perfdag.steps.resnet50.interference_params import InterferenceParams
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.program import MARGIN
+
+SETUP_FACTOR, SETUP_MARGIN = 1.5, 2.0
+"""Set-up together over the longest set-up alone, and seconds more, until LoadGen starts."""
 
 
 def collect_results(
@@ -44,7 +45,7 @@ def collect_results(
             raise first
 
 
-def copy_options(params: InterferenceParams, number: int) -> dict[str, Any]:
+def copy_options(params: Workload, number: int) -> dict[str, Any]:
     """Return the program's options for a copy.
 
     With one seed, all copies would send the same queries.
@@ -52,7 +53,7 @@ def copy_options(params: InterferenceParams, number: int) -> dict[str, Any]:
     return {"load_seed": params.seed + number}
 
 
-def offline_rate(solo: Mapping[str, str], params: InterferenceParams) -> dict[str, Any]:
+def offline_rate(solo: Mapping[str, str], params: Workload) -> dict[str, Any]:
     """Return the rate that sizes Offline's query for all copies, from their solo runs.
 
     In a warm-up beside the others, each copy would find another rate and end at another time.
@@ -63,58 +64,25 @@ def offline_rate(solo: Mapping[str, str], params: InterferenceParams) -> dict[st
     return {"expected_rate": MARGIN * max(result.read(text).rate for text in solo.values())}
 
 
-@dataclass
-class Copy:
-    """A copy that waits for the start: its host, its folder there, its process."""
-
-    host: Host
-    folder: str
-    server: Server
-
-
 def run_together(
-    hosts: Sequence[Host], gang: Gang, params: InterferenceParams, options: Mapping[str, Any]
+    hosts: Sequence[Host],
+    gang: Gang,
+    params: Workload,
+    argv: Sequence[str],
+    setup: float,
+    options: Mapping[str, Any],
 ) -> list[CommandResult]:
-    """Start a copy on each host, let all begin when the last is warm, return their ends.
+    """Run a copy on each host at the same time and return their ends.
 
-    `options` has the options of each program beside the workload. No process or file remains.
+    LoadGen starts in all of them at one time of day, which leaves more than the `setup` seconds
+    that a copy took alone. A copy that is late overlaps less, and the result says so.
     """
-    copies: list[Copy] = []
-    deadline = time.monotonic() + gang.timeout
-    with contextlib.ExitStack() as stack:
-        for number, host in enumerate(hosts):
-            folder = f"{gang.scratch}/copy-{number}"
-            stack.callback(host.remove, folder)
-            host.put(
-                f"{folder}/spec",
-                launch.program_input(params, **copy_options(params, number), **options),
-            )
-            copies.append(
-                Copy(
-                    host, folder, stack.enter_context(host.serve(launch.copy_argv(folder, params)))
-                )
-            )
-        for number, copy in enumerate(copies):
-            await_ready(copy, f"copy {number}", deadline, params)
-        for copy in copies:
-            copy.host.put(f"{copy.folder}/go", b"")
-        return [copy.server.wait(max(1.0, deadline - time.monotonic())) for copy in copies]
+    start_at = time.time() + SETUP_FACTOR * setup + SETUP_MARGIN
 
+    def run(number: int) -> CommandResult:
+        own = copy_options(params, number) | {"start_at": start_at}
+        spec = launch.program_input(params, **own, **options)
+        return hosts[number].run(list(argv), timeout=gang.timeout, stdin=spec)
 
-def await_ready(copy: Copy, name: str, deadline: float, params: Workload) -> None:
-    """Wait until a copy is warm. Raises Failed, or what it reports, if it ends or is late."""
-    while time.monotonic() < deadline:
-        with contextlib.suppress(SampleError):
-            copy.host.get(f"{copy.folder}/ready")
-            return
-        if not copy.server.alive():
-            result.read(launch.result_text(copy.server.stop(0), params))
-            raise Failed(f"{name} ended before it was ready")
-        time.sleep(0.02)
-    message = copy.server.stop(0).tail()
-    if params.wrapper and not message:
-        message = (
-            "it printed nothing. It reports on standard error that it is ready;"
-            f" {params.wrapper[0]} must pass that on unchanged"
-        )
-    raise Failed(f"{name} was not ready in time: {message}")
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        return list(pool.map(run, range(len(hosts))))

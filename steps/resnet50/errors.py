@@ -17,10 +17,9 @@ def classify(error: BaseException) -> tuple[str, str]:
     if isinstance(error, OutOfMemoryError | MemoryError) or _NO_MEMORY.search(text):
         return "memory", text
     if isinstance(error, ModuleNotFoundError):
-        extra = "torch" if str(error.name).startswith("torch") else "inference"
         return (
             "missing",
-            f"{text}: pip install 'perfdag[{extra}]' (with uv: uv pip install),"
+            f"{text}: pip install 'perfdag[torch]' (with uv: uv pip install),"
             " or name an interpreter that has it with `python`",
         )
     if isinstance(error, UnusableError):
@@ -43,7 +42,7 @@ def classify(error: BaseException) -> tuple[str, str]:
 class UnusableError(Exception):
     """The request is impossible here.
 
-    `kind` is device, endpoint (at set-up), server (later), weights, memory, compiler or images.
+    `kind` is device, weights, memory, compiler or images.
     """
 
     def __init__(self, kind: str, text: str) -> None:

@@ -2,8 +2,11 @@
 
 import math
 import statistics
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
 
 from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Gang, Metric, Output
@@ -11,16 +14,52 @@ from perfdag.benchmark.rules import broken
 from perfdag.outcome import Invalid, Measurement, verdict
 from perfdag.shape import Shape
 from perfdag.stats.fairness import jain
-from perfdag.steps.resnet50 import launch, result, workload
+from perfdag.steps.resnet50 import launch, result, validity, workload
 from perfdag.steps.resnet50.copies import collect_results, copy_options, offline_rate, run_together
-from perfdag.steps.resnet50.interference_params import InterferenceParams
-from perfdag.steps.resnet50.interference_validity import (
-    overlap,
-    reasons_against,
-    reasons_against_sharing,
-)
 from perfdag.steps.resnet50.measurements import MARKS, caveats
+from perfdag.steps.resnet50.params import Workload
 from perfdag.units import short
+
+OVERLAP = 0.8
+"""Least share of the time that all copies must run at once."""
+SHARE_SLACK = 0.02
+
+
+class InterferenceParams(Workload):
+    """Copies of one workload on one device or node: each alone, then all at once."""
+
+    copies: int = Field(
+        2,
+        ge=2,
+        le=64,
+        description="copies at once: on the gang's hosts in turn, or as processes of one host",
+    )
+    shared: Literal["device", "node"] | None = Field(
+        None,
+        description="what the copies are proven to share; unset: on cuda one GPU, else the node;"
+        " node: GPUs of one node may differ",
+    )
+    memory_share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="share of the device's memory that a copy may see; more is invalid",
+    )
+    device_memory: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="bytes of the whole device; memory_share needs it",
+    )
+
+    @model_validator(mode="after")
+    def _measured(self) -> "InterferenceParams":
+        if self.memory_share is not None and self.device_memory is None:
+            raise ValueError(
+                "memory_share needs device_memory, bytes of the whole device:"
+                " a copy cannot tell what was hidden from it"
+            )
+        return self
 
 
 class Resnet50Interference(workload.WorkloadBenchmark[InterferenceParams]):
@@ -28,12 +67,12 @@ class Resnet50Interference(workload.WorkloadBenchmark[InterferenceParams]):
 
     It reports solo against co-run, tail inflation and fairness. On one host the copies are
     processes. On several hosts (pods packed on one node, each with a share of the device) they
-    run on the hosts in turn. Each runs alone first; then all start together once all are warm.
+    run on the hosts in turn. Each runs alone first; then all run together.
     Names and uuids prove that they shared a node and, on CUDA, a GPU. The device memory that each
     copy sees is checked against its share.
 
     Clock: LoadGen's, as in resnet50. It starts at a query's scheduled time and stops when its
-    classes are known. All copies start LoadGen when the last one is warm. Each has an order and a
+    classes are known. All copies start LoadGen at the same time of day. Each has an order and a
     schedule of its own, the same alone and together. A run is invalid if the copies overlapped
     for less than 80 % of the time.
     """
@@ -129,9 +168,11 @@ class Resnet50Interference(workload.WorkloadBenchmark[InterferenceParams]):
         hosts = [gang.hosts[number % len(gang.hosts)] for number in range(params.copies)]
         argv = [*launch.wrapper_argv(params), *launch.program_argv(params)]
         texts: dict[str, str] = {}
+        setup = 0.0
         with launch.watched(hosts, params) as watch:
             for number, host in enumerate(hosts):
                 with launch.keeping_texts(texts, f"copy {number} alone"):
+                    begun = time.time()
                     finished = host.run(
                         argv,
                         timeout=gang.timeout,
@@ -139,9 +180,11 @@ class Resnet50Interference(workload.WorkloadBenchmark[InterferenceParams]):
                     )
                     texts |= launch.stderr_text(f"solo-{number}", finished)
                     texts[f"solo-{number}"] = watch.result_text(host, finished)
-                    result.read(texts[f"solo-{number}"])
+                    alone = result.read(texts[f"solo-{number}"])
+                    setup = max(setup, alone.span[0] - begun)
+            rate = offline_rate({name: texts[name] for name in texts if name[5:].isdigit()}, params)
             with launch.keeping_texts(texts, "the copies together"):
-                results = run_together(hosts, gang, params, offline_rate(texts, params))
+                results = run_together(hosts, gang, params, argv, setup, rate)
             collect_results(hosts, results, watch, texts)
         placed = {"hosts": [host.name for host in hosts], "devices": watch.used[-params.copies :]}
         return Output(
@@ -216,7 +259,7 @@ def measurements(
                 "rate": run.rate,
                 "tail": run.tail(params.scenario),
                 "p99": run.p99(params.scenario),
-                "valid": run.valid,
+                "valid": run.tested.valid,
             }
             rows += [
                 Measurement(name, value, coords={"when": when, **coords}, subject=subject)
@@ -239,7 +282,7 @@ def _verdict(
     note = f"{short(beside[slowest].cost('server'), 's')} of copy {slowest} beside the others"
     if params.fast:
         return verdict("inconclusive", rule, f"{note}; a smoke test has too few queries", coords)
-    late = sum(not run.valid for run in beside)
+    late = sum(not run.tested.valid for run in beside)
     note += f"; LoadGen says INVALID of {late} of {len(beside)} copies" if late else ""
     return verdict("failed" if late else "passed", rule, note, coords)
 
@@ -250,3 +293,82 @@ def _median(ratios: Sequence[float]) -> float:
     The others alone would look too good.
     """
     return statistics.median(ratios) if all(map(math.isfinite, ratios)) else math.nan
+
+
+def overlap(spans: Sequence[tuple[float, float]]) -> float:
+    """Return the time in which all ran over the time in which any ran, 0 to 1."""
+    first, last = min(start for start, _ in spans), max(end for _, end in spans)
+    both = min(end for _, end in spans) - max(start for start, _ in spans)
+    return max(0.0, both) / (last - first) if last > first else 0.0
+
+
+def reasons_against_sharing(facts: Mapping[str, Any], params: InterferenceParams) -> list[str]:
+    """Return why copies did not share a node or GPU, by node names and the GPUs' uuids."""
+    nodes, devices = sorted(set(facts.get("hosts", ()))), facts.get("devices", ())
+    if len(nodes) > 1:
+        return [
+            f"the copies ran on {len(nodes)} nodes ({', '.join(nodes)}) and share none:"
+            " hosts.placement: packed"
+        ]
+    if params.device != "cuda" or params.system == "stub" or params.shared == "node":
+        return []
+    if unknown := [str(number) for number, uuid in enumerate(devices) if uuid is None]:
+        return [
+            f"which GPU copy {', '.join(unknown)} used is not known,"
+            " nor whether the copies shared one; shared: node does not need it"
+        ]
+    if len(set(devices)) > 1:
+        return [
+            f"the copies used {len(set(devices))} GPUs ({', '.join(sorted(set(devices)))}) and"
+            " share none: ask for a share of one as the "
+            "resource (MIG, time slicing, vGPU), or set shared:"
+            " node for what GPUs of one node do to each other"
+        ]
+    return []
+
+
+def reasons_against(
+    solo: Sequence[result.Result], beside: Sequence[result.Result], params: InterferenceParams
+) -> list[str]:
+    """Return why the figures are not what they claim.
+
+    A latency bound that breaks beside others is the result, so it is no reason.
+    """
+    reasons = [
+        f"copy {number} alone: {reason}"
+        for number, run in enumerate(solo)
+        if (reason := validity.result_fault(run, params))
+    ]
+    for number, run in enumerate(beside):
+        reason = validity.result_fault(run, params)
+        if reason and not validity.is_only_late(run, reason):
+            reasons.append(f"copy {number} beside the others: {reason}")
+        if params.memory_share is not None and params.device_memory is not None:
+            seen, share = (
+                run.raw.get("device", {}).get("memory"),
+                params.device_memory * params.memory_share,
+            )
+            if seen is None:
+                reasons.append(
+                    f"copy {number} does not say how much device memory it sees:"
+                    " its memory_share was not verified"
+                )
+            elif seen > share * (1 + SHARE_SLACK):
+                reasons.append(
+                    f"copy {number} sees {seen / 1e9:.2f} GB of device memory,"
+                    f" its share is {share / 1e9:.2f} GB"
+                )
+    if len(weights := {validity.weights(run) for run in (*solo, *beside)}) > 1:
+        reasons.append(f"the copies ran different weights: {', '.join(sorted(weights))}")
+    together_share = overlap([run.span for run in beside])
+    if together_share < OVERLAP:
+        advice = "raise min_duration"
+        if params.scenario == "offline":
+            advice = (
+                "all complete as many samples, and a faster copy ends before the others;"
+                " use server or single-stream"
+            )
+        reasons.append(
+            f"the copies ran at once for {together_share * 100:.0f} % of the time only: {advice}"
+        )
+    return reasons

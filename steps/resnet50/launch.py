@@ -16,7 +16,7 @@ from perfdag.steps.resnet50 import preload
 from perfdag.steps.resnet50.params import Workload
 
 MODULE = "perfdag.steps.resnet50"
-TORCH, INFERENCE = {"pip": "'perfdag[torch]'"}, {"pip": "'perfdag[inference]'"}
+TORCH = {"pip": "'perfdag[torch]'"}
 SETUP = 90.0
 """Seconds for imports, weights, warm-up and checks, at most."""
 
@@ -47,41 +47,19 @@ def program_argv(params: Workload, python: str | None = None) -> list[str]:
 def program_input(params: Workload, **options: Any) -> bytes:
     """Return the program's input.
 
-    `options` may set `load_seed`, LoadGen's own seed, and `expected_rate` (1/s) in place of the
-    warm-up's.
+    `options` may set `load_seed`, LoadGen's own seed, `expected_rate` (1/s) in place of the
+    warm-up's, and `start_at`, the time (seconds since the epoch) before which LoadGen waits.
     """
     return json.dumps(params.spec() | options).encode() + b"\n"
 
 
-def copy_argv(folder: str, params: Workload) -> list[str]:
-    """Return the argv of a copy behind start_barrier, which coordinates by files in `folder`."""
-    return [
-        sys.executable,
-        "-m",
-        f"{MODULE}.start_barrier",
-        folder,
-        *wrapper_argv(params),
-        *program_argv(params),
-        "--wait",
-    ]
-
-
 def packages(params: Workload) -> list[str]:
-    """Return the modules that the program imports: LoadGen, and what its runtime needs."""
-    if params.system == "stub":
-        return ["mlperf_loadgen"]
-    needs = {
-        "torch": ["torch", "torchvision"],
-        "onnxruntime": ["onnxruntime"],
-        "openvino": ["openvino"],
-        "endpoint": ["tritonclient"] if str(params.endpoint).startswith("grpc:") else [],
-    }[params.runtime]
-    exported = params.runtime in ("onnxruntime", "openvino") and not params.model_file
-    return [*needs, *(["torch", "torchvision", "onnxscript"] if exported else []), "mlperf_loadgen"]
-
-
-def _extra(name: str, params: Workload) -> dict[str, str]:
-    return TORCH if "torch" in name or params.runtime == "torch" else INFERENCE
+    """Return the modules that the program imports."""
+    return (
+        ["mlperf_loadgen"]
+        if params.system == "stub"
+        else ["torch", "torchvision", "mlperf_loadgen"]
+    )
 
 
 def missing_packages(
@@ -111,10 +89,7 @@ def missing_packages(
         ]
         return [
             *tools,
-            *(
-                Tool(f"{name} (Python){behind}", _extra(name, params))
-                for name in finished.stdout.split()
-            ),
+            *(Tool(f"{name} (Python){behind}", TORCH) for name in finished.stdout.split()),
         ]
     message = (
         f"{host.name} reports: {finished.tail()}"
@@ -126,16 +101,12 @@ def missing_packages(
 
 def result_text(finished: CommandResult, params: Workload) -> str:
     """Return the result that a program printed. Raises Failed if there is none."""
-    trials, rest = 0, finished.stdout.lstrip()
-    while rest.startswith('{"test"') and "\n" in rest:
-        trials, rest = trials + 1, rest.partition("\n")[2]
-    if rest.startswith("{") and not rest.startswith('{"test"'):
-        return rest
+    text = finished.stdout.lstrip()
+    if text.startswith("{"):
+        return text
     if finished.timed_out:
-        hint = f" ({trials} finished trials are kept with the sample)" if trials else ""
         raise Failed(
-            f"the program did not end within {finished.seconds:.0f} s{hint}:"
-            f" {_timeout_advice(params)}",
+            f"the program did not end within {finished.seconds:.0f} s: {_timeout_advice(params)}",
             finished.texts(),
         )
     if finished.code in (-9, 137):
@@ -153,11 +124,6 @@ def result_text(finished: CommandResult, params: Workload) -> str:
 def _timeout_advice(params: Workload) -> str:
     """Return what to change if a run takes too long."""
     lasts, queries = params.lasts(params.duration()), params.queries()
-    if params.scenario == "find-peak":
-        return (
-            "raise timeout, or lower min_duration or search_duration;"
-            f" each trial takes {queries} queries, however long they take to arrive"
-        )
     if params.scenario == "offline":
         return (
             f"{queries} samples and {params.duration():g} s at least were requested: raise timeout,"
@@ -168,9 +134,7 @@ def _timeout_advice(params: Workload) -> str:
             f"{queries} queries at {params.target_rate:g}/s arrive in {lasts:.0f} s:"
             " raise timeout or target_rate, or lower min_queries"
         )
-    return (
-        "raise timeout" if params.scenario == "accuracy" else "raise timeout or lower min_duration"
-    )
+    return "raise timeout or lower min_duration"
 
 
 def stderr_text(name: str, finished: CommandResult) -> dict[str, str]:
@@ -223,19 +187,10 @@ def _uuid(text: str) -> str:
 
 
 def measured_spans(text: str) -> list[gpu_queries.Span]:
-    """Return when LoadGen's tests ran; of a peak search the full trials, which decide it."""
+    """Return when LoadGen's test ran."""
     try:
-        raw = json.loads(text)
-        full = (
-            [validation for _, _, validation in raw["peak"]["probes"]]
-            if "peak" in raw
-            else [True] * len(raw["tests"])
-        )
-        return [
-            (float(test["started"]), float(test["ended"]))
-            for test, counts in zip(raw["tests"], full, strict=True)
-            if counts
-        ]
+        test = json.loads(text)["test"]
+        return [(float(test["started"]), float(test["ended"]))]
     except (ValueError, KeyError, TypeError):
         return []
 
@@ -258,7 +213,7 @@ def watched(hosts: Sequence[Host], params: Workload) -> Iterator[Watch]:
         yield watch
         return
     require(distinct, params)
-    with gpu_watch.watched(distinct, timed=params.scenario != "accuracy") as watch.gpus:
+    with gpu_watch.watched(distinct) as watch.gpus:
         yield watch
         watch.gpus.used |= {uuid for uuid in watch.used if uuid}
     (_, first), *peers = watch.gpus.hosts.items()

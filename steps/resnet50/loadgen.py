@@ -17,8 +17,32 @@ import numpy as np
 
 from perfdag.steps.resnet50.inference.batcher import Batcher, Ids
 from perfdag.steps.resnet50.inference.system_under_test import System
-from perfdag.steps.resnet50.load import SAMPLES_PER_QUERY, SCENARIOS, STREAMS, Load
-from perfdag.steps.resnet50.mlperf import official
+
+SCENARIOS = {"offline": "Offline", "server": "Server", "single-stream": "SingleStream"}
+"""LoadGen's name of each scenario."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Settings of one LoadGen test. Times in seconds, rates in 1/s.
+
+    `expected_rate` sizes Offline's one query and SingleStream's schedule. A wrong rate makes a
+    run longer, or INVALID if Offline's query ends before the minimum duration. `workers` is the
+    number of batches at once.
+    """
+
+    scenario: str
+    batch: int
+    min_duration: float
+    min_queries: int
+    samples: int
+    expected_rate: float
+    target_rate: float = 0.0
+    latency_bound: float = 0.015
+    max_delay: float = 0.0
+    seed: int = 0
+    workers: int = 1
+
 
 SPARE, MOST_SPARE = 3.0, 100_000
 """Factors of a stream's queries over those of the expected rate, and the queries they add.
@@ -26,8 +50,7 @@ SPARE, MOST_SPARE = 3.0, 100_000
 LoadGen itself makes twice as many. A test that runs out of them, after a slow warm-up, is
 INVALID. A test that reaches its minimum duration leaves the rest. LoadGen makes all queries
 before its clock starts, a million in about a second and 230 MB, so their number is limited."""
-LOGS = ("summary", "detail", "accuracy")
-_MODES = {"performance": "PerformanceOnly", "accuracy": "AccuracyOnly"}
+LOGS = ("summary", "detail")
 
 
 @dataclass(frozen=True)
@@ -43,20 +66,15 @@ class LoadGenRun:
     span: tuple[float, float]
 
 
-def settings(load: Load, folder: str = "") -> Any:
-    """Return LoadGen's TestSettings for a load; those of `mlperf` come from files in `folder`."""
+def settings(load: Load) -> Any:
+    """Return LoadGen's TestSettings for a load."""
     import mlperf_loadgen as lg
 
     test_settings = lg.TestSettings()
     test_settings.scenario = getattr(lg.TestScenario, SCENARIOS[load.scenario])
-    test_settings.mode = getattr(lg.TestMode, _MODES[load.mode])
-    if load.mlperf:
-        text = official.user_conf(load, spare(load))
-        official.configure(test_settings, SCENARIOS[load.scenario], text, f"{folder}/user.conf")
-        return test_settings
+    test_settings.mode = lg.TestMode.PerformanceOnly
     test_settings.min_duration_ms = max(1, math.ceil(load.min_duration * 1000))
     test_settings.min_query_count = load.min_queries
-    test_settings.max_query_count = load.max_queries
     test_settings.qsl_rng_seed = test_settings.sample_index_rng_seed = (
         test_settings.schedule_rng_seed
     ) = load.seed + 1
@@ -72,12 +90,6 @@ def settings(load: Load, folder: str = "") -> Any:
             1, round(1e9 / (spare(load) * load.expected_rate))
         )
         test_settings.single_stream_target_latency_percentile = 0.9
-    elif load.scenario == "multi-stream":
-        test_settings.multi_stream_samples_per_query = SAMPLES_PER_QUERY
-        test_settings.multi_stream_expected_latency_ns = max(
-            1, round(1e9 * SAMPLES_PER_QUERY / (spare(load) * load.expected_rate))
-        )
-        test_settings.multi_stream_target_latency_percentile = 0.99
     else:
         test_settings.server_target_qps = load.target_rate
         test_settings.server_target_latency_ns = round(load.latency_bound * 1e9)
@@ -91,17 +103,16 @@ def spare(load: Load) -> float:
 
 
 @contextlib.contextmanager
-def batching(
+def _batching(
     system: System, load: Load, failed: Callable[[BaseException], None]
 ) -> Iterator[Batcher]:
-    """Provide a batcher for tests of one system that differ only in rate and duration."""
     batcher = Batcher(
         system.infer,
         lambda ids, results: None,
         load.batch,
         load.max_delay if load.scenario == "server" else 0.0,
         failed,
-        load.in_flight,
+        load.workers,
     )
     try:
         yield batcher
@@ -114,34 +125,22 @@ def measure(
     load: Load,
     failed: Callable[[BaseException], None],
     begin: Callable[[], None] = lambda: None,
-    batcher: Batcher | None = None,
 ) -> LoadGenRun:
     """Run one LoadGen test to its end.
 
     `failed` is called in another thread if the system raises. It must end the process, as
     LoadGen cannot be stopped from outside. `begin` is called when samples are loaded and the
-    answering thread is warm. `batcher` comes from `batching` and serves several tests; the first
-    one warms its thread.
+    answering thread is warm.
     """
     import mlperf_loadgen as lg
 
-    keep: list[Any] = []
     began: float | None = None
     end = time.time()
+    begun = False
 
     def complete(ids: np.ndarray, results: Ids) -> None:
         nonlocal end
-        address = size = 0
-        if load.mode == "accuracy" or load.audit == "TEST01":
-            answers = np.array(results, np.int32)
-            keep.append(answers)
-            address, size = answers.ctypes.data, answers.itemsize
-        lg.QuerySamplesComplete(
-            [
-                lg.QuerySampleResponse(one, address + at * size, size)
-                for at, one in enumerate(ids.tolist())
-            ]
-        )
+        lg.QuerySamplesComplete([lg.QuerySampleResponse(one, 0, 0) for one in ids.tolist()])
         end = time.time()
 
     def answer(ids: Sequence[int], indices: Sequence[int]) -> None:
@@ -152,36 +151,34 @@ def measure(
         except BaseException as error:
             failed(error)
 
-    begun: list[bool] = []
-
     def load_samples(indices: Sequence[int]) -> None:
         # LoadGen calls this before its clock starts. An exception would end the process silently.
+        nonlocal begun
         try:
             system.load(indices)
             # The first batch of a thread allocates its arena and its handles.
-            if not answering.warm and load.scenario not in STREAMS:
-                sizes = system.buckets(load.batch)
-                answering.errand(
+            if not begun and load.scenario != "single-stream":
+                answering.run_in_workers(
                     lambda: [
-                        system.infer(np.resize(indices, size), time.monotonic()) for size in sizes
+                        system.infer(np.resize(indices, size), time.monotonic())
+                        for size in system.buckets(load.batch)
                     ]
                 )
-                answering.warm = True
             if not begun:
                 begin()
-            begun.append(True)
+            begun = True
         except BaseException as error:
             failed(error)
 
-    answering_context = (
-        batching(system, load, failed) if batcher is None else contextlib.nullcontext(batcher)
-    )
-    with TemporaryDirectory(prefix="loadgen-") as folder, answering_context as answering:
+    with (
+        TemporaryDirectory(prefix="loadgen-") as folder,
+        _batching(system, load, failed) as answering,
+    ):
         answering.begin(complete)
         logs = lg.LogSettings()
         logs.enable_trace = False
         logs.log_output.outdir = folder
-        take = answer if load.scenario in STREAMS else answering.put
+        take = answer if load.scenario == "single-stream" else answering.put
 
         def issue(ids: Sequence[int], indices: Sequence[int]) -> None:
             nonlocal began
@@ -191,20 +188,18 @@ def measure(
 
         # The fast SUT gives two lists of numbers instead of an object a sample.
         sut = lg.ConstructFastSUT(issue, lambda: None)
-        qsl = lg.ConstructQSL(load.total or load.samples, load.samples, load_samples, system.unload)
+        qsl = lg.ConstructQSL(load.samples, load.samples, load_samples, system.unload)
         try:
             # An audit configuration in the working directory would change the test.
-            audit = official.write_audit(load.audit, f"{folder}/audit.config")
-            lg.StartTestWithLogSettings(sut, qsl, settings(load, folder), logs, audit)
+            nowhere = f"{folder}/audit.config"
+            lg.StartTestWithLogSettings(sut, qsl, settings(load), logs, nowhere)
         finally:
             lg.DestroyQSL(qsl)
             lg.DestroyFastSUT(sut)
         # The batcher counts a batch after it answers: wait for the last.
-        answering.errand(lambda: None)
+        answering.run_in_workers(lambda: None)
         texts = {
-            name: (
-                Path(folder) / f"mlperf_log_{name}.{'json' if name == 'accuracy' else 'txt'}"
-            ).read_text(errors="replace")
+            name: (Path(folder) / f"mlperf_log_{name}.txt").read_text(errors="replace")
             for name in LOGS
         }
         return LoadGenRun(

@@ -9,8 +9,6 @@ from typing import Any
 from perfdag.benchmark.contract import Metric
 from perfdag.outcome import Measurement
 from perfdag.stats.percentiles import needed
-from perfdag.steps.resnet50 import loadgen_log
-from perfdag.steps.resnet50.imagenet import reached
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.result import PERCENTILES, TAIL, Result
 
@@ -20,46 +18,24 @@ METRICS = (
         "tail_latency",
         "s",
         "lower",
-        "the scenario's own result: p99 in Server and MultiStream, p90 in SingleStream",
+        "the scenario's own result: p99 in Server, p90 in SingleStream",
         headline=True,
-    ),
-    Metric(
-        "peak_rate",
-        "1/s",
-        "higher",
-        "highest Poisson rate that holds the latency bound, validated",
-        headline=True,
-    ),
-    Metric("top1", "1", "higher", "share of the images classified correctly", headline=True),
-    Metric("images", "1", "none", "images of the accuracy run; published figures use 50,000"),
-    Metric(
-        "top1_reference",
-        "1",
-        "none",
-        "top1 published for these weights on all images; for unknown weights MLPerf's fp32"
-        " reference",
-    ),
-    Metric(
-        "top1_reached",
-        "1",
-        "higher",
-        "1: top1 is at least 99 % of top1_reference, 0: less; absent for fewer than all images",
     ),
     Metric("latency", "s", "lower", "time from the schedule to the answer, by percentile and mean"),
     Metric(
         "estimated_latency",
         "s",
         "lower",
-        "a stream's p90 or p99 at 99 % confidence (early stopping)",
-    ),
-    Metric(
-        "audit",
-        "1",
-        "higher",
-        "1: an audit passes by MLPerf's rule, 0: it fails; the coordinate names the test",
+        "SingleStream's p90 at 99 % confidence (early stopping)",
     ),
     Metric("completed_rate", "1/s", "none", "queries completed per second"),
     Metric("scheduled_rate", "1/s", "none", "queries that LoadGen scheduled per second"),
+    Metric(
+        "target_rate",
+        "1/s",
+        "none",
+        "queries per second that Server asked for, given or by default",
+    ),
     Metric("batch_size", "1", "none", "mean samples in a batch of the dynamic batcher"),
     Metric(
         "phase_time",
@@ -85,72 +61,39 @@ METRICS = (
         "warm_batch", "s", "lower", "median time of a batch at the end of the warm-up, closed loop"
     ),
     Metric(
-        "logit_error",
-        "1",
-        "lower",
-        "||logits - fp32 eager|| / ||fp32 eager||, the worst of the fixed images at any timed"
-        " batch size",
-    ),
-    Metric(
         "cost_per_million",
         "currency",
         "lower",
         "price of a million samples at this rate; the coordinates name the currency",
     ),
 )
-COORDS = ("audit", "batch", "bound", "currency", "phase", "when")
-MARKS = ("fast", "loadgen", "logits_checked", "weights")
+COORDS = ("batch", "currency", "phase")
+MARKS = ("fast", "loadgen", "weights")
 """Coordinates of `caveats`."""
 SMOKE = {"fast": "not comparable"}
 """Coordinate of every value of a smoke test."""
 
 
 def caveats(results: Sequence[Result], params: Workload) -> dict[str, Any]:
-    """Return coordinates that mark figures as fast, unchecked, or of unverified weights."""
+    """Return coordinates that mark figures as fast, or of unverified weights."""
     coords: dict[str, Any] = {}
     if params.fast:
         coords |= SMOKE
-        if not all(run.valid for run in results):
+        if not all(run.tested.valid for run in results):
             coords["loadgen"] = "INVALID"
-    if not params.check_logits:
-        coords["logits_checked"] = False
-    elif any("against" in (run.raw.get("logits") or {}) for run in results):
-        coords["logits_checked"] = "against itself"
     if any(run.raw.get("model", {}).get("weights_verified") is False for run in results):
         coords["weights"] = "unverified"
     return coords
 
 
-def measurements(result: Result, params: Workload, timed: bool = True) -> list[Measurement]:
-    """Return all values, with the caveats in the coordinates; `timed` includes batch times."""
+def measurements(result: Result, params: Workload) -> list[Measurement]:
+    """Return all values, with the caveats in the coordinates."""
     marked = caveats([result], params)
     return [
         replace(row, coords={**row.coords, **marked})
-        for row in _all(result, params, timed)
+        for row in (*_of_test(result, params), *_batches(result.raw, params))
         if math.isfinite(row.value)
     ]
-
-
-def _all(result: Result, params: Workload, timed: bool) -> Iterator[Measurement]:
-    raw, tested = result.raw, result.tested
-    if accuracy := raw.get("accuracy"):
-        yield Measurement("top1", accuracy["top1"], n=accuracy["images"])
-        yield Measurement("images", accuracy["images"])
-        yield Measurement("top1_reference", accuracy["reference"])
-        verdict = reached(accuracy["top1"], accuracy["images"], accuracy["reference"])
-        if verdict is not None:
-            yield Measurement("top1_reached", float(verdict))
-    if tested is not None:
-        yield from _of_test(tested, result, params)
-    for audit, (passed, text) in raw.get("mlperf", {}).get("audits", {}).items():
-        yield Measurement("audit", float(passed), coords={"audit": audit}, note=text)
-    if timed:
-        yield from _batches(raw, params)
-    for name, when in (("logits", "before"), ("logits_after", "after")):
-        if (check := raw.get(name)) and check["error"] is not None:
-            yield Measurement(
-                "logit_error", check["error"], "max", {"when": when}, check.get("images")
-            )
 
 
 def _batches(raw: Mapping[str, Any], params: Workload) -> Iterator[Measurement]:
@@ -179,19 +122,14 @@ def _compiled(warm: Mapping[str, Any], params: Workload) -> Iterator[Measurement
     yield Measurement("compile_time", sum(seconds.values()), "total", n=len(seconds))
 
 
-def _of_test(
-    tested: loadgen_log.Summary, result: Result, params: Workload
-) -> Iterator[Measurement]:
+def _of_test(result: Result, params: Workload) -> Iterator[Measurement]:
+    tested, test = result.tested, result.raw["test"]
     queries = tested.queries
     if params.scenario == "offline":
         yield Measurement("throughput", result.rate, n=queries)
     else:
-        if params.scenario == "find-peak":
-            # If no rate failed, the search ended at its limit, and the peak may be higher.
-            bound = {} if result.raw["peak"]["above"] is not None else {"bound": "at least"}
-            yield Measurement("peak_rate", result.raw["peak"]["rate"], coords=bound, n=queries)
         tail = TAIL[params.scenario]
-        if queries >= needed(PERCENTILES[tail]) and params.scenario != "find-peak":
+        if queries >= needed(PERCENTILES[tail]):
             yield Measurement(
                 "tail_latency", tested.percentiles[PERCENTILES[tail]], tail, n=queries
             )
@@ -208,17 +146,13 @@ def _of_test(
     ):
         if value is not None and params.scenario != "offline":
             yield Measurement(metric, value, n=queries)
-    sizes = {
-        int(size): count
-        for size, count in result.raw["tests"][result.raw["answer"]]["batches"].items()
-    }
-    if sizes and params.scenario in ("server", "find-peak"):
-        yield Measurement(
-            "batch_size",
-            sum(s * c for s, c in sizes.items()) / sum(sizes.values()),
-            "mean",
-            n=sum(sizes.values()),
-        )
+    if params.scenario == "server":
+        yield Measurement("target_rate", float(test["rate"]))
+        sizes = {int(size): count for size, count in test["batches"].items()}
+        batches = sum(sizes.values())
+        if batches:
+            mean = sum(size * count for size, count in sizes.items()) / batches
+            yield Measurement("batch_size", mean, "mean", n=batches)
     if params.price_per_hour is not None:
         yield Measurement(
             "cost_per_million",

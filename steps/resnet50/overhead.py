@@ -1,21 +1,41 @@
 """resnet50-overhead: the cost of a wrapper, library or pod, as paired interleaved runs."""
 
-import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
+
+from pydantic import Field, model_validator
 
 from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Gang, Metric, Output, Tool
 from perfdag.outcome import Failed, Invalid, Measurement, verdict
 from perfdag.stats.paired import blocks
 from perfdag.steps.resnet50 import launch, preload, result, validity, workload
-from perfdag.steps.resnet50.antagonists import beside
 from perfdag.steps.resnet50.measurements import MARKS, caveats
-from perfdag.steps.resnet50.overhead_params import OverheadParams
 from perfdag.steps.resnet50.paired_cost import Overhead, overhead
+from perfdag.steps.resnet50.params import Text, Workload
 
 UNNAMED = "CPU: unknown"
+
+
+class OverheadParams(Workload):
+    """Baseline (plain) against treatment (wrapper, wrapper_env), in ABBA blocks."""
+
+    pairs: int = Field(6, ge=2, le=200, description="pairs of one baseline and one treatment each")
+    limit: float = Field(
+        0.05, gt=0, lt=1, description="relative overhead that the treatment must stay under"
+    )
+    treatment_python: Text | None = Field(
+        None,
+        description="interpreter of the treatment if its path differs there,"
+        " as in the pod that a wrapper enters; unset: python",
+    )
+
+    @model_validator(mode="after")
+    def _treated(self) -> "OverheadParams":
+        if not (self.wrapper or self.wrapper_env):
+            raise ValueError("the treatment is not named: give wrapper (an argv) or wrapper_env")
+        return self
 
 
 class Resnet50Overhead(workload.WorkloadBenchmark[OverheadParams]):
@@ -25,8 +45,7 @@ class Resnet50Overhead(workload.WorkloadBenchmark[OverheadParams]):
     `kubectl exec -i POD --`, with treatment_python if its interpreter has another path. The
     environment may be LD_PRELOAD of a vGPU layer. A runtime class is a key of the shape instead:
     `perfdag ab A.yaml B.yaml --submit` interleaves `resnet50` in both shapes. Their pods exist
-    side by side, so each needs a device. Each run is a process of its own. An antagonist, a
-    command or another model, runs beside each run of the treatment, from before its warm-up.
+    side by side, so each needs a device. Each run is a process of its own.
 
     Clock: LoadGen's, as in resnet50. It starts at a query's scheduled time and stops when its
     classes are known. The cost of a run is its tail latency (Server p99, SingleStream p90); in
@@ -45,7 +64,7 @@ class Resnet50Overhead(workload.WorkloadBenchmark[OverheadParams]):
             "kept",
             "1",
             "higher",
-            "what the program keeps under the treatment or beside the antagonist: cost of the"
+            "what the program keeps under the treatment: cost of the"
             " baseline over that of the treatment",
         ),
         Metric("overhead_bound", "1", "lower", "ends of its 95 % interval: low, high"),
@@ -73,8 +92,6 @@ class Resnet50Overhead(workload.WorkloadBenchmark[OverheadParams]):
 
     def missing(self, gang: Gang, params: OverheadParams) -> list[Tool]:
         tools = workload.missing(gang, params, wrapped=False)
-        if params.antagonist:
-            tools += beside.missing(gang.hosts[0], params.antagonist)
         if not tools and (params.wrapper or params.wrapper_env):
             behind = f" behind {params.wrapper[0] if params.wrapper else 'wrapper_env'}"
             tools = launch.missing_packages(
@@ -94,14 +111,8 @@ class Resnet50Overhead(workload.WorkloadBenchmark[OverheadParams]):
         with launch.watched([host], params) as watch:
             for number, side in enumerate(order):
                 treated = side == "B"
-                antagonist = params.antagonist if treated else None
                 run = f"run {number + 1} of {len(order)} ({'treatment' if treated else 'baseline'})"
-                with (
-                    launch.keeping_texts(texts, run),
-                    beside.running(host, gang, antagonist)
-                    if antagonist
-                    else contextlib.nullcontext(),
-                ):
+                with launch.keeping_texts(texts, run):
                     finished = host.run(
                         wrapped if treated else plain, timeout=gang.timeout, stdin=spec
                     )
@@ -127,7 +138,7 @@ class Resnet50Overhead(workload.WorkloadBenchmark[OverheadParams]):
         valid: dict[str, list[bool]] = {"A": [], "B": []}
         for side, run in zip(order, runs, strict=True):
             costs[side].append(run.cost(params.scenario))
-            valid[side].append(run.valid)
+            valid[side].append(run.tested.valid)
         reasons = _against(runs, order, params)
         if reason := output.facts.get("against"):
             reasons.append(str(reason))
@@ -191,7 +202,7 @@ def sides(runs: Sequence[result.Result], order: str) -> dict[str, dict[str, list
             "torch": raw.get("versions", {}).get("torch"),
             "torchvision": raw.get("versions", {}).get("torchvision"),
             **raw.get("versions", {}),
-            "LoadGen": run.tested.version.split()[0] if run.tested else None,
+            "LoadGen": run.tested.version.split()[0],
             "threads": raw.get("model", {}).get("threads"),
         }
         for name, text in what.items():

@@ -1,60 +1,71 @@
 """Parameters of one measurement, which overhead and interference runs extend."""
 
-import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from perfdag.benchmark import contract
 from perfdag.benchmark.rules import refuse
-from perfdag.steps.resnet50.load import SAMPLES_PER_QUERY, STREAMS
-from perfdag.steps.resnet50.system_params import SystemParams, Text
+from perfdag.quantities import CpuList
 from perfdag.units import Duration, PositiveDuration
 
-Scenario = Literal["offline", "server", "single-stream", "multi-stream", "find-peak", "accuracy"]
+Scenario = Literal["offline", "server", "single-stream"]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 MLPERF_DURATION = 600.0
 """Minimum duration in seconds of MLPerf's own rules (mlperf.conf of mlcommons/inference)."""
 FAST_DURATION = 2.0
-QUERIES = {
-    "offline": 24576,
-    "server": 100,
-    "find-peak": 100,
-    "single-stream": 100,
-    "multi-stream": 662,
-    "accuracy": 1,
-}
+QUERIES = {"offline": 24576, "server": 100, "single-stream": 100}
 """Fewest queries (Offline: samples) by mlperf.conf; early stopping may need more."""
-FAST_QUERIES = {
-    "offline": 16,
-    "server": 64,
-    "find-peak": 20,
-    "single-stream": 64,
-    "multi-stream": 16,
-    "accuracy": 1,
-}
+FAST_QUERIES = {"offline": 16, "server": 64, "single-stream": 64}
 FEWEST_BATCHES = 2
-OFFICIAL = ("single-stream", "multi-stream", "server", "offline")
-DEFAULT_SAMPLES, LIBRARY, MLPERF_BOUND = 64, 1024, 0.015
-"""Samples in memory by default and by mlperf.conf, and its bound of Server in seconds."""
-VERDICT_QUERIES = {"server": 459, "single-stream": 64, "multi-stream": 662, "find-peak": 662}
-"""Fewest queries with which LoadGen's early stopping can call a run valid.
-
-They are for p99 with none late, its estimates of p90 and p99, and for a trial of find-peak p99
-with one late."""
+SHARE_OF_CAPACITY = 0.5
+"""Server's rate over Offline's of a warm-up at that batch, where no rate is given."""
 
 
-def _sufficient_queries(mean: float) -> int:
-    """Return the fewest queries of a Poisson schedule that surely last as long as `mean` do."""
-    return math.ceil(((3 + math.sqrt(9 + 4 * mean)) / 2) ** 2 - 1e-6)
+class StubParams(contract.Params):
+    """A system of known service time: a batch of b takes `base + each * b` seconds."""
+
+    base: PositiveDuration = Field(0.01, description="seconds of a batch")
+    each: Duration = Field(0.0, description="seconds a sample adds")
+    lock: Text | None = Field(
+        None,
+        description="a file locked while serving, so that copies that share it wait for each other",
+    )
+    stalled: int = Field(0, ge=0, description="number of the query that stalls (1 is the first)")
+    stall: Duration = Field(0.0, description="seconds that this query takes longer")
 
 
-class Workload(SystemParams):
+class Workload(contract.Params):
     """One measurement of ResNet-50 under LoadGen."""
 
+    device: Literal["cpu", "cuda"] = "cpu"
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    backend: Literal["eager", "compile"] = Field(
+        "eager", description="compile: torch.compile; its time is reported separately"
+    )
+    threads: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="threads of one operator; unset: one for each allowed CPU,"
+        " within a pod's CPU limit",
+    )
+    cpus: CpuList | None = Field(None, description="CPUs to run on, as taskset takes them: 0-3")
+    weights: Text = Field(
+        "random",
+        description="a file of torchvision's state dict, or `random`: a seeded initialisation"
+        " (as fast, not accurate)",
+    )
+    weights_sha256: Sha256 | None = Field(None, description="expected SHA-256 of the weights file")
+    system: Literal["resnet50", "stub"] = Field(
+        "resnet50", description="stub: a known service time, to measure the harness itself"
+    )
+    stub: StubParams = StubParams()
     scenario: Scenario = Field(
         "offline",
-        description="offline: samples/s; server: Poisson arrivals at target_rate; single-stream;"
-        " multi-stream: 8 samples a query; find-peak; accuracy",
+        description="offline: samples/s; server: Poisson arrivals at target_rate; single-stream",
     )
     batch: int = Field(
         1,
@@ -66,7 +77,7 @@ class Workload(SystemParams):
         None,
         gt=0,
         allow_inf_nan=False,
-        description="server: queries/s that arrive; find-peak: where the search starts;"
+        description="server: queries/s that arrive, by default half of the rate of the warm-up;"
         " offline: expected samples/s, by default those of the warm-up",
     )
     latency_bound: PositiveDuration = Field(0.015, description="server: seconds that p99 may take")
@@ -79,54 +90,15 @@ class Workload(SystemParams):
         lt=2**31,
         description="seed of the weights, the images, LoadGen's order and schedule",
     )
-    samples: int = Field(
-        DEFAULT_SAMPLES,
-        ge=1,
-        le=50000,
-        description="different images held in memory (mlperf: 1024)",
-    )
-    mlperf: bool = Field(
-        False,
-        exclude_if=lambda value: not value,
-        description="use LoadGen's own mlperf.conf: its seeds, durations, queries and bounds, and a"
-        " library of 1024 samples",
-    )
-    audits: list[Literal["TEST01", "TEST04"]] = Field(
-        [],
-        exclude_if=lambda value: not value,
-        description="with mlperf: audits to run after it, which double the time each",
-    )
+    samples: int = Field(64, ge=1, le=50000, description="different images held in memory")
     min_duration: PositiveDuration = Field(
         MLPERF_DURATION, description="shortest run; MLPerf's rules ask for 600 s"
     )
     min_queries: int | None = Field(
-        None,
-        ge=1,
-        description="fewest queries; unset: mlperf.conf's, 100, in offline 24576 samples",
-    )
-    max_queries: int | None = Field(
-        None,
-        ge=1,
-        description="all but offline: stop after so many queries; unset: no limit",
+        None, ge=1, description="fewest queries; unset: 100, in offline 24576 samples"
     )
     fast: bool = Field(
         False, description="a smoke test of seconds; its rows are marked as not comparable"
-    )
-    precision_of_peak: float = Field(
-        0.01, gt=0, lt=0.5, description="find-peak: relative width of the last bracket"
-    )
-    search_duration: PositiveDuration = Field(
-        10.0,
-        description="find-peak: seconds of a trial before the full ones at the edge,"
-        " or more if 662 queries take longer",
-    )
-    check_logits: bool = Field(
-        True, description="false: logits are not checked, and every row is marked"
-    )
-    imagenet: Text | None = Field(
-        None,
-        description="accuracy: a folder of validation images, one folder a class,"
-        " or with val_map.txt",
     )
     price_per_hour: float | None = Field(
         None,
@@ -164,83 +136,24 @@ class Workload(SystemParams):
 
     @model_validator(mode="after")
     def _fits(self) -> "Workload":
-        scenario, verdict = self.scenario, VERDICT_QUERIES.get(self.scenario, 0)
-        needed = self.queries() if self.fast else max(self.queries(), verdict)
-        queries = f"its {needed} queries" if self.fast else f"the {needed} queries of a verdict"
-        hint = "lower min_queries" if self.fast else "say fast: true"
-        too_few = self.max_queries is not None and self.max_queries < needed
         refuse(
             (
-                scenario == "server" and self.target_rate is None,
-                "scenario server needs target_rate, queries/s that arrive;"
-                " find-peak finds the highest that holds latency_bound",
+                self.precision == "tf32" and self.device != "cuda",
+                "precision tf32 is a mode of NVIDIA GPUs: device: cuda, or precision fp32,"
+                " bf16 or fp16",
             ),
             (
-                self.target_rate is not None and scenario in (*STREAMS, "accuracy"),
-                f"target_rate does nothing in scenario {scenario},"
+                self.weights_sha256 is not None and self.weights == "random",
+                "weights_sha256 needs a weights file; random weights are identified by seed",
+            ),
+            (
+                self.target_rate is not None and self.scenario == "single-stream",
+                "target_rate does nothing in scenario single-stream,"
                 " which sends as fast as it is answered: leave it out",
             ),
             (
-                self.max_queries is not None and scenario in ("offline", "accuracy"),
-                f"max_queries does nothing in scenario {scenario},"
-                " whose one query holds all samples: use min_duration",
-            ),
-            (
-                too_few,
-                f"max_queries {self.max_queries} ends a run before {queries}: raise it, or {hint}",
-            ),
-        )
-        if scenario == "server" and self.max_queries and self.target_rate:
-            arrive = _sufficient_queries(self.target_rate * self.duration())
-            refuse(
-                (
-                    self.max_queries < arrive,
-                    f"max_queries {self.max_queries} at {self.target_rate:g}/s (Poisson) may end"
-                    f" a run before min_duration ({self.duration():g} s), which LoadGen calls"
-                    f" INVALID: raise it to {arrive}, three standard deviations over the mean,"
-                    " lower min_duration, or leave it out",
-                )
-            )
-        refuse(
-            (
-                scenario == "accuracy" and self.imagenet is None,
-                "scenario accuracy needs imagenet, a folder of validation images;"
-                " none is shipped with perfdag",
-            ),
-            (
-                scenario == "single-stream" and self.batch != 1,
+                self.scenario == "single-stream" and self.batch != 1,
                 f"scenario single-stream sends one sample at a time: batch 1, not {self.batch}",
-            ),
-            (
-                scenario == "multi-stream" and self.batch != SAMPLES_PER_QUERY,
-                f"scenario multi-stream sends {SAMPLES_PER_QUERY} samples at a time:"
-                f" set batch: {SAMPLES_PER_QUERY}",
-            ),
-            (
-                scenario in STREAMS and (self.in_flight or 1) != 1,
-                f"scenario {scenario} has one query in flight: leave in_flight out",
-            ),
-            (
-                self.mlperf and scenario not in OFFICIAL,
-                f"mlperf runs {', '.join(OFFICIAL)}, not {scenario}: with imagenet, each has an"
-                " accuracy run",
-            ),
-            (
-                self.mlperf and self.samples not in (LIBRARY, DEFAULT_SAMPLES),
-                f"mlperf has a library of {LIBRARY} samples: leave samples out",
-            ),
-            (
-                self.mlperf and self.resident,
-                "mlperf counts the copy of samples to the device: leave resident out",
-            ),
-            (
-                self.mlperf and self.latency_bound != MLPERF_BOUND,
-                f"mlperf has the latency bound of mlperf.conf, {MLPERF_BOUND * 1e3:g} ms:"
-                " leave latency_bound out",
-            ),
-            (
-                bool(self.audits) and not self.mlperf,
-                "audits repeat a run with MLPerf's settings: set mlperf: true",
             ),
         )
         return self
@@ -250,33 +163,21 @@ class Workload(SystemParams):
         return min(FAST_DURATION, self.min_duration) if self.fast else self.min_duration
 
     def queries(self) -> int:
-        """Return the fewest queries, in Offline samples.
-
-        In find-peak, early stopping can pass a trial with them although one query is late.
-        """
-        least = (
-            (FAST_QUERIES if self.fast else QUERIES)[self.scenario]
-            if self.min_queries is None
-            else self.min_queries
-        )
-        if self.scenario == "find-peak" and not self.fast:
-            return max(least, VERDICT_QUERIES["find-peak"])
+        """Return the fewest queries, in Offline samples."""
+        if self.min_queries is not None:
+            return self.min_queries
+        least = (FAST_QUERIES if self.fast else QUERIES)[self.scenario]
         # A shorter Offline query would measure a batch that is never full.
-        return (
-            max(least, FEWEST_BATCHES * self.batch)
-            if self.scenario == "offline" and self.min_queries is None
-            else least
-        )
+        return max(least, FEWEST_BATCHES * self.batch) if self.scenario == "offline" else least
 
     def lasts(self, duration: float) -> float:
         """Return the seconds of a LoadGen test of at least `duration`.
 
         At target_rate its fewest queries may take longer to arrive, or Offline's samples to end.
         """
-        if self.scenario not in ("server", "find-peak", "offline") or self.target_rate is None:
+        if self.target_rate is None:
             return duration
-        most = math.inf if self.max_queries is None else self.max_queries / self.target_rate
-        return min(max(duration, self.queries() / self.target_rate), most)
+        return max(duration, self.queries() / self.target_rate)
 
     def spec(self) -> dict[str, Any]:
         """Return the program's input: all parameters except those that start it."""
@@ -286,7 +187,4 @@ class Workload(SystemParams):
             "stub": self.stub.model_dump(),
             "duration": self.duration(),
             "queries": self.queries(),
-            "samples": LIBRARY if self.mlperf else self.samples,
-            "in_flight": self.in_flight
-            or (2 if self.device == "cuda" and self.scenario not in STREAMS else 1),
         }

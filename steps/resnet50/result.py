@@ -9,62 +9,48 @@ from typing import Any
 from perfdag.outcome import Failed, Skip
 from perfdag.stats.percentiles import needed
 from perfdag.steps.resnet50 import loadgen_log
-from perfdag.steps.resnet50.load import SAMPLES_PER_QUERY
 from perfdag.steps.resnet50.program import PROGRAM
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
-TAIL = {"server": "p99", "find-peak": "p99", "single-stream": "p90", "multi-stream": "p99"}
-UNUSABLE = {"device", "endpoint", "missing"}
-"""Errors of a missing device, served model or package, which skip the sample."""
+TAIL = {"server": "p99", "single-stream": "p90"}
+UNUSABLE = {"device", "missing"}
+"""Errors of a missing device or package, which skip the sample."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The program's JSON, and LoadGen's summary of the deciding test (None: accuracy)."""
+    """The program's JSON, and LoadGen's summary of its test."""
 
     raw: Mapping[str, Any]
-    tested: loadgen_log.Summary | None
+    tested: loadgen_log.Summary
 
     @property
     def span(self) -> tuple[float, float]:
-        """Return start and end of the deciding test, in epoch seconds of the measuring host."""
-        counts = self.raw["tests"][self.raw.get("answer", -1)]
-        return float(counts["started"]), float(counts["ended"])
+        """Return start and end of the test, in epoch seconds of the measuring host."""
+        return float(self.raw["test"]["started"]), float(self.raw["test"]["ended"])
 
     @property
     def rate(self) -> float:
         """Return samples/s: Offline's throughput, Server's completions, a stream's by its mean."""
-        if self.tested is None:
-            return math.nan
-        samples = SAMPLES_PER_QUERY if self.tested.scenario == "MultiStream" else 1
-        return self.tested.rate or (samples / self.tested.mean if self.tested.mean else math.nan)
-
-    @property
-    def valid(self) -> bool:
-        """Whether LoadGen says VALID; an accuracy run has no verdict and passes."""
-        return self.tested is None or self.tested.valid
+        return self.tested.rate or (1 / self.tested.mean if self.tested.mean else math.nan)
 
     def p99(self, scenario: str) -> float:
         """Return p99 latency in seconds.
 
         It is not-a-number with too few queries, and in Offline, which has one query.
         """
-        if self.tested is None or scenario == "offline" or self.tested.queries < needed(0.99):
+        if scenario == "offline" or self.tested.queries < needed(0.99):
             return math.nan
         return self.tested.percentiles[0.99]
 
     def tail(self, scenario: str) -> float:
         """Return `cost`, or not-a-number with too few queries for the percentile."""
-        if self.tested is None or (
-            scenario in TAIL and self.tested.queries < needed(PERCENTILES[TAIL[scenario]])
-        ):
+        if scenario in TAIL and self.tested.queries < needed(PERCENTILES[TAIL[scenario]]):
             return math.nan
         return self.cost(scenario)
 
     def cost(self, scenario: str) -> float:
-        """Return p99 of Server and MultiStream, p90 of SingleStream, Offline's seconds a sample."""
-        if self.tested is None:
-            return math.nan
+        """Return p99 of Server, p90 of SingleStream, Offline's seconds a sample."""
         return (
             self.tested.percentiles[PERCENTILES[TAIL[scenario]]]
             if scenario in TAIL
@@ -88,10 +74,8 @@ def read(text: str) -> Result:
     if error := raw.get("error"):
         kind = Skip if error["kind"] in UNUSABLE else Failed
         raise kind(error["text"], {"result": text})
-    if "accuracy" in raw:
-        return Result(raw, None)
     try:
-        logs = raw["tests"][raw["answer"]]["logs"]
+        logs = raw["test"]["logs"]
         return Result(raw, loadgen_log.read(logs["summary"], logs["detail"]))
-    except (KeyError, IndexError, loadgen_log.UnreadableError) as error:
+    except (KeyError, loadgen_log.UnreadableError) as error:
         raise Failed(f"no finished LoadGen test in the result: {error}", {"result": text}) from None

@@ -38,22 +38,11 @@ class WorkloadBenchmark(Benchmark[W], Generic[W]):
         return expected(params)
 
     def least_seconds(self, params: W) -> float:
-        """Return the seconds that LoadGen runs; 0 if a number of queries may end it."""
-        if (
-            params.max_queries is not None
-            or params.scenario == "accuracy"
-            or (params.fast and params.scenario == "offline")
-        ):
-            return 0.0
+        """Return the seconds that LoadGen runs; 0 where its samples may end sooner."""
         if params.scenario == "offline":
             # A device faster than target_rate completes its samples sooner.
-            return params.duration()
-        # A peak needs a full trial that holds, and one above it that does not.
-        return (
-            2 * params.duration()
-            if params.scenario == "find-peak"
-            else params.lasts(params.duration())
-        )
+            return 0.0 if params.fast else params.duration()
+        return params.lasts(params.duration())
 
     def missing(self, gang: Gang, params: W) -> list[Tool]:
         return missing(gang, params)
@@ -68,9 +57,6 @@ class WorkloadBenchmark(Benchmark[W], Generic[W]):
 
 def expected(params: Workload) -> float:
     """Return the seconds of one measurement: set-up, warm-up, LoadGen."""
-    if params.scenario == "find-peak":
-        search = min(params.search_duration, params.duration())
-        return launch.SETUP + 14 * 1.3 * params.lasts(search) + 4 * params.lasts(params.duration())
     # Without target_rate, Offline's query is sized by the warm-up's rate and a margin.
     margin = (
         MARGIN
@@ -78,9 +64,7 @@ def expected(params: Workload) -> float:
         else 1.0
     )
     setup = 5.0 if params.system == "stub" else 60.0 if params.fast else launch.SETUP
-    accuracy = bool(params.audits or (params.mlperf and params.imagenet))
-    tests = 1 + accuracy + len(params.audits)
-    return setup + 1.2 * tests * params.lasts(params.duration()) * margin
+    return setup + 1.2 * params.lasts(params.duration()) * margin
 
 
 def missing(gang: Gang, params: Workload, wrapped: bool = True) -> list[Tool]:
@@ -112,61 +96,30 @@ def missing(gang: Gang, params: Workload, wrapped: bool = True) -> list[Tool]:
 
 
 def texts(result_text: str, stderr: str) -> dict[str, str]:
-    """Return the texts to keep: the program's JSON, and LoadGen's logs of the deciding test."""
+    """Return the texts to keep: the program's JSON, and LoadGen's logs."""
     texts_by_name = {"result": result_text, "stderr": stderr[-4000:]}
-    try:
-        raw = json.loads(result_text)
-        tests, answer = raw["tests"], raw.get("answer", -1)
-        texts_by_name |= {
-            f"mlperf_log_{name}": text for name, text in tests[answer]["logs"].items()
-        }
-    except (ValueError, KeyError, IndexError, TypeError):
-        pass
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        logs = json.loads(result_text)["test"]["logs"]
+        texts_by_name |= {f"mlperf_log_{name}": text for name, text in logs.items()}
     return texts_by_name
 
 
 def program_facts(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the programs of one sample report, without logs.
-
-    It is the first program's report, with the logits' check of each if there are several.
-    """
-    reports = {}
-    for name, text in texts.items():
+    """Return what the first program of a sample reports of its model, device and versions."""
+    for text in texts.values():
         with contextlib.suppress(ValueError):
             raw = json.loads(text)
             if isinstance(raw, dict):
-                reports[name] = {
-                    key: raw[key]
-                    for key in (
-                        "model",
-                        "device",
-                        "versions",
-                        "logits",
-                        "clock",
-                        "peak",
-                        "accuracy",
-                    )
-                    if key in raw
-                }
-    first: dict[str, Any] = next(iter(reports.values()), {})
-    return (
-        first
-        if len(reports) < 2
-        else {**first, "logits": {name: report.get("logits") for name, report in reports.items()}}
-    )
+                return {key: raw[key] for key in ("model", "device", "versions") if key in raw}
+    return {}
 
 
 def versions(text: str) -> str:
-    """Return `torch 2.9.0, LoadGen 6.0.17` of a result, or an empty string.
-
-    A served model has the name and version of its server: `endpoint triton 2.60.0`.
-    """
+    """Return `torch 2.9.0, LoadGen 6.0.17` of a result, or an empty string."""
     try:
         measured = result.read(text)
     except SampleError:
         return ""
-    runtime = measured.raw.get("model", {}).get("runtime", "torch")
-    version_of = measured.raw.get("versions", {}).get(runtime)
-    loadgen = measured.tested.version.split()[0] if measured.tested else ""
-    versions = {runtime: version_of, "LoadGen": loadgen}
+    loadgen = measured.tested.version.split()[0]
+    versions = {"torch": measured.raw.get("versions", {}).get("torch"), "LoadGen": loadgen}
     return ", ".join(f"{name} {version}" for name, version in versions.items() if version)

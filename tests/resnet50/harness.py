@@ -15,7 +15,7 @@ from perfdag.shape import Shape
 from perfdag.steps.resnet50 import loadgen, loadgen_log
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.inference.system_under_test import Stub
-from perfdag.steps.resnet50.load import Load
+from perfdag.steps.resnet50.loadgen import Load
 from perfdag.steps.resnet50.params import Workload
 
 needs_loadgen = pytest.mark.skipif(
@@ -63,7 +63,6 @@ def server_p50(
         1 / service,
         target_rate=rate,
         latency_bound=1.0,
-        max_queries=queries,
     )
     logs = loadgen.measure(FromTheCall(service), load, failed).logs
     return loadgen_log.read(logs["summary"], logs["detail"]).percentiles[0.5]

@@ -39,7 +39,7 @@ def seen() -> Recorder:
 def test_an_errand_runs_in_the_workers_thread_and_before_what_is_queued(seen: Recorder) -> None:
     threads: list[str] = []
     batcher = seen.batcher(2, 0.0)
-    batcher.errand(lambda: threads.append(threading.current_thread().name))
+    batcher.run_in_workers(lambda: threads.append(threading.current_thread().name))
     batcher.put([1], [1])
     batcher.close()
     assert threads == ["batcher"]
@@ -48,7 +48,7 @@ def test_an_errand_runs_in_the_workers_thread_and_before_what_is_queued(seen: Re
 
 def test_an_errand_that_fails_is_told_and_waits_for_nobody(seen: Recorder) -> None:
     batcher = seen.batcher(2, 0.0)
-    batcher.errand(Mock(side_effect=ValueError("cold")))
+    batcher.run_in_workers(Mock(side_effect=ValueError("cold")))
     batcher.close()
     assert [str(error) for error in seen.errors] == ["cold"]
 

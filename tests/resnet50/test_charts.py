@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from matplotlib.axes import Axes
@@ -13,7 +12,6 @@ from matplotlib.patches import Rectangle
 from perfdag.charts import style
 from perfdag.charts.benchmarks import resnet50, resnet50_interference, resnet50_overhead
 from perfdag.charts.files import to_bytes
-from perfdag.steps.resnet50.imagenet import reached
 from tests.charts.rows import sample, table
 
 
@@ -50,95 +48,6 @@ def drawn(module: Any, rows: pa.Table) -> dict[str, Figure]:
         for figure in values.values():
             to_bytes(figure)
     return values
-
-
-@pytest.mark.parametrize(
-    ("scenario", "metric", "unit", "batches", "picture", "published"),
-    [
-        (
-            "offline",
-            "throughput",
-            "1/s",
-            (1, 32),
-            "offline",
-            "batch 1 200 /s, batch 32 3.5 k/s",
-        ),
-        ("single-stream", "latency", "s", (1,), "single-stream-latency", "batch 1 5 ms"),
-    ],
-)
-def test_what_was_published_stands_beside_it_and_that_it_is_unverified(
-    scenario: str, metric: str, unit: str, batches: tuple[int, ...], picture: str, published: str
-) -> None:
-    samples = [
-        sample(
-            "resnet50",
-            {"scenario": scenario, "batch": batch},
-            r,
-            [value(metric, batch * 10.0 + r, unit, headline=True, stat="p90")],
-        )
-        for batch in batches
-        for r in (1, 2, 3)
-    ]
-    message = words(drawn(resnet50, table(*samples))[picture])
-    assert f"published for a Tesla T4, unverified: {published}" in message
-
-
-def test_accuracy_is_held_against_the_reference() -> None:
-    options = (
-        ("fp32", 0.7646, 50000, 0.7613),
-        ("bf16", 0.75, 50000, 0.7613),
-        ("tf32", 0.79, 50000, 0.80858),
-        ("fp16", 0.9, 1000, 0.7613),
-    )
-    samples = [
-        sample(
-            "resnet50",
-            {"scenario": "accuracy", "precision": precision},
-            1,
-            [
-                value("top1", top1, "1", headline=True),
-                value("images", images, "1"),
-                value("top1_reference", reference, "1"),
-            ]
-            + (
-                [value("top1_reached", float(reached(top1, images, reference) or 0), "1")]
-                if images == 50000
-                else []
-            ),
-        )
-        for precision, top1, images, reference in options
-    ]
-    figure = drawn(resnet50, table(*samples))["accuracy"]
-    message = words(figure)
-    assert "76.46 % of the fp32 reference" in message
-    assert (
-        "precision=fp32 reached (76.13 %), precision=bf16 NOT reached (76.13 %), "
-        "precision=tf32 NOT reached (80.86 %)"
-    ) in message
-    assert "precision=fp16 of 1,000 images: no verdict" in message
-    assert any(np.array_equal(line.get_xdata(), [0.76456] * 2) for line in figure.axes[0].lines)
-
-
-def test_a_peak_above_which_no_rate_failed_is_said_as_a_bound() -> None:
-    def title(*peaks: tuple[float, dict[str, Any]]) -> str:
-        samples = [
-            sample(
-                "resnet50",
-                {"scenario": "find-peak", "batch": at},
-                1,
-                [value("peak_rate", rate, "1/s", headline=True, coords=coords)],
-            )
-            for at, (rate, coords) in enumerate(peaks, 1)
-        ]
-        return words(drawn(resnet50, table(*samples))["find-peak"])
-
-    bound = {"bound": "at least"}
-    assert "Peak rate: at least 80 /s" in title((80.0, bound))
-    assert "Peak rate not comparable: at least 80 /s" in title(
-        (80.0, {**bound, "fast": "not comparable"})
-    )
-    assert "Highest peak rate: batch=2, at least 80 /s" in title((60.0, {}), (80.0, bound))
-    assert "Highest peak rate: batch=2, 80 /s" in title((60.0, bound), (80.0, {}))
 
 
 def test_server_shows_percentiles_and_the_point_that_failed() -> None:
@@ -209,7 +118,7 @@ def test_phases_of_every_point_are_shown_with_their_marks() -> None:
     assert "part 2 of 2, 6 of 30 points" in words(result["phases-2"])
     assert "Compute is 62 to 64 % of what is timed" in words(result["phases-2"])
     smoke: dict[str, Any] = {"fast": "not comparable"}
-    unchecked: dict[str, Any] = {"logits_checked": False}
+    unchecked: dict[str, Any] = {"weights": "unverified"}
     marked = [
         sample(
             "resnet50",
@@ -221,9 +130,8 @@ def test_phases_of_every_point_are_shown_with_their_marks() -> None:
     ]
     message = words(drawn(resnet50, table(*marked))["phases"])
     assert "Compute is 60 % of what is timed (smoke test: not comparable)" in message
-    assert (
-        message.count("(logits not checked)") == message.count("batch=2 (logits not checked)") == 1
-    )
+    mark = "(weights not verified)"
+    assert message.count(mark) == message.count(f"batch=2 {mark}") == 1
     other = sample(
         "resnet50",
         {"scenario": "offline", "batch": 1},
@@ -255,24 +163,6 @@ def test_overhead_says_its_verdict(low: float, high: float, message: str) -> Non
         resnet50_overhead, table(sample("resnet50-overhead", {"limit": 0.05}, 1, values))
     )
     assert message in words(result["overhead"])
-
-
-def test_antagonists_are_a_matrix_of_what_each_victim_keeps() -> None:
-    samples = []
-    for runtime, overhead in (("torch", 0.25), ("onnxruntime", 0.0)):
-        for antagonist in ({"command": ["fio", "x"]}, {"model": {"batch": 8}}):
-            values = [
-                value("overhead", overhead, "1", stat="mean", headline=True),
-                value("overhead_bound", overhead - 0.01, "1", stat="low"),
-                value("overhead_bound", overhead + 0.01, "1", stat="high"),
-            ]
-            params = {"limit": 0.05, "runtime": runtime, "antagonist": antagonist}
-            samples.append(sample("resnet50-overhead", params, 1, values))
-    shown = words(drawn(resnet50_overhead, table(*samples))["matrix"])
-    assert "2 of 4 victims keep" in shown
-    assert "fio x" in shown
-    assert "torch offline b8 fp32" in shown
-    assert shown.count("80 % fails") == shown.count("100 % passes") == 2
 
 
 @pytest.mark.parametrize(
@@ -360,16 +250,12 @@ def test_one_invalid_sample_does_not_move_the_medians_of_the_valid() -> None:
 MARKS = {
     "fast": "not comparable",
     "loadgen": "INVALID",
-    "logits_checked": False,
     "weights": "unverified",
 }
 
 
 def test_marks_stand_in_the_titles_of_comparisons() -> None:
-    message = (
-        "(smoke test: not comparable; LoadGen says INVALID; logits not checked; weights not "
-        "verified)"
-    )
+    message = "(smoke test: not comparable; LoadGen says INVALID; weights not verified)"
     costs = [
         ("overhead", 0.03, "mean"),
         ("overhead_bound", 0.02, "low"),

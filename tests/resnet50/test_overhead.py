@@ -26,8 +26,7 @@ from perfdag.stats.student import student_t
 from perfdag.steps.resnet50 import preload
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.interference import Resnet50Interference
-from perfdag.steps.resnet50.overhead import Resnet50Overhead
-from perfdag.steps.resnet50.overhead_params import OverheadParams
+from perfdag.steps.resnet50.overhead import OverheadParams, Resnet50Overhead
 from perfdag.steps.resnet50.paired_cost import overhead
 from perfdag.steps.resnet50.workload import program_facts
 from tests.recorded.measured import values
@@ -114,12 +113,12 @@ class Drifting(LocalHost):
         raw = json.loads(RECORDED.read_text())
         seconds = self.latency * (1 + self.cost if argv[0] == "treated" else 1)
         self.latency *= 1.01
-        logs = raw["tests"][0]["logs"]
+        logs = raw["test"]["logs"]
         logs["detail"] = P90.sub(rf"\g<1>{round(seconds * 1e9)}", logs["detail"])
         return CommandResult(list(argv), 0, json.dumps(raw), "", seconds)
 
 
-NO_ROOM = {"program": 1, "error": {"kind": "memory", "text": "batch 9 does not fit"}}
+NO_ROOM = {"program": 2, "error": {"kind": "memory", "text": "batch 9 does not fit"}}
 
 
 class Ending(Drifting):
@@ -199,8 +198,8 @@ def test_a_real_wrapper_is_run_and_its_cost_is_seen() -> None:
     ("bad", "message"),
     [
         (
-            {"logits": {"ok": False, "error": 0.7, "tolerance": 0.001, "finite": True}},
-            r"run 2 \(treatment\): logits differ",
+            {"warmup": {"stable": False}},
+            r"run 2 \(treatment\): batch times still differed",
         ),
         (
             {"model": {"weights": "random, seed 3"}},
@@ -292,12 +291,12 @@ def test_a_treatment_that_breaks_the_latency_bound_fails_and_a_baseline_that_doe
 ):
     params = options(scenario="server", target_rate=400, pairs=3)
     late = json.loads(RECORDED.with_name("server-overloaded.json").read_text())
-    logs = late["tests"][0]["logs"]
+    logs = late["test"]["logs"]
     held = {name: text.replace("INVALID", "VALID") for name, text in logs.items()}
     held["detail"] = re.sub(
         r'("result_99.00_percentile_latency_ns", "value": )\d+', r"\g<1>9000000", held["detail"]
     )
-    plain = late | {"tests": [late["tests"][0] | {"logs": held}]}
+    plain = late | {"test": late["test"] | {"logs": held}}
     texts = texts_of("ABBAAB", plain, late)
     measurements = Resnet50Overhead().parse(Output(texts), params)
     assert {name for each in measurements for name in each.coords} <= set(Resnet50Overhead.coords)
@@ -321,7 +320,7 @@ def test_a_treatment_that_breaks_the_latency_bound_fails_and_a_baseline_that_doe
 def test_marks_and_facts_are_those_of_one_measurement() -> None:
     raw = recorded()
     raw["model"]["weights_verified"] = False
-    logs = raw["tests"][0]["logs"]
+    logs = raw["test"]["logs"]
     logs["summary"] = logs["summary"].replace("VALID", "INVALID")
     logs["detail"] = (
         logs["detail"]
@@ -332,15 +331,13 @@ def test_marks_and_facts_are_those_of_one_measurement() -> None:
     marks = {
         "fast": "not comparable",
         "loadgen": "INVALID",
-        "logits_checked": False,
         "weights": "unverified",
     }
-    params = options(check_logits=False, fast=True)
+    params = options(fast=True)
     for each in Resnet50Overhead().parse(Output(texts), params):
         assert marks.items() <= each.coords.items()
     facts = program_facts(texts)
     assert facts["model"]["weights_verified"] is False
-    assert facts["logits"].keys() == {"000A", "001B", "002B", "003A"}
 
 
 def test_the_treatment_may_have_an_interpreter_of_its_own() -> None:

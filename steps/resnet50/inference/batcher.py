@@ -39,7 +39,6 @@ class Batcher:
         self._closed = False
         self._errands: dict[int, tuple[Callable[[], object], threading.Event]] = {}
         self.batch_sizes: Counter[int] = Counter()
-        self.warm = False  # Set by the code that warms the workers' threads.
         self._workers = [
             threading.Thread(target=self._work, args=(number,), name="batcher", daemon=True)
             for number in range(workers)
@@ -59,7 +58,7 @@ class Batcher:
             self._samples += len(ids)
             self._changed.notify(max(1, len(ids)))
 
-    def errand(self, call: Callable[[], object]) -> None:
+    def run_in_workers(self, call: Callable[[], object]) -> None:
         """Call a function in each worker's thread between batches, and wait for all."""
         ends = [threading.Event() for _ in self._workers]
         with self._changed:

@@ -41,10 +41,6 @@ class Resnet50(Pipeline):
             out: torch.Tensor = self.net(batch.permute(0, 3, 1, 2))
             return out
 
-    def host(self, logits: torch.Tensor) -> np.ndarray:
-        array: np.ndarray = logits.float().cpu().numpy()
-        return array
-
     def answers(self, logits: torch.Tensor) -> np.ndarray:
         classes: np.ndarray = logits.argmax(1).cpu().numpy()
         return classes

@@ -5,13 +5,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torchvision
 
 from perfdag.steps.resnet50.errors import UnusableError
-from perfdag.steps.resnet50.imagenet import KNOWN
-from perfdag.steps.resnet50.inference.images import CHECKED, images, preprocess
+from perfdag.steps.resnet50.inference.images import images, preprocess
+
+KNOWN = {"0676ba61", "11ad3fa6", "19c8e357"}
+"""First digits of the SHA-256 of torchvision's files of weights (ResNet50_Weights)."""
 
 
 def build(
@@ -29,7 +30,7 @@ def build(
                 # Untrained blocks would amplify every rounding tenfold. Trained ones add little.
                 torch.nn.init.constant_(module.bn3.weight, 0.2)
         with torch.no_grad():
-            net.train()(torch.from_numpy(preprocess(images(seed, range(CHECKED)))))
+            net.train()(torch.from_numpy(preprocess(images(seed, range(4)))))
         return net.eval(), {"weights": f"random, seed {seed}", "trained": False}
     path = Path(weights)
     try:
@@ -69,10 +70,3 @@ def build(
         "weights_verified": verified,
         "trained": True,
     }
-
-
-def reference(net: torch.nn.Module, seed: int) -> np.ndarray:
-    """Return the logits of the fixed images by the fp32 eager model on the CPU."""
-    with torch.inference_mode():
-        out: np.ndarray = net(torch.from_numpy(preprocess(images(seed, range(CHECKED))))).numpy()
-        return out

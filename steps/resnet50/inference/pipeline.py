@@ -4,13 +4,11 @@ import bisect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from perfdag.steps.resnet50.inference.images import CHECKED, decode, images, preprocess
-from perfdag.steps.resnet50.inference.timing import ClockCheck, check_clock
+from perfdag.steps.resnet50.inference.images import images, preprocess
 
 STEPS = 32
 """Most sizes of an eager batch."""
@@ -27,11 +25,8 @@ class Pipeline:
     def __init__(self, spec: Mapping[str, Any], run: Run, few: bool = False) -> None:
         self.sizes = sizes(spec["batch"], spec["scenario"], few or spec["fast"])
         self.seed, self._run = spec["seed"], run
-        self.smallest = self.lanes = 1
         self.store: Any = ()
         self.loaded = self._row_of = np.empty(0, np.intp)
-        self.files: Sequence[Path] | None = None
-        self.resize = 256
 
     def prepare(self, raw: np.ndarray) -> Any:
         """Return the input of the network for uint8 pixels (n, 224, 224, 3), in host memory."""
@@ -53,11 +48,6 @@ class Pipeline:
         """Run the network; on a device it may return early."""
         return self._run(batch)
 
-    def host(self, logits: Any) -> np.ndarray:
-        """Return logits as float32 in host memory."""
-        array: np.ndarray = logits
-        return array
-
     def answers(self, logits: Any) -> np.ndarray:
         """Return the class of each sample; it waits for the device."""
         classes: np.ndarray = logits.argmax(1)
@@ -70,10 +60,6 @@ class Pipeline:
         """Return the logits, and on a device its own seconds for them."""
         return self.logits(batch), None
 
-    def busy(self) -> float:
-        """Return the device's seconds for the last batch, 0 where it has no clock of its own."""
-        return 0.0
-
     def load(self, indices: Sequence[int]) -> None:
         """Preprocess images and keep them in host memory."""
         parts = [self.prepare(self.raw(indices[at : at + 64])) for at in range(0, len(indices), 64)]
@@ -84,16 +70,14 @@ class Pipeline:
 
     def raw(self, indices: Sequence[int]) -> np.ndarray:
         """Return the uint8 pixels (n, 224, 224, 3) of samples."""
-        if self.files is None:
-            return images(self.seed, indices)
-        return np.stack([decode(self.files[index], self.resize) for index in indices])
+        return images(self.seed, indices)
 
     def unload(self, indices: Sequence[int]) -> None:
         """Drop the images."""
         self.store = ()
 
     def buckets(self, largest: int) -> Sequence[int]:
-        """Return the sizes to which batches are padded; all are warmed and checked beforehand."""
+        """Return the sizes to which batches are padded; all are warmed beforehand."""
         return [size for size in self.sizes if size <= largest]
 
     def rows(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -118,11 +102,6 @@ class Pipeline:
         start = time.perf_counter()
         self.attempt(1)
         return time.perf_counter() - start
-
-    def check_clock(self, count: int) -> ClockCheck:
-        """Compare the host's clock with the device's; on a CPU the work is the host's own."""
-        indices = self.loaded[:1].repeat(count)
-        return check_clock(lambda: self.infer(indices), self.busy)
 
     def phases(self, count: int, repetitions: int, limit: float = 10.0) -> dict[str, list[float]]:
         """Return the seconds of preprocess, copy, compute and postprocess of a batch of `count`.
@@ -157,32 +136,15 @@ class Pipeline:
                 break
         return seconds
 
-    def alone(self) -> np.ndarray:
-        """Return the logits of the fixed images, one image in each batch."""
-        fixed = self.prepare(images(self.seed, range(CHECKED)))
-        batches = [fixed[[at] * self.smallest] for at in range(CHECKED)]
-        return np.concatenate([self.host(self.logits(self.copy(one)))[:1] for one in batches])
-
-    def fixed_logits(self, size: int) -> np.ndarray:
-        """Return the logits of the fixed images in batches of `size`, (n, classes) float32.
-
-        Image i is image i modulo 4 of the set. There are as many batches as the set needs, and one
-        for each lane.
-        """
-        fixed = self.prepare(images(self.seed, range(CHECKED)))
-        count = max(self.lanes, -(-CHECKED // size))
-        batches = (np.arange(count * size) % CHECKED).reshape(count, size)
-        return np.concatenate([self.host(self.logits(self.copy(fixed[rows]))) for rows in batches])
-
 
 def sizes(largest: int, scenario: str, few: bool) -> list[int]:
     """Return the batch sizes of a scenario, up to the largest.
 
-    In Server, and the search for its peak, any number of queries may wait. With `few` the sizes
+    In Server any number of queries may wait. With `few` the sizes
     are powers of two, since each is compiled. Else they are every size up to 32, and at most 32
     of larger batches, since padding costs time.
     """
-    if scenario not in ("server", "find-peak"):
+    if scenario != "server":
         return [largest]
     if few:
         return [*(2**power for power in range(largest.bit_length()) if 2**power < largest), largest]

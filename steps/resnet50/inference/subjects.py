@@ -1,4 +1,4 @@
-"""The subject of a runtime, and the CPUs of the program."""
+"""The subject of the model, and the CPUs of the program."""
 
 import os
 from collections.abc import Mapping
@@ -20,16 +20,7 @@ def pin(text: str) -> None:
 
 
 def model_subject(spec: Mapping[str, Any]) -> Any:
-    """Return the subject of the real model. Raises ModuleNotFoundError without its runtime."""
-    repetitions = PHASE_REPETITIONS_FAST if spec["fast"] else PHASE_REPETITIONS
-    if spec["runtime"] == "torch":
-        from perfdag.steps.resnet50.inference.system_checks import ModelSubject
+    """Return the subject of the real model. Raises ModuleNotFoundError without PyTorch."""
+    from perfdag.steps.resnet50.inference.system_checks import ModelSubject
 
-        return ModelSubject(dict(spec), repetitions)
-    if spec["runtime"] == "endpoint":
-        from perfdag.steps.resnet50.inference import endpoint
-
-        return endpoint.subject(spec, repetitions)
-    from perfdag.steps.resnet50.inference import runtimes
-
-    return runtimes.subject(spec, repetitions)
+    return ModelSubject(dict(spec), PHASE_REPETITIONS_FAST if spec["fast"] else PHASE_REPETITIONS)

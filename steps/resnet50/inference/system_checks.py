@@ -10,7 +10,7 @@ from perfdag.hosts import cgroups
 from perfdag.steps.resnet50.errors import UnusableError
 from perfdag.steps.resnet50.inference.device import DeviceResnet50
 from perfdag.steps.resnet50.inference.model import Resnet50
-from perfdag.steps.resnet50.inference.network import build, reference
+from perfdag.steps.resnet50.inference.network import build
 from perfdag.steps.resnet50.inference.subject import Subject, cpu_facts
 
 TF32 = (8, 0)
@@ -34,7 +34,6 @@ class ModelSubject(Subject):
             )
         torch.set_num_threads(spec["threads"] or cgroups.cpus())
         net, weights = build(spec["weights"], spec["seed"], spec["weights_sha256"])
-        wanted = reference(net, spec["seed"])
         facts = {
             "model": {
                 **weights,
@@ -46,7 +45,7 @@ class ModelSubject(Subject):
             "versions": {"torch": torch.__version__, "torchvision": torchvision.__version__},
         }
         kind = DeviceResnet50 if spec["device"] == "cuda" else Resnet50
-        super().__init__(spec, repetitions, kind(spec, net), facts, wanted)
+        super().__init__(spec, repetitions, kind(spec, net), facts)
 
 
 def no_cuda() -> str:

@@ -130,8 +130,5 @@ class StubSubject:
     def wake(self) -> float:
         return 0.0
 
-    def check_logits(self) -> dict[str, Any]:
-        return {"ok": True, "error": None, "stub": True}
-
     def timing(self, batch: int) -> dict[str, Any]:
         return {}

@@ -1,4 +1,4 @@
-"""The frame of the measured time: a stable warm-up, a check of the clock, the largest batch."""
+"""The frame of the measured time: a stable warm-up, the largest batch."""
 
 import statistics
 import time
@@ -13,8 +13,6 @@ TOLERANCE = 0.1
 The rule is perf_analyzer's. Windows are shorter if five batches would not fit three times."""
 STRETCH = 16
 """Batches to wait for when they exceed the limit: three windows of five, and one."""
-HONEST = 0.95
-"""Share of the device's time that the host's clock must cover; the rest is resolution."""
 
 
 @dataclass(frozen=True)
@@ -63,45 +61,6 @@ def warm_up(
         stable = len(last) == WINDOWS and max(last) <= (1 + TOLERANCE) * min(last)
         if (stable and clock() - begun >= least) or clock() - begun > limit:
             return Warmup(first, medians[-1], 1 + len(seconds), stable, len(last) < WINDOWS)
-
-
-@dataclass(frozen=True)
-class ClockCheck:
-    """Seconds of the same calls by the clocks of host and device."""
-
-    host: float
-    device: float
-
-    @property
-    def honest(self) -> bool:
-        """Whether the host's clock ran until the device was done."""
-        return self.host >= HONEST * self.device
-
-    def text(self) -> str:
-        """Return the finding as a text for a row's error."""
-        host, device = self.host * 1e3, self.device * 1e3
-        return (
-            f"the clock stopped before the device was done: {host:.3g} ms on the host,"
-            f" {device:.3g} ms of work on the device"
-        )
-
-
-def check_clock(
-    call: Callable[[], object], busy: Callable[[], float], calls: int = 5
-) -> ClockCheck:
-    """Time calls as the measurement does, and compare with the device's own time.
-
-    `busy()` waits for the device and returns its seconds of work for the last call (CUDA:
-    synchronised events around the work). A call that returns too early, without synchronisation,
-    shows as a host time below the device's.
-    """
-    host = device = 0.0
-    for _ in range(calls):
-        start = time.perf_counter()
-        call()
-        host += time.perf_counter() - start
-        device += busy()
-    return ClockCheck(host, device)
 
 
 def largest_fitting(fits: Callable[[int], bool], failing: int) -> int:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,6 @@ from perfdag.steps.resnet50.inference.timing import STRETCH, Warmup, largest_fit
 WARM_LIMIT, WARM_LIMIT_FAST = 60.0, 2.0
 WARM_LEAST_CUDA = 1.0
 """Seconds that a GPU stays busy before its rate counts: its clocks rise meanwhile."""
-TOGETHER = 4
-"""Batches of each one in flight whose rate is the warm-up's."""
 
 
 def warm_all(spec: Mapping[str, Any], system: System, woken: float) -> tuple[float, dict[str, Any]]:
@@ -36,36 +33,12 @@ def warm_all(spec: Mapping[str, Any], system: System, woken: float) -> tuple[flo
         "batches": sum(warmup.batches for warmup in warmups.values()),
         "by_size": {size: [warmup.first, warmup.steady] for size, warmup in warmups.items()},
     }
-    return _rate(spec, system, warmups[largest].steady), facts
-
-
-def _rate(spec: Mapping[str, Any], system: System, steady: float) -> float:
-    """Return the samples/s (1/s) of full batches; several in flight are measured together."""
-    count, size = spec["in_flight"], spec["batch"]
-    if count == 1:
-        return float(size / max(steady, 1e-6))
-    indices = _indices(spec, size)
-    with ThreadPoolExecutor(count) as pool:
-        for _ in range(2):  # the first time is that of threads and handles too
-            start = time.perf_counter()
-            sent = [
-                pool.submit(system.infer, indices, time.monotonic())
-                for _ in range(TOGETHER * count)
-            ]
-            for one in sent:
-                one.result()
-    return float(TOGETHER * count * size / max(time.perf_counter() - start, 1e-6))
-
-
-def _indices(spec: Mapping[str, Any], size: int) -> np.ndarray:
-    """Return the samples of a batch of the warm-up."""
-    samples = 1 if spec["scenario"] == "accuracy" else spec["samples"]
-    return np.arange(size) % samples
+    return largest / max(warmups[largest].steady, 1e-6), facts
 
 
 def _warm_size(spec: Mapping[str, Any], system: System, size: int, settle: bool) -> Warmup:
     """Warm one size until its time is stable, or for two batches."""
-    indices = _indices(spec, size)
+    indices = np.arange(size) % spec["samples"]
     fast = spec["fast"]
     limit, stretch = (
         (WARM_LIMIT_FAST if fast else WARM_LIMIT, 0 if fast else STRETCH) if settle else (0.0, 0)

@@ -1,1 +1,0 @@
-"""Antagonists: load beside a measured program."""

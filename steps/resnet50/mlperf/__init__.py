@@ -1,1 +1,0 @@
-"""MLPerf's own settings and audits, and the layout of a submission."""

@@ -1,0 +1,18 @@
+"""The quick suite on Argo has its golden rows (tests/golden/README.md)."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Namespace
+from tests.test_golden import GOLDEN, compare
+from tests.test_golden_runs import masked
+
+QUICK = Path(__file__).parents[2] / "suites" / "quick.yaml"
+
+
+@pytest.mark.argo
+def test_the_quick_suite_on_argo_has_its_golden_rows(bench: Namespace) -> None:
+    ended = bench.measure(QUICK, timeout=600)
+    ended.assert_ok()
+    compare(GOLDEN / "runs" / "argo-quick.json", masked(bench.store))
