@@ -21,6 +21,31 @@ REMOVED: dict[str, str] = {
     "scenario=find-peak": "sweep target_rate in Server, docs/resnet50.md",
     "scenario=accuracy": "resnet50 measures speed alone, docs/resnet50.md",
     "scenario=multi-stream": "use single-stream, docs/resnet50.md",
+    **{
+        name: "submit the workloads with `perfdag scale submit`, docs/scale.md"
+        for scenario in (
+            "fill",
+            "fragmentation",
+            "preemption",
+            "gang",
+            "reclaim",
+            "failed-reclaim",
+            "consolidation",
+            "topology",
+        )
+        for name in (scenario, f"scenario={scenario}")
+    },
+    "rack_label": "submit the workloads with `perfdag scale submit`, docs/scale.md",
+    "measure": "create the workloads with `perfdag scale submit`, docs/scale.md",
+    "simulate": "apply deploy/kwok/SYSTEM.yaml, docs/scale.md",
+    "scenario=capacity": "use a ladder of counts with gates, docs/scale.md",
+    "capacity": "use `scale vmi ladder` with gates, docs/scale.md",
+    "step": "use a ladder of counts with gates, docs/scale.md",
+    "--step": "use `scale vmi ladder` with gates, docs/scale.md",
+    "operation": "vmi-burst measures creation and deletion, docs/scale.md",
+    "--operation": "scale vmi measures creation and deletion, docs/scale.md",
+    "--config": "give --prometheus, --from and --to of scale audit, docs/scale.md",
+    "--force": "end the run first, then delete its objects, docs/scale.md",
 }
 """The advice for a benchmark, a key or a value of a suite, a verb, or an option of 0.1.
 

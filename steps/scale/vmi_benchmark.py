@@ -30,7 +30,7 @@ from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.generator import connections
 from perfdag.steps.scale.runai.kept_journal import kept_journal
 from perfdag.steps.scale.scenarios import run_vmi, vmi_spec
-from perfdag.steps.scale.scenarios.vmi_capacity import Capacity
+from perfdag.steps.scale.scenarios.base import Result
 from perfdag.steps.scale.scenarios.vmi_params import API_RULES, VmiParams
 from perfdag.units import plural
 
@@ -72,16 +72,15 @@ class VmiBenchmark(Benchmark[V], Generic[V]):
             spec.deadline, spec.log = time.monotonic() + gang.timeout, run_vmi.log
             folder = Path(gang.scratch) / "journal"
             with kept_journal(spec, folder, gang.journal) if gang.journal else nullcontext():
-                outcome = signals.run(measure_vmis(spec, params.request()))
+                results = signals.run(measure_vmis(spec, params.request()))
         except ValueError as error:
             raise Failed(str(error)) from None
         except KubeError as error:
             raise sample_error(error, self.name, API_RULES) from None
-        simulated = any(result.facts["simulated"] for result in outcome.results)
-        facts = {"simulated": simulated, "runs": [result.facts for result in outcome.results]}
-        body = {"capacity": outcome.capacity, "results": outcome.results}
-        texts = {"results": orjson.dumps(body).decode()}
-        version = outcome.results[-1].facts["kubevirt_version"]
+        simulated = any(result.facts["simulated"] for result in results)
+        facts = {"simulated": simulated, "runs": [result.facts for result in results]}
+        texts = {"results": orjson.dumps({"results": results}).decode()}
+        version = results[-1].facts["kubevirt_version"]
         return Output(
             texts,
             tool=tool(f"KubeVirt {version}" if version else "perfdag", simulated),
@@ -93,7 +92,7 @@ class VmiBenchmark(Benchmark[V], Generic[V]):
         return parse_results(output)
 
 
-async def measure_vmis(spec: vmi_spec.Spec, request: run_vmi.VmiRequest) -> run_vmi.Outcome:
+async def measure_vmis(spec: vmi_spec.Spec, request: run_vmi.VmiRequest) -> list[Result]:
     """Measure with connections enough for all creations in flight."""
     async with Kube(connections=connections(spec.parallel)) as kube:
         return await run_vmi.measure(kube, spec, request)
@@ -102,13 +101,10 @@ async def measure_vmis(spec: vmi_spec.Spec, request: run_vmi.VmiRequest) -> run_
 def parse_results(output: Output) -> list[Measurement]:
     """Convert all results to measurements.
 
-    The size that ended a search for capacity is no failure if a smaller one passed. Raises Invalid,
-    with the measurements, if VMIs failed or were left behind, or a size was not measured. It does
-    so too if the schedule was not held, or another run disturbed this one.
+    Raises Invalid, with the measurements, if VMIs failed or were left behind, or a size was not
+    measured. It does so too if the schedule was not held, or another run disturbed this one.
     """
     raw = orjson.loads(output.texts["results"])
-    search = raw["capacity"]
-    passed = search["passed"] if search else 0
     measurements: list[Measurement] = []
     notes: list[str] = []
     rows: list[Row] = []
@@ -118,30 +114,22 @@ def parse_results(output: Output) -> list[Measurement]:
         stages = [Summary(**stage) for stage in run["stages"]]
         coords, figures = {"count": run["count"]}, run["figures"]
         measurements += percentile_measurements(stages, HEADLINE.name, coords)
-        added = run["facts"].get("added") or run["count"]
-        vms = added * (run["facts"].get("members") or 1)
+        vms = run["count"] * (run["facts"].get("members") or 1)
         measurements += stage_measurements(stages, coords) + figure_measurements(
             figures, coords, vms
         )
         measurements += call_measurements(run["calls"], coords)
-        if not search:
-            measurements += object_measurements(run_rows, coords)
-        ended_it = passed and not search["no_data"] and run["count"] > passed
-        verdicts = [verdict for verdict in run["verdicts"] if verdict["passed"] or not ended_it]
-        measurements += gate_measurements(verdicts, coords) + message_measurements(run_rows, coords)
+        measurements += object_measurements(run_rows, coords)
+        measurements += gate_measurements(run["verdicts"], coords)
+        measurements += message_measurements(run_rows, coords)
         notes += run["facts"]["notes"]
         rows += run_rows
         if figures["left_behind"]:
             notes.append(f"left behind: {plural(int(figures['left_behind']), 'object')}")
         if not run["error"] and (figures["success_ratio"] or 0) < 1:
             notes.append(f"{1 - (figures['success_ratio'] or 0):.1%} of {run['count']} never ran")
-        if not ended_it and any(batch["held"] is False for batch in run["facts"]["generator"]):
+        if any(batch["held"] is False for batch in run["facts"]["generator"]):
             late.append(str(run["count"]))
-    if search:
-        interval = Capacity(**search)
-        measurements.append(Measurement("capacity", float(passed), note=interval.bracket))
-        measurements += object_measurements(rows, {})  # one set of VMIs, which grows
-        notes += [f"capacity is a lower bound: {search['stopped']}"] if search["stopped"] else []
     failures = failure_text(rows, notes)
     disturbed = next((run["disturbed"] for run in raw["results"] if run["disturbed"]), "")
     incomplete = any(
@@ -151,11 +139,11 @@ def parse_results(output: Output) -> list[Measurement]:
     reasons = broken(
         (disturbed, f"{disturbed}; {failures}".rstrip("; ")),
         (
-            not search and not any(item.metric == HEADLINE.name for item in measurements),
+            not any(item.metric == HEADLINE.name for item in measurements),
             f"no VMI ran: {failures}",
         ),
         # kept, but not comparable with a run where all ran
-        (incomplete and not passed, failures),
+        (incomplete, failures),
         (
             late,
             f"the open loop did not hold its rate of {', '.join(late)} VMIs; {failures}".rstrip(

@@ -1,55 +1,29 @@
-"""vmi-burst: creation, start and deletion of many VMIs, also as a ladder or capacity search."""
+"""vmi-burst: creation, start and deletion of many VMIs, also as a ladder of sizes."""
 
-from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from perfdag.benchmark.contract import Metric, Params
+from perfdag.benchmark.contract import Params
 from perfdag.steps.scale.figures import measurements
-from perfdag.steps.scale.model.operations import OPERATIONS, Name
 from perfdag.steps.scale.scenarios import run_vmi
 from perfdag.steps.scale.scenarios.vmi_params import API_RULES, VmiParams
 from perfdag.steps.scale.vmi_benchmark import HEADLINE, VmiBenchmark
 from perfdag.units import Duration
 
-OPERATION_RULES = (
-    {
-        "apiGroups": ["snapshot.kubevirt.io"],
-        "resources": ["virtualmachinesnapshots"],
-        "verbs": ["list", "watch", "create", "delete"],
-    },
-    {
-        "apiGroups": ["subresources.kubevirt.io"],
-        "resources": sorted(
-            f"{operation.subresource}/{operation.name}"
-            for operation in OPERATIONS.values()
-            if operation.subresource
-        ),
-        "verbs": ["update"],
-    },
-)
-
 
 class VmiBurstParams(VmiParams):
-    """A burst, several of rising size, or growth in place until a gate fails."""
+    """A burst, or several of rising size."""
 
-    scenario: Literal["burst", "ladder", "capacity"] = "burst"
-    counts: list[int] = Field(
-        [100], min_length=1, description="VMIs; several for a ladder; the limit for capacity"
-    )
+    scenario: Literal["burst", "ladder"] = "burst"
+    counts: list[int] = Field([100], min_length=1, description="VMIs; several for a ladder")
     cooldown: Duration = Field(60.0, description="seconds between the bursts of a ladder")
-    operation: Name | None = Field(
-        None, description="what is then done with all VMs at once (template vm), stage by stage"
-    )
-    step: int = Field(100, ge=1, description="capacity: objects that each size adds")
 
     def request(self) -> run_vmi.VmiRequest:
         """See VmiParams."""
         return run_vmi.VmiRequest(
             self.scenario,
             self.counts,
-            step=self.step,
             cooldown=self.cooldown,
             lock_timeout=self.lock_timeout,
         )
@@ -67,22 +41,19 @@ class VmiBurst(VmiBenchmark[VmiBurstParams]):
     """
 
     name = "vmi-burst"
-    api = replace(API_RULES, named=(*API_RULES.named, *OPERATION_RULES))
+    api = API_RULES
     Params: ClassVar[type[Params]] = VmiBurstParams
     coords = ("count", *measurements.COORDS)
     metrics = (
         HEADLINE,
-        Metric("operation_ratio", "1", "higher", "VMs that completed the operation"),
-        Metric("capacity", "1", "higher", "VMIs that may exist while a burst passes every gate"),
         *measurements.METRICS,
     )
 
     def check(self, params: VmiBurstParams, shape: Any) -> list[str]:
         """See Benchmark."""
-        for name, scenario in (("cooldown", "ladder"), ("step", "capacity")):
-            default = VmiBurstParams.model_fields[name].default
-            if params.scenario != scenario and getattr(params, name) != default:
-                return [f"{params.scenario} has no {name}; it goes with scenario: {scenario}"]
+        default = VmiBurstParams.model_fields["cooldown"].default
+        if params.scenario != "ladder" and params.cooldown != default:
+            return [f"{params.scenario} has no cooldown; it goes with scenario: ladder"]
         return super().check(params, shape)
 
     def seconds(self, params: VmiBurstParams) -> float:

@@ -1,4 +1,4 @@
-"""scale: thousands of workloads through the scheduler, and scheduling scenarios."""
+"""scale: thousands of workloads through the scheduler, and the scheduler alone."""
 
 import time
 from typing import Any, ClassVar
@@ -9,7 +9,7 @@ from perfdag import signals
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
 from perfdag.benchmark.rules import broken
 from perfdag.kube.client import Kube, KubeError
-from perfdag.outcome import Failed, Invalid, Measurement, Skip
+from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.steps.scale.figures.measurements import (
     COORDS,
     METRICS,
@@ -73,50 +73,6 @@ class Scale(Benchmark[ScaleParams]):
             "scheduler alone: pods scheduled a second in the best 5 s",
         ),
         Metric("release_seconds", "s", "none", "scheduler alone: how long removing the gates took"),
-        Metric("gpus_free", "1", "none", "fill: GPUs that were free"),
-        Metric("gpus_allocated", "1", "higher", "fill: GPUs that pods got"),
-        Metric("nodes_overcommitted", "1", "lower", "fill: nodes that hold more than they have"),
-        Metric(
-            "unschedulable_verdict",
-            "s",
-            "lower",
-            "fill: one pod too many, until the scheduler says so",
-        ),
-        Metric(
-            "packing",
-            "1",
-            "higher",
-            "fragmentation: whole nodes still there of those that would fit",
-        ),
-        Metric(
-            "preemptor_wait",
-            "s",
-            "lower",
-            "preemption: high-priority pod created to scheduled (p50, max)",
-        ),
-        Metric("gangs_fitting", "1", "none", "gang, topology: gangs that fit into the free GPUs"),
-        Metric("gangs_placed", "1", "higher", "gang, topology: gangs placed whole"),
-        Metric("gangs_split", "1", "lower", "gang: gangs of which only a part was placed"),
-        Metric("reclaimed", "1", "higher", "reclaim: pods that got their queue's share back"),
-        Metric("reclaim_wait", "s", "lower", "reclaim: gang created to scheduled (p50, max)"),
-        Metric("gangs_refused", "1", "higher", "failed-reclaim: gangs that were refused, of 5"),
-        Metric(
-            "refusal_wait",
-            "s",
-            "lower",
-            "failed-reclaim: gang created to all its pods unschedulable (p50, max)",
-        ),
-        Metric("consolidated", "1", "higher", "consolidation: pods that got a whole node"),
-        Metric(
-            "consolidation_wait",
-            "s",
-            "lower",
-            "consolidation: pod of a whole node created to scheduled (p50, max)",
-        ),
-        Metric("gangs_in_one_rack", "1", "higher", "topology: gangs placed whole, in one rack"),
-        Metric("topology_wait", "s", "lower", "topology: gang created to scheduled (p50, max)"),
-        Metric("evicted", "1", "none", "victims that had to go or were moved"),
-        Metric("preemptors", "1", "higher", "preemption: high-priority pods that were placed"),
         *METRICS,
     )
 
@@ -149,8 +105,6 @@ class Scale(Benchmark[ScaleParams]):
             spec = params.spec()
             spec.deadline, spec.log = time.monotonic() + gang.timeout, log
             result = signals.run(measure_workloads(spec, params))
-        except submit.ScenarioUnavailableError as error:
-            raise Skip(str(error)) from None
         except ValueError as error:
             raise Failed(str(error)) from None
         except KubeError as error:
@@ -176,13 +130,6 @@ class Scale(Benchmark[ScaleParams]):
             for name in submit.FIGURES
             if figures.get(name) is not None
         ]
-        for name in submit.WAITS.values():
-            values_of_wait = {stat: figures.get(f"{name}_{stat}") for stat in ("p50", "max")}
-            measurements += [
-                Measurement(name, value, stat)
-                for stat, value in values_of_wait.items()
-                if value is not None
-            ]
         measurements += gate_measurements(raw["verdicts"], {}) + message_measurements(rows, {})
         failures = failure_text(rows, raw["facts"]["notes"])
         share, rate = figures["success_ratio"] or 0, figures.get("schedule_held")

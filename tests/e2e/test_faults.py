@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from perfdag.kube.client import Kube, Object, run_with_client
-from perfdag.steps.scale.cluster import kwok_nodes, simulation
+from perfdag.steps.scale.cluster import kwok_nodes
+from tests import simulation
 
 from . import faults
 from .conftest import Namespace, installed, sleeps

@@ -11,6 +11,7 @@ import pytest
 
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.store.open import open_store
+from tests.simulation import simulate
 from tests.test_readme import ON_A_CLUSTER
 
 from .conftest import IMAGES, installed
@@ -65,7 +66,7 @@ def simulated() -> None:
         pytest.skip(f"no KWOK with Stages on this cluster: {error}")
     perfdag("perfdag scale nodes --count 20 --gpus 8")
     for system in ("kubevirt", "runai"):
-        perfdag(f"perfdag scale simulate {system}")
+        simulate(system)
 
 
 def test_vmis_and_workloads_at_scale(simulated: None) -> None:

@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.steps.scale.cluster import kwok_nodes, simulation
+from perfdag.steps.scale.cluster import kwok_nodes
 from perfdag.steps.scale.model.templates import RUN_LABEL
 from perfdag.store.open import open_store
+from tests import simulation
 
 from .conftest import Namespace
 

@@ -95,58 +95,6 @@ CONFIG = {
 }
 
 
-def test_a_configuration_of_perfscale_audit_is_audited_with_its_thresholds(
-    queries_sent: list[dict[str, Any]], tmp_path: Path, cli: CommandLine
-) -> None:
-    (tmp_path / "c.json").write_text(json.dumps(CONFIG))
-    argv = ["scale", "audit", "--config", str(tmp_path / "c.json"), "-o", str(tmp_path)]
-    output = cli(argv, 3)
-    assert "not kept: prometheusVerifyTLS: certificates are always checked" in output.err
-    assert "gate vmiCreationToRunningSecondsP95 <= 6: 6.5 against 6, BREACHED" in output.out
-    values = json.loads((tmp_path / "perf-audit-results.json").read_text())["Values"]
-    exceeded = {
-        key: item["thresholdResult"]["thresholdExceeded"]
-        for key, item in values.items()
-        if "thresholdResult" in item
-    }
-    assert exceeded == {
-        "vmiCreationToRunningSecondsP95": True,
-        "vmiCreationToRunningSecondsP50": False,
-        "PATCH-pods-count": False,
-        "vmiCreationToRunningSecondsP99": False,
-    }
-    assert values["vmiCreationToRunningSecondsP99"]["thresholdResult"] == {
-        "thresholdValue": 13.0,
-        "thresholdMetric": "vmiCreationToRunningSecondsP50",
-        "thresholdRatio": 1.0,  # of the figures, as the audit has it
-        "thresholdExceeded": False,
-    }
-    by_name = {name: params for many in queries_sent for name, params in many.items()}
-    assert by_name["vmiCreationToRunningSecondsP95"]["time"] == f"{END:.3f}"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"duration": "ten minutes"}, "c.json: duration: 'ten minutes' is no duration"),
-        (
-            {"startTime": "2026-11-23T08:00:00"},
-            "startTime: 2026-11-23 08:00:00 has no zone",
-        ),
-        ({"thresholdExpectations": {"x": {"value": "high"}}}, "thresholdExpectations.x.value: "),
-        ({"prometheusURL": ""}, "give --prometheus and --from, or a --config"),
-    ],
-)
-def test_a_configuration_that_cannot_be_read_is_one_line(
-    change: dict[str, Any], message: str, tmp_path: Path, cli: CommandLine
-) -> None:
-    (tmp_path / "c.json").write_text(json.dumps(CONFIG | change))
-    argv = ["scale", "audit", "--config", str(tmp_path / "c.json"), "-o", str(tmp_path)]
-    output = cli(argv, 2).err
-    assert message in output
-    assert output.count("\n") == 1
-
-
 def test_requests_that_kubevirt_cannot_name_have_a_key_too() -> None:
     """A client that sends to an unknown path counts it as verb and resource `none`."""
     assert table.audit_key("virt_requests/none-none") == "none-none-count"

@@ -10,6 +10,7 @@ import pytest
 from perfdag.cli import main
 from perfdag.results.schema import load_rows
 from perfdag.store.open import open_store
+from tests.simulation import simulate
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -30,7 +31,7 @@ entries:
 
 def test_they_run_and_their_rows_add_up(tmp_path: Path) -> None:
     assert main(["scale", "nodes", "--count", "20", "--gpus", "8"]) == 0
-    assert main(["scale", "simulate", "kubevirt"]) == 0
+    simulate("kubevirt")
     (tmp_path / "s.yaml").write_text(SUITE.format(id=uuid.uuid4().hex[:6]))
     assert main(["run", str(tmp_path / "s.yaml"), "--store", str(tmp_path / "store")]) == 0
     rows = load_rows(open_store(str(tmp_path / "store")), suites=["control-plane"]).to_pylist()

@@ -16,11 +16,12 @@ import pytest
 import yaml
 
 from perfdag.cli import main
-from perfdag.kube.client import MERGE_PATCH, Kube, Resource
+from perfdag.kube.client import Kube
 from perfdag.kube.config import load_config
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.templates import RUN_LABEL, Document, built_in, load
 from tests.fakes.proxy import Proxy
+from tests.simulation import simulate
 
 pytestmark = pytest.mark.cluster
 
@@ -158,12 +159,12 @@ class TestCommands:
 
     @pytest.mark.slow
     @pytest.mark.parametrize(("template", "members"), [("pod", 1), ("vm", 1), ("vmirs", 3)])
-    def test_a_sample_of_pods_and_vms_is_complete_and_found_again_by_its_id(
+    def test_a_sample_of_pods_and_vms_is_complete(
         self, template: str, members: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         out, name = str(tmp_path / "out"), f"perfdag-test-{uuid.uuid4().hex[:8]}"
         assert self.cli("nodes", "--count", "20", "--gpus", "8") == 0
-        assert self.cli("simulate", "kubevirt") == 0
+        simulate("kubevirt")
         words = [
             "--template",
             template,
@@ -177,18 +178,14 @@ class TestCommands:
         ]
         assert self.cli("submit", "-n", "4", "-o", out, *words) == 0
         run = orjson.loads((tmp_path / "out" / "run.json").read_bytes())["run"]
-        second = str(tmp_path / "again")
         try:
-            for more in (["-o", out], ["-o", second, "--run", run, "--namespace", name]):
-                capsys.readouterr()
-                assert self.cli("sample", "--watch", "60", *more) == 0
-                assert "4 scheduled, 0 waiting, of 4 submitted" in capsys.readouterr().out
-                assert self.cli("plot", *more[:2]) == 0
-                rows = pq.read_table(Path(more[1]) / "stages.parquet").to_pylist()
-                last = "submission_to_ready" if template == "pod" else "creation_to_running"
-                assert [row["status"] for row in rows if row["stage"] == last] == [
-                    "ok"
-                ] * 4 * members
+            capsys.readouterr()
+            assert self.cli("sample", "--watch", "60", "-o", out) == 0
+            assert "4 scheduled, 0 waiting, of 4 submitted" in capsys.readouterr().out
+            assert self.cli("plot", "-o", out) == 0
+            rows = pq.read_table(Path(out) / "stages.parquet").to_pylist()
+            last = "submission_to_ready" if template == "pod" else "creation_to_running"
+            assert [row["status"] for row in rows if row["stage"] == last] == ["ok"] * 4 * members
         finally:
             assert self.cli("delete", "--run", run) == 0
 
@@ -237,7 +234,7 @@ class TestCommands:
         the words.
         """
         assert self.cli("nodes", "--count", "20") == 0
-        assert self.cli("simulate", "kubevirt", "--failures", "50") == 0
+        simulate("kubevirt", failures=50)
         params = (
             f"{{counts: [20], primer: false, api_gates: false, namespace: "
             f"perfdag-test-{uuid.uuid4().hex[:8]}, timeout: 60s}}"
@@ -260,44 +257,14 @@ class TestCommands:
             assert main(["history", "failing", *store, "--failures", "no such words"]) == 0
             assert "0 points" in capsys.readouterr().out
         finally:
-            self.cli("simulate", "kubevirt")
-
-    def test_a_crd_that_a_real_installer_has_written_stays(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """Its deletion would delete all workloads of the real system."""
-        name = "trainingworkloads.run.ai"
-
-        async def on_crd(change: Any) -> None:
-            async with Kube() as kube:
-                kind = await kube.resource("apiextensions.k8s.io/v1", "CustomResourceDefinition")
-                await change(kube, kind)
-
-        async def install_over(kube: Kube, kind: Resource) -> None:
-            patch = {"metadata": {"annotations": {"installer": "real"}}}
-            params = {"fieldManager": "installer"}
-            await kube.request(
-                "PATCH", kind.path(None, name), json=patch, params=params, content_type=MERGE_PATCH
-            )
-
-        assert self.cli("simulate", "runai") == 0
-        try:
-            asyncio.run(on_crd(install_over))
-            capsys.readouterr()
-            assert self.cli("simulate", "runai", "--remove") == 0
-            kept = f"kept, since another program has written them: {name}"
-            assert kept in capsys.readouterr().out
-            assert self.cli("simulate", "runai") == 2
-            assert f"the real {name} is installed on this cluster" in capsys.readouterr().err
-        finally:
-            asyncio.run(on_crd(lambda kube, kind: kube.delete(kind, name)))
+            simulate("kubevirt")
 
     @pytest.mark.slow
     def test_a_breached_gate_is_exit_3_and_named(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert self.cli("nodes", "--count", "20") == 0
-        assert self.cli("simulate", "kubevirt") == 0
+        simulate("kubevirt")
         gate = [
             "--gate",
             "creation_to_running_p50 < 0.000001",

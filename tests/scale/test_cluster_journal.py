@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from perfdag.kube.client import Kube
-from perfdag.steps.scale.cluster import simulation
+from tests import simulation
 
 from .cluster import left
 from .kubectl_watch import Watch, watching

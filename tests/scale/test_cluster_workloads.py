@@ -3,22 +3,19 @@ add up, nothing left behind.
 """
 
 import asyncio
-import contextlib
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator
-from dataclasses import replace
 from statistics import median
 from typing import Any
 
 import pytest
 
-from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale.cluster import kwok_nodes, simulation
+from perfdag.kube.client import Kube
+from perfdag.steps.scale.cluster import kwok_nodes
 from perfdag.steps.scale.model.schedule import Schedule
-from perfdag.steps.scale.scenarios import gangs, submit
-from perfdag.steps.scale.scenarios.free_gpus import free_gpus
+from perfdag.steps.scale.scenarios import submit
+from tests import simulation
 from tests.fakes.proxy import Proxy
 
 from .cluster import left
@@ -161,7 +158,9 @@ async def test_claims_are_asked_for_bound_and_gone(
         assert all(row.objects == pods for row in bound), "a claim of each pod"
         assert await left(kube, "v1", "PersistentVolumeClaim", namespace) == 0
     finally:
-        await simulation.remove(kube, "storage")
+        for body in simulation.objects("storage"):
+            resource = await kube.resource(body["apiVersion"], body["kind"])
+            await kube.delete(resource, body["metadata"]["name"])
 
 
 DEPLOYMENT = """apiVersion: apps/v1
@@ -221,38 +220,6 @@ async def test_simulated_nodes_that_are_there_change_their_gpus(kube: Kube) -> N
             await kube.delete(nodes, f"{prefix}{index}")
 
 
-async def test_fill_takes_every_gpu_and_no_more(kube: Kube, nodes: None, namespace: str) -> None:
-    free = sum((await free_gpus(kube)).values())
-    result = await submit.fill(
-        kube, submit.Spec(template="pod", namespaces=[namespace], gpus=8, timeout=60)
-    )
-    assert result.figures["nodes_overcommitted"] == 0
-    assert result.figures["unschedulable_verdict"] is not None
-    allocated = result.figures["gpus_allocated"]
-    assert allocated is not None
-    assert allocated <= free
-    assert result.figures["success_ratio"] == 1.0
-
-
-@pytest.mark.slow
-async def test_preemption_evicts_what_it_needs_and_no_priority_class_is_left(
-    kube: Kube, nodes: None, namespace: str
-) -> None:
-    spec = submit.Spec(template="pod", namespaces=[namespace], gpus=8, count=3, timeout=60)
-    result = await submit.preemption(kube, spec)
-    assert (
-        0
-        < (result.figures["preemptor_wait_p50"] or 0)
-        <= (result.figures["preemptor_wait_max"] or 0)
-        < 60
-    )
-    assert (result.figures["evicted"] or 0) >= 3
-    assert result.figures["preemptors"] == 3
-    assert result.figures["left_behind"] == 0
-    classes = await kube.list(await kube.resource("scheduling.k8s.io/v1", "PriorityClass"))
-    assert not [class_ for class_ in classes if result.run in class_["metadata"]["name"]]
-
-
 async def test_the_scheduler_alone_is_released_at_once(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
@@ -271,73 +238,3 @@ async def test_the_scheduler_alone_is_released_at_once(
     assert (result.figures["release_seconds"] or 0) > 0
     waits = [row.seconds for row in result.rows if row.stage == "release_to_scheduled"]
     assert len([wait for wait in waits if wait is not None]) == 40
-
-
-@pytest.fixture
-async def volcano(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    """Volcano's kinds without Volcano: the pods go to the default scheduler, which knows neither
-    gangs nor queues.
-    """
-    definitions = await kube.resource("apiextensions.k8s.io/v1", "CustomResourceDefinition")
-    monkeypatch.setattr(gangs, "VOLCANO", replace(gangs.VOLCANO, scheduler="default-scheduler"))
-    names = []
-    for kind, plural, scope in (
-        ("Queue", "queues", "Cluster"),
-        ("PodGroup", "podgroups", "Namespaced"),
-    ):
-        schema = {
-            "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        }
-        spec: dict[str, Any] = {
-            "group": "scheduling.volcano.sh",
-            "scope": scope,
-            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
-        }
-        spec["versions"] = [{"name": "v1beta1", "served": True, "storage": True, "schema": schema}]
-        metadata = {"name": f"{plural}.scheduling.volcano.sh"}
-        await kube.apply(
-            {
-                "apiVersion": "apiextensions.k8s.io/v1",
-                "kind": "CustomResourceDefinition",
-                "metadata": metadata,
-                "spec": spec,
-            }
-        )
-        names.append(metadata["name"])
-    for _ in range(100):
-        with contextlib.suppress(KubeError):
-            for kind in ("Queue", "PodGroup"):
-                await kube.list(await kube.resource("scheduling.volcano.sh/v1beta1", kind))
-            break
-        await asyncio.sleep(0.1)
-    yield
-    for name in names:
-        await kube.delete(definitions, name)
-
-
-@pytest.mark.slow
-async def test_gangs_and_queues_are_made_measured_and_gone_again(
-    kube: Kube, nodes: None, volcano: None, namespace: str
-) -> None:
-    """What the default scheduler does with gangs is told as it is; the second queue of a reclaim
-    gets nothing back from it.
-    """
-    spec = submit.Spec(count=1, namespaces=[namespace], workers=3, gpus=8, timeout=15)
-    result = await submit.measure(kube, spec, "gang")
-    fitting, placed, split = (
-        result.figures[f"gangs_{name}"] or 0 for name in ("fitting", "placed", "split")
-    )
-    assert fitting > 0
-    assert placed <= fitting
-    assert (placed == fitting and not split) or any(
-        "placed whole" in note for note in result.facts["notes"]
-    )
-    assert result.figures["left_behind"] == 0
-    result = await submit.measure(
-        kube, submit.Spec(namespaces=[namespace], gpus=8, timeout=5), "reclaim"
-    )
-    assert result.figures["reclaimed"] == 0
-    assert any("does Volcano reclaim?" in note for note in result.facts["notes"])
-    assert result.figures["left_behind"] == 0
-    assert await left(kube, "scheduling.volcano.sh/v1beta1", "PodGroup", namespace) == 0
-    assert await kube.list(await kube.resource("scheduling.volcano.sh/v1beta1", "Queue")) == []

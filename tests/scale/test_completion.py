@@ -13,10 +13,10 @@ import orjson
 import pytest
 
 from perfdag.app.scale import commands
-from perfdag.kube.client import Kube, KubeError, Resource
+from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.config import Cluster
 from perfdag.kube.credentials import Credentials
-from perfdag.steps.scale.figures.moments import Clocks, Moment
+from perfdag.steps.scale.figures.moments import Clocks
 from perfdag.steps.scale.figures.rows import rows_of, with_deletion
 from perfdag.steps.scale.measure import completion
 from perfdag.steps.scale.measure.completion import expected_count, reached
@@ -29,7 +29,7 @@ from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.model.templates import TemplateError, load
 from perfdag.steps.scale.runai import sample, submit, times_csv
 from perfdag.steps.scale.runai import settings as runai
-from perfdag.steps.scale.runai.run_file import RunFile, workload_of, write_run
+from perfdag.steps.scale.runai.run_file import RunFile, write_run
 from perfdag.steps.scale.scenarios import vmi_spec, vmi_steady
 from tests.conftest import CommandLine
 
@@ -252,13 +252,6 @@ class TestAnyKind:
             until_ns=until,
         )
         assert ("submission_to_scheduled" in {row.stage for row in rows}) == pods
-        resource = Resource(api_version, kind, "services", True)
-        both = [resource, Resource("example.com/v1", "Made", "made", True)]
-        if pods:
-            with pytest.raises(runai.SettingsError, match=f"{kind}, Made"):
-                workload_of("r", both)
-        else:
-            assert workload_of("r", both).kind == "Made"
 
     @pytest.mark.parametrize(
         ("text", "members"),
@@ -391,70 +384,6 @@ class TestVmis:
             rows[name].status
             for name in ("scheduled", "creation_to_scheduled", "running", "creation_to_running")
         ] == ["censored"] * 4
-
-
-def test_the_error_bar_of_a_row_is_the_lag_of_the_heartbeats_nearest_to_it() -> None:
-    """The watch stalled for 6 s at the end of the second pod alone."""
-    first = record("Pod", "a", created=1, scheduled=2)
-    second = record("Pod", "b", created=1, scheduled=20)
-    beats = [(BASE + round(at * SECOND), 0.004) for at in (0.7, 1.2, 1.9, 2.4, 13.5)]
-    beats += [(BASE + 20 * SECOND, 6.0), (BASE + 20 * SECOND + 1, 5.5)]
-    rows = rows_of(
-        submissions_of("a", "b"),
-        {"a": first, "b": second},
-        Clocks(0, lags={"Pod": beats}),
-        run="r",
-        kind="Pod",
-        until_ns=BASE + 30 * SECOND,
-    )
-    bars = {row.name: row.resolution_s for row in rows if row.stage == "scheduled"}
-    assert bars == {"a": 0.004, "b": 6.0}
-    assert Clocks(0).lag_at(Moment(BASE)) is None, "without heartbeats"
-
-
-def test_each_end_of_a_row_has_the_lag_of_its_own_kind() -> None:
-    """The watch of pods stalled, and that of VMIs did not."""
-    vmi = record(VMI, "a", created=1, scheduled=3, running=4)
-    pod = record("Pod", "a-pod", vmi.uid, created=1.5, scheduled=2)
-    moments = range(6)
-    beats = {
-        VMI: [(BASE + at * SECOND, 0.004) for at in moments],
-        "Pod": [(BASE + at * SECOND, 0.7) for at in moments],
-    }
-    rows = rows_of(
-        submissions_of("a"),
-        {"a": vmi, "a-pod": pod},
-        Clocks(0, lags=beats),
-        run="r",
-        kind=VMI,
-        api_version="kubevirt.io/v1",
-        until_ns=BASE + 30 * SECOND,
-    )
-    bars = {row.stage: row.resolution_s for row in rows if row.source == "receive"}
-    assert bars["pod_created"] == bars["pod_scheduled"] == 0.7
-    assert bars["running"] == bars["creation_to_running"] == 0.004
-
-
-def test_a_lag_in_the_middle_widens_the_error_bars_of_the_rows_there_alone() -> None:
-    """Changes due from 10 to 12 s came together at 12 s; a pod is scheduled each second."""
-    pods = {f"p{at}": record("Pod", f"p{at}", created=at, scheduled=at + 0.4) for at in range(25)}
-    due = [0.25 + number * 0.5 for number in range(50)]
-    arrivals = [max(at + 0.004, 12.0) if 10 <= at < 12 else at + 0.004 for at in due]
-    beats = [(BASE + round(end * SECOND), end - at) for at, end in zip(due, arrivals, strict=True)]
-    rows = rows_of(
-        submissions_of(*pods),
-        pods,
-        Clocks(0, lags={"Pod": beats}),
-        run="r",
-        kind="Pod",
-        until_ns=BASE + 30 * SECOND,
-    )
-    bars = {row.name: row.resolution_s or 0 for row in rows if row.stage == "scheduled"}
-    wide = {name for name, bar in bars.items() if bar > 0.01}
-    # A row at 9 s has the first late heartbeat as its next one: whether its watch lagged is open.
-    assert wide == {"p9", "p10", "p11", "p12"}
-    assert {round(bar, 3) for name, bar in bars.items() if name in wide} == {1.75}
-    assert {round(bar, 3) for name, bar in bars.items() if name not in wide} == {0.004}
 
 
 def test_rows_of_pods_have_their_deletion_and_nothing_that_came_by_it() -> None:

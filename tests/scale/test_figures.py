@@ -94,9 +94,9 @@ class TestGates:
         """
         request: list[list[str]] = []
 
-        async def measure(kube: Any, spec: vmi_spec.Spec, ask: Any) -> run_vmi.Outcome:
+        async def measure(kube: Any, spec: vmi_spec.Spec, ask: Any) -> list[Any]:
             request.append([str(gate) for gate in spec.gates])
-            return run_vmi.Outcome([])
+            return []
 
         monkeypatch.setattr(run_vmi, "measure", measure)
         monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
@@ -236,17 +236,15 @@ class TestApiMetrics:
         assert [item.passed for item in held] == [True, False]
 
     @pytest.mark.parametrize(
-        ("calls", "heartbeats", "counts"),
+        ("calls", "counts"),
         [
             pytest.param(
                 [("PATCH", ""), ("PUT", "")],
-                20,
-                {"PATCH-pods-count": 10, "PUT-pods-count": 30, "UPDATE-pods-count": 30},
-                id="requests of the heartbeat are not counted",
+                {"PATCH-pods-count": 30, "PUT-pods-count": 30, "UPDATE-pods-count": 30},
+                id="a PUT is an UPDATE of the audit",
             ),
             pytest.param(
                 [("POST", ""), ("POST", "binding"), ("APPLY", "status")],
-                0,
                 {
                     "POST-pods-count": 30,
                     "CREATE-pods-count": 30,
@@ -259,11 +257,10 @@ class TestApiMetrics:
         ],
     )
     def test_30_requests_of_each_kind_are_counted_under_its_names(
-        self, calls: list[tuple[str, str]], heartbeats: int, counts: dict[str, int]
+        self, calls: list[tuple[str, str]], counts: dict[str, int]
     ) -> None:
         lines = [series("pods", sub, verb, "resource", ("+Inf", 30)) for verb, sub in calls]
         after = scrape_of(*chain.from_iterable(lines))
-        after.heartbeats = {"pods": heartbeats}
         assert api_metrics.counts(api_metrics.delta(api_metrics.Scrape(), after)) == counts
         assert all(gates.parse_gate(f"{name} <= 1 * {name}").metric == name for name in counts)
 
@@ -515,13 +512,8 @@ class TestAsked:
             ),
             ("steady --churn -1", "churn: -1 is too few"),
             ("burst --count 100 400", "several are a ladder"),
-            ("burst --step 5", "--step needs capacity, not burst"),
             ("burst --template pod", "Pod creates no VMI"),
             ("burst --burst 5", "--burst needs --arrival burst"),
-            (
-                "capacity --count 50 --step 100",
-                "the first step of 100 is above the limit of 50",
-            ),
             ("burst --per-node 0", "per_node: 0 is too few"),
             ("burst --parallel 0", "parallel: 0 is too few"),
             ("burst --parallel 1001", "parallel: 1001 is too many; it is 1000 or less"),
@@ -575,7 +567,7 @@ class TestAsked:
         ("scenario", "own"),
         [
             ("steady", ("churn_cycles", "submit_lag")),
-            *((value, phase_counts([])) for value in ("burst", "ladder", "capacity")),
+            *((value, phase_counts([])) for value in ("burst", "ladder")),
         ],
     )
     def test_every_figure_that_there_is_may_be_gated(self, scenario: str, own: Any) -> None:
@@ -595,8 +587,6 @@ class TestAsked:
             *api_metrics.deletion_figures({"deletion": calls}),
         }
         figures |= {"virt_requests/PATCH-virtualmachineinstances", "deletion_p95", "left_behind"}
-        if scenario == "capacity":  # all are deleted at the end alone
-            figures = {name for name in figures if not name.startswith(("deletion", "left"))}
         for name in figures:
             spec.gates = [gates.parse_gate(f"{name} < 1")]
             run_vmi.check(spec, request)
@@ -689,7 +679,7 @@ class TestThroughput:
         session: Any = SimpleNamespace(
             submissions=items,
             batches=[(GeneratorResult("r", batch, 0.0, 1), Schedule()) for batch in batches],
-            heartbeats=SimpleNamespace(p99=0.001),
+            watch_lag=SimpleNamespace(p99=0.001),
             phases={},
             notes=[],
         )

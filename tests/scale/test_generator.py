@@ -13,28 +13,19 @@ from typing import Any, get_args
 import orjson
 import pytest
 
-from perfdag.kube.client import Event, Kube, KubeError, Resource
-from perfdag.steps.scale.cluster.removal import belongs
+from perfdag.kube.client import KubeError, Resource
 from perfdag.steps.scale.figures.moments import Clocks
 from perfdag.steps.scale.figures.rows import rows_of
-from perfdag.steps.scale.measure import clock
-from perfdag.steps.scale.measure.clock import Offset
 from perfdag.steps.scale.measure.generator import (
-    EXTRA_CONNECTIONS,
     GeneratorResult,
     Submission,
-    connections,
     generate,
 )
-from perfdag.steps.scale.measure.heartbeat import BEAT, IN_FLIGHT, Heartbeat
-from perfdag.steps.scale.measure.heartbeats import heartbeat_kinds, heartbeats
-from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad, busiest
 from perfdag.steps.scale.measure.submitters import ApiSubmitter
 from perfdag.steps.scale.model.schedule import Arrival, Schedule
-from perfdag.steps.scale.model.stages import VMI, extractor
 from perfdag.steps.scale.model.templates import Document, Template, TemplateError, built_in, load
-from tests.fakes.api_server import Answer, ApiServer, Request, client, failure, served
+from tests.fakes.api_server import Answer, ApiServer, Request, failure
 
 
 class TestTemplates:
@@ -230,10 +221,6 @@ TEMPLATE = Template("t", (Document("v1", "Pod", b'{"metadata":{"name":"perfdag-0
 
 
 class TestGenerator:
-    @pytest.mark.parametrize("parallel", [1, 80, 1000])
-    def test_beats_that_are_late_leave_connections_for_all_else(self, parallel: int) -> None:
-        assert connections(parallel) >= parallel + IN_FLIGHT + EXTRA_CONNECTIONS
-
     async def test_a_remainder_is_not_dropped_and_namespaces_take_turns(self) -> None:
         slow = Slow(0.0)
         submitted = await generate(slow, TEMPLATE, 10, ["a", "b"], Schedule(), 4, run="r")
@@ -343,177 +330,7 @@ async def until(done: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-class TestHeartbeat:
-    async def test_a_stall_is_as_many_slow_beats_as_were_due_in_it(self) -> None:
-        server, waiting, go_on = ApiServer(), list[Request](), asyncio.Event()
-
-        async def stall(request: Request) -> None:
-            waiting.append(request)
-            await go_on.wait()
-
-        server.on(r"PATCH [^?]*$", stall)
-        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02, "Pod") as heart:
-            await until(lambda: len(waiting) >= 10)
-            assert len(heart.lags) >= 10, "what is on its way counts as at least its age"
-            assert heart.lost >= 9
-            assert heart.summary()["max_s"] > 0.15
-            go_on.set()
-            await until(lambda: {*map(str, range(1, 11))} <= heart.arrived.keys())
-            slow = sorted(heart.lags, reverse=True)[:10]
-            ends = [end for end, _ in heart.timeline]
-            assert ends == sorted(ends)
-            assert set(heart.arrived.values()) <= set(ends), "each with its arrival"
-            assert sorted(lag for _, lag in heart.timeline)[-1] == slow[0]
-        assert all(lag >= 0.02 * (9 - place) for place, lag in enumerate(slow)), (
-            "each is late by the time since it was due"
-        )
-
-    async def test_what_a_list_alone_told_of_is_lost_and_as_late_as_the_list(
-        self, server: ApiServer
-    ) -> None:
-        go_on = asyncio.Event()
-
-        async def stall(_: Request) -> None:
-            await go_on.wait()
-
-        server.on("watch", stall)
-        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02, "Pod") as heart:
-            await until(lambda: len(heart.answered) >= 5 and bool(server.count("watch")))
-            missed = len(heart.answered)
-            server.expire()
-            go_on.set()
-            await until(lambda: kube.counts["relist 410"] > 0 and len(heart.arrived) >= 3)
-            summary = heart.summary()
-        assert summary["lost"] >= missed
-        assert summary["beats"] >= summary["lost"] + 3
-
-    async def test_a_watch_that_is_refused_is_told(self, server: ApiServer) -> None:
-        server.fail("watch", 403, "no more of it")
-        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02, "Pod") as heart:
-            await until(lambda: bool(heart.stopped))
-            await until(heart.tasks[0].done)  # nothing is changed that nobody sees
-        assert "no more of it" in heart.note
-
-    @pytest.mark.parametrize("refused", [False, True])
-    @pytest.mark.parametrize("measured", ["Pod", VMI])
-    async def test_a_measured_kind_has_a_heartbeat_of_its_own_unless_it_is_refused(
-        self, server: ApiServer, measured: str, refused: bool
-    ) -> None:
-        kind = heartbeat_kinds(measured)[0]
-        if refused:
-            server.fail("PATCH .*/(pods|virtualmachineinstances)/", 403, "a policy forbids it")
-        async with client(server) as kube, heartbeats(kube, "r", "n", kind, 0.01) as run:
-            heart = run.beats[0]
-            await until(lambda: all(len(beat.arrived) >= 5 for beat in run.beats))
-            (heartbeat_object,) = server.of("ConfigMap" if refused else kind)
-        kinds = ["ConfigMap"] if refused else heartbeat_kinds(measured)
-        assert [summary["kind"] for summary in run.summary()] == list(run.lags) == kinds
-        assert (f"that of ConfigMaps, not of {measured}s: " in run.note) == refused
-        assert len(run.requests) == len(kinds)
-        assert min(run.requests.values()) >= 5
-        assert min(heart.lags) > 0
-        assert run.p99 == max(beat.p99 or 0 for beat in run.beats)
-        assert server.of("ConfigMap") == server.of("Pod") == server.of(VMI) == [], "nothing is left"
-        assert belongs("r", heartbeat_object["metadata"])
-        observer = Observer(
-            kube, "r", [(heartbeat_object["apiVersion"], kind)], ["n"], primary=[kind]
-        )
-        observer.take(
-            kind,
-            extractor(heartbeat_object["apiVersion"], kind),
-            Event("ADDED", heartbeat_object, 1),
-        )
-        assert observer.records == {}, "it is no workload"
-        if not refused:
-            spec = heartbeat_object["spec"]
-            assert run.note == "", "one that goes well has nothing to tell"
-            assert spec.get("schedulingGates") or spec["schedulerName"], "no scheduler places it"
-
-    async def test_a_run_of_vmis_without_a_right_on_pods_has_the_lag_of_vmis_alone(
-        self, server: ApiServer
-    ) -> None:
-        server.fail("PATCH .*/pods/", 403, "no right")
-        async with client(server) as kube, heartbeats(kube, "r", "n", VMI, 0.01) as run:
-            await until(lambda: len(run.beats[0].arrived) >= 5)
-            assert ([*run.lags], run.note) == ([VMI], "")
-
-    @pytest.mark.parametrize(("status", "counted"), [(None, 1), (503, 1), (429, 0), (0, 0)])
-    async def test_a_try_counts_as_the_server_counts_it(
-        self, server: ApiServer, status: int | None, counted: int
-    ) -> None:
-        """Without a status it times out; status 0 breaks the connection."""
-        patches = r"PATCH [^?]*$"
-
-        async def first_try(_: Request) -> Answer | None:
-            if server.count(patches) > 1:
-                return None
-            await asyncio.sleep(0 if status is not None else 1)
-            return failure(status or 0)
-
-        server.on(patches, first_try)
-        async with (
-            served(server) as cluster,
-            Kube(cluster, timeout=0.2, retries=1) as kube,
-            Heartbeat(kube, "r", "n", 0.05, "Pod") as heart,
-        ):
-            await until(lambda: "1" in heart.answered)
-            heart.pause()
-            await until(lambda: heart.requests == server.count(patches) - 1 + counted)
-
-    async def test_beats_of_a_pause_are_left_out(self, server: ApiServer) -> None:
-        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02, "Pod") as heart:
-            await until(lambda: len(heart.lags) >= 5)
-            heart.pause()
-            time.sleep(0.5)  # as the making of rows does
-            before = len(heart.lags)
-            await asyncio.sleep(0.05)
-            assert len(heart.lags) == before
-            heart.resume()
-            await until(lambda: len(heart.lags) >= before + 5)
-        beats = [
-            int(item.body["metadata"]["annotations"][BEAT])
-            for item in server.requests
-            if BEAT in ((item.body or {}).get("metadata") or {}).get("annotations", {})
-        ]
-        assert max(after - item for item, after in pairwise(beats)) > 0.5 / 0.02, (
-            "none of those that were due meanwhile is sent"
-        )
-
-
-class TestDrift:
-    @pytest.mark.parametrize(("end", "message"), [(0.55, False), (0.75, True), (None, True)])
-    async def test_beyond_its_bound_it_is_noted(
-        self, end: float | None, message: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        async def measured(kube: Any) -> Offset:
-            if end is None:
-                raise KubeError(0, "Unreachable", "no answer")
-            return Offset(end, 0.01)
-
-        monkeypatch.setattr(clock, "server_offset", measured)
-        facts, note = await clock.drift(None, Offset(0.5, 0.02))  # type: ignore[arg-type]
-        assert bool(note) == message
-        assert facts == (
-            {}
-            if end is None
-            else pytest.approx(
-                {"server_clock_drift_s": end - 0.5, "server_clock_drift_bound_s": 0.03}
-            )
-        )
-
-
 class TestHarness:
-    def test_a_pause_is_left_out(self) -> None:
-        self_load = SelfLoad()
-        assert self_load.share is None
-        self_load.pause()
-        while time.thread_time() - (self_load.paused or (0.0, 0.0))[1] < 0.2:
-            pass
-        assert self_load.share is None
-        self_load.resume()
-        assert self_load.share is None
-        assert self_load.usage[-1][1] - self_load.usage[0][1] < 0.1
-
     def test_the_busiest_seconds_count_and_not_the_mean(self) -> None:
         quiet = [(float(i), 0.1 * i) for i in range(100)]
         busy = [(100.0 + i, 10.0 + 0.9 * i) for i in range(7)]

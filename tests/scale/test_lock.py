@@ -19,10 +19,8 @@ from perfdag.steps.scale.model import nodes
 from perfdag.steps.scale.model.chains import kinds_of
 from perfdag.steps.scale.model.templates import RUN_LABEL, built_in, load
 from perfdag.steps.scale.runai.run_file import name_prefix
-from perfdag.steps.scale.scenarios import free_gpus, run_vmi, submit, vmi_spec
-from perfdag.steps.scale.scenarios.base import start_run
-from tests.conftest import CommandLine
-from tests.fakes.api_server import ApiServer, Request, failure
+from perfdag.steps.scale.scenarios import run_vmi, vmi_spec
+from tests.fakes.api_server import ApiServer, Request
 
 NAMED = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
 
@@ -62,44 +60,12 @@ def renewing(server: ApiServer, run: str, log: list[str]) -> lease_lock.Exclusiv
     return lease_lock.ExclusiveRun(server.client(), run, 1.0, log.append)
 
 
-async def test_a_run_in_progress_is_deleted_only_by_force_which_ends_it_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(lease_lock, "LIFE", 1.0)
-    server, log, began = ApiServer(), list[str](), asyncio.Event()
-
-    async def measure() -> None:
-        async with renewing(server, "r1", log):
-            began.set()
-            try:
-                await asyncio.sleep(60)
-            finally:
-                log.append("deleted")
-
-    run = asyncio.create_task(measure())
-    await began.wait()
-    kube = server.client()
-    await lease_lock.require_ended(kube, "another", 9.0, log.append, force=False)
-    for name in ("r1", "r1-primer"):
-        with pytest.raises(KubeError, match=f"run {name} renews its Lease; wait for it, or add"):
-            await lease_lock.require_ended(kube, name, 9.0, log.append, force=False)
-    await lease_lock.require_ended(kube, "r1", 9.0, log.append, force=True)
-    assert log == ["run r1 ends and deletes its objects", "deleted"]
-    with pytest.raises(KubeError, match="run r1 was ended by `scale delete --force`"):
-        await run
-    assert not server.of("Lease")
-
-
-def test_force_is_for_a_run_by_its_id(cli: CommandLine) -> None:
-    assert "--force needs --run" in cli(["scale", "delete", "--force"], 2).err
-
-
 async def test_a_lease_that_nobody_renews_stops_no_deletion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lease_lock, "LIFE", 0.1)
     server = ApiServer(held_by("r1", FUTURE))
-    await lease_lock.require_ended(server.client(), "r1", 9.0, print, force=False)
+    await lease_lock.require_ended(server.client(), "r1")
     assert holder_of(server) == "r1"
 
 
@@ -140,28 +106,31 @@ async def test_a_holder_is_gone_when_it_does_not_renew_while_we_look_whatever_it
     assert holder_of(server) == "me"
 
 
-@pytest.mark.parametrize("scenario", [True, False], ids=["a scenario", "VMIs"])
 async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it(
-    scenario: bool, monkeypatch: pytest.MonkeyPatch, server: ApiServer
+    monkeypatch: pytest.MonkeyPatch, server: ApiServer
 ) -> None:
     """It is labelled with the id that the run said."""
     message, seen = list[str](), list[Any]()
 
     async def measure(*request: Any) -> Any:
-        if scenario:
-            start_run(request[1], "submit")
         seen.append(server.of("Lease")[0])
-        return SimpleNamespace(disturbed="") if scenario else []
+        return []
 
-    if scenario:
-        monkeypatch.setattr(submit, "measure", measure)
-        await submit.exclusive(server.client(), submit.Spec(log=message.append), "submit", 1.0)
-    else:
-        monkeypatch.setattr(run_vmi, "ladder", measure)
-        await run_vmi.measure(
-            server.client(), vmi_spec.Spec(log=message.append), run_vmi.VmiRequest(lock_timeout=1.0)
-        )
+    monkeypatch.setattr(run_vmi, "ladder", measure)
+    await run_vmi.measure(
+        server.client(), vmi_spec.Spec(log=message.append), run_vmi.VmiRequest(lock_timeout=1.0)
+    )
     assert belongs(message[0].split()[1].rstrip(":"), seen[0]["metadata"])
+
+
+async def test_a_run_that_renews_its_lease_is_not_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_lock, "LIFE", 3)
+    server = ApiServer(held_by("r1", PAST))
+    check = asyncio.create_task(lease_lock.require_ended(server.client(), "r1"))
+    await asyncio.sleep(0.1)
+    server.add(held_by("r1", FUTURE))
+    with pytest.raises(KubeError, match="run r1 renews its Lease"):
+        await check
 
 
 async def test_who_took_the_cluster_meanwhile_is_told_once_and_kept(server: ApiServer) -> None:
@@ -261,11 +230,6 @@ def test_the_node_that_we_run_on_tells_by_its_flags(
     monkeypatch.setenv("PERFDAG_NODE", "here")
     assert nodes.is_virtual(node("here"), tmp_path / "cpuinfo") is virtual
     assert nodes.is_virtual(node("there"), tmp_path / "cpuinfo") is None
-
-
-async def test_gpus_of_nodes_that_are_not_ready_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    kube = ApiServer(node("a", gpus=8), node("b", "Unknown", gpus=8)).client()
-    assert await free_gpus.usable_gpus(kube) == ({"a": 8}, {})
 
 
 ACCOUNT = "system:serviceaccount:bench:perfdag-measure-scale"
@@ -458,43 +422,6 @@ async def test_deletion_by_id_keeps_such_a_namespace_too(other: bool) -> None:
 VOLCANO = "scheduling.volcano.sh/v1beta1"
 
 
-def queues(why: str) -> ApiServer:
-    """Two queues and a pod of run r; `why` is what deleting queue `a` is refused with
-    (Volcano's: until it was closed).
-    """
-    named = [(VOLCANO, "Queue", "a"), (VOLCANO, "Queue", "b"), ("v1", "Pod", "p")]
-    server = ApiServer(
-        *(
-            {
-                "apiVersion": api,
-                "kind": kind,
-                "metadata": {"name": name, "labels": {RUN_LABEL: "r"}},
-            }
-            for api, kind, name in named
-        )
-    )
-    server.on(
-        "DELETE .*/queues/a$",
-        lambda _: None if "losed" in why and server.of("Command") else failure(403, why),
-    )
-    return server
-
-
-async def test_one_that_may_not_be_deleted_keeps_nobody_from_deleting_the_others() -> None:
-    server = queues("no such right")
-    with pytest.raises(KubeError, match=r"Queue a was not deleted: .*no such right"):
-        await remove_run(server.client(), "r", None, 1, 5.0)
-    assert [server.names(kind) for kind in ("Queue", "Pod", "Command")] == [["a"], [], []]
-
-
-async def test_a_queue_of_volcano_is_closed_where_that_is_asked_for() -> None:
-    """One that the run itself had no time to close."""
-    server = queues("only queue with state `Closed` can be deleted, queue `a` state is `Open`")
-    assert await remove_run(server.client(), "r", None, 1, 5.0) == 0
-    assert (server.names("Queue"), server.names("Pod")) == ([], [])
-    assert [item["target"]["name"] for item in server.of("Command")] == ["a"]
-
-
 def test_names_are_those_of_a_service_too() -> None:
     """A PyTorchJob gets a Service of its name (RFC 1035: it begins with a letter), a VMI a
     launcher pod; a part's name is the longest.
@@ -507,3 +434,23 @@ def test_names_are_those_of_a_service_too() -> None:
         assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name), name
         assert len(f"virt-launcher-{name}-abcde") <= 63
         assert run == name_prefix(spec.run) or belongs(spec.run, {"labels": {RUN_LABEL: run}})
+
+
+async def test_of_two_runs_that_take_an_expired_lease_exactly_one_gets_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both have read the same Lease when they write: the server refuses the second."""
+    now = [1000.0]
+    monkeypatch.setattr(lease_lock, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    server, both_read = ApiServer(held_by("dead", PAST)), asyncio.Barrier(2)
+    runs = [lease_lock.ExclusiveRun(server.client(), name, 1.0) for name in ("a", "b")]
+    assert [await run.try_acquire() for run in runs] == ["dead", "dead"]
+    now[0] += lease_lock.LIFE + 1
+
+    async def after_both(_: Request) -> None:
+        await both_read.wait()
+
+    server.on("PUT .*/leases/", after_both)
+    answers = await asyncio.gather(*(run.try_acquire() for run in runs))
+    assert answers.count(None) == 1
+    assert holder_of(server) == "ab"[answers.index(None)]

@@ -12,7 +12,7 @@ from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.scale.model.templates import built_in
 from perfdag.steps.scale.scenarios import vmi_spec
-from perfdag.steps.scale.scenarios.base import template_of
+from perfdag.steps.scale.scenarios.submit import template_of
 from perfdag.suite.load import load_suite
 from perfdag.suite.yaml_document import BadDocument
 
@@ -27,14 +27,6 @@ STATEFUL_SET = (
 GATED = {
     "submit": ("ready_p50", "last_pod_created_p95"),
     "gated": ("schedule_rate", "schedule_rate_best_5s", "release_seconds"),
-    "fill": ("gpus_allocated", "unschedulable_verdict", "sandbox_p50"),
-    "fragmentation": ("packing", "whole_nodes_placed"),
-    "preemption": ("preemptor_wait_max", "evicted", "preemptors"),
-    "gang": ("gangs_split",),
-    "reclaim": ("reclaim_wait_p50", "reclaimed", "evicted"),
-    "failed-reclaim": ("refusal_wait_max", "gangs_refused"),
-    "consolidation": ("consolidation_wait_p50", "consolidated"),
-    "topology": ("topology_wait_p50", "gangs_in_one_rack"),
 }
 
 
@@ -56,23 +48,7 @@ def refusal(benchmark: str, **params: Any) -> str:
         ),
         ("vmi-burst", {"template": "pod"}, "Pod creates no VMI"),
         ("vmi-burst", {"replicas": 3}, "only the template vmirs takes replicas"),
-        ("vmi-burst", {"step": 5}, "burst has no step"),
         ("vmi-burst", {"cooldown": 5}, "burst has no cooldown"),
-        (
-            "vmi-burst",
-            {"scenario": "capacity", "counts": [50]},
-            "first step of 100 is above the limit of 50",
-        ),
-        (
-            "vmi-burst",
-            {"scenario": "capacity", "counts": [500], "gates": ["deletion_p50 < 9"]},
-            "no figure of capacity is called deletion_p50",
-        ),
-        (
-            "vmi-burst",
-            {"scenario": "capacity", "counts": [500], "gates": ["deletion/DELETE-pods-count < 9"]},
-            "no figure of capacity is called deletion/DELETE-pods-count",
-        ),
         ("vmi-steady", {"count": 100, "churn": 500}, "churn: 500 is too many of 100"),
         (
             "vmi-steady",
@@ -84,7 +60,6 @@ def refusal(benchmark: str, **params: Any) -> str:
             for benchmark, stage, params, count in (
                 ("vmi-burst", "creation_to_running", {"counts": [80]}, 80),
                 ("vmi-burst", "running", {"counts": [80, 400], "scenario": "ladder"}, 80),
-                ("vmi-burst", "running", {"scenario": "capacity", "step": 40}, 40),
                 ("vmi-steady", "running", {"count": 20, "duration": 100, "pause": 10}, 70),
                 ("scale", "scheduled", {"count": 80}, 80),
             )
@@ -94,18 +69,7 @@ def refusal(benchmark: str, **params: Any) -> str:
             {"gates": ["shedule_rate > 1"], "scenario": "gated"},
             "no figure of gated is called shedule_rate; the nearest is schedule_rate",
         ),
-        ("scale", {"gates": ["packing > 0"]}, "no figure of submit is called packing"),
         ("scale", {"gates": ["submit_lag < 1"]}, "no figure of submit is called submit_lag"),
-        (
-            "scale",
-            {"gates": ["submit_lag < 1"], "scenario": "fill"},
-            "no figure of fill is called submit_lag",
-        ),
-        (
-            "scale",
-            {"gates": ["last_pod_created_p95 < 1"], "scenario": "fill"},
-            "no figure of fill is called last_pod_created_p95",
-        ),
         (
             "scale",
             {"gates": ["submission_to_succeeded_p50 < 1"], "scenario": "gated"},
@@ -133,9 +97,6 @@ def refusal(benchmark: str, **params: Any) -> str:
             {"scenario": "gated", "template": STATEFUL_SET.format("OrderedReady", 3)},
             "set podManagementPolicy: Parallel",
         ),
-        ("scale", {"scenario": "fill", "template": "distributed"}, "fill creates its own pods"),
-        ("scale", {"gpus": 0.5, "scenario": "fill"}, "fill counts whole GPUs: gpus 0.5 is no"),
-        ("scale", {"queue": "team"}, "submit takes neither scheduler nor queue, which fill"),
         ("scale", {"template": "vmi"}, "use vmi-burst or vmi-steady"),
         (
             "scale",
@@ -177,7 +138,6 @@ KNATIVE = "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: '
     ("benchmark", "params"),
     [
         ("vmi-burst", {"template": "vmirs", "replicas": 3, "namespace": ["a", "b"]}),
-        ("vmi-burst", {"scenario": "capacity", "counts": [500], "step": 50}),
         ("vmi-burst", {"counts": [90], "gates": ["creation_to_running_p95 < 60"]}),
         ("vmi-burst", {"counts": [80], "gates": ["running_p50 < 60", "api_p99 < 1"]}),
         ("vmi-steady", {"count": 80, "pause": 0, "gates": ["running_p95 < 60"]}),
@@ -191,7 +151,6 @@ KNATIVE = "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: '
         ("scale", {"scenario": "gated", "template": STATEFUL_SET.format("OrderedReady", 1)}),
         ("scale", {"template": JOB.format("completions: 6, parallelism: 2")}),
         ("scale", {"template": KNATIVE}),
-        ("scale", {"scenario": "gang"}),
         *(
             (
                 "scale",
@@ -270,17 +229,6 @@ def test_a_batch_is_no_arrival_of_vmis() -> None:
                 "cooldown": 50,
             },
             4 * 60 + 50,
-        ),
-        (
-            "vmi-burst",
-            {
-                "scenario": "capacity",
-                "counts": [300],
-                "timeout": 60,
-                "lock_timeout": 0,
-                "primer": False,
-            },
-            7 * 2 * 60,
         ),
         (
             "vmi-burst",

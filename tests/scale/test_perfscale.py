@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from perfdag.app.errors import CommandError
-from perfdag.app.scale.perfscale import go_seconds, read_audit
+from perfdag.app.scale.perfscale import go_seconds
 from perfdag.app.scale.workload_import import import_workloads
 from perfdag.benchmark import registry
 from perfdag.steps.scale.model.templates import load
@@ -116,11 +116,3 @@ def test_durations_are_those_of_go(text: str, seconds: float) -> None:
     assert go_seconds(text) == pytest.approx(seconds)
     with pytest.raises(ValueError, match="is no duration"):
         go_seconds(f"{text}x")
-
-
-def test_the_bearer_token_of_a_configuration_is_not_shown(tmp_path: Path) -> None:
-    path = tmp_path / "c.json"
-    path.write_text('{"prometheusURL": "http://p", "prometheusBearerToken": "secret"}')
-    config, notes = read_audit(path)
-    assert (config.token, notes) == ("secret", [])
-    assert "secret" not in repr(config)

@@ -290,7 +290,7 @@ class TestCharts:
                 "perfdag.charts.benchmarks.scale.api_calls",
                 lambda counts, of: drawn.append((counts, of)),
             )
-            for scenario in ("burst", "submit"):
+            for scenario in ("burst", "gated"):
                 message = {"runs": [{**run, "scenario": scenario} for run in runs]}
                 (tmp_path / "summary.json").write_bytes(orjson.dumps(message))
                 assert main(["scale", "plot", "-o", str(tmp_path), "--plot", "api-calls"]) == 0

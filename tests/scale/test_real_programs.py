@@ -8,16 +8,12 @@ these tests are skipped.
 
 import asyncio
 import os
-import re
 import shutil
 import socket
 import subprocess
-import uuid
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
 import yaml
@@ -26,13 +22,10 @@ from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.prometheus import Prometheus
 from perfdag.steps.scale.figures.percentiles import rank
 from perfdag.steps.scale.figures.rows import Row
-from perfdag.steps.scale.figures.transition_times import transition_times
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.stages import VMI
-from perfdag.steps.scale.model.templates import FOLDER
-from perfdag.steps.scale.scenarios import gangs, gpus, submit, vmi, vmi_spec
-from perfdag.steps.scale.scenarios.base import Result, Spec
-from perfdag.steps.scale.scenarios.free_gpus import free_gpus
+from perfdag.steps.scale.scenarios import vmi, vmi_spec
+from perfdag.steps.scale.scenarios.base import Result
 from tests.fakes.proxy import Proxy
 
 from .kubectl_watch import Watch, watching
@@ -135,7 +128,7 @@ def assert_api_times_agree(result: Result, at_least: int) -> None:
     for row in result.rows:
         start = by_stage.get((row.uid, row.since))
         if row.status == "ok" and row.api_time and start and start.api_time:
-            lag = max(row.resolution_s or 0, row.late_s or 0, start.late_s or 0)
+            lag = max(row.resolution_s or 0, result.figures["watch_lag_p99"] or 0)
             apart.append(abs((row.seconds or 0) - (row.api_time - start.api_time)) - lag)
     show("beyond the error bar, by the API's times", apart)
     assert len(apart) >= at_least
@@ -163,10 +156,10 @@ async def test_a_watch_that_is_cut_for_6_seconds_invents_no_time(
     ok = [row for row in result.rows if row.stage == "creation_to_running" and row.status == "ok"]
     received = [row for row in ok if row.source == "receive"]
     tell(f"{len(ok)} of {COUNT} ran; {len(received)} have receive times; {result.facts['notes']}")
-    apart = []
+    apart, lag = [], result.figures["watch_lag_p99"] or 0
     for row in received:
         apart.append(abs((row.seconds or 0) - watch.between(row.uid, "created", "running")))
-        assert apart[-1] <= 0.5 + max(row.resolution_s or 0, row.late_s or 0), row
+        assert apart[-1] <= 0.5 + max(row.resolution_s or 0, lag), row
     show(RUN, apart)
     assert median(apart) < CLOSE
     assert len(received) < len(ok)
@@ -201,27 +194,6 @@ async def prometheus(tmp_path: Path) -> AsyncIterator[Prometheus]:
     process.wait()
 
 
-@pytest.mark.kubevirt
-@pytest.mark.slow
-async def test_the_histogram_of_real_kubevirt_agrees_and_a_disagreement_is_named(
-    kube: Kube, kubevirt: None, namespace: str, prometheus: Prometheus
-) -> None:
-    spec = density(namespace, primer=False, prometheus=prometheus)
-    result = await vmi.burst(kube, spec, COUNT)
-    ours, theirs = (result.figures[name] for name in (f"{RUN}_p50", f"virt_{RUN}_p50_s"))
-    tell(f"perfdag {ours} s, KubeVirt's histogram {theirs} s; {result.facts['notes']}")
-    assert ours is not None
-    assert theirs is not None
-    assert not any("KubeVirt's own histogram" in note for note in result.facts["notes"])
-    wrong = [
-        replace(stage, p50=ours + 100) if stage.stage == RUN else stage for stage in result.stages
-    ]
-    times = await transition_times(prometheus, result.started, result.ended, 2.0, wrong)
-    (note,) = [text for text in times.notes if RUN.replace("_", " ") in text]
-    tell(note)
-    assert note.startswith("KubeVirt's own histogram has the p50 of creation to running in ")
-
-
 LAST = {
     "start": "submission_to_running",
     "stop": "submission_to_gone",
@@ -230,127 +202,3 @@ LAST = {
     "migrate": "preparingtarget",
 }
 """The last stage of an operation that can be reached without virt-handler."""
-
-
-@pytest.mark.kubevirt
-@pytest.mark.slow
-@pytest.mark.parametrize("operation", [*LAST, "pause"])
-async def test_operations_on_vms_of_real_kubevirt(
-    kube: Kube, kubevirt: None, namespace: str, operation: Any
-) -> None:
-    spec = density(namespace, primer=False, operation=operation, gates=[])
-    spec.template, spec.timeout = "vm", 30
-    if operation == "migrate":  # a container disk needs a digest, which a simulated pod has not
-        disk = re.compile(r"containerDisk: .*")
-        spec.template = disk.sub("emptyDisk: {capacity: 1Mi}", (FOLDER / "vm.yaml").read_text())
-    result = await vmi.burst(kube, spec, 2)
-    assert (result.figures["success_ratio"], result.figures["left_behind"]) == (1.0, 0)
-    rows = {row.stage: row for row in result.rows if row.stage.startswith(f"{operation}_")}
-    if operation == "pause":  # virt-api asks virt-handler, which is not here
-        assert result.figures["operation_ratio"] == 0.0
-        assert any("2 VMs refused pause: No virt-handler" in it for it in result.facts["notes"])
-        return
-    last = rows[f"{operation}_{LAST[operation]}"]
-    tell(f"{last.stage} {last.seconds} s +- {last.resolution_s} s")
-    assert (last.status, last.source) == ("ok", "receive")
-    assert result.figures["operation_ratio"] == (0.0 if operation == "migrate" else 1.0)
-    assert all((row.seconds or 0) >= -(row.resolution_s or 0) for row in result.rows)
-    stages = {row.stage: row.status for row in result.rows}
-    assert stages["vm_ready"] == stages["pod_initialized"] == stages["pod_containers_ready"] == "ok"
-
-
-@pytest.fixture
-async def queue(kube: Kube) -> AsyncIterator[str]:
-    """A queue of real KAI that may use all GPUs."""
-    need("podgrouper", "binder", "kubectl")
-    try:
-        await kube.resource("scheduling.run.ai/v2", "Queue")
-    except KubeError:
-        pytest.skip("THE REAL PROGRAMS ARE NOT HERE: KUBECONFIG names a cluster without KAI")
-    share = sum((await free_gpus(kube)).values())
-    async with gangs.own_queues(kube, gangs.KAI, uuid.uuid4().hex[:6], share, [], print) as names:
-        yield names[0]
-
-
-@pytest.mark.kai
-@pytest.mark.slow
-async def test_preemption_by_real_kai_is_timed_and_counted(
-    kube: Kube, queue: str, namespace: str
-) -> None:
-    room = sum((await free_gpus(kube)).values())
-    wanted = room // 3
-    spec = Spec(
-        template="job",
-        count=wanted,
-        namespaces=[namespace],
-        scheduler="kai-scheduler",
-        queue=queue,
-        timeout=300,
-    )
-    with watching("pods", namespace) as watch:
-        result = await gpus.preemption(kube, spec)
-    assert (result.disturbed, result.figures["left_behind"]) == ("", 0)
-    assert result.figures["preemptors"] == result.figures["evicted"] == wanted
-    apart = distances(result.rows, "scheduled", watch, "created", "scheduled")
-    show("scheduled", apart)
-    assert len(apart) > 0.9 * (room + wanted)
-    assert median(apart) < CLOSE
-    assert_api_times_agree(result, room + wanted)
-    told = [row for row in result.rows if row.stage == "evicted" and row.status == "ok"]
-    tell(f"{len(told)} of {wanted} evictions have an Event")
-    assert len(told) >= wanted / 2, "KAI drops some Events of many"
-
-
-@pytest.mark.kai
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("scenario", "members"),
-    [
-        ("reclaim", 1),
-        ("reclaim", 0),
-        ("gang", 8),
-        ("failed-reclaim", 1),
-        ("consolidation", 1),
-        ("topology", 8),
-    ],
-)
-async def test_queues_and_gangs_of_real_kai(
-    kube: Kube, queue: str, namespace: str, scenario: submit.Scenario, members: int
-) -> None:
-    """Members 0 is one gang of half the cluster, the largest that a reclaim allows."""
-    room = sum((await free_gpus(kube)).values())
-    members = members or room // 2
-    count = room // members if scenario == "topology" else 2
-    spec = Spec(count=count, workers=members, namespaces=[namespace], timeout=300)
-    spec.rack_label = os.environ.get("PERFDAG_TEST_RACK_LABEL", spec.rack_label)
-    with watching("pods", namespace) as watch:
-        result = await submit.measure(kube, spec, scenario)
-    figures = result.figures
-    assert (result.disturbed, figures["left_behind"]) == ("", 0), result.facts["notes"]
-    assert figures["success_ratio"] == 1.0, result.facts["notes"]
-    wait = submit.WAITS.get(scenario, "submission_to_scheduled")
-    tell(f"{scenario} of {room} pods: {wait}_p50 {figures[f'{wait}_p50']} s")
-    if scenario == "gang":
-        assert figures["gangs_placed"] == figures["gangs_fitting"] == room // 8
-        assert figures["gangs_split"] == 0
-    elif scenario == "reclaim":
-        assert figures["reclaimed"] == figures["evicted"] == room // 2
-    elif scenario == "failed-reclaim":
-        assert (figures["gangs_refused"], figures["evicted"]) == (5, 0)
-    elif scenario == "topology":
-        assert figures["gangs_in_one_rack"] == figures["gangs_placed"] == count
-    else:
-        assert figures["consolidated"] == count
-        assert (figures["evicted"] or 0) >= count
-    rows = [
-        row
-        for row in result.rows
-        if (row.stage, row.status, row.source) == ("scheduled", "ok", "receive")
-        and len(watch.pods[row.uid]) == row.objects
-    ]
-    seen = [watch.last(row.uid, "scheduled") - watch.last(row.uid, "created") for row in rows]
-    apart = [abs((row.seconds or 0) - at) for row, at in zip(rows, seen, strict=True)]
-    bar = median(row.resolution_s or 0 for row in rows)
-    show(f"last pod created to last pod scheduled, error bar {bar:.3f} s", apart)
-    assert median(apart) < CLOSE
-    assert_api_times_agree(result, len(rows))

@@ -1,9 +1,7 @@
 """Submissions for Run:ai, and runs that are found by their label."""
 
-import time
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -18,30 +16,16 @@ from perfdag.shape import Shape
 from perfdag.steps.scale import workloads_benchmark
 from perfdag.steps.scale.cluster.runai_version import runai_version
 from perfdag.steps.scale.figures.rows import Row
-from perfdag.steps.scale.measure.clock import Offset
-from perfdag.steps.scale.measure.generator import GeneratorResult, Submission
-from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.submitters import CommandSubmitter
 from perfdag.steps.scale.model.schedule import Schedule
-from perfdag.steps.scale.model.templates import load
-from perfdag.steps.scale.runai import sample, settings
 from perfdag.steps.scale.runai import settings as runai
 from perfdag.steps.scale.runai.run_file import (
-    RunFile,
-    attach,
-    find,
-    follow,
     read_run,
     remove_outputs,
-    write_journal,
-    write_run,
 )
 from perfdag.steps.scale.runai.submit import SubmitRequest, submitter_for
-from perfdag.steps.scale.scenarios import observation
 from perfdag.steps.scale.scenarios.base import Result
 from tests.fakes.api_server import ApiServer
-
-from .test_completion import SECOND, record
 
 
 class TestRunaiFiles:
@@ -179,26 +163,6 @@ class TestSubmitters:
         with pytest.raises(KubeError, match=message):
             await submitter(program, timeout=0.5).submit([self.BODY], "n", Counter())
 
-    def test_a_plug_in_is_a_submitter_too(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (tmp_path / "submitter_of_tests.py").write_text(
-            "def make(kube, settings):\n    return (kube, settings.project)\n"
-        )
-        installed(tmp_path, "perfdag.submitters", "sdk = submitter_of_tests:make")
-        monkeypatch.syspath_prepend(tmp_path)
-        runai.check_submitter("sdk")
-        request = SubmitRequest(
-            "pod", 1, 1, Schedule(), tmp_path, runai.Settings(submitter="sdk", project="p")
-        )
-        kube: Any = "kube"
-        plug_in: Any = submitter_for(kube, request)
-        assert plug_in == ("kube", "p")
-        with pytest.raises(
-            runai.SettingsError, match="submitter 'sdc'; there are api, kubectl, runai-cli, sdk"
-        ):
-            runai.check_submitter("sdc")
-
 
 class TestContext:
     """Other programs create the objects in the cluster whose rights, lock and namespace were
@@ -300,7 +264,7 @@ class TestBackendTimes:
     def test_none_is_asked_for_and_one_that_is_not_installed(self) -> None:
         assert runai.backend_times(runai.Settings(), "p", ["n"]) == {}
         with pytest.raises(
-            runai.SettingsError, match="no backend_times plug-in 'theirs' is installed"
+            runai.SettingsError, match="no plug-in 'theirs' is installed for backend_times"
         ):
             runai.backend_times(runai.Settings(backend_times="theirs"), "p", ["n"])
 
@@ -354,190 +318,3 @@ def job(index: int, run: str = "r", kind: str = "Job") -> dict[str, Any]:
         "metadata": metadata,
         "spec": {"parallelism": 2, "completions": 2},
     }
-
-
-class TestAttach:
-    async def test_a_run_is_found_by_its_id_with_the_time_each_was_due(self) -> None:
-        cluster = ApiServer(job(1), job(0), job(2, "other"), job(0, kind="ConfigMap")).client()
-        kinds = await find(cluster, "r", None)
-        file = await attach(cluster, "r", kinds, None)
-        assert (file.api_version, file.kind, file.namespaces, file.project, file.expected_pods) == (
-            "batch/v1",
-            "Job",
-            ["runai-p"],
-            "p",
-            2,
-        )
-        assert [submission.name for submission in file.submissions] == ["j-0", "j-1"]
-        assert file.submissions[1].intended_ns - file.submissions[0].intended_ns == pytest.approx(
-            SECOND, abs=1e6
-        )
-        assert file.others == [("v1", "ConfigMap")]
-
-    async def test_a_run_that_is_not_there_and_one_of_two_kinds_are_told(self) -> None:
-        with pytest.raises(KubeError, match="nothing of run q is on this cluster"):
-            await find(ApiServer(job(0)).client(), "q", None)
-        both = ApiServer(job(0), job(1, kind="Pod")).client()
-        with pytest.raises(
-            settings.SettingsError,
-            match=r"run r created Pod, Job, and only its run\.json tells which",
-        ):
-            await attach(both, "r", await find(both, "r", None), None)
-
-    async def test_what_is_gone_was_submitted_all_the_same(self, tmp_path: Path) -> None:
-        """Jobs with a TTL: of two one goes and a third comes, then all are gone, for a second
-        sample of the folder, too.
-        """
-        server = ApiServer(job(0), job(1), job(0, kind="ConfigMap"))
-        cluster = server.client()
-        read = await follow(cluster, "r", None, None)
-
-        async def names(*there: dict[str, Any]) -> list[str]:
-            server.remove()
-            server.add(*there)
-            file = await read()
-            write_run(tmp_path / "run.json", file, GeneratorResult("r", file.submissions, 0.0, 0))
-            return [submission.name for submission in file.submissions]
-
-        due = (await read()).submissions[0].intended_ns
-        assert await names(job(1), job(2), job(0, kind="ConfigMap")) == ["j-0", "j-1", "j-2"]
-        assert await names() == ["j-0", "j-1", "j-2"]
-        assert (await read()).submissions[0].intended_ns == due
-        read = await sample.reader(
-            cluster, sample.SampleRequest(tmp_path, settings.Settings(), run="r"), 0
-        )
-        assert await names(job(0, kind="ConfigMap")) == ["j-0", "j-1", "j-2"], (
-            "the ConfigMap is not what is measured"
-        )
-        assert await names(job(3)) == ["j-0", "j-1", "j-2", "j-3"]
-
-    async def test_what_a_controller_made_with_the_labels_of_its_object_is_not_the_runs_own(
-        self,
-    ) -> None:
-        """KubeVirt's launcher pods."""
-        pod = job(0, kind="Pod")
-        pod["metadata"] |= {
-            "uid": "p",
-            "ownerReferences": [{"uid": "u0", "kind": "Job", "controller": True}],
-        }
-        cluster = ApiServer(job(0), pod).client()
-        kinds = await find(cluster, "r", None)
-        assert [kind.kind for kind in kinds] == ["Job"]
-        assert (await attach(cluster, "r", kinds, None)).others == []
-
-    async def test_a_run_found_by_its_id_takes_the_place_of_what_a_scenario_left_in_the_folder(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """When it has results, and not before: a sample that is interrupted leaves what was
-        there, and is gone on with.
-        """
-        old = (
-            "perf-audit-results.json",
-            "scurves-400.png",
-            "notes.txt",
-            "sampled.json",
-            "summary.json",
-            "times.csv",
-        )
-        request = sample.SampleRequest(tmp_path, settings.Settings(), run="r")
-        for name in old:
-            (tmp_path / name).write_text('{"run": "q"}')
-        server = ApiServer(job(0), job(1))
-        cluster = server.client()
-        observers: list[Observer] = []
-
-        class Asleep(Observer):
-            async def __aenter__(self) -> Observer:
-                observers.append(self)
-                return self
-
-        monkeypatch.setattr(observation, "server_offset", AsyncMock(side_effect=KeyError))
-        with pytest.raises(KeyError):
-            await sample.sample(cluster, request)
-        assert {item.name for item in tmp_path.iterdir()} == {*old, "run.json", "submitted.json"}
-        seen = Observer(None, "r", [], ["runai-p"])  # type: ignore[arg-type]
-        seen.adopt(record("Pod", "p", "u0", created=1, scheduled=2))
-        seen.save(tmp_path / "observed.jsonl")
-        server.remove()
-        server.add(job(1))
-
-        monkeypatch.setattr(observation, "server_offset", AsyncMock(return_value=Offset(0.0, 0.0)))
-        monkeypatch.setattr(observation, "simulated_nodes", AsyncMock(return_value=(set(), "")))
-        monkeypatch.setattr(sample, "Observer", Asleep)
-        result = await sample.sample(cluster, request)
-        assert "p" in observers[0].records
-        assert [item.name for item in result.file.submissions] == ["j-0", "j-1"], (
-            "one that went meanwhile was submitted"
-        )
-        created = {
-            "run.json",
-            "submitted.json",
-            "observed.jsonl",
-            "sampled.json",
-            "stages.parquet",
-            "summary.json",
-        }
-        assert {item.name for item in tmp_path.iterdir()} == {"notes.txt", *created}
-        assert orjson.loads((tmp_path / "summary.json").read_bytes())["not_scheduled"] == [
-            "j-0",
-            "j-1",
-        ]
-        (tmp_path / "general.png").touch()
-        await sample.sample(cluster, request)
-        assert (tmp_path / "general.png").exists()
-
-    def test_a_sample_goes_on_from_the_journal_of_a_killed_run_of_vmis(
-        self, tmp_path: Path
-    ) -> None:
-        observer = Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
-        observer.adopt(record("VirtualMachineInstance", "v", "", created=1, running=3))
-        now = time.monotonic_ns()
-        items = [Submission(0, "v", "ns", now, now, now, "v"), Submission(1, "w", "ns", now)]
-        template = load("vmi", "r")
-        session: Any = SimpleNamespace(
-            run="r",
-            template=template,
-            namespaces=["ns"],
-            expected_pods=1,
-            submissions=items,
-            observer=observer,
-        )
-        write_journal(tmp_path / "journal", session)
-        shift = time.time_ns() - time.monotonic_ns()
-        file = read_run(tmp_path / "journal", shift)
-        assert (file.run, file.kind, file.expected_pods, file.finished) == (
-            "r",
-            "VirtualMachineInstance",
-            1,
-            True,
-        )
-        assert [(item.name, bool(item.started_ns)) for item in file.submissions] == [
-            ("v", True),
-            ("w", False),
-        ]
-        assert abs(file.submissions[0].started_ns - now) < SECOND
-        later = Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
-        sample.restore(later, tmp_path / "journal/observed.jsonl")
-        assert later.records["v"].times("running") is not None
-
-    async def test_a_folder_of_another_run_is_not_written_to(self, tmp_path: Path) -> None:
-        write_run(
-            tmp_path / "run.json",
-            RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}),
-            GeneratorResult("q", [], 0.0, 0),
-        )
-        with pytest.raises(settings.SettingsError, match="holds run q; give another folder"):
-            await sample.sample(None, sample.SampleRequest(tmp_path, settings.Settings(), run="r"))  # type: ignore[arg-type]
-
-    async def test_a_folder_with_the_state_of_another_run_is_not_written_to(
-        self, tmp_path: Path
-    ) -> None:
-        Observer(None, "q", [], ["runai-p"]).save(tmp_path / "observed.jsonl")  # type: ignore[arg-type]
-        cluster = ApiServer(job(0)).client()
-        with pytest.raises(
-            settings.SettingsError, match="it is the state of run q, not r; give another folder"
-        ):
-            await sample.sample(
-                cluster, sample.SampleRequest(tmp_path, settings.Settings(), run="r")
-            )
-        assert [item.name for item in tmp_path.iterdir()] == ["observed.jsonl"]

@@ -1,4 +1,4 @@
-"""Sessions and what they leave behind, and the GPU and gang scenarios."""
+"""Sessions and what they leave behind."""
 
 import asyncio
 import contextlib
@@ -21,8 +21,7 @@ from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.model.templates import RUN_LABEL, load
-from perfdag.steps.scale.scenarios import gangs, gpus, open_session, session, submit, vmi_primer
-from perfdag.steps.scale.scenarios.base import Result
+from perfdag.steps.scale.scenarios import open_session, session, vmi_primer
 from perfdag.steps.scale.scenarios.vmi_spec import Spec
 from tests.fakes.api_server import ApiServer, client
 
@@ -201,11 +200,8 @@ class Cluster:
     """
 
     counts: dict[str, int] = {}
-    stuck = "none"
-    "What the names of queues end with that cannot be deleted."
 
     def __init__(self, decide: Decide = lambda index: []) -> None:
-        self.deletions: list[str] = []
         self.decide, self.observer = decide, Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
 
     async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
@@ -234,10 +230,6 @@ class Cluster:
         pass
 
     async def delete(self, resource: str, name: str, namespace: str = "") -> bool:
-        if resource == "Queue":
-            self.deletions.append(name)
-            if name.endswith(self.stuck):
-                raise KubeError(403, "Forbidden", "no such right")
         for item in list(self.observer.records.values()):
             if item.name.removesuffix("-x") == name:
                 self.observer.note(item, "gone", 0, 0, time.monotonic_ns())
@@ -283,182 +275,22 @@ async def test_a_primer_that_did_not_do_its_work_is_noted(
     def opened(kube: Any, template: Any, namespaces: Any, run: str, **_: Any) -> Any:
         return contextlib.nullcontext(session_of(kube, kube.observer, template, run=run))
 
-    async def room(kube: Any, request: Any, count: int) -> tuple[str, bool]:
-        return f"{count} do not fit", count > 1
-
     monkeypatch.setattr(vmi_primer, "open_session", opened)
-    monkeypatch.setattr(vmi_primer, "room_line", room)
     # all others go on at once, on a busy machine too
     monkeypatch.setattr(vmi_primer, "LATE", 0.03 if how in ("stays", "waits") else 10.0)
     kube: Any = Primed(how)
     messages: list[str] = []
     spec = Spec(namespaces=["ns"], timeout=0.1, log=messages.append)
-    async with vmi_primer.primed_session(kube, spec, 2) as primed_session:
-        assert primed_session.notes == [
-            *([f"{note}; the figures may include first-time costs"] if note else []),
-            "2 do not fit",
-        ]
+    async with vmi_primer.primed_session(kube, spec) as primed_session:
+        assert primed_session.notes == (
+            [f"{note}; the figures may include first-time costs"] if note else []
+        )
     slow = {
         "stays": "is still there 0.03 s after its deletion",
         "waits": "does not run 0.03 s after its creation; it has 0.1 s",
     }
     for cause, text in slow.items():
         assert any(text in message for message in messages) == (how == cause)
-
-
-@pytest.fixture
-def run_scenario(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Runs a scenario on nodes with so many GPUs each."""
-
-    async def run(
-        scenario: submit.Scenario, nodes: list[int], decide: Decide, **more: Any
-    ) -> Result:
-        kube: Any = Cluster(decide)
-        free = {f"n{i}": count for i, count in enumerate(nodes)}
-
-        def opened(_: Any, spec: Any, run: str, template: Any) -> Any:
-            own = session_of(kube, kube.observer, template, run=run, expected_pods=1)
-            return contextlib.nullcontext(own)
-
-        for module in (gpus, gangs):
-            monkeypatch.setattr(module, "session_of", opened)
-            monkeypatch.setattr(module, "free_gpus", AsyncMock(return_value=free))
-        for name, answer in {
-            "usable_gpus": AsyncMock(return_value=(free, Counter[str]())),
-            "used_gpus": AsyncMock(return_value=Counter[str]()),
-        }.items():
-            monkeypatch.setattr(gpus, name, answer)
-        monkeypatch.setattr(gpus, "VERDICT", 0.2)
-        monkeypatch.setattr(session, "simulated_nodes", AsyncMock(return_value=(set(), "")))
-        return await submit.measure(
-            kube,
-            submit.Spec(template="pod", namespaces=["ns"], **{"timeout": 0.2, **more}),
-            scenario,
-        )
-
-    return run
-
-
-class TestFill:
-    async def test_the_verdict_is_that_of_the_extra_pod(self, run_scenario: Any) -> None:
-        """The first is told that it has no room, and is placed a moment later."""
-        stages = {0: [("unschedulable", 0.01), ("scheduled", 0.02)], 4: []}
-        result = await run_scenario("fill", [4], lambda i: stages.get(i, [("scheduled", 0.02)]))
-        assert result.figures["unschedulable_verdict"] is None
-        assert any("extra pod refused False" in note for note in result.facts["notes"])
-        result = await run_scenario(
-            "fill", [4], lambda i: [("scheduled", 0.02)] if i < 4 else [("unschedulable", 0.25)]
-        )
-        assert 0.25 <= result.figures["unschedulable_verdict"] < 1
-        assert result.figures["success_ratio"] == 1
-
-    async def test_an_extra_pod_that_is_placed_is_not_the_one_that_may_miss(
-        self, run_scenario: Any
-    ) -> None:
-        result = await run_scenario("fill", [4], lambda i: [] if i == 1 else [("scheduled", 0.02)])
-        assert result.figures["success_ratio"] == 4 / 5
-
-
-class TestFragmentation:
-    async def test_a_small_pod_that_was_not_placed_leaves_nothing_to_tell_of_the_packing(
-        self, run_scenario: Any
-    ) -> None:
-        result = await run_scenario(
-            "fragmentation", [8, 8], lambda i: [] if i == 3 else [("scheduled", 0.01)]
-        )
-        assert (
-            result.figures["whole_nodes_placed"],
-            result.figures["whole_nodes_ideal"],
-            result.figures["packing"],
-        ) == (1, 1, None)
-        assert any("7 of 8 small pods were placed" in note for note in result.facts["notes"])
-        assert result.figures["success_ratio"] == 8 / 9
-
-    async def test_a_pod_that_is_placed_at_its_second_try_is_one(self, run_scenario: Any) -> None:
-        """Of two whole nodes; the other pod is placed later."""
-        stages = {16: [("unschedulable", 0.01), ("scheduled", 0.02)], 17: [("scheduled", 10.0)]}
-        result = await run_scenario(
-            "fragmentation", [8] * 4, lambda i: stages.get(i, [("scheduled", 0.01)]), timeout=5
-        )
-        assert (
-            result.figures["whole_nodes_placed"],
-            result.figures["packing"],
-            result.figures["success_ratio"],
-        ) == (2, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("scenario", "wait"), [("preemption", "preemptor_wait"), ("reclaim", "reclaim_wait")]
-)
-@pytest.mark.parametrize(
-    ("placed", "p50", "most"), [(1, None, None), (6, 1.0, None), (10, 1.0, 1.0)]
-)
-async def test_what_is_never_placed_waits_for_ever(
-    run_scenario: Any, scenario: str, wait: str, placed: int, p50: float | None, most: float | None
-) -> None:
-    """So many of ten that ask for the others' room get it within a second."""
-    result = await run_scenario(
-        scenario, [20], lambda i: [("scheduled", 1.0)] if i < 20 + placed else [], count=10
-    )
-    assert [result.figures[f"{wait}_{value}"] for value in ("p50", "max")] == [p50, most]
-
-
-class TestQueues:
-    @pytest.fixture(autouse=True)
-    def one_b(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Each run's second queue cannot be deleted."""
-        monkeypatch.setattr(Cluster, "stuck", "-b")
-        monkeypatch.setattr(gangs, "PAUSE", 0.0)
-
-    @pytest.mark.parametrize("scenario", ["reclaim", "gang"])
-    async def test_one_that_cannot_be_deleted_costs_no_result(
-        self, run_scenario: Any, scenario: str
-    ) -> None:
-        messages: list[str] = []
-        result = await run_scenario(
-            scenario, [4], lambda i: [("scheduled", 0.01)], workers=1, log=messages.append
-        )
-        (note,) = [note for note in result.facts["notes"] if "queue" in note and "left" in note]
-        assert note == (
-            f"the queue perfdag-{result.run}-b is left: no such right; `perfdag scale delete "
-            f"--run {result.run}` deletes it"
-        )
-        assert note not in messages, "it is said once, with the result"
-
-    async def test_an_error_of_the_measurement_goes_first_and_all_queues_are_tried(self) -> None:
-        kube: Any = Cluster()
-        messages: list[str] = []
-        with pytest.raises(KubeError, match="the watch is gone"):
-            async with gangs.own_queues(kube, gangs.KAI, "r", 4, [], messages.append):
-                raise KubeError(0, "Unreachable", "the watch is gone")
-        assert set(kube.deletions) == {"perfdag-r", "perfdag-r-a", "perfdag-r-b"}
-        assert messages == [
-            (
-                "the queue perfdag-r-b is left: no such right; `perfdag scale delete --run r` "
-                "deletes it"
-            )
-        ]
-
-    async def test_an_interrupted_deletion_tells_of_all_queues_that_may_be_left(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(gangs, "PAUSE", 60.0)
-        message, left = list[str](), list[str]()
-
-        async def leave() -> None:
-            async with gangs.own_queues(Cluster(), gangs.KAI, "r", 4, left, message.append):  # type: ignore[arg-type]
-                pass
-
-        leaving = asyncio.create_task(leave())
-        await asyncio.sleep(0.05)
-        leaving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await leaving
-        remedy = "is left is unknown (interrupted); `perfdag scale delete --run r` deletes it"
-        assert message == [
-            f"whether the queue {name} {remedy}"
-            for name in ("perfdag-r-b", "perfdag-r-a", "perfdag-r")
-        ]
 
 
 SHARED = """apiVersion: v1
@@ -489,6 +321,6 @@ async def test_a_shared_object_is_made_once_for_a_run_and_deleted_with_it(
     ):
         await opened.create(3, Schedule(), 2)
         assert [name for name in server.names("ConfigMap") if "size" in name] == ["size-r7"]
-        assert sorted(server.names("Pod")) == ["perfdag-heartbeat-r7", "r7-0", "r7-1", "r7-2"]
+        assert sorted(server.names("Pod")) == ["r7-0", "r7-1", "r7-2"]
         assert await opened.delete_all(2, 5.0) == 0
     assert server.of("ConfigMap") == server.of("Pod") == []

@@ -1,13 +1,9 @@
 """`perfdag scale audit`: KubeVirt's audit figures of a past window, from Prometheus alone."""
 
 import asyncio
-import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from perfdag.app.scale.perfscale import AuditConfig
 from perfdag.kube.prometheus import Prometheus
 from perfdag.steps.scale.figures.audit_queries import (
     audit_figures,
@@ -16,7 +12,6 @@ from perfdag.steps.scale.figures.audit_queries import (
     transition_queries,
 )
 from perfdag.steps.scale.figures.prometheus import scrape_intervals
-from perfdag.steps.scale.model.gates import Gate, Verdict, evaluate
 from perfdag.steps.scale.runai import table
 
 
@@ -51,43 +46,19 @@ async def past_figures(prometheus: Prometheus, start: float, end: float) -> dict
     return figures | await single_values(prometheus, transition_queries(), start, end)
 
 
-def audit(
-    prometheus: Prometheus, start: float, end: float, folder: Path, gates: Sequence[Gate] = ()
-) -> tuple[Path, list[Verdict]]:
-    """Write `perf-audit-results.json` of a past window in Unix seconds.
+def audit(prometheus: Prometheus, start: float, end: float, folder: Path) -> Path:
+    """Write `perf-audit-results.json` of a past window in Unix seconds, and return its path.
 
-    Returns its path and the verdicts of gates on its keys. Raises KubeError, ValueError.
+    Raises KubeError, ValueError.
     """
     if start >= end:
         raise ValueError(f"the window ends before it begins: {_utc(start)} to {_utc(end)}")
     figures = asyncio.run(past_figures(prometheus, start, end))
-    by_key = {table.audit_key(name): figures[name] for name in sorted(figures)}
-    verdicts = evaluate(gates, by_key)
-    values: dict[str, dict[str, Any]] = {key: {"value": value} for key, value in by_key.items()}
-    for verdict in verdicts:
-        values.setdefault(verdict.gate.metric, {"value": None})["thresholdResult"] = (
-            table.threshold_result(verdict, verdict.gate.other or "")
-        )
+    values = {table.audit_key(name): {"value": figures[name]} for name in sorted(figures)}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "perf-audit-results.json"
     table.write_json(path, {"Values": values})
-    return path, verdicts
-
-
-def thresholds(config: AuditConfig) -> list[Gate]:
-    """Return the thresholds of a configuration as gates."""
-    return [
-        Gate(key, "<=", limit.ratio, limit.metric)
-        if limit.metric and limit.ratio > 0
-        else Gate(key, "<=", limit.value)
-        for key, limit in config.thresholds.items()
-    ]
-
-
-def window(config: AuditConfig) -> tuple[float, float]:
-    """Return the window of a configuration in Unix seconds, as perfscale-audit reads it."""
-    end = config.end.timestamp() if config.end else time.time()
-    return (config.start.timestamp() if config.start else end - config.duration), end
+    return path
 
 
 def _utc(moment: float) -> str:

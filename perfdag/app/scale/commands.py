@@ -1,4 +1,4 @@
-"""Where the commands of `perfdag scale` work, and those that submit, sample, delete and simulate.
+"""Where the commands of `perfdag scale` work, and those that submit, sample and delete.
 
 The commands return an exit code.
 """
@@ -11,19 +11,17 @@ from typing import Any, TypeVar
 from perfdag import signals
 from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
 from perfdag.kube.client import Kube
-from perfdag.steps.scale.cluster import kwok_nodes, lease_lock, simulation
+from perfdag.steps.scale.cluster import kwok_nodes, lease_lock
 from perfdag.steps.scale.cluster.removal import remove_run
 from perfdag.steps.scale.figures.percentiles import summaries
 from perfdag.steps.scale.measure.generator import connections
 from perfdag.steps.scale.model.schedule import Arrival, Schedule
 from perfdag.steps.scale.runai import sample as sampling
 from perfdag.steps.scale.runai import submit as submission
-from perfdag.steps.scale.runai import table
-from perfdag.steps.scale.runai.run_file import RunFile, remove_outputs
+from perfdag.steps.scale.runai.run_file import RunFile
 from perfdag.steps.scale.runai.sample import SampleRequest
 from perfdag.steps.scale.runai.settings import Settings, check_submitter, read_settings
 from perfdag.steps.scale.runai.submit import SubmitRequest
-from perfdag.steps.scale.scenarios import foreign
 from perfdag.units import plural, short
 
 T = TypeVar("T")
@@ -155,8 +153,6 @@ def sample(
     session: Session,
     *,
     watch: float | None,
-    run_id: str | None,
-    namespace: str | None,
     workload_type: str | None,
     project: str | None,
 ) -> int:
@@ -173,9 +169,7 @@ def sample(
                 f"run {file.run} was submitted to project {file.project}, not {project}"
             )
 
-    request = SampleRequest(
-        session.folder, session.settings, watch, run_id, namespace, check, session.log
-    )
+    request = SampleRequest(session.folder, session.settings, watch, check, session.log)
     result = session.run(lambda kube: sampling.sample(kube, request))
     counts = f"{result.scheduled} scheduled, {result.waiting} waiting"
     session.output(f"{counts}, of {len(result.file.submissions)} submitted")
@@ -185,45 +179,15 @@ def sample(
     return EXIT_OK
 
 
-def measure(session: Session, request: foreign.Request) -> int:
-    """Observe workloads that others create, and write stages.parquet and summary.json.
-
-    Return 1 if there were none, or not all were done. Raises ValueError, KubeError.
-    """
-    folder = session.folder
-
-    async def work(kube: Kube) -> foreign.Observation:
-        await submission.require_deleted(kube, folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        remove_outputs(folder, submission=True)
-        return await foreign.measure(kube, request, folder / "observed.jsonl")
-
-    result = session.run(work)
-    table.write_rows(folder / "stages.parquet", result.rows)
-    table.write_json(folder / "summary.json", result.facts)
-    for note in result.facts["notes"]:
-        session.log(note)
-    if result.older:
-        session.log(f"{result.older} were there before and are not measured (--existing)")
-    if not result.workloads:
-        session.log(f"no {request.kind} with {request.selector} was created")
-        return EXIT_FAILED
-    print_stages(session, result.rows)
-    session.output(f"{result.workloads} measured, times count from their creation: {folder}")
-    return EXIT_OK if result.done or request.seconds is not None else EXIT_FAILED
-
-
-def delete(
-    session: Session, run_id: str | None, namespace: str | None, timeout: float, *, force: bool
-) -> int:
+def delete(session: Session, run_id: str | None, namespace: str | None, timeout: float) -> int:
     """Delete the objects of a run, by id or folder. Return 1 if some are left after `timeout` s.
 
-    A run in progress is refused, or ended first with `force`. Raises KubeError.
+    A run in progress is refused. Raises KubeError.
     """
 
     async def work(kube: Kube) -> int:
         if run_id:
-            await lease_lock.require_ended(kube, run_id, timeout, session.log, force=force)
+            await lease_lock.require_ended(kube, run_id)
             return await remove_run(
                 kube, run_id, namespace, PARALLEL_DELETIONS, timeout, session.log
             )
@@ -257,32 +221,4 @@ def create_nodes(context: str | None, count: int, gpus: int, output: Print) -> i
 def delete_nodes(context: str | None, output: Print) -> int:
     """Delete the simulated nodes."""
     output(f"{plural(on_cluster(context, kwok_nodes.remove_nodes), 'node')} deleted")
-    return EXIT_OK
-
-
-def simulate(
-    context: str | None, system: str, delays: list[str], failures: int, output: Print
-) -> int:
-    """Install the Stages and CRDs that simulate a system.
-
-    `delays` are STAGE=MS[-MS], `failures` is the percentage of VMIs that fail. Raises ValueError.
-    """
-    if not 0 <= failures <= 100:
-        raise ValueError("--failures is a percentage, 0 to 100")
-    spans = {stage: (low, high) for stage, low, high in map(simulation.parse_delay, delays)}
-    simulation.objects(system, spans, failures)  # raises before anything is created
-
-    async def work(kube: Kube) -> Any:
-        return await simulation.install(kube, system, spans, failures)
-
-    output(f"{system} simulated: {', '.join(on_cluster(context, work))}")
-    return EXIT_OK
-
-
-def stop_simulation(context: str | None, system: str, output: Print) -> int:
-    """Remove the Stages and CRDs that simulate a system."""
-    kept = on_cluster(context, lambda kube: simulation.remove(kube, system))
-    output(f"{system} is no longer simulated")
-    if kept:
-        output(f"kept, since another program has written them: {', '.join(kept)}")
     return EXIT_OK

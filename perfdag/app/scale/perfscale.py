@@ -1,11 +1,9 @@
-"""The configurations of KubeVirt's perfscale-audit and perfscale-load-generator."""
+"""The configuration of KubeVirt's perfscale-load-generator."""
 
 import os
 import re
-from collections.abc import Collection
-from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
@@ -14,18 +12,11 @@ from perfdag.app.errors import CommandError
 
 _GO_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _GO_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|ns|h|m|s)")
-_NOT_KEPT = {
-    "prometheusUserName": "use prometheusBearerToken instead",
-    "prometheusPassword": "use prometheusBearerToken instead",
-    "prometheusVerifyTLS": "certificates are always checked; give --prometheus-ca-file",
-    "prometheusScrapeInterval": "it is read from the data",
-}
 _IMAGE = {
     "containerPrefix": ("DOCKER_PREFIX", "registry:5000/kubevirt"),
     "containerTag": ("DOCKER_TAG", "devel"),
 }
 """Input variables that may be empty -> environment variable and default, as that tool has them."""
-M = TypeVar("M", bound=BaseModel)
 
 
 def go_seconds(value: Any) -> float:
@@ -37,25 +28,6 @@ def go_seconds(value: Any) -> float:
 
 
 Duration = Annotated[float, BeforeValidator(go_seconds)]
-
-
-class Threshold(BaseModel):
-    """A limit of a figure, or with `metric` and `ratio` of a multiple of another figure."""
-
-    value: float = 0.0
-    metric: str = ""
-    ratio: float = 0.0
-
-
-class AuditConfig(BaseModel):
-    """A configuration of perfscale-audit."""
-
-    start: datetime | None = Field(None, validation_alias="startTime")
-    end: datetime | None = Field(None, validation_alias="endTime")
-    duration: Duration = Field(600.0, validation_alias="duration")
-    url: str = Field("", validation_alias="prometheusURL")
-    token: str = Field("", validation_alias="prometheusBearerToken", repr=False)
-    thresholds: dict[str, Threshold] = Field({}, validation_alias="thresholdExpectations")
 
 
 class _Objects(BaseModel):
@@ -75,26 +47,12 @@ class Workload(BaseModel):
     pause: Duration = Field(20.0, validation_alias="minChurnSleep")
 
 
-def read_audit(path: Path) -> tuple[AuditConfig, list[str]]:
-    """Return a configuration of perfscale-audit, and what perfdag does not keep of it.
-
-    Raises CommandError.
-    """
-    config, raw = _read(path, AuditConfig)
-    for name in ("start", "end"):
-        moment = getattr(config, name)
-        if moment is not None and moment.tzinfo is None:
-            raise CommandError(f"{path}: {name}Time: {moment} has no zone; write it with Z")
-    notes = [f"{key}: {why}" for key, why in _NOT_KEPT.items() if raw.get(key)]
-    return config, notes + _unknown(raw, AuditConfig, _NOT_KEPT)
-
-
 def read_workload(path: Path) -> tuple[Workload, str, list[str]]:
     """Return a workload, its template as perfdag reads it, and what is not kept.
 
     Raises CommandError.
     """
-    workload, raw = _read(path, Workload)
+    workload, raw = _read(path)
     source = path.parent / workload.objects.template
     variables = workload.objects.variables
     notes = ["the names of the objects: perfdag numbers them by run"]
@@ -123,13 +81,13 @@ def read_workload(path: Path) -> tuple[Workload, str, list[str]]:
     metadata.pop("namespace", None)
     metadata["name"] = "${name}"
     template = yaml.safe_dump(body, sort_keys=False, width=100)
-    return workload, template, notes + _unknown(raw, Workload, ())
+    return workload, template, notes + _unknown(raw)
 
 
-def _read(path: Path, model: type[M]) -> tuple[M, dict[str, Any]]:
+def _read(path: Path) -> tuple[Workload, dict[str, Any]]:
     raw = _parsed(path, _text(path))
     try:
-        return model.model_validate(raw), raw
+        return Workload.model_validate(raw), raw
     except ValidationError as errors:
         error = errors.errors()[0]
         where = ".".join(map(str, error["loc"]))
@@ -165,6 +123,7 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def _unknown(raw: dict[str, Any], model: type[BaseModel], named: Collection[str]) -> list[str]:
-    known = {str(field.validation_alias or name) for name, field in model.model_fields.items()}
-    return [f"{key}: no such key is known" for key in raw if key not in {*known, *named}]
+def _unknown(raw: dict[str, Any]) -> list[str]:
+    fields = Workload.model_fields.items()
+    known = {str(field.validation_alias or name) for name, field in fields}
+    return [f"{key}: no such key is known" for key in raw if key not in known]

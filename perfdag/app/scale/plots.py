@@ -12,7 +12,6 @@ from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
 from perfdag.steps.scale.figures.api_metrics import DELETION
 from perfdag.steps.scale.figures.measurements import call_name, deletion_name
 from perfdag.steps.scale.runai import times_csv
-from perfdag.steps.scale.scenarios.submit import SCENARIOS
 from perfdag.units import plural
 
 STAGE_CHARTS = {
@@ -93,10 +92,9 @@ def _plot_calls(session: Session) -> int:
             f"no API calls in {source}; `perfdag scale vmi` and the scenarios count them"
         )
     counts: dict[int, dict[str, float]] = {}
-    unit = "objects" if any(run["scenario"] in SCENARIOS for run in runs) else "vms"
+    unit = "objects" if any(run["scenario"] == "gated" for run in runs) else "vms"
     for run in runs:
-        added = run["facts"].get("added") or run["count"]
-        size = added * (1 if unit == "objects" else run["facts"].get("members") or 1)
+        size = run["count"] * (1 if unit == "objects" else run["facts"].get("members") or 1)
         for figure, value in run["figures"].items():
             deletion = deletion_name(figure)
             if (call := call_name(deletion or figure)) and value is not None:

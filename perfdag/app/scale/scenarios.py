@@ -14,7 +14,6 @@ from perfdag.app.scale.commands import (
 from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.kube.client import Kube
 from perfdag.steps.scale.measure.generator import connections
-from perfdag.steps.scale.model import gates
 from perfdag.steps.scale.runai import table
 from perfdag.steps.scale.runai.run_file import remove_outputs, write_journal
 from perfdag.steps.scale.runai.submit import require_deleted
@@ -22,7 +21,6 @@ from perfdag.steps.scale.scenarios import run_vmi, submit, vmi_spec
 from perfdag.steps.scale.scenarios.base import Result
 from perfdag.steps.scale.scenarios.run_vmi import VmiRequest
 from perfdag.steps.scale.scenarios.session import Session as State
-from perfdag.steps.scale.scenarios.vmi_capacity import Capacity
 
 T = TypeVar("T")
 JOURNAL = "journal"
@@ -38,7 +36,7 @@ def vmi_scenario(session: Session, spec: vmi_spec.Spec, request: VmiRequest) -> 
     def write_size(result: Result) -> None:
         """Write the files after each size, whatever happens to the next sizes."""
         results.append(result)
-        _write_results(session.folder, results, None)
+        _write_results(session.folder, results)
 
     def write_state(state: State) -> None:
         nonlocal announced
@@ -49,63 +47,28 @@ def vmi_scenario(session: Session, spec: vmi_spec.Spec, request: VmiRequest) -> 
 
     spec.seen, spec.journal = write_size, write_state
     try:
-        outcome = _measure(
+        results = _measure(
             session, lambda kube: run_vmi.measure(kube, spec, request), spec.parallel
         )
     except BaseException:
         if results:
             # Whether other runs disturbed these sizes is known only now.
-            _write_results(session.folder, results, None)
+            _write_results(session.folder, results)
             counts = ", ".join(str(result.count) for result in results)
             session.log(f"measured before: {counts} VMIs; their files are in {session.folder}")
         raise
     shutil.rmtree(journal, ignore_errors=True)
-    _report(session, outcome.results, outcome.capacity)
-    capacity = outcome.capacity
-    disturbed = any(result.disturbed for result in outcome.results)
-    if capacity is not None and capacity.passed and not capacity.no_data and not disturbed:
-        return EXIT_OK  # the gate that ended the search is its answer
-    return _exit_code(outcome.results)
+    _report(session, results)
+    return _exit_code(results)
 
 
-def pod_scenario(
-    session: Session,
-    scenario: submit.Scenario,
-    *,
-    count: int,
-    workers: int,
-    gpus: int,
-    namespaces: list[str],
-    parallel: int,
-    timeout: float,
-    gate_texts: list[str],
-    lock_timeout: float,
-    scheduler: str,
-    queue: str,
-    rack_label: str,
-) -> int:
-    """Run a pod scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
-    spec = submit.Spec(
-        template="pod" if scenario == "gated" else "job",
-        count=count,
-        namespaces=namespaces,
-        parallel=parallel,
-        workers=workers,
-        gpus=gpus,
-        timeout=timeout,
-        scheduler=scheduler,
-        queue=queue,
-        rack_label=rack_label,
-        gates=[*map(gates.parse_gate, gate_texts)],
-        log=session.log,
-    )
-    if min(count, workers, parallel) < 1:
-        raise ValueError("--count, --workers and --parallel must be 1 or more")
+def gated(session: Session, spec: submit.Spec, lock_timeout: float) -> int:
+    """Measure the scheduler alone. Return 3 for a breached gate, 1 for a failure."""
     result = _measure(
-        session, lambda kube: submit.exclusive(kube, spec, scenario, lock_timeout), parallel
+        session, lambda kube: submit.exclusive(kube, spec, "gated", lock_timeout), spec.parallel
     )
-    _report(session, [result], None)
-    for name in submit.own_figures(scenario):
+    _report(session, [result])
+    for name in submit.FIGURES:
         if (value := result.figures.get(name)) is not None:
             session.output(f"{name}: {value:.6g}")
     return _exit_code([result])
@@ -121,7 +84,7 @@ def _measure(session: Session, work: Callable[[Kube], Awaitable[T]], parallel: i
     return session.run(checked, connections(parallel))
 
 
-def _report(session: Session, results: list[Result], capacity: Capacity | None) -> None:
+def _report(session: Session, results: list[Result]) -> None:
     """Print the results and write their files."""
     for result in results:
         session.output(f"{result.scenario} of {result.count}, run {result.run}")
@@ -134,13 +97,10 @@ def _report(session: Session, results: list[Result], capacity: Capacity | None) 
             session.log(f"invalid: {result.disturbed}")
         for verdict in result.verdicts:
             session.output(str(verdict))
-    if capacity is not None:
-        bound = f"; a lower bound: {capacity.stopped}" if capacity.stopped else ""
-        session.output(f"capacity: {capacity.passed} VMIs ({capacity.bracket}){bound}")
-    _write_results(session.folder, results, capacity)
+    _write_results(session.folder, results)
 
 
-def _write_results(folder: Path, results: list[Result], capacity: Capacity | None) -> None:
+def _write_results(folder: Path, results: list[Result]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     remove_outputs(folder, OUTPUTS, submission=True)
     table.write_rows(folder / "stages.parquet", [row for result in results for row in result.rows])
@@ -160,8 +120,7 @@ def _write_results(folder: Path, results: list[Result], capacity: Capacity | Non
         }
         for result in results
     ]
-    summary = {"runs": runs, "capacity": asdict(capacity) if capacity else None}
-    table.write_json(folder / "summary.json", summary)
+    table.write_json(folder / "summary.json", {"runs": runs})
 
 
 def _exit_code(results: list[Result]) -> int:

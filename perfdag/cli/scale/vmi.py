@@ -1,4 +1,4 @@
-"""`perfdag scale vmi`: VMI bursts, ladders, steady state, capacity."""
+"""`perfdag scale vmi`: VMI bursts, ladders, steady state."""
 
 import argparse
 
@@ -15,7 +15,6 @@ from perfdag.cli.scale.command_options import (
 )
 
 SCENARIO_OF_OPTION = {
-    "step": "capacity",
     "churn": "steady",
     "pause": "steady",
     "duration": "steady",
@@ -28,13 +27,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = add_command(
         commands,
         "vmi",
-        "VMI bursts, ladders, steady state, capacity",
+        "VMI bursts, ladders, steady state",
         "Create VMIs, wait until they run, delete them, and report the times. "
         "Exit with 3 if a gate fails or has no data.",
     )
     add_folder(parser)
     add_context(parser)
-    parser.add_argument("scenario", choices=("burst", "ladder", "steady", "capacity"))
+    parser.add_argument("scenario", choices=("burst", "ladder", "steady"))
     parser.add_argument(
         "--template",
         default="vmi",
@@ -47,7 +46,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         type=int,
         nargs="+",
         default=[100],
-        help="VMIs; several numbers for a ladder; the limit for capacity (default: 100)",
+        help="VMIs; several numbers for a ladder (default: 100)",
     )
     for name, kind, default, text in (
         ("replicas", int, 1, "VMIs per object, with --template vmirs"),
@@ -57,15 +56,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         parser.add_argument(
             f"--{name}", type=kind, default=default, help=f"{text} (default: {default:g})"
         )
-    parser.add_argument(
-        "--operation",
-        metavar="WHAT",
-        choices=("start", "stop", "restart", "migrate", "pause", "snapshot"),
-        help="burst, ladder: start, stop, restart, migrate, pause or snapshot all VMs when they "
-        "run (--template vm)",
-    )
     for name, kind, text in (
-        ("step", int, "capacity: objects that each size adds (default: 100)"),
         ("churn", int, "steady: VMIs replaced at a time (default: 5)"),
         ("pause", float, "steady: seconds between replacements (default: 20)"),
         ("duration", float, "steady: seconds (default: 300)"),
@@ -126,7 +117,6 @@ def run(args: argparse.Namespace) -> int:
         replicas=args.replicas,
         per_node=args.per_node,
         primer=not args.no_primer,
-        operation=args.operation,
         timeout=args.timeout,
         variables=parse_variables(args.var),
         gates=gates if args.no_api_gates else with_slo(gates),

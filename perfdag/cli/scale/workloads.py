@@ -74,7 +74,7 @@ def _add_submit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument(
         "--submitter",
         metavar="NAME",
-        help="how to submit: api (default), kubectl, runai-cli or a plug-in",
+        help="how to submit: api (default), kubectl or runai-cli",
     )
     add_variables(parser)
     add_arrivals(parser)
@@ -106,15 +106,7 @@ def _add_sample(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         metavar="SECONDS",
         help="watch until all are ready, at most SECONDS; needed for times below 1 s",
     )
-    _add_run(parser, "find a run without a folder by its label on the cluster")
     parser.set_defaults(command_run=sample)
-
-
-def _add_run(parser: argparse.ArgumentParser, text: str) -> None:
-    parser.add_argument("--run", dest="run_id", metavar="ID", help=text)
-    parser.add_argument(
-        "--namespace", help="with --run: only in this namespace (default: everywhere)"
-    )
 
 
 def _add_plot(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -155,9 +147,14 @@ def _add_delete(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     )
     add_folder(parser)
     add_context(parser)
-    _add_run(
-        parser,
-        "delete all objects with this run's label, of any kind (the id is logged at the start)",
+    parser.add_argument(
+        "--run",
+        dest="run_id",
+        metavar="ID",
+        help="delete all objects with this run's label, of any kind (logged at the start)",
+    )
+    parser.add_argument(
+        "--namespace", help="with --run: only in this namespace (default: everywhere)"
     )
     parser.add_argument(
         "--timeout",
@@ -165,9 +162,6 @@ def _add_delete(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         default=600.0,
         metavar="SECONDS",
         help="how long to wait (default: 600)",
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="end a run in progress first, which is refused else"
     )
     parser.set_defaults(command_run=delete)
 
@@ -208,8 +202,6 @@ def sample(args: argparse.Namespace) -> int:
     return commands.sample(
         commands.open_session(args.context, args.output_dir, args.settings, print_now, log),
         watch=args.watch,
-        run_id=args.run_id,
-        namespace=args.namespace,
         workload_type=args.workload_type,
         project=args.project,
     )
@@ -230,7 +222,5 @@ def delete(args: argparse.Namespace) -> int:
 
     if args.run_id and args.output_dir:
         raise ValueError("--run and -o both name a run; use one of them")
-    if args.force and not args.run_id:
-        raise ValueError("--force needs --run")
     session = commands.open_session(args.context, args.output_dir, args.settings, print_now, log)
-    return commands.delete(session, args.run_id, args.namespace, args.timeout, force=args.force)
+    return commands.delete(session, args.run_id, args.namespace, args.timeout)

@@ -5,12 +5,10 @@ from collections.abc import Mapping
 
 from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.kube.node_fit import is_ready
-from perfdag.steps.scale.model.nodes import NODE_ANNOTATION, RACK_LABEL, is_simulated
+from perfdag.steps.scale.model.nodes import NODE_ANNOTATION, is_simulated
 
 LABEL = "perfdag/simulated"
 PREFIX = "perfdag-sim-"
-RACK = 8
-"""Nodes of a rack."""
 NODES_AT_ONCE = 50
 """Nodes in a page of a list: a real node has 20 KB and more, mostly the names of its images."""
 _GPU = "nvidia.com/gpu"
@@ -50,7 +48,6 @@ async def make_nodes(kube: Kube, count: int, gpus: int, *, prefix: str = PREFIX)
             "kubernetes.io/hostname": name,
             "kubernetes.io/os": "linux",
             "kubernetes.io/arch": "amd64",
-            RACK_LABEL: f"rack-{index // RACK}",
         }
         annotations = {NODE_ANNOTATION: "fake", "node.alpha.kubernetes.io/ttl": "0"}
         taint = {"key": NODE_ANNOTATION, "value": "fake", "effect": "NoSchedule"}

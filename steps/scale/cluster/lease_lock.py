@@ -15,8 +15,6 @@ from perfdag.steps.scale.model.templates import RUN_LABEL
 NAME = "perfdag-performance-run"
 LIFE = 30
 """Seconds without renewal after which a Lease is free."""
-END_PREFIX = "ended/"
-"""Prefix of the holder that asks the run behind it to end."""
 NAMESPACE = "default"
 """Namespace of the Lease: runs on a laptop and in pods of any namespace must share one."""
 
@@ -46,8 +44,6 @@ class ExclusiveRun:
         self._kube, self._run, self._timeout, self._log = kube, run, timeout, log
         self._namespace = NAMESPACE
         self._task: asyncio.Task[None] | None = None
-        self._owner: asyncio.Task[Any] | None = None
-        self._end_requested = False
         self._seen: tuple[Any, Any] = (None, None)
         self._since = 0.0
         self.lost = ""
@@ -64,7 +60,6 @@ class ExclusiveRun:
                     f"wait for it, or delete lease {NAME}"
                 )
             await asyncio.sleep(min(1.0, max(0.05, deadline - time.monotonic())))
-        self._owner = asyncio.current_task()
         self._task = asyncio.create_task(self.renew())
         return self
 
@@ -74,11 +69,8 @@ class ExclusiveRun:
         leases = await self._kube.resource("coordination.k8s.io/v1", "Lease")
         with suppress(KubeError):
             lease = await self._kube.get(leases, NAME, self._namespace)
-            if self._end_requested or self._ours(lease):
+            if self._ours(lease):
                 await self._kube.delete(leases, NAME, self._namespace)
-        if self._end_requested and self._owner:
-            self._owner.uncancel()
-            raise KubeError(410, "Ended", f"run {self._run} was ended by `scale delete --force`")
 
     def _body(self) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -155,10 +147,6 @@ class ExclusiveRun:
                     if error.status != 404:
                         raise
                     lease = await self._kube.create(self._body(), self._namespace)
-                if lease["spec"].get("holderIdentity") == END_PREFIX + self._run and self._owner:
-                    self._end_requested = True
-                    self._owner.cancel()
-                    return
                 if not self._ours(lease):  # it expired, and another run took it
                     return
                 lease["spec"]["renewTime"] = self._body()["spec"]["renewTime"]
@@ -166,49 +154,22 @@ class ExclusiveRun:
                 await self._kube.request("PUT", leases.path(self._namespace, NAME), json=lease)
 
 
-async def require_ended(
-    kube: Kube, run: str, timeout: float, log: Callable[[str], None], *, force: bool
-) -> None:
-    """Return if the run does not renew the Lease of performance runs. Takes up to 12 seconds.
-
-    `force` asks it to end and waits `timeout` seconds. Raises KubeError for a run that goes on.
-    """
+async def require_ended(kube: Kube, run: str) -> None:
+    """Raise KubeError if the run renews the Lease of performance runs. Takes up to 12 seconds."""
     leases = await kube.resource("coordination.k8s.io/v1", "Lease")
 
-    async def own_lease() -> dict[str, Any] | None:
-        """Return the Lease if the run holds it."""
+    async def renewed() -> Any:
+        """Return when the run renewed the Lease, None if it does not hold it."""
         with ignore_status(403, 404):
-            lease = await kube.get(leases, NAME, NAMESPACE)
-            holder = str(lease["spec"].get("holderIdentity")).removeprefix(END_PREFIX)
-            return lease if run == holder or run.startswith(f"{holder}-") else None
+            spec = (await kube.get(leases, NAME, NAMESPACE))["spec"]
+            holder = str(spec.get("holderIdentity"))
+            return spec.get("renewTime") if run == holder or run.startswith(f"{holder}-") else None
         return None
 
-    async def changes(seconds: float) -> dict[str, Any] | None:
-        """Return the Lease once the run renewed it, or None if it does not or has ended."""
-        deadline, first = time.monotonic() + seconds, await own_lease()
-        while first and (now := await own_lease()):
-            if now["spec"].get("renewTime") != first["spec"].get("renewTime"):
-                return now
-            if time.monotonic() >= deadline:
-                return None
-            await asyncio.sleep(LIFE / 60)
-        return None
-
-    while lease := await changes(0.4 * LIFE):
-        if not force:
+    first, deadline = await renewed(), time.monotonic() + 0.4 * LIFE
+    while first and time.monotonic() < deadline and (now := await renewed()):
+        if now != first:
             raise KubeError(
-                409, "InProgress", f"run {run} renews its Lease", "wait for it, or add --force"
+                409, "InProgress", f"run {run} renews its Lease", "end it, or wait for it"
             )
-        lease["spec"]["holderIdentity"] = f"{END_PREFIX}{lease['spec']['holderIdentity']}"
-        try:
-            await kube.request("PUT", leases.path(NAMESPACE, NAME), json=lease)
-        except KubeError as error:
-            if error.status not in (404, 409):
-                raise
-            continue  # it was renewed in between
-        log(f"run {run} ends and deletes its objects")
-        deadline = time.monotonic() + timeout
-        while await own_lease():
-            if time.monotonic() >= deadline:
-                raise KubeError(409, "InProgress", f"run {run} did not end in {timeout:g} s")
-            await asyncio.sleep(LIFE / 60)
+        await asyncio.sleep(LIFE / 60)

@@ -8,17 +8,15 @@ from contextlib import suppress
 
 from perfdag.kube.client import Kube, KubeError, Object, Resource
 from perfdag.kube.errors import ignore_status
-from perfdag.steps.scale.model.templates import HEARTBEAT, RUN_LABEL
+from perfdag.steps.scale.model.templates import PROBE, RUN_LABEL
 
 PAUSE = 0.3
 """Seconds between two looks."""
 DEFAULT_OBJECTS = {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
 """Objects that Kubernetes puts into every namespace."""
-QUEUE_NOT_CLOSED, TRIES = "losed", 40
-"""Part of the message of Volcano's webhook for an open queue, and the number of retries."""
 Found = tuple[Resource, Object]
 PRIMER, SAMPLE = "primer", "sample"
-"""Label suffixes: `<run>-primer`, `<run>-sample`, and `-heartbeat` after each of them. Sizes of a
+"""Label suffixes: `<run>-primer`, `<run>-sample`, and `-watch-lag` after each of them. Sizes of a
 ladder are `<run>-1`, `<run>-2` ..."""
 
 
@@ -26,7 +24,7 @@ def belongs(run: str, metadata: Object) -> bool:
     """Whether an object's label is that of a run, or of a part of it."""
     label = (metadata.get("labels") or {}).get(RUN_LABEL) or ""
     return (
-        re.fullmatch(rf"{re.escape(run)}(-\d{{1,4}})?(-{PRIMER}|-{SAMPLE})?(-{HEARTBEAT})?", label)
+        re.fullmatch(rf"{re.escape(run)}(-\d{{1,4}})?(-{PRIMER}|-{SAMPLE})?(-{PROBE})?", label)
         is not None
     )
 
@@ -67,7 +65,7 @@ async def remove(
     `also` selects objects without the label. Namespace None is the whole cluster. A refused
     deletion does not stop the others and is raised at the end as a KubeError.
     """
-    deadline, tries = time.monotonic() + timeout, 0
+    deadline = time.monotonic() + timeout
     refused: dict[str, KubeError] = {}
     while True:
         left = await objects_of_run(kube, run, resources, namespaces, also=also)
@@ -77,9 +75,7 @@ async def remove(
             for item in left
             if refused and item[1]["uid"] in refused
         ]
-        tries = tries + 1 if still else 0
-        enough = TRIES if any(QUEUE_NOT_CLOSED in str(error) for _, error in still) else 1
-        if still and (over or (tries >= enough and len(still) == len(left))):
+        if still and (over or len(still) == len(left)):
             raise _named(*still[0], len(left) - 1)
         if not left or over:
             return len(left)
@@ -103,9 +99,6 @@ async def _refusal(kube: Kube, resource: Resource, metadata: Object) -> KubeErro
     except KubeError as error:
         if not 400 <= error.status < 500:
             raise
-        if QUEUE_NOT_CLOSED in str(error):
-            with suppress(KubeError):  # the next deletion tells
-                await close_queue(kube, resource, metadata["name"])
         return error
     return None
 
@@ -117,24 +110,6 @@ def _named(what: Found, error: KubeError, others: int) -> KubeError:
         error.reason,
         f"{what[0].kind} {what[1]['name']} was not deleted{beside}: {error}",
     )
-
-
-async def close_queue(kube: Kube, resource: Resource, name: str) -> None:
-    """Ask Volcano to close a queue. Raises KubeError if already asked or not supported."""
-    queue = await kube.get(resource, name)
-    target = {
-        "apiVersion": resource.api_version,
-        "kind": "Queue",
-        "name": name,
-        "uid": queue["metadata"]["uid"],
-        "controller": True,
-    }
-    command = {
-        "apiVersion": "bus.volcano.sh/v1alpha1",
-        "kind": "Command",
-        "metadata": {"name": f"close-{name}"},
-    }
-    await kube.create(command | {"action": "CloseQueue", "target": target}, "default")
 
 
 async def deletable_resources(kube: Kube) -> list[Resource]:

@@ -38,7 +38,7 @@ OWN_NAMESPACE = (
         "verbs": ["list", "watch", "create", "patch", "delete"],
     },
 )
-"""RBAC rules in the namespaces of the objects: that they exist, events, and the heartbeat."""
+"""RBAC rules in the namespaces of the objects: that they exist, events, and the watch lag."""
 _CREATED, _WATCHED = ("create", "delete", "list", "watch"), ("list", "watch")
 
 

@@ -35,14 +35,10 @@ CREATION, DELETION = "creation", "deletion"
 
 @dataclass
 class Scrape:
-    """The histograms of all API servers, and the start of their processes in Unix seconds.
-
-    `heartbeats` is how many PATCHes of each resource perfdag's heartbeats sent until then.
-    """
+    """The histograms of all API servers, and the start of their processes in Unix seconds."""
 
     calls: dict[Call, dict[float, float]] = field(default_factory=dict)
     started: list[float | None] = field(default_factory=list)
-    heartbeats: dict[str, int] = field(default_factory=dict)
 
 
 async def scrape(servers: Sequence[Kube]) -> Scrape:
@@ -88,10 +84,7 @@ def _label(part: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Calls:
-    """Requests of one kind: their number, and the latency percentile with its bucket in seconds.
-
-    `heartbeats` of them are perfdag's own.
-    """
+    """Requests of one kind: their number, and the latency percentile with its bucket in seconds."""
 
     verb: str
     resource: str
@@ -102,7 +95,6 @@ class Calls:
     low: float | None
     high: float | None
     buckets: Mapping[float, float] = field(default_factory=dict, repr=False)
-    heartbeats: int = 0
 
     @property
     def single(self) -> bool:
@@ -129,10 +121,7 @@ def delta(before: Scrape, after: Scrape, p: float = 0.99) -> list[Calls]:
         count = round(grown.get(math.inf, 0.0))
         if count:
             value, low, high = quantile(grown, p)
-            resource, own = call[1], call == ("PATCH", call[1], "", "resource")
-            beats = after.heartbeats.get(resource, 0) - before.heartbeats.get(resource, 0)
-            beats = min(count, beats) if own else 0
-            delta_calls.append(Calls(*call, count, value, low, high, grown, beats))
+            delta_calls.append(Calls(*call, count, value, low, high, grown))
     return sorted(delta_calls, key=lambda calls: -calls.count)
 
 
@@ -256,7 +245,7 @@ def call_records(phases: Phases) -> list[dict[str, Any]]:
 
 
 def counts(calls: Iterable[Calls]) -> dict[str, int]:
-    """Count requests as `<VERB>-<resource>[/<subresource>]-count`, without heartbeats.
+    """Count requests as `<VERB>-<resource>[/<subresource>]-count`.
 
     POST and PUT also count under KubeVirt's audit names CREATE and UPDATE. A server-side apply
     counts as PATCH.
@@ -266,5 +255,5 @@ def counts(calls: Iterable[Calls]) -> dict[str, int]:
         verb = "PATCH" if call.verb == "APPLY" else call.verb
         resource = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
         for name in {verb, _ALIASES.get(verb, verb)}:
-            by_name[f"{name}-{resource}-count"] += call.count - call.heartbeats
+            by_name[f"{name}-{resource}-count"] += call.count
     return dict(by_name)

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 
 from perfdag.stats.percentiles import needed
-from perfdag.steps.scale.figures import audit_queries, prometheus, transition_times
+from perfdag.steps.scale.figures import audit_queries, prometheus
 from perfdag.steps.scale.figures.api_metrics import DELETION, VERBS, latencies
-from perfdag.steps.scale.model.chains import DELETIONS, Step
+from perfdag.steps.scale.model.chains import Step
 from perfdag.steps.scale.model.gates import Gate
 from perfdag.steps.scale.model.stages import VM_PHASES
 
@@ -29,7 +29,6 @@ _PHASES = tuple(f"{phase}-phase-count" for phase in VM_PHASES)
 VMIS: dict[str, tuple[str, ...]] = {
     "burst": _PHASES,
     "ladder": _PHASES,
-    "capacity": _PHASES,
     "steady": ("churn_cycles", "churn_throughput", "stuck"),
 }
 """Figures that scenarios of VMIs have besides."""
@@ -46,36 +45,32 @@ def check(
     paced: bool,
     components: bool | None = None,
     count: float = math.inf,
-    deletion: bool = True,
 ) -> None:
     """Raise ValueError for a gate on a figure that the scenario lacks, or that has too few objects.
 
     `extra` are figures of the scenario. `paced` means an open loop. `components` is whether
-    Prometheus is queried (None: never). `count` is the fewest objects of a size. Without
-    `deletion`, the scenario has no figures of it.
+    Prometheus is queried (None: never). `count` is the fewest objects of a size.
     """
-    steps = [step for step in steps if deletion or step.since not in DELETIONS]
     stages = {f"{step.name}_{stat}": p for step in steps for stat, p in _PERCENTILES.items()}
     calls = latencies([])
     known = {
-        *(RUN if deletion else RUN - {"left_behind"}),
+        *RUN,
         *stages,
         *calls,
-        *(f"{DELETION}/{name}" for name in calls if deletion),
+        *(f"{DELETION}/{name}" for name in calls),
         *extra,
         *(PACED if paced else ()),
     }
     theirs = set[str]()
     if components is not None:
-        theirs = prometheus.names() | audit_queries.KEYS | transition_times.names()
+        theirs = prometheus.names() | audit_queries.KEYS
     for name in [name for gate in gates for name in (gate.metric, gate.other) if name]:
         if (least := needed(stages.get(name, 0.5))) > count:
             raise ValueError(
                 f"the gate on {name} can have no data: it needs {least} objects, and {count:g} are "
                 "planned"
             )
-        counted = _COUNT.fullmatch(name)
-        if name in known or (counted and (deletion or not counted[1])):
+        if name in known or _COUNT.fullmatch(name):
             continue
         if name in theirs or (components is not None and audit_queries.is_request_count(name)):
             if not components:

@@ -27,10 +27,9 @@ OLDER = 140
 class Row:
     """One workload (of a replica set: one VMI) and stage.
 
-    Times are Unix seconds. `resolution_s` is the error bar of `seconds`. `intended` is when the
-    object was due, `submitted` when it was sent. `api_time` and `event_time` are by the server's
-    clock, all others by ours. `reached` is the most precise of them. `late_s` is a lower bound of
-    the watch lag where it exceeds the error bar (figures/skew.py).
+    Times are Unix seconds. `resolution_s` is that of `seconds` where it comes from API times.
+    `intended` is when the object was due, `submitted` when it was sent. `api_time` and `event_time`
+    are by the server's clock, all others by ours. `reached` is the most precise of them.
     """
 
     run: str
@@ -56,7 +55,6 @@ class Row:
     node: str | None = None
     simulated: bool | None = None
     error: str | None = None
-    late_s: float | None = None
 
 
 def _moment(record: Record, stage: str, clocks: Clocks) -> Moment | None:
@@ -65,7 +63,7 @@ def _moment(record: Record, stage: str, clocks: Clocks) -> Moment | None:
         return None
     api, event, received = times
     at = received + clocks.mono_to_unix_ns if received else 0
-    return Moment(at, api, event, clocks.ahead_ns, record.kind)
+    return Moment(at, api, event, clocks.ahead_ns)
 
 
 def _reached(
@@ -197,9 +195,7 @@ def rows_of_one(
         or None
     )
     moments: dict[str, Moment | None] = {}
-    if item.foreign and record:
-        moments["submitted"] = _moment(record, "created", clocks)
-    elif item.started_ns:
+    if item.started_ns:
         # Counts from the due time. In a closed loop that is the time of sending.
         at = (item.intended_ns or item.started_ns) + clocks.mono_to_unix_ns
         moments["submitted"] = Moment(received=at, ahead=clocks.ahead_ns)
@@ -234,7 +230,7 @@ def rows_of_one(
         if moment:
             row.api_time, row.event_time = moment.api / 1e9 or None, moment.event / 1e9 or None
             row.receive_time, row.reached = moment.received / 1e9 or None, moment.best / 1e9 or None
-        span = difference(start, moment, clocks) if start and moment else None
+        span = difference(start, moment) if start and moment else None
         if item.error or not item.started_ns:
             row.status = "failed"
         elif span:

@@ -10,9 +10,6 @@ from email.utils import parsedate_to_datetime
 
 from perfdag.kube.client import Kube, KubeError
 
-DRIFT = 0.1
-"""Clock drift in seconds above which a run gets a note. API times have whole seconds."""
-
 
 @dataclass(frozen=True)
 class Offset:
@@ -43,22 +40,3 @@ async def server_offset(kube: Kube) -> Offset:
     raise KubeError(
         0, "Clock", "the API server's Date header does not tick", "is a proxy answering for it?"
     )
-
-
-async def drift(kube: Kube, start: Offset) -> tuple[dict[str, float], str]:
-    """Return the drift since `start` and its bound (s), with a note if it matters.
-
-    Takes as long as server_offset. Does not raise.
-    """
-    try:
-        end = await server_offset(kube)
-    except KubeError as error:
-        return {}, f"whether the API server's clock moved against ours is not known: {error}"
-    moved, bound = end.seconds - start.seconds, end.bound + start.bound
-    note = (
-        f"the API server's clock moved by {moved:+.3f} s against ours during the run: its times "
-        "are off by as much"
-    )
-    return {"server_clock_drift_s": moved, "server_clock_drift_bound_s": bound}, note if abs(
-        moved
-    ) - bound > DRIFT else ""

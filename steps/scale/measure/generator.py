@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perfdag.kube.client import KubeError
-from perfdag.steps.scale.measure import heartbeat
 from perfdag.steps.scale.measure.submitters import Submitter
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import Template
@@ -33,7 +32,7 @@ def connections(parallel: int) -> int:
 
     A creation that waited for a connection would be measured as slow.
     """
-    return max(100, parallel + heartbeat.IN_FLIGHT + EXTRA_CONNECTIONS)
+    return max(100, parallel + EXTRA_CONNECTIONS)
 
 
 @dataclass(slots=True)
@@ -52,7 +51,6 @@ class Submission:
     uid: str = ""
     retries: int = 0
     error: str = ""
-    foreign: bool = False
 
     @property
     def lag(self) -> float:

@@ -39,9 +39,8 @@ class Observer(RecordStore):
     """The records of a run, kept up to date by watches. Use as an async context manager.
 
     `kinds` are watched in each of `namespaces`. `absent` lists kinds that the cluster does not
-    serve. The server filters `primary` kinds by the run's label, or by `selector`. An object
-    belongs to the run by its label, by kind and name prefix (`named`), or by its owner. With a
-    `selector`, every object of a primary kind belongs to it. Namespace None is the whole cluster.
+    serve. The server filters `primary` kinds by the run's label. An object belongs to the run by
+    its label, by kind and name prefix (`named`), or by its owner.
     """
 
     def __init__(
@@ -49,16 +48,14 @@ class Observer(RecordStore):
         kube: Kube,
         run: str,
         kinds: Iterable[Kind],
-        namespaces: Sequence[str | None],
+        namespaces: Sequence[str],
         *,
         primary: Iterable[str] = (),
         named: tuple[str, str] | None = None,
-        selector: str = "",
         events: bool = True,
     ) -> None:
         super().__init__(run)
-        self.kube, self._named, self._foreign = kube, named, bool(selector)
-        self._selector = selector or f"{RUN_LABEL}={run}"
+        self.kube, self._named = kube, named
         self.kinds, self.namespaces = list(dict.fromkeys(kinds)), list(namespaces)
         self.primary = set(primary)
         self.absent: list[str] = []
@@ -110,14 +107,14 @@ class Observer(RecordStore):
         await tasks.cancel(self._tasks)
         gc.unfreeze()
 
-    async def _start(self, resource: Resource, namespace: str | None) -> set[str]:
+    async def _start(self, resource: Resource, namespace: str) -> set[str]:
         """List the existing objects, start a watch in a task and return the UIDs.
 
         A resumed watch also replays stages that an object's state no longer shows. Raises
         KubeError.
         """
         key = f"{resource.kind}/{namespace}"
-        labels = self._selector if resource.kind in self.primary else ""
+        labels = f"{RUN_LABEL}={self.run}" if resource.kind in self.primary else ""
         version = self.versions.get(key)
         latest, newest, known = "", 0, dict[str, tuple[str, str]]()
         read = extractor(resource.api_version, resource.kind)
@@ -141,7 +138,7 @@ class Observer(RecordStore):
     async def _follow(
         self,
         resource: Resource,
-        namespace: str | None,
+        namespace: str,
         labels: str,
         version: str,
         known: Mapping[str, tuple[str, str]],
@@ -206,15 +203,12 @@ class Observer(RecordStore):
             record.node = body["spec"].get("nodeName", "") or record.node
         elif kind == "VirtualMachineInstance":
             record.node = (body.get("status") or {}).get("nodeName", "") or record.node
-        waiting = record.uid in self.records and "scheduled" not in record.stages
         for stage, api, fresh in (
             read(body) if "status" in body or "creationTimestamp" in metadata else ()
         ):
             self._record_stage(record, stage, api, 0, received if fresh else 0)
         for stage, at in sorted(self.pending_events.pop(record.uid, ())):
             self._event_stage(record, stage, at, 0)
-        if kind == "Pod" and waiting and "scheduled" in record.stages:
-            self.schedulers[body["spec"].get("schedulerName", "default-scheduler")] += 1
         (message, since), over = failure(body), event.type == "DELETED" or "failed" in record.stages
         # An object that lives on without a message has recovered.
         if message != record.error and (message or not over):
@@ -228,13 +222,12 @@ class Observer(RecordStore):
     def _new(self, kind: str, metadata: dict[str, Any]) -> Record | None:
         """Return a new record for an object of the run or for a stray, None for other objects."""
         label = (metadata.get("labels") or {}).get(RUN_LABEL)
-        if label not in (None, self.run) and not self._foreign:
+        if label not in (None, self.run):
             return None
-        ours = kind in self.primary if self._foreign else label
         uid, name, namespace = metadata["uid"], metadata["name"], metadata.get("namespace", "")
         record = Record(kind, uid, name, namespace, owner_of(metadata))
         named = self._named and kind == self._named[0] and record.name.startswith(self._named[1])
-        if ours or named or record.owner in self.records:
+        if label or named or record.owner in self.records:
             self.adopt(record)
         elif record.owner:
             self.add_stray(record)

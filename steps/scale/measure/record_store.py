@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import orjson
@@ -33,9 +33,6 @@ class RecordStore:
         """Stages from Events that the object was not seen at yet, by UID."""
         self.pod_uids: dict[tuple[str, str], str] = {}
         """UID of the newest pod by namespace and name."""
-        self.schedulers = Counter[str]()
-        """Number of scheduled pods of the run by schedulerName."""
-        self.on_stage: Callable[[Record, str, int], None] | None = None
         self._ends, self._after_end = Counter[str](), Counter[tuple[str, str]]()
         self._owned_by: dict[str, list[Record]] = {}
 
@@ -96,8 +93,6 @@ class RecordStore:
         if not record.put(stage, api, at, received) or record.uid not in self.records:
             return False
         self._count(record.kind, stage, record.stages[:-1])
-        if self.on_stage:
-            self.on_stage(record, stage, received)
         return True
 
     def warn(self, uid: str, record: Record | None, text: str, at: int) -> None:

@@ -19,8 +19,6 @@ class SelfLoad:
         self._interval = interval
         self.usage: list[tuple[float, float]] = []
         self._task: asyncio.Task[None] | None = None
-        self.paused: tuple[float, float] | None = None
-        self._left_out = (0.0, 0.0)
 
     async def __aenter__(self) -> "SelfLoad":
         self._look()
@@ -28,27 +26,17 @@ class SelfLoad:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End the measurement, before this process computes figures."""
         if self._task:
-            await tasks.cancel([self._task])
-
-    def pause(self) -> None:
-        """Exclude the following work from the measurement until `resume`."""
-        if self.paused is None:
             self._look()
-            self.paused = (time.monotonic(), time.thread_time())
-
-    def resume(self) -> None:
-        """Go on after a pause; without one nothing is changed."""
-        if self.paused:
-            passed, used = time.monotonic() - self.paused[0], time.thread_time() - self.paused[1]
-            self._left_out = (self._left_out[0] + passed, self._left_out[1] + used)
-            self.paused = None
+            await tasks.cancel([self._task])
+            self._task = None
 
     def _look(self) -> None:
-        if self.paused is None:
-            self.usage.append(
-                (time.monotonic() - self._left_out[0], time.thread_time() - self._left_out[1])
-            )
+        self.usage.append((time.monotonic(), time.thread_time()))
 
     async def _keep_looking(self) -> None:
         while True:
@@ -58,7 +46,8 @@ class SelfLoad:
     @property
     def share(self) -> float | None:
         """Share of a core in the busiest seconds until now."""
-        self._look()
+        if self._task:
+            self._look()
         return busiest(self.usage)
 
     @property

@@ -7,20 +7,8 @@ from typing import Any
 NODE_ANNOTATION = "kwok.x-k8s.io/node"
 TOLERATED = (NODE_ANNOTATION, "nvidia.com/gpu")
 """Keys of the taints that our pods tolerate: of simulated nodes and of nodes with GPUs."""
-RACK_LABEL = "topology.kubernetes.io/rack"
-"""Label of the rack of a node, also of the simulated ones."""
 _NFD = "feature.node.kubernetes.io/cpu-cpuid."
 """Label prefix of Node Feature Discovery, one label per CPU feature that the node has."""
-
-
-def untolerated(node: dict[str, Any]) -> list[str]:
-    """Return the keys of its taints that keep our pods away."""
-    taints = node["spec"].get("taints") or []
-    return [
-        taint["key"]
-        for taint in taints
-        if taint["effect"] != "PreferNoSchedule" and taint["key"] not in TOLERATED
-    ]
 
 
 def is_simulated(node: dict[str, Any]) -> bool:

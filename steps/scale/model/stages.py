@@ -175,26 +175,6 @@ def _job(body: Object) -> Iterator[StageSeen]:
             yield stage, unix_ns(condition.get("lastTransitionTime")), True
 
 
-_VOLCANO = {
-    "Running": "running",
-    "Completed": "succeeded",
-    "Failed": "failed",
-    "Aborted": "failed",
-    "Terminated": "failed",
-}
-
-
-def _volcano_job(body: Object) -> Iterator[StageSeen]:
-    """Yield the stages of Volcano's Job, whose conditions have no type.
-
-    Source: volcano-sh/apis, batch/v1alpha1.
-    """
-    yield from _life(body)
-    state = (body.get("status") or {}).get("state")
-    if isinstance(state, dict) and (stage := _VOLCANO.get(state.get("phase", ""))):
-        yield stage, unix_ns(state.get("lastTransitionTime")), True
-
-
 def _status_since(body: Object) -> int:
     """Return when the status was last written (metadata.managedFields), or 0 if unknown."""
     writes = [
@@ -225,7 +205,6 @@ def _other(body: Object) -> Iterator[StageSeen]:
 _BY_KIND: dict[str, Extractor] = {
     "Pod": _pod,
     "VirtualMachineInstance": _vmi,
-    "VirtualMachineInstanceMigration": _vmi,
     "VirtualMachine": _vm,
     "VirtualMachineInstanceReplicaSet": _replica_set,
     "ReplicaSet": _replica_set,
@@ -243,7 +222,7 @@ def is_foreign(api_version: str, kind: str) -> bool:
 def extractor(api_version: str, kind: str) -> Extractor:
     """Return the extractor of a kind. An unknown kind gets its life, phase and conditions."""
     if is_foreign(api_version, kind):
-        return _volcano_job if api_version.startswith("batch.volcano.sh/") else _other
+        return _other
     return _BY_KIND.get(kind, _other)
 
 

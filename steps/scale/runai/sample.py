@@ -1,8 +1,7 @@
 """Observe a run from outside, during or after its submission."""
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,20 +9,17 @@ from pathlib import Path
 from perfdag.kube.client import Kube
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.completion import expected_count, reached
-from perfdag.steps.scale.measure.generator import GeneratorResult
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.chains import kinds_of
 from perfdag.steps.scale.runai import table
 from perfdag.steps.scale.runai.run_file import (
     RunFile,
-    follow,
     name_prefix,
     read_run,
     read_summary,
     remove_outputs,
 )
 from perfdag.steps.scale.runai.settings import Settings, SettingsError, backend_times, sampled_json
-from perfdag.steps.scale.runai.submit import write
 from perfdag.steps.scale.scenarios.observation import observation
 
 PARTIAL = 2.0
@@ -44,7 +40,7 @@ class Sample:
 
 @dataclass
 class SampleRequest:
-    """How to take a sample: of the run in `folder`, or of the `run` found in `namespace`.
+    """How to take a sample of the run in `folder`.
 
     Without `watch` it is a snapshot. With it, the sample lasts until all is ready, at most that
     many seconds. `check` raises for the wrong run before a file is written.
@@ -53,43 +49,19 @@ class SampleRequest:
     folder: Path
     settings: Settings
     watch: float | None = None
-    run: str | None = None
-    namespace: str | None = None
     check: Callable[[RunFile], None] = lambda file: None
     log: Callable[[str], None] = lambda text: None
-
-
-async def reader(
-    kube: Kube, request: SampleRequest, shift: int
-) -> Callable[[], Awaitable[RunFile]]:
-    """Return a reader of the submission's progress. Raises SettingsError, KubeError."""
-    known = (
-        read_run(request.folder, shift)
-        if request.run is None or (request.folder / "run.json").exists()
-        else None
-    )
-    if known and request.run not in (None, known.run):
-        raise SettingsError(f"{request.folder} holds run {known.run}; give another folder with -o")
-    if known and not known.attached:
-
-        async def from_file() -> RunFile:
-            return read_run(request.folder, shift)
-
-        return from_file
-    return await follow(kube, known.run if known else str(request.run), request.namespace, known)
 
 
 async def sample(kube: Kube, request: SampleRequest) -> Sample:
     """Observe a run and write sampled.json, stages.parquet, summary.json and the state file.
 
-    A run found by its id also gets run.json and submitted.json. Samples can be repeated, also
-    during the submission or after an interruption. Results of an earlier run stay until new ones
-    exist. Raises SettingsError, KubeError.
+    Samples can be repeated, also during the submission or after an interruption. Results of an
+    earlier run stay until new ones exist. Raises SettingsError, KubeError.
     """
     folder, settings, watch = request.folder, request.settings, request.watch
     shift = time.time_ns() - time.monotonic_ns()
-    read = await reader(kube, request, shift)
-    file = await read()
+    file = read_run(folder, shift)
     request.check(file)
     kinds = kinds_of(file.api_version, file.kind)
     observer = Observer(
@@ -104,21 +76,15 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
     state = folder / "observed.jsonl"
     if state.exists():
         restore(observer, state)
-    folder.mkdir(parents=True, exist_ok=True)
-    _keep(folder, file, shift)  # an interrupted sample resumes from it
-    beats = file.namespaces[0] if watch is not None else None
-    async with observation(kube, observer, file.kind, beats) as seen:
-        complete = not file.attached and is_complete(observer, file)
+    probe_in = file.namespaces[0] if watch is not None else None
+    async with observation(kube, observer, probe_in) as seen:
+        complete = is_complete(observer, file)
         if watch is not None:
             deadline = time.monotonic() + watch
             while not complete and (left := deadline - time.monotonic()) > 0:
                 await observer.until(partial(is_complete, observer, file), min(left, PARTIAL))
-                if file.attached:  # nothing says whether more is to come
-                    await asyncio.sleep(PARTIAL)
-                known, file = len(file.submissions), await read()
+                known, file = len(file.submissions), read_run(folder, shift)
                 complete = len(file.submissions) == known and is_complete(observer, file)
-                if len(file.submissions) != known:
-                    _keep(folder, file, shift)
                 observer.save(state)
                 request.log(
                     f"{min(*progress(observer, file))} of {progress(observer, file)[1]} are ready"
@@ -126,7 +92,6 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
         observer.save(state)
         facts = await seen.end()
     rows = seen.rows(file.submissions, file.api_version, file.kind, file.expected_pods)
-    _keep(folder, file, shift)
     backend = backend_times(settings, file.project, file.namespaces)
     sampled, waiting = sampled_json(rows, file.project, backend)
     if read_summary(folder).get("run") != file.run:
@@ -155,16 +120,6 @@ def restore(observer: Observer, state: Path) -> None:
             "and lose its times"
         )
         raise SettingsError(text) from None
-
-
-def _keep(folder: Path, file: RunFile, shift: int) -> None:
-    """Write run.json and submitted.json for a run that was found by its id."""
-    if file.attached:
-        write(
-            folder,
-            file,
-            GeneratorResult(file.run, file.submissions, time.time(), time.time_ns() - shift),
-        )
 
 
 def progress(observer: Observer, file: RunFile) -> tuple[int, int]:

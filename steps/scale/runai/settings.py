@@ -17,7 +17,7 @@ from perfdag.steps.scale.model.stages import SET
 from perfdag.steps.scale.model.templates import RUNAI_STORAGE
 
 T = TypeVar("T")
-SUBMITTERS, SUBMITTER_GROUP = ("api", "kubectl", "runai-cli"), "perfdag.submitters"
+SUBMITTERS = ("api", "kubectl", "runai-cli")
 WORKLOAD_TYPES = ("training", "distributed", "interactive")
 _TIMES: dict[str, tuple[str, ...]] = {
     "workloadCreatedTimestamp": ("workload_created", "created"),
@@ -53,8 +53,7 @@ class Settings:
     output_dir: str = "logs"
     project: str = "project-0"
     submitter: str = "api"
-    """api, kubectl, runai-cli, or a plug-in of `perfdag.submitters`: (kube, settings) -> Submitter.
-    """
+    """api, kubectl or runai-cli."""
     runai_cli_path: str = "runai"
     kubectl_path: str = "kubectl"
     image: str = "gcr.io/run-ai-lab/ubuntu:loop"
@@ -105,21 +104,9 @@ def checked(path: Path, kind: type[T], body: Any) -> T:
 
 
 def check_submitter(name: str, where: str = "") -> None:
-    """Raise SettingsError for a submitter that is neither built in nor installed."""
-    names = [
-        *SUBMITTERS,
-        *sorted(entry_point.name for entry_point in entry_points(group=SUBMITTER_GROUP)),
-    ]
-    if name not in names:
-        raise SettingsError(f"{where}submitter {name!r}; there are {', '.join(names)}")
-
-
-def load_plug_in(group: str, name: str, what: str) -> Any:
-    """Load a plug-in of an entry-point group by name. Raises SettingsError."""
-    matches = [entry_point for entry_point in entry_points(group=group) if entry_point.name == name]
-    if not matches:
-        raise SettingsError(f"no {what} plug-in {name!r} is installed (group {group})")
-    return matches[0].load()
+    """Raise SettingsError for an unknown submitter."""
+    if name not in SUBMITTERS:
+        raise SettingsError(f"{where}submitter {name!r}; there are {', '.join(SUBMITTERS)}")
 
 
 def runai_argv(settings: Settings, workload: str, gpus: str, workers: int, pvc: bool) -> list[str]:
@@ -220,7 +207,13 @@ def backend_times(settings: Settings, project: str, namespaces: Sequence[str]) -
     if not settings.backend_times:
         return {}
     times: dict[str, float] = {}
-    ask = load_plug_in("perfdag.backend_times", settings.backend_times, "backend_times")
+    name = settings.backend_times
+    matches = list(entry_points(group="perfdag.backend_times", name=name))
+    if not matches:
+        raise SettingsError(
+            f"no plug-in {name!r} is installed for backend_times (group perfdag.backend_times)"
+        )
+    ask = matches[0].load()
     for namespace in namespaces:
         times |= ask(project, namespace)
     return times

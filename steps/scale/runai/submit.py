@@ -34,11 +34,9 @@ from perfdag.steps.scale.runai.run_file import (
     write_run,
 )
 from perfdag.steps.scale.runai.settings import (
-    SUBMITTER_GROUP,
     WORKLOAD_TYPES,
     Settings,
     SettingsError,
-    load_plug_in,
     runai_argv,
     submitted_json,
 )
@@ -97,11 +95,6 @@ def submitter_for(kube: Kube, request: SubmitRequest) -> Submitter | None:
             )
         argv = runai_argv(settings, request.template, request.gpus, request.workers, request.pvc)
         return CommandSubmitter(kube, argv, reads_input=False)
-    if settings.submitter != "api":
-        plug_in: Submitter = load_plug_in(SUBMITTER_GROUP, settings.submitter, "submitter")(
-            kube, settings
-        )
-        return plug_in
     return None
 
 

@@ -21,7 +21,6 @@ _NUMBERS = {
     "reached",
     "intended",
     "submitted",
-    "late_s",
 }
 _AUDIT = {
     "creation_to_running": "vmiCreationToRunningSeconds",

@@ -7,7 +7,6 @@ from pydantic import AfterValidator, Field
 from perfdag.benchmark.contract import Params, Rights
 from perfdag.steps.scale.cluster import rights
 from perfdag.steps.scale.model.gates import check_gates, parse_gate
-from perfdag.steps.scale.model.nodes import RACK_LABEL
 from perfdag.steps.scale.model.schedule import Arrival, Schedule
 from perfdag.steps.scale.model.templates import inlined
 from perfdag.steps.scale.runai.settings import WORKLOAD_TYPES
@@ -49,36 +48,15 @@ API_RULES = Rights(
         },
         {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["list", "watch"]},
     ),
-    default=(
-        *rights.PERFORMANCE_RUN,
-        {"apiGroups": ["bus.volcano.sh"], "resources": ["commands"], "verbs": ["create"]},
-    ),
-    # queues and priorityclasses lack list and watch, without which no template may create a kind
+    default=rights.PERFORMANCE_RUN,
     cluster=(
         *rights.WHOLE_CLUSTER,
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
         {
             "apiGroups": [""],
             "resources": ["configmaps"],
             "resourceNames": ["runai-public"],
             "verbs": ["get"],
         },
-        {
-            "apiGroups": ["scheduling.run.ai", "scheduling.volcano.sh"],
-            "resources": ["queues"],
-            "verbs": ["get", "create", "delete"],
-        },
-        {
-            "apiGroups": ["scheduling.k8s.io"],
-            "resources": ["priorityclasses"],
-            "verbs": ["create", "delete"],
-        },
-        {
-            "apiGroups": ["kai.scheduler"],
-            "resources": ["topologies"],
-            "verbs": ["create", "delete"],
-        },
-        {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["list"]},
     ),
 )
 
@@ -88,8 +66,7 @@ class ScaleParams(Params):
 
     scenario: submit.Scenario = Field(
         "submit",
-        description="gated: the scheduler alone; fill, fragmentation, preemption: GPUs; gang, "
-        "reclaim: need Volcano or KAI; failed-reclaim, consolidation, topology: need KAI",
+        description="submit: until the goal is reached; gated: the scheduler alone",
     )
     template: Annotated[str, AfterValidator(inlined)] = Field(
         "job",
@@ -113,21 +90,6 @@ class ScaleParams(Params):
     )
     workers: int = Field(1, ge=1, description="workers of one workload")
     gpus: int | float = Field(1, ge=0, description="GPUs a pod, also a fraction of Run:ai's kinds")
-    scheduler: str = Field(
-        "",
-        description="fill, fragmentation, preemption: schedulerName of the pods",
-        exclude_if=lambda name: not name,
-    )
-    queue: str = Field(
-        "",
-        description="fill, fragmentation, preemption: queue of KAI or Volcano",
-        exclude_if=lambda name: not name,
-    )
-    rack_label: str = Field(
-        RACK_LABEL,
-        description="topology: node label whose values are racks",
-        exclude_if=lambda label: label == RACK_LABEL,
-    )
     pvc: bool = Field(False, description="a claim each workload")
     storage_class: str | None = None
     project: str = Field(
@@ -165,9 +127,6 @@ class ScaleParams(Params):
             parallel=self.parallel,
             workers=self.workers,
             gpus=self.gpus,
-            scheduler=self.scheduler,
-            queue=self.queue,
-            rack_label=self.rack_label,
             pvc=self.pvc,
             storage_class=self.storage_class,
             timeout=self.timeout,

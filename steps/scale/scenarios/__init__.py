@@ -1,1 +1,1 @@
-"""Scenarios: VMI bursts, steady state, workloads, gangs and GPU scheduling."""
+"""Scenarios: VMI bursts, steady state, and workloads through the scheduler."""

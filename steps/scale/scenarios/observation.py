@@ -12,39 +12,37 @@ from perfdag.steps.scale.cluster.removal import SAMPLE
 from perfdag.steps.scale.figures.moments import Clocks
 from perfdag.steps.scale.figures.percentiles import summaries
 from perfdag.steps.scale.figures.rows import Row, on_simulated, rows_of
-from perfdag.steps.scale.measure.clock import Offset, drift, server_offset
+from perfdag.steps.scale.measure.clock import Offset, server_offset
 from perfdag.steps.scale.measure.generator import Submission
-from perfdag.steps.scale.measure.heartbeats import Heartbeats, heartbeats
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad
+from perfdag.steps.scale.measure.watch_lag import WatchLag
 
 
 @dataclass
 class Observation:
-    """An observer at work. `beats` is None where the watch lag is not measured."""
+    """An observer at work. `watch_lag` is None where it is not measured."""
 
     kube: Kube
     observer: Observer
     offset: Offset
-    beats: Heartbeats | None
+    watch_lag: WatchLag | None
     self_load: SelfLoad
     simulated: set[str] | None = field(default_factory=set)
     until_ns: int = 0
     notes: list[str] = field(default_factory=list)
 
     async def end(self) -> dict[str, Any]:
-        """End the observation and return the facts of its clocks. Takes 1 to 2 s."""
+        """End the observation and return the facts of its clocks."""
         self.until_ns = time.monotonic_ns()
-        busy, beats = self.self_load.share, self.beats
-        apart, moved = await drift(self.kube, self.offset) if beats else ({}, "")
+        busy = self.self_load.share
         self.simulated, why = await simulated_nodes(self.kube)
-        notes = (moved, beats.note if beats else "", self.self_load.note, why)
+        notes = (self.self_load.note, why)
         self.notes += [note for note in notes if note]
         return {
             "server_clock_ahead_s": self.offset.seconds,
             "server_clock_bound_s": self.offset.bound,
-            **apart,
-            "watch_lag": beats.summary() if beats else None,
+            "watch_lag": self.watch_lag.summary() if self.watch_lag else None,
             "harness_cpu": busy,
         }
 
@@ -53,12 +51,11 @@ class Observation:
     ) -> list[Row]:
         """Return the rows until the end; `pods` are expected of a workload (None: unknown)."""
         shift = time.time_ns() - time.monotonic_ns()
-        lags = self.beats.lags if self.beats else {}
         return list(
             rows_of(
                 submissions,
                 self.observer.records,
-                Clocks(shift, self.offset.seconds, lags),
+                Clocks(shift, self.offset.seconds),
                 run=self.observer.run,
                 kind=kind,
                 api_version=api_version,
@@ -82,22 +79,19 @@ class Observation:
 
 @asynccontextmanager
 async def observation(
-    kube: Kube, observer: Observer, kind: str, heartbeat_in: str | None
+    kube: Kube, observer: Observer, probe_in: str | None
 ) -> AsyncIterator[Observation]:
-    """Start the observer, and heartbeats for workloads of `kind` in a namespace (None: none).
+    """Start the observer, and the probe of the watch lag in a namespace (None: no probe).
 
     Raises KubeError.
     """
     offset = await server_offset(kube)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(observer)
-        beats: Heartbeats | None = None
-        if heartbeat_in:
-            with suppress(
-                KubeError
-            ):  # without a right on Pods and ConfigMaps there is no error bar
-                beats = await stack.enter_async_context(
-                    heartbeats(kube, f"{observer.run}-{SAMPLE}", heartbeat_in, kind)
-                )
+        lag: WatchLag | None = None
+        if probe_in:
+            with suppress(KubeError):  # without a right on ConfigMaps the lag is unknown
+                probe = WatchLag(kube, f"{observer.run}-{SAMPLE}", probe_in)
+                lag = await stack.enter_async_context(probe)
         self_load = await stack.enter_async_context(SelfLoad())
-        yield Observation(kube, observer, offset, beats, self_load)
+        yield Observation(kube, observer, offset, lag, self_load)

@@ -1,4 +1,4 @@
-"""How a session begins and ends: namespaces, observer, heartbeat.
+"""How a session begins and ends: namespaces, observer, watch lag.
 
 On exit, whatever happened, all objects are deleted and the session waits until they are gone.
 """
@@ -17,10 +17,10 @@ from perfdag.steps.scale.cluster.namespaces import own_namespaces
 from perfdag.steps.scale.cluster.removal import namespace_stays, objects_of_run, remove
 from perfdag.steps.scale.figures import api_metrics
 from perfdag.steps.scale.measure.clock import server_offset
-from perfdag.steps.scale.measure.heartbeats import heartbeats
-from perfdag.steps.scale.measure.observer import Kind, Observer
+from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad
 from perfdag.steps.scale.measure.submitters import ApiSubmitter
+from perfdag.steps.scale.measure.watch_lag import WatchLag
 from perfdag.steps.scale.model.chains import kinds_of
 from perfdag.steps.scale.model.templates import Template
 from perfdag.steps.scale.scenarios.session import LEFT_BEHIND, Session
@@ -35,8 +35,8 @@ AGAIN = 2.0
 class open_session:  # noqa: N801 - reads as a function: async with open_session(...)
     """Start a session, and stop it on exit.
 
-    It has namespaces, a first /metrics scrape, an observer and a heartbeat. `patience` is how many
-    seconds the end waits for the deletion. Kinds in `also` are watched too.
+    It has namespaces, a first /metrics scrape, an observer and a probe of the watch lag.
+    `patience` is how many seconds the end waits for the deletion.
     """
 
     def __init__(
@@ -50,7 +50,6 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         deadline: float = math.inf,
         log: Callable[[str], None] = lambda text: None,
         patience: float | None = None,
-        also: Sequence[Kind] = (),
     ) -> None:
         self._kube, self._template, self._namespaces, self._run, self._log = (
             kube,
@@ -59,7 +58,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             run,
             log,
         )
-        self._expected, self._deadline, self._also = expected_pods, deadline, also
+        self._expected, self._deadline = expected_pods, deadline
         self._patience = LEFT_BEHIND if patience is None else patience
         self.stack = AsyncExitStack()
         self.session: Session | None = None
@@ -84,14 +83,12 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             kinds = [
                 (document.api_version, document.kind) for document in template.documents
             ] + watched
-            kinds += self._also
             primary = [document.kind for document in template.documents]
-            primary += [kind for _, kind in self._also]
             observer = await self.stack.enter_async_context(
                 Observer(kube, self._run, kinds, self._namespaces, primary=primary)
             )
             beats = await self.stack.enter_async_context(
-                heartbeats(kube, self._run, self._namespaces[0], last.kind)
+                WatchLag(kube, self._run, self._namespaces[0])
             )
             offset = await server_offset(kube)
             self_load = await self.stack.enter_async_context(SelfLoad())

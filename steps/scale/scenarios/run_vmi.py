@@ -17,10 +17,8 @@ from perfdag.steps.scale.figures import names
 from perfdag.steps.scale.figures.prometheus import LATEST
 from perfdag.steps.scale.model.chains import chain
 from perfdag.steps.scale.model.gates import evaluate
-from perfdag.steps.scale.model.operations import OPERATIONS
 from perfdag.steps.scale.scenarios import vmi, vmi_steady
 from perfdag.steps.scale.scenarios.base import Result
-from perfdag.steps.scale.scenarios.vmi_capacity import Capacity, capacity, most_sizes
 from perfdag.steps.scale.scenarios.vmi_primer import GONE, PRIMER
 from perfdag.steps.scale.scenarios.vmi_spec import Spec, template_of
 
@@ -99,7 +97,6 @@ class VmiRequest:
 
     scenario: str = "burst"
     counts: list[int] = field(default_factory=lambda: [100])
-    step: int = 100
     churn: int = 5
     pause: float = 20.0
     duration: float = 300.0
@@ -111,34 +108,21 @@ class VmiRequest:
         if self.scenario == "steady":
             cycles = self.duration / self.pause if self.pause else math.inf
             return self.counts[0] + self.churn * cycles
-        return self.step if self.scenario == "capacity" else min(self.counts)
+        return min(self.counts)
 
     def limit(self, spec: Spec) -> float:
         """Return the maximum duration in seconds, if every wait takes its full time."""
-        counts, primers = self.counts, len(self.counts)
-        if self.scenario == "capacity":
-            counts, primers = [self.step] * most_sizes(self.step, max(self.counts)), 1
-        burst_limit = (4 if spec.operation else 2) * spec.timeout
-        burst_limit += LATEST if spec.prometheus else 0.0
-        bursts = sum(spec.schedule.span(size) + burst_limit for size in counts)
-        bursts += primers * (PRIMER + 2 * GONE) if spec.primer else 0.0
+        burst_limit = 2 * spec.timeout + (LATEST if spec.prometheus else 0.0)
+        burst_limit += PRIMER + 2 * GONE if spec.primer else 0.0
+        bursts = sum(spec.schedule.span(size) + burst_limit for size in self.counts)
         churn = self.duration + 2 * spec.timeout if self.scenario == "steady" else 0.0
         return self.lock_timeout + bursts + self.cooldown * (len(self.counts) - 1) + churn + SLACK
-
-
-@dataclass
-class Outcome:
-    """Results in order; `capacity` for that scenario alone."""
-
-    results: list[Result]
-    capacity: Capacity | None = None
 
 
 def check(spec: Spec, request: VmiRequest) -> None:
     """Raise ValueError for invalid values or combinations, before anything is waited for."""
     numbers = {
         "counts": min(request.counts),
-        "step": request.step,
         "churn": request.churn,
         "replicas": spec.replicas,
         "per_node": spec.per_node,
@@ -162,33 +146,24 @@ def check(spec: Spec, request: VmiRequest) -> None:
         raise ValueError(
             f"{request.scenario} takes one count; several are a ladder (scenario: ladder)"
         )
-    if request.scenario == "capacity" and request.step > max(request.counts):
-        raise ValueError(
-            f"capacity: the first step of {request.step} is above the limit of "
-            f"{max(request.counts)}; use a smaller step"
-        )
-    if spec.operation and request.scenario not in ("burst", "ladder"):
-        raise ValueError(f"operation: {spec.operation} goes with burst and ladder, at their end")
     if request.scenario == "steady" and request.churn > request.counts[0]:
         raise ValueError(
             f"churn: {request.churn} is too many of {request.counts[0]}; it is at most count"
         )
     last = template_of(spec, "check").documents[-1]
-    own = OPERATIONS[spec.operation].steps if spec.operation else ()
     names.check(
         spec.gates,
         request.scenario,
-        chain(last.api_version, last.kind) + own,
-        names.VMIS[request.scenario] + (("operation_ratio",) if spec.operation else ()),
+        chain(last.api_version, last.kind),
+        names.VMIS[request.scenario],
         paced=spec.schedule.open_loop,
         components=spec.prometheus is not None,
         count=request.fewest() * spec.replicas,
-        deletion=request.scenario != "capacity",
     )
 
 
-async def measure(kube: Kube, spec: Spec, request: VmiRequest) -> Outcome:
-    """Take the lock, measure and evaluate the gates.
+async def measure(kube: Kube, spec: Spec, request: VmiRequest) -> list[Result]:
+    """Take the lock, measure and evaluate the gates. Return the results in order.
 
     Raises ValueError, KubeError, LockTimeoutError.
     """
@@ -208,24 +183,15 @@ async def measure(kube: Kube, spec: Spec, request: VmiRequest) -> Outcome:
             spec.log(
                 f"run {spec.run}: {request.scenario}"
             )  # before anything is made: what a killed process leaves is deleted by this id
-            outcome = await _scenario(kube, replace(spec, seen=seen), request)
-            done = outcome.results
+            done = await _scenario(kube, replace(spec, seen=seen), request)
     finally:  # also of sizes that were measured before an interruption
         for result in done:
             result.disturbed = lock.lost
-    return outcome
+    return done
 
 
-async def _scenario(kube: Kube, spec: Spec, request: VmiRequest) -> Outcome:
-    if request.scenario == "capacity":
-        passed, results = await capacity(kube, spec, request.step, max(request.counts))
-        return Outcome(results, passed)
+async def _scenario(kube: Kube, spec: Spec, request: VmiRequest) -> list[Result]:
     if request.scenario == "steady":
-        return Outcome(
-            [
-                await vmi_steady.steady(
-                    kube, spec, request.counts[0], request.churn, request.pause, request.duration
-                )
-            ]
-        )
-    return Outcome(await ladder(kube, spec, request.counts, request.cooldown))
+        churn = (request.churn, request.pause, request.duration)
+        return [await vmi_steady.steady(kube, spec, request.counts[0], *churn)]
+    return await ladder(kube, spec, request.counts, request.cooldown)

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,13 +15,13 @@ from perfdag.steps.scale.figures import api_metrics
 from perfdag.steps.scale.figures.api_metrics import DELETION
 from perfdag.steps.scale.figures.moments import Clocks
 from perfdag.steps.scale.figures.rows import Row, rows_of
-from perfdag.steps.scale.measure.clock import Offset, drift
+from perfdag.steps.scale.measure.clock import Offset
 from perfdag.steps.scale.measure.completion import expected_count, reached
 from perfdag.steps.scale.measure.generator import GeneratorResult, Submission, generate
-from perfdag.steps.scale.measure.heartbeats import Heartbeats
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad
 from perfdag.steps.scale.measure.submitters import Submitter
+from perfdag.steps.scale.measure.watch_lag import WatchLag
 from perfdag.steps.scale.model.records import Record, remaining, top_owner
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import Template
@@ -39,7 +39,7 @@ class Session:
     template: Template
     namespaces: list[str]
     observer: Observer
-    heartbeats: Heartbeats
+    watch_lag: WatchLag
     submitter: Submitter
     offset: Offset
     scrapes: list[api_metrics.Scrape]
@@ -54,14 +54,10 @@ class Session:
     phases: dict[str, list[api_metrics.Calls]] = field(default_factory=dict)
     """API calls by phase; a phase without a scrape at both ends is absent."""
     self_load: SelfLoad = field(default_factory=SelfLoad)
-    drift: dict[str, float] = field(default_factory=dict)
-    """Movement of the server's clock against ours in the run, and its bound, in seconds."""
     deleted: set[str] = field(default_factory=set)
-    images: Mapping[str, list[str]] = field(default_factory=dict)  # of VMIs: name -> digests
 
     async def create(self, count: int, schedule: Schedule, parallel: int) -> GeneratorResult:
         """Create `count` more objects on a schedule, and return their submissions."""
-        self.measure()
         first = len(self.submissions)
 
         def plan(batch: GeneratorResult) -> None:
@@ -151,7 +147,6 @@ class Session:
 
         Return False if some are left at the time limit.
         """
-        self.measure()
         documents = self.template.documents[::-1]  # the workload first, then what it needed
         resources = [
             await self.kube.resource(document.api_version, document.kind) for document in documents
@@ -220,7 +215,6 @@ class Session:
         why = "another API server answered, or the server was restarted"
         try:
             after = await api_metrics.scrape(self.servers)
-            after.heartbeats = self.heartbeats.requests
         except KubeError as error:
             why = str(error)
         else:
@@ -245,15 +239,15 @@ class Session:
     def clocks(self) -> Clocks:
         """Return how the clocks of this run relate."""
         shift = time.time_ns() - time.monotonic_ns()
-        return Clocks(shift, self.offset.seconds, self.heartbeats.lags)
+        return Clocks(shift, self.offset.seconds)
 
     async def rows(self) -> list[Row]:
         """Return one row per workload and stage.
 
-        Pauses the heartbeats and the self-load measurement until the next creation or deletion.
+        The first call ends the measurement of the watch lag and of this process's load.
         """
-        self.heartbeats.pause()
-        self.self_load.pause()
+        await self.watch_lag.stop()
+        await self.self_load.stop()
         fake, why = await simulated_nodes(self.kube)
         if why and why not in self.notes:
             self.notes.append(why)
@@ -272,28 +266,21 @@ class Session:
             )
         )
 
-    def measure(self) -> None:
-        """Go on after a pause."""
-        self.heartbeats.resume()
-        self.self_load.resume()
-
-    async def check_clocks(self) -> None:
-        """Measure the clock offset again and add notes on doubtful times. Takes 1 to 2 s."""
-        self.drift, moved = await drift(self.kube, self.offset)
-        self.notes += [note for note in (moved, self.heartbeats.note, self.self_load.note) if note]
-
     def facts(self) -> dict[str, Any]:
         """Return what a reader must know to judge the figures."""
+        if count := self.kube.counts["replayed changes"]:
+            self.notes.append(
+                f"watches were away: {count} changes have the API's time or none, no receive time"
+            )
+        self.notes += [self.self_load.note] if self.self_load.note else []
         return {
             "run": self.run,
             "members": self.expected_pods,
-            "watch_lag": self.heartbeats.summary(),
+            "watch_lag": self.watch_lag.summary(),
             "server_clock_ahead_s": self.offset.seconds,
             "server_clock_bound_s": self.offset.bound,
-            **self.drift,
             "harness_cpu": self.self_load.share,
             "kube": dict(self.kube.counts),
-            "images": dict(self.images),
             "absent_kinds": self.observer.absent,
             "failure_reasons": dict(self.observer.reasons.most_common(20)),
             "notes": self.notes,

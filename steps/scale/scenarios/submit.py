@@ -1,67 +1,133 @@
-"""Scheduling scenarios: submission, and the scheduler alone.
+"""Scenarios of workloads: a submission, and the scheduler alone.
 
 Pods or the user's workloads pass through the cluster's scheduler. On simulated nodes only the
-scheduler and the API are measured. Scenarios of GPUs and gangs have modules of their own.
+scheduler and the API are measured.
 """
 
 import asyncio
-import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Literal
 
 from perfdag.kube.client import STRATEGIC_PATCH, Kube, KubeError
 from perfdag.steps.scale.cluster.lease_lock import ExclusiveRun
-from perfdag.steps.scale.figures import names
-from perfdag.steps.scale.figures.percentiles import throughput
+from perfdag.steps.scale.cluster.namespaces import own_namespaces
+from perfdag.steps.scale.cluster.runai_version import runai_version
+from perfdag.steps.scale.figures import api_metrics, names
+from perfdag.steps.scale.figures.api_metrics import CREATION
+from perfdag.steps.scale.figures.percentiles import summaries, throughput
+from perfdag.steps.scale.figures.rows import on_simulated, with_deletion
 from perfdag.steps.scale.measure.completion import expected_count
 from perfdag.steps.scale.model.chains import chain, has_no_pods
+from perfdag.steps.scale.model.gates import Gate, evaluate
 from perfdag.steps.scale.model.records import Record
-from perfdag.steps.scale.model.templates import HOLD, TemplateError
-from perfdag.steps.scale.scenarios.base import (
-    STAGES,
-    Result,
-    ScenarioUnavailableError,
-    Spec,
-    finish,
-    session_of,
-    start_run,
-    template_of,
-)
-from perfdag.steps.scale.scenarios.gangs import gang, reclaim
-from perfdag.steps.scale.scenarios.gpus import fill, fragmentation, preemption
-from perfdag.steps.scale.scenarios.kai import consolidation, failed_reclaim, topology
-
-__all__ = [
-    "ScenarioUnavailableError",
-    "Spec",
-    "fill",
-    "fragmentation",
-    "gang",
-    "gated",
-    "measure",
-    "preemption",
-    "reclaim",
-    "submit",
-]
+from perfdag.steps.scale.model.templates import HOLD, Template, TemplateError, load
+from perfdag.steps.scale.scenarios.base import Result, RunSpec, figures_of, outcome_figures
+from perfdag.steps.scale.scenarios.open_session import open_session
+from perfdag.steps.scale.scenarios.session import Session
 
 RELEASE_BOUND = 0.8
 """Share of the time above which the release, not the scheduler, was the bottleneck."""
-_PODS = ("fill", "fragmentation", "preemption")
-"""Scenarios that make bare pods."""
-_OWN_PODS = dict.fromkeys(_PODS, ("job", "pod"))
-Scenario = Literal[
-    "submit",
-    "gated",
-    "fill",
-    "fragmentation",
-    "preemption",
-    "gang",
-    "reclaim",
-    "failed-reclaim",
-    "consolidation",
-    "topology",
-]
+FIGURES = ("schedule_rate", "schedule_rate_best_5s", "release_seconds")
+"""Figures that the scenario `gated` alone has, by the names of the benchmark's metrics."""
+Scenario = Literal["submit", "gated"]
+Goal = Literal["scheduled", "ready", "succeeded"]
+STAGES: dict[Goal, str] = {
+    "scheduled": "submission_to_scheduled",
+    "ready": "ready",
+    "succeeded": "submission_to_succeeded",
+}
+"""Goal -> the stage of a workload. A pod that succeeds at once may never be Ready."""
+
+
+@dataclass
+class Spec(RunSpec):
+    """The workloads of a scenario."""
+
+    template: str = "job"
+    count: int = 100
+    namespaces: list[str] = field(default_factory=lambda: ["perfdag-scale"])
+    workers: int = 1
+    gpus: int | float = 1
+    pvc: bool = False
+    storage_class: str | None = None
+    goal: Goal = "ready"
+    gates: list[Gate] = field(default_factory=list)
+
+
+def template_of(spec: Spec, run: str, *, gated: bool = False) -> Template:
+    """Return the spec's template for a run. Raises TemplateError."""
+    return load(
+        spec.template,
+        run,
+        {"workers": spec.workers, "gpus": spec.gpus, **spec.variables},
+        pvc=spec.pvc,
+        storage_class=spec.storage_class,
+        gated=gated,
+    )
+
+
+@asynccontextmanager
+async def session_of(kube: Kube, spec: Spec, scenario: Scenario) -> AsyncIterator[Session]:
+    """Open a session in the spec's namespaces; missing ones are created and later deleted.
+
+    Logs the run's id before anything is made, by which the objects of a killed process can be
+    deleted.
+    """
+    spec.log(f"run {spec.run}: {scenario}")
+    template = template_of(spec, spec.run, gated=scenario == "gated")
+    async with (
+        own_namespaces(kube, spec.namespaces, spec.run),
+        open_session(
+            kube,
+            template,
+            spec.namespaces,
+            spec.run,
+            expected_pods=template.members,
+            deadline=spec.deadline,
+            log=spec.log,
+        ) as session,
+    ):
+        yield session
+
+
+async def finish(
+    scenario: Scenario, spec: Spec, session: Session, extra: dict[str, float | None]
+) -> Result:
+    """Compute rows, figures and verdicts, and delete all objects."""
+    await session.scrape(CREATION)
+    rows = await session.rows()
+    goal = spec.goal if scenario == "submit" else "scheduled"
+    final = [row for row in rows if row.stage == STAGES[goal]]
+    left = await session.delete_all(spec.parallel, spec.timeout)
+    rows = with_deletion(rows, await session.rows())
+    stages = summaries(rows)
+    figures = figures_of(session, rows, stages)
+    figures |= outcome_figures(final, final, len(session.submissions))
+    figures |= extra | api_metrics.deletion_figures(session.phases) | {"left_behind": left}
+    started, end = session.batches[0][0].started_wall, time.time()
+    if {True, False} <= {row.simulated for row in rows}:
+        session.notes.append("pods ran on simulated and on real nodes: the figures mix both")
+    facts = session.facts()
+    facts["generator"] = [batch.summary(schedule) for batch, schedule in session.batches]
+    facts |= {"simulated": on_simulated(rows), "goal": goal}
+    if session.template.documents[-1].api_version.startswith("run.ai/"):
+        facts["runai_version"] = await runai_version(session.kube)
+    return Result(
+        scenario,
+        len(session.submissions),
+        session.run,
+        rows,
+        stages,
+        figures,
+        facts,
+        evaluate(spec.gates, figures | session.gate_latencies()),
+        calls=api_metrics.call_records(session.phases),
+        started=started,
+        ended=end,
+    )
 
 
 async def submit(kube: Kube, spec: Spec) -> Result:
@@ -69,8 +135,7 @@ async def submit(kube: Kube, spec: Spec) -> Result:
 
     Raises TemplateError, KubeError.
     """
-    run = start_run(spec, "submit")
-    async with session_of(kube, spec, run, template_of(spec, run)) as session:
+    async with session_of(kube, spec, "submit") as session:
         await session.create(spec.count, spec.schedule, spec.parallel)
         kind = session.template.kind
         if spec.goal == "succeeded":
@@ -91,10 +156,8 @@ async def gated(kube: Kube, spec: Spec) -> Result:
 
     Raises TemplateError, KubeError.
     """
-    run = start_run(spec, "gated")
     check(spec, "gated")
-    template = template_of(spec, run, gated=True)
-    async with session_of(kube, spec, run, template) as session:
+    async with session_of(kube, spec, "gated") as session:
         await session.create(spec.count, spec.schedule, spec.parallel)
         if not await session.all_reached(spec.timeout, "gated"):
             gated, expected = session.progress("gated")
@@ -144,56 +207,6 @@ async def release(kube: Kube, records: Sequence[Record], parallel: int) -> None:
     await asyncio.gather(*(worker() for _ in range(parallel)))
 
 
-_FIGURES: dict[Scenario, tuple[str, ...]] = {
-    "submit": (),
-    "gated": ("schedule_rate", "schedule_rate_best_5s", "release_seconds"),
-    "fill": ("gpus_free", "gpus_allocated", "nodes_overcommitted", "unschedulable_verdict"),
-    "fragmentation": ("packing",),
-    "preemption": ("evicted", "preemptors"),
-    "gang": ("gangs_fitting", "gangs_placed", "gangs_split"),
-    "reclaim": ("reclaimed", "evicted"),
-    "failed-reclaim": ("gangs_refused", "evicted"),
-    "consolidation": ("consolidated", "evicted"),
-    "topology": ("gangs_fitting", "gangs_placed", "gangs_in_one_rack"),
-}
-FIGURES = tuple(dict.fromkeys(name for own in _FIGURES.values() for name in own))
-"""Figures that one scenario alone has, by the names of the benchmark's metrics."""
-WAITS: dict[Scenario, str] = {
-    "preemption": "preemptor_wait",
-    "reclaim": "reclaim_wait",
-    "failed-reclaim": "refusal_wait",
-    "consolidation": "consolidation_wait",
-    "topology": "topology_wait",
-}
-"""The main answer of a scenario: a wait, with its median and maximum."""
-_EXTRA_FIGURES: dict[Scenario, tuple[str, ...]] = {
-    "fragmentation": ("whole_nodes_ideal", "whole_nodes_placed"),
-    **{scenario: (f"{wait}_p50", f"{wait}_max") for scenario, wait in WAITS.items()},
-}
-"""Figures that have other names as metrics, or are none."""
-
-
-def own_figures(scenario: Scenario) -> tuple[str, ...]:
-    """Return the figures that a scenario alone has, its main answer first."""
-    return (*_EXTRA_FIGURES.get(scenario, ()), *_FIGURES[scenario])
-
-
-_PACED = ("submit", "gated", "gang")
-"""Scenarios that follow the schedule. The others create all objects at once."""
-SCENARIOS: dict[Scenario, Callable[[Kube, Spec], Awaitable[Result]]] = {
-    "submit": submit,
-    "gated": gated,
-    "fill": fill,
-    "fragmentation": fragmentation,
-    "preemption": preemption,
-    "gang": gang,
-    "reclaim": reclaim,
-    "failed-reclaim": failed_reclaim,
-    "consolidation": consolidation,
-    "topology": topology,
-}
-
-
 def check(spec: Spec, scenario: Scenario) -> None:
     """Raise ValueError if the template does not fit the scenario."""
     template = template_of(spec, "check")
@@ -212,63 +225,42 @@ def check(spec: Spec, scenario: Scenario) -> None:
             f"scheduler-only mode waits for all {template.members} pods of a {template.kind}, "
             f"which creates only {template.at_once} until one of them runs: set {remedy}"
         )
-    if has_no_pods(template.documents[-1].api_version, template.kind):
+    last = template.documents[-1]
+    if has_no_pods(last.api_version, last.kind):
         raise TemplateError(
             f"a {template.kind} creates no pods; put it before a workload in the same file"
         )
-    if scenario not in ("submit", "gated") and spec.template not in _OWN_PODS.get(
-        scenario, ("job",)
-    ):
-        raise TemplateError(
-            f"{scenario} creates its own pods; omit template, or set it to "
-            f"{' or '.join(_OWN_PODS.get(scenario, ('job',)))}"
-        )
-    if spec.gpus != int(spec.gpus) and scenario not in ("submit", "gated"):
-        raise TemplateError(f"{scenario} counts whole GPUs: gpus {spec.gpus:g} is no whole number")
-    if (spec.scheduler or spec.queue) and scenario not in _PODS:
-        raise TemplateError(
-            f"{scenario} takes neither scheduler nor queue, which {', '.join(_PODS)} take"
-        )
-    last = template.documents[-1]
     if spec.goal == "succeeded" and scenario != "submit":
         raise TemplateError(
             f"{scenario} ends when its pods are scheduled; goal succeeded needs scenario submit"
         )
-    if spec.goal == "succeeded" and STAGES[spec.goal] not in {
-        step.name for step in chain(last.api_version, last.kind)
-    }:
+    steps = chain(last.api_version, last.kind)
+    if spec.goal == "succeeded" and STAGES[spec.goal] not in {step.name for step in steps}:
         raise TemplateError(
             f"a {template.kind} does not end by itself: goal succeeded needs a Job, PyTorchJob or "
             "Pod"
         )
     if template.kind.startswith("VirtualMachine"):
         raise TemplateError(f"use vmi-burst or vmi-steady for a {template.kind}")
-    steps = chain("v1", "Pod") if scenario in _PODS else chain(last.api_version, last.kind)
-    # Only scenario submit lasts until its pods end.
-    lasting = [step for step in steps if step.stage != "succeeded" or scenario == "submit"]
     names.check(
         spec.gates,
         scenario,
-        lasting,
-        own_figures(scenario),
-        paced=spec.schedule.open_loop and scenario in _PACED,
-        count=spec.count if scenario in ("submit", "gated") else math.inf,
+        # Only scenario submit lasts until its pods end.
+        [step for step in steps if step.stage != "succeeded" or scenario == "submit"],
+        FIGURES if scenario == "gated" else (),
+        paced=spec.schedule.open_loop,
+        count=spec.count,
     )
 
 
 async def exclusive(kube: Kube, spec: Spec, scenario: Scenario, lock_timeout: float) -> Result:
     """Run one scenario under the performance lock.
 
-    Raises ScenarioUnavailableError, TemplateError, LockTimeoutError, KubeError.
+    Raises TemplateError, LockTimeoutError, KubeError.
     """
     check(spec, scenario)
     patience = max(0.0, min(lock_timeout, spec.deadline - time.monotonic()))
     async with ExclusiveRun(kube, spec.run, patience, spec.log) as lock:
-        result = await measure(kube, spec, scenario)
-    result.disturbed = lock.lost or result.disturbed
+        result = await (gated if scenario == "gated" else submit)(kube, spec)
+    result.disturbed = lock.lost
     return result
-
-
-async def measure(kube: Kube, spec: Spec, scenario: Scenario) -> Result:
-    """Run one scenario. Raises ScenarioUnavailableError, TemplateError, KubeError."""
-    return await SCENARIOS[scenario](kube, spec)

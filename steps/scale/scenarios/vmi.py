@@ -1,6 +1,5 @@
 """A burst of VMIs, and the result of a VMI scenario."""
 
-import math
 import time
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -14,14 +13,10 @@ from perfdag.steps.scale.figures.audit_queries import audit_figures
 from perfdag.steps.scale.figures.percentiles import summaries
 from perfdag.steps.scale.figures.prometheus import component_figures, wait_for_scrape
 from perfdag.steps.scale.figures.rows import Row, on_simulated, with_deletion
-from perfdag.steps.scale.figures.transition_times import transition_times
 from perfdag.steps.scale.model.gates import evaluate
-from perfdag.steps.scale.model.operations import OPERATIONS
 from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.scenarios.base import Result, figures_of, phase_counts
-from perfdag.steps.scale.scenarios.clock_facts import clock_facts
 from perfdag.steps.scale.scenarios.session import Session
-from perfdag.steps.scale.scenarios.vmi_operation import operate
 from perfdag.steps.scale.scenarios.vmi_primer import primed_session
 from perfdag.steps.scale.scenarios.vmi_spec import Spec, all_settled
 
@@ -34,7 +29,7 @@ async def burst(kube: Kube, spec: Spec, count: int) -> Result:
     nodes = await check_nodes(kube, count * spec.replicas, spec.per_node)
     async with (
         own_namespaces(kube, spec.namespaces, spec.run),
-        primed_session(kube, spec, count) as session,
+        primed_session(kube, spec) as session,
     ):
         spec.log(f"run {spec.run}: creating {count} {session.template.kind}")
         batch = await session.create(count, spec.schedule, spec.parallel)
@@ -47,23 +42,17 @@ async def burst(kube: Kube, spec: Spec, count: int) -> Result:
             )
         await session.scrape(CREATION)
         rows = await session.rows()
-        if spec.operation:
-            done, share = await operate(session, spec)
-            rows += done
-            await session.scrape(spec.operation)
         deleted, running = time.time(), session.reached(VMI, "running")
         phases = phase_counts(session.observer.of(VMI))
         spec.log(f"{running} of {wanted} Running; deleting")
         left = await session.delete_all(spec.parallel, spec.timeout)
         extra: dict[str, float | None] = {"left_behind": left, **phases}
-        if spec.operation:
-            extra["operation_ratio"] = share
         rows = with_deletion(rows, await session.rows())
         return await result_of("burst", count, session, spec, nodes, rows, deleted, extra)
 
 
 async def result_of(
-    scenario: Literal["burst", "steady", "capacity"],
+    scenario: Literal["burst", "steady"],
     count: int,
     session: Session,
     spec: Spec,
@@ -75,11 +64,9 @@ async def result_of(
     """Return the result. `deleted` is when the deletion began, in Unix seconds."""
     stages = summaries(rows)
     started, end = session.batches[0][0].started_wall, time.time()
-    await session.check_clocks()
     dense = check_density(session.observer.of(VMI), nodes, spec.per_node)
     session.notes += [dense] if dense else []
-    own = OPERATIONS[spec.operation].steps if spec.operation else ()
-    facts = session.facts() | nodes | clock_facts(session, rows, own)
+    facts = session.facts() | nodes
     if note := nested_note(nodes):
         session.notes.append(note)
     facts["generator"] = [batch.summary(schedule) for batch, schedule in session.batches]
@@ -96,10 +83,6 @@ async def result_of(
             session.notes += [early] if early else []
             figures |= await component_figures(spec.prometheus, started, end, gaps)
             figures |= await audit_figures(spec.prometheus, started, deleted, gaps)
-            gap = gaps.get("workqueue", math.inf)
-            theirs = await transition_times(spec.prometheus, started, end, gap, stages)
-            figures |= theirs.figures
-            session.notes += theirs.notes
         except KubeError as error:
             session.notes.append(f"no figures of the components: {error}")
     return Result(

@@ -7,13 +7,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
-from perfdag.kube.client import Kube, Object
+from perfdag.kube.client import Kube
 from perfdag.steps.scale.cluster import removal
-from perfdag.steps.scale.cluster.vmi_images import PULL, Digests, pull_images
-from perfdag.steps.scale.cluster.vmi_room import Request, any_pod, request_of, room_line
 from perfdag.steps.scale.figures.rows import error_text
 from perfdag.steps.scale.model import tasks
-from perfdag.steps.scale.model.operations import OPERATIONS
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.scenarios.open_session import open_session
@@ -29,18 +26,9 @@ LATE, GONE = 10.0, 60.0
 
 
 @asynccontextmanager
-async def primed_session(kube: Kube, spec: Spec, count: int) -> AsyncIterator[Session]:
-    """Run the primer if wanted, log what fits beside `count` objects, and open the session."""
-    notes, pod = await _primer(kube, spec) if spec.primer else ([], None)
-    digests: Digests = {}
-    if pod:
-        left = min(PULL, spec.deadline - time.monotonic())
-        digests, why = await pull_images(kube, spec.run, spec.namespaces[0], pod, left)
-        notes += why
-    request: Request = request_of(pod) if pod else {}  # type: ignore[assignment]
-    line, short = await room_line(kube, request, count * spec.replicas)
-    spec.log(line)
-    requests = OPERATIONS[spec.operation].request_kind if spec.operation else None
+async def primed_session(kube: Kube, spec: Spec) -> AsyncIterator[Session]:
+    """Run the primer if wanted, and open the session."""
+    notes = await _primer(kube, spec) if spec.primer else []
     async with open_session(
         kube,
         template_of(spec, spec.run),
@@ -49,10 +37,8 @@ async def primed_session(kube: Kube, spec: Spec, count: int) -> AsyncIterator[Se
         expected_pods=spec.replicas,
         deadline=spec.deadline,
         log=spec.log,
-        also=[requests] if requests else [],
     ) as session:
-        session.notes += notes + ([line] if short else [])
-        session.images = digests
+        session.notes += notes
         keeping = asyncio.create_task(_keep(session, spec.journal)) if spec.journal else None
         try:
             yield session
@@ -80,8 +66,8 @@ def _log_if_late(spec: Spec, text: str) -> Iterator[None]:
         handle.cancel()
 
 
-async def _primer(kube: Kube, spec: Spec) -> tuple[list[str], Object | None]:
-    """Run and delete one object. Return notes if that failed, and its pod.
+async def _primer(kube: Kube, spec: Spec) -> list[str]:
+    """Run and delete one object. Return notes if that failed.
 
     Raises KubeError.
     """
@@ -108,11 +94,9 @@ async def _primer(kube: Kube, spec: Spec) -> tuple[list[str], Object | None]:
             records, messages = session.observer.records.values(), session.observer.messages
             errors = (error_text(record, messages) for record in records)
             notes.append(f"the primer {what}: {next(filter(None, errors), 'no reason is known')}")
-        pods = {pod.uid for pod in session.observer.of("Pod")}
-        pod = await any_pod(kube, pods, item.namespace)
         slow = f"is still there {LATE:g} s after its deletion"
         with _log_if_late(spec, f"the primer {item.name} {slow}"):
             gone = await session.delete(session.submissions, 1, min(spec.timeout, GONE))
         if not gone:
             notes.append("the primer still existed when the measurement began")
-    return [f"{note}; the figures may include first-time costs" for note in notes], pod
+    return [f"{note}; the figures may include first-time costs" for note in notes]

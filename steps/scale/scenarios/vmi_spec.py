@@ -9,8 +9,6 @@ from perfdag.kube.prometheus import Prometheus
 from perfdag.steps.scale.measure.completion import may_be_settled, settled
 from perfdag.steps.scale.model.chains import CHAINS
 from perfdag.steps.scale.model.gates import SLO, Gate
-from perfdag.steps.scale.model.operations import VM
-from perfdag.steps.scale.model.operations import Name as Operation
 from perfdag.steps.scale.model.records import Record, top_owner
 from perfdag.steps.scale.model.stages import SET, VMI
 from perfdag.steps.scale.model.templates import Template, TemplateError, load
@@ -27,8 +25,6 @@ class Spec(RunSpec):
     replicas: int = 1
     per_node: int = 200
     primer: bool = True
-    operation: Operation | None = None
-    """The operation on all VMs of a burst once they run."""
     gates: list[Gate] = field(default_factory=lambda: [*SLO])
     prometheus: Prometheus | None = None
     journal: Callable[[Session], None] | None = None
@@ -39,14 +35,7 @@ class Spec(RunSpec):
 
 def template_of(spec: Spec, run: str) -> Template:
     """Return the scenario's template for one run. Raises TemplateError."""
-    loaded = load_template(spec.template, run, spec.replicas, spec.variables)
-    if spec.operation and loaded.kind not in (
-        (VM, VMI) if spec.operation in ("migrate", "pause") else (VM,)
-    ):
-        raise TemplateError(
-            f"{spec.operation} needs VirtualMachines (template vm), not {loaded.kind}"
-        )
-    return loaded
+    return load_template(spec.template, run, spec.replicas, spec.variables)
 
 
 def load_template(source: str, run: str, replicas: int, variables: Mapping[str, Any]) -> Template:

@@ -76,7 +76,7 @@ async def steady(
     nodes = await check_nodes(kube, count * spec.replicas, spec.per_node)
     async with (
         own_namespaces(kube, spec.namespaces, spec.run),
-        primed_session(kube, spec, count) as session,
+        primed_session(kube, spec) as session,
     ):
         trace, start = [(0.0, 0)], time.monotonic()
 

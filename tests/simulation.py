@@ -1,4 +1,4 @@
-"""Simulations of KubeVirt and Run:ai: CRDs, and KWOK Stages that move their objects.
+"""Install the simulations of deploy/kwok: CRDs, and KWOK Stages that move their objects.
 
 The generator and the observer do not know of them: a real system replaces only these objects. They
 need KWOK with its Stage CRD (https://kwok.sigs.k8s.io/docs/user/stages-configuration/) and carry
@@ -10,32 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perfdag.digest import canonical, digest
-from perfdag.kube.client import FIELD_MANAGER, Kube, KubeError, Object, Resource
+from perfdag.kube.client import Kube, KubeError, Object, Resource
 from perfdag.steps.scale.cluster.kwok_nodes import LABEL
 
-FOLDER = Path(__file__).parent / "simulated"
+FOLDER = Path(__file__).parent.parent / "deploy" / "kwok"
 DIGEST = "perfdag/digest"
 """Annotation of a Stage: the digest of its manifest."""
 _CRD = "CustomResourceDefinition"
-
-
-def parse_delay(text: str) -> tuple[str, int, int]:
-    """Parse `STAGE=MS` or `STAGE=MS-MS` (uniform between them) into stage, from and to in ms.
-
-    Raises ValueError with the expected form.
-    """
-    stage, _, span = text.partition("=")
-    low, _, high = span.partition("-")
-    try:
-        bounds = int(low), int(high or low)
-    except ValueError:
-        raise ValueError(
-            f"not a delay: {text!r}; write STAGE=MS or STAGE=MS-MS, "
-            "for example vmi-running=800-3300"
-        ) from None
-    if not stage or bounds[0] < 0 or bounds[1] < bounds[0]:
-        raise ValueError(f"not a delay: {text!r}; the second figure is the larger one, in ms")
-    return stage, *bounds
 
 
 def objects(
@@ -63,12 +44,8 @@ def objects(
     if "vmi-failed" in known:
         known["vmi-running"]["spec"]["weight"] = 100 - failures
         known["vmi-failed"]["spec"]["weight"] = failures
-        if not failures:
-            bodies.remove(known["vmi-failed"])
-        elif "delay" in known["vmi-running"]["spec"]:
+        if "delay" in known["vmi-running"]["spec"]:
             known["vmi-failed"]["spec"]["delay"] = known["vmi-running"]["spec"]["delay"]
-    for body in bodies:
-        body["metadata"]["labels"] = {LABEL: system}
     return bodies
 
 
@@ -78,8 +55,7 @@ async def install(
     """Install the CRDs and Stages of `system`, and return the names of the Stages.
 
     Equal Stages stay as they are: KWOK misses deletions while Stages are replaced, and another run
-    may wait for one. Raises KubeError if the real system is installed (its CRDs are not ours), or
-    if the cluster has no KWOK.
+    may wait for one. Raises KubeError.
     """
     wanted = objects(system, delays, failures)
     crds = [body for body in wanted if body["kind"] == _CRD]
@@ -89,19 +65,11 @@ async def install(
     for body in crds:
         name = body["metadata"]["name"]
         try:
-            definition = await kube.get(definitions, name)
+            await kube.get(definitions, name)
         except KubeError as error:
             if error.status != 404:
                 raise
             known = False
-        else:
-            if not _is_ours(definition):
-                raise KubeError(
-                    409,
-                    "Real",
-                    f"the real {name} is installed on this cluster",
-                    "simulate on a cluster without it",
-                )
         await kube.apply(body)
     for body in crds:
         await _established(kube, definitions, body["metadata"]["name"])
@@ -126,41 +94,6 @@ async def install(
         body["metadata"]["annotations"] = {DIGEST: digests[name]}
         await kube.apply(body)
     return list(stages)
-
-
-async def remove(kube: Kube, system: str) -> list[str]:
-    """Delete the Stages and CRDs of `system`, with all objects of those kinds.
-
-    Return the names of CRDs that stay, because the real system was installed over the simulation:
-    their deletion would delete its workloads.
-    """
-    stage_kind = await _stage_kind(kube)
-    definitions = await kube.resource("apiextensions.k8s.io/v1", _CRD)
-    classes = await kube.resource("storage.k8s.io/v1", "StorageClass")
-    volumes = await kube.resource("v1", "PersistentVolume")
-    kept = []
-    for resource in (stage_kind, definitions, classes, volumes):
-        for body in await kube.list(resource, labels=f"{LABEL}={system}"):
-            if resource is definitions and not _is_ours(body):
-                kept.append(body["metadata"]["name"])
-            else:
-                await kube.delete(resource, body["metadata"]["name"])
-    return kept
-
-
-def _is_ours(definition: Object) -> bool:
-    """Return whether a CRD has our label and nobody else has written it.
-
-    An installer that applies its own CRD leaves the labels that it does not know.
-    https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
-    """
-    metadata = definition["metadata"]
-    writers = {
-        entry["manager"]
-        for entry in metadata.get("managedFields") or []
-        if not entry.get("subresource")
-    }
-    return LABEL in (metadata.get("labels") or {}) and writers <= {FIELD_MANAGER}
 
 
 async def _stage_kind(kube: Kube) -> Resource:
@@ -201,3 +134,17 @@ async def _wait_for_openapi(kube: Kube, group_versions: set[str]) -> None:
         "Timeout",
         f"OpenAPI does not describe {', '.join(sorted(group_versions))} after 20 s",
     )
+
+
+def simulate(system: str, failures: int = 0, **delays: int) -> None:
+    """Install the simulation of a system on the cluster that KUBECONFIG names.
+
+    `delays` are in ms by Stage, whose name is written with `_` for `-`.
+    """
+    spans = {name.replace("_", "-"): (delay, delay) for name, delay in delays.items()}
+
+    async def work() -> None:
+        async with Kube() as kube:
+            await install(kube, system, spans, failures)
+
+    asyncio.run(work())
