@@ -46,6 +46,8 @@ REMOVED: dict[str, str] = {
     "--operation": "scale vmi measures creation and deletion, docs/scale.md",
     "--config": "give --prometheus, --from and --to of scale audit, docs/scale.md",
     "--force": "end the run first, then delete its objects, docs/scale.md",
+    "job_file": "write an entry with parameters for each job, docs/benchmarks.md",
+    "implementation=iperf2": "iperf3 measures; leave implementation out, docs/benchmarks.md",
 }
 """The advice for a benchmark, a key or a value of a suite, a verb, or an option of 0.1.
 

@@ -5,7 +5,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from perfdag.benchmark.contract import Benchmark, Gang, Params
 from perfdag.hosts.base import Host, Server
-from perfdag.hosts.processes import Proto
 from perfdag.outcome import Failed
 from perfdag.shape import Placement, Shape
 
@@ -52,7 +51,6 @@ def serve(
     argv_on: Callable[[int], list[str]],
     *,
     port: int | None,
-    proto: Proto,
     cpus: str | None,
 ) -> tuple[Server, int]:
     """Start the server whose argv is `argv_on(port)`; return it with its port.
@@ -60,9 +58,9 @@ def serve(
     Try another free port if a process takes it first, unless `port` is set. Raises Failed.
     """
     for attempt in range(3):
-        chosen = port or host.free_port(proto)
+        chosen = port or host.free_port()
         try:
-            return host.serve(argv_on(chosen), port=chosen, proto=proto, cpus=cpus), chosen
+            return host.serve(argv_on(chosen), port=chosen, cpus=cpus), chosen
         except Failed:
             if port or attempt == 2:
                 raise

@@ -78,15 +78,6 @@ def test_words_of_the_glossary_are_linked_once_outside_code_and_headings() -> No
     )
 
 
-def test_the_glossary_defines_at_most_20_words_in_two_sentences_each() -> None:
-    text = (ROOT / "docs/glossary.md").read_text()
-    definitions = dict(re.findall(r"^\*\*(.+?)\*\*: (.+)$", text, re.MULTILINE))
-    assert 10 < len(definitions) <= 20
-    sentences = {word: re.split(r"(?<=\.) ", text) for word, text in definitions.items()}
-    assert {word for word, parts in sentences.items() if len(parts) != 2} == set()
-    assert max(len(part.split()) for parts in sentences.values() for part in parts) <= 25
-
-
 def test_the_page_of_the_command_line_has_every_verb() -> None:
     page = docs.command_line_page()
     assert all(f"usage: perfdag {verb} " in page for verb in VERBS)

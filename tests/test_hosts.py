@@ -14,7 +14,7 @@ import pytest
 
 from perfdag.hosts import processes
 from perfdag.hosts.local import LocalHost
-from perfdag.hosts.processes import Proto, descendants
+from perfdag.hosts.processes import descendants
 from perfdag.outcome import Failed
 
 LISTEN = (
@@ -106,24 +106,16 @@ def test_serve_waits_until_the_socket_listens_and_never_connects() -> None:
 
 def test_a_server_that_never_listens_is_given_up() -> None:
     host = LocalHost()
-    with pytest.raises(Failed, match=r"did not listen on udp port \d+ within 0.3 s"):
-        host.serve(["sleep", "54321.375"], port=host.free_port("udp"), proto="udp", ready=0.3)
+    with pytest.raises(Failed, match=r"did not listen on tcp port \d+ within 0.3 s"):
+        host.serve(["sleep", "54321.375"], port=host.free_port(), ready=0.3)
     assert gone("^[^ ]*sleep 54321.375")
 
 
-@pytest.mark.parametrize(
-    ("proto", "kind"), [("tcp", socket.SOCK_STREAM), ("udp", socket.SOCK_DGRAM)]
-)
-def test_a_port_where_somebody_listens_is_refused_and_nothing_is_started(
-    proto: Proto, kind: int, tmp_path: Path
-) -> None:
-    with socket.socket(socket.AF_INET, kind) as other:
-        other.bind(("127.0.0.1", 0))
-        if proto == "tcp":
-            other.listen()
+def test_a_port_where_somebody_listens_is_refused_and_nothing_is_started(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(Failed, match=rf"{proto} port {port} is in use on "):
-            LocalHost().serve(["touch", str(tmp_path / "started")], port=port, proto=proto)
+        with pytest.raises(Failed, match=rf"tcp port {port} is in use on "):
+            LocalHost().serve(["touch", str(tmp_path / "started")], port=port)
     assert not list(tmp_path.iterdir())
 
 
@@ -133,7 +125,7 @@ def test_a_server_that_ended_is_not_taken_for_another_that_listens(
     """Somebody was faster between the look at the table and the server's own bind."""
     ended, looks = tmp_path / "ended", list[int]()
 
-    def listening(port: int, proto: str) -> bool:
+    def listening(port: int) -> bool:
         """Nobody before the server is started; somebody else once it has ended."""
         while looks and not ended.exists():
             time.sleep(0.01)
@@ -327,7 +319,7 @@ def test_only_the_head_of_a_tcp_table_is_read() -> None:
         yield "   2: 0100007F:AAAA 0100007F:0016 01\n"
         raise AssertionError("read beyond the first connection")
 
-    assert processes.listening_ports("".join(processes.listening_rows(table())), "tcp") == {
+    assert processes.listening_ports("".join(processes.listening_rows(table()))) == {
         22,
         8080,
     }

@@ -19,9 +19,8 @@ from perfdag.benchmark.contract import Gang
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.shape import Shape
-from perfdag.steps.fio import job
-from perfdag.steps.fio.files import Place
-from perfdag.steps.iperf.benchmark import commands
+from perfdag.steps.fio import FioTarget, job_file
+from perfdag.steps.iperf import commands
 from perfdag.steps.mpi import openmpi
 from perfdag.steps.runner.plan_outputs import outputs
 from perfdag.steps.torchbench.benchmark import arguments
@@ -53,7 +52,7 @@ def options(benchmark: str, values: dict[str, Any], shape: Shape) -> str:
         case "openfoam":
             words = openmpi.mpirun(gang, params.procs, params.transport)
         case "fio":
-            words = job.job_file(params, Place(gang.hosts[0], "/perfdag/volume", None, {})).split()
+            words = job_file(params, FioTarget(gang.hosts[0], "/perfdag/volume", None, {})).split()
         case "torchbench":
             words = arguments(params)
         case _:
@@ -138,7 +137,7 @@ def test_the_example_suite_has_the_same_points(plan: Plan) -> None:
     for entry in entries:
         for here, original in zip(points_of(example, entry), points_of(plan, entry), strict=True):
             differ = {name for name in here.params if here.params[name] != original.params[name]}
-            assert differ <= {"implementation", "mpi", "rdma_cm"}, entry
+            assert differ <= {"mpi", "rdma_cm"}, entry
             shapes = (example.shapes[here.shape], plan.shapes[original.shape])
             left, right = (Shape.model_validate(shape).network for shape in shapes)
             assert (left.name, left.default, left.mtu) == (right.name, right.default, right.mtu)
@@ -251,7 +250,9 @@ def test_what_cannot_be_measured_is_left_out_and_listed(tmp_path: Path) -> None:
 def test_what_is_not_kept_is_listed(tmp_path: Path, kind: str, spec: str, note: str) -> None:
     [_], notes = imported(tmp_path, resource(spec, kind))
     assert note in notes
-    assert note not in imported(tmp_path, resource("{streams: 1, duration: 1}", "IPerf"))[1]
+    plain = imported(tmp_path, resource("{streams: 1, duration: 1}", "IPerf"))[1]
+    assert note not in plain
+    assert "iperf 2: iperf3 measures instead" in plain
 
 
 def test_a_name_stands_once(tmp_path: Path) -> None:

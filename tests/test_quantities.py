@@ -36,7 +36,7 @@ def test_plan_reads_every_kind_of_quantity(name: str, resource: str, tmp_path: P
 @pytest.mark.parametrize(
     ("name", "resource", "text"),
     [
-        ("imb", "memory: 1m", "entries[0].params: messages of "),
+        ("openfoam", "memory: 1m", "entries[0].params: 1,000,000 cells need "),
         ("openfoam", "memory: 1E-3", "entries[0].params: 1,000,000 cells need "),
         (
             "command",

@@ -129,9 +129,9 @@ def test_the_commands_on_a_store_answer(tmp_path: Path, cli: CommandLine) -> Non
         "  - {benchmark: command, name: iperf, params: {argv: [sleep, '0.01'], expected: "
         "0.01}}\n"
     )
-    for _ in range(2):
-        assert main(["run", "quick.yaml", "--no-report"]) == 0
-        time.sleep(1.0)  # a run's id has its second, and the second run is to be the later one
+    assert main(["run", "quick.yaml", "--no-report"]) == 0
+    time.sleep(1.0)  # a run's id has its second, and the second run is to be the later one
+    assert main(["run", "quick.yaml", "--no-report"]) == 0
     first, last = sorted(path.name for path in Path("perfdag-results/runs").iterdir())
     for verb, expected in (
         ("compare", [f"A  quick  {first}", f"B  quick  {last}", "iperf wall_time"]),
@@ -233,11 +233,6 @@ def test_backends_of_this_machine_are_validated(capsys: pytest.CaptureFixture[st
 def test_links_and_pictures_are_there(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)[)#]", PAGES[page]):
         assert (page.parent / target).exists(), target
-
-
-def test_the_readme_is_short() -> None:
-    assert len(README.splitlines()) <= 150
-    assert [line for line in README.splitlines() if len(line) > 120] == []
 
 
 def test_the_duckdb_line_reads_a_real_run(write_suite: SuiteWriter) -> None:

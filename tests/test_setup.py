@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -165,40 +164,6 @@ def test_uv_is_used_where_it_is_there(tmp_path: Path) -> None:
         f"pip install -q --python {folder}/bin/python --require-hashes -r requirements/run.txt",
         f"pip install -q --python {folder}/bin/python --no-deps --no-build-isolation -e .",
     ]
-
-
-@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-def test_make_bench_runs_each_and_fails_if_one_holds_no_limit(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "Makefile", tmp_path / "Makefile")
-    path = folder_with(tmp_path, "sh", "make")
-    for broken, code in (("none", 0), ("history", 2)):
-        script = f'echo ran "$1"\n[ "$1" != benchmarks/{broken}.py ]'
-        write_programs(tmp_path / ".venv/bin", {"python": script})
-        argv = ["make", "-o", ".venv/dev.stamp", "bench"]
-        result = subprocess.run(
-            argv, cwd=tmp_path, env={"PATH": path}, capture_output=True, text=True, check=False
-        )
-        ran = [
-            line.removeprefix("ran ")
-            for line in result.stdout.splitlines()
-            if line.startswith("ran ")
-        ]
-        assert result.returncode == code
-        assert ran == [
-            f"benchmarks/{name}.py"
-            for name in ("plan", "argo", "collect", "history", "site", "overhead_run")
-        ]
-        assert all((ROOT / each).is_file() for each in ran)
-
-
-def test_a_limit_that_is_not_measured_is_said() -> None:
-    result = subprocess.run(
-        [sys.executable, ROOT / "benchmarks/collect.py", "--parts", "100"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "S3: not measured; name a place with --s3" in result.stdout
 
 
 def test_what_make_run_installs_is_enough_for_a_cluster() -> None:

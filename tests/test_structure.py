@@ -1,4 +1,4 @@
-"""The tree keeps its shape: import circles, packages, declarations, public names in tests.
+"""The tree keeps its shape: import circles, packages, declarations.
 
 The arrows between rooms are contracts of import-linter in pyproject.toml; `make lint` checks them.
 """
@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -103,33 +102,3 @@ def test_lock_files_name_no_host() -> None:
         text = lock.read_text()
         assert "://" not in text, lock
         assert "--hash=sha256:" in text
-
-
-TESTS = Path(__file__).parent
-
-
-def is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
-
-
-def private_names(tree: ast.Module) -> Iterator[str]:
-    """Yield the private names of the product that a test imports, reads or patches."""
-    imported = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("perfdag"):
-            imported |= {alias.asname or alias.name for alias in node.names}
-            yield from (alias.name for alias in node.names if is_private(alias.name))
-    for node in ast.walk(tree):
-        match node:
-            case ast.Attribute(value=ast.Name(id=owner), attr=name) if owner in imported:
-                words = [name]
-            case ast.Call(
-                func=ast.Attribute(attr="setattr"),
-                args=[ast.Name(id=owner), ast.Constant(name), *_],
-            ) if owner in imported:
-                words = [str(name)]
-            case ast.Constant(value=str(path)) if path.startswith("perfdag."):
-                words = path.split(".")
-            case _:
-                words = []
-        yield from filter(is_private, words)

@@ -31,6 +31,8 @@ class Params(BaseModel):
     """Base of every benchmark's parameters. Unknown keys are refused, and values are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    retired: ClassVar[Mapping[str, Any]] = {}
+    """Removed parameters with their defaults, which stay in the ids of points: history goes on."""
 
 
 P = TypeVar("P", bound=Params)

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO, Any, Protocol, Self
 
-from perfdag.hosts.processes import Proto
 from perfdag.outcome import Failed
 from perfdag.redaction import redact
 
@@ -108,7 +107,6 @@ class Host(Protocol):
         argv: Argv,
         *,
         port: int | None = None,
-        proto: Proto = "tcp",
         ready: float = 10.0,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
@@ -120,7 +118,7 @@ class Host(Protocol):
         """
         ...
 
-    def free_port(self, proto: Proto = "tcp") -> int:
+    def free_port(self) -> int:
         """Return a port that is free now, or one that a Service forwards."""
         ...
 

@@ -15,7 +15,7 @@ from typing import Any
 from perfdag.hosts.base import Argv, CommandResult, ServerProcess
 from perfdag.hosts.environment import measured_environment
 from perfdag.hosts.forwarding import Forwarding
-from perfdag.hosts.processes import Proto, descendants, holders, listening, marked, signal_tree
+from perfdag.hosts.processes import descendants, holders, listening, marked, signal_tree
 from perfdag.outcome import Failed
 
 
@@ -162,15 +162,14 @@ class LocalHost:
         argv: Argv,
         *,
         port: int | None = None,
-        proto: Proto = "tcp",
         ready: float = 10.0,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         cpus: str | None = None,
     ) -> LocalProcess:
-        if port is not None and listening(port, proto):
+        if port is not None and listening(port):
             raise Failed(
-                f"{proto} port {port} is in use on {self.name}; "
+                f"tcp port {port} is in use on {self.name}; "
                 "end the process that listens there, or use another port"
             )
         # A server with much output would block on a full pipe, so its output goes to files.
@@ -179,15 +178,13 @@ class LocalHost:
             list(argv), self._start(argv, env, cwd, cpus, subprocess.DEVNULL, out, err), out, err
         )
         if port is not None:
-            server.await_listening(lambda: listening(port, proto), f"{proto} port {port}", ready)
+            server.await_listening(lambda: listening(port), f"tcp port {port}", ready)
         return server
 
-    def free_port(self, proto: Proto = "tcp") -> int:
+    def free_port(self) -> int:
         if self.forwarding:
             return self.forwarding.port()
-        with socket.socket(
-            socket.AF_INET, socket.SOCK_STREAM if proto == "tcp" else socket.SOCK_DGRAM
-        ) as probe:
+        with socket.socket() as probe:
             probe.bind(("", 0))
             return int(probe.getsockname()[1])
 

@@ -10,12 +10,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 from perfdag.hosts import reaper
 
-Proto = Literal["tcp", "udp"]
-_LISTEN, _UDP_OPEN = "0A", "07"
+_LISTEN = "0A"
 _token = os.urandom(16).hex()
 _starting = threading.Lock()
 watcher: "subprocess.Popen[bytes] | None" = None
@@ -107,30 +105,24 @@ def holders(pipe: int) -> list[int]:
     return pids
 
 
-def listening_ports(table: str, proto: Proto) -> set[int]:
-    """Return the ports that are listened on (tcp) or open (udp).
-
-    `table` is the text of /proc/net/tcp, tcp6, udp or udp6 (proc(5)).
-    """
-    state = _LISTEN if proto == "tcp" else _UDP_OPEN
+def listening_ports(table: str) -> set[int]:
+    """Return the ports that are listened on by the text of /proc/net/tcp or tcp6 (proc(5))."""
     rows = (line.split() for line in table.splitlines())
     return {
         int(row[1].rpartition(":")[2], 16)
         for row in rows
-        if len(row) > 3 and row[3] == state and ":" in row[1]
+        if len(row) > 3 and row[3] == _LISTEN and ":" in row[1]
     }
 
 
-def listening(port: int, proto: Proto) -> bool:
-    """Return whether a port is listened on (tcp) or open (udp) on this machine."""
-    tables = [Path(f"/proc/net/{proto}"), Path(f"/proc/net/{proto}6")]
+def listening(port: int) -> bool:
+    """Return whether a TCP port is listened on on this machine."""
+    tables = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]
     if not tables[0].exists():  # no /proc (macOS)
-        return not _bindable(port, proto)
+        return not _bindable(port)
     for table in tables:
         with contextlib.suppress(OSError), table.open() as rows:
-            if port in listening_ports(
-                "".join(listening_rows(rows) if proto == "tcp" else rows), proto
-            ):
+            if port in listening_ports("".join(listening_rows(rows))):
                 return True
     return False
 
@@ -146,10 +138,8 @@ def listening_rows(rows: Iterable[str]) -> Iterator[str]:
         yield row
 
 
-def _bindable(port: int, proto: Proto) -> bool:
-    with socket.socket(
-        socket.AF_INET, socket.SOCK_STREAM if proto == "tcp" else socket.SOCK_DGRAM
-    ) as probe:
+def _bindable(port: int) -> bool:
+    with socket.socket() as probe:
         try:
             probe.bind(("", port))
         except OSError:

@@ -22,13 +22,13 @@ from perfdag.hosts.base import Argv, CommandResult, ServerProcess
 from perfdag.hosts.environment import measured_environment
 from perfdag.hosts.forwarding import Forwarding
 from perfdag.hosts.local import LocalHost
-from perfdag.hosts.processes import Proto, listening_ports
+from perfdag.hosts.processes import listening_ports
 from perfdag.hosts.reaper import NAME
 from perfdag.hosts.ssh_connection import Connection, exit_code
 from perfdag.outcome import Failed, Infrastructure
 
 LINE_TIMEOUT = 10.0  # seconds for a line of shell that measures nothing
-_TABLES = "cat /proc/net/{proto} /proc/net/{proto}6 2>/dev/null; true"
+_TABLES = "cat /proc/net/tcp /proc/net/tcp6 2>/dev/null; true"
 _PIDS = "${PERFDAG_PEER:-/tmp}/pids"
 _STRAYS = f"grep -lzxsF {NAME}=%s /proc/[0-9]*/environ | cut -d / -f 3"
 """Prints the ids of what a command started, also in process groups and sessions of their own."""
@@ -219,7 +219,6 @@ class SshHost:
         argv: Argv,
         *,
         port: int | None = None,
-        proto: Proto = "tcp",
         ready: float = 10.0,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
@@ -229,9 +228,9 @@ class SshHost:
 
         Raises Failed, Infrastructure.
         """
-        if port is not None and port in self.used_ports(proto):
+        if port is not None and port in self.used_ports():
             raise Failed(
-                f"{proto} port {port} is in use on {self.name}; end who listens there,"
+                f"tcp port {port} is in use on {self.name}; end who listens there,"
                 " or use another port"
             )
         token = secrets.token_hex(8)
@@ -242,19 +241,17 @@ class SshHost:
         )
         server = SshServer(self, list(argv), popen, token, out, err)
         if port is not None:
-            server.await_listening(
-                lambda: port in self.used_ports(proto), f"{proto} port {port}", ready
-            )
+            server.await_listening(lambda: port in self.used_ports(), f"tcp port {port}", ready)
         return server
 
-    def used_ports(self, proto: Proto) -> set[int]:
-        return listening_ports(self._sh(_TABLES.format(proto=proto)), proto)
+    def used_ports(self) -> set[int]:
+        return listening_ports(self._sh(_TABLES))
 
-    def free_port(self, proto: Proto = "tcp") -> int:
+    def free_port(self) -> int:
         """Return a port of a Service, or a free one below the range for outgoing connections."""
         if self.forwarding:
             return self.forwarding.port()
-        used = self.used_ports(proto)
+        used = self.used_ports()
         return next(
             port for port in iter(lambda: random.randint(10000, 32000), None) if port not in used
         )

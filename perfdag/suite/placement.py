@@ -42,7 +42,7 @@ class Placer:
             if self._refused(candidate, shape):
                 continue
             candidate.params = candidate.model.model_dump(mode="json")
-            params = canonical(candidate.params)
+            params = canonical(candidate.params | dict(candidate.model.retired))
             self._length += len(params) + len(text)
             if self._length > MAX_PARAMS:
                 problem = (

@@ -1,6 +1,7 @@
 """Parameters of one measurement, which overhead and interference runs extend."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
@@ -39,6 +40,14 @@ class StubParams(contract.Params):
 
 class Workload(contract.Params):
     """One measurement of ResNet-50 under LoadGen."""
+
+    retired: ClassVar[Mapping[str, Any]] = {
+        "max_queries": None,
+        "precision_of_peak": 0.01,
+        "search_duration": 10.0,
+        "check_logits": True,
+        "imagenet": None,
+    }
 
     device: Literal["cpu", "cuda"] = "cpu"
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"

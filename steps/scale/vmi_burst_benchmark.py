@@ -1,5 +1,6 @@
 """vmi-burst: creation, start and deletion of many VMIs, also as a ladder of sizes."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -15,6 +16,7 @@ from perfdag.units import Duration
 class VmiBurstParams(VmiParams):
     """A burst, or several of rising size."""
 
+    retired: ClassVar[Mapping[str, Any]] = {"operation": None, "step": 100}
     scenario: Literal["burst", "ladder"] = "burst"
     counts: list[int] = Field([100], min_length=1, description="VMIs; several for a ladder")
     cooldown: Duration = Field(60.0, description="seconds between the bursts of a ladder")

@@ -46,10 +46,6 @@ def title(figure: Figure) -> str:
     return " ".join(text.split())
 
 
-def panel_titles(figure: Figure) -> list[str]:
-    return [ax.get_title(loc="left") or ax.get_title() for ax in figure.axes]
-
-
 def legend(ax: Axes) -> list[str]:
     """The names in the legend of a panel."""
     shown = ax.get_legend()

@@ -10,10 +10,8 @@ import pytest
 from perfdag.benchmark.contract import Benchmark, Output
 from perfdag.digest import canonical
 from perfdag.results.samples import as_row
-from perfdag.steps.openfoam.benchmark import OpenFoam
-from perfdag.steps.openfoam.params import OpenFoamParams
-from perfdag.steps.rdma.bandwidth import BandwidthParams, RdmaBandwidth
-from perfdag.steps.rdma.latency import LatencyParams, RdmaLatency
+from perfdag.steps.openfoam.benchmark import OpenFoam, OpenFoamParams
+from perfdag.steps.rdma import BandwidthParams, LatencyParams, RdmaBandwidth, RdmaLatency
 from perfdag.steps.torchbench.benchmark import Torchbench
 from perfdag.steps.torchbench.params import TorchbenchParams
 from tests.charts.figures import artist, drawn, legend, medians, names, title, words
@@ -73,23 +71,6 @@ def test_openfoam_scaling_has_an_ideal_line_and_efficiency() -> None:
     assert figures["phases"].axes[0].get_xlim()[0] == 0
 
 
-def test_openfoam_on_two_kinds_of_nodes_is_two_scalings() -> None:
-    figures = drawn(
-        "openfoam",
-        table(
-            *(
-                solved(procs, procs, seconds * factor, shape={"node_selector": {"kind": kind}})
-                for kind, factor in (("old", 3.0), ("new", 1.0))
-                for procs, seconds in ((1, 8.0), (2, 4.5))
-            )
-        ),
-    )
-    output = "OpenFOAM: 1.78 times as fast with 2 processes as with 1: 89 % efficient"
-    for slug, kind in (("scaling", "old"), ("scaling-2", "new")):
-        assert title(figures[slug]) == output
-        assert f"kind={kind}" in words(figures[slug])
-
-
 def test_openfoam_hosts_that_shared_a_node_are_named_so() -> None:
     figure = drawn("openfoam", table(solved(1, 1, 8.0), solved(2, 2, 4.5, nodes=1)))["scaling"]
     assert legend(figure.axes[0]) == ["1 host", "2 hosts on 1 node"]
@@ -103,35 +84,6 @@ def test_openfoam_scaling_is_of_the_fastest_of_the_most_processes() -> None:
     assert title(figure) == output
     efficiency = artist(figure.axes[1], "efficiency 1 host").get_ydata()
     assert efficiency[-1] == pytest.approx(0.833, abs=1e-3)
-
-
-def test_openfoam_phases_are_of_the_longest_points_and_count_them() -> None:
-    rows = [solved(1, 1, 10.0 + i, params={"tolerance": 10.0 ** -(i + 1)}) for i in range(20)]
-    figure = drawn("openfoam", table(*rows))["phases"]
-    assert "29 s, n=1, the longest" in title(figure)
-    assert "the 16 longest of 20 points" in words(figure)
-    widths = [bar.get_width() for bar in figure.axes[0].patches if bar.get_width()]  # type: ignore[attr-defined]
-    assert widths == [10.0 + i for i in range(4, 20)]
-    assert "longest of" not in words(drawn("openfoam", table(*rows[:3]))["phases"])
-
-
-def test_openfoam_steps_are_of_the_runs_that_slow_down_most() -> None:
-    rows = [
-        solved(
-            1, 1, 2.0 + i,
-            *(
-                value("step_time", seconds, stat="mean", coords={"step": step})
-                for step, seconds in ((1, 1.0), (2, 1.0 + i))
-            ),
-            params={"tolerance": 10.0 ** -(i + 1)},
-        )
-        for i in range(14)
-    ]  # fmt: skip
-    figure = drawn("openfoam", table(*rows))["steps"]
-    assert "steps took 14 times as long" in title(figure)
-    assert "the 12 most uneven of 14 points" in words(figure)
-    ends = [line.get_ydata()[-1] for line in medians(figure.axes[0])]
-    assert ends == [1.0 + i for i in range(2, 14)]
 
 
 def test_openfoam_of_a_recording_draws_its_phases() -> None:
@@ -191,16 +143,6 @@ def test_rdma_latency_of_timed_and_untimed_points() -> None:
     assert "1 us" in title(alone)
 
 
-def test_rdma_points_that_are_not_drawn_are_counted_and_the_best_is_drawn() -> None:
-    rows = [latencies({"gid_index": base}, "p50", base * 1e-6) for base in range(15, 0, -1)]
-    figure = drawn("rdma-latency", table(*rows))["sizes"]
-    lines = [line.get_gid() for line in medians(figure.axes[0])]
-    assert len(lines) == 12
-    assert lines[-1] == "median gid_index=1", "the fastest of all is the last of fifteen"
-    assert "12 of 15 points, the best among them" in words(figure)
-    assert title(figure) == "RDMA latency: lowest 1 us, n=1 at 2 B (gid_index=1)"
-
-
 def test_latency_has_rates_above_percentiles() -> None:
     recordings = [load(f"latency/{name}") for name in ("tcp-rr", "udp-rr")]
     rows = [parsed(benchmark, output, params) for benchmark, params, output in recordings]
@@ -245,16 +187,3 @@ def test_torchbench_names_the_precision_that_was_used_unasked() -> None:
     figures = drawn("torchbench", table(rows))
     assert artist(figures["batches"].axes[0], "median alexnet eval cuda fp16")
     assert "in fp16" in " ".join(names(figures["points"].axes[0].get_yticklabels()))
-
-
-def test_torchbench_on_two_kinds_of_nodes_is_two_lines() -> None:
-    rows = [
-        trained(batch, factor, shape={"node_selector": {"kind": kind}})
-        for kind, factor in (("old", 1.0), ("new", 2.0))
-        for batch in (1, 2)
-    ]
-    figure = drawn("torchbench", table(*rows))["batches"]
-    assert {line.get_gid(): list(line.get_ydata()) for line in medians(figure.axes[0])} == {
-        "median alexnet eval cpu node_selector.kind=old": [10, 20],
-        "median alexnet eval cpu node_selector.kind=new": [20, 40],
-    }

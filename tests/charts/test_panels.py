@@ -13,10 +13,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from perfdag.charts import lines, style
+from perfdag.charts import style
 from perfdag.charts.benchmarks import generic
-from perfdag.charts.files import ALONG, to_bytes
-from perfdag.charts.series import metrics, of_benchmark, read, runs_words
+from perfdag.charts.files import to_bytes
+from perfdag.charts.series import metrics, read, runs_words
 from perfdag.units import scaled
 from tests.charts import rows
 from tests.charts.cases import run_picture
@@ -24,10 +24,8 @@ from tests.charts.figures import (
     artist,
     artists,
     drawn,
-    legend,
     medians,
     names,
-    panel_titles,
     words,
 )
 
@@ -86,22 +84,6 @@ def test_dots_are_medians_with_a_range_and_a_tick_of_each_measured_sample(figure
     [band] = [item for item in artists(ax, "band ") if hasattr(item, "get_segments")]
     assert tuple(band.get_segments()[0][:, 0]) == pytest.approx((10.1e9, 10.3e9))
     assert len(artist(ax, "samples ").get_xdata()) == 9, "without the warm-up"
-
-
-def test_axes_have_the_headline_first_a_unit_and_a_direction(figure: Figure) -> None:
-    assert [ax.get_xlabel() for ax in figure.axes] == [
-        "throughput (Gbit/s), higher is better",
-        "retransmits, lower is better",
-    ]
-    assert figure.axes[0].xaxis.get_major_formatter()(20e9, 0) == "20"
-    assert figure.axes[0].get_xlim()[0] == 0
-
-
-def test_a_failed_point_is_a_hollow_grey_cross_at_the_axis(figure: Figure) -> None:
-    cross = artist(figure.axes[0], "failed")
-    assert (cross.get_marker(), cross.get_markerfacecolor()) == ("X", "none")
-    assert to_hex(cross.get_markeredgecolor()) == style.MUTED
-    assert list(cross.get_xdata()) == [0.0]
 
 
 @pytest.mark.parametrize(
@@ -192,14 +174,6 @@ def test_a_line_without_samples_is_a_named_cross_at_the_axis(sizes: Axes) -> Non
     assert names(artists(sizes, "failed name")) == ["transport=rdma: skipped"]
 
 
-def test_names_at_line_ends_do_not_overlap(sizes: Axes) -> None:
-    sizes.figure.draw_without_rendering()  # type: ignore[union-attr]
-    labels = [*artists(sizes, "direct"), *artists(sizes, "failed name")]
-    boxes = [label.get_window_extent() for label in labels]
-    assert len(boxes) == 3
-    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
-
-
 @pytest.mark.parametrize(
     ("benchmark", "table"),
     [
@@ -278,38 +252,11 @@ def test_the_depth_of_a_curve_is_of_all_jobs_and_hosts() -> None:
     assert "No knee up to 32 in flight" in words(figure)
 
 
-def test_curves_that_are_not_drawn_are_counted_and_not_in_the_title() -> None:
-    samples = [
-        sample
-        for jobs in range(1, 9)
-        for depth in (1, 2, 4)
-        for sample in reads({"iodepth": depth, "numjobs": jobs}, 1e3 * jobs * depth, 1e-3)
-    ]
-    figure = drawn("fio", rows.table(*samples))["queue-depth"]
-    assert len(medians(figure.axes[0])) == 6
-    assert "first 6 of 8 curves" in words(figure)
-    assert "and 3 more" in words(figure), "of the six, three are told in the title"
-    assert "first" not in words(drawn("fio", rows.fio())["queue-depth"])
-
-
 def test_fio_at_two_depths_has_dots_alone_with_a_latency_panel_for_each_direction() -> None:
     figures = drawn("fio", rows.fio((1, 4)))
     assert list(figures) == ["points"]
     labels = [ax.get_xlabel().split(" (")[0] for ax in figures["points"].axes]
     assert labels == ["IOPS", "bandwidth", "read latency", "write latency"]
-
-
-def test_fio_has_a_panel_for_each_pattern_and_block_size_on_the_same_axes() -> None:
-    figure = drawn("fio", rows.fio_grid())["queue-depth"]
-    assert panel_titles(figure) == [
-        f"{pattern}, {size} KiB" for pattern in ("randread", "randwrite") for size in (4, 64)
-    ]
-    assert len({(ax.get_xlim(), ax.get_ylim()) for ax in figure.axes}) == 1
-    for ax in figure.axes:
-        [line] = medians(ax)
-        assert len(line.get_xdata()) == 4
-        assert names(ax.texts) == ["1", "4", "16", "64"]
-        assert len(artists(ax, "knee ")) == 1
 
 
 def test_the_distribution_of_fio_s_latency_has_its_tail_in_decades() -> None:
@@ -324,26 +271,6 @@ def test_the_distribution_of_fio_s_latency_has_its_tail_in_decades() -> None:
     late = 80e-6 * (1 + 1 / 16) * (1 + 4096 / 65536) * 1.04
     assert list(line.get_xdata()) == pytest.approx([late * k for k in (1, 1.6, 3, 9, 20)])
     assert list(line.get_ydata()) == pytest.approx([0.30103, 1, 2, 3, 4])
-
-
-def test_trims_and_writes_are_lines_of_their_own() -> None:
-    samples = []
-    for depth in (1, 4, 16):
-        values = [*rows.io("trim", 1e3 * depth, 1e-3), *rows.io("write", 1e4 * depth, 1e-4)]
-        for direction, late in (("trim", 1e-3), ("write", 1e-4)):
-            values += rows.completions(direction, late, {"p50": 1, "p90": 2, "p99": 3})
-        params = {"rw": "trimwrite", "bs": 4096, "iodepth": depth, "direct": depth > 1}
-        samples.append(rows.sample("fio", params, 1, values))
-    figures = drawn("fio", rows.table(*samples))
-    [ax] = figures["latency"].axes
-    for line in artists(ax, "median "):
-        assert list(line.get_xdata()) == sorted(line.get_xdata()), line.get_gid()
-        assert len(line.get_xdata()) == 3
-    depths = figures.get("queue-depth")
-    assert depths is None or set(panel_titles(depths)) == {
-        "trimwrite (trim), 4 KiB",
-        "trimwrite (write), 4 KiB",
-    }
 
 
 def test_fio_names_the_worker_that_is_slower_than_the_others() -> None:
@@ -388,21 +315,6 @@ def test_imb_collective_with_three_rank_counts_has_a_heatmap_of_the_medians() ->
     assert labels == ["1 host x 2", "1 host x 4", "1 host x 8"]
 
 
-def test_imb_hosts_that_shared_a_node_are_not_called_nodes() -> None:
-    samples = [
-        collective("intel", hosts, ranks, 1e-6 * ranks, nodes)
-        for hosts, ranks, nodes in ((1, 2, 1), (2, 2, 1), (4, 4, 2), (2, 8, 2))
-    ]
-    figure = drawn("imb", rows.table(*samples))["allreduce-ranks"]
-    assert heatmap(figure)[0] == [
-        "1 host x 2",
-        "2 hosts on 1 node x 1",
-        "2 hosts x 4",
-        "4 hosts on 2 nodes x 1",
-    ]
-    assert "node" not in figure.axes[0].get_ylabel()
-
-
 def test_imb_has_a_heatmap_for_each_setting_and_a_row_for_each_number_of_nodes_and_ranks() -> None:
     units = {"intel": 1e-6, "openmpi": 1e-3}
     samples = [
@@ -418,13 +330,6 @@ def test_imb_has_a_heatmap_for_each_setting_and_a_row_for_each_number_of_nodes_a
         expected = [unit + 4e-9, 2 * unit + 4e-9, 4 * unit + 8e-9]
         assert list(grid[:, 0]) == pytest.approx(expected)
         assert f"mpi={mpi}" in words(figures[slug])
-
-
-def test_imb_pingpong_has_latency_over_bandwidth_on_one_size_axis() -> None:
-    latency, bandwidth = drawn("imb", rows.imb("PingPong", (2,)))["pingpong"].axes
-    assert (latency.get_yscale(), bandwidth.get_yscale()) == ("log", "linear")
-    assert latency.get_xlim() == bandwidth.get_xlim()
-    assert bandwidth.get_ylabel() == "bandwidth (MB/s)\nhigher is better"
 
 
 def test_imb_has_zero_byte_latency_and_half_bandwidth_on_each_line() -> None:
@@ -446,18 +351,6 @@ def test_iperf_draws_protocols_apart_and_throughput_over_streams() -> None:
     assert list(figures) == slugs, "no grid of paths, and no seconds"
     curves = medians(figures["tcp-throughput-by-streams"].axes[0])
     assert [list(line.get_xdata()) for line in curves] == [[1, 2, 4, 8]] * 2
-
-
-def test_iperf_by_path_has_a_panel_for_each_mtu_and_number_of_streams() -> None:
-    figure = drawn("iperf", rows.iperf_paths())["tcp-paths"]
-    assert panel_titles(figure) == [
-        f"MTU {mtu}, {streams}" for mtu in (1500, 9000) for streams in ("1 stream", "4 streams")
-    ]
-    assert len({ax.get_xlim() for ax in figure.axes}) == 1
-    for ax in figure.axes:
-        assert names(ax.get_yticklabels()) == ["default network", "network.host"]
-        [dots] = medians(ax)
-        assert len(dots.get_xdata()) == 2
 
 
 def test_iperf_second_by_second_shows_the_dip() -> None:
@@ -512,35 +405,6 @@ def test_scaled(unit: str, largest: float, expected: tuple[float, str]) -> None:
     assert scaled(unit, largest) == expected
 
 
-def test_a_legend_replaces_the_names_of_more_than_five_lines() -> None:
-    with style.house():
-        _, [ax] = style.figure()
-        cells = read(of_benchmark(rows.swept(), "swept"))
-        series = {
-            float(item.coords["message_bytes"]): item
-            for item in [item for cell in cells for item in cell.series("latency")][:24]
-        }
-        six = [lines.Line(f"line {number}", series) for number in range(6)]
-        lines.panel(ax, six, metric="latency", x_label="size")
-    assert len(legend(ax)) == 6
-    assert not artists(ax, "direct")
-
-
-def test_a_legend_of_long_names_stays_within_the_figure() -> None:
-    coords = {"count": 6, "from": "submitted"}
-    values = [
-        rows.value("stage_latency", 0.01, headline=True, stat=stat, coords={**coords, "to": stage})
-        for stage in ("created", "pending")
-        for stat in ("p50", "mean", "max")
-    ]
-    cells = read(rows.table(rows.sample("vmi-steady", {}, 1, values)))
-    figure = generic.dot_figure(cells, ("stage_latency",), "here")
-    to_bytes(figure)
-    assert len(legend(figure.axes[0])) == 6
-    extent = figure.axes[0].get_legend().get_window_extent()  # type: ignore[union-attr]
-    assert (extent.x0 >= 0, extent.x1 <= figure.bbox.x1) == (True, True)
-
-
 def sweep_rows(*windows: int) -> pa.Table:
     """Return two protocols over six numbers of streams, for each window."""
     return rows.table(
@@ -586,7 +450,20 @@ def test_two_values_of_a_parameter_are_dots() -> None:
     assert list(drawn("generic", table.filter(kept))) == ["points"]
 
 
-def test_the_picture_of_a_run_has_a_panel_for_each_benchmark_with_its_first_headline() -> None:
+def marks(figure: Figure) -> list[str]:
+    """The texts under the mouse of a figure as SVG."""
+    return re.findall(r"<title>(.*?)</title>", to_bytes(figure)[0].decode())
+
+
+def test_every_mark_of_a_line_shows_its_values() -> None:
+    figure, [ax] = style.figure()
+    ax.plot([1, 2, float("nan")], [0.001, 0.002, 0.003], marker="o", label="read")
+    unit = style.value_axis(ax.yaxis, "s", 0.003)
+    ax.set(xlabel="depth", ylabel=style.axis_label("latency", unit, "lower"))
+    assert marks(figure) == ["read: latency (ms) 1, depth 1", "read: latency (ms) 2, depth 2"]
+
+
+def test_the_picture_of_a_run_has_a_panel_for_each_benchmark() -> None:
     table = pa.concat_tables([rows.plain(), rows.imb("PingPong", (2,)), rows.fio()])
     with style.house():
         figure = run_picture.run_picture(table)
@@ -603,33 +480,3 @@ def test_the_picture_of_a_run_has_a_panel_for_each_benchmark_with_its_first_head
         "have no valid sample. Trust: unusable." in words(figure)
     )
     assert words(run_picture.run_picture(rows.plain().slice(0, 0))) == "no data"
-
-
-@pytest.mark.parametrize("argv", [[], ["root"], ["a", "b", "c", "d"]])
-def test_wrong_arguments_get_the_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_picture.main(argv) == 2
-    assert "usage:" in capsys.readouterr().err
-
-
-def marks(figure: Figure) -> list[str]:
-    """The texts under the mouse of a figure as SVG."""
-    return re.findall(r"<title>(.*?)</title>", to_bytes(figure)[0].decode())
-
-
-def test_every_mark_of_a_line_shows_its_values() -> None:
-    figure, [ax] = style.figure()
-    ax.plot([1, 2, float("nan")], [0.001, 0.002, 0.003], marker="o", label="read")
-    unit = style.value_axis(ax.yaxis, "s", 0.003)
-    ax.set(xlabel="depth", ylabel=style.axis_label("latency", unit, "lower"))
-    assert marks(figure) == ["read: latency (ms) 1, depth 1", "read: latency (ms) 2, depth 2"]
-
-
-def test_a_curve_without_marks_shows_values_that_are_in_sight() -> None:
-    figure, [ax] = style.figure()
-    ax.step(range(200), [k / 100 for k in range(200)], where="post", label="pod\nrunning")
-    ax.set(xlabel="seconds since the stage before", ylabel="share", ylim=(0, 1))
-    texts = marks(figure)
-    assert len(texts) == ALONG
-    assert texts[0] == "pod running: share 0, seconds since the stage before 0"
-    assert texts[-1] == "pod running: share 1, seconds since the stage before 100"
-    assert to_bytes(figure) == to_bytes(figure)

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
-import matplotlib
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -202,14 +201,6 @@ def test_write_puts_every_file_once_and_the_report_last() -> None:
     assert files["report.html"].decode().startswith("<!doctype html>")
 
 
-def test_pictures_follow_light_and_dark_by_the_pages_colours(html: str) -> None:
-    assert "prefers-color-scheme: dark" in html
-    svg = html[html.index("<svg") : html.index("</svg>")]
-    assert "var(--s0)" in svg
-    assert "var(--ink)" in svg
-    assert not re.search(r"style=\"[^\"]*#(1f2328|0072b2|ffffff)", svg)
-
-
 def test_ids_of_pictures_are_their_own(html: str) -> None:
     used = {*re.findall(r"url\(#([^)]+)\)", html), *re.findall(r'xlink:href="#([^"]+)"', html)}
     assert used
@@ -355,12 +346,6 @@ def test_processes_draw_equal_bytes() -> None:
     assert len(output) == 1
 
 
-def test_files_hold_no_date() -> None:
-    outcome = next(pick.draw(rows.plain()))
-    assert b"dc:date" not in outcome.svg
-    assert b"Date" not in outcome.png
-
-
 @pytest.mark.parametrize("name", ["nothing-of-that-name", "style", "../x", "series"])
 def test_a_benchmark_without_a_chart_gets_the_generic_one(name: str) -> None:
     assert pick.chart(name) is generic.figures
@@ -387,9 +372,3 @@ def test_a_chart_that_fails_is_a_picture_that_says_so(
 def test_the_canary_has_no_chart() -> None:
     canary = rows.table(rows.sample("canary", {}, 0, [rows.latency(1e-5)]))
     assert list(pick.draw(canary)) == []
-
-
-def test_style_does_not_leak_into_the_process() -> None:
-    before = dict(matplotlib.rcParams)
-    list(pick.draw(rows.plain()))
-    assert dict(matplotlib.rcParams) == before

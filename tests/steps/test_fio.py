@@ -5,12 +5,8 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
@@ -19,20 +15,14 @@ import pytest
 from pydantic import ValidationError
 
 from perfdag.benchmark.contract import Gang, Output
-from perfdag.hosts import stale_files
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.filesystems import filesystem
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid, Skip
 from perfdag.shape import Shape, merge
 from perfdag.stats.percentiles import needed
-from perfdag.steps.fio import files
-from perfdag.steps.fio import report as fio_report
-from perfdag.steps.fio.benchmark import Fio
-from perfdag.steps.fio.files import Place
-from perfdag.steps.fio.job import command, job_file, options
-from perfdag.steps.fio.params import FioParams
-from tests.conftest import CommandLine
+from perfdag.steps import fio
+from perfdag.steps.fio import Fio, FioParams, FioTarget, job_file, options
 from tests.recorded.measured import values
 from tests.recorded.record import load, names
 
@@ -117,128 +107,13 @@ def test_percentiles_from_a_histogram_are_those_that_fio_computes() -> None:
     for client in report["client_stats"][:2]:
         for key in ("lat_ns", "clat_ns"):
             assert (
-                fio_report.percentiles([client["read"][key]["bins"]])
-                == client["read"][key]["percentile"]
+                fio.percentiles([client["read"][key]["bins"]]) == client["read"][key]["percentile"]
             )
 
 
-def test_what_a_killed_sample_left_is_removed_by_the_next(local_gang: Gang, tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    text = "from perfdag.hosts.stale_files import *; import sys; from pathlib import Path\n"
-    text += (
-        "f = Path(sys.argv[1]) / (PREFIX + 'fio-' + sys.argv[2]); f.mkdir(); (f / "
-        "MARKER).write_bytes(mark(600, True))\n"
-    )
-    subprocess.run([sys.executable, "-c", text, str(folder), "killed"], check=True)
-    (folder / "perfdag-fio-mine").mkdir()
-    (folder / "perfdag-fio-mine" / stale_files.MARKER).write_bytes(stale_files.mark(600, True))
-    for name, seconds in (("over", -1), ("elsewhere", 600)):
-        (folder / f"perfdag-fio-{name}").mkdir()
-        (folder / f"perfdag-fio-{name}" / stale_files.MARKER).write_bytes(
-            stale_files.mark(seconds, False)
-        )
-    (folder / "perfdag-fio-not-ours").mkdir()
-    FIO.run(local_gang, FioParams(rw="read", directory=str(folder), **SMALL))
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "perfdag-fio-elsewhere",
-        "perfdag-fio-mine",
-        "perfdag-fio-not-ours",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("file", "remains"),
-    [
-        pytest.param("", "perfdag-*/perfdag-fio-*/worker*", id="in a folder of the sample"),
-        pytest.param(", file: {}/made", "made", id="in a file of the entry"),
-    ],
-)
-def test_after_a_kill_in_the_middle_the_next_run_leaves_no_file(
-    file: str, remains: str, tmp_path: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if shutil.which("fio") is None:
-        pytest.skip("fio is not installed")
-    suite, room = tmp_path / "suite.yaml", tmp_path / "tmp"
-    room.mkdir()
-    params = "rw: randwrite, size: 1MiB, direct: false, runtime: 60s, numjobs: 2"
-    suite.write_text(
-        f"name: s\nentries:\n  - {{benchmark: fio, params: {{{params}{file.format(room)}}}}}\n"
-    )
-    argv = ["run", str(suite), "--no-report", "--store"]
-    killed = subprocess.Popen(
-        [sys.executable, "-m", "perfdag", *argv, str(tmp_path / "a")],
-        env={**os.environ, "TMPDIR": str(room)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        until(lambda: list(room.glob(remains)), 30)
-    finally:
-        killed.kill()
-        killed.wait()
-    assert list(room.glob(remains)), "the kill was in the middle"
-    until(lambda: subprocess.run(["pgrep", "-f", f"fio .*{room}"], check=False).returncode == 1, 2)
-    monkeypatch.setattr(tempfile, "tempdir", str(room))
-    cli([*argv, str(tmp_path / "b"), "--set", "fio.runtime=100ms"])
-    assert list(room.iterdir()) == []
-
-
-def test_samples_that_end_meanwhile_do_not_disturb_a_sweep(tmp_path: Path) -> None:
-    """Many samples at once have their folders in /tmp."""
-    over = threading.Event()
-
-    def other_samples() -> None:
-        while not over.is_set():
-            folders = [tmp_path / f"perfdag-{index}" for index in range(20)]
-            for folder in folders:
-                folder.mkdir()
-            for folder in folders:
-                folder.rmdir()
-
-    with ThreadPoolExecutor(1) as pool:
-        others = pool.submit(other_samples)
-        try:
-            for _ in range(300):
-                assert stale_files.sweep(tmp_path) == []
-        finally:
-            over.set()
-        others.result()
-
-
-@pytest.mark.parametrize("marker", ["[]", "{}", '{"until": null}', '{"until": []}', "no JSON"])
-def test_a_marker_of_somebody_else_stops_no_sample(tmp_path: Path, marker: str) -> None:
-    """Everybody may write to /tmp, and all pods to a shared volume."""
-    folder, target = tmp_path / "perfdag-other", tmp_path / "data"
-    folder.mkdir()
-    for file in (folder / stale_files.MARKER, Path(stale_files.beside(str(target)))):
-        file.write_text(marker)
-    stale_files.clear(LocalHost(), str(tmp_path))
-    stale_files.clear(LocalHost(), str(target))
-    assert folder.exists()
-
-
-def test_a_file_is_removed_only_where_its_sample_is_over_and_nobody_touched_it_since(
-    tmp_path: Path,
-) -> None:
-    target, marker = tmp_path / "data", tmp_path / "data.made-by-perfdag"
-    assert stale_files.beside(str(target)) == str(marker)
-    target.write_bytes(b"precious")
-    assert stale_files.sweep_file(target) == [], "there is no marker"
-    for content in (stale_files.mark(600, True), stale_files.mark(600, False), b"garbled"):
-        marker.write_bytes(content)
-        assert stale_files.sweep_file(target) == []
-        assert marker.exists(), "it may be in use"
-    marker.write_bytes(stale_files.mark(-1, False))
-    assert stale_files.sweep_file(target) == [], "changed since"
-    assert [path.name for path in tmp_path.iterdir()] == ["data"]
-    marker.write_bytes(stale_files.mark(0.2, False))
-    time.sleep(0.25)
-    assert stale_files.sweep_file(target) == ["data"]
-    assert not list(tmp_path.iterdir())
-    marker.write_bytes(stale_files.mark(-1, False))  # killed before fio made it
-    assert stale_files.sweep_file(target) == []
-    assert not list(tmp_path.iterdir())
+def test_a_percentile_is_the_first_bin_that_reaches_its_share() -> None:
+    merged = fio.percentiles([{"10": 30, "20": 20}, {"10": 20, "30": 30}])
+    assert (merged["50.000000"], merged["90.000000"]) == (10.0, 30.0)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +192,7 @@ def test_options_say_every_parameter() -> None:
         ramp="2s",
         fsync=8,
     )
-    place = Place(LocalHost(), "/mnt/a:b", None, {})
+    place = FioTarget(LocalHost(), "/mnt/a:b", None, {})
     expected = {
         "directory": r"/mnt/a\:b",
         "rw": "randrw",
@@ -378,78 +253,6 @@ def test_options_say_every_parameter() -> None:
 def test_bad_params_are_refused_with_what_is_allowed(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         FioParams(**changes)
-
-
-SECTIONS = """\
-; a mix
-[global]
-rw=randread
-random_distribution=zipf:1.2
-[reader]
-bs=16k
-[writer]
-readwrite=write
-bs=64k
-rate_iops=500
-norandommap
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("bs=4k", "line 1: bs comes before the first"),
-        ("[global]\nbs=4k", "no job: write"),
-        ("[a]\n[a]", r"line 2: '\[a\]' is no new section"),
-        ("[a b]", "is no new section"),
-        ("[a]\nbs=4 parsecs", "line 2: bs has a value other than"),
-        ("[a]\nbs=$(id)", "line 2: bs has a value other than"),
-        ("[a]\nrw=sideways", r"job_file: \[a\]: rw: Input should be 'read'"),
-        ("[a]\niodepth=4\nioengine=psync", r"\[a\]: iodepth 4: psync has one I/O in flight"),
-        ("[a]\nioengine=external:/tmp/x.so", r"\[a\]: ioengine: Input should be"),
-        *(
-            (f"[a]\n{line}", f"line 2: {line.split('=')[0]} does not pass through")
-            for line in (
-                "filename=/etc/passwd", "directory=/", "filename_format=x", "opendir=/",
-                "exec_prerun=id", "exec_postrun=id", "write_bw_log=x", "write_iolog=x",
-                "read_iolog=/etc/passwd", "include /etc/passwd", "group_reporting=0", "new_group",
-                "numjobs=9", "size=1t", "runtime=1h", "ioscheduler=none", "mem=mmap:/x",
-                "percentile_list=1", "unified_rw_reporting=1", "uid=0", "cgroup=x", "stonewall",
-                "per_job_logs=1", "verify_state_save=1", "direct=0", "offset=1g", "buffer_pattern='/x'",  # noqa: E501
-            )
-        ),
-    ],
-)  # fmt: skip
-def test_what_a_job_file_may_not_hold(text: str, message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        FioParams(job_file=text, direct=False)
-
-
-def test_sections_of_a_job_file_are_jobs_with_the_options_of_the_entry() -> None:
-    params = FioParams(job_file=SECTIONS, size="1MiB", numjobs=2)
-    assert params.directions == ("read", "write")
-    assert params.files == 4
-    argv = command(params, Place(LocalHost(), "/mnt/a", None, {}), ("create_only", "1"))
-    first, second = argv.index("--name=reader"), argv.index("--name=writer")
-    reader, writer = set(argv[first:second]), set(argv[second:])
-    common = {"--directory=/mnt/a", "--size=1048576", "--group_reporting=1", "--create_only=1"}
-    assert common | {"--rw=randread", "--bs=16384", "--random_distribution=zipf:1.2"} <= reader
-    assert common | {"--rw=write", "--bs=65536", "--rate_iops=500", "--norandommap=1"} <= writer
-    assert FIO.check(params, Shape.model_validate({"hosts": {"count": 2}}))[0].startswith(
-        "job_file runs on one host"
-    )
-    small = Shape.model_validate({"volume": {"size": "3MiB"}})
-    assert FIO.check(params, small)[0].startswith("size x numjobs x 2 sections is 4194304 B")
-    assert "job_file" not in FioParams().model_dump(), "a point without it keeps its id"
-
-
-def test_a_real_job_file_is_measured(local_gang: Gang, tmp_path: Path) -> None:
-    params = FioParams(job_file=SECTIONS, size="4MiB", runtime="1s", ioengine="psync", direct=False)
-    rows = FIO.parse(FIO.run(local_gang, params), params)
-    by_direction = {row.coords["direction"]: row for row in rows if row.metric == "iops"}
-    assert set(by_direction) == {"read", "write"}
-    assert 0 < by_direction["write"].value < 600, "rate_iops holds it at 500"
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_readwrite_is_rw() -> None:
@@ -659,14 +462,14 @@ def test_files_of_several_hosts_are_laid_out_before_the_measured_run(
 
 
 class Pod:
-    """A pod of a node: its files are made on this machine, and nothing is run."""
+    """A pod of a node: its files are made on this machine, and nothing but mkdir succeeds."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.put, self.remove = LocalHost().put, LocalHost().remove
 
     def run(self, argv: Any, **changes: Any) -> CommandResult:
-        return CommandResult(list(argv), 1, "", "", 0.0)
+        return CommandResult(list(argv), int(argv[0] != "mkdir"), "", "", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -710,7 +513,7 @@ def test_room_is_counted_for_the_hosts_that_share_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     described = {"type": kind, "mount": "/perfdag/volume", "free_bytes": 4_000_000_000}
-    monkeypatch.setattr(files, "filesystem", lambda host, path: described)
+    monkeypatch.setattr(fio, "filesystem", lambda host, path: described)
     shape = Shape.model_validate(
         {"hosts": {"count": 4}}
         | ({"volume": {"size": "5GiB", **volume}} if volume is not None else {})
@@ -721,17 +524,17 @@ def test_room_is_counted_for_the_hosts_that_share_it(
     four = Gang(hosts, shape, 60, str(tmp_path / "scratch"), mounted)
     params = FioParams(size="2GiB", direct=False)
     if message is None:
-        with files.files(four, params) as places:
+        with fio.prepared_targets(four, params) as places:
             assert len(places) == 4
         return
-    with pytest.raises(Failed) as full, files.files(four, params):
+    with pytest.raises(Failed) as full, fio.prepared_targets(four, params):
         pass
     assert message in str(full.value)
 
 
 def test_direct_io_in_memory_is_skipped(local_gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        files,
+        fio,
         "filesystem",
         lambda host, path: {"type": "tmpfs", "mount": "/dev/shm", "free_bytes": 1 << 40},
     )
@@ -742,10 +545,11 @@ def test_direct_io_in_memory_is_skipped(local_gang: Gang, monkeypatch: pytest.Mo
 def test_scratch_in_memory_gives_way_to_a_disk(
     local_gang: Gang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "filesystem", lambda host, path: {"type": "tmpfs"})
-    assert files.home(local_gang, FioParams(), local_gang.hosts[0]) == "/var/tmp"
+    monkeypatch.setattr(fio, "filesystem", lambda host, path: {"type": "tmpfs"})
+    assert fio.target_directory(local_gang, FioParams(), local_gang.hosts[0]) == "/var/tmp"
     assert (
-        files.home(local_gang, FioParams(direct=False), local_gang.hosts[0]) == local_gang.scratch
+        fio.target_directory(local_gang, FioParams(direct=False), local_gang.hosts[0])
+        == local_gang.scratch
     )
 
 
@@ -770,7 +574,7 @@ def test_a_file_or_device_shorter_than_size_is_refused(
         FIO.run(local_gang, FioParams(rw="read", file=str(short), **SMALL))
     assert short.stat().st_size == 4096
     monkeypatch.setattr(
-        files, "filesystem", lambda host, path: {"type": "block", "total_bytes": 1 << 20}
+        fio, "filesystem", lambda host, path: {"type": "block", "total_bytes": 1 << 20}
     )
     with pytest.raises(Failed, match="holds 1048576 B"):
         FIO.run(local_gang, FioParams(rw="read", file="/dev/null", **SMALL))
@@ -803,10 +607,12 @@ def test_what_direct_io_may_not_be_is_told_of_the_file_system(
 ) -> None:
     result = filesystem(LocalHost(), str(tmp_path))
     monkeypatch.setattr(
-        files, "filesystem", lambda host, path: {**result, "type": kind}
+        fio, "filesystem", lambda host, path: {**result, "type": kind}
     )  # a fake mount
     gang = Gang([LocalHost()], Shape(), 30, str(tmp_path))
-    with files.files(gang, FioParams(direct=direct, size=4096, directory=str(tmp_path))) as [place]:
+    with fio.prepared_targets(
+        gang, FioParams(direct=direct, size=4096, directory=str(tmp_path))
+    ) as [place]:
         requested = place.described.get("direct_io")
     assert (requested is None) if message is None or not direct else message in str(requested)
 
@@ -825,10 +631,10 @@ def test_a_device_of_somebody_else_is_skipped_with_the_way_to_it(
             return super().run(["false" if argv[:2] == ["test", barred] else "true"], **options)
 
     if word is None:
-        files.check_access(Others(), "/dev/some", writes)
+        fio.check_access(Others(), "/dev/some", writes)
         return
     with pytest.raises(
         Skip,
         match=rf"/dev/some on .* may not be {word} by this user; in pods add privileges: \[block\]",
     ):
-        files.check_access(Others(), "/dev/some", writes)
+        fio.check_access(Others(), "/dev/some", writes)

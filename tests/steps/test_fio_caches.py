@@ -14,9 +14,8 @@ from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost, LocalProcess
 from perfdag.outcome import Skip
 from perfdag.shape import Shape
-from perfdag.steps.fio import files
-from perfdag.steps.fio.benchmark import Fio
-from perfdag.steps.fio.params import FioParams
+from perfdag.steps import fio
+from perfdag.steps.fio import Fio, FioParams
 
 DROP = Path("/proc/sys/vm/drop_caches")
 
@@ -92,5 +91,5 @@ def test_what_was_cached_is_cached_no_more(tmp_path: Path) -> None:
 
     assert len(file.read_bytes()) == 64 << 20
     before = cached()
-    files.drop_caches(Gang([LocalHost()], Shape(), 60.0, str(tmp_path)))
+    fio.drop_caches(Gang([LocalHost()], Shape(), 60.0, str(tmp_path)))
     assert cached() <= before - (32 << 20)

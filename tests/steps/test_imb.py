@@ -16,10 +16,7 @@ from perfdag.benchmark.contract import Gang, Output, Tool
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape, merge
-from perfdag.steps.imb import placement
-from perfdag.steps.imb.benchmark import Imb
-from perfdag.steps.imb.operations import KNOWN, buffers
-from perfdag.steps.imb.params import GIB, ImbParams
+from perfdag.steps.imb import GIB, KNOWN, Imb, ImbParams, wrong_placement
 from perfdag.steps.mpi import intelmpi, openmpi
 from tests.recorded.measured import values
 from tests.recorded.record import load
@@ -287,9 +284,7 @@ def test_commands_name_the_hosts_and_the_interface(tmp_path: Path) -> None:
         f"{rsh}"
     )
     assert " ".join(argv) == expected
-    assert (
-        " ".join(IMB.arguments(params, None)) == "Alltoall -npmin 8 -iter 50 -time 10 -msglog 4:16"
-    )
+    assert " ".join(IMB.arguments(params)) == "Alltoall -npmin 8 -iter 50 -time 10 -msglog 4:16"
     env = intelmpi.environment(local_gang, "/opt/impi", "tcp")
     # one fabric for all ranks, collectives over it too, the interface by name, the libraries on
     # every rank
@@ -321,7 +316,7 @@ def test_all_of_imbs_benchmarks_are_known_and_measure_the_sizes_that_are_expecte
     argv = [
         *intelmpi.mpirun(local_gang, root, 2, None),
         program,
-        *IMB.arguments(params, None)[1:],
+        *IMB.arguments(params)[1:],
         *KNOWN,
     ]
     output = LocalHost().run(argv, timeout=60, env=environment).check("IMB").stdout
@@ -402,26 +397,6 @@ def test_ranks_on_two_hosts_are_started_by_the_remote_shell(
     assert error.value.measurements
 
 
-def test_a_size_that_does_not_fit_costs_the_larger_ones_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    params = ImbParams(
-        benchmark="Alltoall", transport="shm", max_log=14, iterations=10, oversubscribe=True
-    )
-    local_gang = real_gang(params, tmp_path)
-    monkeypatch.setattr(placement, "buffer_memory", lambda *_: buffers("Alltoall", 2) * 8192)
-    output = IMB.run(local_gang, params)
-    assert output.facts["ranks_of"] == {os.uname().nodename: 2}
-    with pytest.raises(
-        Failed,
-        match=r"left out 1 of 16 message sizes, from 16384 B on \(out-of-mem\): .* lower max_log",
-    ) as error:
-        IMB.parse(output, params)
-    kept = error.value.measurements
-    assert set(sizes(kept)) == set(params.sizes()) - {16384}
-    assert not values(kept, "operation_time"), "it is of the largest size, which is not there"
-
-
 @pytest.mark.parametrize(
     ("size", "line", "message"),
     [
@@ -451,51 +426,13 @@ def test_what_ended_the_table_is_said(size: int, line: str, message: str) -> Non
     assert wrong.value.measurements == error.value.measurements
 
 
-def test_imb_is_told_how_much_memory_its_buffers_may_take() -> None:
-    def memory_option(memory: float | None, **options: Any) -> str | None:
-        words = IMB.arguments(ImbParams(**options), memory)
-        return words[words.index("-mem") + 1] if "-mem" in words else None
-
-    many: dict[str, Any] = {"benchmark": "Alltoall", "ranks": 256, "ranks_per_host": 64}
-    assert (
-        ImbParams(**many).memory() == 2 * 256 * 2**22 == 2 * GIB
-    )  # as IMB says where it is out of memory: needed X= 2.001 GB
-    assert memory_option(None) is memory_option(8 * GIB) is None
-    assert (
-        memory_option(None, **many),
-        memory_option(4 * GIB, **many),
-        memory_option(GIB / 2, **many),
-    ) == (
-        "2.000001",
-        "2.000001",
-        "0.500001",
-    )
-    assert memory_option(2**20) == "0.000978", (
-        "less than by itself, where a rank that takes it would be killed"
-    )
-    pods = Shape.model_validate({"hosts": {"count": 4}, "resources": {"memory": "64Gi"}})
-    assert (
-        "need buffers of 128 GiB on each host, too much for resources.memory 64Gi"
-        in IMB.check(ImbParams(**many), pods)[0]
-    )
-
-
-def test_the_memory_of_a_rank_is_its_part_of_the_host_that_has_the_least(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-
-    class Small(Named):
-        def get(self, path: str) -> bytes:
-            return (
-                b"MemTotal: 8 kB\nMemAvailable:    1048576 kB\n"
-                if path == "/proc/meminfo"
-                else super().get(path)
-            )
-
-    params = ImbParams(benchmark="Alltoall", ranks=16)
-    local_gang = dataclasses.replace(gang(params, tmp_path), hosts=[LocalHost(), Small("10.0.0.2")])
-    assert placement.buffer_memory(local_gang, params) == pytest.approx(0.8 * GIB / 8)
-    assert placement.buffer_memory(gang(ImbParams(), tmp_path), ImbParams()) is None
+def test_imb_is_told_of_buffers_above_its_own_limit() -> None:
+    many = ImbParams(benchmark="Alltoall", ranks=256, ranks_per_host=64)
+    # as IMB says where it is out of memory: needed X= 2.001 GB
+    assert many.memory() == 2 * 256 * 2**22 == 2 * GIB
+    words = IMB.arguments(many)
+    assert words[words.index("-mem") + 1] == "2.000001"
+    assert "-mem" not in IMB.arguments(ImbParams())
 
 
 @pytest.mark.parametrize(
@@ -595,7 +532,7 @@ def test_more_ranks_than_cpus_are_skipped_unless_asked_for(tmp_path: Path) -> No
 def test_ranks_that_did_not_run_where_they_were_asked_are_noticed(
     hosts: list[str], placed: dict[str, int], message: str | None
 ) -> None:
-    assert placement.wrong_placement(hosts, placed, 4) == message
+    assert wrong_placement(hosts, placed, 4) == message
 
 
 @pytest.mark.parametrize(

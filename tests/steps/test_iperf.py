@@ -1,9 +1,8 @@
-"""iperf: what its outputs mean, what is refused, and one real test of each implementation."""
+"""iperf: what its outputs mean, what is refused, and real tests."""
 
 import dataclasses
 import json
 import os
-import re
 import shutil
 import socket
 from typing import Any
@@ -15,10 +14,7 @@ from perfdag.benchmark.contract import Gang, Output
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid, Skip
 from perfdag.shape import Shape, merge
-from perfdag.steps.iperf import iperf3
-from perfdag.steps.iperf.benchmark import Iperf, commands
-from perfdag.steps.iperf.params import IperfParams
-from perfdag.steps.iperf.rows import by_second
+from perfdag.steps.iperf import Iperf, IperfParams, by_second, commands, sides
 from tests.fakes.watching_host import WatchingHost
 from tests.recorded.measured import values
 from tests.recorded.record import load
@@ -137,7 +133,7 @@ def test_cpu_bound_is_never_more_than_the_cores_that_a_side_may_run_on(
 ) -> None:
     busy = {"host_total": host, "remote_total": remote}
     report = {"start": {"version": "iperf 3.18"}, "end": {"cpu_utilization_percent": busy}}
-    assert any(side.bound for side in iperf3.sides(report, IperfParams(streams=8), cores)) == bound
+    assert any(side.bound for side in sides(report, IperfParams(streams=8), cores)) == bound
 
 
 WINDOW = "tcp-reno-mss-window"
@@ -178,109 +174,8 @@ def test_a_test_of_something_else_is_no_sample(
         IPERF.parse(output, params)
 
 
-@pytest.mark.parametrize(
-    ("name", "role", "lost", "message"),
-    [
-        ("iperf2-tcp", "server", r"\[  2\].*\n", "1 of 2 streams"),
-        (
-            "iperf2-tcp-seconds",
-            "client",
-            r"\[  1\] 0\.0000-[23].*\n",
-            "sender reports 1 of 2 streams to their end",
-        ),
-    ],
-)
-def test_iperf2_without_one_stream_fails(name: str, role: str, lost: str, message: str) -> None:
-    _, params, output = load(f"iperf/{name}")
-    output.texts[role] = re.sub(rf"^{lost}", "", output.texts[role], flags=re.M)
-    with pytest.raises(Failed, match=message):
-        IPERF.parse(output, params)
-
-
-def test_iperf2_tells_the_seconds_and_the_senders_window() -> None:
-    _, params, output = load("iperf/iperf2-tcp-seconds")
-    measurements = IPERF.parse(output, params)
-    lines = re.findall(
-        r"^\[  [12]\] [012]\.0000-[123]\.0000 sec.*?(\d+)K/(\d+)\(", output.texts["client"], re.M
-    )
-    assert len(lines) == 6, "two streams, three seconds"
-    for metric, printed in (
-        ("rtt", [int(rtt) / 1e6 for _, rtt in lines]),
-        ("congestion_window", [int(window) * 1024 for window, _ in lines]),
-    ):
-        result = {each.stat: (each.value, each.n) for each in measurements if each.metric == metric}
-        assert result == {
-            "mean": (pytest.approx(sum(printed) / 6), 6),
-            "min": (min(printed), 6),
-            "max": (max(printed), 6),
-        }
-    totals = re.findall(r"\[  [12]\] 0\.0000-3\.\d+ sec  (\d+) Bytes", output.texts["server"])
-    assert values(measurements, "throughput")[0] == pytest.approx(
-        8 * sum(map(int, totals)) / 3, rel=0.01
-    ), "the seconds are not counted again"
-    # some systems know no window
-    output.texts["client"] = re.sub(r"\d+K/\d+\(\d+\) us", "NA", output.texts["client"])
-    without = {each.metric for each in IPERF.parse(output, params)}
-    assert without.isdisjoint({"rtt", "congestion_window"})
-
-
-_CONNECTED = (
-    "[  1] local 10.0.0.1 port 1 connected with 10.0.0.2 port 2 (icwnd/mss/irtt=14/1448/60)\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("options", "text", "reason"),
-    [
-        (
-            {"congestion": "bbr"},
-            "TCP congestion control set to cubic\n",
-            "congestion bbr was requested, iperf2 used cubic",
-        ),
-        (
-            {"window": "6MiB"},
-            "TCP window size: 425984 Byte (WARNING: requested 6291456 Byte)\n",
-            "granted 425984 B",
-        ),
-        (
-            {"window": "6MiB", "protocol": "udp"},
-            "UDP buffer size: 425984 Byte (WARNING: requested 6291456 Byte)\n",
-            "granted 425984 B",
-        ),
-        ({"mss": 9000}, _CONNECTED, "mss 9000 B was requested, a connection used 1448 B"),
-        ({"mss": 500}, _CONNECTED, "mss 500 B was requested, a connection used 1448 B"),
-    ],
-)
-@pytest.mark.parametrize("side", ["client", "server"])
-def test_less_than_was_asked_of_iperf2_is_invalid(
-    options: dict[str, Any], text: str, reason: str, side: str
-) -> None:
-    _, _, output = load("iperf/iperf2-tcp")
-    output.texts = {
-        role: re.sub(r"\(icwnd\S*\)", "", message) for role, message in output.texts.items()
-    }
-    output.texts[side] = text + output.texts[side]
-    with pytest.raises(Invalid, match=reason):
-        IPERF.parse(output, IperfParams(implementation="iperf2", **options))
-
-
-def test_a_doubled_window_and_room_for_options_are_what_was_asked_of_iperf2() -> None:
-    _, params, output = load("iperf/iperf2-tcp")
-    lines = (
-        "TCP window size: 2097152 Byte (WARNING: requested 1048576 Byte)\n"
-        "TCP congestion control set to reno\n"
-    )
-    for role, mss in (("server", 988), ("client", 1000)):
-        output.texts[role] = lines + re.sub(
-            r"mss/irtt=\d+/\d+/", f"mss/irtt=9/{mss}/", output.texts[role]
-        )
-    requests = params.model_copy(update={"window": 1 << 20, "mss": 1000, "congestion": "reno"})
-    assert values(IPERF.parse(output, requests), "throughput")
-
-
 def test_the_version_is_part_of_the_series() -> None:
     assert IPERF.series(load("iperf/tcp")[2]).startswith("iperf3 3.")
-    assert IPERF.series(load("iperf/iperf2-tcp")[2]).startswith("iperf2 2.")
 
 
 @pytest.mark.parametrize(
@@ -308,29 +203,6 @@ def test_the_version_is_part_of_the_series() -> None:
             id="iperf3",
         ),
         pytest.param(
-            {
-                "implementation": "iperf2",
-                "protocol": "udp",
-                "rate": "1Gbit/s",
-                "streams": 2,
-                "duration": 0.5,
-                "reverse": True,
-            },
-            "fd00::2",
-            6000,
-            "iperf -s -B fd00::2 -p 6000 -f b -e -u -V -P 2",
-            "iperf -c fd00::2 -p 6000 -f b -e -u -V -t 0.5 -P 2 -b 1000000000 -R",
-            id="iperf2 over UDP",
-        ),
-        pytest.param(
-            {"implementation": "iperf2"},
-            "::1",
-            6000,
-            "iperf -s -B ::1 -p 6000 -f b -e -i 1 -V -P 1",
-            "iperf -c ::1 -p 6000 -f b -e -i 1 -V -t 10 -P 1",
-            id="iperf2",
-        ),
-        pytest.param(
             {"extra_args": ["--tos=0x60", "--no-delay"]},
             "::1",
             6000,
@@ -338,14 +210,6 @@ def test_the_version_is_part_of_the_series() -> None:
             "iperf3 --client ::1 --port 6000 --json --connect-timeout 10000 --time 10 "
             "--parallel 1 --tos=0x60 --no-delay",
             id="extra arguments are the client's alone",
-        ),
-        pytest.param(
-            {"implementation": "iperf2", "extra_args": ["--nodelay"]},
-            "::1",
-            6000,
-            "iperf -s -B ::1 -p 6000 -f b -e -i 1 -V -P 1",
-            "iperf -c ::1 -p 6000 -f b -e -i 1 -V -t 10 -P 1 --nodelay",
-            id="extra arguments of iperf2",
         ),
     ],
 )
@@ -356,11 +220,8 @@ def test_commands_say_every_parameter(
     assert [" ".join(argv) for argv in result] == [server, client]
 
 
-@pytest.mark.parametrize("implementation", ["iperf3", "iperf2"])
-def test_a_client_connects_to_the_service_that_its_server_is_behind(implementation: Any) -> None:
-    server, client = commands(
-        IperfParams(implementation=implementation), "10.0.0.2", 6000, "10.96.0.9"
-    )
+def test_a_client_connects_to_the_service_that_its_server_is_behind() -> None:
+    server, client = commands(IperfParams(), "10.0.0.2", 6000, "10.96.0.9")
     assert ("10.0.0.2" in server, "10.96.0.9" in server) == (True, False)
     assert ("10.0.0.2" in client, "10.96.0.9" in client) == (False, True)
 
@@ -369,7 +230,7 @@ def test_a_client_connects_to_the_service_that_its_server_is_behind(implementati
     ("options", "message"),
     [
         ({"protocol": "sctp"}, "'tcp' or 'udp'"),
-        ({"implementation": "iperf"}, "'iperf3' or 'iperf2'"),
+        ({"implementation": "iperf"}, "'iperf3'"),
         ({"streams": 0}, "greater than or equal to 1"),
         ({"streams": 129}, "less than or equal to 128"),
         ({"duration": "1.5s"}, "whole seconds"),
@@ -377,7 +238,6 @@ def test_a_client_connects_to_the_service_that_its_server_is_behind(implementati
         ({"rate": "10 Gb"}, "unknown unit"),
         ({"reverse": True, "bidirectional": True}, "exclude each other"),
         ({"protocol": "udp", "mss": 1000}, "mss: tcp only"),
-        ({"implementation": "iperf2", "omit": 1}, "omit: iperf3 only"),
         ({"congestion": "cubic; rm -rf /"}, "pattern"),
         ({"stream": 2}, "Extra inputs"),
         *(
@@ -409,7 +269,6 @@ def test_a_client_connects_to_the_service_that_its_server_is_behind(implementati
                 "--tos=1\n--json",
             )
         ),
-        ({"implementation": "iperf2", "extra_args": ["--no-delay"]}, "allowed are --nodelay"),
     ],
 )
 def test_bad_params_are_refused_with_what_is_allowed(options: dict[str, Any], message: str) -> None:
@@ -424,7 +283,6 @@ def test_bad_params_are_refused_with_what_is_allowed(options: dict[str, Any], me
         ("tcp-2-streams-bidirectional", "server_to_client", [245104640, 242483200]),
         ("udp-lossy", None, [281968640 * 788 / 8605, 281968640 * 786 / 8605]),
         ("tcp-reverse", None, [1274150912]),
-        ("iperf2-udp", None, [6218100, 6291600]),
     ],
 )
 def test_each_stream_has_the_bytes_and_the_rate_of_its_receiver(
@@ -466,17 +324,12 @@ def gang(params: IperfParams, scratch: str, **shape: Any) -> Gang:
     hosts = [LocalHost(), LocalHost()]
     machines = Gang(hosts, Shape(**merge(IPERF.shape(params), shape)), 30, scratch)
     if IPERF.missing(machines, params):
-        pytest.skip(f"{params.implementation} is not installed")
+        pytest.skip("iperf3 is not installed")
     return machines
 
 
-@pytest.mark.parametrize(
-    "options", [{"duration": 1}, {"implementation": "iperf2", "duration": 0.5}]
-)
-def test_a_real_run_with_client_and_server_on_their_own_cpus(
-    options: dict[str, Any], tmp_path: Any
-) -> None:
-    params = IperfParams(**options)
+def test_a_real_run_with_client_and_server_on_their_own_cpus(tmp_path: Any) -> None:
+    params = IperfParams(duration=1)
     last = max(os.sched_getaffinity(0))
     local_gang = gang(params, str(tmp_path), hosts={"cpus": {"client": "0", "server": str(last)}})
     local_gang.hosts = [client, server] = [WatchingHost(), WatchingHost()]
@@ -487,50 +340,6 @@ def test_a_real_run_with_client_and_server_on_their_own_cpus(
     assert not list(tmp_path.iterdir())
 
 
-GRANTED = r"window of 536870912 B was requested, the kernel granted \d+ B"
-
-
-@pytest.mark.skipif(shutil.which("iperf") is None, reason="iperf2 is not installed")
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        (
-            {"congestion": "nosuch"},
-            Skip,
-            "Attempt to set 'nosuch' congestion control failed.*tcp_available_congestion_control",
-        ),
-        (
-            {"congestion": "nosuch", "reverse": True},
-            Skip,
-            "Attempt to set 'nosuch' congestion control failed",
-        ),
-        ({"window": "512MiB"}, Invalid, GRANTED),
-        ({"window": "512MiB", "protocol": "udp"}, Invalid, GRANTED),
-    ],
-)
-def test_what_the_kernel_refuses_iperf2_is_said(
-    options: dict[str, Any], error: type[Exception], message: str, tmp_path: Any
-) -> None:
-    params = IperfParams(implementation="iperf2", duration=0.5, **options)
-    with pytest.raises(error, match=message):
-        IPERF.parse(IPERF.run(gang(params, str(tmp_path)), params), params)
-
-
-@pytest.mark.skipif(shutil.which("iperf") is None, reason="iperf2 is not installed")
-@pytest.mark.parametrize("way", [{}, {"reverse": True}, {"bidirectional": True}])
-def test_iperf2_takes_congestion_window_and_mss_whoever_sends(
-    way: dict[str, Any], tmp_path: Any
-) -> None:
-    params = IperfParams(
-        implementation="iperf2", duration=0.5, congestion="reno", window="64KiB", mss=1000, **way
-    )
-    output = IPERF.run(gang(params, str(tmp_path)), params)
-    assert values(IPERF.parse(output, params), "throughput")[0] > 1e6
-    sender = output.texts["server" if way else "client"]
-    assert "TCP congestion control set to reno" in sender
-    assert re.search(r"icwnd/mss/irtt=\d+/988/", sender)
-
-
 def test_one_pair_is_never_measured_under_the_name_of_all(tmp_path: Any) -> None:
     four = gang(IperfParams(duration=1), str(tmp_path), hosts={"count": 4, "pairs": "all"})
     four.hosts = [LocalHost() for _ in range(4)]
@@ -538,27 +347,23 @@ def test_one_pair_is_never_measured_under_the_name_of_all(tmp_path: Any) -> None
         IPERF.run(four, IperfParams(duration=1))
 
 
-@pytest.mark.parametrize(
-    "options", [{"duration": 1}, {"implementation": "iperf2", "duration": 0.5}]
-)
-def test_a_real_run_over_ipv6(options: dict[str, Any], tmp_path: Any) -> None:
+def test_a_real_run_over_ipv6(tmp_path: Any) -> None:
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))
     except OSError:
         pytest.skip("no IPv6 loopback here")
-    params = IperfParams(**options)
+    params = IperfParams(duration=1)
     local_gang = gang(params, str(tmp_path))
     local_gang.hosts = [LocalHost("::1"), LocalHost("::1")]
     assert values(IPERF.parse(IPERF.run(local_gang, params), params), "throughput")[0] > 1e6
 
 
 @pytest.mark.skipif(shutil.which("iperf3") is None, reason="iperf3 is not installed")
-@pytest.mark.parametrize("implementation", ["iperf3", "iperf2"])
-def test_a_server_of_somebody_else_is_never_measured(implementation: Any, tmp_path: Any) -> None:
+def test_a_server_of_somebody_else_is_never_measured(tmp_path: Any) -> None:
     others = LocalHost()
     with others.serve(["iperf3", "-s", "-p", str(port := others.free_port())], port=port):
-        params = IperfParams(implementation=implementation, duration=1, port=port)
+        params = IperfParams(duration=1, port=port)
         in_use = (
             f"tcp port {port} is in use on .*; end the process that listens there, or use another "
             "port"
@@ -605,12 +410,6 @@ def test_a_test_that_another_server_answered_fails(
         # two streams at the server, the omitted second and the rest left out
         ("tcp-seconds", [12.617e9, 11.537e9, 12.106e9]),
         ("udp-bidirectional-seconds", [0.2e9, 0.2e9]),
-        # the sum of both streams at the server
-        ("iperf2-tcp-seconds", [25.969139776e9, 26.938583e9, 27.35687e9]),
-        # both directions: what the server got, and what the client got
-        ("iperf2-bidirectional-seconds", [7132414432 + 6422516128, 8797552640 + 8248110688]),
-        ("iperf2-reverse-seconds", [14.296808e9, 13.906740e9]),
-        ("iperf2-udp-seconds", [0.10003056e9, 0.100014842e9]),
     ],
 )
 def test_the_rate_of_each_second_is_the_receivers(name: str, seconds: list[float]) -> None:
@@ -618,7 +417,7 @@ def test_the_rate_of_each_second_is_the_receivers(name: str, seconds: list[float
     result = [each for each in IPERF.parse(output, params) if each.metric == "second_throughput"]
     assert [each.subject for each in result] == [f"second {k + 1}" for k in range(len(result))]
     assert [each.value for each in result] == pytest.approx(
-        seconds, rel=1e-6 if "iperf2" in name or name == "tcp-reverse" else 1e-2
+        seconds, rel=1e-6 if name == "tcp-reverse" else 1e-2
     )
 
 

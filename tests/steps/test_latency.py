@@ -17,9 +17,7 @@ from perfdag.benchmark.contract import Gang
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid, SampleError
 from perfdag.shape import Shape, merge
-from perfdag.steps.latency.benchmark import Latency
-from perfdag.steps.latency.netperf import commands
-from perfdag.steps.latency.params import LatencyParams
+from perfdag.steps.latency import Latency, LatencyParams, commands
 from tests.fakes.watching_host import WatchingHost
 from tests.recorded.record import load
 

@@ -11,15 +11,12 @@ import pytest
 from pydantic import ValidationError
 
 from perfdag.benchmark.contract import Gang, Output
-from perfdag.hosts import stale_files
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid, SampleError, Skip
 from perfdag.shape import Shape
 from perfdag.steps.mpi import openmpi
-from perfdag.steps.openfoam import case, footprint
-from perfdag.steps.openfoam import params as openfoam_params
-from perfdag.steps.openfoam.benchmark import OpenFoam, environment, version
-from perfdag.steps.openfoam.params import OpenFoamParams
+from perfdag.steps.openfoam import benchmark as openfoam
+from perfdag.steps.openfoam.benchmark import OpenFoam, OpenFoamParams, environment, version
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "openfoam"
 TIMING = "mesh_s=0.25\ndecompose_s=0.5\nwall_s=13.3\n"
@@ -103,13 +100,13 @@ def test_bad_parameters_are_refused(bad: dict[str, Any], message: str) -> None:
     ],
 )
 def test_the_cube_is_cut_near_cubes(procs: int, parts: tuple[int, int, int]) -> None:
-    assert case.split(procs) == parts
+    assert openfoam.split(procs) == parts
 
 
 def test_the_dictionaries_say_what_was_asked() -> None:
     params = OpenFoamParams(size="M", procs=8, solver="GAMG", stop="tolerance", tolerance=1e-5)
-    files = case.files(params.cavity())
-    fixed = case.files(OpenFoamParams(size="S", pressure_iterations=77).cavity())
+    files = openfoam.files(params.cavity())
+    fixed = openfoam.files(OpenFoamParams(size="S", pressure_iterations=77).cavity())
     for text, words in (
         (files["system/blockMeshDict"], "(200 200 200)"),
         (files["system/decomposeParDict"], "n (2 2 2)"),
@@ -211,7 +208,7 @@ def test_a_serial_log() -> None:
     assert ("decompose_time", "value") not in result
 
 
-def test_a_parallel_log_and_its_residuals() -> None:
+def test_a_parallel_log() -> None:
     measured = OpenFoam().parse(output("xs-2-procs.stdout"), TWO)
     result = {(m.metric, m.stat): m.value for m in measured if not m.coords}
     assert result["memory", "value"] == 141291520
@@ -221,12 +218,6 @@ def test_a_parallel_log_and_its_residuals() -> None:
     used = result["user_time", "value"] + result["system_time", "value"]
     assert result["cpu", "value"] == pytest.approx(used / result["wall_time", "value"])
     assert result["decompose_time", "value"] == 0.5
-    assert {m.coords["field"]: m.value for m in measured if m.metric == "residual"} == {
-        "Ux": 0.000113342,
-        "Uy": 0.000262942,
-        "Uz": 0.000329927,
-        "p": 0.000264805,
-    }
 
 
 def test_size_s_and_a_tolerance() -> None:
@@ -238,7 +229,6 @@ def test_size_s_and_a_tolerance() -> None:
         assert result["pressure_iterations", "value"] == 3 * 2 * 250
     gamg = values(output("gamg-tolerance.stdout"), OpenFoamParams.model_validate(GAMG))
     assert gamg["pressure_iterations", "value"] == 65
-    assert gamg["pressure_residual", "value"] <= 1e-6
 
 
 GANG = {
@@ -347,15 +337,15 @@ def test_what_went_otherwise_than_asked_is_no_sample(
         (
             "xs-2-procs",
             {"size": "XS", "procs": 2},
-            "sum local = 7.25298e-16",
-            "sum local = nan",
+            r"(Courant Number mean: \S+ max: )\S+",
+            r"\g<1>nan",
             "not finite",
         ),
         (
             "xs-2-procs",
             {"size": "XS", "procs": 2},
-            "Initial residual = 1,",
-            "Initial residual = 1x1,",
+            r"(Solving for p.*?Final residual = )1",
+            r"\g<1>1x1",
             "where a number belongs",
         ),
         (
@@ -441,7 +431,7 @@ def test_multigrid_has_a_cost_and_iterations_of_its_own() -> None:
 
 
 def test_faces_are_counted_in_32_bits() -> None:
-    faces = [3 * n**2 * (n + 1) for n in (openfoam_params.MAX_CELLS, openfoam_params.MAX_CELLS + 1)]
+    faces = [3 * n**2 * (n + 1) for n in (openfoam.MAX_CELLS, openfoam.MAX_CELLS + 1)]
     assert faces[0] < 2**31 <= faces[1]
 
 
@@ -481,9 +471,7 @@ def test_two_runs_on_one_volume_have_cases_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     volume = stand_in(tmp_path, monkeypatch, 0)
-    killed = volume / "perfdag-openfoam-killed"
-    killed.mkdir()
-    (killed / stale_files.MARKER).write_bytes(stale_files.mark(-1, False))
+    volume.mkdir(exist_ok=True)
     gangs = [
         Gang([LocalHost()], Shape(), 20, str(tmp_path / name / "s"), volume=str(volume))
         for name in ("one", "two")
@@ -516,7 +504,7 @@ def test_a_mesh_that_fails_or_does_not_fit_on_the_disk_leaves_no_case(
 ) -> None:
     volume = stand_in(tmp_path, monkeypatch, code)
     monkeypatch.setattr(
-        footprint, "filesystem", lambda host, path: {"mount": path, "free_bytes": free}
+        openfoam, "filesystem", lambda host, path: {"mount": path, "free_bytes": free}
     )
     gang = Gang([LocalHost()], Shape(), 20, str(tmp_path / "s"), volume=str(volume))
     with pytest.raises(Failed, match=message):
@@ -550,8 +538,7 @@ def test_the_real_solver_alone_and_in_parallel(tmp_path: Path) -> None:
     )
     params, two = measured(parallel, tmp_path / "two")
     assert params.facts["point_to_point"] == "ob1"
-    # the same physics, cut in two
-    assert two["courant_max", "value"] == pytest.approx(one["courant_max", "value"], rel=1e-3)
+    assert two["pressure_iterations", "value"] == one["pressure_iterations", "value"]
 
 
 @needs_openfoam

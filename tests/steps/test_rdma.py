@@ -18,10 +18,8 @@ from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost, LocalProcess
 from perfdag.outcome import Failed, Invalid, Skip
 from perfdag.shape import Shape
-from perfdag.steps import gpu_watch
-from perfdag.steps.rdma import report, verbs
-from perfdag.steps.rdma.bandwidth import BandwidthParams, RdmaBandwidth
-from perfdag.steps.rdma.latency import LatencyParams, RdmaLatency
+from perfdag.steps import gpu_watch, rdma
+from perfdag.steps.rdma import BandwidthParams, LatencyParams, RdmaBandwidth, RdmaLatency
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "perftest"
 
@@ -161,7 +159,7 @@ def test_the_real_tools_take_exactly_the_combinations_that_are_accepted() -> Non
         message = result.stdout + result.stderr
         return (
             None
-            if any(words in message for words in verbs.NO_DEVICE) == accepted
+            if any(words in message for words in rdma.NO_DEVICE) == accepted
             else f"{options}: {' '.join(argv)}: {message}"
         )
 
@@ -272,7 +270,7 @@ def test_what_the_perftest_of_debian_13_prints_is_read() -> None:
     # below 0.1 Gb/s perftest prints six digits, and other columns
     assert by["bandwidth", "mean", 2] == pytest.approx(67.2e6)
     assert by["bandwidth", "max", 1 << 23] == pytest.approx(98.47e9)
-    info = report.read_info(whole)
+    info = rdma.read_info(whole)
     assert (info["device"], info["mtu"], info["rdma_cm_qps"]) == ("mlx5_0", "4096[B]", "ON")
     by = figures(
         RdmaLatency(),
@@ -294,15 +292,6 @@ def test_what_the_perftest_of_debian_13_prints_is_read() -> None:
 def test_json_is_read(benchmark: Any, params: dict[str, Any], name: str, value: float) -> None:
     [first, *_] = benchmark.parse(output("", text(name)), benchmark.Params(**params))
     assert first.value == pytest.approx(value)
-
-
-def test_megabytes_of_old_versions_are_mebibytes() -> None:
-    params = BandwidthParams(mode="read", iterations=25, qps=512, sizes=[65536])
-    by = figures(RdmaBandwidth(), params, text("constructed-read-bw-65536-4.5.txt"))
-    mean = by["bandwidth", "mean", 65536]
-    assert mean == pytest.approx(11648.70 * 2**20 * 8)
-    # the rate times the size gives the same, which proves the unit
-    assert by["message_rate", "mean", 65536] * 65536 * 8 == pytest.approx(mean, rel=1e-4)
 
 
 def test_duration_mode_has_no_peak() -> None:
@@ -337,7 +326,7 @@ BANDWIDTH, LATENCY = "constructed-write-bw-all-26.04.txt", "constructed-read-lat
     [
         (RdmaBandwidth(), BANDWIDTH, " 1000 ", " 10x0 ", "not numbers|row of"),
         (RdmaBandwidth(), BANDWIDTH, "1000 ", "nan ", "row of"),
-        (RdmaBandwidth(), BANDWIDTH, "Gb/sec", "Tb/sec", "no unit"),
+        (RdmaBandwidth(), BANDWIDTH, "Gb/sec", "Tb/sec", "another unit"),
         (RdmaLatency(), LATENCY, " 1000 ", " 10x0 ", "not numbers|row of"),
         (RdmaLatency(), LATENCY, "1000 ", "nan ", "row of"),
         (
@@ -446,7 +435,7 @@ def test_over_ipv6_both_sides_negotiate_over_it_or_the_sample_is_skipped(
 *) cat {RECORDED / BANDWIDTH};;
 esac"""
     install(tmp_path, monkeypatch, ib_write_bw=script)
-    monkeypatch.setattr(verbs, "missing_device", lambda host: None)
+    monkeypatch.setattr(rdma, "missing_device", lambda host: None)
     shape = Shape.model_validate({"network": {"family": family}})
     gang = Gang([LocalHost("::1"), LocalHost("::1")], shape, 20, str(tmp_path))
     if error:
@@ -470,7 +459,7 @@ esac"""
 def test_the_real_tool_without_a_device_is_skipped_with_what_the_node_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verbs, "CM_READY", 0.05)
+    monkeypatch.setattr(rdma, "CM_READY", 0.05)
     benchmark, gang = RdmaBandwidth(), Gang([LocalHost(), LocalHost()], Shape(), 20, str(tmp_path))
     with pytest.raises(
         Skip,
@@ -506,12 +495,12 @@ def test_a_server_with_rdma_cm_is_waited_for_until_the_kernel_lists_it(
     looked_once, refused = tmp_path / "asked", tmp_path / "refused"
     install(tmp_path, monkeypatch, rdma=f"[ -e {looked_once} ] && echo '{line}'\n: >{looked_once}")
     for ready, port, least, most in ((60, 20001, 0, 30), (0.05, 2000, 0.05, 30)):
-        monkeypatch.setattr(verbs, "CM_READY", ready)
+        monkeypatch.setattr(rdma, "CM_READY", ready)
         start = time.monotonic()
-        verbs.await_cm(LocalHost(), port)
+        rdma.await_cm(LocalHost(), port)
         assert least <= time.monotonic() - start < most
     install(tmp_path, monkeypatch, rdma=f"echo again >>{refused}\nexit 1")
-    verbs.await_cm(LocalHost(), 20001)
+    rdma.await_cm(LocalHost(), 20001)
     assert refused.read_text() == "again\n", "where it may not look there is nothing to ask again"
 
 
@@ -526,12 +515,12 @@ def test_buffers_that_cannot_be_locked_say_what_to_do() -> None:
         "LimitMEMLOCK"
     )
     with pytest.raises(Failed, match=advice):
-        verbs.check_finished("ib_read_bw", LocalHost(name="node-1"), finished, texts)
-    assert len(verbs.memlock(LocalHost()).split()) == 2
+        rdma.check_finished("ib_read_bw", LocalHost(name="node-1"), finished, texts)
+    assert len(rdma.memlock(LocalHost()).split()) == 2
 
 
 def test_the_recorded_error_is_known() -> None:
-    assert any(words in text("no-device.txt") for words in verbs.NO_DEVICE)
+    assert any(words in text("no-device.txt") for words in rdma.NO_DEVICE)
 
 
 SMI = """case "$*" in
@@ -583,7 +572,7 @@ def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_held_against_the_figu
     tool = tool.replace("TABLE", str(RECORDED / BANDWIDTH))
     install(tmp_path, monkeypatch, nvidia_smi=smi, ib_write_bw=tool)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(verbs, "missing_device", lambda host: None)
+    monkeypatch.setattr(rdma, "missing_device", lambda host: None)
     benchmark, params = RdmaBandwidth(), BandwidthParams(cuda=cuda)
     gang = Gang([LocalHost(name=name) for name in nodes], Shape(), 20, str(tmp_path))
     names = ["a", "b"] if nodes == "ab" else ["a (host 0)", "a (host 1)"]
@@ -640,3 +629,22 @@ def test_of_mig_and_of_gpus_that_are_not_there_it_is_not_known_which_one_is_used
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert (gpu_watch.uuids_of_device(LocalHost(), gpus, index) or set()) == used
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("; rm -rf /", "--", "--qp=8", "-q8", "--iters=5", "--iter=5", "-b", "-Nb", "-R", "-p1"),
+        *("--use_cuda_bus_id=0000:03:00.0", "-C", "--run_infinitely", "--out_json_file=/tmp/x"),
+    ],
+)
+def test_extra_args_that_perfdag_sets_or_reads_are_refused(word: str) -> None:
+    with pytest.raises(ValidationError, match=r"pattern|a parameter sets this option"):
+        BandwidthParams(extra_args=[word])
+
+
+def test_other_extra_args_pass() -> None:
+    free = ["--tclass=96", "-T96", "-S1", "-t512", "-e", "-N", "--ipv6", "--qp-timeout=14"]
+    free += ["--use_cuda_dmabuf", "--report-counters=x"]
+    assert BandwidthParams(extra_args=free).extra_args == free
+    assert LatencyParams(extra_args=free).extra_args == free

@@ -73,7 +73,7 @@ class Served:
 
     def wait(self) -> None:
         until(
-            lambda: self.port in listening_ports(Path("/proc/net/tcp").read_text(), "tcp"),
+            lambda: self.port in listening_ports(Path("/proc/net/tcp").read_text()),
         )
 
 
@@ -245,7 +245,7 @@ def test_a_server_that_ended_is_not_taken_for_another_that_listens(
 ) -> None:
     tables = [{1}, {1, 5201}]  # somebody was faster between the two looks
 
-    def used_ports(proto: str) -> set[int]:
+    def used_ports() -> set[int]:
         if len(tables) > 1:
             return tables.pop(0)
         time.sleep(1)

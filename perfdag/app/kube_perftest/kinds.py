@@ -95,7 +95,7 @@ class Benchmark(Strict):
 
 
 class IPerf(Benchmark):
-    """Throughput with iperf2."""
+    """Throughput with iperf."""
 
     benchmark: ClassVar[str] = "iperf"
     exclusive: ClassVar[bool] = True
@@ -103,8 +103,10 @@ class IPerf(Benchmark):
     streams: Positive
 
     def params(self) -> dict[str, Any]:
-        duration = f"{self.duration}s"
-        return {"implementation": "iperf2", "streams": self.streams, "duration": duration}
+        return {"streams": self.streams, "duration": f"{self.duration}s"}
+
+    def lost(self) -> list[str]:
+        return [*super().lost(), "iperf 2: iperf3 measures instead; do not compare their figures"]
 
 
 class _Mpi(Benchmark):

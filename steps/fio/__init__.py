@@ -1,1 +1,0 @@
-"""fio: throughput, operations and latency of a volume."""

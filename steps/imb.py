@@ -1,0 +1,606 @@
+"""imb: the Intel MPI Benchmarks (IMB-MPI1), point-to-point and collective, by message size."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
+from perfdag.benchmark.rules import broken, refuse
+from perfdag.hosts.base import CommandResult
+from perfdag.outcome import Failed, Invalid, Measurement, Skip
+from perfdag.shape import Shape
+from perfdag.steps import devices
+from perfdag.steps.mpi import intelmpi, openmpi
+from perfdag.units import PositiveDuration
+
+PAIRS = (
+    "PingPong",
+    "PingPing",
+    "PingPongSpecificSource",
+    "PingPongAnySource",
+    "PingPingSpecificSource",
+    "PingPingAnySource",
+)
+STREAMS = ("Sendrecv", "Exchange")
+BANDS = ("Uniband", "Biband")
+SYNCS = ("Barrier",)
+EXCHANGES = ("Alltoall", "Alltoallv")
+SPREADS = ("Allgather", "Allgatherv", "Gather", "Gatherv", "Scatter", "Scatterv")
+SCATTERED = ("Reduce_scatter", "Reduce_scatter_block")
+REDUCTIONS = ("Reduce", "Reduce_local", *SCATTERED, "Allreduce")
+COLLECTIVES = ("Bcast", *SPREADS, *EXCHANGES, *REDUCTIONS)
+KNOWN = (*PAIRS, *STREAMS, *BANDS, *COLLECTIVES, *SYNCS)
+LARGEST_BUFFER = 2**31 - 1
+"""Elements of a buffer that IMB counts in an int: bytes, or floats of a reduction."""
+
+
+def buffers(benchmark: str, ranks: int) -> int:
+    """Return how many messages a rank's send and receive buffers hold together.
+
+    A message size needs as many times its bytes in memory.
+
+    Source: SENDBUF_SIZE_* and RECVBUF_SIZE_* in MPI1_benchmark.cpp of the Intel MPI Benchmarks.
+    """
+    if benchmark in EXCHANGES:
+        return 2 * ranks
+    if benchmark in (*SPREADS, *SCATTERED):
+        return ranks + 1
+    return 0 if benchmark in SYNCS else 3 if benchmark == "Exchange" else 2
+
+
+def too_large(benchmark: str, ranks: int, size: int) -> bool:
+    """Whether a buffer for messages of `size` bytes has more elements than IMB can count."""
+    if benchmark in (*EXCHANGES, *SPREADS):
+        return ranks * size > LARGEST_BUFFER
+    return benchmark in SCATTERED and ranks * size // 4 > LARGEST_BUFFER
+
+
+GIB = 2**30
+OPENMPI_PROGRAM = "/opt/imb/IMB-MPI1"
+"""IMB-MPI1 of the image imb-openmpi."""
+_OWN_MEMORY = GIB
+"""Bytes of buffers that IMB allows a rank by default (-mem)."""
+_OWN_VOLUME = 40 * 2**20
+"""Bytes of a size after which IMB stops repeating it by default."""
+_HEADER = re.compile(r"^# Benchmarking (\S+)\s*$", re.M)
+_PROCESSES = re.compile(r"# #processes = (\d+)")
+_EXIT_LINE = re.compile(
+    r"^\s*(\d+)\s+(out-of-mem|time-out|int-overflow)\.?;\s*(?:needed X=\s*([\d.]+) GB)?"
+)
+_COLUMNS = {
+    "#bytes": "bytes",
+    "#repetitions": "repetitions",
+    "t[usec]": "t_avg",
+    "t_min[usec]": "t_min",
+    "t_max[usec]": "t_max",
+    "t_avg[usec]": "t_avg",
+    "Mbytes/sec": "bandwidth",
+    "Msg/sec": "rate",
+}
+
+
+class ImbParams(Params):
+    """Parameters of one IMB-MPI1 run."""
+
+    benchmark: Literal[KNOWN] = Field("PingPong", description="one of IMB-MPI1's benchmarks")  # type: ignore[valid-type]
+    ranks: int = Field(2, ge=2, le=65536, description="MPI processes")
+    ranks_per_host: int | None = Field(
+        None, ge=1, description="default: all on one host for shm, else half on each of two hosts"
+    )
+    transport: Literal["tcp", "shm", "rdma"] = Field(
+        "tcp", description="requested, then verified in what MPI reports"
+    )
+    min_log: int = Field(
+        0,
+        ge=0,
+        le=30,
+        description="smallest message is 2^min_log bytes; 0 bytes always come first",
+    )
+    max_log: int = Field(22, ge=0, le=30, description="largest message is 2^max_log bytes")
+    iterations: int = Field(1000, ge=1, le=10**7, description="most repetitions of a message size")
+    time_per_size: PositiveDuration = Field(
+        10.0, le=3600, description="seconds after which IMB cuts the repetitions of a size"
+    )
+    mpi: Literal["intel", "openmpi"] = Field(
+        "intel", description="MPI distribution; openmpi has an image of its own, imb-openmpi"
+    )
+    program: str | None = Field(
+        None,
+        pattern=r"^/",
+        description=f"path of IMB-MPI1 for mpi: openmpi; default {OPENMPI_PROGRAM}",
+    )
+    oversubscribe: bool = Field(
+        False, description="allow more ranks than CPUs; they then spin against each other"
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> "ImbParams":
+        refuse(
+            (
+                self.benchmark in REDUCTIONS and self.max_log < 2,
+                f"{self.benchmark} works on 4-byte floats; max_log is at least 2",
+            ),
+            (
+                self.min_log > self.max_log,
+                f"min_log {self.min_log} is above max_log {self.max_log}",
+            ),
+            (
+                self.ranks_per_host is not None and self.ranks % self.ranks_per_host,
+                f"ranks {self.ranks} is not a multiple of ranks_per_host {self.ranks_per_host}",
+            ),
+            (
+                self.benchmark in PAIRS and self.ranks != 2,
+                f"{self.benchmark} runs between exactly 2 ranks, not {self.ranks}",
+            ),
+            (
+                self.benchmark in BANDS and self.ranks % 2,
+                f"{self.benchmark} needs an even number of ranks, not {self.ranks}",
+            ),
+            (
+                self.program is not None and self.mpi == "intel",
+                "program belongs to mpi: openmpi; intel brings its own",
+            ),
+        )
+        if too_large(self.benchmark, self.ranks, 2**self.max_log):
+            largest = next(
+                log
+                for log in range(29, -1, -1)
+                if not too_large(self.benchmark, self.ranks, 2**log)
+            )
+            raise ValueError(
+                f"max_log {self.max_log}: IMB cannot count ranks x size of {self.benchmark}"
+                f" then; at most {largest} with {self.ranks} ranks"
+            )
+        return self
+
+    def hosts(self) -> int:
+        """Return the number of hosts that the ranks are spread over."""
+        if self.transport == "shm":
+            return 1
+        return 2 if self.ranks_per_host is None else self.ranks // self.ranks_per_host
+
+    def sizes(self) -> list[int]:
+        """Return the message sizes in bytes that -msglog min:max measures.
+
+        Zero comes first, then powers of two. Reductions work on whole 4-byte floats.
+        """
+        smallest = max(self.min_log, 2) if self.benchmark in REDUCTIONS else self.min_log
+        return [0, *(2**log for log in range(smallest, self.max_log + 1))]
+
+    def rounds(self) -> int:
+        """Estimate how many messages a rank exchanges one after the other in an operation.
+
+        It is one with each other rank, or one a level along a tree of all ranks.
+        """
+        if self.benchmark in (*EXCHANGES, *SPREADS):
+            return self.ranks - 1
+        return math.ceil(math.log2(self.ranks)) if self.benchmark in (*COLLECTIVES, *SYNCS) else 1
+
+    def memory(self) -> int:
+        """Return the bytes of a rank's buffers at the largest size."""
+        return buffers(self.benchmark, self.ranks) << self.max_log
+
+
+class Imb(Benchmark[ImbParams]):
+    """Latency and bandwidth of MPI messages by size, with IMB-MPI1.
+
+    It runs PingPong, Sendrecv, Allreduce, Alltoall, Barrier and the rest of IMB-MPI1. All
+    messages use the requested transport, also between ranks of one host. For tcp and rdma,
+    Intel MPI's shared-memory collectives are off. The provider, the interface and the nodes are
+    read from what MPI prints; a fallback or another placement is invalid. IMB leaves out the
+    sizes that do not fit in memory or in the time of all sizes. The sample is then failed, and
+    the smaller sizes are kept.
+
+    Clock: IMB's own, MPI_Wtime on every rank. It starts after a barrier and IMB's warm-up of the
+    size. It stops after the last repetition. The time is divided by the repetitions; PingPong
+    reports half a round trip. Starting MPI, connecting and the warm-up are outside.
+    """
+
+    name = "imb"
+    image = "imb"
+    pairwise = True
+    placement = "spread"
+    canaries = ("cpu", "memory", "loopback")
+    tools = (intelmpi.IMB,)
+    Params: ClassVar[type[Params]] = ImbParams
+    coords = ("message_bytes",)
+    metrics = (
+        Metric(
+            "zero_byte_latency",
+            "s",
+            "lower",
+            "time of a message (or operation) of no bytes",
+            headline=True,
+        ),
+        Metric(
+            "peak_bandwidth",
+            "B/s",
+            "higher",
+            "highest bandwidth over all sizes",
+            headline=True,
+            nominal=True,
+        ),
+        Metric(
+            "half_bandwidth_size",
+            "B",
+            "lower",
+            "smallest of the measured sizes that reaches half the peak bandwidth",
+        ),
+        Metric(
+            "operation_time",
+            "s",
+            "lower",
+            "mean over ranks of the time of one operation at the largest size",
+            headline=True,
+        ),
+        Metric(
+            "latency",
+            "s",
+            "lower",
+            "time of one operation by message size; stats min, mean, max are over the ranks",
+        ),
+        Metric("bandwidth", "B/s", "higher", "bandwidth by message size"),
+        Metric("message_rate", "1/s", "higher", "messages a second by message size"),
+    )
+
+    def shape(self, params: ImbParams) -> dict[str, object]:
+        return {
+            "hosts": {"count": params.hosts()},
+            **({"privileges": ["rdma"]} if params.transport == "rdma" else {}),
+            **({"image": "imb-openmpi"} if params.mpi == "openmpi" else {}),
+        }
+
+    def check(self, params: ImbParams, shape: Shape) -> list[str]:
+        count, per_pod = shape.hosts.count, math.ceil(params.ranks / shape.hosts.count)
+        uneven = params.ranks % count != 0
+        few = [] if params.oversubscribe else openmpi.few_cpus(shape, per_pod)
+        return [
+            *broken(
+                (
+                    uneven,
+                    f"ranks {params.ranks} cannot be spread evenly over {count} hosts;"
+                    f" use a multiple of {count}, or a ranks_per_host (or hosts.count)"
+                    f" that divides {params.ranks}",
+                ),
+                (
+                    not uneven and params.ranks_per_host not in (None, per_pod),
+                    f"ranks {params.ranks} over {count} hosts is not {params.ranks_per_host}"
+                    " ranks_per_host; change one of the three",
+                ),
+                (
+                    params.transport == "shm" and count > 1,
+                    "transport shm stays on one host; set hosts.count to 1 or use tcp",
+                ),
+                (
+                    params.transport == "rdma" and not devices.has_rdma(shape),
+                    f"transport: rdma {devices.RDMA_WANTED}",
+                ),
+            ),
+            *few,
+        ]
+
+    def directions(self, params: ImbParams) -> int:
+        return 2 if params.benchmark in STREAMS else 1
+
+    def seconds(self, params: ImbParams) -> float:
+        # Measured on two shared cores: a start costs 0.3 s, and a size below 64 KiB costs about
+        # 15 ms for 1000 repetitions.
+        rounds = params.rounds()
+        repeated = (
+            (size, min(params.iterations, max(1, _OWN_VOLUME // max(size, 1))))
+            for size in params.sizes()
+        )
+        work = sum(
+            min(params.time_per_size, repetitions * rounds * (12e-6 + size / 2e9))
+            for size, repetitions in repeated
+        )
+        return 0.4 + 0.01 * (params.ranks - 2) + work
+
+    def limit(self, params: ImbParams) -> float:
+        # IMB begins no size after time_per_size for all but two of them. It takes about a second
+        # to estimate the repetitions of a size.
+        sizes = 1 if params.benchmark in SYNCS else params.max_log - params.min_log + 2
+        own = 5 * (0.4 + 0.01 * params.ranks) + sizes * (params.time_per_size + 2)
+        return max(super().limit(params), own)
+
+    def missing(self, gang: Gang, params: ImbParams) -> list[Tool]:
+        if params.mpi == "openmpi":
+            program = params.program or OPENMPI_PROGRAM
+            own = f"IMB-MPI1 built for Open MPI ({program}; that of impi-rt is for Intel MPI)"
+            wanted = (
+                (program, Tool(own, {})),
+                (openmpi.MPIRUN.program, openmpi.MPIRUN),
+            )
+            return [
+                tool
+                for program, tool in wanted
+                if any(host.which(program) is None for host in gang.hosts)
+            ]
+        try:
+            for host in gang.hosts:
+                intelmpi.root_of(host)
+        except Skip:
+            return list(self.tools)
+        return []
+
+    def require(self, gang: Gang, params: ImbParams) -> None:
+        openmpi.require(gang.hosts, params.ranks, params.oversubscribe, params.transport)
+
+    def run(self, gang: Gang, params: ImbParams) -> Output:
+        self.require(gang, params)
+        library = openmpi.version(gang.lead) if params.mpi == "openmpi" else None
+        argv, env = (
+            self._intel(gang, params)
+            if params.mpi == "intel"
+            else self.openmpi_command(gang, params)
+        )
+        finished = gang.lead.run(argv, timeout=gang.timeout, env=env)
+        output = self._output(finished, library)
+        placed = (openmpi if library else intelmpi).nodes_of_ranks(
+            finished.stdout + finished.stderr
+        )
+        output.facts |= {
+            "interface": env.get("FI_TCP_IFACE"),
+            "hosts": [host.name for host in gang.hosts],
+            "ranks_of": dict(Counter(placed.values())),
+        }
+        return output
+
+    def _intel(self, gang: Gang, params: ImbParams) -> tuple[list[str], dict[str, str]]:
+        root = intelmpi.root_of(gang.hosts[0])
+        rsh = intelmpi.rsh_script(gang)
+        argv = [
+            *intelmpi.mpirun(gang, root, params.ranks, rsh),
+            f"{root}/bin/IMB-MPI1",
+            *self.arguments(params),
+        ]
+        return argv, intelmpi.environment(gang, root, params.transport, params.oversubscribe)
+
+    def openmpi_command(self, gang: Gang, params: ImbParams) -> tuple[list[str], dict[str, str]]:
+        """Return mpirun of Open MPI with IMB-MPI1, and its environment."""
+        if params.transport == "rdma":
+            argv = openmpi.mpirun(
+                gang, params.ranks, "rdma", oversubscribe=params.oversubscribe, tls=openmpi.WIRE
+            )
+        else:
+            # Allow one transport only: shared memory must not carry messages named tcp.
+            layers = {"tcp": "self,tcp", "shm": "self,vader"}[params.transport]
+            interface = intelmpi.interface_of(gang) if params.transport == "tcp" else None
+            argv = openmpi.mpirun(
+                gang,
+                params.ranks,
+                "tcp",
+                oversubscribe=params.oversubscribe,
+                layers=layers,
+                interface=interface,
+            )
+        return [
+            *argv,
+            params.program or OPENMPI_PROGRAM,
+            *self.arguments(params),
+        ], openmpi.environment()
+
+    @staticmethod
+    def arguments(params: ImbParams) -> list[str]:
+        """Return the arguments of IMB-MPI1."""
+        argv = [
+            params.benchmark,
+            "-npmin",
+            str(params.ranks),
+            "-iter",
+            str(params.iterations),
+            "-time",
+            f"{params.time_per_size:g}",
+        ]
+        if params.benchmark in SYNCS:
+            return argv
+        argv += ["-msglog", f"{params.min_log}:{params.max_log}"]
+        if params.memory() > _OWN_MEMORY:
+            argv += ["-mem", f"{params.memory() / GIB + 1e-6:.6f}"]
+        return argv
+
+    def _output(self, finished: CommandResult, library: str | None) -> Output:
+        """Return the output of a finished run.
+
+        `library` names the Open MPI used. None is Intel MPI, whose log has the version.
+        """
+        finished.check("mpirun IMB-MPI1")
+        log = finished.stdout + finished.stderr
+        tool = f"IMB-MPI1, {library or f'Intel MPI {intelmpi.version(log)}'.strip()}"
+        facts = {"fabric": openmpi.selected_layer(log) if library else intelmpi.fabric_of(log)}
+        return Output(
+            {"stdout": finished.stdout, "stderr": finished.stderr}, [finished.argv], tool, facts
+        )
+
+    def parse(self, output: Output, params: ImbParams) -> list[Measurement]:
+        log = output.texts.get("stdout", "")
+        rows, cut = _read(log, params, output.texts)
+        measured = (
+            _by_size(rows, params) if cut else _headlines(rows, params) + _by_size(rows, params)
+        )
+        everything = log + output.texts.get("stderr", "")
+        if params.mpi == "intel":
+            wrong = intelmpi.wrong_transport(
+                everything, params.transport, output.facts.get("interface")
+            )
+        else:
+            wrong = openmpi.wrong_transport(everything, params.transport)
+        wrong = wrong or wrong_placement(
+            output.facts.get("hosts", []), output.facts.get("ranks_of", {}), params.ranks
+        )
+        if wrong:
+            raise Invalid(wrong, output.texts, measured)
+        if cut:
+            raise Failed(cut, output.texts, measured)
+        return measured
+
+
+def wrong_placement(hosts: Sequence[str], ranks_of: Mapping[str, int], ranks: int) -> str | None:
+    """Return why the ranks did not run on the nodes of `hosts`, or None.
+
+    `ranks_of` counts the ranks of each node as MPI reports them. Pods of one node have different
+    names. Open MPI reports no placement with transport rdma, so there is nothing to compare.
+    """
+    if not hosts or sum(ranks_of.values()) != ranks:
+        return None
+    nodes = Counter({name: count * ranks // len(hosts) for name, count in Counter(hosts).items()})
+    if len(ranks_of) > len(nodes) or sorted(ranks_of.values()) == sorted(nodes.values()):
+        return None
+    placed = ", ".join(f"{count} on {name}" for name, count in sorted(ranks_of.items()))
+    return (
+        f"{ranks} ranks were requested on {len(nodes)} nodes ({', '.join(nodes)}),"
+        f" MPI placed {placed}"
+    )
+
+
+def _read(
+    log: str, params: ImbParams, texts: Mapping[str, str]
+) -> tuple[list[dict[str, float]], str | None]:
+    """Return the rows of the requested benchmark's table, and why IMB left out larger sizes.
+
+    The reason is None if every size is present. Raises Failed if the table is absent, cut,
+    garbled, or of another number of ranks.
+    """
+    body = _body(log, params, texts).splitlines()
+    name = params.benchmark
+    head = next((i for i, line in enumerate(body) if "#repetitions" in line), None)
+    if head is None:
+        raise Failed(f"the table of {name} has no header", texts)
+    titles = body[head].split()
+    unknown = [title for title in titles if title not in _COLUMNS]
+    if unknown:
+        raise Failed(f"unknown columns in the table of {name}: {' '.join(unknown)}", texts)
+    columns = [_COLUMNS[title] for title in titles]
+    rows: list[dict[str, float]] = []
+    stop = None
+    for line in body[head + 1 :]:
+        cells = line.split()
+        if not cells or cells[0].startswith("#"):
+            if rows:
+                break
+            continue
+        stop = _EXIT_LINE.match(line)
+        if stop:
+            break
+        try:
+            rows.append(dict(zip(columns, map(float, cells), strict=True)))
+        except ValueError:
+            raise Failed(
+                f"cannot read this line of the table of {name}: {line.strip()[:80]}", texts
+            ) from None
+    _complete(rows, params, texts, int(stop[1]) if stop else None)
+    return rows, _stop_reason(stop, params) if stop else None
+
+
+def _body(log: str, params: ImbParams, texts: Mapping[str, str]) -> str:
+    """Return what IMB printed of the requested benchmark on the requested number of ranks."""
+    sections = list(_HEADER.finditer(log))
+    section = next((header for header in sections if header[1] == params.benchmark), None)
+    if section is None:
+        ran = ", ".join(header[1] for header in sections) or "nothing"
+        raise Failed(f"IMB printed no table of {params.benchmark}; it ran {ran}", texts)
+    following = next(
+        (header.start() for header in sections if header.start() > section.start()), len(log)
+    )
+    body = log[section.end() : following]
+    ranks = _PROCESSES.search(body)
+    if ranks is None or int(ranks[1]) != params.ranks:
+        raise Failed(
+            f"{params.ranks} ranks were requested, IMB says {ranks[1] if ranks else 'nothing'}",
+            texts,
+        )
+    return body
+
+
+def _complete(
+    rows: list[dict[str, float]], params: ImbParams, texts: Mapping[str, str], end: int | None
+) -> None:
+    """Raise Failed if a size below `end` is missing; IMB reports that it stopped at `end`."""
+    sync = params.benchmark in SYNCS
+    expected = [None] if sync else [size for size in params.sizes() if end is None or size < end]
+    sizes = [None if sync else row.get("bytes") for row in rows]
+    absent = [size for size in expected if size not in sizes]
+    if absent or len(sizes) != len(expected):
+        first = absent[0] if absent else "none"
+        what = (
+            "its row" if sync else f"{len(absent)} of {len(expected)} message sizes, first {first}"
+        )
+        raise Failed(f"the table of {params.benchmark} lacks {what}", texts)
+
+
+def _stop_reason(stop: re.Match[str], params: ImbParams) -> str:
+    size, reason, gigabytes = int(stop[1]), stop[2], stop[3]
+    advice = {
+        "out-of-mem": f"its buffers need {gigabytes} GiB a rank, more than there is;"
+        " lower max_log or the ranks of a host",
+        "time-out": f"the time of all sizes by time_per_size {params.time_per_size:g} s was over;"
+        " raise it, or lower iterations or max_log",
+        "int-overflow": "ranks x size is more than IMB can count; lower max_log or ranks",
+    }[reason]
+    sizes = params.sizes()
+    lost = sum(candidate >= size for candidate in sizes)
+    return (
+        f"IMB left out {lost} of {len(sizes)} message sizes, from {size} B on ({reason}): {advice}"
+    )
+
+
+def _by_size(rows: list[dict[str, float]], params: ImbParams) -> list[Measurement]:
+    """Return latency, bandwidth and message rate of each row."""
+    measurements: list[Measurement] = []
+    for row in rows:
+        coords = {"message_bytes": int(row["bytes"])} if "bytes" in row else {}
+        n = int(row["repetitions"])
+        for column, stat in (("t_avg", "mean"), ("t_min", "min"), ("t_max", "max")):
+            if column in row:
+                measurements.append(Measurement("latency", row[column] * 1e-6, stat, coords, n))
+        bandwidth = _bandwidth(row, params)
+        if bandwidth:
+            measurements.append(Measurement("bandwidth", bandwidth, "value", coords, n))
+        if "rate" in row:
+            measurements.append(Measurement("message_rate", row["rate"], "value", coords, n))
+    return measurements
+
+
+def _bandwidth(row: dict[str, float], params: ImbParams) -> float | None:
+    """Return the bandwidth in B/s, or None if the row has none.
+
+    IMB's user guide defines it as the bytes that a rank sends and receives by the time of the
+    slowest rank. It is computed from the time: the printed figure has two decimals, too few for
+    small messages, and old versions print units of 2^20 bytes. Tables without a time (Uniband,
+    Biband) come from versions that print 10^6 bytes.
+    """
+    size, messages = row.get("bytes", 0), {"Sendrecv": 2, "Exchange": 4}.get(params.benchmark, 1)
+    if "bandwidth" not in row or size == 0:
+        return None
+    time = row.get("t_max", row.get("t_avg", 0))
+    return messages * size / time * 1e6 if time else row["bandwidth"] * 1e6
+
+
+def _headlines(rows: list[dict[str, float]], params: ImbParams) -> list[Measurement]:
+    """Return the headline figures of a whole table; the printed columns decide which exist."""
+    measurements = []
+    first, last = rows[0], rows[-1]
+    if params.benchmark in (*PAIRS, *STREAMS) and "t_avg" in first:
+        measurements.append(
+            Measurement("zero_byte_latency", first["t_avg"] * 1e-6, n=int(first["repetitions"]))
+        )
+    if params.benchmark in (*COLLECTIVES, *SYNCS):
+        measurements.append(
+            Measurement("operation_time", last["t_avg"] * 1e-6, n=int(last["repetitions"]))
+        )
+    speeds = [(_bandwidth(row, params), int(row.get("bytes", 0))) for row in rows]
+    fast = [(speed, size) for speed, size in speeds if speed]
+    if fast:
+        peak = max(fast)[0]
+        measurements.append(Measurement("peak_bandwidth", peak))
+        measurements.append(
+            Measurement(
+                "half_bandwidth_size",
+                min(size for bandwidth, size in fast if bandwidth >= peak / 2),
+            )
+        )
+    return measurements

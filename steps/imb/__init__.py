@@ -1,1 +1,0 @@
-"""Intel MPI Benchmarks: latency and bandwidth of MPI operations."""

@@ -1,1 +1,0 @@
-"""iperf2 and iperf3: network throughput between hosts."""

@@ -1,0 +1,210 @@
+"""latency: time of a request and its response between two hosts, with netperf."""
+
+import math
+import re
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from perfdag.benchmark.contract import Gang, Metric, Output, Params, Tool
+from perfdag.benchmark.rules import refuse
+from perfdag.outcome import Failed, Invalid, Measurement
+from perfdag.shape import Shape
+from perfdag.stats.percentiles import needed
+from perfdag.steps import two_hosts
+from perfdag.units import PositiveDuration, Size
+
+_DATAGRAM = 65507
+"""Most bytes of payload in a UDP datagram over IPv4."""
+
+
+class LatencyParams(Params):
+    """The transaction and how long it is repeated."""
+
+    test: Literal["TCP_RR", "TCP_CRR", "UDP_RR"] = Field(
+        "TCP_RR",
+        description="a request and its response over one TCP connection, over a new connection"
+        " for each transaction, or as UDP datagrams",
+    )
+    duration: PositiveDuration = Field(
+        10.0, le=86400, description="seconds that are measured; whole seconds"
+    )
+    request_size: Size = Field(1, ge=1, le=1 << 20, description="bytes of a request")
+    response_size: Size = Field(1, ge=1, le=1 << 20, description="bytes of a response")
+    port: int | None = Field(
+        None, ge=1024, le=65535, description="port of the server; unset: a free one"
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        refuse(
+            (
+                self.duration % 1,
+                f"duration: netperf takes whole seconds, not {self.duration:g}",
+            ),
+            (
+                self.test == "UDP_RR" and max(self.request_size, self.response_size) > _DATAGRAM,
+                f"request_size and response_size: a datagram has at most {_DATAGRAM} B",
+            ),
+        )
+        return self
+
+
+_STATS = {
+    "mean": "MEAN_LATENCY",
+    "min": "MIN_LATENCY",
+    "p50": "P50_LATENCY",
+    "p90": "P90_LATENCY",
+    "p99": "P99_LATENCY",
+    "max": "MAX_LATENCY",
+}
+_USED = {"REQUEST_SIZE": "request_size", "RESPONSE_SIZE": "response_size"}
+_NUMBERS = ("THROUGHPUT", "ELAPSED_TIME", *_USED, *_STATS.values())
+_HEADERS = ("THROUGHPUT_UNITS", "PROTOCOL", "DIRECTION")
+_WHOLE = 0.9
+"""Least share of the duration that a whole test takes, and that UDP's transactions fill."""
+
+
+def commands(
+    params: LatencyParams, address: str, port: int, service: tuple[str, int] | None = None
+) -> tuple[list[str], list[str]]:
+    """Return the argv of the server and of the client.
+
+    -D keeps the server in the foreground, -N without a log file. -j keeps the histogram of the
+    latencies. The second -H is the address where the server takes the data connection. A server
+    cannot have the address of a `service`, so the client is told the port of that connection.
+    """
+    family, at = "-6" if ":" in address else "-4", ["-p", str(port)]
+    target, data = (
+        (service[0], ["-P", f"0,{service[1]}"]) if service else (address, ["-H", address])
+    )
+    client = ["netperf", family, "-H", target, *at, "-t", params.test]
+    client += ["-l", f"{params.duration:.0f}", "-j", "-P", "0", "--", *data]
+    client += ["-r", f"{params.request_size},{params.response_size}"]
+    client += ["-k", ",".join((*_NUMBERS, *_HEADERS))]
+    return ["netserver", "-D", "-N", family, "-L", address, *at], client
+
+
+def measurements(text: str, params: LatencyParams) -> list[Measurement]:
+    """Return the measurements: transactions in 1/s, latencies in s.
+
+    Raises Failed if a value is missing or no transaction ended. Raises Invalid if netperf measured
+    another transaction or waited for an answer that never came.
+    """
+    texts = {"client": text}
+    lines = dict(re.findall(r"^([A-Z0-9_]+)=(.*)\n", text, re.M))
+    try:
+        values = {name: float(lines[name]) for name in _NUMBERS}
+        units, *used = (lines[name] for name in _HEADERS)
+    except (KeyError, ValueError) as error:
+        raise Failed(f"netperf's output lacks {error}", texts) from error
+    if units != "Trans/s" or not all(math.isfinite(value) for value in values.values()):
+        raise Failed(f"netperf printed no transactions a second but {units}", texts)
+    requested = [
+        params.test[:3],
+        "Connect|Send|Recv" if params.test == "TCP_CRR" else "Send|Recv",
+        *(getattr(params, name) for name in _USED.values()),
+    ]
+    measured = [*used, *(values[name] for name in _USED)]
+    if measured != requested:
+        raise Invalid(f"{requested} was requested, netperf measured {measured}", texts)
+    rate, elapsed = values["THROUGHPUT"], values["ELAPSED_TIME"]
+    if elapsed < _WHOLE * params.duration:
+        raise Failed(f"netperf ended after {elapsed:g} s of {params.duration:g} s", texts)
+    count, us = round(rate * elapsed), {stat: values[name] for stat, name in _STATS.items()}
+    if count < 1:
+        raise Failed("netperf completed no transaction", texts)
+    if not (0 <= us["min"] <= us["mean"] <= us["max"] and us["p50"] <= us["p90"] <= us["p99"]):
+        raise Failed(f"netperf's latencies are out of order: {us}", texts)
+    rows = [Measurement("transaction_rate", rate, n=count)]
+    rows += [
+        Measurement("latency", value / 1e6, stat, n=count)
+        for stat, value in us.items()
+        if stat[0] != "p" or count >= max(2, needed(int(stat[1:]) / 100))
+    ]
+    idle = elapsed - us["mean"] / 1e6 * count
+    # The last transaction is cut off at the end, and it may be as slow as the slowest.
+    if params.test == "UDP_RR" and idle > max((1 - _WHOLE) * elapsed, us["max"] / 1e6):
+        raise Invalid(
+            f"no answer in {idle:.2f} s of {elapsed:.2f} s: netperf waits to the end for a datagram"
+            " that was lost; measure again, or for a shorter time",
+            texts,
+            rows,
+        )
+    return rows
+
+
+_PACKAGES = {"apt": "netperf", "brew": "netperf"}
+_ADVICE = (
+    "apt-get install netperf (Debian 12: in non-free), or build github.com/HewlettPackard/netperf"
+)
+
+
+class Latency(two_hosts.TwoHostBenchmark[LatencyParams]):
+    """Transactions a second and the latency of one, over TCP or UDP, with netperf.
+
+    The client runs on the first host, the server on the second. One transaction is in flight. The
+    percentiles are those of netperf's histogram. Its steps are 1 us up to 100 us, and 1 to 10 %
+    of the value above. UDP_RR stops at a lost datagram, and the sample is invalid.
+
+    Clock: netperf's. It starts when the client sends a request, with TCP_CRR before it connects.
+    It stops when the whole response is received, with TCP_CRR when the connection is closed.
+    The rate counts the transactions in `duration`.
+    """
+
+    name = "latency"
+    image = "netperf"
+    tools = (Tool("netperf", _PACKAGES, _ADVICE), Tool("netserver", _PACKAGES, _ADVICE))
+    Params: ClassVar[type[Params]] = LatencyParams
+    metrics = (
+        Metric(
+            "transaction_rate", "1/s", "higher", "transactions completed in a second", headline=True
+        ),
+        Metric(
+            "latency", "s", "lower", "time of one transaction: mean, min, p50, p90, p99 and max"
+        ),
+    )
+
+    def check(self, params: LatencyParams, shape: Shape) -> list[str]:
+        return two_hosts.problems(self.name, shape, params.port)
+
+    def seconds(self, params: LatencyParams) -> float:
+        return params.duration + 0.1
+
+    def least_seconds(self, params: LatencyParams) -> float:
+        return params.duration
+
+    def run(self, gang: Gang, params: LatencyParams) -> Output:
+        client, server = self.hosts(gang)
+        cpus = gang.shape.hosts.cpus
+        serving, port = two_hosts.serve(
+            server,
+            lambda port: commands(params, server.address, port)[0],
+            port=params.port,
+            cpus=cpus.server,
+        )
+        forwarded = gang.shape.network.forwarded
+        service = (server.target, server.free_port()) if forwarded else None
+        serve, connect = commands(params, server.address, port, service)
+        with serving:
+            client_exit = client.run(connect, timeout=gang.timeout, cpus=cpus.client)
+            served = serving.stop()
+        texts = {
+            "client": client_exit.stdout,
+            "client_stderr": client_exit.stderr,
+            "server": served.stderr,
+        }
+        texts = {role: text for role, text in texts.items() if text}
+        if "Unable to start netserver" in served.stderr:
+            raise Failed(f"another process answered netperf on port {port}: {served.tail()}", texts)
+        client_exit.check("netperf")
+        version = re.search(r"version (\S+)", client.run(["netperf", "-V"], timeout=10).stdout)
+        return Output(
+            texts,
+            [serve, connect],
+            f"netperf {version[1]}" if version else "netperf",
+            {"server_address": server.target, "client_address": client.address},
+        )
+
+    def parse(self, output: Output, params: LatencyParams) -> list[Measurement]:
+        return measurements(output.texts.get("client", ""), params)

@@ -1,1 +1,0 @@
-"""latency: transactions between two hosts with netperf."""

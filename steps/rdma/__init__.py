@@ -1,1 +1,0 @@
-"""perftest: bandwidth and latency of RDMA verbs."""
