@@ -48,6 +48,10 @@ REMOVED: dict[str, str] = {
     "--force": "end the run first, then delete its objects, docs/scale.md",
     "job_file": "write an entry with parameters for each job, docs/benchmarks.md",
     "implementation=iperf2": "iperf3 measures; leave implementation out, docs/benchmarks.md",
+    "--chart": "`perfdag site` draws the history of a suite, docs/site.md",
+    "context": "look at the dashboards of your Prometheus; `scale` has queries of its own",
+    "prometheus": "look at the dashboards of your Prometheus; `scale` has queries of its own",
+    "--prometheus": "look at the dashboards of your Prometheus; `scale` has queries of its own",
 }
 """The advice for a benchmark, a key or a value of a suite, a verb, or an option of 0.1.
 

@@ -35,16 +35,6 @@ def test_bad_suite(case: dict[str, Any], tmp_path: Path) -> None:
     assert problems == [text.replace("{benchmarks}", names) for text in case["expect"]]
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [("a: " + "[" * 100_000, 1), ("a:\n" + "\n".join(" " * k + "-" for k in range(3000)), 401)],
-    ids=["brackets", "indented"],
-)
-def test_a_text_that_would_exhaust_the_stack_is_refused(text: str, line: int) -> None:
-    with pytest.raises(BadDocument, match=f"suite.yaml:{line}: nested deeper than 40"):
-        parse_suite(text)
-
-
 LONG = "x" * 1_000_000
 HOST_PATH = 'x"} },{"name":"h","hostPath":{"path":"/"}}],"hostPID":true,"a":[{"b":{"c":"'
 TEXTS = {
@@ -174,10 +164,6 @@ REFUSED = {
     ),
     "suite name": (suite_text(name="{{=1}}"), "suite.yaml:1: name: '{{=1}}' is not a suite name"),
     "entry name": (suite_text({"name": "$(A)"}), "suite.yaml:3: entries[0].name: '$(A)' is not"),
-    "values": (
-        f"name: s\nentries: [{'0,' * 1_000_001}]\n",
-        "suite.yaml:2: more than 500,000 values",
-    ),
     "scheduler": (suite_text({"scheduler": "{{=1}}"}), "suite.yaml:3: entries[0].scheduler: '{{=1"),
     "privileges": (suite_text({"privileges": ["all"]}), "suite.yaml:3: entries[0].privileges[0]: "),
     "tag": (
@@ -283,7 +269,6 @@ def test_the_plan_step_refuses_it_however_the_suite_comes(tmp_path: Path) -> Non
     [
         ({"options": {"priority": "1"}}, "options.priority '1': Input should be a valid integer"),
         ({"options": {"pending_limit": "x"}}, "options.pending_limit 'x': Input should be a valid"),
-        ({"options": {"prometheus": 1}}, "options.prometheus '1': Input should be a valid string"),
         ({"options": {"secrets_of": "../x"}}, "options.secrets_of '../x': String should match"),
         ({"run_id": "../x"}, "run_id '../x': String should match"),
         ({"schema": 2}, "plan.json is of another schema; use the perfdag version that wrote it"),

@@ -98,7 +98,7 @@ def suites_of(block: str) -> list[str]:
     """Return whole suites from a block of YAML: a suite, its entries, or keys of one entry."""
     block = re.sub(r"^#.*\n", "", block)
     first = block.split(":", 1)[0].strip()
-    if first in ("name", "prometheus", "entries", "- benchmark", "- name"):
+    if first in ("name", "entries", "- benchmark", "- name"):
         head = "" if first == "name" else "name: example\n"
         head += "entries:\n" if first.startswith("-") else ""
         tail = "entries: [{benchmark: command, params: {argv: [sleep, '1']}}]\n"

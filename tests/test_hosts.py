@@ -178,10 +178,8 @@ def test_a_server_that_ignores_sigterm_is_killed() -> None:
     assert time.monotonic() - start < 5
 
 
-def killed(code: str, started: str) -> float:
-    """Kill -9 a Python that runs `code` once a process matching `started` is there; the moment,
-    monotonic.
-    """
+def killed(code: str, started: str) -> None:
+    """Kill -9 a Python that runs `code` once a process matching `started` is there."""
     parent = subprocess.Popen(
         python("from perfdag.hosts.local import LocalHost; " + code), env=dict(os.environ)
     )
@@ -193,87 +191,27 @@ def killed(code: str, started: str) -> float:
     finally:  # what came too late is not left to the tests after this one
         parent.kill()
         parent.wait()
-    return time.monotonic()
 
 
-FORKS = """
-import os, time  # MINE
-if os.fork():
-    os.wait()
-else:
-    os.setsid()
-    if not os.fork():
-        time.sleep(60)
-"""
-
-
-STARTED = [
-    (["sleep", "MINE.875"], "^[^ ]*sleep MINE.875"),
-    (
-        ["sh", "-c", "sleep MINE.125 & wait"],
-        "^[^ ]*sleep MINE.125",
-    ),  # a child, which the end of its parent does not end
-    (
-        ["setsid", "-f", "sleep", "MINE.375"],
-        "^[^ ]*sleep MINE.375",
-    ),  # in no session of ours, child of nobody
-    (
-        ["sh", "-c", "env -i sleep MINE.625; true"],
-        "^[^ ]*sleep MINE.625",
-    ),  # without the environment it was given
-    (python(FORKS), "^.*-c .import os, time  # MINE .*os.setsid"),
-]
-
-
-@pytest.mark.parametrize(
-    ("argv", "marker", "started"),
-    [
-        *((*command, "run") for command in STARTED),
-        *((*STARTED[-1], started) for started in ("serve", "thread")),
-    ],
-)
-def test_all_that_was_started_ends_with_perfdag_when_it_is_killed(
-    argv: list[str], marker: str, started: str
-) -> None:
-    mine = str(50_000 + os.getpid() % 10_000)  # other workers look for theirs at the same time
-    argv, marker = [each.replace("MINE", mine) for each in argv], marker.replace("MINE", mine)
-    run = f"LocalHost().run({argv!r}, timeout=60)"
-    later = "import time; time.sleep(60)"
-    code = {
-        "run": f"{run}; {later}",
-        "serve": f"LocalHost().serve({argv!r}); {later}",
-        "thread": f"import threading; threading.Thread(target=lambda: {run}).start(); {later}",
+@pytest.mark.parametrize("started", ["run", "serve"])
+def test_a_command_and_its_workers_end_with_perfdag_when_it_is_killed(started: str) -> None:
+    mine = f"{50_000 + os.getpid() % 10_000}.125"  # other workers look for theirs at the same time
+    argv = ["sh", "-c", f"sleep {mine} & wait"]
+    call = {
+        "run": f"LocalHost().run({argv!r}, timeout=60)",
+        "serve": f"LocalHost().serve({argv!r})",
     }[started]
-    moment = killed(code, marker)
-    assert gone(marker, within=2)
-    assert time.monotonic() - moment < 2
+    killed(f"{call}; import time; time.sleep(60)", f"^[^ ]*sleep {mine}")
+    assert gone(f"sleep {mine}", within=2)
 
 
-def test_the_one_that_waits_for_the_end_is_one_and_is_started_again_where_it_was_ended() -> None:
-    first = processes.marked()
-    watcher = processes.watcher
-    assert watcher is not None
-    assert processes.marked() == first
-    assert processes.watcher is watcher
-    watcher.kill()
-    watcher.wait()
-    assert processes.marked() == first
-    assert processes.watcher is not watcher
-
-
-def test_what_an_orderly_end_leaves_is_ended_too_and_what_is_not_of_perfdag_is_not() -> None:
-    other = subprocess.Popen(["sleep", "54322.875"], start_new_session=True)
-    try:
-        code = "from perfdag.hosts.local import LocalHost; "
-        code += (
-            "LocalHost().run(['sh', '-c', 'setsid -f sleep 54323.125 >/dev/null 2>&1'], timeout=10)"
-        )
-        subprocess.run(python(code), check=True)
-        assert gone("^[^ ]*sleep 54323.125", within=2)
-        assert other.poll() is None
-    finally:
-        other.kill()
-        other.wait()
+def test_a_group_whose_command_has_ended_is_not_killed_later() -> None:
+    """Its id may belong to another process by then."""
+    LocalHost().run(["true"], timeout=20)
+    with LocalHost().serve(["sleep", "60"]) as server:
+        assert server.alive()
+        assert len(processes._groups) == 1
+    assert not processes._groups
 
 
 def test_without_taskset_the_error_names_it_and_not_the_command(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -29,7 +28,6 @@ from perfdag.results.runs import load_plan
 from perfdag.results.schema import SAMPLES, load_rows
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
-from perfdag.store.open import open_store
 from perfdag.store.s3 import S3Store
 from perfdag.suite.load import load_suite
 from tests.conftest import CommandLine, SuiteWriter
@@ -324,144 +322,32 @@ def test_ctrl_c_ends_the_children_keeps_the_parts_and_exits_130(
     ), "the child was left running"
 
 
-@pytest.fixture
-def aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary files, where a sample is kept that the store does not take."""
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    return folder
+def test_a_store_that_refuses_a_sample_ends_the_run_and_resume_measures_that_sample_again(
+    write_suite: SuiteWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+) -> None:
+    """The second sample is refused; it is the only one that is measured when the run goes on."""
+    root, put, refused = tmp_path / "store", FolderStore.put, list[str]()
 
+    def put_once(self: FolderStore, key: str, data: bytes) -> None:
+        is_sample = "/parts/" in key and "canary" not in key
+        if is_sample and not refused and self.list(key.rpartition("/")[0]):
+            refused.append(key)
+            raise StoreError(f"store {root}: the disk is full")
+        put(self, key, data)
 
-def broken_off(suite: Path, root: Path, cli: CommandLine) -> str:
-    """What a run says whose store fails: it ends with 4 and tells how to go on, and no
-    traceback.
-    """
+    monkeypatch.setattr(FolderStore, "put", put_once)
+    suite = write_suite.sleeps(points=3, repetitions=1)
     errors = cli(["run", str(suite), "--store", str(root), "--no-report"], 4).err
+    assert f"perfdag run: store {root}: the disk is full" in errors
     assert "--resume" in errors
     assert "Traceback" not in errors
-    return errors
-
-
-def test_an_unwritable_store_is_exit_4_and_the_sample_is_kept(
-    write_suite: SuiteWriter,
-    tmp_path: Path,
-    aside: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cli: CommandLine,
-) -> None:
-    """After the first sample the folder of the parts is gone and a file stands in its place."""
-    root, put, measured = tmp_path / "store", FolderStore.put, 0
-
-    def put_until_blocked(self: FolderStore, key: str, data: bytes) -> None:
-        nonlocal measured
-        sample = "/parts/" in key and "canary" not in key
-        if sample and measured == 1:
-            parts = (root / key).parent
-            parts.rename(tmp_path / "moved")
-            parts.write_text("")
-        measured += sample
-        put(self, key, data)
-
-    monkeypatch.setattr(FolderStore, "put", put_until_blocked)
-    suite = write_suite.sleeps(points=4, repetitions=1)
-    assert "perfdag run: store" in broken_off(suite, root, cli)
-    (folder,) = aside.glob("perfdag-unsaved-*")
-    assert folder.stat().st_mode & 0o777 == 0o700
-    (kept,) = folder.glob("*.json")
-    assert kept.stat().st_mode & 0o777 == 0o600
-    sample = json.loads(kept.read_text())
-    assert sample["status"] == "ok"
-    monkeypatch.setattr(FolderStore, "put", put)
-    (parts,) = root.glob("runs/*/parts")
-    parts.unlink()
-    (tmp_path / "moved").rename(parts)
+    [key] = refused
+    assert not (root / key).exists()
+    before = {path: path.read_bytes() for path in root.glob("runs/*/parts/*.json")}
     assert main(["run", "--resume", "last", "--store", str(root), "--no-report"]) == 0
-    stored = parts / kept.name.partition(".")[2]
-    assert json.loads(stored.read_text()) == sample, (
-        "what was kept is stored and not measured again"
-    )
-    assert len(rows_of(root)) == 4
-
-
-def trap_folder(aside: Path, run_id: str, own: Path) -> str:
-    """Make the folder of unsaved samples one that others may enter."""
-    own.chmod(0o755)
-    return "not a folder of this user with mode 0700"
-
-
-def trap_link(aside: Path, run_id: str, own: Path) -> str:
-    """Replace the folder of unsaved samples by a link to it."""
-    own.rename(aside / "elsewhere")
-    own.symlink_to(aside / "elsewhere")
-    return "unsaved samples are not restored"
-
-
-def trap_file(aside: Path, run_id: str, own: Path) -> str:
-    """Replace the sample by a link to a file that is a sample."""
-    (sample,) = own.glob("*.json")
-    sample.rename(aside / "sample")
-    sample.symlink_to(aside / "sample")
-    return "unsaved samples are not restored"
-
-
-def trap_content(aside: Path, run_id: str, own: Path) -> str:
-    """Replace the sample by something else."""
-    (sample,) = own.glob("*.json")
-    sample.write_text('{"point": 1}')
-    return "is not stored"
-
-
-def trap_name(aside: Path, run_id: str, own: Path) -> str:
-    """Name the sample after a sample that the run does not have."""
-    (sample,) = own.glob("*.json")
-    sample.rename(own / f"{run_id}.0123456789abcdef-1.json")
-    return "has no sample 0123456789abcdef-1"
-
-
-@pytest.mark.parametrize("trap", [trap_folder, trap_link, trap_file, trap_content, trap_name])
-def test_only_a_sample_in_a_folder_of_this_user_is_restored(
-    trap: Callable[[Path, str, Path], str],
-    write_suite: SuiteWriter,
-    tmp_path: Path,
-    aside: Path,
-    cli: CommandLine,
-) -> None:
-    root = tmp_path / "store"
-    suite = write_suite.sleeps(points=1, repetitions=1)
-    assert main(["run", str(suite), "--store", str(root), "--no-report"]) == 0
-    plan, (part,) = load_plan(open_store(str(root)), "last"), root.glob("runs/*/parts/*-1.json")
-    own = aside / f"perfdag-unsaved-{os.geteuid()}"
-    own.mkdir(0o700)
-    part.rename(own / f"{plan.run_id}.{part.name}")
-    message = trap(aside, plan.run_id, own)
-    assert message in cli(["run", "--resume", "last", "--store", str(root), "--no-report"]).err
-    assert list(own.glob("*.json")), "it is left for the user to look at"
-    assert rows_of(root), "the sample is measured again"
-
-
-def test_a_note_that_the_store_does_not_take_is_no_sample(
-    write_suite: SuiteWriter,
-    tmp_path: Path,
-    aside: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cli: CommandLine,
-) -> None:
-    root, put = tmp_path / "store", FolderStore.put
-
-    def put_samples(self: FolderStore, key: str, data: bytes) -> None:
-        if "/notes/" in key:
-            raise StoreError("the disk is full")
-        put(self, key, data)
-
-    monkeypatch.setattr(FolderStore, "put", put_samples)
-    broken_off(write_suite.sleeps(points=4, repetitions=1, extra="budget: 10ms\n"), root, cli)
-    assert list(aside.rglob("*.json")) == []
-    monkeypatch.setattr(FolderStore, "put", put)
-    assert (
-        "cannot be read"
-        not in cli(["run", "--resume", "last", "--store", str(root), "--no-report"]).err
-    )
+    assert json.loads((root / key).read_text())["status"] == "ok"
+    assert {path: path.read_bytes() for path in before} == before, "nothing is measured twice"
+    assert len(rows_of(root)) == 3
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,31 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from perfdag.app.context import add_context
 from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.plan.plan import Plan
+from perfdag.regress.acks import unattended_rules
+from perfdag.regress.changes import percent
+from perfdag.regress.comparison import compare_selections
+from perfdag.regress.selection import Selection, trigger
+from perfdag.regress.tuning import Tuning
 from perfdag.results import exports
 from perfdag.results.collect import CollectionResult, collect
 from perfdag.results.nominal import add_nominal
+from perfdag.results.result_files import stored_runs
+from perfdag.results.runs import PARTIAL
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import PointState, summarise
 from perfdag.results.trust import RunTrust, trust_in
 from perfdag.results.verdicts import OwnVerdict, own_verdicts
 from perfdag.store.base import Store
+from perfdag.suite.checks import checks_of
+
+if TYPE_CHECKING:
+    from perfdag.charts.pages.tiles import Previous
 
 
 @dataclass(frozen=True)
@@ -48,22 +59,19 @@ def finish_run(
     report: Callable[[str], None],
     *,
     charts: bool = True,
-    history: bool = False,
     gated: bool = False,
 ) -> RunResult:
     """Collect a run, write its charts and report, and return the result.
 
-    With `history`, add the page of the suite's history once three runs are stored. With
-    `gated`, the benchmarks' own verdicts do not decide the exit code. Raises StoreError.
+    With `gated`, the benchmarks' own verdicts do not decide the exit code. Raises StoreError.
     """
-    add_context(store, plan, report)
     collected = collect(store, plan)
     table = load_rows(store, suites=[plan.suite], runs=[plan.run_id])
     page = None
     if charts and (missing := missing_drawing()):
         report(f"perfdag: no report: {missing.replace('RUN', plan.run_id)}")
     elif charts:
-        page = write_report(store, plan, table, report, history=history)
+        page = write_report(store, plan, table, report)
     files = exports.write(store, plan.run_id, table)
     result = result_of(store, plan, table, collected)
     return replace(result, report=page, exports=files, gated=gated)
@@ -84,20 +92,9 @@ def missing_drawing() -> str | None:
     return "matplotlib is not installed here: run `perfdag report RUN` where it is"
 
 
-def write_report(
-    store: Store,
-    plan: Plan,
-    table: pa.Table,
-    report: Callable[[str], None],
-    *,
-    history: bool = False,
-) -> str:
-    """Write the charts and report.html of a run, then its history page; return the report's URL.
-
-    A history page that cannot be drawn is reported and left out. Raises StoreError.
-    """
-    # Both import matplotlib, which takes a second that a run without a report does not need.
-    from perfdag.app import history_page
+def write_report(store: Store, plan: Plan, table: pa.Table, report: Callable[[str], None]) -> str:
+    """Write the charts and report.html of a run; return the report's URL. Raises StoreError."""
+    # It imports matplotlib, which takes a second that a run without a report does not need.
     from perfdag.charts.pages import report as report_page
 
     def put(name: str, data: bytes) -> None:
@@ -105,16 +102,37 @@ def write_report(
 
     previous = None
     try:
-        previous = history_page.changes_since_previous(store, plan)
+        previous = _changes_since_previous(store, plan)
     except Exception as error:  # the report has all the rest
         report(f"perfdag: no comparison with the previous run: {type(error).__name__}: {error}")
-    medians = history_page.past(store, plan) if history else None
-    links = {"History of the suite": history_page.NAME} if medians else {}
-    report_page.write(table, plan, put, store.root, links, previous)
-    if medians:
-        try:
-            history_page.write_page(store, plan, medians)
-        except Exception as error:  # the gate of the run must follow, whatever failed here
-            report(f"perfdag: the history page is missing: {type(error).__name__}: {error}")
-            report_page.write(table, plan, put, store.root, {}, previous)
+    links = {"History of the suite": f"../../site/history.html?suite={plan.suite}"}
+    has_site = bool(store.list(f"site/data/{plan.suite}"))
+    report_page.write(table, plan, put, store.root, links if has_site else {}, previous)
     return store.url(f"runs/{plan.run_id}/report.html")
+
+
+def _changes_since_previous(store: Store, plan: Plan) -> "Previous | None":
+    """Return the changes of the headline series since the whole run before, or None without one.
+
+    Raises StoreError, SelectionError.
+    """
+    from perfdag.charts.pages.tiles import Change, Previous
+
+    if plan.trigger in PARTIAL:
+        return None
+    older = [run for run, _ in stored_runs(store, plan.suite) if run < plan.run_id]
+    runs = (run for run in reversed(older) if trigger(store, plan.suite, run) not in PARTIAL)
+    run = next(runs, None)
+    if run is None:
+        return None
+    rules = unattended_rules(store, checks_of(plan.suite_text))
+    sides = [Selection(name, plan.suite, (name,)) for name in (run, plan.run_id)]
+    tuning = Tuning(rules.checks, plan.where.get("cluster"))
+    comparison = compare_selections((store, sides[0]), (store, sides[1]), tuning, everything=False)
+    changes = {
+        (row.info.point, row.info.name): Change(
+            percent(row.verdict.effect, row.verdict.absolute), row.verdict.word
+        )
+        for row in comparison.rows
+    }
+    return Previous(run, changes)

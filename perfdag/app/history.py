@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 from perfdag.app.errors import CommandError
@@ -60,10 +59,9 @@ def read_history(
     only: Sequence[str],
     acks_file: str | None,
     with_noise: bool,
-    charts: Path | None,
     report: Callable[[str], None],
 ) -> History:
-    """Read the history of a suite, and draw it into the folder `charts` if there is one.
+    """Read the history of a suite.
 
     `only` holds globs of series names. Raises CommandError, BadDocument, StoreError.
     """
@@ -81,11 +79,7 @@ def read_history(
         raise CommandError(f"--only {', '.join(only)}: no series has such a name")
     count = runs_for_nodes(medians)
     nodes = node_outliers(medians, recent_rows(store, medians, count), tuning) if count else []
-    noise = noise_report(medians, recent_rows(store, medians)) if with_noise or charts else []
-    if charts:
-        from perfdag.app.history_page import write_charts
-
-        report(f"{plural(write_charts(charts, medians, selected, noise), 'chart')} in {charts}")
+    noise = noise_report(medians, recent_rows(store, medians)) if with_noise else []
     return History(medians, selected, nodes, noise)
 
 

@@ -10,13 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from perfdag.app.context import require_queries
 from perfdag.app.errors import CommandError
 from perfdag.app.new_suite import command_suite
 from perfdag.app.terminal.progress import Progress
-from perfdag.app.unsaved import RescuingStore, restore_samples
 from perfdag.exit_codes import EXIT_INTERRUPTED, EXIT_REACH
-from perfdag.hosts.environment import hide_memory
 from perfdag.hosts.local import LocalHost
 from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan, make_plan
@@ -25,7 +22,7 @@ from perfdag.results import missing_reason
 from perfdag.results.durations import with_learned_times
 from perfdag.results.run_lock import run_lock
 from perfdag.results.runs import resume_command, store_plan
-from perfdag.results.samples import stored_samples
+from perfdag.results.samples import delete_damaged_samples, stored_samples
 from perfdag.shape import ACROSS, Shape
 from perfdag.signals import end_once
 from perfdag.steps.measure import MeasuringLoop, ProgressListener
@@ -90,8 +87,6 @@ def run_plan(run: LocalRun, report: Callable[[str], None], *, charts: bool = Tru
 
     `report` receives lines of progress. Raises CommandError if the run ends before its last sample.
     """
-    require_queries(run.plan)
-    hide_memory()
     with only_process(run.plan):
         return _measure_and_finish(run, report, charts)
 
@@ -99,8 +94,7 @@ def run_plan(run: LocalRun, report: Callable[[str], None], *, charts: bool = Tru
 def _measure_and_finish(run: LocalRun, report: Callable[[str], None], charts: bool) -> "RunResult":
     plan, store, stored = run.plan, open_store(run.root), ""
     if run.resumed:
-        missing_reason.forget_all(store, plan.run_id)
-        restore_samples(store, plan, report)
+        prepare_resume(store, plan.run_id, report)
         planned = {plan.key(at) for at in range(len(plan.order))}
         stored = f" ({len(planned & stored_samples(store, plan.run_id))} stored)"
     else:
@@ -129,18 +123,26 @@ def resumable(command: str) -> Iterator[None]:
         message = f"interrupted; all finished samples are stored. Continue: {command}"
         raise CommandError(message, EXIT_INTERRUPTED) from None
     except StoreError as error:
-        message = f"{error}\nall finished samples are kept. Continue: {command}"
+        message = f"{error}\nall samples before it are stored. Continue: {command}"
         raise CommandError(message, EXIT_REACH) from None
+
+
+def prepare_resume(store: Store, run_id: str, report: Callable[[str], None]) -> None:
+    """Forget why samples of the run are missing, and delete damaged ones. Raises StoreError."""
+    missing_reason.forget_all(store, run_id)
+    if damaged := delete_damaged_samples(store, run_id):
+        some = ", ".join(damaged[:5])
+        report(f"unreadable, measured again: {plural(len(damaged), 'sample')} ({some})")
 
 
 def measure_plan(plan: Plan, store: Store, report: Callable[[str], None]) -> None:
     """Measure the samples of a plan that are not stored yet, within its budget."""
     with Progress(plan, report) as progress:
-        loop = measuring_loop(plan, store, progress, report)
+        loop = measuring_loop(plan, store, progress)
         deadline = time.monotonic() + plan.budget if plan.budget else None
         if not loop.measure(range(len(plan.order)), deadline=deadline):
             reason = missing_reason.budget_spent(plan.budget or 0)
-            missing_reason.write(loop.store, plan.run_id, reason)
+            missing_reason.write(store, plan.run_id, reason)
 
 
 @contextlib.contextmanager
@@ -155,12 +157,10 @@ def only_process(plan: Plan) -> Iterator[None]:
         yield
 
 
-def measuring_loop(
-    plan: Plan, store: Store, listener: ProgressListener, report: Callable[[str], None]
-) -> MeasuringLoop:
+def measuring_loop(plan: Plan, store: Store, listener: ProgressListener) -> MeasuringLoop:
     """Return the loop that measures a plan on this machine."""
     site = Site(hosts_for=local_hosts, refuses=needs_cluster)
-    return MeasuringLoop(plan, RescuingStore(store, plan.run_id, report), site, listener)
+    return MeasuringLoop(plan, store, site, listener)
 
 
 def local_hosts(shape: Shape) -> Sequence[LocalHost]:

@@ -42,7 +42,7 @@ P = TypeVar("P", bound=Params)
 class Metric:
     """A figure that a benchmark measures. `unit` is an SI base unit: s, B, B/s, bit/s, 1/s or 1.
 
-    `nominal`: it is compared with the speed of the NIC, within one node with that of memory.
+    `nominal`: between nodes it is compared with the speed of the NIC.
     """
 
     name: str

@@ -1,13 +1,12 @@
 """`perfdag history`: series over runs, with their change points."""
 
 import argparse
-from pathlib import Path
 
 from perfdag.cli.options import add_acks, log, print_json
 
 EPILOG = """examples:
   perfdag history net
-  perfdag history net --chart history/ --since 2026-10-01
+  perfdag history net --since 2026-10-01
   perfdag history net --only 'iperf streams=8*' --all
   perfdag history net --noise
   perfdag history net --failures 'no route'
@@ -59,12 +58,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         help="show samples that failed or are invalid, and whose reason contains TEXT",
     )
     add_acks(parser)
-    parser.add_argument(
-        "--chart",
-        metavar="DIR",
-        type=Path,
-        help="write charts of the series, the newest runs and the noise as SVG and PNG",
-    )
     parser.add_argument("--json", action="store_true", help="print the history as JSON")
     parser.set_defaults(run=run)
 
@@ -85,7 +78,6 @@ def run(args: argparse.Namespace) -> int:
         only=args.only,
         acks_file=args.acks,
         with_noise=args.noise,
-        charts=args.chart,
         report=log,
     )
     if args.json:

@@ -31,18 +31,6 @@ def add_suite_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_prometheus(parser: argparse.ArgumentParser) -> None:
-    """Add --prometheus, the address that answers the `context` queries of a suite."""
-    parser.add_argument(
-        "--prometheus",
-        metavar="URL",
-        action="append",
-        dest="settings",
-        type=lambda url: f"prometheus={url}",
-        help="address of the Prometheus that answers the queries in `context` of the suite",
-    )
-
-
 def check_resume(args: argparse.Namespace) -> None:
     """Raise CommandError unless the command names a suite or --resume, and not both."""
     command = getattr(args, "command", None)

@@ -3,7 +3,7 @@
 import argparse
 
 from perfdag.app.errors import CommandError
-from perfdag.cli.options import add_prometheus, add_suite_options, check_resume, log, print_json
+from perfdag.cli.options import add_suite_options, check_resume, log, print_json
 from perfdag.cli.parsers import Parser
 from perfdag.exit_codes import EXIT_OK
 
@@ -38,7 +38,6 @@ def add(sub: "argparse._SubParsersAction[Parser]") -> None:
         help="suite file; not needed with --resume or a command",
     )
     add_suite_options(parser)
-    add_prometheus(parser)
     parser.add_argument(
         "--store",
         metavar="ROOT",

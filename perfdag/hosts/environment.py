@@ -1,14 +1,11 @@
 """The environment of measured processes, which holds no secret of perfdag."""
 
-import contextlib
-import ctypes
 import os
 from collections.abc import Mapping
 
 _PREFIXES = ("AWS_", "PERFDAG_")
 _REMOTE_SHELL = ("PERFDAG_SSH_CONFIG", "PERFDAG_SSH_PORTS", "PERFDAG_IPS")
 """Addresses and a path, without which an MPI launcher reaches no peer by `perfdag step rsh`."""
-_PR_SET_DUMPABLE = 4
 hidden: set[str] = set()
 """More variables that measured processes do not get, by name."""
 
@@ -25,13 +22,3 @@ def measured_environment(variables: Mapping[str, str] | None = None) -> dict[str
     }
     # Tools print numbers and words by locale, and parsers read those of LC_ALL=C.UTF-8.
     return {**inherited, "LC_ALL": "C.UTF-8", **(variables or {})}
-
-
-def hide_memory() -> None:
-    """Keep other processes of this uid from the memory and the environment of this process.
-
-    The kernel then refuses /proc/PID/environ, /proc/PID/mem and ptrace to processes without
-    CAP_SYS_PTRACE (prctl(2), PR_SET_DUMPABLE). A command that this process starts is readable.
-    """
-    with contextlib.suppress(OSError, AttributeError):  # no prctl: not Linux
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -15,7 +15,14 @@ from typing import Any
 from perfdag.hosts.base import Argv, CommandResult, ServerProcess
 from perfdag.hosts.environment import measured_environment
 from perfdag.hosts.forwarding import Forwarding
-from perfdag.hosts.processes import descendants, holders, listening, marked, signal_tree
+from perfdag.hosts.processes import (
+    descendants,
+    ends_with_perfdag,
+    has_ended,
+    holders,
+    listening,
+    signal_tree,
+)
 from perfdag.outcome import Failed
 
 
@@ -33,7 +40,9 @@ class LocalProcess(ServerProcess):
         signal_tree(self._popen.pid, signal.SIGKILL, self._below)
 
     def _exit_code(self, timed_out: bool) -> int:
-        return self._popen.wait()
+        code = self._popen.wait()
+        has_ended(self._popen.pid)
+        return code
 
 
 def _rest(popen: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
@@ -58,8 +67,8 @@ def _rest(popen: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
 class LocalHost:
     """This machine, or this pod.
 
-    Commands run in sessions of their own. They and their descendants end with perfdag, even if it
-    is killed by SIGKILL.
+    Commands run in sessions of their own, whose process groups end with perfdag, even if it is
+    killed by SIGKILL.
     """
 
     def __init__(self, address: str = "127.0.0.1", name: str | None = None) -> None:
@@ -101,9 +110,9 @@ class LocalHost:
             )
         full = [*([pin, "-c", cpus] if pin and cpus else []), program, *argv[1:]]
         try:
-            return subprocess.Popen(
+            popen = subprocess.Popen(
                 full,
-                env=measured_environment(env) | marked(),
+                env=measured_environment(env),
                 cwd=cwd,
                 stdin=stdin,
                 stdout=out,
@@ -114,6 +123,8 @@ class LocalHost:
             raise Failed(
                 f"{argv[0]}: cannot be started on {self.name}: {error.strerror}"
             ) from error
+        ends_with_perfdag(popen.pid)
+        return popen
 
     def run(
         self,
@@ -147,6 +158,8 @@ class LocalHost:
             signal_tree(popen.pid, signal.SIGKILL)
             popen.wait()
             raise
+        finally:
+            has_ended(popen.pid)
         seconds = time.monotonic() - start
         return CommandResult(
             list(argv),

@@ -23,14 +23,14 @@ from perfdag.hosts.environment import measured_environment
 from perfdag.hosts.forwarding import Forwarding
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.processes import listening_ports
-from perfdag.hosts.reaper import NAME
 from perfdag.hosts.ssh_connection import Connection, exit_code
 from perfdag.outcome import Failed, Infrastructure
 
 LINE_TIMEOUT = 10.0  # seconds for a line of shell that measures nothing
 _TABLES = "cat /proc/net/tcp /proc/net/tcp6 2>/dev/null; true"
 _PIDS = "${PERFDAG_PEER:-/tmp}/pids"
-_STRAYS = f"grep -lzxsF {NAME}=%s /proc/[0-9]*/environ | cut -d / -f 3"
+_MARK = "PERFDAG_RUN_BY"
+_STRAYS = f"grep -lzxsF {_MARK}=%s /proc/[0-9]*/environ | cut -d / -f 3"
 """Prints the ids of what a command started, also in process groups and sessions of their own."""
 
 
@@ -174,7 +174,7 @@ class SshHost:
             for name in ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "I_MPI_ROOT")
             if name in os.environ
         }
-        environment = {"LC_ALL": "C.UTF-8", **ours, **(env or {}), NAME: token}
+        environment = {"LC_ALL": "C.UTF-8", **ours, **(env or {}), _MARK: token}
         assignments = [f"{name}={value}" for name, value in environment.items()]
         command = shlex.join(["env", "-u", "PERFDAG_PEER", *assignments, *full])
         inside = f"cd {shlex.quote(cwd)} && {command}" if cwd else command

@@ -1,6 +1,5 @@
-"""A client of Prometheus, and the queries of a suite that explain its samples."""
+"""A client of Prometheus."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,11 +7,9 @@ from typing import Any
 
 from perfdag.kube.config import tls_context
 from perfdag.kube.errors import KubeError
-from perfdag.plan.plan import Plan
 
 QUERY_REFUSED = "Refused"
 """The reason of a KubeError where Prometheus refuses a query, which no second try changes."""
-_NODE_NAME = re.compile(r"[A-Za-z0-9.-]+")
 
 
 @dataclass(frozen=True)
@@ -77,24 +74,3 @@ class Prometheus:
     async def probe(self) -> None:
         """Check URL and token with a trivial query. Raises KubeError."""
         await self.query({"a probe": {"query": "vector(1)"}}, "query")
-
-
-def prometheus_of(plan: Plan) -> Prometheus | None:
-    """Return the Prometheus that a plan queries, or None if it has no queries."""
-    url = plan.options.get("prometheus")
-    return Prometheus(url) if url and plan.options.get("context") else None
-
-
-def queries_of(plan: Plan, nodes: list[str]) -> dict[str, str]:
-    """Return the queries of a plan by metric, where `$nodes` stands for these nodes (`a|b`)."""
-    names = "|".join(name for name in nodes if _NODE_NAME.fullmatch(name))
-    return {
-        item["name"]: item["query"].replace("$nodes", names) for item in plan.options["context"]
-    }
-
-
-async def check_queries(plan: Plan) -> None:
-    """Check that Prometheus answers the queries of a plan. Raises KubeError."""
-    if (prometheus := prometheus_of(plan)) is not None:
-        queries = {name: {"query": text} for name, text in queries_of(plan, ["none"]).items()}
-        await prometheus.query(queries, "query")

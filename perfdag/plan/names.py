@@ -24,7 +24,6 @@ class _Options(BaseModel):
     secrets_of: RunId | None = None
     priority: Annotated[int, Strict()] = 0
     pending_limit: float = 600
-    prometheus: str | None = None
 
 
 class Names(BaseModel):

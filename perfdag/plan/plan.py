@@ -23,7 +23,7 @@ from perfdag.redaction import extract, redact_strings, register
 from perfdag.shape import Shape
 from perfdag.suite.enumerate import enumerate_points
 from perfdag.suite.host_pairs import Pair
-from perfdag.suite.model import LoadedSuite, Suite, Until
+from perfdag.suite.model import LoadedSuite, Until
 from perfdag.suite.point import Point, SuitePoints
 from perfdag.suite.yaml_document import BadDocument
 
@@ -178,7 +178,6 @@ def make_plan(
         options={
             "pending_limit": suite.pending_limit,
             "priority": suite.priority,
-            **_context(suite),
             **({"only": list(only)} if only else {}),
         },
         secrets=enumeration.secrets,
@@ -199,14 +198,6 @@ def make_plan(
         knobs = "raise budget, set hosts.pairs to ring or `random N`, or hosts.parallel_pairs"
         raise BadDocument([loaded.document.problem(("budget",), f"{excess}; {knobs}")])
     return plan
-
-
-def _context(suite: Suite) -> dict[str, Any]:
-    """Return the queries to Prometheus that explain samples, if an address answers them."""
-    if suite.prometheus is None or not suite.context:
-        return {}
-    queries = [query.model_dump() for query in suite.context]
-    return {"prometheus": suite.prometheus, "context": queries}
 
 
 def _text_without_secrets(loaded: LoadedSuite, secrets: Mapping[str, str]) -> str:

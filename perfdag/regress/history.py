@@ -120,18 +120,3 @@ def object_failures(store: Store, medians: RunMedians, text: str) -> list[Failur
             count = round(row["value"])
             failed.append(Failure(row["run_id"], row["entry"], row["point"], count, None, message))
     return sorted(failed, key=lambda failure: failure.run, reverse=True)
-
-
-def overview(series: Sequence[Series], newest: int = 30) -> Array:
-    """Return the effect of recent runs against the earlier level, shape (series, runs).
-
-    The level is that of the runs before the newest `newest` where there are any, otherwise the
-    first level shown. Effects are relative (0.1 is +10 %), NaN where not measured.
-    """
-    rows = []
-    for line in series:
-        recent = line.value[-newest:]
-        first = line.value.size - recent.size
-        reference = next((level.value for level in line.levels if level.end > first), float("nan"))
-        rows.append(recent / reference - 1 if reference else np.full(recent.size, np.nan))
-    return np.array(rows) if rows else np.empty((0, 0))

@@ -1,4 +1,4 @@
-"""What is nominally possible beside a measured figure: a note that never decides anything."""
+"""The share of the link's speed beside a measured figure: a note that never decides anything."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark
 from perfdag.results.summary import PointState, Series
-from perfdag.stats.robust import median
 from perfdag.units import short
 
 BITS = {"bit/s": 1.0, "B/s": 8.0}
@@ -18,25 +17,21 @@ BITS = {"bit/s": 1.0, "B/s": 8.0}
 
 
 def add_nominal(table: pa.Table, states: Sequence[PointState]) -> None:
-    """Note `46 % of 25 Gbit/s (NIC)` in series whose nominal figure is known.
+    """Note `46 % of 25 Gbit/s (NIC)` in series of two nodes whose physical NICs are known.
 
-    Between nodes it is the speed of the slowest physical NIC, within one the rate at which the
-    canary copies memory.
+    It is a share of the speed of the slowest NIC.
     """
-    copied = _memory_copy(table)
     hosts = _hosts_by_point(table)
     for state in states:
         wanted = _nominal_series(state)
         if not wanted or state.point not in hosts:
             continue
-        env, same_node = hosts[state.point]
         interface = (state.shape.get("network") or {}).get("interface")
-        nominal = copied if same_node else _link_speed(env, interface)
-        what = "memory copy" if same_node else "NIC"
+        nominal = _link_speed(hosts[state.point], interface)
         for series, directions in wanted if nominal else ():
             share = series.middle * BITS[series.unit] / (nominal * directions)
             limit = short(nominal * directions, "bit/s")
-            series.nominal = f"{100 * share:.0f} % of {limit} ({what})"
+            series.nominal = f"{100 * share:.0f} % of {limit} (NIC)"
 
 
 def _nominal_series(state: PointState) -> list[tuple[Series, int]]:
@@ -51,11 +46,8 @@ def _nominal_series(state: PointState) -> list[tuple[Series, int]]:
     return [(series, directions) for series in compared]
 
 
-def _hosts_by_point(table: pa.Table) -> dict[str, tuple[dict[str, Any], bool]]:
-    """Return point -> the facts of its hosts, and whether they were on one node.
-
-    A point that was measured both ways is left out.
-    """
+def _hosts_by_point(table: pa.Table) -> dict[str, dict[str, Any]]:
+    """Return point -> the facts of its hosts, for points that were measured between nodes alone."""
     rows = table.filter(
         pc.and_(pc.equal(table["status"], "ok"), pc.is_valid(table["same_node"]))
     ).select(["point", "env", "same_node"])
@@ -64,10 +56,7 @@ def _hosts_by_point(table: pa.Table) -> dict[str, tuple[dict[str, Any], bool]]:
     for point, env, same_node in zip(*columns, strict=True):
         kinds.setdefault(point, {})[same_node] = env
     return {
-        point: (orjson.loads(env), same_node)
-        for point, ways in kinds.items()
-        if len(ways) == 1
-        for same_node, env in ways.items()
+        point: orjson.loads(ways[False]) for point, ways in kinds.items() if ways.keys() == {False}
     }
 
 
@@ -84,10 +73,3 @@ def _link_speed(env: Mapping[str, Any], interface: str | None) -> float:
             return 0.0
         speeds.append(float(own.pop()))
     return min(speeds)
-
-
-def _memory_copy(table: pa.Table) -> float:
-    """Return the median rate in bit/s at which the canaries of a run copied memory, or 0."""
-    is_canary = pc.and_(pc.equal(table["benchmark"], "canary"), pc.equal(table["metric"], "memory"))
-    values = table.filter(pc.fill_null(is_canary, False))["value"].drop_null().to_pylist()
-    return BITS["B/s"] * median(values) if values else 0.0

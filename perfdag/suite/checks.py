@@ -214,14 +214,12 @@ def unmet_where(
     check: Check,
     points: Mapping[str, Sequence[Settings]],
     coords: Mapping[str, Sequence[str]],
-    context: Sequence[str],
 ) -> tuple[str, str] | None:
     """Return (name, error) for a name in `where` that no series can have so, or None.
 
     `points` maps the name of an entry to its points, `coords` to the coordinates of its rows. The
-    values of coordinates are known after the run, and so are the labels of the `context` metrics.
+    values of coordinates are known after the run.
     """
-    labelled = any(fnmatch.fnmatchcase(metric, check.metric) for metric in context)
     named = [
         settings
         for entry, of_entry in points.items()
@@ -240,8 +238,6 @@ def unmet_where(
         if name in rows or not named:
             continue
         if values.keys() <= {"None"}:
-            if labelled:
-                continue
             known = {key: None for params, _ in named for key in params} | rows
             return name, (
                 f"no series has {name}; `perfdag benchmarks NAME` lists parameters and "

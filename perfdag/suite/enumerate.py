@@ -47,9 +47,8 @@ def enumerate_points(loaded: LoadedSuite, only: Sequence[str] = ()) -> SuitePoin
         source.name: registry.get(source.entry.benchmark).coords
         for source in loaded.known_sources()
     }
-    context = [query.name for query in loaded.suite.context]
     for index, check in enumerate(loaded.suite.checks):
-        if unmet := unmet_where(check, settings, coords, context):
+        if unmet := unmet_where(check, settings, coords):
             name, text = unmet
             problems.count(loaded.document.problem(("checks", index, "where", name), text))
     if mistakes := problems.problems():

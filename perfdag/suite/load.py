@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Metric
 from perfdag.removed import removal_note
 from perfdag.suite.check_targets import unmatched_check
 from perfdag.suite.checks import Check
@@ -227,11 +226,9 @@ def _check_checks(
 
     If entries are unknown, only the unit is certain.
     """
-    context = [Metric(query.name, query.unit, "none", "") for query in loaded.suite.context]
     entries = {
         source.name: [
-            *registry.get(source.entry.benchmark).declared_metrics(_params(source)).values(),
-            *context,
+            *registry.get(source.entry.benchmark).declared_metrics(_params(source)).values()
         ]
         for source in loaded.known_sources()
     }

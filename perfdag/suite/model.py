@@ -94,21 +94,6 @@ class Entry(Settings):
     )
 
 
-PROMETHEUS_URL, CONTEXT_NAME = r"^https?://[^@\s/]+(/[^@\s]*)?$", r"^[a-z][a-z0-9_]{0,62}$"
-
-
-class ContextQuery(_Strict):
-    """A query to Prometheus whose mean over each sample is a row of it."""
-
-    name: Annotated[str, StringConstraints(pattern=CONTEXT_NAME)] = Field(
-        description="name of the metric"
-    )
-    query: str = Field(
-        min_length=1, description="PromQL; $nodes is replaced by the nodes of the sample: a|b"
-    )
-    unit: str = Field("1", description="SI base unit of the result: 1, s, B, B/s, bit/s, 1/s")
-
-
 class Suite(_Strict):
     """A suite of benchmarks."""
 
@@ -164,12 +149,6 @@ class Suite(_Strict):
     )
     entries: list[Entry] = Field([], description="what to measure")
     checks: list[Check] = Field([], description="rules for the results of a run")
-    prometheus: Annotated[str, StringConstraints(pattern=PROMETHEUS_URL)] | None = Field(
-        None, description="address that answers `context`, without a user or password"
-    )
-    context: list[ContextQuery] = Field(
-        [], description="queries to Prometheus whose values over each sample become its rows"
-    )
 
 
 @dataclass

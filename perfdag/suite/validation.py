@@ -10,7 +10,6 @@ from perfdag.pod_text import FOLDER, IMAGE, LABEL_KEY, LABEL_VALUE, OBJECT_NAME
 from perfdag.quantities import CPU_LIST
 from perfdag.removed import removal_note
 from perfdag.shape import PAIR_KINDS, PAIRS
-from perfdag.suite.model import CONTEXT_NAME, PROMETHEUS_URL
 from perfdag.suite.yaml_document import Document, Problem, Where, nearest
 
 M = TypeVar("M", bound=BaseModel)
@@ -139,8 +138,6 @@ _FORMS = {
     "^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$": "an entry name: 1 to 63 letters, "
     "digits, - and _, a letter or digit at both ends",
     PAIRS: f"one of {PAIR_KINDS}",
-    PROMETHEUS_URL: "an address such as http://prometheus:9090, without a user or password",
-    CONTEXT_NAME: "a metric's name: 1 to 63 of a-z, 0-9 and _, beginning with a letter",
     CPU_LIST: "a CPU list such as 0 or 2-3",
     OBJECT_NAME: "the name of an object of Kubernetes: at most 253 of a-z, 0-9, - and ., "
     "a letter or digit at both ends",

@@ -1,12 +1,9 @@
 """A YAML file with the position of every value, so that an error can name its line.
 
-The syntax is that of PyYAML's safe loader, without tags, duplicate keys, and numbers that YAML 1.1
-reads in base 8 or 60 (`010`, `1:30`). A file may have `MAX_BYTES`, nesting of `MAX_DEPTH`, and
-`MAX_VALUES` values once aliases are expanded, which stops a "billion laughs" file.
+The syntax is that of PyYAML's safe loader, without tags, merge keys and duplicate keys.
 """
 
 import difflib
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +11,7 @@ from typing import Any
 
 import yaml
 
-MAX_BYTES = 16 << 20
-MAX_VALUES = 500_000
-MAX_DEPTH = 40
 Where = tuple[str | int, ...]
-_OCTAL = re.compile(r"[-+]?0[0-7_]+")
 _TAGS: dict[type[yaml.Node], set[str]] = {
     yaml.ScalarNode: {"str", "int", "float", "bool", "null", "timestamp"},
     yaml.SequenceNode: {"seq"},
@@ -105,17 +98,6 @@ def read_text(file: Path | str) -> str:
     """Return the text of a YAML file. Raises BadDocument."""
     path = Path(file)
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise BadDocument(
-                [
-                    Problem(
-                        str(file),
-                        1,
-                        "",
-                        f"larger than {MAX_BYTES >> 20} MiB, which no suite file needs",
-                    )
-                ]
-            )
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         siblings = (
@@ -137,10 +119,10 @@ def read_text(file: Path | str) -> str:
 def parse_document(text: str, file: str = "suite.yaml") -> Document:
     """Return YAML text as a document. Raises BadDocument."""
     document = Document(file, text)
+    reader = _Reader(document)
     try:
-        if excess := _excess(text):
-            raise BadDocument([Problem(file, excess[0], "", excess[1])])
         root = yaml.compose(text, Loader=yaml.CSafeLoader)
+        document.data = reader.value(root, ()) if root is not None else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         cause = " ".join(part for part in (error.context, error.problem) if part)
@@ -148,65 +130,20 @@ def parse_document(text: str, file: str = "suite.yaml") -> Document:
         raise BadDocument(
             [Problem(file, mark.line + 1 if mark else 1, "", f"not YAML: {cause}{hint}")]
         ) from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise BadDocument(
-            [
-                Problem(
-                    file,
-                    1,
-                    "",
-                    f"not YAML: {str(error).partition(chr(10))[0] or 'nested too deeply'}",
-                )
-            ]
-        ) from None
-    reader = _Reader(document)
-    document.data = reader.value(root, (), 0) if root is not None else None
+    except RecursionError:
+        raise BadDocument([Problem(file, 1, "", "not YAML: nested too deeply")]) from None
+    except (yaml.YAMLError, ValueError) as error:
+        cause = str(error).partition("\n")[0]
+        raise BadDocument([Problem(file, 1, "", f"not YAML: {cause}")]) from None
     if reader.problems:
         raise BadDocument(reader.problems)
     return document
-
-
-def _excess(text: str) -> tuple[int, str] | None:
-    """Return the line at which a text could exhaust the stack or the memory, and why, or None."""
-    loader, depth, count = yaml.CSafeLoader(text), 0, 0
-    while loader.check_event():
-        event = loader.get_event()
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
-            event, yaml.CollectionEndEvent
-        )
-        count += isinstance(event, yaml.NodeEvent)
-        why = (
-            f"nested deeper than {MAX_DEPTH}"
-            if depth > 10 * MAX_DEPTH  # below that the reader names the path
-            else f"more than {MAX_VALUES:,} values"
-            if count > 2 * MAX_VALUES  # keys are no values
-            else ""
-        )
-        if event and why:
-            return int(event.start_mark.line) + 1, why  # type: ignore[union-attr]
-    return None
-
-
-def _other_base(text: str, value: float) -> str:
-    """Return advice on a number that YAML reads in base 8 or 60, or an empty text."""
-    if _OCTAL.fullmatch(text):
-        sign, digits = text[0].strip("0"), text.lstrip("-+0_") or "0"
-        return (
-            f"YAML reads {text} as {value} (base 8); "
-            f"write {value}, or {sign}{digits} if that is meant; quote text"
-        )
-    if ":" in text:
-        return (
-            f"YAML reads {text} as {value} (base 60); write a time as 90s, 5m or 2h, and quote text"
-        )
-    return ""
 
 
 class _Reader:
     def __init__(self, document: Document) -> None:
         self.document = document
         self.problems: list[Problem] = []
-        self.count = 0
         self._scalars = yaml.CSafeLoader("")
 
     def _refuse(self, node: yaml.Node, path: Where, text: str) -> None:
@@ -214,16 +151,7 @@ class _Reader:
             Problem(self.document.file, node.start_mark.line + 1, dotted(path), text)
         )
 
-    def value(self, node: yaml.Node, path: Where, depth: int) -> Any:
-        self.count += 1
-        if self.count > MAX_VALUES or depth > MAX_DEPTH:
-            limit = (
-                f"more than {MAX_VALUES:,} values once aliases are expanded"
-                if depth <= MAX_DEPTH
-                else f"nested deeper than {MAX_DEPTH}"
-            )
-            self._refuse(node, path, limit)
-            raise BadDocument(self.problems)
+    def value(self, node: yaml.Node, path: Where) -> Any:
         self.document.lines[path] = node.start_mark.line + 1
         if node.tag.removeprefix("tag:yaml.org,2002:") not in _TAGS[type(node)]:
             self._refuse(
@@ -234,11 +162,9 @@ class _Reader:
             )
             return None
         if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, path, depth)
+            return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
-            return [
-                self.value(item, (*path, index), depth + 1) for index, item in enumerate(node.value)
-            ]
+            return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
         try:
             value = self._scalars.construct_object(node)
         except (yaml.YAMLError, ValueError):
@@ -249,10 +175,6 @@ class _Reader:
                 f"cannot read {node.value!r} as {node.tag.rpartition(':')[2]}; "
                 "quote it if it is text",
             )
-        if isinstance(value, int | float) and (advice := _other_base(node.value, value)):
-            self._refuse(node, path, advice)
-        if "\0" in node.value:
-            self._refuse(node, path, "has a NUL character, which ends the text of any program")
         # a date is a YAML type that JSON and the suite do not have
         return (
             value
@@ -260,7 +182,7 @@ class _Reader:
             else str(node.value)
         )
 
-    def _mapping(self, node: yaml.MappingNode, path: Where, depth: int) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: Where) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
@@ -274,12 +196,9 @@ class _Reader:
                     "merge keys (<<) are not supported; use `defaults` or write the values out",
                 )
                 continue
-            if "\0" in key:
-                self._refuse(key_node, path, "a key has a NUL character")
-                continue
             if key in mapping:
                 self._refuse(key_node, (*path, key), "given twice in the same mapping; remove one")
                 continue
-            mapping[key] = self.value(value_node, (*path, key), depth + 1)
+            mapping[key] = self.value(value_node, (*path, key))
             self.document.lines[(*path, key)] = key_node.start_mark.line + 1
         return mapping

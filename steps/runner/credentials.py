@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfdag.hosts.environment import hidden, hide_memory
+from perfdag.hosts.environment import hidden
 from perfdag.hosts.ssh_connection import config_text
 from perfdag.kube.config import SERVICE_ACCOUNT, keep_token
 from perfdag.redaction import register
@@ -126,7 +126,6 @@ def take_credentials(folder: Path = SERVICE_ACCOUNT) -> None:
     The names of the store's files are variables of the environment. SSH reads its keys from files,
     so these stay.
     """
-    hide_memory()
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
         if file.name in _STAY or not file.is_file():
             continue

@@ -1,6 +1,5 @@
 """The first step of a run on a cluster: make the plan, and create what its batches need."""
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,7 +7,6 @@ from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.node_images import missing_images
 from perfdag.kube.permits import check_permits
 from perfdag.kube.pod_patch import priority_class
-from perfdag.kube.prometheus import QUERY_REFUSED, check_queries
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan, read_plan
 from perfdag.results import missing_reason
@@ -65,7 +63,6 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     """
     store = context.open()
     plan = plan_of(context, store, environment)
-    check_context(plan)
     plans = variants(store, plan)
     for variant in plans:
         check_permits(variant, context.permits, context.images, context.allowed)
@@ -118,16 +115,6 @@ def _pulls(context: PodContext, plans: list[Plan], batches: list[Object]) -> lis
     used = {number: shapes[number] for number in sorted(numbers)}
     nodes = run_with_client(lambda kube: list_readable(kube, "v1", "Node")) if used else None
     return [*missing_images(nodes or [], used, context.images, context.pull_policy)]
-
-
-def check_context(plan: Plan) -> None:
-    """Raise BadDocument if Prometheus refuses a query of the plan, KubeError without an answer."""
-    try:
-        asyncio.run(check_queries(plan))
-    except KubeError as error:
-        if error.reason == QUERY_REFUSED:
-            raise refuse(str(error)) from None
-        raise
 
 
 def where(now: Object, before: Object) -> Object:

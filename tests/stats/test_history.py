@@ -5,7 +5,6 @@ the roll-up.
 import json
 import re
 import signal
-import tempfile
 from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from perfdag.app.comparison_charts import size_map
-from perfdag.app.finish import write_report
-from perfdag.app.history_page import past
-from perfdag.charts.pages import history as charts
 from perfdag.charts.pages.compare import Effect, forest
 from perfdag.charts.style import ON_DARK, ON_PALE
 from perfdag.cli import main
@@ -28,7 +24,6 @@ from perfdag.plan.plan import make_plan
 from perfdag.regress import rollup
 from perfdag.regress.ab import analyse
 from perfdag.regress.comparison import compare_selections, level_removed
-from perfdag.regress.history import overview, series_of
 from perfdag.regress.nodes import node_outliers, noise_report, recent_rows, runs_for_nodes
 from perfdag.regress.run_medians import medians_of_rows
 from perfdag.regress.selection import SelectionError, select
@@ -540,62 +535,6 @@ def test_history_of_nothing(store: Store, cli: CommandLine) -> None:
         assert output in cli(["history", *argv, "--store", store.root], 2).err
 
 
-def test_charts_draw_what_was_found(store: Store) -> None:
-    nights(store, 40, step, env=lambda n: {"kernel": "6.1.119" if n >= 34 else "6.1.112"})
-    put(
-        store,
-        rows(
-            40,
-            {"streams=1": [np.nan] * 3, "streams=4": [1e10] * 3, "streams=8": [8.5e9] * 3},
-            env={"kernel": "6.1.119"},
-        ),
-    )
-    result = rollup.read_run_medians(store, "net")
-    series = series_of(result, Tuning())
-    [page] = charts.pages(series, result.runs, "t")
-    by_title = {ax.get_title(loc="left") or ax.get_title(): ax for ax in page.axes}
-    moved = next(ax for title, ax in by_title.items() if "streams=8" in title)
-    assert len(artists(moved, "level")) == 2
-    assert artist(moved, "change").get_xdata()[0] == 33.5
-    assert names(moved.texts) == ["-15.1 % 02-08"]
-    failed = next(ax for title, ax in by_title.items() if "streams=1 " in title)
-    assert list(artist(failed, "failed").get_xdata()) == [40]
-    assert list(artist(failed, "environment").get_xdata()) == [34]
-    effects = overview(series)
-    assert effects.shape == (3, 30)
-    heat = charts.overview(
-        [line.name for line in series],
-        [line.info.better for line in series],
-        effects,
-        result.runs[-30:],
-        "t",
-    )
-    mesh: Any = heat.axes[0].collections[0]
-    assert mesh.get_array().min() == pytest.approx(-16, abs=3)
-    assert charts.pages([], [], "t")[0].axes[0].texts[0].get_text() == "no runs"
-    assert charts.noise([], "t").axes
-
-
-def test_the_last_step_puts_the_history_beside_the_report(store: Store) -> None:
-    text = "name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: [ls]}}\n"
-    nights(store, 2, step)
-    # two runs are no history
-    assert past(store, make_plan(parse_suite(text), run_id=run_id(1))) is None
-    nights(store, 40, step, env=lambda n: {"kernel": "6.1.119" if n >= 34 else "6.1.112"})
-    plan = make_plan(parse_suite(text), run_id=run_id(39))
-    table, folder = load_rows(store, runs=[run_id(39)]), f"runs/{run_id(39)}"
-    write_report(store, plan, table, print, history=True)
-    link = b'<a href="history.html">History of the suite</a>'
-    assert link in store.get(f"{folder}/report.html")
-    page = store.get(f"{folder}/history.html").decode()
-    texts = ("iperf streams=8 throughput", "kernel 6.1.112 -&gt; 6.1.119", "2026-02-08")
-    assert [text for text in texts if text not in page] == []
-    assert page.count("<figure>") == 3  # small multiples, overview, noise
-    assert "<script" not in page
-    write_report(store, plan, table, print)
-    assert link not in store.get(f"{folder}/report.html")
-
-
 def test_forest_marks_what_is_shown() -> None:
     effects = [
         Effect("a", -0.2, -0.25, -0.15, "worse"),
@@ -708,16 +647,10 @@ def test_ab_stopped_says_how_to_go_on(
     with monkeypatch.context() as patched:
         patched.setattr(MeasuringLoop, "measure", interrupt)
         assert go_on.search(cli(["ab", "duel.yaml", *options], 130).err)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with monkeypatch.context() as patched:
         patched.setattr(FolderStore, "put", away)
         repeated = go_on.search(cli(["ab", "duel.yaml", *options], 4).err)
     assert repeated
-    assert list(tmp_path.glob("perfdag-unsaved-*/*.json"))
-    monkeypatch.setattr(MeasuringLoop, "measure", lambda self, *args, **more: True)
-    main(["ab", "--resume", repeated[1], "--store", "elsewhere"])
-    runs = [f"runs/{repeated[1][:-1]}{variant}/parts" for variant in "ab"]
-    assert any(open_store("elsewhere").list(run) for run in runs)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
@@ -48,10 +47,10 @@ def scheduled(store: Store) -> None:
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
 
 
-def test_it_leaves_the_report_with_the_history_beside_it(store: Store) -> None:
+def test_it_leaves_the_report_and_the_site(store: Store) -> None:
     assert main(["step", "finish"]) == 0
     left = {key.rpartition("/")[2] for key in store.list(f"runs/{newest(store)}")}
-    assert {"report.html", "history.html"} <= left
+    assert "report.html" in left
     assert "check.xml" not in left  # nobody asked for a gate
     assert {"site/index.html", "site/data/tiny/suite.js"} <= set(store.list("site"))
     scheduled(store)
@@ -111,22 +110,10 @@ def test_a_typo_in_the_acknowledgements_costs_neither_report_nor_gate(
     store.put("acks.yaml", b"acks:\n  - {series: x, run: yesterday, reason: y}\n")
     scheduled(store)
     assert main(["step", "finish"]) == 0
-    assert {"report.html", "history.html", "check.xml"} <= {
+    assert {"report.html", "check.xml"} <= {
         key.rpartition("/")[2] for key in store.list(f"runs/{newest(store)}")
     }
     out = capsys.readouterr().out
     assert f"ACKS tiny: {store.url('acks.yaml')} is unreadable and accepts nothing" in out
     assert "acks.yaml:2: acks[0].run" in out
     assert "(reported before)" in cli(["step", "finish"]).out
-
-
-def test_a_history_that_cannot_be_drawn_costs_neither_report_nor_gate(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    no_font = Mock(side_effect=RuntimeError("no font"))
-    monkeypatch.setattr("perfdag.app.history_page.draw", no_font)
-    scheduled(store)
-    assert main(["step", "finish"]) == 0
-    folder = f"runs/{newest(store)}"
-    assert "history.html" not in store.get(f"{folder}/report.html").decode()
-    assert f"{folder}/check.xml" in store.list(folder)

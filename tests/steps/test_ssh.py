@@ -181,6 +181,15 @@ def test_a_timeout_kills_the_remote_group(host: SshHost, tmp_path: Path) -> None
     assert_ends(int(mark.read_text()))
 
 
+def test_a_new_lead_ends_what_an_earlier_one_left(own_host: SshHost, tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    command = f"sleep 100 & echo $! >{mark}.new; mv {mark}.new {mark}; wait"
+    with own_host.serve(["sh", "-c", command]):  # the earlier lead was lost and never stopped it
+        until(mark.exists)
+        own_host.clean()
+        assert_ends(int(mark.read_text()))
+
+
 @pytest.mark.parametrize(
     "started",
     [

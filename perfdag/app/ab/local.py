@@ -7,9 +7,8 @@ from pathlib import Path
 
 from perfdag.app.ab.outcome import AbResult, conclude
 from perfdag.app.ab.request import AbRequest, plan_variants
-from perfdag.app.local_run import measuring_loop, only_process, resumable
+from perfdag.app.local_run import measuring_loop, only_process, prepare_resume, resumable
 from perfdag.app.terminal.progress import Progress
-from perfdag.app.unsaved import restore_samples
 from perfdag.plan.ab import Duet, positions
 from perfdag.results import missing_reason
 from perfdag.results.collect import collect
@@ -40,8 +39,7 @@ def run(
                 if request.resume is None:
                     store_plan(store, plan)
                 else:
-                    missing_reason.forget_all(store, plan.run_id)
-                    restore_samples(store, plan, report)
+                    prepare_resume(store, plan.run_id, report)
             with resumable(_resume_command(duet, request, root)):
                 measure_rounds(duet, store, report)
     for plan in plans:
@@ -73,10 +71,7 @@ def measure_rounds(duet: Duet, store: Store, report: Callable[[str], None]) -> N
     deadline = time.monotonic() + budget if budget else None
     rounds = [("A", 0), ("B", 0), *duet.rounds()]  # the warm-up rounds come first
     with Progress(duet.a, report, duet.b) as progress:
-        loops = {
-            variant: measuring_loop(plan, store, progress, report)
-            for variant, plan in plans.items()
-        }
+        loops = {variant: measuring_loop(plan, store, progress) for variant, plan in plans.items()}
         for i, (variant, repetition) in enumerate(rounds, -2):
             if i >= 0 and i % 4 == 0:
                 block = f"block {i // 4 + 1} of {blocks}  {duet.blocks[i // 4]}"
@@ -84,6 +79,6 @@ def measure_rounds(duet: Duet, store: Store, report: Callable[[str], None]) -> N
             progress.variant = variant
             if not loops[variant].measure(positions(plans[variant], repetition), deadline=deadline):
                 reason = missing_reason.budget_spent(budget or 0)
-                for loop in loops.values():
-                    missing_reason.write(loop.store, loop.plan.run_id, reason)
+                for plan in plans.values():
+                    missing_reason.write(store, plan.run_id, reason)
                 break

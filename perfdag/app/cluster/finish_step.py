@@ -51,7 +51,7 @@ def _finish(context: PodContext, phase: str, output: Report, report: Report) -> 
     for run_id in plan.options.get("confirmed", []):
         budget.end(store, run_id)
         collect(store, load_plan(store, run_id))
-    run = finish_run(store, plan, report, history=True, gated=gated(plan))
+    run = finish_run(store, plan, report, gated=gated(plan))
     output(result_text(run))
     _release(context, store, plan, phase, report)
     gate = check_after_run(store, plan, report)

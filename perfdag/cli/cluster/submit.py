@@ -5,7 +5,6 @@ import argparse
 from perfdag.cli.options import (
     CLUSTER_RUN_HELP,
     add_namespace,
-    add_prometheus,
     add_suite_options,
     add_watch,
     check_resume,
@@ -35,7 +34,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume"
     )
     add_suite_options(parser)
-    add_prometheus(parser)
     parser.add_argument(
         "--store",
         metavar="ROOT",
