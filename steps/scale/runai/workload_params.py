@@ -22,7 +22,7 @@ API_RULES = Rights(
             "verbs": ["list", "watch", "create", "delete"],
         },
         {
-            "apiGroups": ["scheduling.run.ai", "scheduling.volcano.sh"],
+            "apiGroups": ["scheduling.run.ai"],
             "resources": ["podgroups"],
             "verbs": ["list", "watch", "create", "delete"],
         },
