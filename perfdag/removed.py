@@ -52,6 +52,7 @@ REMOVED: dict[str, str] = {
     "context": "look at the dashboards of your Prometheus; `scale` has queries of its own",
     "prometheus": "look at the dashboards of your Prometheus; `scale` has queries of its own",
     "--prometheus": "look at the dashboards of your Prometheus; `scale` has queries of its own",
+    "--job": "write the suite into deploy/job.yaml, docs/gpu.md",
 }
 """The advice for a benchmark, a key or a value of a suite, a verb, or an option of 0.1.
 

@@ -1,5 +1,6 @@
-"""Where hosts of a cluster are placed, what their nodes pull, and the Jobs of a suite."""
+"""Where hosts of a cluster are placed, and the Job that needs no Argo."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -7,21 +8,17 @@ import orjson
 import pytest
 import yaml
 
-from perfdag.app.cluster.job_manifest import job_manifests
 from perfdag.app.doctor.requirements import check_requirements
-from perfdag.app.errors import CommandError
-from perfdag.app.local_run import PROVIDED, needs_cluster
+from perfdag.app.local_run import needs_cluster
 from perfdag.app.plan_text import plan_text
-from perfdag.cli import main
-from perfdag.kube.node_images import MAX_PULLS, missing_images
 from perfdag.kube.pod_patch import Context, patch
+from perfdag.kube.pod_security import hardened, pod_security
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.shape import Shape
 from perfdag.steps.runner.feasibility import unmet
 from perfdag.suite.load import parse_suite
-from perfdag.workflows.containers import Installation
 from tests.conftest import CommandLine
 from tests.steps.test_feasibility import cluster
 
@@ -96,176 +93,34 @@ async def test_too_few_nodes_are_found_and_the_points_are_skipped() -> None:
     assert await unmet(cluster(), shapes, "bench") == {0: reason}
 
 
-GPU = """
-name: gpu-one
-entries:
-- name: offline
-  benchmark: resnet50
-  resources: {nvidia.com/gpu: 1, cpu: 4, memory: 16Gi}
-  node_selector: {cloud.google.com/gke-accelerator: nvidia-tesla-t4}
-  params: {device: cuda}
-- name: cpu
-  benchmark: resnet50
-  params: {scenario: single-stream}
-"""
+JOB = Path(__file__).parent.parent / "deploy" / "job.yaml"
 
 
-def jobs(text: str, folder: Path, **more: Any) -> list[dict[str, Any]]:
-    file = folder / "suite.yaml"
-    file.write_text(text)
-    options = {"namespace": "bench", "store": "claim://results", **more}
-    return job_manifests(str(file), Installation(**options))
-
-
-def test_each_shape_has_a_job_with_its_entries_image_and_resources(tmp_path: Path) -> None:
-    suite, gpu, cpu = jobs(GPU, tmp_path)
-    assert suite["data"]["suite.yaml"] == GPU
-    assert [job["metadata"]["name"] for job in (gpu, cpu)] == [
-        "perfdag-gpu-one-1",
-        "perfdag-gpu-one-2",
-    ]
-    pod = gpu["spec"]["template"]["spec"]
-    (main_container,) = pod["containers"]
-    assert main_container["image"] == "localhost/perfdag-resnet50:1"
-    assert main_container["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert main_container["command"][-4:] == ["--only", "offline", "--store", "/perfdag/store"]
-    assert "nvidia-tesla-t4" in str(pod)
-    assert {"name": PROVIDED, "value": "1"} in main_container["env"]
-    claims = [volume for volume in pod["volumes"] if "persistentVolumeClaim" in volume]
-    assert claims == [{"name": "store", "persistentVolumeClaim": {"claimName": "results"}}]
-    assert pod["automountServiceAccountToken"] is False
-    assert "@" not in str(pod)
-
-
-def test_a_pod_of_a_job_measures_what_a_machine_would_skip(monkeypatch: pytest.MonkeyPatch) -> None:
-    shape = Shape.model_validate({"resources": {"nvidia.com/gpu": 1}})
-    assert needs_cluster(shape)
-    monkeypatch.setenv(PROVIDED, "1")
-    assert needs_cluster(shape) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "store", "message"),
-    [
-        (GPU, "", "a Job's pod is gone after its run: give --store claim://NAME"),
-        (
-            "name: a\nentries:\n- {name: two, benchmark: iperf, hosts: {count: 2}, params: "
-            "{duration: 1s}}\n",
-            "claim://results",
-            "entry two needs 2 hosts, and a Job has one pod: use `perfdag submit`",
-        ),
-        (
-            "name: a\nentries:\n- name: shapes\n  benchmark: command\n  params: {argv: [id]}\n"
-            "  permutations: {product: {resources: [{cpu: 1}, {cpu: 2}]}}\n",
-            "claim://results",
-            "entry shapes has points of 2 shapes",
-        ),
-    ],
-)
-def test_what_one_pod_cannot_measure_is_refused(
-    text: str, store: str, message: str, tmp_path: Path
+def test_the_job_is_restricted_asks_for_one_gpu_and_runs_a_suite_that_plans(
+    tmp_path: Path, cli: CommandLine
 ) -> None:
-    with pytest.raises(CommandError, match=message):
-        jobs(text, tmp_path, store=store)
-
-
-def test_the_verb_prints_the_jobs(tmp_path: Path, cli: CommandLine) -> None:
-    file = tmp_path / "suite.yaml"
-    file.write_text(GPU)
-    kinds = [
-        part["kind"]
-        for part in yaml.safe_load_all(
-            cli(["render", str(file), "--job", "--store", "s3://bench/results"]).out
-        )
+    job = yaml.safe_load(JOB.read_text())
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
+    assert job["metadata"] == {"name": "perfdag-gpu"}
+    pod = job["spec"]["template"]["spec"]
+    [main] = pod["containers"]
+    assert pod["restartPolicy"] == "Never"
+    assert main["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert pod["securityContext"].items() <= pod_security(False).items()
+    assert main["securityContext"].items() <= hardened().items()
+    [script] = main["args"]
+    command, _, rest = script.partition(" <<EOF\n")
+    text, _, after = rest.partition("\nEOF\n")
+    words = shlex.split(command)
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(text)
+    words[words.index("/dev/stdin")] = str(suite)
+    words[words.index("/tmp/results")] = str(tmp_path)
+    assert words[:2] == ["perfdag", "run"]
+    out = cli([*words[1:], "--dry-run"]).out
+    assert "offline" in out
+    assert after.splitlines() == [
+        "status=$?",
+        "cat /tmp/results/runs/*/resnet50.json",
+        "exit $status",
     ]
-    assert kinds == ["ConfigMap", "Job", "Job"]
-    assert main(["render", str(file), "--job", "--base", "--store", "s3://bench/results"]) == 2
-
-
-IMAGES = "registry.example/perfdag-{name}:1"
-BASE, IPERF = (IMAGES.replace("{name}", name) for name in ("base", "iperf"))
-
-
-def node(
-    name: str,
-    *images: str,
-    ready: str = "True",
-    labels: dict[str, str] | None = None,
-    spec: dict[str, Any] | None = None,
-    system: str = "linux",
-    **allocatable: str,
-) -> dict[str, Any]:
-    status = {
-        "conditions": [{"type": "Ready", "status": ready}],
-        "images": [{"names": ["registry.example/other@sha256:1", each]} for each in images],
-        "nodeInfo": {"operatingSystem": system},
-        "allocatable": allocatable,
-    }
-    return {
-        "metadata": {"name": name, "labels": labels or {}},
-        "spec": spec or {},
-        "status": status,
-    }
-
-
-def pulls(
-    nodes: list[dict[str, Any]], *shapes: dict[str, Any], policy: str = "IfNotPresent"
-) -> list[tuple[str, str, str]]:
-    numbered = {number: Shape.model_validate(shape) for number, shape in enumerate(shapes)}
-    items = missing_images(nodes, numbered, IMAGES, policy)
-    return [(item["image"], item["node"], item["shape"]) for item in items]
-
-
-def test_an_image_is_pulled_where_a_node_does_not_list_it() -> None:
-    """Each pod needs the base image too, for its credentials; no pair stands there twice."""
-    nodes = [node("a", BASE, IPERF), node("b", BASE), node("c")]
-    shapes = ({"image": "iperf"}, {"image": "iperf", "hosts": {"count": 2}})
-    assert pulls(nodes, *shapes) == [(IPERF, "b", "0"), (BASE, "c", "0"), (IPERF, "c", "0")]
-    assert pulls(nodes[:1], *shapes) == []
-    assert pulls(nodes[:1], *shapes, policy="Always") == [(BASE, "a", "0"), (IPERF, "a", "0")]
-    assert pulls(nodes, *shapes, policy="Never") == []
-
-
-@pytest.mark.parametrize(
-    ("unfit", "shape"),
-    [
-        (node("n", ready="Unknown"), {}),
-        (node("n", spec={"unschedulable": True}), {}),
-        (node("n", system="windows"), {}),
-        (node("n"), {"node_selector": {"pool": "bench"}}),
-        (node("n", spec={"taints": [{"key": "gpu", "effect": "NoSchedule"}]}), {}),
-        (node("n"), {"resources": {"nvidia.com/gpu": 1}}),
-        (node("n"), {"hosts": {"count": 2, "roles": {"client": {"node_selector": {"a": "b"}},
-                                                     "server": {"node_selector": {"c": "d"}}}}}),
-        (node("n") | {"metadata": {"name": "n", "annotations": {"kwok.x-k8s.io/node": "f"}}}, {}),
-    ],
-)  # fmt: skip
-def test_a_node_that_takes_no_pod_of_a_shape_pulls_nothing(
-    unfit: dict[str, Any], shape: dict[str, Any]
-) -> None:
-    assert pulls([unfit], shape) == []
-    fit = {"nvidia.com/gpu": "8"}
-    tainted = {"taints": [{"key": "gpu", "effect": "NoSchedule"}]}
-    other = node("n", labels={"pool": "bench", "a": "b"}, spec=tainted, **fit)
-    assert pulls([other], {"tolerations": [{"key": "gpu", "operator": "Exists"}], **shape})
-
-
-@pytest.mark.parametrize(
-    ("reference", "listed"),
-    [
-        ("debian", "docker.io/library/debian:latest"),
-        ("bench/tool:2", "docker.io/bench/tool:2"),
-        ("localhost/tool:1", "localhost/tool:1"),
-        ("registry:5000/tool", "registry:5000/tool:latest"),
-        ("registry.example/tool:2@sha256:ab", "registry.example/tool@sha256:ab"),
-    ],
-)
-def test_a_node_lists_images_by_their_full_names(reference: str, listed: str) -> None:
-    if set(reference) & set("/:"):  # else it is one of the installation's
-        assert pulls([node("a", BASE, listed)], {"image": reference}) == []
-    assert missing_images([node("a", listed)], {0: Shape()}, reference, "IfNotPresent") == []
-
-
-def test_a_cluster_of_hundreds_of_nodes_stays_an_object_that_argo_stores() -> None:
-    nodes = [node(f"n{number}") for number in range(2 * MAX_PULLS)]
-    assert len(pulls(nodes, {"image": "iperf"})) == MAX_PULLS

@@ -1,8 +1,8 @@
 """The WorkflowTemplate of a run.
 
-The step `plan` fans out over images that nodes lack (`pull`), then over batches (`gang` or `duet`),
-beside a `watchdog`. Then `confirm` plans the batches that confirm suspicious points. `finish` is
-the exit handler. The templates follow this topology, never a benchmark.
+The step `plan` fans out over batches (`gang` or `duet`), beside a `watchdog`. Then `confirm` plans
+the batches that confirm suspicious points. `finish` is the exit handler. The templates follow this
+topology, never a benchmark.
 
 Names of parameters have no hyphen, so that expressions can reach them with a dot. A suite's text is
 only passed as base64: Argo rewrites `{{...}}`, and the kubelet `$(VAR)`, in parameters, arguments
@@ -21,7 +21,6 @@ from perfdag.kube.pod_security import step_pod_patch
 from perfdag.workflows.containers import ASIDE, container, labels, with_store
 from perfdag.workflows.containers import Installation as Installation
 from perfdag.workflows.gangs import duet, gang, measuring_pod
-from perfdag.workflows.images import PULL, pull_pod
 from perfdag.workflows.installed import installed_template, pod_fields
 from perfdag.workflows.parameters import RUN
 from perfdag.workflows.retries import annotation, refused, step_was_lost, with_retries
@@ -86,18 +85,7 @@ def template(installation: Installation) -> WorkflowTemplate:
         with DAG(name="run", fail_fast=False):
             Task(name="plan", template=plan)
             Task(name="watchdog", template=watchdog, depends="plan")
-            Task(
-                name="pull",
-                template=pull_pod(installation),
-                depends="plan",
-                with_param="{{tasks.plan.outputs.parameters.pulls}}",
-                arguments={name: f"{{{{item.{name}}}}}" for name in PULL},
-            )
-            # without the image that a node could not pull, the pods of a batch say so
-            pulled = " || ".join(
-                f"pull.{state}" for state in ("Succeeded", "Skipped", "Failed", "Errored")
-            )
-            Task(name="batches", template=batches, depends=pulled, arguments=_fans_of("plan"))
+            Task(name="batches", template=batches, depends="plan", arguments=_fans_of("plan"))
             # confirm the suspicious points of other batches even if one failed
             measured = "batches.Succeeded || batches.Failed || batches.Errored"
             Task(
@@ -178,7 +166,7 @@ def _plan(installation: Installation) -> Container:
             )
         ],
         volume_mounts=[m.VolumeMount(name="suite", mount_path="/perfdag/suite", read_only=True)],
-        outputs=[_planned(name, name in _GLOBAL) for name in (*_FANS, "pulls", *_GLOBAL, "gated")],
+        outputs=[_planned(name, name in _GLOBAL) for name in (*_FANS, *_GLOBAL, "gated")],
         active_deadline_seconds=PLAN_SECONDS,
         affinity=ASIDE,
         labels=labels("plan", installation.parameters.value("run")),
@@ -252,7 +240,7 @@ def document(installation: Installation) -> dict[str, Any]:
     for item in manifest["spec"]["templates"]:
         if item["name"] == "batches":
             item["parallelism"] = installation.parallel_batches
-        if item["name"] in ("rank", "pull-pod"):
+        if item["name"] == "rank":
             item["pendingTimeout"] = "{{workflow.outputs.parameters.pending}}"
         elif "container" in item:  # the workflow holds the lock of all that measure
             item["pendingTimeout"] = f"{installation.pending_limit}s"

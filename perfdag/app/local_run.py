@@ -4,7 +4,6 @@ Modules of Parquet are imported on use: pyarrow takes 40 MB that what is measure
 """
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,9 +33,6 @@ from perfdag.units import plural
 
 if TYPE_CHECKING:
     from perfdag.app.finish import RunResult
-
-PROVIDED = "PERFDAG_SHAPE_PROVIDED"
-"""Environment variable by which a pod says that it has the shape of every point it measures."""
 
 
 @dataclass(frozen=True)
@@ -170,12 +166,7 @@ def local_hosts(shape: Shape) -> Sequence[LocalHost]:
 
 
 def needs_cluster(shape: Shape) -> str | None:
-    """Return why one machine cannot provide a shape, as the reason of a skipped sample, or None.
-
-    The pod of a Job has what its shape asks for (`perfdag render --job`).
-    """
-    if os.environ.get(PROVIDED):
-        return None
+    """Return why one machine cannot provide a shape, as the reason of a skipped sample, or None."""
     network, hosts = shape.network, shape.hosts
     requests = {
         "network.host: false (a pod network)": network.host is False,

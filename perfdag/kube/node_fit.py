@@ -63,12 +63,6 @@ def is_schedulable(node: Object) -> bool:
     return is_ready(node) and not (node.get("spec") or {}).get("unschedulable")
 
 
-def accepts(node: Object) -> bool:
-    """Return whether our pods can start on a node now: it is schedulable, and runs Linux."""
-    system = (node["status"].get("nodeInfo") or {}).get("operatingSystem", "linux")
-    return is_schedulable(node) and system == "linux"
-
-
 def _tolerates(toleration: Toleration, taint: Object) -> bool:
     return (
         toleration.key in (None, taint["key"])

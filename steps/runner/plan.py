@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.node_images import missing_images
 from perfdag.kube.permits import check_permits
 from perfdag.kube.pod_patch import priority_class
 from perfdag.plan.placement import place_hosts
@@ -24,7 +23,7 @@ from perfdag.steps.runner.batch_objects import (
     secret,
     services_of,
 )
-from perfdag.steps.runner.cluster_facts import cluster_facts, cluster_name, list_readable
+from perfdag.steps.runner.cluster_facts import cluster_facts, cluster_name
 from perfdag.steps.runner.credentials import PeerError
 from perfdag.steps.runner.feasibility import has_class, unmet
 from perfdag.steps.runner.idle import forget_unmarked
@@ -97,24 +96,8 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
             del shape["patch"]["priorityClassName"]
     for fan in FANS:
         parameters[fan] = [number for number in parameters[fan] if number not in refusals]
-    measured = [number for number in left if number not in refusals]
-    parameters["pulls"] = _pulls(
-        context, plans, [parameters["shapeof"][number] for number in measured]
-    )
     write_outputs(out, parameters)
     return plan
-
-
-def _pulls(context: PodContext, plans: list[Plan], batches: list[Object]) -> list[Object]:
-    """Return the images that nodes pull before these batches; none if nodes may not be read.
-
-    Raises KubeError.
-    """
-    shapes = [Shape.model_validate(shape) for plan in plans for shape in plan.shapes]
-    numbers = {int(batch[key]) for batch in batches for key in ("s", "t") if key in batch}
-    used = {number: shapes[number] for number in sorted(numbers)}
-    nodes = run_with_client(lambda kube: list_readable(kube, "v1", "Node")) if used else None
-    return [*missing_images(nodes or [], used, context.images, context.pull_policy)]
 
 
 def where(now: Object, before: Object) -> Object:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from perfdag.kube.argo import nodes_of, template_of
 from perfdag.kube.client import Kube, KubeError, Object, Resource
 from perfdag.kube.labels import ROLE, RUN, UNRECOVERABLE, WATCHDOG_DONE
-from perfdag.kube.pods import WORKFLOW, Pod, is_pulling, read_pod, with_events
+from perfdag.kube.pods import WORKFLOW, Pod, read_pod, with_events
 from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
@@ -159,7 +159,7 @@ async def watch_pods(
             update |= missing_reason.as_annotation(owner(workflow), reasons, flights)
             if not update.items() <= before.items():
                 await annotate(update)  # before the pods end: then Argo decides about a retry
-            await _give_up(kube, pods, context, [*doomed, *failed_pulls(run_pods)])
+            await _give_up(kube, pods, context, doomed)
         except KubeError as error:
             if error.status in (401, 403, 404):
                 raise
@@ -168,27 +168,9 @@ async def watch_pods(
 
 
 async def _pods_of(kube: Kube, kind: Resource, context: PodContext) -> list[Pod]:
-    labels = f"{WORKFLOW}={context.workflow},{RUN}={context.run_id},{ROLE} in (measure,pull)"
+    labels = f"{WORKFLOW}={context.workflow},{RUN}={context.run_id},{ROLE}=measure"
     pods = await kube.list(kind, context.namespace, labels=labels)
     return await with_events(kube, context.namespace, [read_pod(pod) for pod in pods])
-
-
-def failed_pulls(pods: Sequence[Pod]) -> list[Pod]:
-    """Return pods that pull an image before the batches, and cannot; print why.
-
-    The batches wait for them, so they get no second try. A pod of a batch pulls again, and its row
-    names the image.
-    """
-    failed = [
-        pod
-        for pod in pods
-        if pod.batch is None
-        and pod.phase == "Pending"
-        and (pod.unrecoverable or is_pulling(pod.trouble or ""))
-    ]
-    for pod in failed:
-        print(f"{pod.node}: {pod.trouble}", flush=True)  # noqa: T201
-    return failed
 
 
 async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list[Pod]) -> None:

@@ -285,7 +285,7 @@ def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_a
     steps = {"plan-pod": "30s", "watchdog-pod": "30s", "confirm-pod": "30s", "finish-pod": "30s"}
     assert {each["name"]: each.get("pendingTimeout") for each in pods} == {
         **steps,
-        **dict.fromkeys(("rank", "pull-pod"), pending),
+        "rank": pending,
     }
     assert not any("retryStrategy" in each for each in pods), (
         "Argo forgets the pendingTimeout of a template that has one"

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 from perfdag.app.cluster.installation import Installation, installation_objects
-from perfdag.app.cluster.job_manifest import job_manifests
 from perfdag.app.cluster.manifest_suite import suite_manifests
 from perfdag.store.open import check_cluster_address
 from perfdag.workflows.emit import dump
@@ -15,20 +14,16 @@ def render(
     report: Callable[[str], None],
     *,
     base: bool,
-    job: bool = False,
     schedules: Sequence[str] = (),
     max_age: int | None = None,
 ) -> str:
     """Return the objects of the installation (`base`) and the manifests of a suite file, if named.
 
-    With `job` the suite becomes Jobs, which need no Argo. Raises CommandError, BadDocument,
-    AddressError for a store that no cluster can have.
+    Raises CommandError, BadDocument, AddressError for a store that no cluster can have.
     """
     if installation.store:
         check_cluster_address(installation.store)
     manifests = installation_objects(installation) if base else []
-    if suite and job:
-        manifests += job_manifests(suite, installation)
-    elif suite:
+    if suite:
         manifests += suite_manifests(suite, installation, schedules, max_age, report)
     return dump(manifests)

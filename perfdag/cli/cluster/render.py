@@ -11,8 +11,6 @@ EPILOG = """examples:
   perfdag render --base --namespace bench --store s3://bench/results
   perfdag render suites/quick.yaml --namespace bench | kubectl create -f -
   perfdag render suites/quick.yaml --schedule '0 2 * * *' | kubectl apply -f -
-  perfdag render suites/quick.yaml --job --store claim://results \\
-      | kubectl apply -f -
   perfdag render suites/quick.yaml --schedule '41 4 * * *' \\
       --store s3://bench/nightly
 """
@@ -32,11 +30,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file")
     parser.add_argument(
         "--base", action="store_true", help="print templates, service accounts and rights"
-    )
-    parser.add_argument(
-        "--job",
-        action="store_true",
-        help="with SUITE: a plain Job for each shape, which needs no Argo and measures in one pod",
     )
     parser.add_argument(
         "--schedule",
@@ -60,8 +53,6 @@ def run(args: argparse.Namespace) -> int:
     """Print the manifests."""
     if not args.base and not args.suite:
         raise CommandError("name a suite file, or --base")
-    if args.job and (args.base or args.schedule or not args.suite):
-        raise CommandError("--job takes a suite file, without --base and --schedule")
     from perfdag.app.cluster.render import render
 
     manifests = render(
@@ -69,7 +60,6 @@ def run(args: argparse.Namespace) -> int:
         args.suite,
         log,
         base=args.base,
-        job=args.job,
         schedules=args.schedule,
         max_age=args.max_age,
     )
