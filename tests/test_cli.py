@@ -131,8 +131,8 @@ RIGHTS = "no benchmark of that name declares Kubernetes rights; these do: "
         ),
         (
             ["render", "--base", "--keep-pods", "59s"],
-            "argument --keep-pods: 59s is too short: the next attempt reads which sample killed "
-            "the pod; write 60s or more",
+            "argument --keep-pods: 59s is too short: the watchdog reads how the pod ended; "
+            "write 60s or more",
         ),
         *(
             ([*argv, "--allow", f"{name}=a"], f"perfdag {argv[0]}: --allow {name}: {RIGHTS}")

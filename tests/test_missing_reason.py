@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +16,21 @@ from perfdag.results.collect import gather
 from perfdag.results.missing_reason import (
     NOTES,
     UNKNOWN,
-    Flight,
     MissingReason,
     as_annotation,
-    as_termination_message,
     budget_spent,
-    flights_from_annotations,
     forget_all,
     forget_batch,
     from_annotations,
-    from_termination_messages,
     reason_for,
-    samples_in_flight,
-    stored_crashes,
     stored_reasons,
     write,
-    write_crash,
 )
 from perfdag.results.samples import SampleRecord, as_row, now, sample_key
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 
-FLIGHT = Flight("00000000000000aa-1", 2, "node-1", "2026-01-01T00:00:00Z", "killed")
+FLIGHT = MissingReason("sample", "failed", "in flight", 0, ("a-1", "b-w2"), 2, "node-1")
 BUDGET, BATCH = budget_spent(100, 0), MissingReason("batch", "failed", "no node", 0)
 PLAN, WORKFLOW = (
     MissingReason("plan", "failed", "forbidden"),
@@ -59,45 +53,30 @@ def test_precedence(reasons: list[MissingReason], batch: int | None, answer: Mis
     assert reason_for(reasons, batch) == answer
 
 
-def test_only_the_sample_in_flight_has_its_own_reason() -> None:
-    reasons = [BATCH, FLIGHT.reason()]
-    assert reason_for(reasons, 0, FLIGHT.sample) == FLIGHT.reason()
-    assert reason_for(reasons, 0, "00000000000000aa-2") == BATCH
+def test_a_sample_in_flight_has_its_own_reason_and_what_ended_its_pod() -> None:
+    earlier = replace(FLIGHT, attempt=1, text="earlier")
+    reasons = [BATCH, earlier, FLIGHT, WORKFLOW]
+    assert reason_for(reasons, 0, "a-1") == replace(FLIGHT, text="in flight: no node")
+    assert reason_for([FLIGHT], 0, "b-w2") == FLIGHT
+    assert reason_for(reasons, 0, "a-2") == BATCH
 
 
 def test_notes_in_the_store(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
-    for reason in (BUDGET, FLIGHT.reason(), BATCH, PLAN, WORKFLOW):
+    for reason in (BUDGET, FLIGHT, BATCH, PLAN, WORKFLOW):
         write(store, "r", reason)
-    assert set(stored_reasons(store, "r")) == {BUDGET, FLIGHT.reason(), BATCH, PLAN, WORKFLOW}
+    assert set(stored_reasons(store, "r")) == {BUDGET, FLIGHT, BATCH, PLAN, WORKFLOW}
     forget_batch(store, "r", 0)
-    assert set(stored_reasons(store, "r")) == {BUDGET, FLIGHT.reason(), PLAN, WORKFLOW}
+    assert set(stored_reasons(store, "r")) == {BUDGET, FLIGHT, PLAN, WORKFLOW}
     forget_all(store, "r")
     assert stored_reasons(store, "r") == []
 
 
 def test_annotation_of_the_workflow() -> None:
-    both = as_annotation("u 1", {3: "x"}, {FLIGHT.sample: (3, FLIGHT)})
-    assert from_annotations("u 1", both) == {3: "x"}
-    assert flights_from_annotations("u 1", both) == {FLIGHT.sample: (3, FLIGHT)}
-    assert flights_from_annotations("u 2", both) == {}
     assert from_annotations("u 1", as_annotation("u 1", {3: "x" * 500})) == {3: "x" * 400}
     assert from_annotations("u 2", as_annotation("u 1", {3: "x"})) == {}, "another attempt"
     assert as_annotation("u 1", {}) == {}
     assert len(as_annotation("u 1", dict.fromkeys(range(1000), "x" * 500))[NOTES]) < 60_010
-
-
-def test_termination_message_and_crashes(tmp_path: Path) -> None:
-    samples = {"00000000000000aa-1": "one (1/2)", "00000000000000bb-w2": "two (warm-up)"}
-    message = as_termination_message(samples)
-    assert message == "measuring one (1/2) and 1 beside it [00000000000000aa-1 00000000000000bb-w2]"
-    assert samples_in_flight(message) == list(samples)
-    assert from_termination_messages([message, ""]) == ["00000000000000aa", "00000000000000bb"]
-    assert as_termination_message({}) == ""
-    store = FolderStore(str(tmp_path))
-    write_crash(store, "r", "u-b0", "0", ["00000000000000aa"], "OOMKilled")
-    assert stored_crashes(store, "r", "u-b0") == {"00000000000000aa": ["OOMKilled"]}
-    assert stored_crashes(store, "r", "u-b1") == {}
 
 
 RECORDED = Path(__file__).parent / "recorded/series_ids.json"

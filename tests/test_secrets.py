@@ -58,7 +58,6 @@ def _copied(folder: Path, role: str, measure: dict[str, str] | None = None) -> P
     [
         ("lead", {*TOKEN, *STORE, *OF_LEAD}),
         ("peer", {*TOKEN, *OF_PEER}),
-        ("lead-b", {*TOKEN, *STORE, *OF_LEAD, *OF_PEER}),
     ],
 )
 def test_a_pod_gets_what_its_role_needs(tmp_path: Path, role: str, names: set[str]) -> None:

@@ -23,7 +23,7 @@ copy() {{ for file; do [ ! -f "$file" ] || cp -L "$file" {_TARGET}/ || exit 1; d
 cd {_SOURCES}
 copy account/*
 [ "$0" = peer ] || copy store/* measure/* ssh/id ssh/ca.pub
-[ "$0" != lead ] && [ -f ssh/ca ] || exit 0
+[ "$0" = peer ] && [ -f ssh/ca ] || exit 0
 copy ssh/ca ssh/id.pub
 cd {_TARGET} && ssh-keygen -q -t ed25519 -N '' -C perfdag -f host \
 && ssh-keygen -q -s ca -h -I perfdag -n "$PERFDAG_IPS" host.pub && rm ca host.pub
@@ -31,7 +31,7 @@ cd {_TARGET} && ssh-keygen -q -t ed25519 -N '' -C perfdag -f host \
 
 
 def credentials(installation: Installation, role: str) -> UserContainer:
-    """Return the init container that copies what a pod of this role needs: lead, peer or lead-b.
+    """Return the init container that copies what a pod of this role needs: lead or peer.
 
     The patch of a shape gives it the uid of the measuring container.
     """

@@ -1,11 +1,11 @@
-"""The pods of a batch as Argo creates them: one gang, or the gangs of two variants."""
+"""The pods of a batch as Argo creates them: a gang."""
 
 from hera.workflows import DAG, Container, Parameter, RetryStrategy, Task
 from hera.workflows import models as m
 
 from perfdag.kube.config import SERVICE_ACCOUNT
 from perfdag.kube.labels import LABEL, MEASURING, RUN, SUITE, UNRECOVERABLE
-from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, NODES, PORT, TWIN
+from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, NODES, PORT
 from perfdag.workflows.containers import Installation, container, labels
 from perfdag.workflows.credentials import credential_volumes, credentials
 from perfdag.workflows.retries import annotation
@@ -28,18 +28,17 @@ def _of_batch(key: str) -> str:
     return f"jsonpath(workflow.outputs.parameters.shapeof, '$['+inputs.parameters.batch+'].{key}')"
 
 
-def _ranks(name: str, rank: Container, shape: str, sequence: m.Sequence) -> None:
-    parameters = {
-        "rank": "{{item}}",
-        "batch": "{{inputs.parameters.batch}}",
-        "shape": f"{{{{={_of_batch(shape)}}}}}",
-        "attempt": "{{retries}}",
-    }
-    Task(name=name, template=rank, with_sequence=sequence, arguments=parameters)
+def _turns(installation: Installation) -> m.Synchronization | None:
+    """Return a mutex for each kind of gang: two half-placed gangs would deadlock."""
+    if installation.parallel_batches == 1:
+        return None
+    return m.Synchronization(
+        mutexes=[m.Mutex(name=f"perfdag-{{{{workflow.uid}}}}-{{{{={_of_batch('turn')}}}}}")]
+    )
 
 
-def _attempts(installation: Installation, name: str) -> DAG:
-    """Return the DAG of one attempt at a batch, without its pods. A retry creates all pods again.
+def gang(installation: Installation, rank: Container) -> DAG:
+    """Return the pods of a batch, all created at once; a retry creates the whole gang again.
 
     Argo gives the retryStrategy of a DAG no exit code and no message. So the watchdog records which
     batches no retry can repair.
@@ -52,42 +51,23 @@ def _attempts(installation: Installation, name: str) -> DAG:
     retries = RetryStrategy(
         limit=str(installation.retries), retry_policy="Always", expression=expression
     )
-    return DAG(
-        name=name,
+    with DAG(
+        name="gang",
         inputs=[Parameter(name="batch")],
         fail_fast=False,
         retry_strategy=retries,
         synchronization=_turns(installation),
-    )
-
-
-def _turns(installation: Installation) -> m.Synchronization | None:
-    """Return a mutex for each kind of gang: two half-placed gangs would deadlock."""
-    if installation.parallel_batches == 1:
-        return None
-    return m.Synchronization(
-        mutexes=[m.Mutex(name=f"perfdag-{{{{workflow.uid}}}}-{{{{={_of_batch('turn')}}}}}")]
-    )
-
-
-def duet(installation: Installation, rank: Container) -> DAG:
-    """Return the pods of both variants of a batch: the ranks of A first, then those of B."""
-    attempt, count = (
-        _attempts(installation, "duet"),
-        m.IntOrString(root=f"{{{{={_of_batch('n')}}}}}"),
-    )
-    with attempt:
-        _ranks("a", rank, "s", m.Sequence(count=count))
-        _ranks("b", rank, "t", m.Sequence(start=count, count=count))
-    return attempt
-
-
-def gang(installation: Installation, rank: Container) -> DAG:
-    """Return the pods of a batch, all created at once; a retry creates the whole gang again."""
-    attempt = _attempts(installation, "gang")
-    with attempt:
-        _ranks(
-            "rank", rank, "s", m.Sequence(count=m.IntOrString(root=f"{{{{={_of_batch('n')}}}}}"))
+    ) as attempt:
+        Task(
+            name="rank",
+            template=rank,
+            with_sequence=m.Sequence(count=m.IntOrString(root=f"{{{{={_of_batch('n')}}}}}")),
+            arguments={
+                "rank": "{{item}}",
+                "batch": "{{inputs.parameters.batch}}",
+                "shape": f"{{{{={_of_batch('s')}}}}}",
+                "attempt": "{{retries}}",
+            },
         )
     return attempt
 
@@ -97,10 +77,7 @@ def measuring_pod(installation: Installation) -> Container:
 
     The patch of the batch's shape applies to it.
     """
-    role = (
-        f"{{{{=inputs.parameters.rank == '0' ? 'lead' "
-        f": inputs.parameters.rank == {_of_batch('n')} ? 'lead-b' : 'peer'}}}}"
-    )
+    role = "{{=inputs.parameters.rank == '0' ? 'lead' : 'peer'}}"
     options = {
         "batch": "{{inputs.parameters.batch}}",
         "rank": "{{inputs.parameters.rank}}",
@@ -152,11 +129,7 @@ def _port() -> str:
 
 def _patch(installation: Installation) -> str:
     """Return an expression for the patch of the shape, with values for its placeholders."""
-    # only patches of variant B use it; for other pods it is no rank
-    twin = f"string(asInt(inputs.parameters.rank) - asInt({_of_batch('n')}))"
-    # the ranks of a duet's second variant follow those of the first
-    is_client = f"asInt(inputs.parameters.rank) % asInt({_of_batch('n')}) == 0"
-    nodes = f"string({is_client} ? {_of_shape('client')} : {_of_shape('server')})"
+    nodes = f"string(inputs.parameters.rank == '0' ? {_of_shape('client')} : {_of_shape('server')})"
     # only the lead stores samples, and a claim may allow one node at a time
     claim = (
         f"inputs.parameters.rank == '0' && {installation.parameters.is_claim()} "
@@ -166,7 +139,6 @@ def _patch(installation: Installation) -> str:
     for placeholder, value in (
         (f"'{BATCH}'", "inputs.parameters.batch"),
         (f"'{ATTEMPT}'", "inputs.parameters.attempt"),
-        (f"'{TWIN}'", twin),
         (f"toJson('{PORT}')", _port()),
         (f"toJson('{NODES}')", nodes),
         (f"toJson('{CLAIMED}')", f"({claim})"),

@@ -1,6 +1,6 @@
 """The WorkflowTemplate of a run.
 
-The step `plan` fans out over batches (`gang` or `duet`), beside a `watchdog`. Then `confirm` plans
+The step `plan` fans out over batches (`gang`), beside a `watchdog`. Then `confirm` plans
 the batches that confirm suspicious points. `finish` is the exit handler. The templates follow this
 topology, never a benchmark.
 
@@ -20,7 +20,7 @@ from perfdag.kube.placement import node_loss_tolerance
 from perfdag.kube.pod_security import step_pod_patch
 from perfdag.workflows.containers import ASIDE, container, labels, with_store
 from perfdag.workflows.containers import Installation as Installation
-from perfdag.workflows.gangs import duet, gang, measuring_pod
+from perfdag.workflows.gangs import gang, measuring_pod
 from perfdag.workflows.installed import installed_template, pod_fields
 from perfdag.workflows.parameters import RUN
 from perfdag.workflows.retries import annotation, refused, step_was_lost, with_retries
@@ -29,10 +29,9 @@ NAME = "perfdag"
 PLAN_SECONDS, FINISH_SECONDS = 1800, 3600
 PLAN_MEMORY = "2Gi"
 """Limit of the plan step. A plan of 100,000 points and 1,000,000 samples, whose params are as long
-as is allowed, needs 0.9 GB when it is read again, and the two of a duet need 1.4 GB."""
+as is allowed, needs 0.9 GB when it is read again, and the two of `ab` need 1.4 GB."""
 _RUN = "{{workflow.outputs.parameters.run}}"
 """The run id as an output of the plan step, for the steps after it."""
-_FANS = {"batches": "gang", "duets": "duet"}
 _GLOBAL = ("shapeof", "shapes", "run", "pending", "suitename")
 """Outputs of the plan step that the pods of all steps read."""
 
@@ -69,23 +68,19 @@ def template(installation: Installation) -> WorkflowTemplate:
             step_was_lost(installation, "finish", FINISH_SECONDS),
             f"{{{{={installation.parameters.allowed(RUN)} && !({refused('plan')})}}}} == true",
         )
-        pods = measuring_pod(installation)
-        fans = [gang(installation, pods), duet(installation, pods)]
+        attempt = gang(installation, measuring_pod(installation))
         # a DAG of its own, since the limit on parallel batches must not count the watchdog
-        with DAG(
-            name="batches", fail_fast=False, inputs=[Parameter(name=name) for name in _FANS]
-        ) as batches:
-            for (fan, name), attempt in zip(_FANS.items(), fans, strict=True):
-                Task(
-                    name=name,
-                    template=attempt,
-                    with_param=f"{{{{inputs.parameters.{fan}}}}}",
-                    arguments={"batch": "{{item}}"},
-                )
+        with DAG(name="batches", fail_fast=False, inputs=[Parameter(name="batches")]) as batches:
+            Task(
+                name="gang",
+                template=attempt,
+                with_param="{{inputs.parameters.batches}}",
+                arguments={"batch": "{{item}}"},
+            )
         with DAG(name="run", fail_fast=False):
             Task(name="plan", template=plan)
             Task(name="watchdog", template=watchdog, depends="plan")
-            Task(name="batches", template=batches, depends="plan", arguments=_fans_of("plan"))
+            Task(name="batches", template=batches, depends="plan", arguments=_batches_of("plan"))
             # confirm the suspicious points of other batches even if one failed
             measured = "batches.Succeeded || batches.Failed || batches.Errored"
             Task(
@@ -98,7 +93,7 @@ def template(installation: Installation) -> WorkflowTemplate:
                 name="confirming",
                 template=batches,
                 depends="confirm.Succeeded",
-                arguments=_fans_of("confirm"),
+                arguments=_batches_of("confirm"),
             )
     return w
 
@@ -118,8 +113,8 @@ def workflow_fields(installation: Installation) -> dict[str, Any]:
     }
 
 
-def _fans_of(task: str) -> dict[str, str]:
-    return {name: f"{{{{tasks.{task}.outputs.parameters.{name}}}}}" for name in _FANS}
+def _batches_of(task: str) -> dict[str, str]:
+    return {"batches": f"{{{{tasks.{task}.outputs.parameters.batches}}}}"}
 
 
 def _arguments(installation: Installation) -> list[Parameter]:
@@ -166,7 +161,7 @@ def _plan(installation: Installation) -> Container:
             )
         ],
         volume_mounts=[m.VolumeMount(name="suite", mount_path="/perfdag/suite", read_only=True)],
-        outputs=[_planned(name, name in _GLOBAL) for name in (*_FANS, *_GLOBAL, "gated")],
+        outputs=[_planned(name, name in _GLOBAL) for name in ("batches", *_GLOBAL, "gated")],
         active_deadline_seconds=PLAN_SECONDS,
         affinity=ASIDE,
         labels=labels("plan", installation.parameters.value("run")),
@@ -206,8 +201,7 @@ def _confirm(installation: Installation) -> Container:
         image=installation.image("finish"),
         args=["step", "confirm", "--out", "/tmp/perfdag-confirm"],
         outputs=[
-            Parameter(name=name, value_from=m.ValueFrom(path=f"/tmp/perfdag-confirm/{name}"))
-            for name in _FANS
+            Parameter(name="batches", value_from=m.ValueFrom(path="/tmp/perfdag-confirm/batches"))
         ],
         active_deadline_seconds=FINISH_SECONDS,
         affinity=ASIDE,

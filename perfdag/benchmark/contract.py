@@ -208,13 +208,6 @@ class Benchmark(ABC, Generic[P]):
         """
         return max(MIN_TIMEOUT, 5 * self.seconds(params))
 
-    def longest(self, params: P, timeout: float) -> float:
-        """Return the seconds of one attempt at a sample if each command takes `timeout` seconds.
-
-        A benchmark that runs several commands overrides this.
-        """
-        return timeout
-
     def missing(self, gang: Gang, params: P) -> list[Tool]:
         """Return the tools that a host of the gang lacks."""
         return [

@@ -11,10 +11,10 @@ EPILOG = """examples:
   perfdag ab suites/quick.yaml --only iperf \\
       --a iperf.streams=1 --b iperf.streams=4
   perfdag ab old.yaml new.yaml --blocks 12
-  perfdag ab plain.yaml kata.yaml --within 5%
+  perfdag ab plain.yaml traced.yaml --within 5%
   perfdag ab --resume 20261120T020000Z-1a2b3c4a
-  perfdag ab suites/network.yaml --a tcp.network.host=false \\
-      --b tcp.network.host=true --submit
+  perfdag ab suites/network.yaml --only tcp --a tcp.congestion=cubic \\
+      --b tcp.congestion=bbr --submit
 
 Each block is ABBA or BAAB at random. A difference is shown if three things hold: the exact
 sign-flip test of the blocks gives p <= 1 %; it survives the correction for many series
@@ -25,9 +25,8 @@ interval is below that, fails if it is above, and is inconclusive otherwise. The
 that touches 0 is 5 percentage points. Exit 3 unless all headlines pass and none lacks values in a
 variant. With --resume the limit replaces the one of the run.
 
---submit keeps the pods of both variants on the same nodes all the time: one variant measures while
-the other is idle. Each row records how much CPU the idle pods used (env.sample.idle_cpus). Above
-0.1 CPUs the sample is invalid.
+--submit lets the same pods measure both variants in turn. So the variants may differ in params,
+not in what pods have: image, network, resources and the like.
 """
 
 
@@ -35,7 +34,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "ab",
-        description="Measure two variants of a suite side by side in random ABBA blocks, on this "
+        description="Measure two variants of a suite in random ABBA blocks, on this "
         "machine or (--submit) on a cluster, and compare them block by block.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -139,18 +139,6 @@ class SshHost:
         with contextlib.suppress(Infrastructure, Failed):
             self._sh(f'cd "$PERFDAG_PEER" && echo {code} >told && mv told done')
 
-    def ask(self, order: str, timeout: float) -> str:
-        """Send an order to the program on the peer and return its answer.
-
-        Raises Infrastructure if there is none within `timeout` seconds.
-        """
-        line = f'echo {shlex.quote(order)} >"$PERFDAG_PEER/orders" && cat "$PERFDAG_PEER/answers"'
-        result = self._connection.run(line, timeout)
-        if result.timed_out or result.code != 0:
-            text = f"{self.name} ({self.at}) gave no answer within {timeout:g} s: {result.tail()}"
-            raise Infrastructure(text)
-        return result.stdout.strip()
-
     def signal(self, token: str, name: str) -> None:
         """Signal the process group of a command; SIGKILL also reaches what left the group."""
         with contextlib.suppress(Infrastructure, Failed):

@@ -1,7 +1,7 @@
 """Where the pods of a shape are placed: affinity, topology spread, node selection."""
 
 from perfdag.kube.labels import LABEL
-from perfdag.kube.placeholders import ATTEMPT, BATCH, NODES, TWIN
+from perfdag.kube.placeholders import ATTEMPT, BATCH, NODES
 from perfdag.kube.resources import Object
 from perfdag.shape import ACROSS, Shape
 
@@ -35,24 +35,11 @@ def node_loss_tolerance(seconds: int = LOST_NODE_SECONDS) -> Object:
     return {"terminationGracePeriodSeconds": 0, "tolerations": tolerations}
 
 
-def place(shape: Shape, spec: Object, run_id: str, ranks: range | None) -> None:
-    """Add the affinity, node selection and scheduler of a shape to a pod spec.
-
-    `ranks` are the ranks of the pod's variant in a duet, or None.
-    """
+def place(shape: Shape, spec: Object, run_id: str) -> None:
+    """Add the affinity, node selection and scheduler of a shape to a pod spec."""
     own: Object = {"matchLabels": {f"{LABEL}/run": run_id, f"{LABEL}/batch": BATCH}}
     # Pods of an earlier attempt remain on a dead node, and must not attract these pods.
     gang: Object = {"matchLabels": {**own["matchLabels"], f"{LABEL}/attempt": ATTEMPT}}
-    twin: Object = {"matchLabels": {**gang["matchLabels"], f"{LABEL}/rank": TWIN}}
-    if ranks:
-        side = [
-            {
-                "key": f"{LABEL}/rank",
-                "operator": "In",
-                "values": [str(rank) for rank in ranks],
-            }
-        ]
-        own["matchExpressions"] = gang["matchExpressions"] = side
     anti: list[Object] = []
     if shape.hosts.exclusive:
         anti += [_away(_others("run", run_id)), _away(_others("batch", BATCH))]
@@ -73,11 +60,8 @@ def place(shape: Shape, spec: Object, run_id: str, ranks: range | None) -> None:
     affinity: Object = {}
     if anti:
         affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": anti}
-    near = [gang] if shape.hosts.placement == "packed" and shape.hosts.count > 1 else []
-    if ranks and ranks.start:
-        near = [twin]  # The pods of the first variant follow their own rules.
-    if near:
-        terms = [{"labelSelector": selector, "topologyKey": _HOSTNAME} for selector in near]
+    if shape.hosts.placement == "packed" and shape.hosts.count > 1:
+        terms = [{"labelSelector": gang, "topologyKey": _HOSTNAME}]
         affinity["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
     if shape.zones or shape.hosts.pairs == ACROSS:
         labelled: Object = {"key": ZONE, "operator": "Exists"}

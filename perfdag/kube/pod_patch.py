@@ -22,7 +22,7 @@ MTU = "mtu"
 CREDENTIALS = "credentials"
 """Name of the init container that copies credentials to the measuring container."""
 KEEP_PODS = 60
-"""Seconds that an ended pod is kept, so that the next lead can read which sample crashed it."""
+"""Least seconds that an ended pod is kept, so that the watchdog sees how it ended."""
 PRIORITY_CLASSES = ("perfdag", "perfdag-preempting")
 """PriorityClasses of measuring pods: of a usual suite, and of one with a priority."""
 # As uid 0, sshd separates its privileges and writes an audit record, or ends.
@@ -43,8 +43,6 @@ class Context:
     priority_class: str | None = None
     account: str | None = None
     """The ServiceAccount of a benchmark with rights of its own, or None."""
-    ranks: range | None = None
-    """Ranks of the pod's variant in a duet, or None."""
 
 
 def priority_class(priority: int) -> str:
@@ -99,7 +97,7 @@ def patch(shape: Shape, context: Context) -> Object:
     _network(shape, spec, main)
     add_volumes(shape, spec, main, context.workflow_uid)
     _mtu(shape, spec, context)
-    place(shape, spec, context.run_id, context.ranks)
+    place(shape, spec, context.run_id)
     if context.priority_class:
         spec["priorityClassName"] = context.priority_class
     if context.account:

@@ -47,8 +47,6 @@ class Pod:
     uid: str = ""
     created: float = 0.0
     """Seconds since the epoch, by the API server's clock."""
-    message: str = ""
-    """The termination message of the container `main`."""
     ended_at: str = ""
     """When the container `main` ended, in ISO 8601; empty where the kubelet did not tell."""
     addresses: tuple[str, ...] = ()
@@ -89,7 +87,6 @@ def read_pod(pod: Object, family: str = "ipv4") -> Pod:
         main.get("imageID") or None,
         metadata.get("uid", ""),
         _moment(metadata.get("creationTimestamp")),
-        terminated.get("message") or "",
         terminated.get("finishedAt") or "",
         tuple(addresses),
         bool(metadata.get("deletionTimestamp")) and _is_lost(status),

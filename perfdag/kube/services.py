@@ -20,19 +20,16 @@ def service_name(workflow_uid: str, batch: int, rank: int) -> str:
     return f"perfdag-{workflow_uid}-b{batch}-r{rank}"
 
 
-def services(
-    shape: Shape, run_id: str, workflow: tuple[str, str], batch: int, side: int = 0
-) -> Iterator[Object]:
+def services(shape: Shape, run_id: str, workflow: tuple[str, str], batch: int) -> Iterator[Object]:
     """Yield the Services of the ranks of a batch that may be servers.
 
-    `workflow` is the name and the uid. `side` is 1 for the second variant of a duet.
+    `workflow` is the name and the uid.
     """
     kind = FORWARDED.get(shape.network.path or "")
     if kind is None:
         return
     name, uid = workflow
-    count = shape.hosts.count
-    for rank in range(side * count + (shape.hosts.pairs is None), (side + 1) * count):
+    for rank in range(int(shape.hosts.pairs is None), shape.hosts.count):
         labels = {"run": run_id, "batch": str(batch), "rank": str(rank)}
         yield {
             "apiVersion": "v1",

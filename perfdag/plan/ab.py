@@ -1,4 +1,4 @@
-"""Plans of a duet: two variants of a suite measured side by side in ABBA blocks."""
+"""Plans of a duet: two variants of a suite measured in turn, in ABBA blocks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,6 @@ from perfdag.digest import digest
 from perfdag.plan.order import order
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Batch, Plan, make_plan, new_run_id
-from perfdag.shape import Shape
 from perfdag.stats.paired import FEWEST_BLOCKS, MOST_BLOCKS, blocks
 from perfdag.suite.model import LoadedSuite
 from perfdag.suite.yaml_document import BadDocument, Problem
@@ -27,14 +26,20 @@ class Duet:
     b: Plan
     blocks: list[str]
 
-    def rounds(self) -> list[tuple[str, int]]:
-        """Return (variant, repetition from 1) in the order of measurement."""
-        rounds, seen = [], {"A": 0, "B": 0}
-        for block in self.blocks:
-            for variant in block:
-                seen[variant] += 1
-                rounds.append((variant, seen[variant]))
-        return rounds
+    def turns(self, batch: int | None = None) -> list[tuple[str, list[int]]]:
+        """Return (variant, positions in its plan) in the order of measurement.
+
+        Each variant's warm-up rounds come first. With `batch`, only samples of this batch.
+        """
+        plans, seen = {"A": self.a, "B": self.b}, {"A": 0, "B": 0}
+        turns = [("A", 0), ("B", 0)]
+        for variant in "".join(self.blocks):
+            seen[variant] += 1
+            turns.append((variant, seen[variant]))
+        return [
+            (variant, _positions(plans[variant], repetition, batch))
+            for variant, repetition in turns
+        ]
 
 
 def prepare_duet(
@@ -90,53 +95,37 @@ def prepare_duet(
 
 
 def on_cluster(duet: Duet) -> Duet:
-    """Return the duet with batches. Raises BadDocument for shapes that cannot run side by side.
+    """Return the duet with batches, whose pods measure both variants.
 
-    Points with equal shapes in each variant share their pods for all blocks. Batch i of A runs
-    beside batch i of B.
+    Points of one shape share their pods for all blocks. Raises BadDocument if the variants differ
+    in their shapes.
     """
-    pairs = sorted({(a.shape, b.shape) for a, b in zip(duet.a.points, duet.b.points, strict=True)})
-    plans = []
-    for side, plan in enumerate((place_hosts(duet.a), place_hosts(duet.b))):
-        batches = []
-        for pair in pairs:
-            mine = {
-                i
-                for i, points in enumerate(zip(duet.a.points, duet.b.points, strict=True))
-                if (points[0].shape, points[1].shape) == pair
-            }
-            samples = [position for position, (index, _) in enumerate(plan.order) if index in mine]
-            batches.append(
-                Batch(
-                    pair[side],
-                    samples,
-                    sum(plan.point_at(position).seconds for position in samples),
-                )
+    a, b = place_hosts(duet.a), place_hosts(duet.b)
+    for left, right in zip(a.points, b.points, strict=True):
+        mine, other = a.shapes[left.shape], b.shapes[right.shape]
+        if mine != other:
+            keys = ", ".join(
+                sorted(key for key in {**mine, **other} if mine.get(key) != other.get(key))
             )
-        plans.append(replace(plan, batches=batches, options={**plan.options, "cluster": True}))
-    for left, right in pairs:
-        text = _apart(
-            Shape.model_validate(duet.a.shapes[left]), Shape.model_validate(duet.b.shapes[right])
-        )
-        if text:
+            text = (
+                f"entry {left.entry}: A and B differ in {keys}, but the same pods measure both; "
+                "measure them as two runs, and `perfdag compare` them"
+            )
             raise BadDocument([Problem("ab", 1, "", text)])
+    points = [
+        replace(point, shape=other.shape) for point, other in zip(b.points, a.points, strict=True)
+    ]
+    plans = []
+    for plan in (a, replace(b, points=points, shapes=a.shapes)):
+        samples: dict[int, list[int]] = {point.shape: [] for point in plan.points}
+        for position in range(len(plan.order)):
+            samples[plan.point_at(position).shape].append(position)
+        batches = [
+            Batch(shape, mine, sum(plan.point_at(position).seconds for position in mine))
+            for shape, mine in sorted(samples.items())
+        ]
+        plans.append(replace(plan, batches=batches, options={**plan.options, "cluster": True}))
     return replace(duet, a=plans[0], b=plans[1])
-
-
-def _apart(a: Shape, b: Shape) -> str | None:
-    """Return why pods of two shapes cannot run side by side, or None where they can."""
-    if a.hosts.count != b.hosts.count:
-        return (
-            f"A has {a.hosts.count} hosts and B {b.hosts.count}: "
-            "side by side on the same nodes they need equally many"
-        )
-    for shape in (a, b):
-        if shape.volume and shape.volume.batch_claim:
-            return (
-                "a ReadWriteMany claim would be shared by both variants; "
-                "give volume.claim (an existing one for each), or ReadWriteOnce"
-            )
-    return None
 
 
 def stored_duet(a: Plan, b: Plan) -> Duet:
@@ -161,10 +150,11 @@ def _check(a: Plan, b: Plan) -> None:
         raise BadDocument([Problem("ab", 1, ", ".join(entries), text)])
 
 
-def positions(plan: Plan, repetition: int) -> list[int]:
+def _positions(plan: Plan, repetition: int, batch: int | None) -> list[int]:
     """Return the positions of one round in the order of the plan. Round 0 is all warm-up rounds."""
+    positions = range(len(plan.order)) if batch is None else plan.batches[batch].samples
     return [
         i
-        for i, (_, number) in enumerate(plan.order)
-        if (number == repetition if repetition else number < 0)
+        for i in positions
+        if (plan.order[i][1] == repetition if repetition else plan.order[i][1] < 0)
     ]

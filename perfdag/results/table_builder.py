@@ -199,16 +199,14 @@ class TableBuilder:
                 continue
             batch = batch_of.get(position)
             reason = reason_for(self._reasons, batch, self._plan.key(position))
-            flight = reason.flight
             sample = self._constants(index, repetition, position)
             sample |= {
                 "status": reason.status,
                 "error": reason.text,
                 "benchmark_version": None,
                 "batch": batch,
-                "attempt": flight and flight.attempt,
-                "nodes": flight and [flight.node],
-                "finished_at": flight and _time(flight.ended_at),
+                "attempt": reason.attempt,
+                "nodes": reason.node and [reason.node],
             }
             self._samples.append(sample)
             self._rows(sample, point.id, [])

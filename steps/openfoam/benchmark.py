@@ -682,9 +682,6 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         step = solves * COST[params.solver] + 25 * COST["PCG"]
         return 2 + cavity.cells**3 * (5e-6 + cavity.time_steps * step / params.procs)
 
-    def longest(self, params: OpenFoamParams, timeout: float) -> float:
-        return _STEPS * timeout
-
     def require(self, gang: Gang, params: OpenFoamParams) -> None:
         openmpi.require(gang.hosts, params.procs, params.oversubscribe, params.transport)
 

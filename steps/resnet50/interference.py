@@ -161,9 +161,6 @@ class Resnet50Interference(workload.WorkloadBenchmark[InterferenceParams]):
             params.copies + (params.copies if params.scenario == "offline" else 1.5)
         ) * workload.expected(params)
 
-    def longest(self, params: InterferenceParams, timeout: float) -> float:
-        return (params.copies + 1) * timeout  # Each run has the whole timeout.
-
     def run(self, gang: Gang, params: InterferenceParams) -> Output:
         hosts = [gang.hosts[number % len(gang.hosts)] for number in range(params.copies)]
         argv = [*launch.wrapper_argv(params), *launch.program_argv(params)]

@@ -87,9 +87,6 @@ class Resnet50Overhead(workload.WorkloadBenchmark[OverheadParams]):
     def seconds(self, params: OverheadParams) -> float:
         return 2 * params.pairs * workload.expected(params)
 
-    def longest(self, params: OverheadParams, timeout: float) -> float:
-        return 2 * params.pairs * timeout  # Each run has the whole timeout.
-
     def missing(self, gang: Gang, params: OverheadParams) -> list[Tool]:
         tools = workload.missing(gang, params, wrapped=False)
         if not tools and (params.wrapper or params.wrapper_env):

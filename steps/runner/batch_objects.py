@@ -1,7 +1,7 @@
 """The objects of a run: its Secret, and the claims, Services and PodGroups of its batches."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
@@ -62,12 +62,13 @@ def shape_of(plan: Plan, number: int) -> Shape:
     return Shape.model_validate(plan.shapes[(number - first) % len(plan.shapes)])
 
 
-def batch_objects(shape: Shape, context: PodContext, plan: Plan, number: int) -> list[Object]:
+def batch_objects(shape: Shape, context: PodContext, number: int) -> list[Object]:
     """Return the shared claim, the Services and the PodGroup of a batch.
 
     Most shapes need none.
     """
-    objects = [*services_of(shape, context, number)]
+    workflow = (context.workflow, context.workflow_uid)
+    objects = [*services(shape, context.run_id, workflow, number)]
     if shape.volume and shape.volume.batch_claim:
         name = shared_claim(context.workflow_uid, str(number))
         objects.append(
@@ -79,22 +80,15 @@ def batch_objects(shape: Shape, context: PodContext, plan: Plan, number: int) ->
             }
         )
     if shape.scheduler == "volcano":
-        pods = shape.hosts.count * (2 if plan.trigger == "ab" else 1)
         objects.append(
             {
                 "apiVersion": "scheduling.volcano.sh/v1beta1",
                 "kind": "PodGroup",
-                "spec": {"minMember": pods},
+                "spec": {"minMember": shape.hosts.count},
                 "metadata": {"name": f"perfdag-{context.workflow_uid}-b{number}"},
             }
         )
     return objects
-
-
-def services_of(shape: Shape, context: PodContext, number: int, side: int = 0) -> Iterator[Object]:
-    """Yield the Services of a batch, of the second variant if `side` is 1."""
-    workflow = (context.workflow, context.workflow_uid)
-    return services(shape, context.run_id, workflow, number, side)
 
 
 def services_key(context: PodContext, number: int) -> str:

@@ -55,7 +55,7 @@ def measured_batches(workflow: Object) -> set[int]:
     gangs = [
         node
         for node in nodes_of(workflow).values()
-        if template_of(node) in ("gang", "duet") and node.get("phase") == "Succeeded"
+        if template_of(node) == "gang" and node.get("phase") == "Succeeded"
     ]
     return {int(number) for gang in gangs if (number := inputs_of(gang).get("batch"))}
 
@@ -67,5 +67,5 @@ def leases_of_batches(
     return [
         lease_name(workflow_uid, number)
         for number in sorted(numbers)
-        if plan.trigger == "ab" or batch_objects(shape_of(plan, number), context, plan, number)
+        if batch_objects(shape_of(plan, number), context, number)
     ]

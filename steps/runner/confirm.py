@@ -13,7 +13,7 @@ from perfdag.results.missing_reason import MissingReason
 from perfdag.results.runs import load_plan, store_plan
 from perfdag.results.samples import stored_samples
 from perfdag.steps.runner.batch_objects import batch_objects, create_for_batches, shape_of
-from perfdag.steps.runner.plan_outputs import FANS, write_outputs
+from perfdag.steps.runner.plan_outputs import write_outputs
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.base import Store
 from perfdag.suite.checks import checks_of
@@ -35,15 +35,13 @@ def step(context: PodContext, out: Path) -> list[str]:
         points = {case.point for case in check(store, plan.suite, plan.run_id, rules).suspects}
         confirming = store_confirming_plans(store, plan, points) if points else []
     left = batches_left(store, plan, confirming)
-    objects = {
-        number: batch_objects(shape_of(plan, number), context, plan, number) for number in left
-    }
+    objects = {number: batch_objects(shape_of(plan, number), context, number) for number in left}
     refusals = run_with_client(lambda kube: create_for_batches(kube, context, store, plan, objects))
     for number, (status, text) in refusals.items():
         member, index = plan_of_batch(store, plan, number)
         missing_reason.write(store, member.run_id, MissingReason("batch", status, text, index))
     batches = [number for number in left if number not in refusals]
-    write_outputs(out, {fan: batches if fan == "batches" else [] for fan in FANS})
+    write_outputs(out, {"batches": batches})
     points_again = confirming[0].points if confirming else []
     return [f"{point.entry} {point.label}".strip() for point in points_again]
 

@@ -1,10 +1,9 @@
 """Write why samples of a run on Argo are missing: from the lead, the watchdog and the last step.
 
 perfdag.results.missing_reason defines the record and its channels. This module decides whose run
-a reason belongs to: a batch of variant A or B, or of a run that confirms another.
+a reason belongs to: that of both variants of `ab`, or one that confirms another.
 """
 
-import re
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,7 +12,7 @@ from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
 from perfdag.results.confirming import plan_of_batch
-from perfdag.results.missing_reason import Flight, MissingReason
+from perfdag.results.missing_reason import MissingReason
 from perfdag.results.runs import load_plan, variants
 from perfdag.results.samples import stored_samples
 from perfdag.steps.runner.pod_context import PodContext
@@ -32,26 +31,13 @@ class BatchReasons:
     def __call__(self, batch: int, text: str) -> None:
         """Write why the samples of a batch are missing. Raises StoreError.
 
-        Two variants that run side by side need the pods of both: both runs get the reason. A batch
-        that confirms another run may be planned while the watchdog runs: the plan is read again.
+        The variants of `ab` share their pods: both runs get the reason. A batch that confirms
+        another run may be planned while the watchdog runs: the plan is read again.
         """
-        if self._plan.trigger == "ab":
-            text = _with_variant(text, self._plan.shape_of(batch).hosts.count)
-            reason = MissingReason("batch", "failed", text, batch)
-            for plan in variants(self._store, self._plan):
-                missing_reason.write(self._store, plan.run_id, reason)
-            return
         plan, index = self._confirming(batch)
-        reason = MissingReason("batch", "failed", text, index)
-        missing_reason.write(self._store, plan.run_id, reason)
-
-    def flight(self, batch: int, flight: Flight) -> None:
-        """Write that a sample was being measured when its pod ended. Raises StoreError."""
-        ab = self._plan.trigger == "ab"
-        plans = variants(self._store, self._plan) if ab else [self._confirming(batch)[0]]
-        for plan in plans:
-            if any(flight.sample.startswith(f"{point.id}-") for point in plan.points):
-                missing_reason.write(self._store, plan.run_id, flight.reason())
+        for variant in variants(self._store, plan):
+            reason = MissingReason("batch", "failed", text, index)
+            missing_reason.write(self._store, variant.run_id, reason)
 
     def _confirming(self, batch: int) -> tuple[Plan, int]:
         """Return the plan of a batch of this run, or of one that confirms it, and its index."""
@@ -80,15 +66,6 @@ def record_failed_attempt(
     return EXIT_REFUSED if refused else EXIT_RETRYABLE
 
 
-def _with_variant(text: str, pods: int) -> str:
-    """Return the text with the variant of its pod, by its rank; each variant has `pods` pods."""
-    return re.sub(
-        r"\bpod of rank (\d+)",
-        lambda match: f"{match[0]} (variant {'AB'[int(match[1]) >= pods]})",
-        text,
-    )
-
-
 def copy_annotation(context: PodContext, store: Store, plan: Plan) -> None:
     """Copy the reasons of a watchdog without a store into the store.
 
@@ -99,10 +76,6 @@ def copy_annotation(context: PodContext, store: Store, plan: Plan) -> None:
     write = BatchReasons(plan, store)
     for batch, text in missing_reason.from_annotations(owner(workflow), annotations).items():
         write(batch, text)
-    for batch, flight in missing_reason.flights_from_annotations(
-        owner(workflow), annotations
-    ).values():
-        write.flight(batch, flight)
 
 
 def record_workflow_end(context: PodContext, store: Store, plan: Plan, phase: str) -> None:

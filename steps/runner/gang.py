@@ -1,24 +1,27 @@
-"""The lead of a gang: measure the samples of one batch."""
+"""The lead of a gang: measure the samples of one batch, of `perfdag ab` both variants in turn."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from perfdag.kube.client import KubeError
 from perfdag.outcome import Infrastructure
+from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import Plan
 from perfdag.plan.time_left import TimeLeft
 from perfdag.results import missing_reason
 from perfdag.results.confirming import plan_of_batch
 from perfdag.results.missing_reason import budget_spent
+from perfdag.results.runs import variants
 from perfdag.results.samples import run_folder, stored_samples
-from perfdag.steps.measure import MeasuringLoop
+from perfdag.steps.measure import MeasuringLoop, ProgressListener
 from perfdag.steps.runner import budget
+from perfdag.steps.runner.crashes import UnderWay, crashes, fail_crashers
 from perfdag.steps.runner.end_reason import record_failed_attempt
 from perfdag.steps.runner.gather import GangUnavailable, assembled
 from perfdag.steps.runner.limits import check_account
 from perfdag.steps.runner.placement import forward, site_of
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.steps.runner.progress import ProgressReporter
-from perfdag.steps.runner.quarantine import known_crashes, skip_crashers, suspects_last
 from perfdag.steps.site import GangLost, Site
 from perfdag.store.base import NotStoredError, Store
 
@@ -31,52 +34,78 @@ def lead(
     Raises StoreError, KubeError.
     """
     plan, index = plan_of_batch(store, plan, number)
-    check_account(context.account, plan, index)
-    batch = plan.batches[index]
-    stored = stored_samples(store, plan.run_id)
-    left = [position for position in batch.samples if plan.key(position) not in stored]
-    later = (position for later in plan.batches[index + 1 :] for position in later.samples)
-    progress = ProgressReporter(len(left), TimeLeft(plan, [*left, *later]))
-    if not left:
+    plans = variants(store, plan)
+    for variant in plans:
+        check_account(context.account, variant, index)
+    progress = _progress(store, plans, index)
+    if not progress.total:
         return 0
     try:
-        crashes = known_crashes(context, store, number, attempt)
-        skipped = skip_crashers(context, store, plan, index, crashes)
-        for position, record in skipped.items():
-            progress.finished(plan.point_at(position), record)
-        left = [position for position in left if position not in skipped]
-        if not left:
+        lost = sum((crashes(store, variant, index) for variant in plans), Counter[int]())
+        for variant in plans:
+            for point, record in fail_crashers(context, store, variant, index, lost):
+                progress.finished(point, record)
+        if progress.done == progress.total:
             return 0
         shape = plan.shape_of(index)
         with assembled(context, plan, shape, number, attempt) as gang:
             forward(context, store, shape, number, gang)
-            missing_reason.forget_batch(store, plan.run_id, index)
+            for variant in plans:
+                missing_reason.forget_batch(store, variant.run_id, index)
             claim = shape.volume is not None and shape.volume.batch_claim
             reused = claim and used_before(context, store, number)
             site = site_of(context, shape, gang, plan.where.get("nodes"), reused)
-            ordered = suspects_last(plan, batch.samples, left, attempt, crashes)
-            measure_batch(store, plan, site, index, ordered, progress)
+            listeners = [
+                UnderWay(context, store, variant, index, attempt, progress) for variant in plans
+            ]
+            try:
+                measure_batch(store, plans, site, index, listeners)
+            except SystemExit:  # told to end
+                for listener in listeners:
+                    listener.forget()
+                raise
         return 0
     except (GangUnavailable, GangLost, Infrastructure, KubeError) as error:
         name = f"batch {number}, attempt {attempt}"
-        return record_failed_attempt(store, [plan], index, name, last, error)
+        return record_failed_attempt(store, plans, index, name, last, error)
+
+
+def _progress(store: Store, plans: Sequence[Plan], index: int) -> ProgressReporter:
+    """Return the progress over the missing samples of a batch, with the time to the run's end."""
+    total, time_left = 0, TimeLeft(plans[0], [])
+    for plan in plans:
+        stored = stored_samples(store, plan.run_id)
+        left = [each for each in plan.batches[index].samples if plan.key(each) not in stored]
+        total += len(left)
+        later = (each for batch in plan.batches[index + 1 :] for each in batch.samples)
+        time_left.add(plan, [*left, *later])
+    return ProgressReporter(total, time_left)
 
 
 def measure_batch(
     store: Store,
-    plan: Plan,
+    plans: Sequence[Plan],
     site: Site,
     index: int,
-    samples: Sequence[int],
-    progress: ProgressReporter,
+    listeners: Sequence[ProgressListener],
 ) -> None:
-    """Measure samples of a batch; write why the rest is missing if the budget ends.
+    """Measure a batch with a listener for each plan. Raises StoreError.
 
-    Raises StoreError.
+    Write why the rest is missing if the budget ends.
     """
-    loop = MeasuringLoop(plan, store, site, progress)
-    if not loop.measure(samples, index, budget.deadline(store, plan.run_id, plan)):
-        missing_reason.write(store, plan.run_id, budget_spent(plan.budget or 0, index))
+    loops = {
+        plan.variant: MeasuringLoop(plan, store, site, listener)
+        for plan, listener in zip(plans, listeners, strict=True)
+    }
+    deadline = budget.deadline(store, plans[0].run_id, plans[0])
+    turns: Sequence[tuple[str | None, list[int]]] = [(None, plans[0].batches[index].samples)]
+    if len(plans) > 1:
+        turns = stored_duet(*plans).turns(index)
+    for variant, samples in turns:
+        if not loops[variant].measure(samples, index, deadline):
+            for plan in plans:
+                missing_reason.write(store, plan.run_id, budget_spent(plan.budget or 0, index))
+            return
 
 
 def used_before(context: PodContext, store: Store, batch: int) -> bool:

@@ -47,7 +47,7 @@ def site_of(
         },
         facts={"volume_reused": True} if existing or reused else {},
         misplacement=lambda wanted, hosts: (
-            wrong_placement(wanted, hosts) or wrong_images(shape, own, gang.pods.values(), hosts)
+            wrong_placement(wanted, hosts) or wrong_images(gang.pods.values(), hosts)
         ),
         advice=host_path_advice,
         zones={name: str(node["zone"]) for name, node in (nodes or {}).items() if by_zone},
@@ -56,25 +56,18 @@ def site_of(
     )
 
 
-def wrong_images(
-    shape: Shape, own: Pod | None, pods: Iterable[Pod], hosts: Sequence[Host]
-) -> str | None:
+def wrong_images(pods: Iterable[Pod], hosts: Sequence[Host]) -> str | None:
     """Return why hosts run different images, or None: a tag may differ between nodes.
 
     An image that was loaded, not pulled, may have only the digest of its configuration. No digest
-    of a manifest equals it, so the two kinds are compared apart. `own` is a pod of the gang: pods
-    of the other variant have another image.
+    of a manifest equals it, so the two kinds are compared apart.
     """
-    count, nodes = shape.hosts.count, {host.name for host in hosts}
-    side = (own.rank or 0) // count if own else 0
+    nodes = {host.name for host in hosts}
     for of_manifest in (True, False):
         digests = {
             pod.image_digest.rpartition("@")[2]: pod.node
             for pod in pods
-            if (pod.rank or 0) // count == side
-            and pod.node in nodes
-            and pod.image_digest
-            and ("@" in pod.image_digest) == of_manifest
+            if pod.node in nodes and pod.image_digest and ("@" in pod.image_digest) == of_manifest
         }
         if len(digests) > 1:
             listed = ", ".join(f"{digest} on {node}" for digest, node in digests.items())
@@ -115,22 +108,18 @@ def wrong_placement(shape: Shape, hosts: Sequence[Host]) -> str | None:
     return None
 
 
-def forward(
-    context: PodContext, store: Store, shape: Shape, number: int, gang: Hosts, side: int = 0
-) -> None:
+def forward(context: PodContext, store: Store, shape: Shape, number: int, gang: Hosts) -> None:
     """Set how clients reach each host of a gang, and wait until the Services forward.
 
     Raises GangUnavailable, StoreError.
     """
     if not shape.network.forwarded:
         return
-    ranked, first = by_rank(gang.pods), side * shape.hosts.count
+    ranked = by_rank(gang.pods)
     for rank, service in orjson.loads(store.get(services_key(context, number))).items():
-        if 0 <= int(rank) - first < len(gang.hosts):
-            node = ranked[int(rank)].node_address
-            address = node if shape.network.path == "nodeport" else service["address"]
-            host = gang.hosts[int(rank) - first]
-            host.forwarding = Forwarding(str(address), service["ports"])
+        node = ranked[int(rank)].node_address
+        address = node if shape.network.path == "nodeport" else service["address"]
+        gang.hosts[int(rank)].forwarding = Forwarding(str(address), service["ports"])
     reach = [(host, host.forwarding) for host in gang.hosts if host.forwarding]
     with contextlib.ExitStack() as listeners:
         for host, forwarding in reach:

@@ -21,15 +21,13 @@ from perfdag.steps.runner.batch_objects import (
     create,
     create_for_batches,
     secret,
-    services_of,
 )
 from perfdag.steps.runner.cluster_facts import cluster_facts, cluster_name
 from perfdag.steps.runner.credentials import PeerError
 from perfdag.steps.runner.feasibility import has_class, unmet
-from perfdag.steps.runner.idle import forget_unmarked
 from perfdag.steps.runner.limits import refuse
 from perfdag.steps.runner.parameters import options, suite_text
-from perfdag.steps.runner.plan_outputs import FANS, outputs, write_outputs
+from perfdag.steps.runner.plan_outputs import outputs, write_outputs
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.base import DamagedError, NotStoredError, Store
 
@@ -71,13 +69,14 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
         raise refuse(why)  # before anything of that run is changed
     for variant in plans:
         missing_reason.forget_all(store, variant.run_id)
-    parameters = outputs(plan, context, reusable_samples(store, plans), *plans[1:])
+    parameters = outputs(plan, context, batches_left(store, plans))
     _put(store, plans)  # before the cluster may refuse: then rows say why
     budget.begin(store, plan.run_id)
-    left = [number for fan in FANS for number in parameters[fan]]
     priority = priority_class(plan.options.get("priority", 0))
     try:
-        facts, refusals = run_with_client(lambda kube: _prepare(kube, context, store, plans, left))
+        facts, refusals = run_with_client(
+            lambda kube: _prepare(kube, context, store, plan, parameters["batches"])
+        )
         has_priority = run_with_client(lambda kube: has_class(kube, priority))
     except (KubeError, PeerError) as error:
         for variant in plans:
@@ -94,8 +93,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     if not has_priority:  # the API server refuses a pod that names a missing PriorityClass
         for shape in parameters["shapes"]:
             del shape["patch"]["priorityClassName"]
-    for fan in FANS:
-        parameters[fan] = [number for number in parameters[fan] if number not in refusals]
+    parameters["batches"] = [each for each in parameters["batches"] if each not in refusals]
     write_outputs(out, parameters)
     return plan
 
@@ -121,51 +119,34 @@ def _put(store: Store, plans: list[Plan]) -> None:
         store_plan(store, plan)
 
 
-def reusable_samples(store: Store, plans: list[Plan]) -> set[str]:
-    """Return the samples of the first plan that need not be measured, and remove damaged ones.
-
-    Of two variants these are the samples of batches that both have. Raises StoreError.
-    """
-    a = plans[0]
-    if len(plans) == 1:
-        delete_damaged_samples(store, a.run_id)
-        return stored_samples(store, a.run_id)
-    complete = set(range(len(a.batches)))
+def batches_left(store: Store, plans: list[Plan]) -> list[int]:
+    """Return the batches with missing samples, and remove damaged samples. Raises StoreError."""
+    left = set[int]()
     for plan in plans:
-        forget_unmarked(store, plan, range(len(plan.order)))
+        delete_damaged_samples(store, plan.run_id)
         stored = stored_samples(store, plan.run_id)
-        complete &= {
+        left |= {
             number
             for number, batch in enumerate(plan.batches)
-            if all(plan.key(position) in stored for position in batch.samples)
+            if any(plan.key(position) not in stored for position in batch.samples)
         }
-    return {a.key(position) for number in complete for position in a.batches[number].samples}
+    return sorted(left)
 
 
 async def _prepare(
-    kube: Kube, context: PodContext, store: Store, plans: list[Plan], batches: list[int]
+    kube: Kube, context: PodContext, store: Store, plan: Plan, batches: list[int]
 ) -> tuple[Object, Refusals]:
     """Create the objects of the batches `left`; return facts of the cluster and what it refuses."""
-    plan = plans[0]
     await create(kube, context, plan, [secret(context)])
-    refusals: Refusals = {}
-    for variant in plans:
-        shapes = [Shape.model_validate(shape) for shape in variant.shapes]
-        infeasible = await unmet(kube, shapes, context.namespace)
-        refusals |= {
-            number: ("skipped", infeasible[shape])
-            for number in batches
-            if (shape := variant.batches[number].shape) in infeasible
-        }
+    shapes = [Shape.model_validate(shape) for shape in plan.shapes]
+    infeasible = await unmet(kube, shapes, context.namespace)
+    refusals: Refusals = {
+        number: ("skipped", infeasible[shape])
+        for number in batches
+        if (shape := plan.batches[number].shape) in infeasible
+    }
     objects = {
-        number: [
-            *batch_objects(plan.shape_of(number), context, plan, number),
-            *(
-                item
-                for b in plans[1:]
-                for item in services_of(b.shape_of(number), context, number, 1)
-            ),
-        ]
+        number: batch_objects(plan.shape_of(number), context, number)
         for number in batches
         if number not in refusals
     }

@@ -1,6 +1,6 @@
 """The output parameters of the plan step: what Argo fans out over, and the pods of each batch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,41 +18,24 @@ from perfdag.shape import Shape
 from perfdag.steps.runner.limits import check_shapes, check_size
 from perfdag.steps.runner.pod_context import PENDING_GRACE, PodContext
 
-FANS = ("batches", "duets")
-"""Outputs with the numbers of batches that Argo fans out over: of gangs, and of two variants."""
 NETWORK = f"{LABEL}/network"
 """Annotation of a pod outside Multus networks: the network that it measures."""
 MULTUS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-network"}
 """Annotations that name a Multus network, by whether it replaces the pod's default network."""
 
 
-def outputs(
-    plan: Plan, context: PodContext, stored: set[str], other: Plan | None = None
-) -> dict[str, Any]:
-    """Return the output parameters by name.
+def outputs(plan: Plan, context: PodContext, left: Sequence[int]) -> dict[str, Any]:
+    """Return the output parameters by name, with the batches that are `left` to measure.
 
-    `batches` lists the batches with missing samples, in the plan's order. `shapeof` has the shape
-    and the number of pods of each batch. `shapes` has the distinct shapes. `other` is the second
-    variant of a plan of two; `stored` then holds the samples that both have. Raises BadDocument.
+    `shapeof` has the shape and the number of pods of each batch, `shapes` the distinct shapes.
+    Raises BadDocument.
     """
-    for variant in (plan, other) if other else (plan,):
-        check_size(variant)
-    left = [
-        number
-        for number, batch in enumerate(plan.batches)
-        if any(plan.key(position) not in stored for position in batch.samples)
-    ]
-    if other:
-        shapes = _shapes_of(plan, plan, context, 0) + _shapes_of(other, plan, context, 1)
-        shapeof = _batches_of_two(plan, other)
-    else:
-        shapes = _shapes_of(plan, plan, context)
-        shapeof = _batches_of_one(plan)
+    check_size(plan)
+    shapes = _shapes_of(plan, context)
     check_shapes(shapes)
     return {
-        "batches": [] if other else left,
-        "duets": left if other else [],
-        "shapeof": shapeof,
+        "batches": list(left),
+        "shapeof": _shape_of_batches(plan),
         "shapes": shapes,
         "pending": f"{int(plan.options.get('pending_limit', 600)) + PENDING_GRACE}s",
         "run": plan.run_id,
@@ -76,7 +59,7 @@ def _turn(shape: Shape, pods: int, number: int) -> str:
     return "gang" if pods > 1 and shape.scheduler != "volcano" else str(number)
 
 
-def _batches_of_one(plan: Plan) -> list[Object]:
+def _shape_of_batches(plan: Plan) -> list[Object]:
     """Return the shape and the pods of each batch; batches that confirm the run come last."""
     indices = [batch.shape for batch in plan.batches] + [*range(len(plan.shapes))] * ROUNDS
     batches = []
@@ -88,44 +71,21 @@ def _batches_of_one(plan: Plan) -> list[Object]:
     return batches
 
 
-def _batches_of_two(a: Plan, b: Plan) -> list[Object]:
-    """Return the shapes of each batch in both variants, and the pods, as many on both sides."""
-    batches = []
-    for number, (left, right) in enumerate(zip(a.batches, b.batches, strict=True)):
-        shape = Shape.model_validate(a.shapes[left.shape])
-        count = shape.hosts.count
-        second = str(len(a.shapes) + right.shape)
-        turn = _turn(shape, 2 * count, number)
-        batches.append({"s": str(left.shape), "t": second, "n": str(count), "turn": turn})
-    return batches
-
-
-def _shapes_of(
-    plan: Plan, first: Plan, context: PodContext, side: int | None = None
-) -> list[Object]:
-    """Return the shapes of a plan as Argo gets them.
-
-    `side` is 0 or 1 where the pods of two variants stand side by side; `first` is variant A, which
-    names the run.
-    """
+def _shapes_of(plan: Plan, context: PodContext) -> list[Object]:
+    """Return the shapes of a plan as Argo gets them."""
     accounts = {
         point.shape: account_of(point.benchmark)
         for point in plan.points
         if point.benchmark in context.allowed
         and own_image(plan.shapes[point.shape].get("image"), context.images)
     }
-    shapes = []
-    for number, raw in enumerate(plan.shapes):
-        shape = Shape.model_validate(raw)
-        count = shape.hosts.count
-        ranks = None if side is None else range(side * count, (side + 1) * count)
-        shapes.append(_shape_output(shape, first, context, accounts.get(number), ranks))
-    return shapes
+    return [
+        _shape_output(Shape.model_validate(shape), plan, context, accounts.get(number))
+        for number, shape in enumerate(plan.shapes)
+    ]
 
 
-def _shape_output(
-    shape: Shape, plan: Plan, context: PodContext, account: str | None, ranks: range | None
-) -> Object:
+def _shape_output(shape: Shape, plan: Plan, context: PodContext, account: str | None) -> Object:
     patch_context = Context(
         plan.run_id,
         context.workflow_uid,
@@ -134,7 +94,6 @@ def _shape_output(
         context.pull_policy,
         priority_class(plan.options.get("priority", 0)),
         account,
-        ranks,
     )
     ports = [ssh_port(shape, plan.run_id, rank) for rank in (0, 1)]
     network, roles = shape.network, of_roles(shape)

@@ -1,6 +1,5 @@
-"""Report the progress of a lead: to its log, to Argo, and to the next attempt if it is killed."""
+"""Report the progress of a lead: to its log, and to Argo."""
 
-import contextlib
 import os
 import re
 import sys
@@ -8,36 +7,10 @@ import time
 from pathlib import Path
 
 from perfdag.plan.time_left import TimeLeft
-from perfdag.results import missing_reason
 from perfdag.results.samples import SampleRecord
 from perfdag.steps.measure import PRECISE
 from perfdag.suite.point import Point
 from perfdag.units import read_short_seconds, short_seconds
-
-TERMINATION_MESSAGE = Path("/dev/termination-log")
-
-
-class UnderWay:
-    """Writes the samples under way into the termination message of this container."""
-
-    def __init__(self) -> None:
-        self._samples: dict[str, str] = {}
-
-    def add(self, point: Point, repetition: int) -> None:
-        """Add a sample; several may be measured at once."""
-        self._samples[point.key(repetition)] = point.sample(repetition)
-        self._write()
-
-    def remove(self, point: Point, repetition: int) -> None:
-        """Remove a sample: it is stored."""
-        self._samples.pop(point.key(repetition), None)
-        self._write()
-
-    def _write(self) -> None:
-        # the kubelet makes the file: where it is absent nobody reads it
-        with contextlib.suppress(OSError), TERMINATION_MESSAGE.open("r+") as file:
-            file.write(missing_reason.as_termination_message(self._samples))
-            file.truncate()
 
 
 class ProgressReporter:
@@ -47,28 +20,25 @@ class ProgressReporter:
     """
 
     def __init__(self, total: int, time_left: TimeLeft | None = None) -> None:
-        self._total, self._done = total, 0
+        self.total, self.done = total, 0
         self._time, self._started = time_left, time.monotonic()
         self._file = os.environ.get("ARGO_PROGRESS_FILE")
-        self._under_way = UnderWay()
         self._report()
 
     def started(self, point: Point, repetition: int) -> None:
         """Record that a sample begins."""
         self._started = time.monotonic()
-        self._under_way.add(point, repetition)
 
     def finished(self, point: Point, record: SampleRecord) -> None:
         """Record and print that a sample is stored."""
-        self._under_way.remove(point, record.repetition)
-        self._done += 1
+        self.done += 1
         name = f"{point.entry} {point.label} repetition {record.repetition}"
         error = f": {record.error}" if record.error else ""
         left = ""
         if self._time:
             self._time.finish(point, record.repetition, time.monotonic() - self._started)
             left = f" (about {short_seconds(self._time.seconds())} left)"
-        print(f"{self._done}/{self._total} {record.status} {name}{error}{left}", flush=True)  # noqa: T201
+        print(f"{self.done}/{self.total} {record.status} {name}{error}{left}", flush=True)  # noqa: T201
         self._report()
 
     def skipped(self, point: Point, repetition: int, why: str) -> None:
@@ -76,19 +46,13 @@ class ProgressReporter:
         if why == PRECISE:
             if self._time:
                 self._time.drop(point, repetition)
-            self._done += 1
+            self.done += 1
             self._report()
-
-    def count(self, samples: int) -> None:
-        """Count samples that another pod stored."""
-        self._done += samples
-        print(f"{self._done}/{self._total}", flush=True)  # noqa: T201
-        self._report()
 
     def _report(self) -> None:
         if self._file:
             try:
-                Path(self._file).write_text(f"{self._done}/{self._total}\n")
+                Path(self._file).write_text(f"{self.done}/{self.total}\n")
             except OSError as error:
                 print(f"progress is not reported to Argo: {error}", file=sys.stderr)  # noqa: T201
                 self._file = None

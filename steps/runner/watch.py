@@ -11,7 +11,6 @@ from perfdag.kube.pods import WORKFLOW, Pod, read_pod, with_events
 from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
-from perfdag.results.missing_reason import Flight
 from perfdag.results.runs import load_plan, variants
 from perfdag.results.samples import stored_samples
 from perfdag.steps.runner.end_reason import BatchReasons
@@ -89,8 +88,7 @@ async def watch_run(context: PodContext, pending: str) -> bool:
         store = context.open()
         plan = load_plan(store, context.run_id)
         plans = variants(store, plan)
-        write = BatchReasons(plan, store)
-        watch = watch_pods(kube, context, limit, write, write.flight)
+        watch = watch_pods(kube, context, limit, BatchReasons(plan, store))
         watches = [asyncio.create_task(watch)]
         if not gated(plan):
             watches.append(asyncio.create_task(all_stored(store, plans)))
@@ -106,7 +104,6 @@ async def watch_pods(
     context: PodContext,
     limit: float,
     write: Callable[[int, str], None] | None,
-    write_flight: Callable[[int, Flight], None] | None = None,
 ) -> bool:
     """Look at the pods until the last batch is over; return True if no batch failed.
 
@@ -115,12 +112,7 @@ async def watch_pods(
     pods = await kube.resource("v1", "Pod")
     workflows = await kube.resource("argoproj.io/v1alpha1", "Workflow")
     reasons: dict[int, str] = {}
-    flights: dict[str, tuple[int, Flight]] = {}
-    watchdog = Watchdog(
-        limit,
-        write or (lambda batch, text: reasons.update({batch: text})),
-        write_flight or (lambda batch, flight: flights.update({flight.sample: (batch, flight)})),
-    )
+    watchdog = Watchdog(limit, write or (lambda batch, text: reasons.update({batch: text})))
 
     async def annotate(annotations: Object) -> None:
         body = {"metadata": {"annotations": annotations}}
@@ -133,16 +125,13 @@ async def watch_pods(
             workflow = await kube.get(workflows, context.workflow, context.namespace)
             before = workflow["metadata"].get("annotations") or {}
             earlier = missing_reason.from_annotations(owner(workflow), before)
-            flights = missing_reason.flights_from_annotations(owner(workflow), before) | flights
             if finished(workflow):
                 # nobody else clears it
                 last: Object = {UNRECOVERABLE: None} if UNRECOVERABLE in before else {}
                 last |= {WATCHDOG_DONE: context.workflow_uid} if failed(workflow) else {}
                 if not _ended_early(workflow):  # else Argo killed the pods
-                    watchdog.note_flights(run_pods)
-                    last |= missing_reason.as_annotation(
-                        owner(workflow), earlier | reasons, flights
-                    )
+                    watchdog.look(run_pods, time.monotonic())
+                    last |= missing_reason.as_annotation(owner(workflow), earlier | reasons)
                 if last:
                     await annotate(last)
                 return not failed(workflow)
@@ -156,7 +145,7 @@ async def watch_pods(
             update: Object = {name: None for name in names if name in before}
             unrecoverable = watchdog.unrecoverable | watchdog.earlier
             update |= unrecoverable_annotation(owner(workflow), unrecoverable)
-            update |= missing_reason.as_annotation(owner(workflow), reasons, flights)
+            update |= missing_reason.as_annotation(owner(workflow), reasons)
             if not update.items() <= before.items():
                 await annotate(update)  # before the pods end: then Argo decides about a retry
             await _give_up(kube, pods, context, doomed)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from perfdag.kube.argo import inputs_of
 from perfdag.kube.pods import Pod, is_pulling, is_unpacking
 from perfdag.kube.resources import Object
-from perfdag.results.missing_reason import Flight, samples_in_flight
 from perfdag.steps.runner.pod_exit_codes import EXIT_REFUSED, EXIT_RETRYABLE
 
 LOOK_SECONDS = 3.0
@@ -37,18 +36,15 @@ def patience(pod: Pod, pending_limit: float) -> float:
 class Watchdog:
     """Decides from what was observed of the pods of a run; called once a look.
 
-    `limit` is the suite's pending_limit in seconds. `write` records the reason of a batch,
-    `write_flight` a sample of a batch that was being measured when its pod ended.
+    `limit` is the suite's pending_limit in seconds. `write` records the reason of a batch.
     """
 
     def __init__(
         self,
         limit: float,
         write: Callable[[int, str], None],
-        write_flight: Callable[[int, Flight], None] = lambda batch, flight: None,
     ) -> None:
-        self._limit, self._write, self._write_flight = limit, write, write_flight
-        self._flown: set[str] = set()
+        self._limit, self._write = limit, write
         self._since: dict[str, float] = {}
         self._silent: dict[str, float] = {}
         self._noted: dict[int, tuple[int, str]] = {}
@@ -73,7 +69,6 @@ class Watchdog:
         """
         doomed: set[tuple[int, int]] = set()
         self._compare(pods)
-        self.note_flights(pods)
         for pod in pods:
             if pod.batch is None or pod.trouble is None or pod.phase == "Succeeded":
                 if pod.phase != "Pending":  # between two pulls of an image a pod has no trouble
@@ -123,23 +118,11 @@ class Watchdog:
             text = f"pod of rank {pod.rank}: {trouble}"
             if pod.ended_at:  # else the node is lost, and nobody knows what its pod measured
                 place = f"attempt {pod.attempt + 1} on {pod.node} at {pod.ended_at}"
-                text = f"never measured: its batch ended before ({place}): {text}"
+                text = f"its batch ended early ({place}): {text}"
             self.note(batch, text, pod.attempt)
             # Without it, the pods of a batch would overwrite each other's reason.
             self._reasons[pod.uid] = trouble
         return final or pod.abandoned  # its peers, or Argo, would wait for it
-
-    def note_flights(self, pods: Iterable[Pod]) -> None:
-        """Write which samples pods measured when they ended, once."""
-        for pod in pods:
-            if pod.batch is None or pod.phase != "Failed" or pod.uid in self._flown:
-                continue
-            explained = pod.trouble in _EXPLAINED
-            why = f"pod of rank {pod.rank}: {'its gang fell apart' if explained else pod.trouble}"
-            for sample in samples_in_flight(pod.message):
-                flight = Flight(sample, pod.attempt + 1, pod.node or "", pod.ended_at, why)
-                self._write_flight(pod.batch, flight)
-            self._flown.add(pod.uid)  # last: a failed write is tried again
 
     def _compare(self, pods: Iterable[Pod]) -> None:
         """Find the newest attempt at each batch, and whether its gang is complete.

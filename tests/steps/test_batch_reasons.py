@@ -1,7 +1,6 @@
 """Why samples have no part, where more than one thing kept them from being measured."""
 
 import contextlib
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -18,7 +17,7 @@ from perfdag.results.missing_reason import (
     from_annotations,
     write,
 )
-from perfdag.steps.runner import budget, duet, end_reason, gang
+from perfdag.steps.runner import budget, end_reason, gang
 from perfdag.steps.runner.end_reason import BatchReasons, copy_annotation
 from perfdag.steps.runner.gather import Hosts
 from perfdag.steps.runner.watch import watch_pods
@@ -91,21 +90,16 @@ def test_a_spent_budget_is_what_a_watchdog_without_a_store_cannot_know(
     assert reasons(store, plan) == {("skipped", "the budget of 100 s was spent")}
 
 
-def test_a_duel_that_stands_takes_away_what_was_noted_of_both_variants(
-    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("complete_gangs")
+def test_a_gang_that_stands_takes_away_what_was_noted_of_both_variants(
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = duet_of()
     for plan in (result.a, result.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
         write(store, plan.run_id, MissingReason("batch", "failed", PENDING, 0))
-    pods = {
-        f"p{rank}": Pod(f"p{rank}", 0, 0, rank, "Running", "node-1", "127.0.0.1") for rank in (0, 1)
-    }
-    monkeypatch.setattr(duet, "wait_for_pods", lambda *_: pods)
-    monkeypatch.setattr(duet, "lead_config", lambda: tmp_path)
-    for name in ("add_peers", "connect", "measure_rounds"):
-        monkeypatch.setattr(duet, name, lambda *_: None)
-    assert duet.lead(place(result.a.run_id), store, result.a, 0, 0, False) == 0
+    monkeypatch.setattr(gang, "measure_batch", lambda *_: None)
+    assert gang.lead(place(result.a.run_id), store, result.a, 0, 0, False) == 0
     assert [store.list(f"runs/{plan.run_id}/notes") for plan in (result.a, result.b)] == [[], []]
 
 
@@ -113,7 +107,6 @@ def test_a_duel_that_stands_takes_away_what_was_noted_of_both_variants(
 def test_what_ends_the_next_gang_too_is_noted_again(
     store: FolderStore, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gang, "known_crashes", lambda *_: {})
     monkeypatch.setattr(gang, "measure_batch", lambda *_: None)
     watchdog = Watchdog(60.0, BatchReasons(plan, store))
     oom = "OOMKilled: container main passed its memory limit of 1Gi"

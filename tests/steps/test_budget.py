@@ -39,12 +39,7 @@ def plan() -> Plan:
 def measure(store: FolderStore, plan: Plan) -> int:
     """Measure the batch of a plan; return how many samples are stored."""
     gang.measure_batch(
-        store,
-        plan,
-        Site(hosts_for=lambda _: [LocalHost()]),
-        0,
-        plan.batches[0].samples,
-        ProgressReporter(2),
+        store, [plan], Site(hosts_for=lambda _: [LocalHost()]), 0, [ProgressReporter(2)]
     )
     return len(
         [name for name in stored_samples(store, plan.run_id) if not name.startswith("canary")]

@@ -141,8 +141,7 @@ def test_what_the_plan_step_creates_goes_with_its_leases_and_the_rights_of_the_s
         for _ in range(2):  # the plan step is repeated where its pod is lost
             await create(kube, place(), plan, [key])
             objects = {
-                number: batch_objects(plan.shape_of(number), place(), plan, number)
-                for number in numbers
+                number: batch_objects(plan.shape_of(number), place(), number) for number in numbers
             }
             assert await create_for_batches(kube, place(), store, plan, objects) == {}
 

@@ -65,7 +65,7 @@ def test_numbers_lead_to_batches_and_their_shapes(store: FolderStore, plan: Plan
     confirming = store_confirming_plans(store, plan, of(plan, "other", "net"))
     plan = load_plan(store, plan.run_id)
     assert plan.options["confirmed"] == [each.run_id for each in confirming]
-    shapeof = outputs(plan, place(), set())["shapeof"]
+    shapeof = outputs(plan, place(), [])["shapeof"]
     result = confirming_batches(plan, confirming)
     assert len(result) == ROUNDS * 2
     for number, run, index in result:

@@ -1,4 +1,4 @@
-"""The order of a batch's samples on its first try and on a retry, and why a gang is not there."""
+"""Why a gang is not there, and what its lead reports."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,6 @@ from perfdag.steps.runner.gather import GangUnavailable, why_too_few
 from perfdag.steps.runner.placement import site_of
 from perfdag.steps.runner.pod_exit_codes import EXIT_REFUSED, EXIT_RETRYABLE
 from perfdag.steps.runner.progress import ProgressReporter
-from perfdag.steps.runner.quarantine import suspects_last
 from perfdag.steps.site import GangLost
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -37,30 +36,6 @@ SLEEPS = (
     "name: s\nentries:\n  - {benchmark: command, params: {argv: ['true']}, permutations: "
     "{product: {exit_code: [0, 1, 2, 3, 4]}}}\n"
 )
-PAIRS = (
-    "name: p\nentries:\n  - benchmark: iperf\n"
-    "    hosts: {count: 4, pairs: all, parallel_pairs: 2}\n    params: {duration: 1s}\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("attempt", "missing", "order"),
-    [
-        pytest.param(0, [4, 0, 2], [3, 1, 4, 0, 2], id="a first attempt has the plan's order"),
-        pytest.param(1, [4, 0, 2], [3, 1, 0, 2, 4], id="a retry measures what was under way last"),
-        pytest.param(2, [2], [3, 1, 4, 0, 2], id="the only one that is left"),
-    ],
-)
-def test_the_order_of_an_attempt(attempt: int, missing: list[int], order: list[int]) -> None:
-    plan = make_plan(parse_suite(SLEEPS))
-    assert suspects_last(plan, [3, 1, 4, 0, 2], missing, attempt, {}) == order
-
-
-def test_a_retry_keeps_pairs_together_that_are_measured_at_once() -> None:
-    plan = make_plan(parse_suite(PAIRS))
-    samples = plan.batches[0].samples
-    again = suspects_last(plan, samples, samples, 1, {})
-    assert again == [*samples[2:], *samples[:2]]
 
 
 def waits(name: str, trouble: str | None = None) -> Pod:
@@ -203,19 +178,6 @@ def test_hosts_of_different_images_are_no_gang(
     assert result is None if why is None else why in str(result)
 
 
-def test_the_variants_of_an_ab_test_have_each_an_image() -> None:
-    shape = Shape.model_validate({"hosts": {"count": 2}})
-    pods = gang_of("i@sha256:aaa", "i@sha256:aaa", "i@sha256:bbb", "i@sha256:bbb")
-    beside = {name: replace(pod, node=f"node-{(pod.rank or 0) % 2}") for name, pod in pods.items()}
-    for name in (place().pod, "p2"):
-        assert (
-            site_of(replace(place(), pod=name), shape, gather.Hosts([], beside)).misplacement(
-                shape, hosts_on(0, 1)
-            )
-            is None
-        )
-
-
 @pytest.mark.parametrize(
     ("volume", "facts"),
     [
@@ -241,7 +203,6 @@ def test_a_volume_that_was_written_to_before_is_called_reused(
     seen: list[dict[str, Any]] = []
     hosts = gather.Hosts([LocalHost(name="node-0")], gang_of(None))
     monkeypatch.setattr(gang, "assembled", lambda *_: contextlib.nullcontext(hosts))
-    monkeypatch.setattr(gang, "known_crashes", lambda *_: {})
     monkeypatch.setattr(
         gang, "measure_batch", lambda store, plan, place, *_: seen.append(place.facts)
     )
@@ -311,7 +272,7 @@ def test_the_address_of_an_extra_network_is_a_global_one(scope: str) -> None:
             gather.extra_address(Host(), shape)  # type: ignore[arg-type]
 
 
-def test_progress_is_told_to_argo_and_counts_what_others_stored(
+def test_progress_is_told_to_argo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "progress"
@@ -321,15 +282,12 @@ def test_progress_is_told_to_argo_and_counts_what_others_stored(
     point = make_plan(parse_suite(SLEEPS)).points[0]
     progress.finished(point, SampleRecord(point.id, 1, "failed", "it broke"))
     assert file.read_text() == "1/4\n"
-    progress.count(2)
-    assert file.read_text() == "3/4\n"
     progress.skipped(point, 1, "stored before")
-    assert file.read_text() == "3/4\n"
+    assert file.read_text() == "1/4\n"
     progress.skipped(point, 4, PRECISE)
-    assert file.read_text() == "4/4\n", "what `until` does not need is not waited for"
+    assert file.read_text() == "2/4\n", "what `until` does not need is not waited for"
     assert capsys.readouterr().out.splitlines() == [
-        f"1/4 failed command {point.label} repetition 1: it broke",
-        "3/4",
+        f"1/4 failed command {point.label} repetition 1: it broke"
     ]
 
 
@@ -337,7 +295,7 @@ def test_progress_that_cannot_be_told_is_said_once_and_costs_no_sample(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ARGO_PROGRESS_FILE", str(tmp_path / "no" / "such" / "folder"))
-    ProgressReporter(2).count(1)
+    ProgressReporter(2).skipped(make_plan(parse_suite(SLEEPS)).points[0], 4, PRECISE)
     assert capsys.readouterr().err.count("progress is not reported to Argo") == 1
 
 

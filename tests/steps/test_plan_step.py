@@ -17,8 +17,8 @@ from perfdag.steps.runner.batch_objects import batch_objects
 from perfdag.steps.runner.limits import check_size
 from perfdag.steps.runner.parameters import suite_text
 from perfdag.steps.runner.placement import wrong_placement
-from perfdag.steps.runner.plan import plan_of, reusable_samples
-from perfdag.steps.runner.plan_outputs import FANS, outputs
+from perfdag.steps.runner.plan import batches_left, plan_of
+from perfdag.steps.runner.plan_outputs import outputs
 from perfdag.steps.runner.pod_context import PodContext, from_environment
 from perfdag.store.base import AddressError
 from perfdag.store.folder import FolderStore
@@ -87,14 +87,12 @@ def test_a_stored_plan_is_continued(store: FolderStore) -> None:
 def test_outputs_are_integers_and_shapes_and_skip_what_is_stored() -> None:
     plan = make_plan(parse_suite(suite(4, "batch_time: 2600ms\n")), run_id=place().run_id)
     assert len(plan.batches) == 2
-    parameters = outputs(plan, place(), set())
-    assert parameters["batches"] == [0, 1]
+    parameters = outputs(plan, place(), [1])
+    assert parameters["batches"] == [1]
     assert parameters["shapeof"] == [
         {"s": "0", "n": "1", "turn": str(number)} for number in range(4)
     ]  # two more for runs that confirm
     assert parameters["gated"] == "false"
-    stored = {plan.key(position) for position in plan.batches[0].samples}
-    assert outputs(plan, place(), stored)["batches"] == [1]
     assert len(json.dumps(parameters)) < 256 * 1024
 
 
@@ -103,13 +101,15 @@ def test_what_is_stored_is_not_measured_again_unless_it_cannot_be_read(store: Fo
     whole, cut = (f"runs/{plan.run_id}/parts/{plan.key(position)}.json" for position in range(2))
     store.put(whole, SampleRecord("p", 1, "ok").dump())
     store.put(cut, store.get(whole)[:-20])
-    assert reusable_samples(store, [plan]) == {plan.key(0)}
+    assert batches_left(store, [plan]) == [0]
     assert store.list(f"runs/{plan.run_id}/parts") == [whole]
+    store.put(cut, store.get(whole))
+    assert batches_left(store, [plan]) == []
 
 
 def test_10_000_points_travel_as_a_few_bytes() -> None:
     plan = make_plan(parse_suite(suite(10_000)), run_id=place().run_id)
-    assert len(json.dumps(outputs(plan, place(), set()))) < 10_000
+    assert len(json.dumps(outputs(plan, place(), []))) < 10_000
 
 
 def test_pairs_share_the_pods_of_one_gang() -> None:
@@ -117,7 +117,7 @@ def test_pairs_share_the_pods_of_one_gang() -> None:
         "name: s\nentries:\n  - benchmark: iperf\n    hosts: {count: 4, pairs: all}\n"
         "    repetitions: 2\n"
     )
-    parameters = outputs(make_plan(parse_suite(text), run_id=place().run_id), place(), set())
+    parameters = outputs(make_plan(parse_suite(text), run_id=place().run_id), place(), [0])
     assert (parameters["batches"], parameters["shapeof"][0]) == (
         [0],
         {"s": "0", "n": "4", "turn": "gang"},
@@ -142,7 +142,7 @@ def test_a_network_is_an_annotation_and_a_peers_port_is_what_its_lead_calls(
         f"params: {{argv: ['true']}}}}]\n"
     )
     plan = make_plan(parse_suite(text), run_id=place().run_id)
-    [shape] = outputs(plan, place(), set())["shapes"]
+    [shape] = outputs(plan, place(), [])["shapes"]
     assert shape["netkey"] == key
     values = {"{host: true}": "host", "{}": "pod"}
     values["{name: bench/net, also: [bench/b, c]}"] = "bench/net,bench/b,c"
@@ -162,7 +162,7 @@ def test_gangs_of_several_hosts_take_turns_unless_volcano_places_them() -> None:
         )
     )
     plan = make_plan(parse_suite(f"name: s\nentries:\n{entries}"), run_id=place().run_id)
-    parameters = outputs(plan, place(), set())["shapeof"][: len(plan.batches)]
+    parameters = outputs(plan, place(), [])["shapeof"][: len(plan.batches)]
     assert sorted((each["n"], each["turn"] == "gang") for each in parameters) == [
         ("1", False),
         ("2", True),
@@ -189,8 +189,7 @@ def test_shapes_of_every_network_are_fanned_out_over_in_the_plans_order() -> Non
     )
     plan = make_plan(parse_suite(text), run_id="r")
     assert len(plan.batches) == 18
-    parameters = outputs(plan, place(), set())
-    assert {name: parameters[name] for name in FANS} == {"batches": list(range(18)), "duets": []}
+    parameters = outputs(plan, place(), [])
     shapes = [int(parameters["shapeof"][number]["s"]) for number in range(18)]
     networks = [parameters["shapes"][shape]["network"] for shape in shapes]
     blocks = [networks[first : first + 3] for first in range(0, 18, 3)]
@@ -206,7 +205,7 @@ def test_an_allowed_benchmark_has_pods_and_an_account_of_its_own() -> None:
     plan = make_plan(parse_suite(text), run_id="r")
     shapes = {point.benchmark: point.shape for point in plan.points}
     assert len(set(shapes.values())) == 3, "rights are not lent to what shares the pods"
-    parameters = outputs(plan, replace(place(), allowed=("vmi-burst",)), set())
+    parameters = outputs(plan, replace(place(), allowed=("vmi-burst",)), [])
     accounts = {
         name: parameters["shapes"][shape]["patch"].get("serviceAccountName")
         for name, shape in shapes.items()
@@ -244,7 +243,7 @@ def test_spread_on_one_node_is_invalid() -> None:
 @pytest.mark.parametrize(("priority", "name"), [(0, "perfdag"), (1, "perfdag-preempting")])
 def test_pods_have_the_priority_class_of_their_suite(priority: int, name: str) -> None:
     plan = make_plan(parse_suite(suite(1, f"priority: {priority}\n")), run_id="r")
-    [shape] = outputs(plan, place(), set())["shapes"]
+    [shape] = outputs(plan, place(), [])["shapes"]
     assert shape["patch"]["priorityClassName"] == name
 
 
@@ -285,8 +284,8 @@ def test_the_claim_that_pods_share_is_the_workflows_own() -> None:
     )
     names = []
     for context in (place(), replace(place(), workflow_uid="another")):
-        (claim,) = batch_objects(plan.shape_of(0), context, plan, 0)
-        (shape,) = outputs(plan, context, set())["shapes"]
+        (claim,) = batch_objects(plan.shape_of(0), context, 0)
+        (shape,) = outputs(plan, context, [])["shapes"]
         names.append(claim["metadata"]["name"])
         mounted = next(each for each in shape["patch"]["volumes"] if each["name"] == "measured")
         assert mounted["persistentVolumeClaim"]["claimName"].replace(BATCH, "0") == names[-1]

@@ -3,7 +3,6 @@ gang reaches them.
 """
 
 import socket
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from perfdag.steps.runner.batch_objects import (
     batch_objects,
     create_for_batches,
     services_key,
-    services_of,
 )
 from perfdag.steps.runner.gather import GangUnavailable, Hosts
 from perfdag.steps.runner.placement import forward
@@ -45,9 +43,9 @@ FULL = "Internal error occurred: failed to allocate a serviceIP: range is full"
 """The answer of Kubernetes 1.34 if no ServiceCIDR is ready, or if none has an address left."""
 
 
-def of(path: str, side: int = 0, **hosts: Any) -> list[Object]:
+def of(path: str, **hosts: Any) -> list[Object]:
     shape = Shape.model_validate({"hosts": {"count": 2} | hosts, "network": {"path": path}})
-    return list(services(shape, "run", ("wf", "uid"), 7, side))
+    return list(services(shape, "run", ("wf", "uid"), 7))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +54,7 @@ def of(path: str, side: int = 0, **hosts: Any) -> list[Object]:
         (of("pod"), "", []),
         (of("host"), "", []),
         (of("service"), "ClusterIP", ["1"]),
-        (of("nodeport", side=1), "NodePort", ["3"]),
+        (of("nodeport"), "NodePort", ["1"]),
         (of("service", count=3, pairs="all"), "ClusterIP", ["0", "1", "2"]),
     ],
 )
@@ -93,7 +91,7 @@ async def created(
     server.on("POST .*/services", lambda request: request.body["spec"].update(clusterIP="fd00::9"))
     refused: Refusals = {}
     for _ in range(times):  # the plan step is repeated where its pod is lost
-        objects = {0: batch_objects(plan.shape_of(0), here, plan, 0)}
+        objects = {0: batch_objects(plan.shape_of(0), here, 0)}
         async with server.client() as kube:
             refused = await create_for_batches(kube, here, store, plan, objects)
     note = store.get(services_key(here, 0)) if not refused else b"{}"
@@ -166,25 +164,25 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 def gang(path: str, store: FolderStore, address: str, node: str) -> tuple[Shape, Hosts]:
     """Two hosts; the Service of the second one has an address that is the server's own."""
     shape = Shape.model_validate({"hosts": {"count": 2}, "network": {"path": path}})
-    note = {str(rank): {"address": address, "ports": free_ports()} for rank in (1, 3)}
+    note = {str(rank): {"address": address, "ports": free_ports()} for rank in (1,)}
     store.put(services_key(place(), 0), orjson.dumps(note))
     pods = {
         str(rank): Pod(str(rank), 0, 0, rank, "Running", "n", "127.0.0.2", node_address=node)
-        for rank in range(4)
+        for rank in range(2)
     }
     return shape, Hosts([LocalHost("127.0.0.1", "a"), LocalHost("127.0.0.2", "b")], pods)
 
 
 @pytest.mark.usefixtures("importable")
 @pytest.mark.parametrize(
-    ("path", "address", "node", "side"),
-    [("service", "127.0.0.2", "x", 0), ("nodeport", "x", "127.0.0.2", 1)],
+    ("path", "address", "node"),
+    [("service", "127.0.0.2", "x"), ("nodeport", "x", "127.0.0.2")],
 )
 def test_a_gang_waits_until_its_services_forward(
-    store: FolderStore, path: str, address: str, node: str, side: int
+    store: FolderStore, path: str, address: str, node: str
 ) -> None:
     shape, there = gang(path, store, address, node)
-    forward(place(), store, shape, 0, there, side)
+    forward(place(), store, shape, 0, there)
     client, server = there.hosts
     assert client.target == client.address == "127.0.0.1", "no Service forwards to the client"
     assert server.target == "127.0.0.2"
@@ -212,12 +210,3 @@ def test_the_address_of_a_node_is_of_the_measured_family() -> None:
         "10.0.0.1",
         "fd00::1",
     ]
-
-
-def test_the_second_variant_of_a_duet_has_its_own_services() -> None:
-    shape = Shape.model_validate({"hosts": {"count": 2}, "network": {"path": "service"}})
-    here = replace(place(), run_id="r")
-    names = [
-        each["metadata"]["name"] for side in (0, 1) for each in services_of(shape, here, 0, side)
-    ]
-    assert names == ["perfdag-uid-b0-r1", "perfdag-uid-b0-r3"]

@@ -54,7 +54,10 @@ def _port() -> int:
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> credentials.Keys:
     """The files of a pod that serves and leads."""
-    return credentials.Keys(copied(tmp_path_factory.mktemp("keys"), "lead-b"))
+    folder = tmp_path_factory.mktemp("keys")
+    pair = {"ssh": credentials.make_keys(folder)}
+    copied(folder, "peer", pair)
+    return credentials.Keys(copied(folder, "lead", pair))
 
 
 class Served:

@@ -2,7 +2,7 @@
 
 import json
 
-from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, NODES, PORT, TWIN
+from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, NODES, PORT
 from perfdag.kube.placement import of_roles
 from perfdag.kube.pod_patch import Context, patch
 from perfdag.kube.resources import Object
@@ -32,9 +32,7 @@ def pod(
         .replace(f'"{NODES}"', json.dumps(role[0].node_selector if role else {}))
         .replace(f'"{PORT}"', str(20000 + rank))
     )
-    spec = json.loads(
-        text.replace(BATCH, str(batch)).replace(ATTEMPT, str(attempt)).replace(TWIN, "0")
-    )
+    spec = json.loads(text.replace(BATCH, str(batch)).replace(ATTEMPT, str(attempt)))
     for each in [*spec["containers"], *spec["initContainers"]]:
         each.setdefault("image", "registry.example/argoexec:1")
     numbers = {

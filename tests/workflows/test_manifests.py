@@ -32,7 +32,6 @@ from perfdag.workflows.templates import FINISH_SECONDS, PLAN_SECONDS, Installati
 from .pods import pod
 
 GOLDEN = Path(__file__).parent / "golden"
-FANS = ("gang", "duet")
 NASTY = (
     "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) $HOME `id`\n"
     "second: line # not a comment\n- {{ item\n"
@@ -297,10 +296,10 @@ def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_a
     }
     limits = {"plan": PLAN_SECONDS, "confirm": FINISH_SECONDS, "finish": FINISH_SECONDS}
     assert {name: each["retryPolicy"] for name, each in tried.items()} == dict.fromkeys(
-        (*limits, "watchdog", *FANS), "Always"
+        (*limits, "watchdog", "gang"), "Always"
     )
     hopeless = "(workflow.annotations['perfdag/unrecoverable'] ?? '')"
-    assert {tried[name]["expression"] for name in FANS} == {
+    assert {tried["gang"]["expression"]} == {
         (
             f"{{{{=!({hopeless} startsWith workflow.uid + ' ' && {hopeless} contains ',' + "
             f"inputs.parameters.batch + ',')}}}}"

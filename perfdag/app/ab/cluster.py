@@ -1,4 +1,4 @@
-"""Run two variants of a suite on the same nodes of a cluster: submission and last step."""
+"""Run two variants of a suite with the same pods of a cluster: submission and last step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -9,7 +9,7 @@ from perfdag.app.ab.outcome import AbResult, conclude
 from perfdag.app.ab.request import AbRequest, plan_variants
 from perfdag.app.local_run import measuring_loop, only_process, prepare_resume, resumable
 from perfdag.app.terminal.progress import Progress
-from perfdag.plan.ab import Duet, positions
+from perfdag.plan.ab import Duet
 from perfdag.results import missing_reason
 from perfdag.results.collect import collect
 from perfdag.results.runs import store_plan
@@ -62,23 +62,24 @@ def _resume_command(duet: Duet, request: AbRequest, root: str | None) -> str:
 
 def measure_rounds(duet: Duet, store: Store, report: Callable[[str], None]) -> None:
     """Measure the rounds of both variants in the order of the blocks, within their budget."""
-    plans = {"A": duet.a, "B": duet.b}
     blocks, expected = len(duet.blocks), short_seconds(duet.a.seconds() + duet.b.seconds())
     total = len(duet.a.order) + len(duet.b.order)
     head = f"ab {duet.a.run_id} and {duet.b.run_id}"
     report(f"{head}: {plural(blocks, 'block')}, {total} samples, about {expected}")
     budget = duet.a.budget
     deadline = time.monotonic() + budget if budget else None
-    rounds = [("A", 0), ("B", 0), *duet.rounds()]  # the warm-up rounds come first
     with Progress(duet.a, report, duet.b) as progress:
-        loops = {variant: measuring_loop(plan, store, progress) for variant, plan in plans.items()}
-        for i, (variant, repetition) in enumerate(rounds, -2):
+        loops = {
+            variant: measuring_loop(plan, store, progress)
+            for variant, plan in (("A", duet.a), ("B", duet.b))
+        }
+        for i, (variant, positions) in enumerate(duet.turns(), -2):  # the warm-up comes first
             if i >= 0 and i % 4 == 0:
                 block = f"block {i // 4 + 1} of {blocks}  {duet.blocks[i // 4]}"
                 report(f"{block}  {progress.done} of {total} samples")
             progress.variant = variant
-            if not loops[variant].measure(positions(plans[variant], repetition), deadline=deadline):
+            if not loops[variant].measure(positions, deadline=deadline):
                 reason = missing_reason.budget_spent(budget or 0)
-                for plan in plans.values():
+                for plan in (duet.a, duet.b):
                     missing_reason.write(store, plan.run_id, reason)
                 break

@@ -23,7 +23,7 @@ def write_forest_plot(path: Path, result: AbResult) -> None:
         if not (paired := line.judged.result).absolute
     ]
     a, b = duet.a.options["words"]
-    blocks = f"{duet.a.suite}: {plural(len(duet.blocks), 'block')} side by side"
+    blocks = f"{duet.a.suite}: {plural(len(duet.blocks), 'block')} of ABBA or BAAB"
     figure = forest(
         effects,
         f"{b} against {a}",

@@ -4,12 +4,11 @@ import asyncio
 import os
 
 from perfdag.kube.pod_patch import STORE
-from perfdag.plan.plan import Plan
 from perfdag.results.runs import load_plan
 from perfdag.signals import end_once
-from perfdag.steps.runner import duet, gang
+from perfdag.steps.runner import gang
 from perfdag.steps.runner.credentials import take_credentials
-from perfdag.steps.runner.pod_context import from_environment, scratch_home
+from perfdag.steps.runner.pod_context import from_environment
 from perfdag.steps.runner.pod_exit_codes import exit_retryable
 from perfdag.steps.runner.watch import watch_run
 from perfdag.store.open import open_store
@@ -25,20 +24,7 @@ def lead(batch: int, attempt: int, last_attempt: int) -> int:
     context = from_environment()
     store = context.open()
     plan = load_plan(store, context.run_id)
-    run = duet.lead if plan.trigger == "ab" else gang.lead
-    return run(context, store, plan, batch, attempt, attempt >= last_attempt)
-
-
-def start_lead_b(batch: int, attempt: int) -> None:
-    """Start the lead of variant B, which measures while this pod serves as a peer.
-
-    Raises StoreError.
-    """
-    take_credentials()
-    context = from_environment()
-    store = context.open()
-    plan: Plan = duet.load_duet(store, load_plan(store, context.run_id)).b
-    duet.follow(context, plan, batch, attempt, scratch_home() / "peer")
+    return gang.lead(context, store, plan, batch, attempt, attempt >= last_attempt)
 
 
 def watchdog_step(pending: str) -> bool:

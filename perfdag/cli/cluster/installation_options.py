@@ -180,8 +180,7 @@ def _keep_pods(text: str) -> int:
 
     if (value := duration(text)) < KEEP_PODS:
         raise argparse.ArgumentTypeError(
-            f"{text} is too short: the next attempt reads which sample killed the pod; "
-            f"write {KEEP_PODS}s or more"
+            f"{text} is too short: the watchdog reads how the pod ended; write {KEEP_PODS}s or more"
         )
     return value
 

@@ -30,10 +30,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         step.add_argument("--out", type=Path, required=True, help="folder of the output parameters")
         step.set_defaults(run=run)
     steps.add_parser("watchdog", help="record why pods cannot start").set_defaults(run=watchdog)
-    for name, text in (
-        ("lead", "measure a batch"),
-        ("peer", "serve the lead"),
-        ("lead-b", "serve the lead, and lead the gang of variant B"),
+    for name, text, run in (
+        ("lead", "measure a batch", lead),
+        ("peer", "serve the lead", peer),
     ):
         rank = steps.add_parser(name, help=text)
         rank.add_argument("--batch", type=int, required=True)
@@ -47,7 +46,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
             default="",
             help="how long Argo lets pods of the gang be Pending",
         )
-        rank.set_defaults(run=measure)
+        rank.set_defaults(run=run)
     reach = steps.add_parser("reach", help="check the store, and list the benchmarks")
     reach.set_defaults(run=check_store)
     last = steps.add_parser("finish", help="collect, report, check")
@@ -90,16 +89,11 @@ def watchdog(args: argparse.Namespace) -> int:
     return EXIT_FAILED
 
 
-def measure(args: argparse.Namespace) -> int:
-    """Run a pod of a gang: its lead, a peer, or the lead of variant B."""
-    if args.step == "peer":
-        return peer(args)
-    from perfdag.app.cluster import batch_steps
+def lead(args: argparse.Namespace) -> int:
+    """Measure a batch with the pods of its gang."""
+    from perfdag.app.cluster.batch_steps import lead
 
-    if args.step == "lead":
-        return batch_steps.lead(args.batch, args.attempt, args.attempts)
-    batch_steps.start_lead_b(args.batch, args.attempt)
-    return peer(args)
+    return lead(args.batch, args.attempt, args.attempts)
 
 
 def peer(args: argparse.Namespace) -> int:
