@@ -1,5 +1,6 @@
 """The schedule of a suite: two CronWorkflows, and the ConfigMap with the suite that they read."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from perfdag.store.open import check_cluster_address
 from perfdag.suite.model import Entry, LoadedSuite, Suite
 from perfdag.suite.text import load_model, suite_text
 from perfdag.units import seconds
-from perfdag.workflows import age, lint, runs
+from perfdag.workflows import age, runs
 
 AnySuite = Suite | Entry | str | Path
 """A suite, one entry as a suite of its own, or a suite file."""
@@ -54,10 +55,13 @@ def scheduled(
     """
     suite = loaded.suite
     config_map = runs.config_map(namespace, suite.name, suite_text(loaded))
-    if problems := lint.problems(config_map):
+    # `kubectl apply` keeps the object as JSON in an annotation
+    size = len(json.dumps(config_map, ensure_ascii=False).encode())
+    if size > runs.MAX_BYTES:
         raise ValueError(
-            f"{loaded.document.file}: {problems[0]}; split the suite, or put the file into the "
-            "store and give the CronWorkflow its key as the parameter url"
+            f"{loaded.document.file}: its ConfigMap has {size:,} bytes, more than "
+            f"{runs.MAX_BYTES:,}; split the suite, or put the file into the store and give the "
+            "CronWorkflow its key as the parameter url"
         )
     check = age.cron(namespace, suite.name, max_age, store, cluster_scope)
     cron = runs.cron(

@@ -13,6 +13,8 @@ from perfdag.suite.yaml_document import BadDocument, Problem
 from perfdag.workflows.installed import cron_workflow
 from perfdag.workflows.templates import NAME
 
+MAX_BYTES = 256 * 1024
+"""Limit of an object, and of its annotations."""
 SUITE_BYTES = 90_000  # of base64: an environment variable may have 128 KiB
 
 

@@ -16,8 +16,10 @@ from hera.workflows import models as m
 from perfdag import Entry, Suite
 from perfdag.suite.load import parse_suite
 from perfdag.suite.yaml_document import BadDocument
-from perfdag.workflows import base, dump, lint, measure, schedule
+from perfdag.workflows import base, dump, measure, schedule
 from perfdag.workflows.templates import Installation
+
+from .rules import problems
 
 ROOT = Path(__file__).parents[2]
 STORE, SUITE = "s3://bench/results", str(ROOT / "suites/quick.yaml")
@@ -56,7 +58,7 @@ def test_the_examples_keep_the_rules_and_argo_takes_them(
         monkeypatch.setattr(sys, "argv", [script, *arguments])
         runpy.run_path(script, run_name="__main__")
         printed = list(yaml.safe_load_all(capsys.readouterr().out))
-        assert [lint.problems(each) for each in printed] == [[]] * len(printed), example
+        assert [problems(each) for each in printed] == [[]] * len(printed), example
         documents += printed
     if shutil.which("argo") is None:
         pytest.skip("needs the argo command: the examples were NOT linted by Argo")

@@ -25,11 +25,12 @@ from perfdag.kube.volumes import claim_spec
 from perfdag.shape import Shape
 from perfdag.steps.runner.limits import MAX_SHAPES, check_shapes
 from perfdag.suite.yaml_document import BadDocument
-from perfdag.workflows import age, base, lint, runs
+from perfdag.workflows import age, base, runs
 from perfdag.workflows.emit import dump
 from perfdag.workflows.templates import FINISH_SECONDS, PLAN_SECONDS, Installation
 
 from .pods import pod
+from .rules import problems
 
 GOLDEN = Path(__file__).parent / "golden"
 NASTY = (
@@ -173,44 +174,7 @@ def test_golden_patches() -> None:
 
 @pytest.mark.parametrize("name", [*INSTALLATIONS, "suite"])
 def test_own_rules(name: str) -> None:
-    assert [text for each in documents()[name] for text in lint.problems(each)] == []
-
-
-def test_own_rules_find_what_they_are_for() -> None:
-    bad: dict[str, Any] = {
-        "kind": "Workflow",
-        "metadata": {"name": "x"},
-        "spec": {
-            "parallelism": 3,
-            "synchronization": {"mutex": {}},
-            "templates": [
-                {"name": "a", "dag": {"failFast": True}},
-                {
-                    "name": "rank",
-                    "daemon": True,
-                    "retryStrategy": {},
-                    "container": {"args": ["$(X)"]},
-                },
-                {
-                    "name": "b",
-                    "container": {"command": ["x"]},
-                    "podSpecPatch": '{{=\'{"a":{"b":1}}\'}}',
-                },
-            ],
-        },
-    }
-    problems = "\n".join(lint.problems(bad))
-    for word in (
-        "spec.parallelism",
-        "removed in Argo 4",
-        "failFast",
-        "daemon",
-        "no command",
-        "retry the gang",
-        "kubelet rewrites",
-        "end the expression",
-    ):
-        assert word in problems
+    assert [text for each in documents()[name] for text in problems(each)] == []
 
 
 def test_suite_text_survives_the_config_map() -> None:
@@ -344,7 +308,7 @@ def test_the_workflow_of_as_many_shapes_as_may_be_is_an_object_of_less_than_256_
         "nodes": {"plan": {"outputs": long}},
         "stored": [template["spec"], template["spec"]],
     }
-    assert len(json.dumps(status)) + 30_000 < lint.MAX_BYTES, (
+    assert len(json.dumps(status)) + 30_000 < runs.MAX_BYTES, (
         "room for the nodes of a hundred batches"
     )
     with pytest.raises(BadDocument, match="too many for one workflow"):
