@@ -6,7 +6,6 @@ from perfdag.kube.pod_security import step_pod_patch
 from perfdag.kube.resources import Object
 from perfdag.workflows.containers import ASIDE, Installation, container, labels, with_store
 from perfdag.workflows.installed import cron_workflow, installed_template, pod_fields
-from perfdag.workflows.parameters import AGE
 
 NAME = "perfdag-age"
 SCHEDULE = "17 12 * * *"
@@ -39,7 +38,6 @@ def template(installation: Installation) -> Object:
             installation,
             "age-pod",
             ("suitename", "maxage"),
-            {"refused": installation.parameters.refused(AGE)},
             image=installation.image("finish"),
             args=["step", "age"],
             active_deadline_seconds=DEADLINE,

@@ -76,7 +76,7 @@ CLAIMS = """{{- $claims := list }}
 {{- end }}{{ end }}
 {{- $claims = join "|" $claims | default "-" }}
 """
-"""What `perfdag.workflows.parameters.claim_names` computes."""
+"""What `perfdag.workflows.parameters.is_claim` computes."""
 ABOUT = (
     "{{- /* `make generated` writes this from the definitions of `perfdag install`. "
     "Argo's own opening braces are quoted for Helm. */ -}}\n"

@@ -11,7 +11,7 @@ from hera.workflows import models as m
 from perfdag.kube.labels import LABEL, ROLE
 from perfdag.kube.pod_patch import STORE
 from perfdag.kube.pod_security import hardened
-from perfdag.workflows.parameters import Parameters, claim_names
+from perfdag.workflows.parameters import is_claim
 
 # in all namespaces, and only preferred: a cluster may have one node
 _MEASURING = m.PodAffinityTerm(
@@ -74,14 +74,14 @@ class Installation:
         return self.images.replace("{name}", name)
 
     @property
-    def parameters(self) -> Parameters:
-        """The expressions for the parameters of a Workflow."""
-        return Parameters(claim_names(self.store, self.permit))
+    def is_claim(self) -> str:
+        """An expression: whether the store of a Workflow is a claim that is allowed."""
+        return is_claim(self.store, self.permit)
 
 
 def _environment(installation: Installation) -> list[m.EnvVar]:
     plain = {
-        "PERFDAG_STORE": installation.parameters.value("store"),
+        "PERFDAG_STORE": "{{workflow.parameters.store}}",
         "PERFDAG_WORKFLOW": "{{workflow.name}}",
         "PERFDAG_WORKFLOW_UID": "{{workflow.uid}}",
         "PERFDAG_WORKFLOW_CREATED": "{{workflow.creationTimestamp.RFC3339}}",
@@ -118,7 +118,7 @@ def with_store(installation: Installation, patch: dict[str, Any]) -> str:
         for spec in (patch, mounted)
     )
     replaced = f"replace('{claimed}', '@CLAIM@', workflow.parameters.store[8:])"
-    return f"{{{{={installation.parameters.is_claim()} ? {replaced} : '{plain}'}}}}"
+    return f"{{{{={installation.is_claim} ? {replaced} : '{plain}'}}}}"
 
 
 def container(
@@ -140,8 +140,10 @@ def container(
         for variable, text in (plain or {}).items()
         if text
     ]
-    value = installation.parameters.value
-    more += [m.EnvVar(name=f"PERFDAG_{name.upper()}", value=value(name)) for name in parameters]
+    more += [
+        m.EnvVar(name=f"PERFDAG_{name.upper()}", value=f"{{{{workflow.parameters.{name}}}}}")
+        for name in parameters
+    ]
     return Container(
         name=template,
         command=["perfdag"],

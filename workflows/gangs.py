@@ -132,7 +132,7 @@ def _patch(installation: Installation) -> str:
     nodes = f"string(inputs.parameters.rank == '0' ? {_of_shape('client')} : {_of_shape('server')})"
     # only the lead stores samples, and a claim may allow one node at a time
     claim = (
-        f"inputs.parameters.rank == '0' && {installation.parameters.is_claim()} "
+        f"inputs.parameters.rank == '0' && {installation.is_claim} "
         f"? replace('{_CLAIMED}', '@CLAIM@', workflow.parameters.store[8:]) : '{_EMPTY}'"
     )
     patch = f"toJson({_of_shape('patch')})"

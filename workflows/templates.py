@@ -22,7 +22,6 @@ from perfdag.workflows.containers import ASIDE, container, labels, with_store
 from perfdag.workflows.containers import Installation as Installation
 from perfdag.workflows.gangs import gang, measuring_pod
 from perfdag.workflows.installed import installed_template, pod_fields
-from perfdag.workflows.parameters import RUN
 from perfdag.workflows.retries import annotation, refused, step_was_lost, with_retries
 
 NAME = "perfdag"
@@ -66,7 +65,7 @@ def template(installation: Installation) -> WorkflowTemplate:
             "finish",
             _finish(installation),
             step_was_lost(installation, "finish", FINISH_SECONDS),
-            f"{{{{={installation.parameters.allowed(RUN)} && !({refused('plan')})}}}} == true",
+            f"{{{{=!({refused('plan')})}}}} == true",
         )
         attempt = gang(installation, measuring_pod(installation))
         # a DAG of its own, since the limit on parallel batches must not count the watchdog
@@ -143,7 +142,6 @@ def _plan(installation: Installation) -> Container:
         "plan-pod",
         ("run", "suite", "url", "options", "trigger"),
         {
-            "refused": installation.parameters.refused(RUN),
             "allowed": " ".join(installation.allow),
             "permits": ",".join(installation.permit),
             "network_policy": "true" if installation.network_policy else "",
@@ -155,8 +153,7 @@ def _plan(installation: Installation) -> Container:
             m.Volume(
                 name="suite",
                 config_map=m.ConfigMapVolumeSource(
-                    name=installation.parameters.value("configmap", "perfdag-none"),
-                    optional=True,
+                    name="{{workflow.parameters.configmap}}", optional=True
                 ),
             )
         ],
@@ -164,7 +161,7 @@ def _plan(installation: Installation) -> Container:
         outputs=[_planned(name, name in _GLOBAL) for name in ("batches", *_GLOBAL, "gated")],
         active_deadline_seconds=PLAN_SECONDS,
         affinity=ASIDE,
-        labels=labels("plan", installation.parameters.value("run")),
+        labels=labels("plan", "{{workflow.parameters.run}}"),
         pod_spec_patch=with_store(
             installation, step_pod_patch({"cpu": "100m", "memory": "128Mi"}, PLAN_MEMORY)
         ),
@@ -219,7 +216,7 @@ def _finish(installation: Installation) -> Container:
         args=["step", "finish", "--phase", "{{workflow.status}}"],
         active_deadline_seconds=FINISH_SECONDS,
         affinity=ASIDE,
-        labels=labels("finish", installation.parameters.value("run")),
+        labels=labels("finish", "{{workflow.parameters.run}}"),
         pod_spec_patch=with_store(installation, step_pod_patch({"cpu": "100m", "memory": "256Mi"})),
     )
 

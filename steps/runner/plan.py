@@ -46,8 +46,10 @@ def plan_of(context: PodContext, store: Store, environment: Mapping[str, str]) -
     except ValueError as error:
         raise DamagedError(f"plan.json of {context.run_id} is damaged: {error}") from None
     chosen = options(environment)
-    suite = parse_suite(suite_text(environment, store), settings=chosen.settings)
     trigger = context.trigger or "manual"
+    if trigger not in ("manual", "cron"):
+        raise refuse(f"trigger {trigger!r}: manual or cron")
+    suite = parse_suite(suite_text(environment, store), settings=chosen.settings)
     plan = make_plan(suite, only=chosen.only, run_id=context.run_id, trigger=trigger)
     return place_hosts(plan)
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from perfdag.kube.pod_patch import STORE
+from perfdag.plan.names import is_run_id
 from perfdag.plan.plan import new_run_id
 from perfdag.steps.runner.limits import refuse
 from perfdag.store.base import Store
@@ -47,8 +48,6 @@ class PodContext:
     pull_policy: str = "IfNotPresent"
     network_policy: bool = False
     """Whether a NetworkPolicy of this installation selects measuring pods."""
-    refused: str = ""
-    """The errors of Workflow parameters whose values the template refused to pass on."""
 
     @property
     def claimed(self) -> bool:
@@ -72,10 +71,14 @@ class PodContext:
     @property
     def root(self) -> str:
         """The address of the store in this pod. Raises BadDocument, StoreError."""
-        if self.refused:
-            raise refuse(f"parameters of the Workflow: {self.refused.strip('; ')}")
+        if not is_run_id(self.run_id):
+            raise refuse(f"{self.run_id!r}: a run id is such as 20260101T020000Z-0a1b2c3d")
         check_cluster_address(self.store)
-        return STORE if self.claimed else self.store
+        if not self.claimed:
+            return self.store
+        if not Path(STORE).is_dir():
+            raise refuse(f"{self.store} is not mounted: install --permit claims=NAME permits it")
+        return STORE
 
     def open(self) -> Store:
         """Open the store. Raises BadDocument, StoreError."""
@@ -114,7 +117,6 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> PodContext:
         permits=tuple(filter(None, of("PERMITS").split(","))),
         pull_policy=of("PULL_POLICY") or "IfNotPresent",
         network_policy=bool(of("NETWORK_POLICY")),
-        refused=of("REFUSED"),
     )
 
 

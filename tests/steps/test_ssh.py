@@ -55,9 +55,9 @@ def _port() -> int:
 def keys(tmp_path_factory: pytest.TempPathFactory) -> credentials.Keys:
     """The files of a pod that serves and leads."""
     folder = tmp_path_factory.mktemp("keys")
-    pair = {"ssh": credentials.make_keys(folder)}
-    copied(folder, "peer", pair)
-    return credentials.Keys(copied(folder, "lead", pair))
+    copied(folder, "peer")
+    pair = {file.name: file.read_text() for file in (folder / "secrets" / "ssh").iterdir()}
+    return credentials.Keys(copied(folder, "lead", {"ssh": pair}))
 
 
 class Served:

@@ -122,12 +122,17 @@ def finish(args: argparse.Namespace) -> int:
 
 def age(args: argparse.Namespace) -> int:
     """Check the age of the newest run of a suite, which the Workflow's parameters name."""
+    from perfdag.app.errors import CommandError
     from perfdag.app.gate import check_age
     from perfdag.steps.runner.pod_context import from_environment
     from perfdag.units import seconds
 
     root, env = from_environment().root, os.environ
-    suite, limit = env["PERFDAG_SUITENAME"], seconds(env["PERFDAG_MAXAGE"])
+    suite = env["PERFDAG_SUITENAME"]
+    try:
+        limit = seconds(env["PERFDAG_MAXAGE"])
+    except ValueError as error:
+        raise CommandError(f"parameter maxage: {error}") from None
     line, code = check_age("last", root, suite, limit, env.get("PERFDAG_WEBHOOK"), log)
     print_now(line)
     return code
