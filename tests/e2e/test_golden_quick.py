@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from perfdag.app.site.write import DATA
+from perfdag.store.open import open_store
 from tests.e2e.conftest import Namespace
 from tests.test_golden import GOLDEN, compare
 from tests.test_golden_runs import masked
@@ -15,4 +17,6 @@ QUICK = Path(__file__).parents[2] / "suites" / "quick.yaml"
 def test_the_quick_suite_on_argo_has_its_golden_rows(bench: Namespace) -> None:
     ended = bench.measure(QUICK, timeout=600)
     ended.assert_ok()
+    store = open_store(bench.store)
+    assert b'"quick"' in store.get(f"{DATA}/index.js"), "the last step writes the site"
     compare(GOLDEN / "runs" / "argo-quick.json", masked(bench.store))

@@ -2,7 +2,6 @@
 the reason in the rows.
 """
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from perfdag.kube.client import Kube, run_with_client
 from perfdag.store.open import open_store
 from tests.fakes.proxy import Proxy
 
-from .conftest import Namespace, quota, sleeps
+from .conftest import Namespace, sleeps
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 
@@ -42,81 +41,19 @@ def test_a_deleted_pod_loses_nothing(bench: Namespace, tmp_path: Path, rank: int
     assert set(attempts.values()) in ([{1, 2}] if rank else [{1}, {1, 2}])
 
 
-@pytest.mark.parametrize(
-    ("shape", "words"),
-    [
-        ("resources: {cpu: 500}", "Insufficient cpu"),
-        ("node_selector: {no-such: label}", "node affinity/selector"),
-        ("resources: {ephemeral-storage: 4Gi}", "exceeded quota"),
-    ],
-    ids=["request", "selector", "quota"],
-)
-def test_a_shape_that_cannot_be_placed_ends_with_the_words_of_who_refused_it(
-    bench: Namespace, shape: str, words: str
+def test_a_shape_that_cannot_be_placed_ends_with_the_words_of_the_scheduler(
+    bench: Namespace,
 ) -> None:
-    with quota(bench) if "quota" in words else contextlib.nullcontext():
-        run = bench.measure(
-            "name: big\npending_limit: 10s\nentries:\n"
-            "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
-            f"  - {{benchmark: command, name: bad, {shape}, params: {{argv: [sleep, '0.1']}}}}\n"
-        )
+    run = bench.measure(
+        "name: big\npending_limit: 10s\nentries:\n"
+        "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
+        "  - {benchmark: command, name: bad, node_selector: {no-such: label}, params: {argv: "
+        "[sleep, '0.1']}}\n"
+    )
     rows = run.by_entry()
     assert (run.exit_code, rows["good"]["status"], rows["bad"]["status"]) == (1, "ok", "failed")
-    assert words in rows["bad"]["error"]
+    assert "node affinity/selector" in rows["bad"]["error"]
     assert bench.attempts(run.workflow) == {"0"}, "another attempt would have waited as long"
-
-
-def test_a_volume_that_is_never_mounted_has_its_reason(bench: Namespace) -> None:
-    folder = {"path": "/var/tmp/perfdag-is-not-here", "type": "Directory"}
-    bench.create_volume("gone", "ReadWriteOnce", {"hostPath": folder})
-    bench.create_claim("gone", "ReadWriteOnce")
-    try:
-        name = bench.submit(
-            "name: gone\npending_limit: 60s\nentries:\n"
-            "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
-            "  - {benchmark: command, name: bad, volume: {claim: gone}, params: {argv: [sleep, "
-            "'0.1']}}\n"
-        )
-        run_id = bench.run_id(name)
-
-        def stuck() -> bool:
-            pods = bench.objects(
-                "Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/rank=0"
-            )
-            return any(
-                "persistentVolumeClaim" in each
-                for pod in pods
-                for each in pod["spec"]["volumes"]
-                if each["name"] == "measured"
-            )
-
-        bench.until(stuck, 120, "pod that wants the volume")
-        bench.until(
-            lambda: "FailedMount" in bench.perfdag("status", name).stdout,
-            30,
-            "reason in the watch line",
-        )
-        result = bench.until(
-            lambda: next(
-                (
-                    row["error"]
-                    for row in bench.rows(run_id)
-                    if row["entry"] == "bad" and "FailedMount" in (row["error"] or "")
-                ),
-                None,
-            ),
-            30,
-            "reason in the row",
-        )
-        assert "perfdag-is-not-here" in result
-        assert (
-            bench.watch(name, timeout=500).returncode == 1
-        )  # a kubelet that waits for a volume is slow to end a pod
-    finally:
-        bench.delete("PersistentVolumeClaim", "gone")
-        bench.delete("PersistentVolume", f"{bench.name}-gone")
-    states = {row["entry"]: row["status"] for row in bench.rows(run_id)}
-    assert states == {"good": "ok", "bad": "failed"}
 
 
 def test_what_the_cluster_cannot_have_is_skipped_and_the_rest_is_measured(
@@ -197,25 +134,6 @@ def test_a_point_that_kills_its_pod_costs_only_its_own_samples(bench: Namespace)
     assert states == [("bad", "failed")] * 3 + [("good", "ok")] * 6
     why = "2 pods were lost while they measured this point"
     assert {row["error"] for row in run.rows if row["entry"] == "bad"} == {why}
-
-
-def test_rows_tell_what_was_in_flight_when_a_lead_was_killed_in_all_attempts(
-    bench: Namespace,
-) -> None:
-    kills = ", ".join(f"{{argv: [sh, -c, 'kill -9 $PPID', '{n}']}}" for n in range(4))
-    run = bench.measure(
-        "name: deadly\nentries:\n"
-        f"  - {{benchmark: command, permutations: {{explicit: [{kills}]}}}}\n"
-    )
-    assert run.exit_code == 1
-    assert {row["status"] for row in run.rows} == {"failed"}
-    first, second, *others = sorted(run.rows, key=lambda row: row["order_index"])
-    assert first["error"] == "2 pods were lost while they measured this point"
-    why = f"in flight when its pod ended (attempt 3 on {second['nodes'][0]}): its batch ended early"
-    assert second["error"].startswith(why)
-    assert second["nodes"][0] in bench.nodes()
-    assert all(row["error"].startswith("its batch ended early") for row in others)
-    assert not any(row["nodes"] or row["attempt"] for row in others)
 
 
 def test_delete_leaves_nothing_behind(bench: Namespace, tmp_path: Path) -> None:

@@ -53,17 +53,6 @@ def test_the_reason_is_told_within_30_s(bench: Namespace, shape: str, words: str
             bench.perfdag("rm", run_id, check=True)
 
 
-def test_a_missing_image_fails_its_batch_and_holds_up_no_other(bench: Namespace) -> None:
-    run = bench.measure(
-        "name: pulls\nentries:\n"
-        "  - {benchmark: command, name: bad, image: 'localhost/no-such-image:1', params: {argv: "
-        "[sleep, '0.1']}}\n  - {benchmark: command, name: good, params: {argv: [sleep, '0.2']}}\n"
-    )
-    assert run.exit_code == 1, run.output
-    assert {row["entry"]: row["status"] for row in run.rows} == {"good": "ok", "bad": "failed"}
-    assert "localhost/no-such-image:1" in run.by_entry()["bad"]["error"]
-
-
 def test_a_gang_of_which_one_half_has_room_ends_and_the_rest_is_measured(
     bench: Namespace,
 ) -> None:

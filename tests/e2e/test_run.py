@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.app.site.write import DATA
 from perfdag.kube.client import run_with_client
 from perfdag.results.collect import gather
 from perfdag.results.runs import load_plan, runs
@@ -54,66 +53,6 @@ def _here(suite: Path, folder: Path, *more: str) -> list[dict[str, Any]]:
     store = open_store(str(folder / "s"))
     table, _ = gather(store, load_plan(store, runs(store)[-1]))
     return [row for row in table.to_pylist() if row["benchmark"] != "canary"]
-
-
-def test_the_suite_of_the_readme_gives_the_rows_of_a_local_run(
-    bench: Namespace, tmp_path: Path
-) -> None:
-    """Real tools in both places: the same metrics, units, coordinates and points; only values,
-    where and provenance differ.
-    """
-    suite, shorter = (
-        Path(__file__).parents[2] / "suites/quick.yaml",
-        ("--set", "repetitions=1", "--set", "pending_limit=120s"),
-    )
-    name = bench.submit(suite, *shorter)
-    here = _here(suite, tmp_path, *shorter[:2])
-    run = bench.finish(name)
-    run.assert_ok()
-    there = run.rows
-    store = open_store(bench.store)
-    assert b'"quick"' in store.get(f"{DATA}/index.js"), "the last step writes the site"
-    assert any(key.startswith("site/bokeh") for key in store.list("site"))
-    compared = (
-        "entry",
-        "metric",
-        "stat",
-        "unit",
-        "better",
-        "headline",
-        "coords",
-        "params",
-        "point",
-        "repetition",
-    )
-
-    def keyed(rows: list[dict[str, Any]]) -> set[tuple[str, ...]]:
-        # a high percentile is there where there were values enough for it
-        return {
-            tuple(str(row[name]) for name in compared)
-            for row in rows
-            if not str(row["stat"]).startswith("p9")
-        }
-
-    assert {row["entry"] for row in there} == {"iperf", "fio", "imb"}
-    assert {row["status"] for row in here} == {"ok"}
-    assert keyed(there) == keyed(here)
-
-    def series(rows: list[dict[str, Any]]) -> dict[tuple[str, ...], str]:
-        return {
-            tuple(
-                str(row[name])
-                for name in ("benchmark_version", "span", "point", "metric", "stat", "coords")
-            ): (row["series_id"])
-            for row in rows
-        }
-
-    # the version of iperf and the nodes of several hosts are parts of a series
-    ids_there, ids_here = series(there), series(here)
-    assert {key[2] for key in ids_there.keys() & ids_here.keys()} >= {
-        row["point"] for row in here if row["entry"] == "fio"
-    }
-    assert all(ids_there[key] == ids_here[key] for key in ids_there.keys() & ids_here.keys())
 
 
 def test_suite_text_through_the_store_and_rows_equal_to_a_local_run(

@@ -152,24 +152,6 @@ def test_every_pod_of_a_batch_asks_for_all_its_networks(bench: Namespace, networ
     assert f"{bench.name}/absent" in run.by_entry()["absent"]["error"]
 
 
-def test_batches_on_either_network_are_measured_in_the_plans_order(
-    bench: Namespace, network: str
-) -> None:
-    run = bench.measure(
-        "name: either\npending_limit: 90s\nrepetitions: 3\nentries:\n"
-        f"  - {{benchmark: command, name: fast, network: {{name: {network}, interface: "
-        f"eth0}}, params: {{argv: [sleep, '0.1']}}}}\n"
-        "  - {benchmark: command, name: plain, params: {argv: [sleep, '0.1']}}\n"
-    )
-    assert run.exit_code == 0, run.errors()
-    rows = sorted(
-        (row for row in run.rows if row["headline"]), key=lambda row: str(row["started_at"])
-    )
-    assert [row["batch"] for row in rows] == list(range(6))
-    turns = [row["entry"] for row in rows]
-    assert all({*turns[first : first + 2]} == {"fast", "plain"} for first in range(0, 6, 2)), turns
-
-
 @pytest.fixture
 def zones(bench: Namespace) -> Iterator[list[str]]:
     """All nodes but the first, each in a zone of its own: perfdag-0, perfdag-1 and so on."""
