@@ -13,8 +13,7 @@ import yaml
 
 from perfdag.benchmark import registry
 from perfdag.plan.plan import make_plan
-from perfdag.steps.runner.plan import plan_of
-from perfdag.steps.runner.plan_outputs import outputs
+from perfdag.steps.runner.plan import outputs, plan_of
 from perfdag.steps.runner.pod_context import from_environment
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import load_suite, parse_suite

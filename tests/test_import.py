@@ -22,7 +22,7 @@ from perfdag.shape import Shape
 from perfdag.steps.fio import FioTarget, job_file
 from perfdag.steps.iperf import commands
 from perfdag.steps.mpi import openmpi
-from perfdag.steps.runner.plan_outputs import outputs
+from perfdag.steps.runner.plan import outputs
 from perfdag.steps.torchbench.benchmark import arguments
 from perfdag.suite.load import load_suite, parse_suite
 from tests.conftest import CommandLine

@@ -20,8 +20,7 @@ from perfdag.plan.plan import Plan, make_plan
 from perfdag.shape import Shape
 from perfdag.steps.runner.gang import lead
 from perfdag.steps.runner.limits import check_account
-from perfdag.steps.runner.plan import step
-from perfdag.steps.runner.plan_outputs import outputs
+from perfdag.steps.runner.plan import outputs, step
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import load_suite, parse_suite
 from perfdag.suite.yaml_document import BadDocument

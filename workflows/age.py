@@ -4,8 +4,16 @@ from hera.workflows import Parameter
 
 from perfdag.kube.pod_security import step_pod_patch
 from perfdag.kube.resources import Object
-from perfdag.workflows.containers import ASIDE, Installation, container, labels, with_store
-from perfdag.workflows.installed import cron_workflow, installed_template, pod_fields
+from perfdag.workflows.containers import (
+    ASIDE,
+    Installation,
+    container,
+    cron_workflow,
+    installed_template,
+    labels,
+    pod_fields,
+    with_store,
+)
 
 NAME = "perfdag-age"
 SCHEDULE = "17 12 * * *"

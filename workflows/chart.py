@@ -21,7 +21,7 @@ from perfdag.benchmark import registry
 from perfdag.kube.permits import PERMIT
 from perfdag.kube.pod_patch import KEEP_PODS
 from perfdag.store.open import CLUSTER_ADDRESS
-from perfdag.workflows import base
+from perfdag.workflows import templates
 from perfdag.workflows.emit import dump
 from perfdag.workflows.templates import Installation
 
@@ -76,7 +76,7 @@ CLAIMS = """{{- $claims := list }}
 {{- end }}{{ end }}
 {{- $claims = join "|" $claims | default "-" }}
 """
-"""What `perfdag.workflows.parameters.is_claim` computes."""
+"""What `perfdag.workflows.containers.is_claim` computes."""
 ABOUT = (
     "{{- /* `make generated` writes this from the definitions of `perfdag install`. "
     "Argo's own opening braces are quoted for Helm. */ -}}\n"
@@ -118,7 +118,7 @@ def rendered(left_out: Iterable[str] = ()) -> dict[tuple[str, str], list[str]]:
     }
     return {
         (_kind(body["kind"]), body["metadata"]["name"]): dump([body]).splitlines()
-        for body in base.objects(replace(ALL, **changes), granted)
+        for body in templates.objects(replace(ALL, **changes), granted)
         if body["kind"] != "Namespace"
         and (body["kind"] != "PriorityClass" or CLASSES not in missing)
     }

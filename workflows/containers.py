@@ -1,17 +1,40 @@
 """The options of an installation, and the containers that run its steps."""
 
 import json
+import re
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from hera.workflows import Container
+from hera.workflows import (
+    ClusterWorkflowTemplate,
+    Container,
+    CronWorkflow,
+    Parameter,
+    WorkflowTemplate,
+)
 from hera.workflows import models as m
 
 from perfdag.kube.labels import LABEL, ROLE
 from perfdag.kube.pod_patch import STORE
 from perfdag.kube.pod_security import hardened
-from perfdag.workflows.parameters import is_claim
+
+
+def is_claim(store: str, permits: Iterable[str]) -> str:
+    """Return an expression: whether the parameter `store` is a claim that is allowed.
+
+    Allowed are the store of the installation, and what `claims=PATTERN` permits.
+    """
+    own = store.replace("claim://", "claims=")
+    names = (
+        permit.removeprefix("claims=").replace("*", "[a-z0-9-]*")
+        for permit in (own, *permits)
+        if re.fullmatch("claims=[a-z0-9*-]+", permit)
+    )
+    # no claim has the name -
+    return f"workflow.parameters.store matches '^claim://({'|'.join(names) or '-'})$'"
+
 
 # in all namespaces, and only preferred: a cluster may have one node
 _MEASURING = m.PodAffinityTerm(
@@ -158,3 +181,65 @@ def container(
 def labels(role: str, run: str = "") -> dict[str, str]:
     """Return the labels of a pod: its role, and its run, a text for Argo."""
     return {ROLE: role} | ({f"{LABEL}/run": run} if run else {})
+
+
+def installed_template(
+    installation: Installation, name: str, description: str, **fields: Any
+) -> WorkflowTemplate:
+    """Return an empty template in the scope of the installation, to add its steps to."""
+    kind = ClusterWorkflowTemplate if installation.cluster_scope else WorkflowTemplate
+    if not installation.cluster_scope:
+        fields["namespace"] = installation.namespace
+    return kind(
+        name=name,
+        labels={
+            "app.kubernetes.io/name": "perfdag",
+            "app.kubernetes.io/managed-by": "perfdag",
+            **installation.labels,
+        },
+        annotations={"workflows.argoproj.io/description": description},
+        image_pull_secrets=[m.LocalObjectReference(name=name) for name in installation.pull_secrets]
+        or None,
+        **fields,
+    )
+
+
+def pod_fields(installation: Installation) -> dict[str, Any]:
+    """Return how long a Workflow and its pods are kept, and that no sidecar is put into them."""
+    return {
+        "ttl_strategy": m.TTLStrategy(seconds_after_completion=installation.keep),
+        "pod_gc": m.PodGC(
+            strategy="OnPodCompletion", delete_delay_duration=f"{installation.keep_pods}s"
+        ),
+        "pod_metadata": m.Metadata(
+            annotations={"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
+        ),
+    }
+
+
+def cron_workflow(
+    name: str,
+    namespace: str,
+    suite: str,
+    template: str,
+    parameters: dict[str, str],
+    cluster_scope: bool,
+    **fields: Any,
+) -> CronWorkflow:
+    """Return a CronWorkflow of an installed template, in UTC and never two of a suite at once.
+
+    It skips a start that is an hour late.
+    """
+    return CronWorkflow(
+        name=name,
+        namespace=namespace,
+        labels={f"{LABEL}/suite": suite},
+        timezone="Etc/UTC",
+        concurrency_policy="Forbid",
+        starting_deadline_seconds=3600,
+        arguments=[Parameter(name=name, value=value) for name, value in parameters.items()],
+        workflow_template_ref=m.WorkflowTemplateRef(
+            name=template, cluster_scope=cluster_scope or None
+        ),
+        **fields,
+    )

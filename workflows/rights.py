@@ -6,7 +6,7 @@ from perfdag.benchmark.contract import Rights
 from perfdag.kube.labels import MEASURING
 from perfdag.kube.pod_patch import PRIORITY_CLASSES, SSH_PORT, account_of
 from perfdag.kube.resources import Object
-from perfdag.workflows.templates import Installation
+from perfdag.workflows.containers import Installation
 
 _RBAC = "rbac.authorization.k8s.io"
 

@@ -10,7 +10,7 @@ from perfdag.kube.resources import Object
 from perfdag.suite.model import LoadedSuite
 from perfdag.suite.text import suite_text
 from perfdag.suite.yaml_document import BadDocument, Problem
-from perfdag.workflows.installed import cron_workflow
+from perfdag.workflows.containers import cron_workflow
 from perfdag.workflows.templates import NAME
 
 MAX_BYTES = 256 * 1024

@@ -10,6 +10,7 @@ and the environment.
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from hera.workflows import DAG, Container, Parameter, Task, WorkflowTemplate
@@ -18,11 +19,20 @@ from hera.workflows import models as m
 from perfdag.kube.labels import LABEL, WATCHDOG_DONE
 from perfdag.kube.placement import node_loss_tolerance
 from perfdag.kube.pod_security import step_pod_patch
-from perfdag.workflows.containers import ASIDE, container, labels, with_store
+from perfdag.kube.resources import Object
+from perfdag.workflows import age, rights
+from perfdag.workflows.containers import (
+    ASIDE,
+    container,
+    installed_template,
+    labels,
+    pod_fields,
+    with_store,
+)
 from perfdag.workflows.containers import Installation as Installation
 from perfdag.workflows.gangs import gang, measuring_pod
-from perfdag.workflows.installed import installed_template, pod_fields
 from perfdag.workflows.retries import annotation, refused, step_was_lost, with_retries
+from perfdag.workflows.rights import Grant
 
 NAME = "perfdag"
 PLAN_SECONDS, FINISH_SECONDS = 1800, 3600
@@ -236,3 +246,12 @@ def document(installation: Installation) -> dict[str, Any]:
         elif "container" in item:  # the workflow holds the lock of all that measure
             item["pendingTimeout"] = f"{installation.pending_limit}s"
     return manifest
+
+
+def objects(installation: Installation, granted: Mapping[str, Grant] | None = None) -> list[Object]:
+    """Return the objects of an installation, in an order that can be applied."""
+    return [
+        *rights.objects(installation, granted),
+        age.template(installation),
+        document(installation),
+    ]

@@ -1,16 +1,19 @@
 """The objects of a run: its Secret, and the claims, Services and PodGroups of its batches."""
 
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import orjson
 
-from perfdag.kube.client import Kube, KubeError, Object
+from perfdag.kube.argo import inputs_of, nodes_of, template_of
+from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.labels import LABEL
 from perfdag.kube.services import service_ports, services
 from perfdag.kube.volumes import claim_spec, shared_claim
 from perfdag.plan.plan import Plan
+from perfdag.results.confirming import ROUNDS
 from perfdag.results.samples import run_folder
 from perfdag.shape import Shape
 from perfdag.steps.runner.credentials import make_keys
@@ -200,3 +203,59 @@ async def _create(
             return body
         kind = await kube.resource(body["apiVersion"], body["kind"])
         return await kube.get(kind, body["metadata"]["name"], context.namespace)
+
+
+def release(context: PodContext, plan: Plan, phase: str) -> None:
+    """Delete what the finished run no longer needs; `phase` is Argo's.
+
+    The objects of failed batches stay: `argo retry` measures these again, and creates no object.
+    Print what the API server refuses to delete: it goes with the Workflow.
+    """
+
+    async def work(kube: Kube) -> None:
+        names = releasable(context, plan)
+        if phase != "Succeeded":
+            workflows = await kube.resource(ARGO, "Workflow")
+            workflow = await kube.get(workflows, context.workflow, context.namespace)
+            batches = measured_batches(workflow)
+            names = leases_of_batches(context, plan, batches, context.workflow_uid)
+        leases = await kube.resource(LEASES, "Lease")
+        for name in names:
+            await kube.delete(leases, name, context.namespace)
+
+    try:
+        run_with_client(work)
+    except KubeError as error:
+        text = "claims, PodGroups and the key pair of this run stay until its workflow is deleted"
+        print(f"{text}: {error}", file=sys.stderr)  # noqa: T201
+
+
+def releasable(context: PodContext, plan: Plan) -> list[str]:
+    """Return the Leases of a run that succeeded, in all of its Workflows."""
+    numbers = range(len(plan.batches) + ROUNDS * len(plan.shapes))
+    return [
+        name
+        for uid in (context.workflow_uid, *plan.where.get("before", {}))
+        for name in (*leases_of_batches(context, plan, numbers, uid), lease_name(uid))
+    ]
+
+
+def measured_batches(workflow: Object) -> set[int]:
+    """Return the batches whose gangs succeeded: Argo does not create these again."""
+    gangs = [
+        node
+        for node in nodes_of(workflow).values()
+        if template_of(node) == "gang" and node.get("phase") == "Succeeded"
+    ]
+    return {int(number) for gang in gangs if (number := inputs_of(gang).get("batch"))}
+
+
+def leases_of_batches(
+    context: PodContext, plan: Plan, numbers: Iterable[int], workflow_uid: str
+) -> list[str]:
+    """Return the Leases of those of these batches for which the plan step created objects."""
+    return [
+        lease_name(workflow_uid, number)
+        for number in sorted(numbers)
+        if batch_objects(shape_of(plan, number), context, number)
+    ]

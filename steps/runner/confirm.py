@@ -13,7 +13,7 @@ from perfdag.results.missing_reason import MissingReason
 from perfdag.results.runs import load_plan, store_plan
 from perfdag.results.samples import stored_samples
 from perfdag.steps.runner.batch_objects import batch_objects, create_for_batches, shape_of
-from perfdag.steps.runner.plan_outputs import write_outputs
+from perfdag.steps.runner.plan import write_outputs
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.base import Store
 from perfdag.suite.checks import checks_of

@@ -15,8 +15,7 @@ from perfdag.results.confirming import plan_of_batch
 from perfdag.results.missing_reason import MissingReason
 from perfdag.results.runs import load_plan, variants
 from perfdag.results.samples import stored_samples
-from perfdag.steps.runner.pod_context import PodContext
-from perfdag.steps.runner.pod_exit_codes import EXIT_REFUSED, EXIT_RETRYABLE
+from perfdag.steps.runner.pod_context import EXIT_REFUSED, EXIT_RETRYABLE, PodContext
 from perfdag.steps.runner.step_state import owner
 from perfdag.store.base import Store
 from perfdag.units import short_seconds

@@ -24,8 +24,7 @@ from perfdag.outcome import Infrastructure
 from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
 from perfdag.steps.runner.credentials import lead_config
-from perfdag.steps.runner.pod_context import PodContext
-from perfdag.steps.runner.pod_exit_codes import EXIT_RETRYABLE
+from perfdag.steps.runner.pod_context import EXIT_RETRYABLE, PodContext
 from perfdag.steps.site import GangLost
 
 LOOK_SECONDS = 0.5

@@ -19,8 +19,7 @@ from perfdag.kube.labels import RANK
 from perfdag.kube.pods import read_pod, selector
 from perfdag.signals import end_once
 from perfdag.steps.runner.credentials import OF_PEER, Keys, PeerError, ensure_user
-from perfdag.steps.runner.pod_context import PodContext
-from perfdag.steps.runner.pod_exit_codes import EXIT_RETRYABLE, exit_retryable
+from perfdag.steps.runner.pod_context import EXIT_RETRYABLE, PodContext, exit_retryable
 
 LOST_SECONDS = 30.0
 ASK_SECONDS = 5.0

@@ -1,14 +1,24 @@
 """The first step of a run on a cluster: make the plan, and create what its batches need."""
 
-from collections.abc import Mapping
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.permits import check_permits
-from perfdag.kube.pod_patch import priority_class
+import orjson
+
+from perfdag.kube.client import Kube, KubeError, run_with_client
+from perfdag.kube.labels import LABEL
+from perfdag.kube.permits import check_permits, own_image
+from perfdag.kube.placement import of_roles
+from perfdag.kube.pod_patch import Context, account_of, patch, priority_class, ssh_port
+from perfdag.kube.resources import Object
+from perfdag.plan.gated import gated
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan, read_plan
 from perfdag.results import missing_reason
+from perfdag.results.confirming import ROUNDS
 from perfdag.results.durations import with_learned_times
 from perfdag.results.missing_reason import MissingReason
 from perfdag.results.runs import resume_obstacle, store_plan, variants
@@ -22,14 +32,177 @@ from perfdag.steps.runner.batch_objects import (
     create_for_batches,
     secret,
 )
-from perfdag.steps.runner.cluster_facts import cluster_facts, cluster_name
 from perfdag.steps.runner.credentials import PeerError
-from perfdag.steps.runner.feasibility import has_class, unmet
-from perfdag.steps.runner.limits import refuse
-from perfdag.steps.runner.parameters import options, suite_text
-from perfdag.steps.runner.plan_outputs import outputs, write_outputs
-from perfdag.steps.runner.pod_context import PodContext
+from perfdag.steps.runner.feasibility import cluster_facts, cluster_name, has_class, unmet
+from perfdag.steps.runner.limits import check_shapes, check_size, refuse
+from perfdag.steps.runner.pod_context import PENDING_GRACE, PodContext
 from perfdag.store.base import DamagedError, NotStoredError, Store
+from perfdag.suite.yaml_document import BadDocument
+
+NETWORK = f"{LABEL}/network"
+"""Annotation of a pod outside Multus networks: the network that it measures."""
+MULTUS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-network"}
+"""Annotations that name a Multus network, by whether it replaces the pod's default network."""
+
+
+def outputs(plan: Plan, context: PodContext, left: Sequence[int]) -> dict[str, Any]:
+    """Return the output parameters by name, with the batches that are `left` to measure.
+
+    `shapeof` has the shape and the number of pods of each batch, `shapes` the distinct shapes.
+    Raises BadDocument.
+    """
+    check_size(plan)
+    shapes = _shapes_of(plan, context)
+    check_shapes(shapes)
+    return {
+        "batches": list(left),
+        "shapeof": _shape_of_batches(plan),
+        "shapes": shapes,
+        "pending": f"{int(plan.options.get('pending_limit', 600)) + PENDING_GRACE}s",
+        "run": plan.run_id,
+        "suitename": plan.suite,
+        "gated": str(gated(plan)).lower(),
+    }
+
+
+def write_outputs(out: Path, values: Mapping[str, Any]) -> None:
+    """Write output parameters to files of their names in a folder: texts as they are, else JSON."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name, value in values.items():
+        (out / name).write_text(value if isinstance(value, str) else orjson.dumps(value).decode())
+
+
+def _turn(shape: Shape, pods: int, number: int) -> str:
+    """Return the name of the mutex of a batch, for an installation where batches overlap.
+
+    All gangs share one: two half-placed gangs would deadlock. Volcano places a gang as a whole.
+    """
+    return "gang" if pods > 1 and shape.scheduler != "volcano" else str(number)
+
+
+def _shape_of_batches(plan: Plan) -> list[Object]:
+    """Return the shape and the pods of each batch; batches that confirm the run come last."""
+    indices = [batch.shape for batch in plan.batches] + [*range(len(plan.shapes))] * ROUNDS
+    batches = []
+    for number, index in enumerate(indices):
+        shape = Shape.model_validate(plan.shapes[index])
+        count = shape.hosts.count
+        turn = _turn(shape, count, number)
+        batches.append({"s": str(index), "n": str(count), "turn": turn})
+    return batches
+
+
+def _shapes_of(plan: Plan, context: PodContext) -> list[Object]:
+    """Return the shapes of a plan as Argo gets them."""
+    accounts = {
+        point.shape: account_of(point.benchmark)
+        for point in plan.points
+        if point.benchmark in context.allowed
+        and own_image(plan.shapes[point.shape].get("image"), context.images)
+    }
+    return [
+        _shape_output(Shape.model_validate(shape), plan, context, accounts.get(number))
+        for number, shape in enumerate(plan.shapes)
+    ]
+
+
+def _shape_output(shape: Shape, plan: Plan, context: PodContext, account: str | None) -> Object:
+    patch_context = Context(
+        plan.run_id,
+        context.workflow_uid,
+        context.images,
+        context.store,
+        context.pull_policy,
+        priority_class(plan.options.get("priority", 0)),
+        account,
+    )
+    ports = [ssh_port(shape, plan.run_id, rank) for rank in (0, 1)]
+    network, roles = shape.network, of_roles(shape)
+    return {
+        "patch": patch(shape, patch_context),
+        "port": str(ports[0]),
+        "step": str(ports[1] - ports[0]),
+        **{
+            role: orjson.dumps(roles.get(role, shape).node_selector).decode()
+            for role in ("client", "server")
+        },
+        "netkey": MULTUS[network.default] if network.name else NETWORK,
+        "network": ",".join(network.attachments) or ("host" if network.host else "pod"),
+    }
+
+
+SUITE_FILE = Path("/perfdag/suite/suite.yaml")
+_FORM = (
+    '''-p options="$(echo '{"settings": ["repetitions=5"], "only": ["iperf*"]}' | base64 -w0)"'''
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The values of `--set` and of `--only`."""
+
+    settings: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+
+
+def suite_text(environment: Mapping[str, str], store: Store, mounted: Path = SUITE_FILE) -> str:
+    """Return the text of the suite: from base64, from a key of the store, or from a ConfigMap.
+
+    Raises BadDocument, StoreError.
+    """
+    encoded, key = environment.get("PERFDAG_SUITE", ""), environment.get("PERFDAG_URL", "")
+    if encoded:
+        try:
+            return _decode(encoded).decode()
+        except ValueError as error:
+            raise refuse(
+                f"the parameter suite is not base64 of a suite file ({error}); "
+                'give -p suite="$(base64 -w0 suite.yaml)"'
+            ) from None
+    if key:
+        return store.get(key.removeprefix(f"{store.root}/")).decode()
+    if mounted.is_file():
+        return mounted.read_text()
+    raise refuse(
+        "no suite: give -p suite=BASE64, -p configmap=NAME (with a key suite.yaml) or -p url=KEY"
+    )
+
+
+def options(environment: Mapping[str, str]) -> Options:
+    """Return the parameter options: base64 of a JSON object with lists of texts.
+
+    Raises BadDocument.
+    """
+    encoded = environment.get("PERFDAG_OPTIONS", "")
+    if not encoded:
+        return Options()
+    try:
+        document = orjson.loads(_decode(encoded))
+    except ValueError as error:
+        raise _refuse_options(f"it is not base64 of JSON ({error})") from None
+    if not isinstance(document, dict):
+        raise _refuse_options("it is no JSON object")
+    known = [option.name for option in fields(Options)]
+    for name, value in document.items():
+        if name not in known:
+            raise _refuse_options(f"{name} is not one of its keys: {', '.join(known)}")
+        if not isinstance(value, list) or any(
+            not isinstance(text, str) or "\0" in text for text in value
+        ):
+            raise _refuse_options(f"{name} is no list of texts")
+    return Options(**{name: tuple(value) for name, value in document.items()})
+
+
+def _decode(text: str) -> bytes:
+    """Return the bytes of a base64 text with line breaks. Raises ValueError."""
+    return base64.b64decode("".join(text.split()), validate=True)
+
+
+def _refuse_options(why: str) -> BadDocument:
+    return refuse(
+        "the parameter options holds the values of --set (as settings) and of --only, "
+        f"and {why}; give {_FORM}"
+    )
 
 
 def plan_of(context: PodContext, store: Store, environment: Mapping[str, str]) -> Plan:

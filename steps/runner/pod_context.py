@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 
 from perfdag.kube.pod_patch import STORE
 from perfdag.plan.names import is_run_id
@@ -14,6 +15,17 @@ from perfdag.store.base import Store
 from perfdag.store.open import check_cluster_address, open_store
 from perfdag.store.wait import print_wait
 from perfdag.units import seconds
+
+EXIT_RETRYABLE = 75
+"""EX_TEMPFAIL: another attempt may succeed."""
+EXIT_REFUSED = 77
+"""EX_NOPERM: another attempt would be refused too."""
+
+
+def exit_retryable(number: int, frame: FrameType | None) -> None:
+    """Exit on a signal so that Argo tries again. A signal handler."""
+    raise SystemExit(EXIT_RETRYABLE)
+
 
 PATIENCE = 300.0
 """Seconds for which a write is repeated while the store is out of reach."""

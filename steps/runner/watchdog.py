@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from perfdag.kube.argo import inputs_of
 from perfdag.kube.pods import Pod, is_pulling, is_unpacking
 from perfdag.kube.resources import Object
-from perfdag.steps.runner.pod_exit_codes import EXIT_REFUSED, EXIT_RETRYABLE
+from perfdag.steps.runner.pod_context import EXIT_REFUSED, EXIT_RETRYABLE
 
 LOOK_SECONDS = 3.0
 """Seconds between two looks at the pods."""

@@ -21,7 +21,7 @@ from perfdag.results.collect import collect
 from perfdag.results.result_files import result_key
 from perfdag.results.runs import load_plan
 from perfdag.results.samples import SampleRecord, sample_key, stored_samples
-from perfdag.steps.runner.cluster_facts import cluster_facts
+from perfdag.steps.runner.feasibility import cluster_facts
 from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
 

@@ -8,8 +8,15 @@ import pytest
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.confirming import ROUNDS
-from perfdag.steps.runner import cleanup
-from perfdag.steps.runner.batch_objects import batch_objects, create, create_for_batches
+from perfdag.steps.runner.batch_objects import (
+    batch_objects,
+    create,
+    create_for_batches,
+    leases_of_batches,
+    measured_batches,
+    releasable,
+    release,
+)
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.workflows.rights import FINISH, RUN, VOLCANO
@@ -55,7 +62,7 @@ def workflow(phases: dict[int, str]) -> dict[str, Any]:
 
 def leases(plan: Plan, *uids: str) -> set[str]:
     """The Leases of these Workflows that a run of this plan releases."""
-    names = cleanup.releasable(place(), plan)
+    names = releasable(place(), plan)
     assert all(name.removeprefix("perfdag-").startswith(uids) for name in names), (
         "nothing of another Workflow"
     )
@@ -86,11 +93,9 @@ def test_what_argo_retry_would_measure_again_keeps_what_it_needs() -> None:
         entries["gang"][0]: "Error",
         len(plan.batches): "Succeeded",
     }
-    assert cleanup.measured_batches(workflow(ended)) == {done, len(plan.batches)}
+    assert measured_batches(workflow(ended)) == {done, len(plan.batches)}
     not_owning = entries["own"][0]
-    assert cleanup.leases_of_batches(place(), plan, {done, not_owning}, "uid") == [
-        f"perfdag-uid-b{done}"
-    ]
+    assert leases_of_batches(place(), plan, {done, not_owning}, "uid") == [f"perfdag-uid-b{done}"]
 
 
 def test_a_run_that_was_resumed_clears_what_its_earlier_workflows_have() -> None:
@@ -172,10 +177,10 @@ def test_what_the_plan_step_creates_goes_with_its_leases_and_the_rights_of_the_s
     assert len(everything) == 10, "five objects and their Leases"
 
     server.requests.clear()
-    cleanup.release(place(), plan, "Failed")
+    release(place(), plan, "Failed")
     gone = {f"{kind} perfdag-uid-b{done}" for kind in ("Lease", "PersistentVolumeClaim")}
     assert everything - left() == gone, "argo retry measures the other batch"
-    cleanup.release(place(), plan, "Succeeded")
+    release(place(), plan, "Succeeded")
     assert left() == set()
     steps = [request for request in server.requests if "/namespaces/bench" in request.path]
     assert all(grants(FINISH, request) for request in steps)
@@ -184,5 +189,5 @@ def test_what_the_plan_step_creates_goes_with_its_leases_and_the_rights_of_the_s
     }
 
     server.fail(".", 403, "you may not")
-    cleanup.release(replace(place(), workflow="w"), plan, "Succeeded")
+    release(replace(place(), workflow="w"), plan, "Succeeded")
     assert "you may not" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from perfdag.results.missing_reason import MissingReason, write
 from perfdag.results.runs import load_plan
 from perfdag.results.samples import SampleRecord, sample_key
 from perfdag.steps.runner import confirm
-from perfdag.steps.runner.plan_outputs import outputs
+from perfdag.steps.runner.plan import outputs
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 

@@ -23,7 +23,7 @@ from perfdag.steps.runner import gang, gather, peer
 from perfdag.steps.runner.end_reason import record_failed_attempt
 from perfdag.steps.runner.gather import GangUnavailable, why_too_few
 from perfdag.steps.runner.placement import site_of
-from perfdag.steps.runner.pod_exit_codes import EXIT_REFUSED, EXIT_RETRYABLE
+from perfdag.steps.runner.pod_context import EXIT_REFUSED, EXIT_RETRYABLE
 from perfdag.steps.runner.progress import ProgressReporter
 from perfdag.steps.site import GangLost
 from perfdag.store.folder import FolderStore

@@ -22,7 +22,7 @@ from perfdag.steps.runner.plan import step
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.open import open_store
 from perfdag.suite.load import parse_suite
-from perfdag.workflows import base
+from perfdag.workflows import templates
 from perfdag.workflows.templates import Installation
 
 from .test_plan_step import place
@@ -88,7 +88,7 @@ def priority_classes(here: PodContext) -> None:
     """The PriorityClasses, which stay: every installation of the cluster shares them."""
 
     async def make(client: Kube) -> None:
-        for each in base.objects(Installation(namespace=here.namespace, store=here.store)):
+        for each in templates.objects(Installation(namespace=here.namespace, store=here.store)):
             if each["kind"] == "PriorityClass":
                 await client.apply(each)
 
@@ -106,7 +106,7 @@ def as_account(
     """As the service account of the steps in an installation, which is `namespaced` or not: a
     kubeconfig with its token.
     """
-    installed = base.objects(
+    installed = templates.objects(
         Installation(namespace=here.namespace, store=here.store, namespaced=request.param)
     )
     rights = [each for each in installed if each["kind"] != "PriorityClass" and "spec" not in each]

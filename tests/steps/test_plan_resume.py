@@ -21,8 +21,7 @@ from perfdag.results.missing_reason import MissingReason, budget_spent, write
 from perfdag.results.runs import load_plan, resume_command, resume_obstacle
 from perfdag.results.samples import SampleRecord, now, sample_key
 from perfdag.steps.runner.credentials import PeerError
-from perfdag.steps.runner.parameters import Options, options
-from perfdag.steps.runner.plan import step
+from perfdag.steps.runner.plan import Options, options, step
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite

@@ -15,10 +15,8 @@ from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.steps.runner.batch_objects import batch_objects
 from perfdag.steps.runner.limits import check_size
-from perfdag.steps.runner.parameters import suite_text
 from perfdag.steps.runner.placement import wrong_placement
-from perfdag.steps.runner.plan import batches_left, plan_of
-from perfdag.steps.runner.plan_outputs import outputs
+from perfdag.steps.runner.plan import batches_left, outputs, plan_of, suite_text
 from perfdag.steps.runner.pod_context import PodContext, from_environment
 from perfdag.store.base import AddressError
 from perfdag.store.folder import FolderStore

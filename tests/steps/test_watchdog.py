@@ -26,7 +26,7 @@ from perfdag.results.missing_reason import (
 )
 from perfdag.results.samples import sample_key
 from perfdag.steps.runner.end_reason import BatchReasons, copy_annotation
-from perfdag.steps.runner.pod_exit_codes import EXIT_REFUSED, EXIT_RETRYABLE
+from perfdag.steps.runner.pod_context import EXIT_REFUSED, EXIT_RETRYABLE
 from perfdag.steps.runner.step_state import unrecoverable_annotation, unrecoverable_batches
 from perfdag.steps.runner.watch import (
     all_stored,

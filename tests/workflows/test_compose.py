@@ -16,7 +16,7 @@ from hera.workflows import models as m
 from perfdag import Entry, Suite
 from perfdag.suite.load import parse_suite
 from perfdag.suite.yaml_document import BadDocument
-from perfdag.workflows import base, dump, measure, schedule
+from perfdag.workflows import dump, measure, schedule, templates
 from perfdag.workflows.templates import Installation
 
 from .rules import problems
@@ -63,7 +63,7 @@ def test_the_examples_keep_the_rules_and_argo_takes_them(
     if shutil.which("argo") is None:
         pytest.skip("needs the argo command: the examples were NOT linted by Argo")
     kinds = ("WorkflowTemplate", "Workflow", "CronWorkflow")
-    installation = base.objects(Installation(namespace="bench", store=STORE))
+    installation = templates.objects(Installation(namespace="bench", store=STORE))
     linted = [each for each in (*installation, *documents) if each["kind"] in kinds]
     for each in linted:
         each["metadata"]["namespace"] = "bench"
@@ -80,7 +80,7 @@ def test_a_workflow_gets_what_a_task_does_not_inherit() -> None:
         installation = Installation(store=STORE, lock_namespace=lock, cluster_scope=cluster_scope)
         [template] = [
             each
-            for each in base.objects(installation)
+            for each in templates.objects(installation)
             if each["metadata"]["name"] == "perfdag" and "spec" in each
         ]
         for key in (

@@ -25,7 +25,7 @@ from perfdag.kube.volumes import claim_spec
 from perfdag.shape import Shape
 from perfdag.steps.runner.limits import MAX_SHAPES, check_shapes
 from perfdag.suite.yaml_document import BadDocument
-from perfdag.workflows import age, base, runs
+from perfdag.workflows import age, runs, templates
 from perfdag.workflows.emit import dump
 from perfdag.workflows.templates import FINISH_SECONDS, PLAN_SECONDS, Installation
 
@@ -141,7 +141,7 @@ RULES = {
 
 
 def documents() -> dict[str, list[dict[str, Any]]]:
-    manifests = {name: base.objects(each) for name, each in INSTALLATIONS.items()}
+    manifests = {name: templates.objects(each) for name, each in INSTALLATIONS.items()}
     manifests["suite"] = [
         runs.config_map("bench", "quick", "name: quick\n"),
         age.cron("bench", "quick", 27 * 3600, "s3://bench/other"),
@@ -184,7 +184,7 @@ def test_suite_text_survives_the_config_map() -> None:
 
 @pytest.mark.parametrize("namespaced", [False, True])
 def test_rights_of_an_allowed_benchmark_are_of_its_own_account(namespaced: bool) -> None:
-    bodies = base.objects(
+    bodies = templates.objects(
         Installation(
             namespace="bench",
             store="s3://x/y",
@@ -237,7 +237,7 @@ def test_rights_of_an_allowed_benchmark_are_of_its_own_account(namespaced: bool)
 
 
 def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_again() -> None:
-    bodies = base.objects(Installation(store="s3://b/r", pending_limit=30))
+    bodies = templates.objects(Installation(store="s3://b/r", pending_limit=30))
     template = next(
         each
         for each in bodies
@@ -363,9 +363,9 @@ def everything(namespace: str) -> list[dict[str, Any]]:
     bodies = [
         each
         for namespaced in (False, True)
-        for each in base.objects(Installation(namespaced=namespaced, **options), granted)
+        for each in templates.objects(Installation(namespaced=namespaced, **options), granted)
     ]
-    bodies += base.objects(
+    bodies += templates.objects(
         Installation(cluster_scope=True, parallel_batches=3, pull_secrets=("registry",), **options),
         granted,
     )

@@ -10,7 +10,7 @@ from perfdag.steps.runner.pod_context import from_environment
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.yaml_document import BadDocument
-from perfdag.workflows.parameters import is_claim
+from perfdag.workflows.containers import is_claim
 from tests.conftest import CommandLine
 
 

@@ -8,8 +8,7 @@ from perfdag.results.runs import load_plan
 from perfdag.signals import end_once
 from perfdag.steps.runner import gang
 from perfdag.steps.runner.credentials import take_credentials
-from perfdag.steps.runner.pod_context import from_environment
-from perfdag.steps.runner.pod_exit_codes import exit_retryable
+from perfdag.steps.runner.pod_context import exit_retryable, from_environment
 from perfdag.steps.runner.watch import watch_run
 from perfdag.store.open import open_store
 

@@ -16,7 +16,7 @@ from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import collect
 from perfdag.results.runs import load_plan
-from perfdag.steps.runner import budget, cleanup, end_reason, step_state
+from perfdag.steps.runner import batch_objects, budget, end_reason, step_state
 from perfdag.steps.runner.pod_context import PodContext, from_environment
 from perfdag.store.base import NotStoredError, Store
 
@@ -75,7 +75,7 @@ def _record_end(context: PodContext, store: Store, plan: Plan, phase: str, repor
 def _release(context: PodContext, store: Store, plan: Plan, phase: str, report: Report) -> None:
     """Label the Workflow and delete what the run no longer needs."""
     label_workflow(context, plan, store, report)
-    cleanup.release(context, plan, phase)
+    batch_objects.release(context, plan, phase)
 
 
 def label_workflow(context: PodContext, plan: Plan, store: Store, report: Report) -> None:

@@ -10,8 +10,8 @@ from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Rights
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.store.open import check_cluster_address
-from perfdag.workflows.base import objects
 from perfdag.workflows.containers import Installation
+from perfdag.workflows.templates import objects
 
 __all__ = ["Installation", "install", "installation_objects"]
 

@@ -12,7 +12,7 @@ from perfdag.plan.names import is_run_id
 from perfdag.plan.plan import Plan
 from perfdag.results.runs import load_plan, resume_command, resume_obstacle, variants
 from perfdag.results.samples import stored_samples
-from perfdag.steps.runner.cluster_facts import cluster_name
+from perfdag.steps.runner.feasibility import cluster_name
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
 from perfdag.store.open import open_store
 from perfdag.units import plural
