@@ -691,9 +691,6 @@ class Fio(Benchmark[FioParams]):
     def least_seconds(self, params: FioParams) -> float:
         return 0.0 if params.runtime is None else params.runtime + params.ramp
 
-    def longest(self, params: FioParams, timeout: float) -> float:
-        return STEPS * timeout
-
     def provenance(self, gang: Gang, params: FioParams) -> dict[str, Any]:
         target = params.file or target_directory(gang, params, gang.hosts[0])
         return {"filesystem": filesystem(gang.hosts[0], target)}

@@ -449,9 +449,6 @@ class Rdma(Benchmark[R], Generic[R]):
     def least_seconds(self, params: R) -> float:
         return params.duration or 0.0  # Each size is a run with the whole timeout.
 
-    def longest(self, params: R, timeout: float) -> float:
-        return len(params.runs()) * timeout
-
     def require(self, gang: Gang, params: R) -> None:
         self.prepare(gang, params)
 
