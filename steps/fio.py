@@ -184,8 +184,6 @@ _SPARE = 1.02
 """Factor for file system metadata beside the data."""
 _DISK_SCRATCH = "/var/tmp"
 """On a disk by the FHS, where /tmp may be in memory."""
-STEPS = 4
-"""Steps of a sample with a timeout each: lay out, fill, drop caches, measure."""
 
 
 class FioTarget:
