@@ -589,8 +589,6 @@ def check_ended(log: Log, cavity: Cavity, stdout: str, texts: dict[str, str]) ->
 
 
 DEBIAN_ROOT = "/usr/share/openfoam"
-_STEPS = 3
-"""Steps of a sample with a timeout each: mesh, decomposition, solver."""
 # Debian prints OPENFOAM=, OpenCFD a tag or commit before it, and the Foundation no OPENFOAM=.
 _VERSION = re.compile(r"^Build\s*:\s*(?:.*\bOPENFOAM=)?(\S+)", re.M)
 
