@@ -28,17 +28,16 @@ import orjson
 import yaml
 
 from perfdag.kube.client import Kube, Resource
-from perfdag.steps.scale.cluster import kwok_nodes
-from perfdag.steps.scale.cluster.namespaces import own_namespaces
-from perfdag.steps.scale.figures.percentiles import rank
-from perfdag.steps.scale.measure.generator import generate
+from perfdag.steps.scale.cluster import nodes as kwok_nodes
+from perfdag.steps.scale.cluster.removal import own_namespaces
+from perfdag.steps.scale.figures.rows import rank
+from perfdag.steps.scale.measure.errors import WatchLag
+from perfdag.steps.scale.measure.generator import ApiSubmitter, Schedule, generate
 from perfdag.steps.scale.measure.observer import Observer
-from perfdag.steps.scale.measure.submitters import ApiSubmitter
-from perfdag.steps.scale.measure.watch_lag import WatchLag
-from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.stages import unix_ns
 from perfdag.steps.scale.model.templates import Template, load
-from perfdag.steps.scale.scenarios import submit, vmi, vmi_spec
+from perfdag.steps.scale.scenarios import submit, vmi
+from perfdag.steps.scale.scenarios import vmi as vmi_spec
 from tests import simulation
 
 KINDS = {"vmi": ("kubevirt.io/v1", "VirtualMachineInstance"), "pod": ("v1", "Pod")}

@@ -1,9 +1,10 @@
-"""SIGTERM as a cancellation, as Ctrl-C is."""
+"""SIGTERM as a cancellation, as Ctrl-C is, and the cancellation of tasks."""
 
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -78,3 +79,12 @@ def run_until_stopped(main: Coroutine[Any, Any, T]) -> T:
 
 def _ignore(number: int, frame: FrameType | None) -> None:
     """Do nothing. Programs that this process starts would inherit SIG_IGN."""
+
+
+async def cancel(tasks: "Sequence[asyncio.Task[None]]") -> None:
+    """Cancel tasks and wait for them. Raises the error of a task that failed by itself."""
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with suppress(asyncio.CancelledError):
+            await task

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from perfdag.kube.client import Kube, Object, run_with_client
-from perfdag.steps.scale.cluster import kwok_nodes
+from perfdag.steps.scale.cluster import nodes
 from tests import simulation
 
 from . import faults
@@ -61,8 +61,8 @@ def places() -> Iterator[dict[str, Namespace]]:
     """A namespace for each run, with a lock of its own, so that all run at once."""
 
     async def simulate(client: Kube) -> None:
-        await kwok_nodes.make_nodes(client, 1, 8)
-        assert await kwok_nodes.nodes_ready(client, 1)
+        await nodes.make_nodes(client, 1, 8)
+        assert await nodes.nodes_ready(client, 1)
         await simulation.install(client, "kubevirt")
 
     async def remove(client: Kube) -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.steps.scale.cluster import kwok_nodes
+from perfdag.steps.scale.cluster import nodes
 from perfdag.steps.scale.model.templates import RUN_LABEL
 from perfdag.store.open import open_store
 from tests import simulation
@@ -32,8 +32,8 @@ def kubevirt(restricted: Namespace) -> Iterator[None]:
     """
 
     async def work(client: Kube) -> None:
-        await kwok_nodes.make_nodes(client, 5, 8)
-        assert await kwok_nodes.nodes_ready(client, 5)
+        await nodes.make_nodes(client, 5, 8)
+        assert await nodes.nodes_ready(client, 5)
         await simulation.install(client, "kubevirt")
 
     try:

@@ -12,7 +12,7 @@ import yaml
 
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.config import load_config
-from perfdag.steps.scale.cluster import kwok_nodes
+from perfdag.steps.scale.cluster import nodes as kwok_nodes
 from tests.fakes.proxy import Proxy
 
 

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from perfdag.steps.scale.measure.clock import Offset
+from perfdag.steps.scale.measure.errors import Offset, WatchLag
 from perfdag.steps.scale.measure.observer import Observer
-from perfdag.steps.scale.measure.watch_lag import WatchLag
 from perfdag.steps.scale.model.templates import Template, load
 from perfdag.steps.scale.scenarios.session import Session
 

@@ -9,7 +9,7 @@ import pytest
 from perfdag.app.scale import audit
 from perfdag.cli import main
 from perfdag.kube.prometheus import Prometheus
-from perfdag.steps.scale.runai import table
+from perfdag.steps.scale.runai import run_file
 from tests.conftest import CommandLine
 
 WINDOW = ["--from", "2026-11-23T08:00:00Z", "--to", "2026-11-23T09:05:00+01:00"]
@@ -97,7 +97,7 @@ CONFIG = {
 
 def test_requests_that_kubevirt_cannot_name_have_a_key_too() -> None:
     """A client that sends to an unknown path counts it as verb and resource `none`."""
-    assert table.audit_key("virt_requests/none-none") == "none-none-count"
+    assert run_file.audit_key("virt_requests/none-none") == "none-none-count"
 
 
 async def test_a_prometheus_without_kubevirt_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,13 +13,13 @@ from perfdag.cli import main
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.prometheus import Prometheus
 from perfdag.results.schema import load_rows
-from perfdag.steps.scale.cluster import kwok_nodes
-from perfdag.steps.scale.cluster.namespaces import ensure_namespace
-from perfdag.steps.scale.figures.percentiles import rank
-from perfdag.steps.scale.model import gates
+from perfdag.steps.scale.cluster import nodes as kwok_nodes
+from perfdag.steps.scale.cluster.removal import ensure_namespace
+from perfdag.steps.scale.figures import gates
+from perfdag.steps.scale.figures.rows import rank
 from perfdag.steps.scale.model.stages import VMI, unix_ns
 from perfdag.steps.scale.model.templates import RUN_LABEL
-from perfdag.steps.scale.scenarios import run_vmi, vmi, vmi_spec, vmi_steady
+from perfdag.steps.scale.scenarios import vmi
 from perfdag.store.open import open_store
 from tests import simulation
 from tests.simulation import simulate
@@ -45,7 +45,7 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
     """
     await simulation.install(kube, "kubevirt", {"vmi-scheduling": (800, 3300)})
     truth: dict[str, float] = {}
-    spec = vmi_spec.Spec(template="vm", namespaces=[namespace], primer=False, timeout=120)
+    spec = vmi.Spec(template="vm", namespaces=[namespace], primer=False, timeout=120)
     vmis = await kube.resource("kubevirt.io/v1", VMI)
 
     async def read_truth() -> None:
@@ -104,8 +104,8 @@ async def test_a_steady_state_is_kept_and_ends_with_nothing(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
     await simulation.install(kube, "kubevirt")
-    result = await vmi_steady.steady(
-        kube, vmi_spec.Spec(namespaces=[namespace], primer=False, timeout=60), 10, 3, 1.0, 4.0
+    result = await vmi.steady(
+        kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60), 10, 3, 1.0, 4.0
     )
     running = [count for _, count in result.trace]
     cycles = int(result.figures["churn_cycles"] or 0)
@@ -129,8 +129,8 @@ async def test_a_ladder_climbs_with_a_primer_and_cools_down(
 ) -> None:
     await simulation.install(kube, "kubevirt")
     messages: list[str] = []
-    results = await run_vmi.ladder(
-        kube, vmi_spec.Spec(namespaces=[namespace], timeout=60, log=messages.append), [2, 4], 1.0
+    results = await vmi.ladder(
+        kube, vmi.Spec(namespaces=[namespace], timeout=60, log=messages.append), [2, 4], 1.0
     )
     assert [item.count for item in results] == [2, 4]
     assert "cooling down for 1 s" in messages
@@ -150,9 +150,7 @@ async def test_a_prometheus_that_went_away_costs_its_figures_alone(
     gone = Prometheus("http://127.0.0.1:9")
     result = await vmi.burst(
         kube,
-        vmi_spec.Spec(
-            namespaces=[namespace], primer=False, timeout=60, gates=held, prometheus=gone
-        ),
+        vmi.Spec(namespaces=[namespace], primer=False, timeout=60, gates=held, prometheus=gone),
         3,
     )
     assert [row.status for row in result.rows if row.stage == "creation_to_running"] == ["ok"] * 3

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from perfdag.kube.client import Kube
-from perfdag.steps.scale.cluster import kwok_nodes
-from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.cluster import nodes as kwok_nodes
+from perfdag.steps.scale.measure.generator import Schedule
 from perfdag.steps.scale.scenarios import submit
 from tests import simulation
 from tests.fakes.proxy import Proxy

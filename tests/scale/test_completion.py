@@ -16,21 +16,16 @@ from perfdag.app.scale import commands
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.config import Cluster
 from perfdag.kube.credentials import Credentials
-from perfdag.steps.scale.figures.moments import Clocks
-from perfdag.steps.scale.figures.rows import rows_of, with_deletion
-from perfdag.steps.scale.measure import completion
-from perfdag.steps.scale.measure.completion import expected_count, reached
-from perfdag.steps.scale.measure.generator import GeneratorResult, Submission
-from perfdag.steps.scale.measure.observer import Observer
-from perfdag.steps.scale.model.chains import chain, kinds_of
-from perfdag.steps.scale.model.records import Record
-from perfdag.steps.scale.model.schedule import Schedule
-from perfdag.steps.scale.model.stages import VMI
+from perfdag.steps.scale.figures.rows import Clocks, rows_of, with_deletion
+from perfdag.steps.scale.measure import observer as completion
+from perfdag.steps.scale.measure.generator import GeneratorResult, Schedule, Submission
+from perfdag.steps.scale.measure.observer import Observer, expected_count, reached
+from perfdag.steps.scale.model.stages import VMI, Record, chain, kinds_of
 from perfdag.steps.scale.model.templates import TemplateError, load
 from perfdag.steps.scale.runai import sample, submit, times_csv
 from perfdag.steps.scale.runai import settings as runai
 from perfdag.steps.scale.runai.run_file import RunFile, write_run
-from perfdag.steps.scale.scenarios import vmi_spec, vmi_steady
+from perfdag.steps.scale.scenarios import vmi
 from tests.conftest import CommandLine
 
 from .sessions import session_of
@@ -321,12 +316,12 @@ class TestVmis:
         ]
         items = submissions_of(*(item.uid for item in records))
         session = session_of(None, observer_of(*records), load("vmi", "r"), submissions=items)
-        spec = vmi_spec.Spec(timeout=0.05)
-        assert not await vmi_spec.all_settled(session, spec)
+        spec = vmi.Spec(timeout=0.05)
+        assert not await vmi.all_settled(session, spec)
         session.deleted.add("v0")
-        assert await vmi_spec.all_settled(session, spec)
+        assert await vmi.all_settled(session, spec)
         records[1].put("gone")
-        assert await vmi_spec.all_settled(session, spec), "one that ran, ran"
+        assert await vmi.all_settled(session, spec), "one that ran, ran"
 
     async def test_a_steady_state_needs_room_for_its_count_alone(
         self, monkeypatch: pytest.MonkeyPatch
@@ -334,9 +329,9 @@ class TestVmis:
         """What is replaced is gone before another is made."""
 
         full = AsyncMock(side_effect=KubeError(0, "Full", "no node"))
-        monkeypatch.setattr(vmi_steady, "check_nodes", full)
+        monkeypatch.setattr(vmi, "check_nodes", full)
         with pytest.raises(KubeError, match="no node"):
-            await vmi_steady.steady(None, vmi_spec.Spec(), 200, 5, 1.0, 1.0)  # type: ignore[arg-type]
+            await vmi.steady(None, vmi.Spec(), 200, 5, 1.0, 1.0)  # type: ignore[arg-type]
         assert full.call_args.args[1] == 200
 
     def test_failure_by_itself_and_by_deletion_are_two_latencies(self) -> None:

@@ -20,19 +20,14 @@ from perfdag.benchmark.registry import get
 from perfdag.charts.benchmarks.stages import calls_of
 from perfdag.cli import main
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale.cluster import apiservers
-from perfdag.steps.scale.figures import api_metrics, measurements, prometheus
+from perfdag.steps.scale.figures import api_metrics, gates, measurements, prometheus
 from perfdag.steps.scale.figures.rows import Row
-from perfdag.steps.scale.measure.generator import GeneratorResult, Submission
-from perfdag.steps.scale.model import gates
-from perfdag.steps.scale.model.records import Record
-from perfdag.steps.scale.model.schedule import Schedule
-from perfdag.steps.scale.model.stages import VMI
+from perfdag.steps.scale.measure.generator import GeneratorResult, Schedule, Submission
+from perfdag.steps.scale.model.stages import VMI, Record
 from perfdag.steps.scale.model.templates import load
-from perfdag.steps.scale.runai import table
-from perfdag.steps.scale.scenarios import run_vmi, vmi_spec
-from perfdag.steps.scale.scenarios.base import Result, figures_of, phase_counts
-from perfdag.steps.scale.scenarios.session import Session
+from perfdag.steps.scale.runai import run_file
+from perfdag.steps.scale.scenarios import vmi
+from perfdag.steps.scale.scenarios.session import Result, Session, figures_of, phase_counts
 from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer, failure
 
@@ -94,11 +89,11 @@ class TestGates:
         """
         request: list[list[str]] = []
 
-        async def measure(kube: Any, spec: vmi_spec.Spec, ask: Any) -> list[Any]:
+        async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> list[Any]:
             request.append([str(gate) for gate in spec.gates])
             return []
 
-        monkeypatch.setattr(run_vmi, "measure", measure)
+        monkeypatch.setattr(vmi, "measure", measure)
         monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         both = ["api_p99 < 1", "api_list_p99 < 30"]
         for parameters, api, want in (
@@ -361,7 +356,7 @@ class TestApiMetrics:
                 for measurement in rows
                 if measurement.metric == metric
             ) == ["", "deletion"]
-        table = [
+        run_file = [
             {
                 "entry": "e",
                 "metric": measurement.metric,
@@ -371,7 +366,7 @@ class TestApiMetrics:
             for measurement in rows
             if measurement.metric == "api_calls"
         ]
-        assert calls_of(pa.Table.from_pylist(table)) == {
+        assert calls_of(pa.Table.from_pylist(run_file)) == {
             ("e", "vms"): {6: {"DELETE-pods": 600.0, "deletion: DELETE-pods": 600.0}}
         }
 
@@ -420,7 +415,7 @@ class TestApiServers:
         self, hosts: list[str], renewed: list[str]
     ) -> None:
         kube = control(hosts, renewed)
-        async with apiservers.clients(kube) as servers:
+        async with api_metrics.clients(kube) as servers:
             assert servers == [kube]
 
     async def test_several_are_asked_each_at_its_own_address_and_added_up(self) -> None:
@@ -445,7 +440,9 @@ class TestApiServers:
             port = free.getsockname()[1]
         server = await asyncio.start_server(serve, ["127.0.0.2", "127.0.0.3"], port)
         try:
-            async with apiservers.clients(control(["127.0.0.2", "127.0.0.3"], [], port)) as servers:
+            async with api_metrics.clients(
+                control(["127.0.0.2", "127.0.0.3"], [], port)
+            ) as servers:
                 total = await api_metrics.scrape(servers)
         finally:
             server.close()
@@ -470,7 +467,7 @@ class TestApiServers:
         self, hosts: list[str], renewed: list[str], message: str
     ) -> None:
         with pytest.raises(KubeError, match=message):
-            async with apiservers.clients(control(hosts, renewed, 9)):
+            async with api_metrics.clients(control(hosts, renewed, 9)):
                 pass
 
 
@@ -575,7 +572,7 @@ class TestAsked:
         params: Any = get("vmi-steady").Params.model_validate(
             {"prometheus": "http://x", "api_gates": False, **pace}
         )
-        spec, request = params.spec(), run_vmi.VmiRequest(scenario)
+        spec, request = params.spec(), vmi.VmiRequest(scenario)
         calls = api_metrics.delta(
             api_metrics.Scrape(),
             scrape_of(*series("pods", "binding", "POST", "resource", ("+Inf", 9))),
@@ -589,7 +586,7 @@ class TestAsked:
         figures |= {"virt_requests/PATCH-virtualmachineinstances", "deletion_p95", "left_behind"}
         for name in figures:
             spec.gates = [gates.parse_gate(f"{name} < 1")]
-            run_vmi.check(spec, request)
+            vmi.check(spec, request)
 
 
 class TestDeletion:
@@ -730,7 +727,7 @@ class TestAudit:
                 ended=20.0,
             )
 
-        audit = table.audit([result(100, 0.05), result(200, 0.5)])
+        audit = run_file.audit([result(100, 0.05), result(200, 0.5)])
         assert [
             (item["Count"], [gate["passed"] for gate in item["Gates"]]) for item in audit["Rungs"]
         ] == [(100, [True, True]), (200, [True, False])]
@@ -749,7 +746,7 @@ class TestAudit:
         assert values["api_p99"]["thresholdResult"]["thresholdExceeded"] is True, (
             "of two gates the one that was breached"
         )
-        assert table.audit([]) == {"Values": {}, "Rungs": []}
+        assert run_file.audit([]) == {"Values": {}, "Rungs": []}
 
     def test_the_keys_of_a_vm_are_those_of_its_vmi(self) -> None:
         figures: dict[str, float | None] = {
@@ -758,7 +755,7 @@ class TestAudit:
             "deletion_to_succeeded_p50": 3.1,
             "vmi_deletion_to_succeeded_p50": 2.74,
         }
-        values = table.audit([Result("burst", 9, "r", [], [], figures, {})])["Values"]
+        values = run_file.audit([Result("burst", 9, "r", [], [], figures, {})])["Values"]
         assert values["vmiCreationToRunningSecondsP50"]["value"] == 1.0
         assert values["vmiDeletionToSucceededSecondsP50"]["value"] == 2.74
 
@@ -766,7 +763,7 @@ class TestAudit:
         figures: dict[str, float | None] = {"PATCH-x-count": 250.0, "CREATE-pods-count": 100.0}
         gate = gates.parse_gate("PATCH-x-count <= 2 * CREATE-pods-count")
         verdicts = gates.evaluate([gate], figures)
-        values = table.audit([Result("burst", 9, "r", [], [], figures, {}, verdicts)])["Values"]
+        values = run_file.audit([Result("burst", 9, "r", [], [], figures, {}, verdicts)])["Values"]
         threshold = values["apiserver/PATCH-x-count"]["thresholdResult"]
         assert threshold["thresholdMetric"] == "apiserver/CREATE-pods-count"
         assert threshold["thresholdExceeded"] is True
@@ -775,7 +772,7 @@ class TestAudit:
         """The deletion was slower than the creation, whose figure stands under its plain name."""
         figures: dict[str, float | None] = {"api_p99": 0.2, "throughput_mean": 5.0}
         verdicts = gates.evaluate([gates.parse_gate("api_p99 < 1")], figures | {"api_p99": 1.5})
-        values = table.audit([Result("burst", 9, "r", [], [], figures, {}, verdicts)])["Values"]
+        values = run_file.audit([Result("burst", 9, "r", [], [], figures, {}, verdicts)])["Values"]
         assert values["api_p99"] == {
             "value": 1.5,
             "thresholdResult": {"thresholdValue": 1.0, "thresholdExceeded": True},

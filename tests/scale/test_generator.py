@@ -14,16 +14,16 @@ import orjson
 import pytest
 
 from perfdag.kube.client import KubeError, Resource
-from perfdag.steps.scale.figures.moments import Clocks
-from perfdag.steps.scale.figures.rows import rows_of
+from perfdag.steps.scale.figures.rows import Clocks, rows_of
+from perfdag.steps.scale.measure.errors import SelfLoad, busiest
 from perfdag.steps.scale.measure.generator import (
+    ApiSubmitter,
+    Arrival,
     GeneratorResult,
+    Schedule,
     Submission,
     generate,
 )
-from perfdag.steps.scale.measure.self_load import SelfLoad, busiest
-from perfdag.steps.scale.measure.submitters import ApiSubmitter
-from perfdag.steps.scale.model.schedule import Arrival, Schedule
 from perfdag.steps.scale.model.templates import Document, Template, TemplateError, built_in, load
 from tests.fakes.api_server import Answer, ApiServer, Request, failure
 

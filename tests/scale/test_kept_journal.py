@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.steps.scale.runai import kept_journal
-from perfdag.steps.scale.scenarios.vmi_spec import Spec
+from perfdag.steps.scale.runai import run_file
+from perfdag.steps.scale.scenarios.vmi import Spec
 from perfdag.store.base import StoreError
 
 
@@ -28,12 +28,12 @@ class Kept(dict[str, bytes]):
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_journal, "PERIOD", 0.02)
+    monkeypatch.setattr(run_file, "PERIOD", 0.02)
 
 
 def test_every_change_of_a_file_is_kept_under_the_id_of_its_run(tmp_path: Path) -> None:
     spec, kept = Spec(), Kept()
-    with kept_journal.kept_journal(spec, tmp_path, kept):
+    with run_file.kept_journal(spec, tmp_path, kept):
         assert spec.journal, "the session writes it"
         for text in ("first", "second, longer"):
             (tmp_path / "r1-2").mkdir(exist_ok=True)
@@ -51,6 +51,6 @@ def test_a_store_that_fails_ends_the_journal_and_not_the_benchmark(tmp_path: Pat
     (tmp_path / "r1").mkdir()
     (tmp_path / "r1" / "run.json").write_text("{}")
     kept = Kept(StoreError("no space"))
-    with kept_journal.kept_journal(Spec(log=log_lines.append), tmp_path, kept):
+    with run_file.kept_journal(Spec(log=log_lines.append), tmp_path, kept):
         kept.wait()
     assert log_lines == ["the journal is not kept any more: no space"]

@@ -12,14 +12,14 @@ import pytest
 
 from perfdag.benchmark.registry import get
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale.cluster import kubevirt, lease_lock, rights
+from perfdag.steps.scale.cluster import lease_lock, nodes, rights
+from perfdag.steps.scale.cluster import nodes as kubevirt
 from perfdag.steps.scale.cluster.removal import PRIMER, belongs, remove_namespaces, remove_run
 from perfdag.steps.scale.figures import measurements
-from perfdag.steps.scale.model import nodes
-from perfdag.steps.scale.model.chains import kinds_of
+from perfdag.steps.scale.model.stages import kinds_of
 from perfdag.steps.scale.model.templates import RUN_LABEL, built_in, load
 from perfdag.steps.scale.runai.run_file import name_prefix
-from perfdag.steps.scale.scenarios import run_vmi, vmi_spec
+from perfdag.steps.scale.scenarios import vmi
 from tests.fakes.api_server import ApiServer, Request
 
 NAMED = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
@@ -116,9 +116,9 @@ async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it
         seen.append(server.of("Lease")[0])
         return []
 
-    monkeypatch.setattr(run_vmi, "ladder", measure)
-    await run_vmi.measure(
-        server.client(), vmi_spec.Spec(log=message.append), run_vmi.VmiRequest(lock_timeout=1.0)
+    monkeypatch.setattr(vmi, "ladder", measure)
+    await vmi.measure(
+        server.client(), vmi.Spec(log=message.append), vmi.VmiRequest(lock_timeout=1.0)
     )
     assert belongs(message[0].split()[1].rstrip(":"), seen[0]["metadata"])
 
@@ -426,8 +426,8 @@ def test_names_are_those_of_a_service_too() -> None:
     """A PyTorchJob gets a Service of its name (RFC 1035: it begins with a letter), a VMI a
     launcher pod; a part's name is the longest.
     """
-    spec = vmi_spec.Spec()
-    part = run_vmi.rung(spec, 98).run
+    spec = vmi.Spec()
+    part = vmi.rung(spec, 98).run
     primer = replace(spec, run=f"{part}-{PRIMER}").run
     for run in (spec.run, part, primer, name_prefix(spec.run)):
         name = f"{run}-99999"

@@ -12,8 +12,7 @@ import pytest
 
 from perfdag.kube.client import Event, KubeError
 from perfdag.steps.scale.figures import measurements
-from perfdag.steps.scale.figures.moments import Clocks
-from perfdag.steps.scale.figures.rows import error_text, rows_of
+from perfdag.steps.scale.figures.rows import Clocks, error_text, rows_of
 from perfdag.steps.scale.measure.generator import Submission
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.stages import extractor

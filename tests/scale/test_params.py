@@ -11,7 +11,7 @@ from perfdag.benchmark.registry import get
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.scale.model.templates import built_in
-from perfdag.steps.scale.scenarios import vmi_spec
+from perfdag.steps.scale.scenarios import vmi
 from perfdag.steps.scale.scenarios.submit import template_of
 from perfdag.suite.load import load_suite
 from perfdag.suite.yaml_document import BadDocument
@@ -332,7 +332,7 @@ def test_the_density_suite_is_kubevirt_s_density_test() -> None:
             "PATCH-virtualmachineinstances-count <= 2 * CREATE-pods-count",
             "UPDATE-virtualmachineinstances-count <= 10 * CREATE-pods-count",
         }
-        template = vmi_spec.template_of(spec, "r")
+        template = vmi.template_of(spec, "r")
         assert [document.kind for document in template.documents] == kinds
         limits = b'"limits":{"cpu":"100m","memory":"90Mi"}' in template.documents[0].body
         assert limits != bool(template.shared)

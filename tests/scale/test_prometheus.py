@@ -16,8 +16,7 @@ import pytest
 
 from perfdag.kube.client import KubeError
 from perfdag.kube.prometheus import Prometheus
-from perfdag.steps.scale.figures import audit_queries, prometheus, series
-from perfdag.steps.scale.model import gates
+from perfdag.steps.scale.figures import gates, prometheus
 
 RESET = [(0.0, 100.0), (1.0, 150.0), (2.0, 10.0), (3.0, 30.0)]
 GONE = [(0.0, 900.0), (1.0, 901.0)]
@@ -43,7 +42,7 @@ class TestPrometheus:
     def test_a_counter_reset_and_no_data(
         self, points: Any, how: Any, figures: dict[str, float | None]
     ) -> None:
-        assert series.fold(points, how) == figures
+        assert prometheus.fold(points, how) == figures
 
     def test_a_counter_that_begins_in_the_window_grows_from_nought(self) -> None:
         old, new, last = (
@@ -51,9 +50,9 @@ class TestPrometheus:
             [(5.0, 40.0), (10.0, 57.0)],
             [(10.0, 3.0)],
         )
-        assert series.fold([old, new, last], "growth", 0.0) == {"": 30.0 + 57.0 + 3.0}
-        assert series.fold([old, new], "rate", 0.0) == span(8.7, 8.7, 8.7)
-        assert series.fold([old, new, last], "growth", -15.0) == {"": 30.0 + 17.0}, (
+        assert prometheus.fold([old, new, last], "growth", 0.0) == {"": 30.0 + 57.0 + 3.0}
+        assert prometheus.fold([old, new], "rate", 0.0) == span(8.7, 8.7, 8.7)
+        assert prometheus.fold([old, new, last], "growth", -15.0) == {"": 30.0 + 17.0}, (
             "who looks only since then knows no beginning"
         )
 
@@ -87,15 +86,15 @@ class TestPrometheus:
             "workqueue_depth_max": 3.0,
         }
         url = Prometheus("http://x")
-        assert await audit_queries.audit_figures(url, 0.0, 10.0, gaps) == dict.fromkeys(
-            audit_queries.KEYS
+        assert await prometheus.audit_figures(url, 0.0, 10.0, gaps) == dict.fromkeys(
+            prometheus.KEYS
         ) | {
             "virt_requests/LIST-pods": 30.0,
             "virt_requests/PATCH-pods": 3.0,
             "avgVirtAPICPUUsage": 0.5,
         }, "and NaN is no data"
-        assert await audit_queries.audit_figures(url, 0.0, 9.0, gaps) == dict.fromkeys(
-            audit_queries.KEYS
+        assert await prometheus.audit_figures(url, 0.0, 9.0, gaps) == dict.fromkeys(
+            prometheus.KEYS
         ), "less than two scrapes"
 
     async def test_a_scrape_is_not_waited_for_beyond_the_sample_s_own_time(
@@ -122,13 +121,13 @@ class TestPrometheus:
     def test_rates_are_of_the_run_alone(self) -> None:
         times = [15.0 * scrape for scrape in range(9)]
         idle_then_busy = [(at, 100.0 + max(0.0, at - 60.0) * 2) for at in times]
-        assert series.rates([idle_then_busy, idle_then_busy]) == [0.0, 4.0]
-        assert series.rates([[(0.0, 5.0), (1.0, 5.5), (2.0, 6.0)]]) == [0.5]
-        assert series.rates([[(0.0, 5.0)]]) == []
+        assert prometheus.rates([idle_then_busy, idle_then_busy]) == [0.0, 4.0]
+        assert prometheus.rates([[(0.0, 5.0), (1.0, 5.5), (2.0, 6.0)]]) == [0.5]
+        assert prometheus.rates([[(0.0, 5.0)]]) == []
 
     def test_the_audit_s_keys_count_as_the_audit_does(self) -> None:
         """Against kubevirt's tools/perfscale-audit, read on 2026-11-23."""
-        queries = audit_queries.queries()
+        queries = prometheus.audit_queries()
         assert queries["avgVirtControllerMemoryUsageInMB"].startswith("max(avg_over_time(")
         assert queries["minVirtAPIMemoryUsageInMB"].startswith("avg(min_over_time(")
         assert "sum(rate(kubevirt_workqueue_depth{" in queries["virtControllerWorkqueueDepth"]
@@ -151,9 +150,9 @@ class TestPrometheus:
         """
         quick = [(0.0, 0.0), (60.0, 100.0), (120.0, 190.0), (180.0, 190.0)]
         every = [(0.0, 900.0), (60.0, 1000.0), (120.0, 1100.0), (180.0, 1100.0)]
-        result = series.p99({0.1: quick, 2.0: every, math.inf: every})
+        result = prometheus.p99({0.1: quick, 2.0: every, math.inf: every})
         assert [result["_min"], result["_max"]] == pytest.approx([0.099, 0.1 + 1.9 * 0.9])
-        assert series.p99({}) == {"_avg": None, "_min": None, "_max": None}
+        assert prometheus.p99({}) == {"_avg": None, "_min": None, "_max": None}
 
 
 EXPORTED = """container_cpu_usage_seconds_total{{pod="virt-api-1",container="virt-api"}} {cpu}
@@ -274,7 +273,7 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
             gates.evaluate([gates.parse_gate("virt_handler_cpu_cores_avg < 1")], figures)[0].passed
             is None
         )
-        theirs = await audit_queries.audit_figures(url, began, ended, gaps)
+        theirs = await prometheus.audit_figures(url, began, ended, gaps)
         want = {
             "avgVirtAPICPUUsage": pytest.approx(0.25, rel=0.25),
             "avgVirtAPIMemoryUsageInMB": pytest.approx(75),

@@ -20,12 +20,12 @@ import yaml
 
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.prometheus import Prometheus
-from perfdag.steps.scale.figures.percentiles import rank
-from perfdag.steps.scale.figures.rows import Row
-from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.figures.rows import Row, rank
+from perfdag.steps.scale.measure.generator import Schedule
 from perfdag.steps.scale.model.stages import VMI
-from perfdag.steps.scale.scenarios import vmi, vmi_spec
-from perfdag.steps.scale.scenarios.base import Result
+from perfdag.steps.scale.scenarios import vmi
+from perfdag.steps.scale.scenarios import vmi as vmi_spec
+from perfdag.steps.scale.scenarios.session import Result
 from tests.fakes.proxy import Proxy
 
 from .kubectl_watch import Watch, watching

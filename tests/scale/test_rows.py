@@ -10,16 +10,20 @@ import pytest
 from perfdag.benchmark.contract import Output
 from perfdag.benchmark.registry import get
 from perfdag.outcome import VERDICT, Invalid, Measurement
-from perfdag.steps.scale.figures.moments import Clocks
-from perfdag.steps.scale.figures.percentiles import rank, summaries, throughput
-from perfdag.steps.scale.figures.rows import Row, rows_of
-from perfdag.steps.scale.measure.completion import settled
+from perfdag.steps.scale.figures import gates
+from perfdag.steps.scale.figures.rows import Clocks, Row, rank, rows_of, summaries, throughput
 from perfdag.steps.scale.measure.generator import Submission
-from perfdag.steps.scale.model import gates
-from perfdag.steps.scale.model.chains import chain, kinds_of
-from perfdag.steps.scale.model.records import Record
-from perfdag.steps.scale.model.stages import VMI, extractor, failure, unix_ns
-from perfdag.steps.scale.scenarios.base import Result
+from perfdag.steps.scale.measure.observer import settled
+from perfdag.steps.scale.model.stages import (
+    VMI,
+    Record,
+    chain,
+    extractor,
+    failure,
+    kinds_of,
+    unix_ns,
+)
+from perfdag.steps.scale.scenarios.session import Result
 
 SECOND = 1_000_000_000
 BASE = 1_700_000_000 * SECOND

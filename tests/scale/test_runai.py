@@ -14,17 +14,16 @@ from perfdag.kube import config
 from perfdag.kube.client import Kube, KubeError
 from perfdag.shape import Shape
 from perfdag.steps.scale import workloads_benchmark
-from perfdag.steps.scale.cluster.runai_version import runai_version
 from perfdag.steps.scale.figures.rows import Row
-from perfdag.steps.scale.measure.submitters import CommandSubmitter
-from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.measure.generator import CommandSubmitter, Schedule
 from perfdag.steps.scale.runai import settings as runai
 from perfdag.steps.scale.runai.run_file import (
     read_run,
     remove_outputs,
 )
 from perfdag.steps.scale.runai.submit import SubmitRequest, submitter_for
-from perfdag.steps.scale.scenarios.base import Result
+from perfdag.steps.scale.scenarios.session import Result
+from perfdag.steps.scale.scenarios.submit import runai_version
 from tests.fakes.api_server import ApiServer
 
 

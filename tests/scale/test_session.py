@@ -14,15 +14,14 @@ import orjson
 import pytest
 
 from perfdag.kube.client import KubeError, Resource
-from perfdag.steps.scale.measure.clock import Offset
-from perfdag.steps.scale.measure.generator import Submission
+from perfdag.steps.scale.measure.errors import Offset
+from perfdag.steps.scale.measure.generator import Schedule, Submission
 from perfdag.steps.scale.measure.observer import Observer
-from perfdag.steps.scale.model.records import Record
-from perfdag.steps.scale.model.schedule import Schedule
-from perfdag.steps.scale.model.stages import VMI
+from perfdag.steps.scale.model.stages import VMI, Record
 from perfdag.steps.scale.model.templates import RUN_LABEL, load
-from perfdag.steps.scale.scenarios import open_session, session, vmi_primer
-from perfdag.steps.scale.scenarios.vmi_spec import Spec
+from perfdag.steps.scale.scenarios import session, vmi
+from perfdag.steps.scale.scenarios import session as open_session
+from perfdag.steps.scale.scenarios.vmi import Spec
 from tests.fakes.api_server import ApiServer, client
 
 from .sessions import session_of
@@ -275,13 +274,13 @@ async def test_a_primer_that_did_not_do_its_work_is_noted(
     def opened(kube: Any, template: Any, namespaces: Any, run: str, **_: Any) -> Any:
         return contextlib.nullcontext(session_of(kube, kube.observer, template, run=run))
 
-    monkeypatch.setattr(vmi_primer, "open_session", opened)
+    monkeypatch.setattr(vmi, "open_session", opened)
     # all others go on at once, on a busy machine too
-    monkeypatch.setattr(vmi_primer, "LATE", 0.03 if how in ("stays", "waits") else 10.0)
+    monkeypatch.setattr(vmi, "LATE", 0.03 if how in ("stays", "waits") else 10.0)
     kube: Any = Primed(how)
     messages: list[str] = []
     spec = Spec(namespaces=["ns"], timeout=0.1, log=messages.append)
-    async with vmi_primer.primed_session(kube, spec) as primed_session:
+    async with vmi.primed_session(kube, spec) as primed_session:
         assert primed_session.notes == (
             [f"{note}; the figures may include first-time costs"] if note else []
         )
@@ -309,7 +308,7 @@ async def test_a_shared_object_is_made_once_for_a_run_and_deleted_with_it(
     refused = Mock(side_effect=KubeError(403, "Forbidden", "no metrics"))
     monkeypatch.setattr(open_session, "server_offset", AsyncMock(return_value=Offset(0.0, 0.0)))
     monkeypatch.setattr(open_session, "AGAIN", 0.05)
-    monkeypatch.setattr("perfdag.steps.scale.cluster.apiservers.clients", refused)
+    monkeypatch.setattr("perfdag.steps.scale.figures.api_metrics.clients", refused)
     for module in (open_session, session):
         monkeypatch.setattr(module, "LEFT_BEHIND", 0.5)
     server = ApiServer({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ns"}})

@@ -9,11 +9,10 @@ import pytest
 import yaml
 
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale.cluster import kwok_nodes
-from perfdag.steps.scale.figures.moments import Clocks
-from perfdag.steps.scale.figures.rows import Row, on_simulated, rows_of
-from perfdag.steps.scale.model import nodes
-from perfdag.steps.scale.model.records import Record
+from perfdag.steps.scale.cluster import nodes
+from perfdag.steps.scale.cluster import nodes as kwok_nodes
+from perfdag.steps.scale.figures.rows import Clocks, Row, on_simulated, rows_of
+from perfdag.steps.scale.model.stages import Record
 from perfdag.steps.scale.model.templates import load
 from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer

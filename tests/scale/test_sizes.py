@@ -15,12 +15,12 @@ from perfdag.benchmark.contract import Output
 from perfdag.cli import main
 from perfdag.kube.client import KubeError
 from perfdag.outcome import VERDICT, Invalid
+from perfdag.steps.scale.figures import gates
 from perfdag.steps.scale.measure.generator import GeneratorResult
-from perfdag.steps.scale.model import gates
-from perfdag.steps.scale.runai import submit, table
+from perfdag.steps.scale.runai import run_file, submit
 from perfdag.steps.scale.runai.run_file import RunFile, write_run
-from perfdag.steps.scale.scenarios import run_vmi, vmi, vmi_spec
-from perfdag.steps.scale.scenarios.base import Result
+from perfdag.steps.scale.scenarios import vmi
+from perfdag.steps.scale.scenarios.session import Result
 from perfdag.steps.scale.vmi_benchmark import parse_results
 
 
@@ -44,7 +44,7 @@ class TestLadder:
     def broken(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A cluster that takes 600 VMIs; at 800 its API server goes away."""
 
-        async def burst(kube: Any, spec: vmi_spec.Spec, count: int) -> Result:
+        async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
             if count > 600:
                 raise KubeError(0, "Unreachable", "no answer from https://x")
             facts: dict[str, Any] = {
@@ -70,18 +70,18 @@ class TestLadder:
             )
 
         monkeypatch.setattr(vmi, "burst", burst)
-        monkeypatch.setattr(run_vmi, "check_nodes", AsyncMock())
-        monkeypatch.setattr(run_vmi, "own_namespaces", lambda *_: contextlib.nullcontext())
+        monkeypatch.setattr(vmi, "check_nodes", AsyncMock())
+        monkeypatch.setattr(vmi, "own_namespaces", lambda *_: contextlib.nullcontext())
 
     async def test_sizes_before_one_that_broke_are_kept_and_it_is_a_size_without_data(
         self, broken: None
     ) -> None:
-        spec = vmi_spec.Spec(
+        spec = vmi.Spec(
             gates=[gates.parse_gate("api_p99 < 1"), gates.parse_gate("left_behind <= 0")]
         )
-        results = await run_vmi.ladder(None, spec, [400, 600, 800, 1000], 0.0)  # type: ignore[arg-type]
+        results = await vmi.ladder(None, spec, [400, 600, 800, 1000], 0.0)  # type: ignore[arg-type]
         assert [item.passed for item in results[-1].verdicts] == [None, None]
-        audit = table.audit(results)
+        audit = run_file.audit(results)
         assert audit["Values"]["api_p99"]["value"] == 0.1, "of the last size that was measured"
         assert len(audit["Rungs"]) == 3
         assert [(item.count, item.failed, item.error) for item in results] == [
@@ -103,7 +103,7 @@ class TestLadder:
         }
         assert breached == {400: 1.0, 600: 1.0, 800: 0.0}
         with pytest.raises(KubeError):
-            await run_vmi.ladder(None, spec, [800], 0.0)  # type: ignore[arg-type]
+            await vmi.ladder(None, spec, [800], 0.0)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         "end", [KubeError(0, "Unreachable", "away"), KeyboardInterrupt()], ids=["error", "Ctrl-C"]
@@ -116,11 +116,11 @@ class TestLadder:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        async def measure(kube: Any, spec: vmi_spec.Spec, ask: Any) -> None:
-            await run_vmi.ladder(kube, spec, [400, 600], 0.0)
+        async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> None:
+            await vmi.ladder(kube, spec, [400, 600], 0.0)
             raise end
 
-        monkeypatch.setattr(run_vmi, "measure", measure)
+        monkeypatch.setattr(vmi, "measure", measure)
         monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         assert main(["scale", "vmi", "ladder", "--count", "400", "600", "-o", str(tmp_path)]) in (
             4,
@@ -140,13 +140,13 @@ class TestLadder:
         """Another run took the Lease at 600 VMIs, which is seen when this one ends."""
         measured = vmi.burst
 
-        async def burst(kube: Any, spec: vmi_spec.Spec, count: int) -> Result:
+        async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
             if count == 600:
                 raise KeyboardInterrupt
             return await measured(kube, spec, count)
 
         monkeypatch.setattr(vmi, "burst", burst)
-        monkeypatch.setattr(run_vmi, "ExclusiveRun", Taken)
+        monkeypatch.setattr(vmi, "ExclusiveRun", Taken)
         monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         assert (
             main(
@@ -179,7 +179,7 @@ class TestLadder:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        async def measure(kube: Any, spec: vmi_spec.Spec, ask: Any) -> list[Result]:
+        async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> list[Result]:
             figures: dict[str, float | None] = {"left_behind": 0.0, "success_ratio": 1.0}
             facts: dict[str, Any] = {"generator": [], "notes": []}
             return [Result("steady", 9, "r", [], [], figures, facts, trace=[(0.0, 0), (2.5, 9)])]
@@ -203,7 +203,7 @@ class TestLadder:
         }
         for name in before:
             (tmp_path / name).touch()
-        monkeypatch.setattr(run_vmi, "measure", measure)
+        monkeypatch.setattr(vmi, "measure", measure)
         monkeypatch.setattr(submit, "objects_of_run", AsyncMock(return_value=[1] * live))
         monkeypatch.setattr(
             commands, "on_cluster", lambda args, work, _: asyncio.run(work(Cluster()))
@@ -236,7 +236,7 @@ class TestLadder:
             outcomes.append(asyncio.run(work(None)))
             return outcomes[-1]
 
-        monkeypatch.setattr(run_vmi, "ExclusiveRun", Taken)
+        monkeypatch.setattr(vmi, "ExclusiveRun", Taken)
         monkeypatch.setattr(commands, "on_cluster", on_cluster)
         assert main(["scale", "vmi", "ladder", "--count", "100", "-o", str(tmp_path)]) == 1
         texts = {"results": [asdict(item) for item in outcomes[0]]}

@@ -9,10 +9,9 @@ from unittest.mock import AsyncMock
 import pytest
 
 from perfdag.kube.client import STRATEGIC_PATCH, KubeError
-from perfdag.steps.scale.measure.generator import GeneratorResult, Submission
+from perfdag.steps.scale.measure.generator import GeneratorResult, Schedule, Submission
 from perfdag.steps.scale.measure.observer import Observer
-from perfdag.steps.scale.model.records import Record
-from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.model.stages import Record
 from perfdag.steps.scale.model.templates import load
 from perfdag.steps.scale.scenarios import session, submit
 from tests.fakes.api_server import ApiServer

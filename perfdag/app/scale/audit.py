@@ -5,14 +5,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from perfdag.kube.prometheus import Prometheus
-from perfdag.steps.scale.figures.audit_queries import (
+from perfdag.steps.scale.figures.prometheus import (
     audit_figures,
     phase_figures,
+    scrape_intervals,
     single_values,
     transition_queries,
 )
-from perfdag.steps.scale.figures.prometheus import scrape_intervals
-from perfdag.steps.scale.runai import table
+from perfdag.steps.scale.runai import run_file
 
 
 def unix_time(text: str) -> float:
@@ -54,10 +54,10 @@ def audit(prometheus: Prometheus, start: float, end: float, folder: Path) -> Pat
     if start >= end:
         raise ValueError(f"the window ends before it begins: {_utc(start)} to {_utc(end)}")
     figures = asyncio.run(past_figures(prometheus, start, end))
-    values = {table.audit_key(name): {"value": figures[name]} for name in sorted(figures)}
+    values = {run_file.audit_key(name): {"value": figures[name]} for name in sorted(figures)}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "perf-audit-results.json"
-    table.write_json(path, {"Values": values})
+    run_file.write_json(path, {"Values": values})
     return path
 
 

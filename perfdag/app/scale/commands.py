@@ -11,11 +11,10 @@ from typing import Any, TypeVar
 from perfdag import signals
 from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
 from perfdag.kube.client import Kube
-from perfdag.steps.scale.cluster import kwok_nodes, lease_lock
+from perfdag.steps.scale.cluster import lease_lock, nodes
 from perfdag.steps.scale.cluster.removal import remove_run
-from perfdag.steps.scale.figures.percentiles import summaries
-from perfdag.steps.scale.measure.generator import connections
-from perfdag.steps.scale.model.schedule import Arrival, Schedule
+from perfdag.steps.scale.figures.rows import summaries
+from perfdag.steps.scale.measure.generator import Arrival, Schedule, connections
 from perfdag.steps.scale.runai import sample as sampling
 from perfdag.steps.scale.runai import submit as submission
 from perfdag.steps.scale.runai.run_file import RunFile
@@ -204,8 +203,8 @@ def create_nodes(context: str | None, count: int, gpus: int, output: Print) -> i
     """Create simulated nodes and wait until they are Ready. Raises ValueError if they are not."""
 
     async def work(kube: Kube) -> tuple[int, int]:
-        counts = await kwok_nodes.make_nodes(kube, count, gpus)
-        if not await kwok_nodes.nodes_ready(kube, count):
+        counts = await nodes.make_nodes(kube, count, gpus)
+        if not await nodes.nodes_ready(kube, count):
             raise ValueError(
                 "the nodes do not become Ready; does KWOK run, and does it manage nodes annotated "
                 "kwok.x-k8s.io/node=fake?"
@@ -220,5 +219,5 @@ def create_nodes(context: str | None, count: int, gpus: int, output: Print) -> i
 
 def delete_nodes(context: str | None, output: Print) -> int:
     """Delete the simulated nodes."""
-    output(f"{plural(on_cluster(context, kwok_nodes.remove_nodes), 'node')} deleted")
+    output(f"{plural(on_cluster(context, nodes.remove_nodes), 'node')} deleted")
     return EXIT_OK

@@ -14,13 +14,13 @@ from perfdag.app.scale.commands import (
 from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.kube.client import Kube
 from perfdag.steps.scale.measure.generator import connections
-from perfdag.steps.scale.runai import table
+from perfdag.steps.scale.runai import run_file
 from perfdag.steps.scale.runai.run_file import remove_outputs, write_journal
 from perfdag.steps.scale.runai.submit import require_deleted
-from perfdag.steps.scale.scenarios import run_vmi, submit, vmi_spec
-from perfdag.steps.scale.scenarios.base import Result
-from perfdag.steps.scale.scenarios.run_vmi import VmiRequest
+from perfdag.steps.scale.scenarios import submit, vmi
+from perfdag.steps.scale.scenarios.session import Result
 from perfdag.steps.scale.scenarios.session import Session as State
+from perfdag.steps.scale.scenarios.vmi import VmiRequest
 
 T = TypeVar("T")
 JOURNAL = "journal"
@@ -28,7 +28,7 @@ JOURNAL = "journal"
 OUTPUTS = ("stages.parquet", "summary.json", "perf-audit-results.json")
 
 
-def vmi_scenario(session: Session, spec: vmi_spec.Spec, request: VmiRequest) -> int:
+def vmi_scenario(session: Session, spec: vmi.Spec, request: VmiRequest) -> int:
     """Run a VMI scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
     results: list[Result] = []
     journal, announced = session.folder / JOURNAL, False
@@ -47,9 +47,7 @@ def vmi_scenario(session: Session, spec: vmi_spec.Spec, request: VmiRequest) -> 
 
     spec.seen, spec.journal = write_size, write_state
     try:
-        results = _measure(
-            session, lambda kube: run_vmi.measure(kube, spec, request), spec.parallel
-        )
+        results = _measure(session, lambda kube: vmi.measure(kube, spec, request), spec.parallel)
     except BaseException:
         if results:
             # Whether other runs disturbed these sizes is known only now.
@@ -103,8 +101,10 @@ def _report(session: Session, results: list[Result]) -> None:
 def _write_results(folder: Path, results: list[Result]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     remove_outputs(folder, OUTPUTS, submission=True)
-    table.write_rows(folder / "stages.parquet", [row for result in results for row in result.rows])
-    table.write_json(folder / "perf-audit-results.json", table.audit(results))
+    run_file.write_rows(
+        folder / "stages.parquet", [row for result in results for row in result.rows]
+    )
+    run_file.write_json(folder / "perf-audit-results.json", run_file.audit(results))
     runs = [
         {
             "scenario": result.scenario,
@@ -120,7 +120,7 @@ def _write_results(folder: Path, results: list[Result]) -> None:
         }
         for result in results
     ]
-    table.write_json(folder / "summary.json", {"runs": runs})
+    run_file.write_json(folder / "summary.json", {"runs": runs})
 
 
 def _exit_code(results: list[Result]) -> int:

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure the scheduler."""
     from perfdag.app.scale.commands import open_session
     from perfdag.app.scale.scenarios import gated
-    from perfdag.steps.scale.model.gates import parse_gate
+    from perfdag.steps.scale.figures.gates import parse_gate
     from perfdag.steps.scale.scenarios.submit import Spec
 
     if min(args.count, args.parallel) < 1:

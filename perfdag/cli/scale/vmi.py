@@ -93,9 +93,8 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.app.scale.commands import open_session, parse_variables, schedule_of
     from perfdag.app.scale.scenarios import vmi_scenario
     from perfdag.kube.prometheus import Prometheus
-    from perfdag.steps.scale.model.gates import parse_gate, with_slo
-    from perfdag.steps.scale.scenarios.run_vmi import VmiRequest
-    from perfdag.steps.scale.scenarios.vmi_spec import Spec
+    from perfdag.steps.scale.figures.gates import parse_gate, with_slo
+    from perfdag.steps.scale.scenarios.vmi import Spec, VmiRequest
 
     special = {
         name: value for name in SCENARIO_OF_OPTION if (value := getattr(args, name)) is not None

@@ -7,9 +7,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from perfdag import signals
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.errors import ignore_status
-from perfdag.steps.scale.model import tasks
 from perfdag.steps.scale.model.templates import RUN_LABEL
 
 NAME = "perfdag-performance-run"
@@ -65,7 +65,7 @@ class ExclusiveRun:
 
     async def __aexit__(self, *_: object) -> None:
         if self._task:
-            await tasks.cancel([self._task])
+            await signals.cancel([self._task])
         leases = await self._kube.resource("coordination.k8s.io/v1", "Lease")
         with suppress(KubeError):
             lease = await self._kube.get(leases, NAME, self._namespace)

@@ -17,11 +17,10 @@ from perfdag.outcome import (
 )
 from perfdag.steps.scale.cluster.rights import MissingRightsError
 from perfdag.steps.scale.figures.api_metrics import DELETION
-from perfdag.steps.scale.figures.audit_queries import KEYS
-from perfdag.steps.scale.figures.percentiles import Summary
-from perfdag.steps.scale.figures.rows import Row
+from perfdag.steps.scale.figures.gates import Gate, Verdict
+from perfdag.steps.scale.figures.prometheus import KEYS
+from perfdag.steps.scale.figures.rows import Row, Summary
 from perfdag.steps.scale.measure.generator import without_name
-from perfdag.steps.scale.model.gates import Gate, Verdict
 
 METRICS = (
     Metric(

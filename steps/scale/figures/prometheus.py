@@ -1,18 +1,250 @@
 """Figures of KubeVirt's components and the nodes, from Prometheus (/api/v1/query_range).
 
 Queries cover the run's own window and start after the first scrape behind its end. Missing data is
-None, never 0. `audit_queries` has the figures of KubeVirt's own audit.
+None, never 0. Some are those of KubeVirt's perfscale-audit, under its names: memory in MiB of
+container_memory_rss, CPU in cores, those of virt-handler per VMI of a node. Source: kubevirt,
+tools/perfscale-audit. docs/scale.md lists the differences.
 """
 
 import asyncio
 import math
+import re
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any
 
 from perfdag.kube.prometheus import Prometheus
-from perfdag.steps.scale.figures.audit_queries import LONGEST_STEP, POINTS, REQUESTS, SENT
-from perfdag.steps.scale.figures.series import fold, p99, points_of, share
+from perfdag.steps.scale.figures.api_metrics import quantile
+
+RATE_WINDOW = 60.0
+"""Seconds of the windows in which rates are computed."""
+Point = tuple[float, float]
+"""Unix seconds and value."""
+
+
+def points_of(data: dict[str, Any], label: str = "") -> list[list[Point]]:
+    """Return the points of all series of an answer, or of those with the label."""
+    chosen = [series for series in data["result"] if not label or series["metric"].get(label)]
+    return [[(float(at), float(value)) for at, value in series["values"]] for series in chosen]
+
+
+def fold(series: list[list[Point]], how: str, start: float = -math.inf) -> dict[str, float | None]:
+    """Fold the series of a query to figures by suffix. NaN points are skipped.
+
+    Growth and rates are computed per series and summed. New series start from 0 if another one has
+    a point at `start`.
+    """
+    series = [[point for point in points if not math.isnan(point[1])] for points in series]
+    if how in ("growth", "rate"):
+        series = with_starts(series, start)
+    if how == "growth":
+        grown = [sum(grown for _, grown in growth(points)) for points in series if len(points) > 1]
+        return {"": sum(grown) if grown else None}
+    if how == "rate":
+        values = rates(series)
+    else:
+        at: dict[float, float] = defaultdict(float)
+        for points in series:
+            for moment, value in points:
+                at[moment] += value
+        values = list(at.values())
+    return _avg_min_max(values)
+
+
+def with_starts(series: list[list[Point]], start: float) -> list[list[Point]]:
+    """Add a point of 0 before counters that begin after `start`.
+
+    Without any point at `start`, new counters cannot be recognised and stay unchanged.
+    """
+    moments = sorted({at for points in series for at, _ in points})
+    if not moments or moments[0] > start + 0.01:
+        return series
+    before = {after: at for at, after in pairwise(moments)}
+    return [
+        [(before[points[0][0]], 0.0), *points] if points and points[0][0] in before else points
+        for points in series
+    ]
+
+
+def share(rest: list[list[Point]], every: list[list[Point]]) -> dict[str, float | None]:
+    """Return the share of the growth of `every` series that is not growth of the `rest`."""
+    parts = [
+        1 - part / whole for part, whole in zip(rates(rest), rates(every), strict=False) if whole
+    ]
+    return _avg_min_max(parts)
+
+
+def p99(buckets: Mapping[float, list[Point]]) -> dict[str, float | None]:
+    """Return the p99 of the growth of cumulative buckets, in every window with growth."""
+    windows = zip(*(rates([points]) for points in buckets.values()), strict=False)
+    values = [quantile(dict(zip(buckets, grown, strict=True)), 0.99)[0] for grown in windows]
+    return _avg_min_max([value for value in values if value is not None])
+
+
+def _avg_min_max(values: list[float]) -> dict[str, float | None]:
+    if not values:
+        return {"_avg": None, "_min": None, "_max": None}
+    return {"_avg": sum(values) / len(values), "_min": min(values), "_max": max(values)}
+
+
+def growth(points: list[Point]) -> list[Point]:
+    """Return the growth of a counter at every point after the first.
+
+    A counter that falls was reset.
+    """
+    return [
+        (at, after - before if after >= before else after)
+        for (_, before), (at, after) in pairwise(points)
+    ]
+
+
+def rates(series: list[list[Point]]) -> list[float]:
+    """Return the growth per second of all series, over windows of RATE_WINDOW or the whole run.
+
+    PromQL's rate over a fixed range would include time before the run.
+    """
+    moments = sorted({at for points in series for at, _ in points})
+    if len(moments) < 2:
+        return []
+    count = max(1, int((moments[-1] - moments[0]) / RATE_WINDOW))
+    length = (moments[-1] - moments[0]) / count
+    grown = [0.0] * count
+    for points in series:
+        for at, value in growth(points):
+            grown[min(count - 1, int((at - moments[0]) / length - 1e-9))] += value
+    return [value / length for value in grown]
+
+
+LONGEST_STEP, POINTS = 15.0, 20
+"""Seconds between points, and how many points a short run has at least."""
+REQUESTS = "virt_requests"
+"""Prefix of the figures `virt_requests/<VERB>-<resource>`: requests of KubeVirt's own pods."""
+_PODS = 'pod=~"virt-(api|controller|handler|operator).*"'
+SENT = f'{{__name__=~"(kubevirt_)?rest_client_requests_total",{_PODS}}}'
+_RSS, _CPU = "container_memory_rss", "container_cpu_usage_seconds_total"
+_QUEUE = 'kubevirt_workqueue_%s{container="virt-controller"}[$d]'
+_VMIS = 'sum by (node) (node:kubevirt_vmi_phase:sum{node!="",node!="<no value>"})'
+
+
+def audit_queries() -> dict[str, str]:
+    """Return PromQL by audit key, with `$d` for the length of the window and `$s` for a step."""
+    by_key = {}
+    # The audit takes the mean of all virt-api pods, and the largest virt-controller: the leader.
+    for name, pod, across in (("API", "api", "avg"), ("Controller", "controller", "max")):
+        own = f'{{pod=~"virt-{pod}.*",container!="",container!="POD"}}'
+        by_key[f"avgVirt{name}CPUUsage"] = f"{across}(rate({_CPU}{own}[$d]))"
+        for how in ("avg", "min", "max"):
+            by_key[f"{how}Virt{name}MemoryUsageInMB"] = (
+                f"{across}({how}_over_time({_RSS}{own}[$d])) / 1024 / 1024"
+            )
+    own = '{pod=~"virt-handler.*",container="virt-handler"}'
+    cpu = f"sum by (node) (rate({_CPU}{own}[$d])) / {_VMIS}"
+    memory = f"avg_over_time((sum by (node) ({_RSS}{own}) / {_VMIS})[$d:$s])"
+    for how in ("avg", "min", "max"):
+        by_key[f"{how}VirtHandlerCPUUsage"] = f"{how}({cpu})"
+        by_key[f"{how}VirtHandlerMemoryUsageInMB"] = f"{how}({memory}) / 1024 / 1024"
+    waited = _QUEUE % "queue_duration_seconds_bucket"
+    return by_key | {
+        "virtControllerWorkqueueAddRate": f"sum(rate({_QUEUE % 'adds_total'}))",
+        "virtControllerWorkqueueDepth": f"sum(rate({_QUEUE % 'depth'}))",
+        "virtControllerWorkqueueP99Latency": (
+            f"histogram_quantile(0.99, sum by (le) (rate({waited})))"
+        ),
+    }
+
+
+def transition_queries() -> dict[str, str]:
+    """Return PromQL of KubeVirt's own phase transition times, by audit key; `$d` as in queries."""
+    name = "kubevirt_vmi_phase_transition_time_from_%s_seconds_bucket"
+    ends = (("creation", "Running"), ("deletion", "Succeeded"), ("deletion", "Failed"))
+    return {
+        f"vmi{start.title()}To{phase}SecondsP{p}": (
+            f"histogram_quantile({p / 100}, sum by (le) "
+            f'(rate({name % start}{{phase="{phase}"}}[$d])))'
+        )
+        for start, phase in ends
+        for p in (50, 95, 99)
+    }
+
+
+async def phase_figures(prometheus: Prometheus, at: float) -> dict[str, float | None]:
+    """Return `<phase>-phase-count`: all VMIs by phase at a moment in Unix seconds.
+
+    Raises KubeError.
+    """
+    query = {"query": "sum by (phase) (node:kubevirt_vmi_phase:sum)", "time": f"{at:.3f}"}
+    data = (await prometheus.query({"phases": query}, "query"))["phases"]
+    return {
+        f"{series['metric']['phase']}-phase-count": float(series["value"][1])
+        for series in data["result"]
+        if series["metric"].get("phase")
+    }
+
+
+KEYS = frozenset(audit_queries())
+
+
+def is_request_count(name: str) -> bool:
+    """Return whether this is a figure `virt_requests/<VERB>-<resource>`."""
+    return re.fullmatch(rf"{REQUESTS}/[A-Za-z]+-[\w./-]+", name) is not None
+
+
+async def audit_figures(
+    prometheus: Prometheus, start: float, end: float, gaps: Mapping[str, float]
+) -> dict[str, float | None]:
+    """Return the audit's figures of the window from `start` to `end` (Unix seconds).
+
+    The window ends before the deletion, because handlers are divided by their present VMIs.
+    `gaps` are the scrape intervals. Figures without data are None. Raises KubeError.
+    """
+    figures: dict[str, float | None] = dict.fromkeys(KEYS)
+    if end - start >= 2 * min(gaps.values(), default=math.inf):
+        figures |= await single_values(prometheus, audit_queries(), start, end)
+    gap = gaps.get(REQUESTS, math.inf)
+    if end - start >= 2 * gap:
+        every = min(LONGEST_STEP, max(1.0, (end + gap - start) / POINTS))
+        window = {"start": f"{start:.3f}", "end": f"{end + gap:.3f}", "step": f"{every:.3f}"}
+        data = (await prometheus.query({REQUESTS: {"query": SENT, **window}}))[REQUESTS]
+        labels = [series["metric"] for series in data["result"]]
+        figures |= _requests(labels, points_of(data), start)
+    return figures
+
+
+async def single_values(
+    prometheus: Prometheus, by_key: Mapping[str, str], start: float, end: float
+) -> dict[str, float | None]:
+    """Return the single value of each query at `end` (Unix seconds); None without one.
+
+    Raises KubeError.
+    """
+    seconds, at = math.ceil(end - start), f"{end:.3f}"
+    # By default a subquery has a point a minute, and a short window may have none.
+    length, step = f"{seconds}s", f"{max(1, seconds // POINTS)}s"
+    wanted = {
+        key: {"query": query.replace("$d", length).replace("$s", step), "time": at}
+        for key, query in by_key.items()
+    }
+    figures: dict[str, float | None] = {}
+    for key, data in (await prometheus.query(wanted, "query")).items():
+        values = [float(series["value"][1]) for series in data["result"]]
+        figures[key] = values[0] if values and math.isfinite(values[0]) else None
+    return figures
+
+
+def _requests(
+    metrics: list[dict[str, str]], every: list[list[Point]], start: float
+) -> dict[str, float | None]:
+    """Return the growth by verb and resource."""
+    # All series together: the first request of a kind creates its series.
+    every = with_starts(every, start)
+    groups: dict[str, list[list[Point]]] = defaultdict(list)
+    for metric, points in zip(metrics, every, strict=True):
+        verb, resource = metric.get("verb", metric.get("method", "")), metric.get("resource", "")
+        groups[f"{REQUESTS}/{verb}-{resource}"].append(points)
+    return {name: fold(series, "growth")[""] for name, series in groups.items()}
+
 
 LOOK_BACK = 300
 """Seconds of samples from which the scrape interval is derived."""

@@ -1,4 +1,4 @@
-"""Convert records to rows: one row per workload and stage.
+"""Convert records to rows: one row per workload and stage; and rows to summaries.
 
 `seconds` counts from the stage before. Status `unobserved`: a later stage was seen, or the stage is
 optional. `censored`: the stage was not reached, and `seconds` is a lower bound. `failed`: the
@@ -6,16 +6,122 @@ object was never created. Percentiles treat censored rows as infinite.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from perfdag.steps.scale.figures.family import Family, without_replaced_pods, without_replaced_vmis
-from perfdag.steps.scale.figures.moments import Clocks, Moment, difference
+from perfdag.stats.percentiles import needed
 from perfdag.steps.scale.measure.generator import Submission
-from perfdag.steps.scale.model.chains import DELETIONS, Step, chain
-from perfdag.steps.scale.model.records import Record
-from perfdag.steps.scale.model.stages import SET, VMI
+from perfdag.steps.scale.model.stages import DELETIONS, SET, VMI, Record, Step, chain, whole_second
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Conversion of a record's times to Unix time of this machine's clock.
+
+    `mono_to_unix_ns` is added to a monotonic time. `server_ahead_s` is the server's clock minus
+    ours.
+    """
+
+    mono_to_unix_ns: int
+    server_ahead_s: float = 0.0
+
+    def unix(self, mono_ns: int) -> float | None:
+        """Return Unix seconds of a monotonic time in ns, or None for 0."""
+        return (mono_ns + self.mono_to_unix_ns) / 1e9 if mono_ns else None
+
+    @property
+    def ahead_ns(self) -> int:
+        """The server's clock minus ours in ns."""
+        return round(self.server_ahead_s * 1e9)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a stage was reached, in Unix ns (0: unknown).
+
+    `received` is by our clock. `api` and `event` are by the server's clock, which is `ahead` of
+    ours.
+    """
+
+    received: int = 0
+    api: int = 0
+    event: int = 0
+    ahead: int = 0
+
+    @property
+    def best(self) -> int:
+        """The most precise of the three, by our clock."""
+        server_time = self.event or self.api
+        return self.received or (server_time - self.ahead if server_time else 0)
+
+    @property
+    def served(self) -> int:
+        """The same by the server's clock: a whole second of the API stays one."""
+        return self.best + self.ahead if self.best else 0
+
+
+def difference(start: Moment, end: Moment) -> tuple[float, float | None, str] | None:
+    """Return the difference in seconds, its resolution and its clock, on the best common clock.
+
+    A difference of receive times has no resolution of its own: the lag of the watch bounds it.
+    """
+    if start.received and end.received:
+        return (end.received - start.received) / 1e9, None, "receive"
+    if start.api and end.api:
+        if whole_second(start.api) or whole_second(end.api):
+            return _whole_seconds(start.api, end.api), 1.0, "api"
+        return (end.api - start.api) / 1e9, 1e-6, "api"
+    if start.best and end.best:
+        return _whole_seconds(start.served, end.served), 1.0, "mixed"
+    return None
+
+
+def _whole_seconds(start: int, end: int) -> float:
+    """Return whole seconds between two times of one clock, both truncated.
+
+    Truncating only one of them would bias the difference by half a second.
+    """
+    second = 1_000_000_000
+    return float(end // second - start // second)
+
+
+class Family:
+    """Records by owner: finds everything below a workload by UID."""
+
+    def __init__(self, records: Mapping[str, Record]) -> None:
+        self._records = records
+        self._children: dict[str, list[Record]] = defaultdict(list)
+        for record in records.values():
+            if record.owner:
+                self._children[record.owner].append(record)
+
+    def below(self, uid: str) -> dict[str, list[Record]]:
+        """Return the object of that UID and all that it owns, by kind."""
+        by_kind: dict[str, list[Record]] = defaultdict(list)
+        todo = [self._records[uid]] if uid in self._records else []
+        while todo:
+            record = todo.pop()
+            by_kind[record.kind].append(record)
+            todo += self._children.get(record.uid, ())
+        return by_kind
+
+
+def without_replaced_vmis(vmis: list[Record]) -> list[Record]:
+    """Return the VMIs without those that ended before they ran and were replaced."""
+    return [
+        vmi for vmi in vmis if "running" in vmi.stages or not {"failed", "gone"} & set(vmi.stages)
+    ] or vmis
+
+
+def without_replaced_pods(pods: list[Record], stage: str, expected: int | None) -> list[Record]:
+    """Return the pods without those that ended before the stage and were replaced."""
+    # Without an expected number, replacements of failed pods are unknown.
+    end_stages = {"gone"} if expected is None else {"gone", "failed"}
+    others = [pod for pod in pods if stage in pod.stages or not end_stages & set(pod.stages)]
+    return others if len(others) >= (expected or 1) else pods
+
 
 Status = Literal["ok", "unobserved", "censored", "failed"]
 _ENDS = ("succeeded", "failed")
@@ -294,3 +400,88 @@ def with_deletion(before: Sequence[Row], after: Iterable[Row]) -> list[Row]:
         )
         merged.append(replace(end, index=row.index, name=row.name, uid=row.uid) if end else row)
     return merged
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One stage of a run, in seconds.
+
+    Percentiles are nearest-rank over ok and censored rows. They are None with too few samples, or
+    if the rank falls among censored rows.
+    """
+
+    stage: str
+    since: str
+    ok: int
+    censored: int
+    failed: int
+    unobserved: int
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    mean: float | None
+    least: float | None
+    most: float | None
+    resolution_s: float | None
+    negative: int
+
+
+def rank(values: Sequence[float], p: float, least: int | None = None) -> float | None:
+    """Return the nearest-rank percentile of sorted values; None for fewer than `least` values.
+
+    By default, `least` is the number that the percentile needs.
+    """
+    n = len(values)
+    if n < max(1, needed(p) if least is None else least):
+        return None
+    value = values[max(0, math.ceil(p * n) - 1)]
+    return None if math.isinf(value) else value
+
+
+def summaries(rows: Iterable[Row]) -> list[Summary]:
+    """Return a summary per stage, in the order of appearance."""
+    grouped: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        grouped.setdefault((row.stage, row.since), []).append(row)
+    return [_summary(stage, since, group) for (stage, since), group in grouped.items()]
+
+
+def _summary(stage: str, since: str, rows: Sequence[Row]) -> Summary:
+    count: dict[str, int] = defaultdict(int)
+    for row in rows:
+        count[row.status] += 1
+    values = sorted(row.seconds for row in rows if row.status == "ok" and row.seconds is not None)
+    ranked = [*values, *([math.inf] * count["censored"])]
+    resolutions = [row.resolution_s for row in rows if row.resolution_s is not None]
+    return Summary(
+        stage,
+        since,
+        count["ok"],
+        count["censored"],
+        count["failed"],
+        count["unobserved"],
+        rank(ranked, 0.50),
+        rank(ranked, 0.95),
+        rank(ranked, 0.99),
+        sum(values) / len(values) if values else None,
+        values[0] if values else None,
+        values[-1] if values else None,
+        max(resolutions) if resolutions else None,
+        sum(value < 0 for value in values),
+    )
+
+
+def throughput(reached: Sequence[float], window: float = 5.0) -> tuple[float | None, float | None]:
+    """Return objects per second: the mean, and the best `window` seconds; None below 2 objects."""
+    times = sorted(reached)
+    if len(times) < 2 or times[-1] <= times[0]:
+        return None, None
+    mean = (len(times) - 1) / (times[-1] - times[0])
+    if times[-1] - times[0] < window:
+        return mean, None
+    best, start = 0, 0
+    for end, at in enumerate(times):
+        while at - times[start] >= window - 1e-9:
+            start += 1
+        best = max(best, end - start + 1)
+    return mean, best / window

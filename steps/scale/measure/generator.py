@@ -1,23 +1,214 @@
 """Create objects on a schedule and record when they were due, sent and answered.
 
-`parallel` submitters share one connection pool. In an open loop a submitter waits for the due time
-of the next object. If all are busy, the object is sent late and the lag is reported. Times are
-time.monotonic_ns() of this process.
+Due times are fixed before the run (open loop). `parallel` submitters share one connection pool. In
+an open loop a submitter waits for the due time of the next object. If all are busy, the object is
+sent late and the lag is reported, but the next ones are not delayed. Times are time.monotonic_ns()
+of this process. Objects are sent to the API server, or to a program that reads manifests.
 """
 
 import asyncio
+import os
+import random
 import re
+import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from itertools import islice
+from typing import Any, Literal, Protocol
 
-from perfdag.kube.client import KubeError
-from perfdag.steps.scale.measure.submitters import Submitter
-from perfdag.steps.scale.model.schedule import Schedule
+import orjson
+
+from perfdag.kube.client import Kube, KubeError, Resource
 from perfdag.steps.scale.model.templates import Template
+
+Arrival = Literal["closed", "constant", "poisson", "burst", "ramp", "batch"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How submissions arrive.
+
+    closed: as fast as `parallel` submitters can. constant, poisson: `rate` objects/s (Poisson:
+    exponential gaps from `seed`). burst: `burst` at once, `rate` objects/s on average. ramp: from 0
+    linearly to `rate`. batch: `burst` at once every `delay` seconds. Raises ValueError for missing,
+    invalid or unused values.
+    """
+
+    arrival: Arrival = "closed"
+    rate: float = 0.0
+    burst: int = 1
+    delay: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.arrival in ("constant", "poisson", "burst", "ramp") and not self.rate > 0:
+            raise ValueError(f"arrival {self.arrival} needs a rate above 0 objects/s")
+        if self.arrival == "batch" and not self.delay > 0:
+            raise ValueError("arrival batch needs a delay above 0 s")
+        if self.arrival in ("closed", "batch") and self.rate:
+            raise ValueError(
+                f"arrival {self.arrival} takes no rate; constant, poisson, burst and ramp do"
+            )
+        if self.arrival != "batch" and self.delay:
+            raise ValueError(f"arrival {self.arrival} has no delay; a delay goes with batch")
+        if self.arrival != "poisson" and self.seed:
+            raise ValueError(f"arrival {self.arrival} has no seed; a seed goes with poisson")
+        if self.arrival in ("burst", "batch") and self.burst < 1:
+            raise ValueError(f"arrival {self.arrival} needs a burst of 1 or more")
+
+    @property
+    def open_loop(self) -> bool:
+        """False where the system sets the pace."""
+        return self.arrival != "closed"
+
+    def offsets(self, count: int) -> list[float]:
+        """Seconds from the start, one an object, in order; all 0 for closed."""
+        return list(islice(self._all(count), count))
+
+    def span(self, count: int) -> float:
+        """Return the seconds from the first to the last of `count` objects; 0 for closed."""
+        return self.offsets(count)[-1] if count else 0.0
+
+    def _all(self, count: int) -> Iterator[float]:
+        draw = random.Random(self.seed)
+        at = 0.0
+        for index in range(count):
+            if self.arrival == "closed":
+                yield 0.0
+            elif self.arrival == "constant":
+                yield index / self.rate
+            elif self.arrival == "poisson":
+                yield at
+                at += draw.expovariate(self.rate)
+            elif self.arrival == "burst":
+                yield index // self.burst * (self.burst / self.rate)
+            elif (
+                self.arrival == "ramp"
+            ):  # the rate grows linearly, so submissions grow with the square of time
+                yield (2.0 * count / self.rate) * (index / count) ** 0.5
+            else:
+                yield index // self.burst * self.delay
+
+
+class Submitter(Protocol):
+    """A way to create the documents of one object, in order."""
+
+    async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
+        """Create them and return the UID of the last, or an empty string if it is unknown.
+
+        Counts retries by cause in `tally`. Raises KubeError.
+        """
+        ...
+
+
+class ApiSubmitter:
+    """POST to the API server. `paths` are the collections of the template's documents."""
+
+    def __init__(self, kube: Kube, resources: Sequence[Resource]) -> None:
+        self._kube, self._resources = kube, resources
+        self._paths: dict[str, list[str]] = {}
+
+    @classmethod
+    async def open(cls, kube: Kube, template: Template) -> "ApiSubmitter":
+        """Look up the kinds of the template. Raises KubeError for an unknown kind."""
+        return cls(
+            kube,
+            [
+                await kube.resource(document.api_version, document.kind)
+                for document in template.documents
+            ],
+        )
+
+    async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
+        """See Submitter. A conflict after a retry is our own create whose answer was lost."""
+        paths = self._paths.get(namespace) or [
+            resource.path(namespace) for resource in self._resources
+        ]
+        self._paths[namespace] = paths
+        uid = ""
+        for path, body in zip(paths, bodies, strict=True):
+            before = tally.total()
+            try:
+                _, _, data = await self._kube.raw("POST", path, body=body, tally=tally)
+            except KubeError as error:
+                if error.reason != "AlreadyExists" or tally.total() == before:
+                    raise
+                name = orjson.loads(body)["metadata"]["name"]
+                _, _, data = await self._kube.raw("GET", f"{path}/{name}")
+            uid = uid_of(data)
+        return uid
+
+
+def uid_of(data: bytes) -> str:
+    """metadata.uid of an object's JSON."""
+    uid: str = orjson.loads(data)["metadata"]["uid"]
+    return uid
+
+
+class CommandSubmitter:
+    """A program that reads manifests on standard input, such as kubectl.
+
+    Its start-up is part of the submission time, as in Run:ai's scale test tool.
+    """
+
+    def __init__(
+        self, kube: Kube, argv: Sequence[str], timeout: float = 60.0, reads_input: bool = True
+    ) -> None:
+        self._kube, self.argv, self._timeout, self._reads = kube, list(argv), timeout, reads_input
+
+    async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
+        """See Submitter. Placeholders in argv: {name}, {namespace}, {project}."""
+        last = orjson.loads(bodies[-1])
+        fields = {
+            "name": last["metadata"]["name"],
+            "namespace": namespace,
+            "project": namespace.removeprefix("runai-"),
+        }
+        argv = [_fill(word, fields) for word in self.argv]
+        text = orjson.dumps(
+            {"apiVersion": "v1", "kind": "List", "items": [orjson.loads(body) for body in bodies]}
+        )
+        pipe = asyncio.subprocess.PIPE
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+            )
+        except OSError as error:
+            raise KubeError(
+                0,
+                "Submitter",
+                f"{argv[0]} cannot be run: {error.strerror}",
+                "install it, or use --submitter api",
+            ) from None
+        try:
+            _, err = await asyncio.wait_for(
+                process.communicate(text if self._reads else None), self._timeout
+            )
+        except TimeoutError:
+            raise KubeError(0, "Timeout", f"{argv[0]} did not end in {self._timeout:g} s") from None
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # what it started holds its pipes
+                await process.wait()
+        if process.returncode:
+            raise KubeError(
+                0,
+                "Submitter",
+                f"{argv[0]}: {' '.join(err.decode(errors='replace').split())[-300:]}",
+            )
+        return ""
+
+
+def _fill(word: str, fields: dict[str, str]) -> str:
+    for key, value in fields.items():
+        word = word.replace("{" + key + "}", value)
+    return word
+
 
 RATE_SHARE = 0.98
 """Share of its rate that an open loop must reach, unless nothing was late."""

@@ -1,4 +1,4 @@
-"""Watch the objects of a run and record when they reach their stages.
+"""Watch the objects of a run and record when they reach their stages and goals.
 
 A stage has up to three times: the API's (whole seconds), an Event's (microseconds) and the receive
 time (time.monotonic_ns()). A stage that only a list or a replay showed has no receive time.
@@ -8,25 +8,190 @@ Objects are joined by owner UID, never by name.
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import orjson
+
+from perfdag import signals
 from perfdag.kube.client import Event, Kube, KubeError, Resource
-from perfdag.steps.scale.measure.record_store import RecordStore
-from perfdag.steps.scale.model import tasks
-from perfdag.steps.scale.model.records import Record
+from perfdag.steps.scale.measure.generator import Submission
 from perfdag.steps.scale.model.stages import (
     EVENT_STAGES,
+    VMI,
     Extractor,
+    Record,
+    chain,
     evicted_pod,
     extractor,
     failure,
+    has_no_pods,
     last_observed,
     owner_of,
+    top_owner,
     unix_ns,
 )
 from perfdag.steps.scale.model.templates import RUN_LABEL
+
+END_STAGES = ("succeeded", "failed", "gone")
+"""Stages after which a pod or VMI no longer runs."""
+
+
+class RecordStore:
+    """Records of a run by UID, with counts per kind and stage.
+
+    An object whose owner is not known yet is a stray. It joins the run when its owner does.
+    """
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.records: dict[str, Record] = {}
+        self.strays: dict[str, Record] = {}
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.messages: dict[str, str] = {}
+        """The last warning of an Event by object UID."""
+        self.versions: dict[str, str] = {}
+        """The resource version of the last change taken, by kind."""
+        self.warned_at: dict[str, int] = {}
+        self.pending_events: dict[str, set[tuple[str, int]]] = {}
+        """Stages from Events that the object was not seen at yet, by UID."""
+        self.pod_uids: dict[tuple[str, str], str] = {}
+        """UID of the newest pod by namespace and name."""
+        self._ends, self._after_end = Counter[str](), Counter[tuple[str, str]]()
+        self._owned_by: dict[str, list[Record]] = {}
+
+    def find(self, uid: str) -> Record | None:
+        """Return the record of a UID, strays included."""
+        return self.records.get(uid) or self.strays.get(uid)
+
+    def adopt(self, record: Record) -> None:
+        """Add a record and its strays: watches of different kinds are not ordered."""
+        todo = [record]
+        while todo:
+            adopted = todo.pop()
+            self.strays.pop(adopted.uid, None)
+            self.records[adopted.uid] = adopted
+            if adopted.kind == "Pod":
+                self.pod_uids[adopted.namespace, adopted.name] = adopted.uid
+            for at, stage in enumerate(adopted.stages):
+                self._count(adopted.kind, stage, adopted.stages[:at])
+            todo += self._owned_by.pop(adopted.uid, ())
+
+    def add_stray(self, record: Record) -> None:
+        self.strays[record.uid] = record
+        self._owned_by.setdefault(record.owner, []).append(record)
+
+    def of(self, kind: str) -> Iterator[Record]:
+        """Return the records of a kind."""
+        return (record for record in self.records.values() if record.kind == kind)
+
+    def reached(self, kind: str, *stages: str) -> int:
+        """Count the objects of a kind that reached one of the stages."""
+        if len(stages) == 1:
+            return self.counts[kind, stages[0]]
+        return sum(any(stage in record.stages for stage in stages) for record in self.of(kind))
+
+    def reached_or_ended(self, kind: str, goal: str) -> int:
+        """Count the objects of a kind that reached the goal or ended, in constant time."""
+        return self.counts[kind, goal] + self._ends[kind] - self._after_end[kind, goal]
+
+    def _count(self, kind: str, stage: str, before: Sequence[str]) -> None:
+        self.counts[kind, stage] += 1
+        if any(earlier in END_STAGES for earlier in before):
+            self._after_end[kind, stage] += 1
+        elif stage in END_STAGES:
+            self._ends[kind] += 1
+            self._after_end.update((kind, reached) for reached in (*before, stage))
+
+    @property
+    def reasons(self) -> Counter[str]:
+        """The last warnings of Events: kind and text -> number of objects that did not recover."""
+        return Counter(
+            f"{self.records[uid].kind} {text}"
+            for uid, text in self.messages.items()
+            if uid in self.records and not self.records[uid].recovered
+        )
+
+    def note(self, record: Record, stage: str, api: int, at: int, received: int) -> bool:
+        """Note a stage of a record. Return whether a record of the run reached a new stage."""
+        if not record.put(stage, api, at, received) or record.uid not in self.records:
+            return False
+        self._count(record.kind, stage, record.stages[:-1])
+        return True
+
+    def warn(self, uid: str, record: Record | None, text: str, at: int) -> None:
+        """Keep the newest warning of an object. `at` is the Event's time, or 0 if unknown."""
+        before, own = self.warned_at.get(uid, 0), record.error_at if record else 0
+        if self.messages.get(uid) == text and (not at or at <= before):
+            return  # it is listed again
+        at = at or max(before, own)
+        if at >= before:
+            self.messages[uid], self.warned_at[uid] = text, at
+            if record:
+                record.error_newer = own > at
+
+    def save(self, path: Path) -> None:
+        """Write the state, so that another process can go on from it (atomically)."""
+        known = self.records.keys() | self.strays.keys()
+        since = min(
+            (
+                times[0]
+                for record in self.records.values()
+                if (times := record.times("created")) and times[0]
+            ),
+            default=0,
+        )
+        early = {
+            uid: [list(event) for event in sorted(stages) if not event[1] or event[1] >= since]
+            for uid, stages in self.pending_events.items()
+        }
+        mark = {
+            "run": self.run,
+            "versions": self.versions,
+            "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns(),
+            "messages": {
+                uid: text for uid, text in self.messages.items() if uid in known
+            },  # the API server forgets Events in an hour
+            "warned_at": {uid: at for uid, at in self.warned_at.items() if uid in known},
+            "events": {
+                uid: stages for uid, stages in early.items() if stages
+            },  # what was before the run is of others
+        }
+        ours, strays = self.records.values(), self.strays.values()
+        lines = [
+            orjson.dumps(mark),
+            *(orjson.dumps([record.dump(), True]) for record in ours),
+            *(orjson.dumps([record.dump(), False]) for record in strays),
+        ]
+        new = path.with_suffix(".new")
+        new.write_bytes(b"\n".join(lines) + b"\n")
+        new.replace(path)
+
+    def restore(self, path: Path) -> None:
+        """Load the state of an earlier observer of the same run, before the watches start.
+
+        Raises ValueError for another run's state, and parse errors of the file.
+        """
+        with path.open("rb") as lines:
+            mark = orjson.loads(next(lines))
+            if mark["run"] != self.run:
+                raise ValueError(f"it is the state of run {mark['run']}, not {self.run}")
+            shift = mark["wall_minus_monotonic_ns"] - (time.time_ns() - time.monotonic_ns())
+            for line in lines:
+                raw, ours = orjson.loads(line)
+                (self.adopt if ours else self.add_stray)(Record.read(raw, shift))
+        self.versions, self.messages, self.warned_at = (
+            mark["versions"],
+            mark["messages"],
+            mark["warned_at"],
+        )
+        self.pending_events = {
+            uid: {(stage, at) for stage, at in stages} for uid, stages in mark["events"].items()
+        }
+
 
 Kind = tuple[str, str]
 REPLAY = 2.0
@@ -104,7 +269,7 @@ class Observer(RecordStore):
         return all(int(self.versions[key]) >= at for key, at in self._newest.items())
 
     async def __aexit__(self, *_: object) -> None:
-        await tasks.cancel(self._tasks)
+        await signals.cancel(self._tasks)
         gc.unfreeze()
 
     async def _start(self, resource: Resource, namespace: str) -> set[str]:
@@ -291,3 +456,114 @@ def _unreadable_object(resource: Resource, metadata: dict[str, Any], error: Exce
         f"kind: {type(error).__name__} {error}"
     )
     return KubeError(0, "Unreadable", " ".join(text.split())[:500])
+
+
+def expected_count(items: Sequence[Submission], members: int | None) -> int:
+    """Return the value of `reached` when all accepted `items` are complete.
+
+    It counts pods or VMIs, or workloads if `members` is unknown or the kind has no pods.
+    """
+    accepted = sum(1 for item in items if item.answered_ns and not item.error)
+    return accepted * (members or 1)
+
+
+def reached(
+    observer: Observer,
+    api_version: str,
+    kind: str,
+    members: int | None,
+    enough: int,
+    goal: str = "ready",
+) -> int:
+    """Count what reached the goal or failed. The count is exact up to `enough`."""
+    counts = observer.counts
+    if has_no_pods(api_version, kind):
+        return counts[kind, "created"]
+    if kind.startswith("VirtualMachine"):
+        return (
+            settled(observer.of(VMI), members or 1)
+            if may_be_settled(observer, enough)
+            else counts[VMI, "running"]
+        )
+    if members is None:
+        most = counts["Pod", goal] + counts["Pod", "failed"]
+        return (
+            most
+            if most < enough
+            else sum(complete_workloads(observer, kind, goal, "failed").values())
+        )
+    most = observer.reached_or_ended("Pod", goal) + counts[kind, "failed"] * members
+    return (
+        counts["Pod", goal]
+        if most < enough
+        else count_in_workloads(observer, api_version, kind, members, goal)
+    )
+
+
+def count_in_workloads(
+    observer: Observer, api_version: str, kind: str, members: int, goal: str
+) -> int:
+    """Pods that reached the goal or failed for good, `members` of a workload at most."""
+    finite = any(
+        step.kind == kind and step.stage == "succeeded" for step in chain(api_version, kind)
+    )
+    pods: dict[str, list[Record]] = {}
+    for pod in observer.of("Pod"):
+        pods.setdefault(top_owner(observer.records, pod).uid, []).append(pod)
+    count = 0
+    for workload in observer.of(kind):
+        failed = finite and "failed" in workload.stages
+        count += members if failed else _settled(pods.get(workload.uid, ()), members, goal, finite)
+    return count
+
+
+def may_be_settled(observer: Observer, enough: int) -> bool:
+    """Return False if fewer than `enough` VMIs can be settled. Fast, with false positives."""
+    return observer.reached_or_ended(VMI, "running") >= enough
+
+
+def complete_workloads(observer: Observer, kind: str, *stages: str) -> dict[str, bool]:
+    """Return whether the pods of workloads, except replaced ones, all reached one of the stages."""
+    complete = dict[str, bool]()
+    for pod in observer.of("Pod"):
+        has_stage = any(stage in pod.stages for stage in stages)
+        if "gone" in pod.stages and not has_stage:
+            continue
+        top = top_owner(observer.records, pod)
+        if top.kind == kind:
+            complete[top.uid] = complete.get(top.uid, True) and has_stage
+    return complete
+
+
+def settled(vmis: Iterable[Record], replicas: int) -> int:
+    """Count the expected VMIs (`replicas` per owner) that ran or failed.
+
+    A VMI that ended counts only if no other one replaces it.
+    """
+    owners: dict[str, list[Record]] = {}
+    for vmi in vmis:
+        owners.setdefault(vmi.owner or vmi.uid, []).append(vmi)
+    return sum(_settled(group, replicas, "running", finite=False) for group in owners.values())
+
+
+def _settled(group: Iterable[Record], members: int, goal: str, finite: bool) -> int:
+    """Count the `members` of one workload that reached the goal or failed.
+
+    A pod that ended counts only if no other one replaces it. A `finite` workload reports its own
+    failure and retries failed pods until then.
+    """
+    running = finished = waiting = 0
+    for record in group:
+        lost = any(stage in record.stages for stage in END_STAGES)
+        if (finite and "succeeded" in record.stages) or (goal in record.stages and not lost):
+            running += 1
+        elif not lost:
+            waiting += 1
+        elif (
+            goal in record.stages
+            or "succeeded" in record.stages
+            or not record.owner
+            or ("failed" in record.stages and not finite)
+        ):
+            finished += 1
+    return min(members, running + max(0, min(finished, members - running - waiting)))

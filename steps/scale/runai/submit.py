@@ -12,20 +12,24 @@ from perfdag.kube.client import Kube, KubeError, Resource
 from perfdag.kube.config import IN_POD
 from perfdag.steps.scale.cluster import rights
 from perfdag.steps.scale.cluster.lease_lock import ExclusiveRun
-from perfdag.steps.scale.cluster.namespaces import ensure_namespace
 from perfdag.steps.scale.cluster.removal import (
+    ensure_namespace,
     namespace_of,
     objects_of_run,
     remove,
     remove_namespaces,
 )
-from perfdag.steps.scale.measure.generator import GeneratorResult, generate
-from perfdag.steps.scale.measure.self_load import SelfLoad
-from perfdag.steps.scale.measure.submitters import ApiSubmitter, CommandSubmitter, Submitter
-from perfdag.steps.scale.model.run_id import new_run
-from perfdag.steps.scale.model.schedule import Schedule
-from perfdag.steps.scale.model.templates import Template, TemplateError, load
-from perfdag.steps.scale.runai import table
+from perfdag.steps.scale.measure.errors import SelfLoad
+from perfdag.steps.scale.measure.generator import (
+    ApiSubmitter,
+    CommandSubmitter,
+    GeneratorResult,
+    Schedule,
+    Submitter,
+    generate,
+)
+from perfdag.steps.scale.model.templates import Template, TemplateError, load, new_run
+from perfdag.steps.scale.runai import run_file
 from perfdag.steps.scale.runai.run_file import (
     RunFile,
     name_prefix,
@@ -240,7 +244,7 @@ async def require_deleted(kube: Kube, folder: Path) -> None:
 def write(folder: Path, file: RunFile, done: GeneratorResult) -> None:
     """Write run.json and submitted.json (atomically)."""
     write_run(folder / "run.json", file, done)
-    table.write_json(folder / "submitted.json", submitted_json(done, file.project))
+    run_file.write_json(folder / "submitted.json", submitted_json(done, file.project))
 
 
 async def _namespace(kube: Kube, name: str, run: str, create: bool) -> None:

@@ -1,30 +1,44 @@
-"""One measured run on a cluster: submissions, waits, deletion and rows."""
+"""One measured run on a cluster: submissions, waits, deletion, rows and the result.
+
+On exit, whatever happened, all objects are deleted and the session waits until they are gone.
+"""
 
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import orjson
+
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale.cluster import removal
-from perfdag.steps.scale.cluster.kwok_nodes import simulated_nodes
+from perfdag.steps.scale.cluster import removal, rights
+from perfdag.steps.scale.cluster.nodes import simulated_nodes
+from perfdag.steps.scale.cluster.removal import (
+    namespace_stays,
+    objects_of_run,
+    own_namespaces,
+    remove,
+)
 from perfdag.steps.scale.figures import api_metrics
-from perfdag.steps.scale.figures.api_metrics import DELETION
-from perfdag.steps.scale.figures.moments import Clocks
-from perfdag.steps.scale.figures.rows import Row, rows_of
-from perfdag.steps.scale.measure.clock import Offset
-from perfdag.steps.scale.measure.completion import expected_count, reached
-from perfdag.steps.scale.measure.generator import GeneratorResult, Submission, generate
-from perfdag.steps.scale.measure.observer import Observer
-from perfdag.steps.scale.measure.self_load import SelfLoad
-from perfdag.steps.scale.measure.submitters import Submitter
-from perfdag.steps.scale.measure.watch_lag import WatchLag
-from perfdag.steps.scale.model.records import Record, remaining, top_owner
-from perfdag.steps.scale.model.schedule import Schedule
-from perfdag.steps.scale.model.templates import Template
+from perfdag.steps.scale.figures.api_metrics import CREATION, DELETION
+from perfdag.steps.scale.figures.gates import Verdict, breaches
+from perfdag.steps.scale.figures.rows import Clocks, Row, Summary, rows_of, throughput
+from perfdag.steps.scale.measure.errors import Offset, SelfLoad, WatchLag, server_offset
+from perfdag.steps.scale.measure.generator import (
+    ApiSubmitter,
+    GeneratorResult,
+    Schedule,
+    Submission,
+    Submitter,
+    generate,
+)
+from perfdag.steps.scale.measure.observer import Observer, expected_count, reached
+from perfdag.steps.scale.model.stages import VM_PHASES, Record, kinds_of, remaining, top_owner
+from perfdag.steps.scale.model.templates import Template, new_run
+from perfdag.units import plural
 
 LEFT_BEHIND = 300.0
 """Seconds to wait for deletion when a session ends early."""
@@ -285,3 +299,321 @@ class Session:
             "failure_reasons": dict(self.observer.reasons.most_common(20)),
             "notes": self.notes,
         }
+
+
+@dataclass
+class Result:
+    """One scenario at one size.
+
+    `figures` are in SI units (None: no data), `trace` is (seconds, VMIs Running), `started` and
+    `ended` are Unix seconds.
+    """
+
+    scenario: str
+    count: int
+    run: str
+    rows: list[Row]
+    stages: list[Summary]
+    figures: dict[str, float | None]
+    facts: dict[str, Any]
+    verdicts: list[Verdict] = field(default_factory=list)
+    trace: list[tuple[float, int]] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    started: float = 0.0
+    ended: float = 0.0
+    error: str = ""
+    """The reason why this size was not measured, or empty."""
+    disturbed: str = ""
+    """Why the figures are void: another run measured too."""
+
+    @property
+    def breached(self) -> list[Verdict]:
+        """Gates that failed or had no data."""
+        return breaches(self.verdicts)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run failed.
+
+        A gate or a VMI failed, an object was left, or another run disturbed it.
+        """
+        return (
+            bool(self.breached or self.disturbed or self.figures["left_behind"])
+            or self.figures["success_ratio"] != 1.0
+        )
+
+    @property
+    def undecided(self) -> list[Verdict]:
+        """Gates without data if nothing else failed, else empty."""
+        known = [verdict for verdict in self.verdicts if verdict.passed is not None]
+        return (
+            []
+            if replace(self, verdicts=known).failed
+            else [verdict for verdict in self.verdicts if verdict.passed is None]
+        )
+
+
+def phase_counts(vmis: Iterable[Record]) -> dict[str, float]:
+    """`<phase>-phase-count` -> VMIs in it now, as KubeVirt's audit names them."""
+    counts = dict.fromkeys((f"{phase}-phase-count" for phase in VM_PHASES), 0.0)
+    for vmi in vmis:
+        reached = [stage for stage in vmi.stages if stage in VM_PHASES]
+        if reached and "gone" not in vmi.stages:
+            counts[f"{max(reached, key=VM_PHASES.index)}-phase-count"] += 1
+    return counts
+
+
+def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict[str, float | None]:
+    """Return stage percentiles (s), throughput, success, API latency and counts, watch lag."""
+    figures: dict[str, float | None] = {}
+    for summary in stages:
+        figures |= {
+            f"{summary.stage}_p50": summary.p50,
+            f"{summary.stage}_p95": summary.p95,
+            f"{summary.stage}_p99": summary.p99,
+        }
+    final = [row for row in rows if row.stage == "creation_to_running"]
+    every = len(session.submissions)
+    first = session.batches[0][0].submissions if session.batches else []
+    end = first[-1].index + 1 if first else 0
+    # Without the churn after the ramp, which has its own pace.
+    ramp = [row for row in final if row.index * every < end * len(final)]
+    figures |= outcome_figures(final, ramp, len(final) or len(session.submissions))
+    created = sum(1 for item in session.submissions if item.answered_ns and not item.error)
+    figures |= {
+        "create_ratio": created / len(session.submissions) if session.submissions else None,
+        "watch_lag_p99": session.watch_lag.p99,
+    }
+    calls = session.phases.get(CREATION, [])
+    if calls and api_metrics.worst(calls) is None:
+        count = sum(call.count for call in calls if call.single)
+        session.notes.append(
+            f"no api_p99: it needs {api_metrics.NEEDED} requests of single objects, and there were "
+            f"{count}"
+        )
+    figures |= api_metrics.named_figures(calls)
+    rates = [batch.summary(schedule) for batch, schedule in session.batches]
+    if rates:
+        figures |= {
+            "create_rate": rates[0]["create_rate_per_s"],
+            "schedule_held": rates[0]["rate_share"],
+            "submit_lag": rates[0]["lag_p99_s"],
+        }
+    return figures
+
+
+def outcome_figures(
+    final: Sequence[Row], paced: Sequence[Row], planned: int
+) -> dict[str, float | None]:
+    """Return the throughput of the `paced` rows, and what became of the `final` ones.
+
+    `final` has the last stage of each workload, of `planned` in all.
+    """
+    mean, best = throughput([row.reached for row in paced if row.reached and row.status == "ok"])
+    return {
+        "throughput_mean": mean,
+        "throughput_best_5s": best,
+        "success_ratio": sum(row.status == "ok" for row in final) / planned if planned else None,
+        "censored": float(sum(row.status == "censored" for row in final)),
+    }
+
+
+@dataclass
+class RunSpec:
+    """The parameters of all scenarios. `timeout` bounds every wait in seconds."""
+
+    schedule: Schedule = field(default_factory=Schedule)
+    parallel: int = 20
+    timeout: float = 900.0
+    variables: dict[str, Any] = field(default_factory=dict)
+    deadline: float = math.inf
+    """time.monotonic() after which only deletion is waited for. Later stages are censored."""
+    log: Callable[[str], None] = lambda text: None
+    run: str = field(default_factory=new_run)
+    """The id that labels all objects; parts of the run append to it (removal.belongs)."""
+
+
+IN_FLIGHT = 1.0
+"""Seconds in which the server has done or dropped a request whose connection was cut."""
+AGAIN = 2.0
+"""Seconds to wait for deleted objects before new ones are looked for."""
+
+
+class open_session:  # noqa: N801 - reads as a function: async with open_session(...)
+    """Start a session, and stop it on exit.
+
+    It has namespaces, a first /metrics scrape, an observer and a probe of the watch lag.
+    `patience` is how many seconds the end waits for the deletion.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        template: Template,
+        namespaces: Sequence[str],
+        run: str,
+        *,
+        expected_pods: int | None = None,
+        deadline: float = math.inf,
+        log: Callable[[str], None] = lambda text: None,
+        patience: float | None = None,
+    ) -> None:
+        self._kube, self._template, self._namespaces, self._run, self._log = (
+            kube,
+            template,
+            list(namespaces),
+            run,
+            log,
+        )
+        self._expected, self._deadline = expected_pods, deadline
+        self._patience = LEFT_BEHIND if patience is None else patience
+        self.stack = AsyncExitStack()
+        self.session: Session | None = None
+
+    async def __aenter__(self) -> Session:
+        kube, template = self._kube, self._template
+        # An unknown kind fails before anything is created.
+        submitter = await ApiSubmitter.open(kube, template)
+        last = template.documents[-1]
+        watched = kinds_of(last.api_version, last.kind)
+        await rights.check(kube, template, self._namespaces, watched)
+        try:
+            await self.stack.enter_async_context(own_namespaces(kube, self._namespaces, self._run))
+            notes: list[str] = []
+            scrapes: list[api_metrics.Scrape] = []
+            servers: list[Kube] = []
+            try:
+                servers = await self.stack.enter_async_context(api_metrics.clients(kube))
+                scrapes.append(await api_metrics.scrape(servers))
+            except KubeError as error:
+                notes.append(f"no API server metrics: {error}")
+            kinds = [
+                (document.api_version, document.kind) for document in template.documents
+            ] + watched
+            primary = [document.kind for document in template.documents]
+            observer = await self.stack.enter_async_context(
+                Observer(kube, self._run, kinds, self._namespaces, primary=primary)
+            )
+            beats = await self.stack.enter_async_context(
+                WatchLag(kube, self._run, self._namespaces[0])
+            )
+            offset = await server_offset(kube)
+            self_load = await self.stack.enter_async_context(SelfLoad())
+        except BaseException:
+            await self.close()
+            raise
+        self.session = Session(
+            kube,
+            self._run,
+            template,
+            self._namespaces,
+            observer,
+            beats,
+            submitter,
+            offset,
+            scrapes,
+            self._expected,
+            servers,
+            notes=notes,
+            self_load=self_load,
+        )
+        self.session.deadline = self._deadline
+        try:
+            for namespace in self._namespaces:
+                for document in template.shared:
+                    body = document.render("", namespace, 0)
+                    await kube.create(orjson.loads(body), namespace)
+        except BaseException:
+            await self.close()
+            raise
+        return self.session
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Delete the objects, close everything, then log what is left."""
+        session, left, why, doubt = self.session, 0, "", "interrupted"
+        if not session:
+            await self.stack.aclose()
+            return
+        try:
+            try:
+                left = await self._remove(session)
+                doubt = "interrupted" if left else ""
+            except KubeError as error:
+                why = str(error)
+            finally:
+                failed = await self._close_stack()
+            if doubt:
+                left, doubt = await self._left_in_namespaces(session)
+            if failed:
+                raise failed
+        finally:
+            self._log_left(left, why, doubt)
+
+    async def _close_stack(self) -> KubeError | None:
+        """Close what was opened, and return the error that prevented it."""
+        try:
+            await self.stack.aclose()
+        except KubeError as error:
+            return error
+        return None
+
+    def _log_left(self, left: int, why: str, doubt: str) -> None:
+        """Log how many objects are left and `why`, or the `doubt` if that is unknown."""
+        scope = f"of run {self._run} in {', '.join(self._namespaces)}"
+        how = f"`perfdag scale delete --run {self._run}` deletes them"
+        if doubt:
+            reasons = dict.fromkeys(reason for reason in (why, doubt) if reason)
+            self._log(f"whether objects {scope} are left is unknown ({'; '.join(reasons)}); {how}")
+        elif left:
+            reason = f" ({why})" if why else ""
+            self._log(f"left behind: {plural(left, 'object')} {scope}{reason}; {how}")
+
+    async def _left_in_namespaces(self, session: Session) -> tuple[int, str]:
+        """Return how many objects are left in remaining namespaces, or why that is unknown."""
+        kube = self._kube
+        try:
+            stay = [name for name in self._namespaces if await namespace_stays(kube, name)]
+            resources = [
+                await kube.resource(document.api_version, document.kind)
+                for document in self._template.everything
+            ]
+            listed = await objects_of_run(kube, self._run, resources, stay)
+        except KubeError as error:
+            return 0, str(error)
+        return max(len(listed), session.left(session.submissions, stay)), ""
+
+    async def _remove(self, session: Session) -> int:
+        """Delete by label, until no object is left or the patience ends.
+
+        Labels also match objects whose creation was never answered. Returns how many objects are
+        left. Raises KubeError.
+        """
+        kube = self._kube
+        resources = [
+            await kube.resource(document.api_version, document.kind)
+            for document in self._template.everything[::-1]
+        ]
+        if session.in_flight:  # a busy server may still carry out a request that was cut off
+            await remove(kube, self._run, resources, self._namespaces, 20, self._patience)
+            await asyncio.sleep(IN_FLIGHT)
+        deadline = time.monotonic() + self._patience
+        while True:
+            listed = await remove(
+                kube,
+                self._run,
+                resources,
+                self._namespaces,
+                20,
+                max(0.0, deadline - time.monotonic()),
+            )
+            try:
+                gone = await session.observer.until(
+                    lambda: not session.left(session.submissions), AGAIN
+                )
+            except KubeError:  # the watch broke: rely on the list
+                return listed
+            if (gone and not listed) or time.monotonic() >= deadline:
+                return max(listed, session.left(session.submissions))

@@ -7,26 +7,40 @@ scheduler and the API are measured.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
 from perfdag.kube.client import STRATEGIC_PATCH, Kube, KubeError
 from perfdag.steps.scale.cluster.lease_lock import ExclusiveRun
-from perfdag.steps.scale.cluster.namespaces import own_namespaces
-from perfdag.steps.scale.cluster.runai_version import runai_version
-from perfdag.steps.scale.figures import api_metrics, names
+from perfdag.steps.scale.figures import api_metrics, gates
 from perfdag.steps.scale.figures.api_metrics import CREATION
-from perfdag.steps.scale.figures.percentiles import summaries, throughput
-from perfdag.steps.scale.figures.rows import on_simulated, with_deletion
-from perfdag.steps.scale.measure.completion import expected_count
-from perfdag.steps.scale.model.chains import chain, has_no_pods
-from perfdag.steps.scale.model.gates import Gate, evaluate
-from perfdag.steps.scale.model.records import Record
+from perfdag.steps.scale.figures.gates import Gate, evaluate
+from perfdag.steps.scale.figures.rows import on_simulated, summaries, throughput, with_deletion
+from perfdag.steps.scale.measure.observer import expected_count
+from perfdag.steps.scale.model.stages import Record, chain, has_no_pods
 from perfdag.steps.scale.model.templates import HOLD, Template, TemplateError, load
-from perfdag.steps.scale.scenarios.base import Result, RunSpec, figures_of, outcome_figures
-from perfdag.steps.scale.scenarios.open_session import open_session
-from perfdag.steps.scale.scenarios.session import Session
+from perfdag.steps.scale.scenarios.session import (
+    Result,
+    RunSpec,
+    Session,
+    figures_of,
+    open_session,
+    outcome_figures,
+)
+
+
+async def runai_version(kube: Kube) -> str | None:
+    """Return the version in Run:ai's ConfigMap; None if absent, simulated or not readable.
+
+    Source: Run:ai documentation, "Install a cluster", verify your installation.
+    """
+    with suppress(KubeError):
+        config_map = await kube.get(await kube.resource("v1", "ConfigMap"), "runai-public", "runai")
+        version: str | None = (config_map.get("data") or {}).get("cluster-version")
+        return version
+    return None
+
 
 RELEASE_BOUND = 0.8
 """Share of the time above which the release, not the scheduler, was the bottleneck."""
@@ -78,18 +92,15 @@ async def session_of(kube: Kube, spec: Spec, scenario: Scenario) -> AsyncIterato
     """
     spec.log(f"run {spec.run}: {scenario}")
     template = template_of(spec, spec.run, gated=scenario == "gated")
-    async with (
-        own_namespaces(kube, spec.namespaces, spec.run),
-        open_session(
-            kube,
-            template,
-            spec.namespaces,
-            spec.run,
-            expected_pods=template.members,
-            deadline=spec.deadline,
-            log=spec.log,
-        ) as session,
-    ):
+    async with open_session(
+        kube,
+        template,
+        spec.namespaces,
+        spec.run,
+        expected_pods=template.members,
+        deadline=spec.deadline,
+        log=spec.log,
+    ) as session:
         yield session
 
 
@@ -242,7 +253,7 @@ def check(spec: Spec, scenario: Scenario) -> None:
         )
     if template.kind.startswith("VirtualMachine"):
         raise TemplateError(f"use vmi-burst or vmi-steady for a {template.kind}")
-    names.check(
+    gates.check(
         spec.gates,
         scenario,
         # Only scenario submit lasts until its pods end.
