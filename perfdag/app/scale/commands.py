@@ -1,26 +1,43 @@
-"""Where the commands of `perfdag scale` work, and those that submit, sample and delete.
+"""The commands of `perfdag scale`: where they work, what they measure and which files they write.
 
 The commands return an exit code.
 """
 
+import asyncio
+import shutil
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from perfdag import signals
-from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
+from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.kube.client import Kube
+from perfdag.kube.prometheus import Prometheus
 from perfdag.steps.scale.cluster import lease_lock, nodes
 from perfdag.steps.scale.cluster.removal import remove_run
+from perfdag.steps.scale.figures.prometheus import (
+    audit_figures,
+    phase_figures,
+    scrape_intervals,
+    single_values,
+    transition_queries,
+)
 from perfdag.steps.scale.figures.rows import summaries
 from perfdag.steps.scale.measure.generator import Arrival, Schedule, connections
+from perfdag.steps.scale.runai import run_file
 from perfdag.steps.scale.runai import sample as sampling
 from perfdag.steps.scale.runai import submit as submission
-from perfdag.steps.scale.runai.run_file import RunFile
+from perfdag.steps.scale.runai.run_file import RunFile, remove_outputs, write_journal
 from perfdag.steps.scale.runai.sample import SampleRequest
 from perfdag.steps.scale.runai.settings import Settings, check_submitter, read_settings
-from perfdag.steps.scale.runai.submit import SubmitRequest
+from perfdag.steps.scale.runai.submit import SubmitRequest, require_deleted
+from perfdag.steps.scale.scenarios import submit as workload_scenarios
+from perfdag.steps.scale.scenarios import vmi
+from perfdag.steps.scale.scenarios.session import Result
+from perfdag.steps.scale.scenarios.session import Session as State
+from perfdag.steps.scale.scenarios.vmi import VmiRequest
 from perfdag.units import plural, short
 
 T = TypeVar("T")
@@ -221,3 +238,163 @@ def delete_nodes(context: str | None, output: Print) -> int:
     """Delete the simulated nodes."""
     output(f"{plural(on_cluster(context, nodes.remove_nodes), 'node')} deleted")
     return EXIT_OK
+
+
+JOURNAL = "journal"
+"""Folder of the state of a run in progress."""
+OUTPUTS = ("stages.parquet", "summary.json", "perf-audit-results.json")
+
+
+def vmi_scenario(session: Session, spec: vmi.Spec, request: VmiRequest) -> int:
+    """Run a VMI scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
+    results: list[Result] = []
+    journal, announced = session.folder / JOURNAL, False
+
+    def write_size(result: Result) -> None:
+        """Write the files after each size, whatever happens to the next sizes."""
+        results.append(result)
+        _write_results(session.folder, results)
+
+    def write_state(state: State) -> None:
+        nonlocal announced
+        if not announced:  # a killed run may have left a journal in this folder
+            session.log(f"if this process is killed, `perfdag scale sample -o {journal}` goes on")
+        announced = True
+        write_journal(journal, state)
+
+    spec.seen, spec.journal = write_size, write_state
+    try:
+        results = _measure(session, lambda kube: vmi.measure(kube, spec, request), spec.parallel)
+    except BaseException:
+        if results:
+            # Whether other runs disturbed these sizes is known only now.
+            _write_results(session.folder, results)
+            counts = ", ".join(str(result.count) for result in results)
+            session.log(f"measured before: {counts} VMIs; their files are in {session.folder}")
+        raise
+    shutil.rmtree(journal, ignore_errors=True)
+    _report(session, results)
+    return _exit_code(results)
+
+
+def gated(session: Session, spec: workload_scenarios.Spec, lock_timeout: float) -> int:
+    """Measure the scheduler alone. Return 3 for a breached gate, 1 for a failure."""
+    result = _measure(
+        session,
+        lambda kube: workload_scenarios.exclusive(kube, spec, "gated", lock_timeout),
+        spec.parallel,
+    )
+    _report(session, [result])
+    for name in workload_scenarios.FIGURES:
+        if (value := result.figures.get(name)) is not None:
+            session.output(f"{name}: {value:.6g}")
+    return _exit_code([result])
+
+
+def _measure(session: Session, work: Callable[[Kube], Awaitable[T]], parallel: int) -> T:
+    """Run the work unless workloads of the folder's submission still exist."""
+
+    async def checked(kube: Kube) -> T:
+        await require_deleted(kube, session.folder)
+        return await work(kube)
+
+    return session.run(checked, connections(parallel))
+
+
+def _report(session: Session, results: list[Result]) -> None:
+    """Print the results and write their files."""
+    for result in results:
+        session.output(f"{result.scenario} of {result.count}, run {result.run}")
+        print_stages(session, result.rows)
+        for batch in result.facts["generator"]:
+            print_schedule(session, batch)
+        for text in result.facts["notes"]:
+            session.log(text)
+        if result.disturbed:
+            session.log(f"invalid: {result.disturbed}")
+        for verdict in result.verdicts:
+            session.output(str(verdict))
+    _write_results(session.folder, results)
+
+
+def _write_results(folder: Path, results: list[Result]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_outputs(folder, OUTPUTS, submission=True)
+    run_file.write_rows(
+        folder / "stages.parquet", [row for result in results for row in result.rows]
+    )
+    run_file.write_json(folder / "perf-audit-results.json", run_file.audit(results))
+    runs = [
+        {
+            "scenario": result.scenario,
+            "count": result.count,
+            "run": result.run,
+            "figures": result.figures,
+            "facts": result.facts,
+            "calls": result.calls,
+            "verdicts": [{**asdict(v), "gate": str(v.gate)} for v in result.verdicts],
+            "error": result.error,
+            "disturbed": result.disturbed,
+            "trace": result.trace,
+        }
+        for result in results
+    ]
+    run_file.write_json(folder / "summary.json", {"runs": runs})
+
+
+def _exit_code(results: list[Result]) -> int:
+    if any(result.disturbed for result in results):
+        return EXIT_FAILED  # two runs at once: a gate means nothing for either
+    if any(result.breached for result in results):
+        return EXIT_GATE
+    return EXIT_FAILED if any(result.failed for result in results) else EXIT_OK
+
+
+def unix_time(text: str) -> float:
+    """Return Unix seconds of an RFC 3339 time with a zone. Raises ValueError."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ValueError(
+            f"{text!r} is no time with a zone; write it as 2026-11-23T08:00:00Z or ...+01:00"
+        )
+    return moment.timestamp()
+
+
+async def past_figures(prometheus: Prometheus, start: float, end: float) -> dict[str, float | None]:
+    """Return the audit's figures of a window in Unix seconds. Raises KubeError, ValueError."""
+    gaps = await scrape_intervals(prometheus, end)
+    if not gaps:
+        raise ValueError(
+            f"Prometheus at {prometheus.url} has no series of KubeVirt in the 5 minutes before "
+            "--to; does it scrape KubeVirt, and does it still keep that time?"
+        )
+    if end - start < 2 * min(gaps.values()):
+        raise ValueError(
+            f"a window of {end - start:g} s has less than two scrapes: Prometheus scrapes every "
+            f"{min(gaps.values()):g} s"
+        )
+    figures = await audit_figures(prometheus, start, end, gaps)
+    figures |= await phase_figures(prometheus, end)
+    return figures | await single_values(prometheus, transition_queries(), start, end)
+
+
+def audit(prometheus: Prometheus, start: float, end: float, folder: Path) -> Path:
+    """Write `perf-audit-results.json` of a past window in Unix seconds, and return its path.
+
+    Raises KubeError, ValueError.
+    """
+    if start >= end:
+        raise ValueError(f"the window ends before it begins: {_utc(start)} to {_utc(end)}")
+    figures = asyncio.run(past_figures(prometheus, start, end))
+    values = {run_file.audit_key(name): {"value": figures[name]} for name in sorted(figures)}
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "perf-audit-results.json"
+    run_file.write_json(path, {"Values": values})
+    return path
+
+
+def _utc(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")

@@ -1,17 +1,54 @@
 """Write workloads of KubeVirt's perfscale-load-generator as a suite."""
 
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import yaml
+from pydantic import AliasPath, BaseModel, BeforeValidator, Field, ValidationError
 
 from perfdag.app.errors import CommandError
-from perfdag.app.scale.perfscale import Workload, read_workload
 from perfdag.suite.load import parse_suite
 
 LEAST_TIMEOUT, TIMEOUT = 30.0, 300.0
 """The load generator replaces timeouts up to the first by the second."""
+_GO_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_GO_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|ns|h|m|s)")
+_ACTION = re.compile(r"\{\{-?\s*\.(\w+)\s*-?\}\}|\{\{.*")
+_IMAGE = {
+    "containerPrefix": ("DOCKER_PREFIX", "registry:5000/kubevirt"),
+    "containerTag": ("DOCKER_TAG", "devel"),
+}
+"""Input variables that may be empty -> environment variable and default, as that tool has them."""
+
+
+def go_seconds(value: Any) -> float:
+    """Return the seconds of a duration of Go, such as `1h30m`. Raises ValueError."""
+    parts = _GO_PART.findall(value) if isinstance(value, str) else []
+    if not parts or "".join(number + unit for number, unit in parts) != value:
+        raise ValueError(f"{value!r} is no duration; write it as 10m, 90s or 1h30m")
+    return sum(float(number) * _GO_UNITS[unit] for number, unit in parts)
+
+
+Duration = Annotated[float, BeforeValidator(go_seconds)]
+
+
+class Workload(BaseModel):
+    """A workload of perfscale-load-generator."""
+
+    name: str
+    template: str = Field(validation_alias=AliasPath("object", "templateFile"))
+    variables: dict[str, Any] = Field({}, validation_alias=AliasPath("object", "inputVars"))
+    type: Literal["burst", "steady-state", ""] = "burst"
+    timeout: Duration = 300.0
+    count: int = Field(ge=1)
+    churn: int = Field(0, ge=0)
+    pause: Duration = Field(20.0, validation_alias="minChurnSleep")
+
+
+_KNOWN = ("name", "object", "type", "timeout", "count", "churn", "minChurnSleep")
 
 
 def import_workloads(files: list[str]) -> tuple[str, list[str]]:
@@ -20,54 +57,94 @@ def import_workloads(files: list[str]) -> tuple[str, list[str]]:
     Raises CommandError, BadDocument.
     """
     entries: dict[str, dict[str, Any]] = {}
-    lost: dict[str, list[str]] = {}
+    lost = ["the names of the objects: perfdag numbers them by run"]
     for file in files:
-        workload, template, notes = read_workload(Path(file))
+        raw = _parsed(Path(file))
+        try:
+            workload = Workload.model_validate(raw)
+        except ValidationError as errors:
+            error = errors.errors()[0]
+            text = f"{'.'.join(map(str, error['loc']))}: {error['msg']}"
+            raise CommandError(f"{file}: {text.replace('Value error, ', '')}") from None
         name = re.sub(r"[^a-z0-9-]+", "-", workload.name.lower())[:60].strip("-") or "workload"
         if name in entries:
             raise CommandError(f"{file}: the name {workload.name} stands twice; rename one")
-        entries[name] = {"name": name, **_entry(workload, template)}
-        for note in notes:
-            lost.setdefault(note, []).append(name)
-    names = [Path(file).name for file in files]
+        entries[name] = {"name": name, **_entry(Path(file), workload, lost)}
+        lost += [f"{name}: {key}: no such key is known" for key in raw if key not in _KNOWN]
+    names = ", ".join(Path(file).name for file in files)
     suite = {
         "name": next(iter(entries))[:40].strip("-") if len(entries) == 1 else "load-generator",
-        "description": f"Imported from perfscale-load-generator: {', '.join(names)}.",
+        "description": f"Imported from perfscale-load-generator: {names}.",
         "entries": list(entries.values()),
     }
     text = yaml.dump(suite, Dumper=_Dumper, sort_keys=False, width=100)
     parse_suite(text)
-    return text, [f"{', '.join(names)}: {note}" for note, names in lost.items()]
+    return text, lost
 
 
-def _entry(workload: Workload, template: str) -> dict[str, Any]:
+def _entry(path: Path, workload: Workload, lost: list[str]) -> dict[str, Any]:
     """Return the entry: one creation after the other, without a primer and without gates."""
+    template, namespace = _template(path, workload, lost)
     timeout = workload.timeout if workload.timeout > LEAST_TIMEOUT else TIMEOUT
-    common: dict[str, Any] = {
-        "template": template,
-        "namespace": str(workload.objects.variables["namespace"]),
-        "parallel": 1,
-        "primer": False,
-        "api_gates": False,
-    }
-    # A template's own ${X}, as of a shell, stands for itself.
-    if own := sorted(set(re.findall(r"\$\{(\w+)\}", template)) - {"name"}):
-        common["variables"] = {variable: f"${{{variable}}}" for variable in own}
+    params: dict[str, Any] = {"counts": [workload.count], "timeout": f"{timeout:g}s"}
     if workload.type == "steady-state":
         pace = {"pause": f"{workload.pause:g}s", "duration": f"{timeout:g}s"}
-        churn = {"count": workload.count, "churn": max(1, workload.churn), **pace}
-        return {"benchmark": "vmi-steady", "params": {**churn, **common}}
-    burst = {"counts": [workload.count], "timeout": f"{timeout:g}s"}
-    return {"benchmark": "vmi-burst", "params": {**burst, **common}}
+        params = {"count": workload.count, "churn": max(1, workload.churn), **pace}
+    params |= {"template": template, "namespace": namespace, "parallel": 1}
+    params |= {"primer": False, "api_gates": False}
+    # A template's own ${X}, as of a shell, stands for itself.
+    if own := sorted(set(re.findall(r"\$\{(\w+)\}", template)) - {"name"}):
+        params["variables"] = {variable: f"${{{variable}}}" for variable in own}
+    benchmark = "vmi-steady" if workload.type == "steady-state" else "vmi-burst"
+    return {"benchmark": benchmark, "params": params}
+
+
+def _template(path: Path, workload: Workload, lost: list[str]) -> tuple[str, str]:
+    """Return a workload's template as perfdag reads it, and its namespace. Raises CommandError."""
+    source = path.parent / workload.template
+    variables = {"replica": "${name}", "iteration": "${name}", **workload.variables}
+    for name, (variable, default) in _IMAGE.items():
+        if variables.get(name) == "":
+            variables[name] = os.environ.get(variable) or default
+            lost.append(f"{name} is empty: it is {variables[name]}; set {variable}")
+
+    def fill(match: re.Match[str]) -> str:
+        if match[1] in variables:
+            return str(variables[match[1]])
+        why = f"no input variable `{match[1]}`; add it to inputVars of {path}"
+        if not match[1]:
+            why = f"{match[0].strip()[:40]} is not read; only {{{{.variable}}}} is"
+        raise CommandError(f"{source}: {why}")
+
+    body = _parsed(source, lambda text: _ACTION.sub(fill, text))
+    metadata = body.get("metadata")
+    if not isinstance(metadata, dict) or not body.get("kind"):
+        raise CommandError(f"{source}: no object of Kubernetes: it has no kind or no metadata")
+    namespace = variables.get("namespace", metadata.pop("namespace", None) or "default")
+    metadata["name"] = "${name}"
+    return yaml.safe_dump(body, sort_keys=False, width=100), str(namespace)
+
+
+def _parsed(path: Path, fill: Callable[[str], str] = str) -> dict[str, Any]:
+    try:
+        body = yaml.safe_load(fill(path.read_text()))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", "not a text")
+        raise CommandError(f"cannot read {path}: {reason}") from None
+    except yaml.YAMLError as error:
+        raise CommandError(f"{path} is not YAML or JSON: {' '.join(str(error).split())}") from None
+    if not isinstance(body, dict):
+        raise CommandError(f"{path}: not a mapping of keys")
+    return body
 
 
 class _Dumper(yaml.SafeDumper):
     """SafeDumper that writes a text of several lines as a block."""
 
 
-def _block(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    style = "|" if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _block)
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    ),
+)
