@@ -45,14 +45,9 @@ API_RULES = Rights(
             "verbs": ["list", "watch", "create", "delete"],
         },
         {
-            "apiGroups": ["scheduling.run.ai", "scheduling.volcano.sh"],
+            "apiGroups": ["scheduling.run.ai"],
             "resources": ["podgroups"],
             "verbs": ["list", "watch", "create", "delete"],
-        },
-        {
-            "apiGroups": ["scheduling.x-k8s.io"],
-            "resources": ["podgroups"],
-            "verbs": ["list", "watch"],
         },
         {
             "apiGroups": ["batch"],

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -44,14 +44,6 @@ def is_virtual(node: dict[str, Any], cpuinfo: Path = Path("/proc/cpuinfo")) -> b
         flags = [line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")]
         return "hypervisor" in flags[0].split() if flags else None
     return None
-
-
-async def pods_on_nodes(kube: Kube) -> AsyncIterator[Object]:
-    """Yield the pods of the whole cluster that have a node and have not ended. Raises KubeError."""
-    fields = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
-    async for pods, _ in kube.pages(await kube.resource("v1", "Pod"), fields=fields):
-        for pod in pods:
-            yield pod
 
 
 class TooDenseError(ValueError):

@@ -139,14 +139,8 @@ class ApiSubmitter:
                     raise
                 name = orjson.loads(body)["metadata"]["name"]
                 _, _, data = await self._kube.raw("GET", f"{path}/{name}")
-            uid = uid_of(data)
+            uid = orjson.loads(data)["metadata"]["uid"]
         return uid
-
-
-def uid_of(data: bytes) -> str:
-    """metadata.uid of an object's JSON."""
-    uid: str = orjson.loads(data)["metadata"]["uid"]
-    return uid
 
 
 class CommandSubmitter:

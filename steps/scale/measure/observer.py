@@ -487,11 +487,7 @@ def reached(
         )
     if members is None:
         most = counts["Pod", goal] + counts["Pod", "failed"]
-        return (
-            most
-            if most < enough
-            else sum(complete_workloads(observer, kind, goal, "failed").values())
-        )
+        return most if most < enough else complete_workloads(observer, kind, goal)
     most = observer.reached_or_ended("Pod", goal) + counts[kind, "failed"] * members
     return (
         counts["Pod", goal]
@@ -522,17 +518,15 @@ def may_be_settled(observer: Observer, enough: int) -> bool:
     return observer.reached_or_ended(VMI, "running") >= enough
 
 
-def complete_workloads(observer: Observer, kind: str, *stages: str) -> dict[str, bool]:
-    """Return whether the pods of workloads, except replaced ones, all reached one of the stages."""
+def complete_workloads(observer: Observer, kind: str, goal: str) -> int:
+    """Count the workloads whose pods, except replaced ones, all reached the goal or failed."""
     complete = dict[str, bool]()
     for pod in observer.of("Pod"):
-        has_stage = any(stage in pod.stages for stage in stages)
-        if "gone" in pod.stages and not has_stage:
-            continue
+        done = not {goal, "failed"}.isdisjoint(pod.stages)
         top = top_owner(observer.records, pod)
-        if top.kind == kind:
-            complete[top.uid] = complete.get(top.uid, True) and has_stage
-    return complete
+        if top.kind == kind and (done or "gone" not in pod.stages):
+            complete[top.uid] = complete.get(top.uid, True) and done
+    return sum(complete.values())
 
 
 def settled(vmis: Iterable[Record], replicas: int) -> int:

@@ -574,8 +574,6 @@ _ANY = (
 _GROUPS = (
     "scheduling.run.ai/v2alpha2",
     "scheduling.run.ai/v1",
-    "scheduling.volcano.sh/v1beta1",
-    "scheduling.x-k8s.io/v1alpha1",
 )
 _JOBS = {"RunaiJob": "run.ai/v1", "PyTorchJob": "kubeflow.org/v1"}
 
