@@ -227,39 +227,6 @@ class TestCommands:
         assert asyncio.run(clean()) == []
 
     @pytest.mark.slow
-    def test_failure_messages_can_be_searched_over_runs(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """Half of the VMIs fail, with KubeVirt's words; the run says so, and the history finds
-        the words.
-        """
-        assert self.cli("nodes", "--count", "20") == 0
-        simulate("kubevirt", failures=50)
-        params = (
-            f"{{counts: [20], primer: false, api_gates: false, namespace: "
-            f"perfdag-test-{uuid.uuid4().hex[:8]}, timeout: 60s}}"
-        )
-        (tmp_path / "s.yaml").write_text(
-            f"name: failing\nentries:\n"
-            f"  - {{benchmark: vmi-burst, params: {params}, timeout: 120s}}\n"
-        )
-        store = ["--store", str(tmp_path / "store")]
-        try:
-            assert main(["run", str(tmp_path / "s.yaml"), "--no-report", *store]) == 1, (
-                "a VMI that failed makes the sample invalid"
-            )
-            capsys.readouterr()
-            assert (
-                main(["history", "failing", *store, "--failures", "domain could not be started"])
-                == 0
-            )
-            assert "x Simulated: the domain could not be started" in capsys.readouterr().out
-            assert main(["history", "failing", *store, "--failures", "no such words"]) == 0
-            assert "0 points" in capsys.readouterr().out
-        finally:
-            simulate("kubevirt")
-
-    @pytest.mark.slow
     def test_a_breached_gate_is_exit_3_and_named(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -284,57 +251,10 @@ class TestCommands:
         assert values["creation_to_running_p50"]["thresholdResult"]["thresholdExceeded"] is True
         assert values["vmiCreationToRunningSecondsP50"]["value"] > 0
         summary = orjson.loads((tmp_path / "summary.json").read_bytes())
-        assert summary["capacity"] is None
         assert [(item["scenario"], item["count"]) for item in summary["runs"]] == [("burst", 5)]
         assert {item["gate"]: item["passed"] for item in summary["runs"][0]["verdicts"]}[
             "creation_to_failed_p50 < 9"
         ] is None
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize(
-        ("words", "message"),
-        [
-            (
-                ["fill", "-g", "8"],
-                ["gpus_free: ", "nodes_overcommitted: 0", "unschedulable_verdict: "],
-            ),
-            (["fragmentation"], ["packing: "]),
-            (
-                ["preemption", "-g", "8", "--count", "2"],
-                ["preemptor_wait_p50: ", "evicted: ", "preemptors: 2"],
-            ),
-            (
-                ["gated", "-g", "0", "--count", "30", "--gate", "schedule_rate > 1"],
-                ["schedule_rate: ", "release_seconds: "],
-            ),
-        ],
-    )
-    def test_scenarios_of_the_benchmark_are_commands_too(
-        self,
-        words: list[str],
-        message: list[str],
-        tmp_path: Path,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
-        assert self.cli("nodes", "--count", "20", "--gpus", "8") == 0
-        name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
-        code = self.cli(*words, "--namespace", name, "-o", str(tmp_path), "--timeout", "60")
-        output = capsys.readouterr()
-        assert [item for item in message if item not in output.out] == [], output
-        runs = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
-        assert [(item["scenario"], item["figures"]["left_behind"]) for item in runs] == [
-            (words[0], 0)
-        ]
-        assert code == (0 if runs[0]["figures"]["success_ratio"] == 1.0 else 1)
-
-    @pytest.mark.parametrize(
-        ("scenario", "needs"), [("gang", "Volcano or KAI"), ("topology", "KAI")]
-    )
-    def test_a_scenario_without_its_scheduler_is_refused(
-        self, scenario: str, needs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert self.cli(scenario, "-o", str(tmp_path)) == 2
-        assert f"{scenario} needs {needs}: " in capsys.readouterr().err
 
     def test_a_folder_keeps_its_run_until_that_is_deleted(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -436,35 +356,6 @@ class TestCommands:
             is None
         )
 
-    def test_what_may_not_be_created_is_one_line_before_anything(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """A service account without any right, as the kubeconfig's user."""
-        name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
-        with account(name, tmp_path / "config"), pytest.MonkeyPatch.context() as patch:
-            patch.setenv("KUBECONFIG", str(tmp_path / "config"))
-            assert (
-                self.cli(
-                    "submit",
-                    "--template",
-                    "pod",
-                    "-n",
-                    "3",
-                    "--namespace",
-                    name,
-                    "-o",
-                    str(tmp_path / "out"),
-                )
-                == 2
-            )
-        output = capsys.readouterr().err
-        assert (
-            f"you may not create, delete, list, watch pods in the namespace {name}; grant it "
-            f"to the service account nobody"
-        ) in output
-        assert output.count("\n") == 1
-        assert not (tmp_path / "out").exists()
-
 
 def simulated_pods(run: str) -> Document:
     """Pods for KWOK's nodes alone: their image is nowhere, so a real node would never get them
@@ -512,51 +403,3 @@ async def test_a_killed_watch_loses_no_stage(kube: Kube, nodes: None, namespace:
             assert through.counts["lists"] == 0, (
                 "the watch goes on from where it was; nothing is listed again"
             )
-
-
-@pytest.mark.slow
-async def test_an_observer_stopped_and_resumed_sees_what_one_that_stayed_saw(
-    kube: Kube, nodes: None, namespace: str, tmp_path: Path
-) -> None:
-    template = simulated_pods("resume")
-    path = (await kube.resource("v1", "Pod")).path(namespace)
-
-    async def create(first: int, last: int) -> None:
-        bodies = [template.render(f"p-{i}", namespace, i) for i in range(first, last)]
-        await asyncio.gather(*(kube.raw("POST", path, body=body) for body in bodies))
-
-    def observer() -> Observer:
-        return Observer(kube, "resume", [("v1", "Pod")], [namespace], primary=["Pod"], events=False)
-
-    async with observer() as stayed:
-        async with observer() as left_early:
-            await create(0, 50)
-            await left_early.until(lambda: left_early.counts["Pod", "ready"] >= 20, 30)
-            left_early.save(tmp_path / "state")
-        await create(50, 80)
-        pods = await kube.resource("v1", "Pod")
-        await stayed.until(lambda: stayed.counts["Pod", "ready"] >= 80, 60)
-        for i in range(10):  # gone while nobody of the second looks
-            await kube.delete(pods, f"p-{i}", namespace)
-        await stayed.until(lambda: stayed.counts["Pod", "gone"] >= 10, 30)
-        resumed = observer()
-        resumed.restore(tmp_path / "state")
-        async with resumed:
-            await resumed.until(
-                lambda: (
-                    resumed.counts["Pod", "gone"] >= 10 and resumed.counts["Pod", "ready"] >= 80
-                ),
-                30,
-            )
-
-    def seen(item: Observer) -> dict[str, dict[str, int]]:
-        return {
-            record.name: {stage: (record.times(stage) or (0,))[0] for stage in record.stages}
-            for record in item.of("Pod")
-        }
-
-    first, second = seen(stayed), seen(resumed)
-    assert {name: set(stages) for name, stages in first.items()} == {
-        name: set(stages) for name, stages in second.items()
-    }
-    assert first == second, "the API times are the same too"

@@ -9,20 +9,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from perfdag.cli import main
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.prometheus import Prometheus
-from perfdag.results.schema import load_rows
-from perfdag.steps.scale.cluster import nodes as kwok_nodes
 from perfdag.steps.scale.cluster.removal import ensure_namespace
 from perfdag.steps.scale.figures import gates
 from perfdag.steps.scale.figures.rows import rank
 from perfdag.steps.scale.model.stages import VMI, unix_ns
 from perfdag.steps.scale.model.templates import RUN_LABEL
 from perfdag.steps.scale.scenarios import vmi
-from perfdag.store.open import open_store
 from tests import simulation
-from tests.simulation import simulate
 
 from .cluster import left
 
@@ -194,30 +189,6 @@ async def test_a_namespace_that_is_being_deleted_is_waited_for(kube: Kube) -> No
     await kube.delete(namespaces, name)
 
 
-async def test_stages_that_are_as_wanted_are_left_alone_and_others_made_anew(
-    kube: Kube, nodes: None
-) -> None:
-    """KWOK misses what is deleted while they are made anew: another run on this cluster would
-    wait for ever.
-    """
-    kind = await kube.resource("kwok.x-k8s.io/v1alpha1", "Stage")
-
-    async def installed(delays: dict[str, tuple[int, int]] | None = None) -> dict[str, str]:
-        names = await simulation.install(kube, "kubevirt", delays)
-        result = {
-            item["metadata"]["name"]: item["metadata"]["uid"]
-            for item in await kube.list(kind, labels=f"{kwok_nodes.LABEL}=kubevirt")
-        }
-        assert sorted(result) == sorted(names)
-        return result
-
-    first = await installed()
-    assert await installed() == first
-    other = await installed({"vmi-running": (5, 6)})
-    assert set(other.values()).isdisjoint(first.values())
-    assert set((await installed()).values()).isdisjoint(other.values())
-
-
 CLI = [sys.executable, "-P", "-m", "perfdag", "scale"]
 
 
@@ -371,56 +342,6 @@ async def namespaces_named(kube: Kube, name: str) -> list[str]:
         for item in await kube.list(await kube.resource("v1", "Namespace"))
         if item["metadata"]["name"] == name
     ]
-
-
-@pytest.mark.slow
-def test_a_sample_of_vmis_that_never_run_keeps_their_rows(tmp_path: Path) -> None:
-    """As a suite runs it, with a limit that the entry sets."""
-    assert main(["scale", "nodes", "--count", "20"]) == 0
-    simulate("kubevirt", vmi_running=600_000)
-    try:
-        params = (
-            f"{{counts: [4], primer: false, api_gates: false, namespace: "
-            f"perfdag-test-{uuid.uuid4().hex[:8]}}}"
-        )
-        (tmp_path / "s.yaml").write_text(
-            f"name: stuck\nentries:\n  - {{benchmark: vmi-burst, params: {params}, timeout: 20s}}\n"
-        )
-        assert (
-            main(
-                ["run", str(tmp_path / "s.yaml"), "--no-report", "--store", str(tmp_path / "store")]
-            )
-            == 1
-        )
-    finally:
-        simulate("kubevirt")
-    rows = load_rows(open_store(str(tmp_path / "store")), suites=["stuck"]).to_pylist()
-    never = [
-        row
-        for row in rows
-        if row["metric"] == "object_missing" and "creation_to_running" in row["coords"]
-    ]
-    assert len(never) == 4
-    assert {row["status"] for row in never} == {"invalid"}
-    assert "no VMI ran" in never[0]["error"]
-
-
-@pytest.mark.slow
-async def test_a_second_submission_into_a_namespace_counts_its_own_pods(
-    kube: Kube, nodes: None, namespace: str, tmp_path: Path
-) -> None:
-    """The pods of the first are all ready: the sample of the second must not be content with
-    them.
-    """
-    words = ["--template", "pod", "-p", "4", "-g", "0", "--namespace", namespace]
-    await cli("submit", "-n", "8", "-o", str(tmp_path / "one"), *words)
-    await cli("sample", "-o", str(tmp_path / "one"), "--watch", "60")
-    await cli("submit", "-n", "5", "-o", str(tmp_path / "two"), *words)
-    assert "8 of 5" not in await cli("sample", "-o", str(tmp_path / "two"), "--watch", "60")
-    rows = pq.read_table(tmp_path / "two" / "stages.parquet").to_pylist()
-    assert [row["status"] for row in rows if row["stage"] == "ready"] == ["ok"] * 5
-    await cli("delete", "-o", str(tmp_path / "two"))
-    assert await left(kube, "v1", "Pod", namespace) == 8, "the first is not the second's to delete"
 
 
 FAKE_RUNAI = """#!/bin/sh

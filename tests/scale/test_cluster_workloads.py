@@ -2,21 +2,14 @@
 add up, nothing left behind.
 """
 
-import asyncio
-import time
-import uuid
-from collections import defaultdict
-from statistics import median
 from typing import Any
 
 import pytest
 
 from perfdag.kube.client import Kube
-from perfdag.steps.scale.cluster import nodes as kwok_nodes
 from perfdag.steps.scale.measure.generator import Schedule
 from perfdag.steps.scale.scenarios import submit
 from tests import simulation
-from tests.fakes.proxy import Proxy
 
 from .cluster import left
 
@@ -42,77 +35,6 @@ async def test_jobs_give_a_row_for_each_stage_of_each(
     ):
         assert [row.status for row in result.rows if row.stage == name] == ["ok"] * 60, name
     assert await left(kube, "batch/v1", "Job", namespace) == 0
-
-
-async def test_a_quota_that_refuses_5_percent_shows_as_5_percent(
-    kube: Kube, nodes: None, namespace: str
-) -> None:
-    quota = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "q"},
-        "spec": {"hard": {"pods": "96"}},  # the heartbeat is a pod too
-    }
-    await kube.create(quota, namespace)
-    quotas = await kube.resource("v1", "ResourceQuota")
-    for _ in range(100):
-        if (await kube.get(quotas, "q", namespace)).get("status", {}).get("hard"):
-            break
-        await asyncio.sleep(0.1)
-    spec = submit.Spec(
-        template="pod", count=100, namespaces=[namespace], gpus=1, goal="scheduled", timeout=60
-    )
-    result = await submit.submit(kube, spec)
-    assert result.figures["create_ratio"] == pytest.approx(0.95)
-    assert result.figures["success_ratio"] == pytest.approx(0.95)
-    failed = [row for row in result.rows if row.stage == "scheduled" and row.status == "failed"]
-    assert len(failed) == 5
-    assert all("exceeded quota" in (row.error or "") for row in failed)
-    assert await left(kube, "v1", "Pod", namespace) == 0
-
-
-@pytest.mark.slow
-async def test_a_watch_that_stalls_for_2_seconds_widens_the_rows_there_alone(
-    nodes: None, namespace: str, through_proxy: Proxy
-) -> None:
-    stall: list[float] = []
-
-    async def hold() -> None:
-        await asyncio.sleep(6.0)
-        stall.append(time.time())
-        through_proxy.flows.clear()
-        await asyncio.sleep(2.0)
-        through_proxy.flows.set()
-        stall.append(time.time())
-
-    spec = submit.Spec(
-        template="pod",
-        count=60,
-        gpus=0,
-        namespaces=[namespace],
-        goal="scheduled",
-        schedule=Schedule("constant", 4.0),
-        timeout=60,
-    )
-    async with Kube() as kube:
-        holding = asyncio.create_task(hold())
-        result = await submit.submit(kube, spec)
-        await holding
-    begin, end = stall
-    near = defaultdict[bool, list[float]](list)
-    for row in result.rows:
-        if row.stage == "submission_to_scheduled" and row.source == "receive":
-            assert row.submitted
-            assert row.receive_time
-            assert row.resolution_s is not None
-            if row.receive_time < begin - 1 or row.submitted > end + 1:
-                near[False].append(row.resolution_s)
-            elif begin < row.receive_time < end + 0.2:
-                near[True].append(row.resolution_s)
-    assert len(near[True]) >= 3, result.facts["notes"]
-    assert len(near[False]) >= 20
-    assert min(near[True]) > 1.4, near
-    assert median(near[False]) < 0.3, near
 
 
 @pytest.mark.slow
@@ -188,36 +110,6 @@ async def test_pods_of_a_deployment_are_followed_through_its_replica_set(
     ready = [row for row in result.rows if row.stage == "ready"]
     assert [(row.status, row.objects) for row in ready] == [("ok", 3)] * 4
     assert await left(kube, "apps/v1", "ReplicaSet", namespace) == 0
-
-
-async def test_jobs_are_gated_by_their_pods(kube: Kube, nodes: None, namespace: str) -> None:
-    result = await submit.gated(
-        kube,
-        submit.Spec(template="job", gpus=0, count=6, workers=2, namespaces=[namespace], timeout=60),
-    )
-    assert (result.figures["schedule_rate"] or 0) > 0
-    assert result.figures["success_ratio"] == 1.0
-
-
-async def test_simulated_nodes_that_are_there_change_their_gpus(kube: Kube) -> None:
-    """And keep them, whatever KWOK writes into their status."""
-    nodes, prefix = await kube.resource("v1", "Node"), f"gpus-{uuid.uuid4().hex[:6]}-"
-    try:
-        assert await kwok_nodes.make_nodes(kube, 1, 2, prefix=prefix) == (1, 0)
-        for gpus in (5, 0):
-            assert await kwok_nodes.nodes_ready(kube, 1, prefix=prefix)
-            assert await kwok_nodes.make_nodes(kube, 2, gpus, prefix=prefix) == (
-                1 if gpus else 0,
-                1 if gpus else 2,
-            )
-            assert await kwok_nodes.nodes_ready(kube, 2, prefix=prefix)
-            status = (await kube.get(nodes, f"{prefix}0"))["status"]
-            assert [status[key].get("nvidia.com/gpu") for key in ("allocatable", "capacity")] == [
-                str(gpus) if gpus else None
-            ] * 2
-    finally:
-        for index in range(2):
-            await kube.delete(nodes, f"{prefix}{index}")
 
 
 async def test_the_scheduler_alone_is_released_at_once(

@@ -3,11 +3,10 @@ writes.
 """
 
 import asyncio
-from collections import Counter
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock
 
 import orjson
 import pytest
@@ -17,7 +16,6 @@ from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.config import Cluster
 from perfdag.kube.credentials import Credentials
 from perfdag.steps.scale.figures.rows import Clocks, rows_of, with_deletion
-from perfdag.steps.scale.measure import observer as completion
 from perfdag.steps.scale.measure.generator import GeneratorResult, Schedule, Submission
 from perfdag.steps.scale.measure.observer import Observer, expected_count, reached
 from perfdag.steps.scale.model.stages import VMI, Record, chain, kinds_of
@@ -156,27 +154,6 @@ class TestAnyKind:
         assert (
             reached(observer, "batch/v1" if kind == "Job" else "apps/v1", kind, members, 0) == want
         )
-
-    def test_all_pods_are_looked_at_only_where_enough_may_be_there(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A pod that is ready, succeeds and goes is one: at 20,000 Jobs a look holds up the loop
-        that notes when changes arrive.
-        """
-        look = Mock(return_value=10)
-        monkeypatch.setattr(completion, "count_in_workloads", look)
-        observer = self.jobs(
-            *(record("Pod", f"p{name}", name, created=2, ready=3, succeeded=4) for name in "abcd")
-        )
-        for name in "efghi":
-            observer.adopt(record("Pod", f"p{name}", name, created=2))
-            for stage in ("ready", "failed", "gone") if name < "h" else ("succeeded", "ready"):
-                observer.note(observer.records[f"p{name}"], stage, 0, 0, 1)
-        assert reached(observer, "batch/v1", "Job", 1, 10) == observer.counts["Pod", "ready"] == 9
-        assert not look.called
-        observer.adopt(record("Pod", "pj", "j", created=2, gone=3))
-        assert reached(observer, "batch/v1", "Job", 1, 10) == 10
-        assert look.called
 
     @pytest.mark.parametrize(
         "stages", [("failed",), ("gone",), ("ready",), ("ready", "gone"), ("succeeded",)]
@@ -323,17 +300,6 @@ class TestVmis:
         records[1].put("gone")
         assert await vmi.all_settled(session, spec), "one that ran, ran"
 
-    async def test_a_steady_state_needs_room_for_its_count_alone(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """What is replaced is gone before another is made."""
-
-        full = AsyncMock(side_effect=KubeError(0, "Full", "no node"))
-        monkeypatch.setattr(vmi, "check_nodes", full)
-        with pytest.raises(KubeError, match="no node"):
-            await vmi.steady(None, vmi.Spec(), 200, 5, 1.0, 1.0)  # type: ignore[arg-type]
-        assert full.call_args.args[1] == 200
-
     def test_failure_by_itself_and_by_deletion_are_two_latencies(self) -> None:
         def latencies(**stages: float) -> dict[str, float | None]:
             created = record(VMI, "a", created=1, scheduling=2, scheduled=4, **stages)
@@ -361,24 +327,6 @@ class TestVmis:
         assert latencies(failed=6, deleting=9, gone=10) == {"creation_to_failed": 5.0}
         assert latencies(running=6, deleting=9, failed=11) == {"deletion_to_failed": 2.0}
         assert latencies(running=6, deleting=9, succeeded=10) == {"deletion_to_succeeded": 1.0}
-
-    def test_one_that_gets_stuck_is_still_censored(self) -> None:
-        created = record(VMI, "a", created=1, pending=2, scheduling=3)
-        rows = {
-            row.stage: row
-            for row in rows_of(
-                submissions_of("a"),
-                {"a": created},
-                Clocks(0),
-                run="r",
-                kind=VMI,
-                until_ns=BASE + 9 * SECOND,
-            )
-        }
-        assert [
-            rows[name].status
-            for name in ("scheduled", "creation_to_scheduled", "running", "creation_to_running")
-        ] == ["censored"] * 4
 
 
 def test_rows_of_pods_have_their_deletion_and_nothing_that_came_by_it() -> None:
@@ -591,17 +539,3 @@ async def test_a_submission_waits_for_other_performance_runs_and_says_where_it_m
     else:
         with pytest.raises(KubeError, match="still holds the cluster"):
             await submit.submit(kube, request)
-
-
-def test_retries_are_told_by_cause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
-) -> None:
-    done = GeneratorResult("r", submissions_of("a"), 0.0, 0, Counter({"429": 12, "timeout": 3}))
-    file = RunFile(
-        "r", "v1", "Pod", ["ns"], "p", 1, 1, True, done.submissions, done.summary(Schedule())
-    )
-    monkeypatch.setattr(commands, "on_cluster", lambda *_: file)
-    assert (
-        "tried again: 12 x 429, 3 x timeout"
-        in cli(["scale", "submit", "--template", "pod", "-n", "1", "-o", str(tmp_path)]).err
-    )

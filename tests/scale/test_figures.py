@@ -5,7 +5,6 @@ audit form of them.
 import asyncio
 import math
 import socket
-from collections.abc import AsyncIterator
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,11 +22,10 @@ from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.figures import api_metrics, gates, measurements, prometheus
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.generator import GeneratorResult, Schedule, Submission
-from perfdag.steps.scale.model.stages import VMI, Record
-from perfdag.steps.scale.model.templates import load
+from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.runai import run_file
 from perfdag.steps.scale.scenarios import vmi
-from perfdag.steps.scale.scenarios.session import Result, Session, figures_of, phase_counts
+from perfdag.steps.scale.scenarios.session import Result, figures_of, phase_counts
 from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer, failure
 
@@ -589,67 +587,6 @@ class TestAsked:
             vmi.check(spec, request)
 
 
-class TestDeletion:
-    @pytest.mark.parametrize(
-        ("answers", "left"), [(True, 0.0), (False, 7.0)], ids=["it can be listed", "it cannot"]
-    )
-    async def test_one_that_fails_costs_its_own_figures_alone(
-        self, answers: bool, left: float
-    ) -> None:
-        """The watch is broken: what is left is what can be listed, or else what was seen last."""
-
-        class Listed:
-            async def resource(self, *_: str) -> str:
-                return "vmis"
-
-            async def list(self, *_: Any, **__: Any) -> list[Any]:
-                if not answers:
-                    raise KubeError(503, "Unavailable", "no answer")
-                return []
-
-        class Broken(Session):
-            def __init__(self) -> None:
-                self.run, self.namespaces, self.template = "r", ["ns"], load("vmi", "r")
-                self.kube, self.submissions, self.notes = Listed(), [], []  # type: ignore[assignment]
-
-            async def delete(self, *_: Any) -> bool:
-                raise KubeError(0, "Unreachable", "the watch is gone")
-
-            def left(self, *_: Any) -> int:
-                return 7
-
-            async def scrape(self, phase: str) -> None:
-                pass
-
-        session: Any = Broken()
-        assert await session.delete_all(20, 900.0) == left
-        assert session.notes == ["the deletion was not observed to its end: the watch is gone"]
-
-    async def test_rows_outlive_an_api_server_that_does_not_tell_of_its_nodes(self) -> None:
-        class Away:
-            counts: dict[str, int] = {}
-
-            async def resource(self, *_: str) -> str:
-                raise KubeError(0, "Unreachable", "no answer")
-
-            async def pages(self, *_: str, **__: int) -> AsyncIterator[Any]:
-                await self.resource()
-                yield
-
-        created = Record(VMI, "u", "r-0", "ns", "")
-        for second, stage in enumerate(
-            ("created", "pending", "scheduling", "scheduled", "running"), 1
-        ):
-            created.put(stage, received_ns=second * 1_000_000_000)
-        created.node = "n"
-        observer: Any = SimpleNamespace(records={"u": created}, messages={})
-        submissions = [Submission(0, "r-0", "ns", 1, 1, 2, "u")]
-        session = session_of(Away(), observer, load("vmi", "r"), submissions=submissions)
-        ran = [row for row in await session.rows() if row.stage == "creation_to_running"]
-        assert [(row.status, row.seconds, row.simulated) for row in ran] == [("ok", 4.0, None)]
-        assert session.notes == ["whether nodes are simulated is unknown: no answer"]
-
-
 class TestThroughput:
     def test_of_a_steady_state_it_is_the_ramp_s_and_not_that_of_its_pauses(self) -> None:
         """20 VMIs run within a second; then one is replaced each 100 s."""
@@ -686,15 +623,6 @@ class TestThroughput:
         result = measurements.figure_measurements(figures, {}, 20)
         assert [item.value for item in result if item.metric == "throughput"] == [
             pytest.approx(19.0)
-        ]
-
-    def test_of_an_open_loop_it_is_no_merit_of_the_system(self) -> None:
-        rows = measurements.figure_measurements(
-            {"throughput_mean": 5.0, "submit_lag": 0.001, "schedule_held": 1.0}, {}, 20
-        )
-        better = {item.name: item.better for item in measurements.METRICS}
-        assert [(item.metric, better[item.metric]) for item in rows if item.value == 5.0] == [
-            ("paced_throughput", "none")
         ]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from perfdag.kube.client import KubeError, Resource
 from perfdag.steps.scale.figures.rows import Clocks, rows_of
-from perfdag.steps.scale.measure.errors import SelfLoad, busiest
+from perfdag.steps.scale.measure.errors import busiest
 from perfdag.steps.scale.measure.generator import (
     ApiSubmitter,
     Arrival,
@@ -99,10 +99,6 @@ class TestTemplates:
         with pytest.raises(TemplateError, match=message) as caught:
             load(str(tmp_path / "t.yaml"), "r")
         assert "\n" not in str(caught.value)
-
-    def test_no_such_template_names_those_there_are(self) -> None:
-        with pytest.raises(TemplateError, match=r"built in are .*training.*vmi"):
-            load("generel", "r")
 
 
 class TestSchedule:
@@ -267,14 +263,6 @@ class TestGenerator:
         assert summary["rate_share"] == pytest.approx(share)
         assert (summary["held"], summary["not_sent"]) == (False, 994)
 
-    @pytest.mark.parametrize("sent", [0, 1])
-    def test_one_object_or_none_has_no_rate(self, sent: int) -> None:
-        items = [
-            Submission(i, f"r-{i}", "n", 1 + i, started_ns=1 if i < sent else 0) for i in range(2)
-        ]
-        summary = GeneratorResult("r", items, 0.0, 0).summary(Schedule("constant", 10.0))
-        assert (summary["rate_share"], summary["held"]) == (None, False)
-
     @pytest.mark.parametrize(("seconds", "parallel", "held"), [(0.001, 20, True), (0.2, 2, False)])
     async def test_a_single_batch_is_judged_by_its_lag(
         self, seconds: float, parallel: int, held: bool
@@ -338,9 +326,3 @@ class TestHarness:
         assert busiest([*quiet, *busy, *after]) == pytest.approx(0.9)
         assert busiest(quiet) == pytest.approx(0.1)
         assert busiest(quiet[:4]) is None, "too short for a share"
-
-    async def test_it_is_noted_above_its_limit(self) -> None:
-        async with SelfLoad() as self_load:
-            assert self_load.note == ""
-            self_load.usage = [(0.0, 0.0), (6.0, 4.5)]
-            assert "75% of a core" in self_load.note

@@ -1,9 +1,7 @@
 """One run at a time, and the removal of what a run left."""
 
 import asyncio
-import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +12,10 @@ from perfdag.benchmark.registry import get
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.cluster import lease_lock, nodes, rights
 from perfdag.steps.scale.cluster import nodes as kubevirt
-from perfdag.steps.scale.cluster.removal import PRIMER, belongs, remove_namespaces, remove_run
+from perfdag.steps.scale.cluster.removal import belongs, remove_namespaces, remove_run
 from perfdag.steps.scale.figures import measurements
 from perfdag.steps.scale.model.stages import kinds_of
 from perfdag.steps.scale.model.templates import RUN_LABEL, built_in, load
-from perfdag.steps.scale.runai.run_file import name_prefix
 from perfdag.steps.scale.scenarios import vmi
 from tests.fakes.api_server import ApiServer, Request
 
@@ -317,27 +314,6 @@ async def test_what_built_in_templates_need_is_granted(name: str) -> None:
         ] == [], template
 
 
-def test_the_documentation_names_the_kinds_of_kubernetes_that_allow_grants() -> None:
-    output = (
-        (Path(__file__).parents[2] / "docs" / "scale.md")
-        .read_text()
-        .partition("For other kinds")[0]
-    )
-    rules = [
-        item
-        for item in get("scale").api.named
-        if {"", "batch", "apps"} & set(item.get("apiGroups", ()))
-    ]
-    created = {
-        kind
-        for item in rules
-        if {"create", "list"} <= set(item["verbs"])
-        for kind in item["resources"]
-    }
-    assert "pods" in created
-    assert [kind for kind in created if f"`{kind}`" not in output] == []
-
-
 RUN = "r1121120501-a1b2c3"
 AUTOMATIC = {"ConfigMap": [{"name": "kube-root-ca.crt"}], "ServiceAccount": [{"name": "default"}]}
 OWNED = {"ownerReferences": [{"kind": "Job", "name": "gone", "uid": "u"}]}
@@ -420,20 +396,6 @@ async def test_deletion_by_id_keeps_such_a_namespace_too(other: bool) -> None:
 
 
 VOLCANO = "scheduling.volcano.sh/v1beta1"
-
-
-def test_names_are_those_of_a_service_too() -> None:
-    """A PyTorchJob gets a Service of its name (RFC 1035: it begins with a letter), a VMI a
-    launcher pod; a part's name is the longest.
-    """
-    spec = vmi.Spec()
-    part = vmi.rung(spec, 98).run
-    primer = replace(spec, run=f"{part}-{PRIMER}").run
-    for run in (spec.run, part, primer, name_prefix(spec.run)):
-        name = f"{run}-99999"
-        assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name), name
-        assert len(f"virt-launcher-{name}-abcde") <= 63
-        assert run == name_prefix(spec.run) or belongs(spec.run, {"labels": {RUN_LABEL: run}})
 
 
 async def test_of_two_runs_that_take_an_expired_lease_exactly_one_gets_it(

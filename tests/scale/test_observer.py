@@ -3,9 +3,7 @@ without a cluster.
 """
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock
 
 import orjson
 import pytest
@@ -94,11 +92,6 @@ class TestWhose:
         see(second, "Job", body("job", run="r"))
         assert second.counts["Pod", "ready"] == 1
 
-    def test_one_that_was_ready_and_failed_is_one(self, ours: Observer) -> None:
-        see(ours, "Pod", body("p", run="r", ready=True))
-        ours.records["p"].put("failed")
-        assert ours.reached("Pod", "ready", "failed") == 1
-
     def test_warnings_of_other_objects_are_not_ours_unless_they_are_adopted_later(
         self, ours: Observer
     ) -> None:
@@ -181,26 +174,6 @@ class TestWhose:
         assert "evicted" in ours.records["victim"].stages
         assert "evicted" not in ours.records["other"].stages
         see(ours, "Event", event | {"message": "Pod ns/unknown was preempted by x"})
-
-
-async def test_what_looks_cost_is_less_than_half_of_the_time(
-    monkeypatch: pytest.MonkeyPatch, ours: Observer
-) -> None:
-    looks, now = iter([(False, 0.0), (False, 0.11), (True, 0.0)]), [1000.0]
-
-    def done() -> bool:
-        result, seconds = next(looks)
-        ours.changed.set()
-        now[0] += seconds
-        return result
-
-    pause = AsyncMock()
-    monkeypatch.setattr(ours.changed, "clear", lambda: None)
-    monkeypatch.setattr("perfdag.steps.scale.measure.observer.asyncio.sleep", pause)
-    clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("perfdag.steps.scale.measure.observer.time", clock)
-    assert await ours.until(done, 9.0)
-    assert [call.args[0] for call in pause.call_args_list] == [0.02, pytest.approx(0.11)]
 
 
 class TestFailures:
@@ -336,32 +309,6 @@ class TestFailures:
         see(second, "Pod", body("q", run="r") | {"spec": {"nodeName": "n"}})
         assert second.records["q"].times_ns[-2] == 1767225601_500000000
         assert second.records["q"].stages == ("created", "scheduled")
-
-    def test_what_is_kept_of_events_of_objects_not_seen_does_not_grow_with_each_look(
-        self, tmp_path: Path
-    ) -> None:
-        """Nor is anything kept of the objects of others, or of what was before the run."""
-
-        def placed(uid: str, at: str) -> dict[str, Any]:
-            return {
-                "metadata": {},
-                "involvedObject": {"uid": uid},
-                "reason": "Scheduled",
-                "eventTime": f"2026-01-01T00:00:{at}Z",
-            }
-
-        state = tmp_path / "state"
-        old = {**placed("old", "01"), "eventTime": "2025-12-31T23:59:59Z"}
-        for _ in range(3):
-            ours = observer()
-            if state.exists():
-                ours.restore(state)
-            see(ours, "Pod", body("p", run="r"), body("theirs"))
-            see(ours, "Event", placed("soon", "01"), placed("theirs", "02"), old)
-            ours.save(state)
-            assert orjson.loads(state.read_bytes().splitlines()[0])["events"] == {
-                "soon": [["scheduled", 1767225601_000000000]]
-            }
 
 
 @pytest.mark.parametrize("how", ["empty", "older", "cut", "other run", "no lines"])

@@ -11,8 +11,6 @@ from perfdag.benchmark.registry import get
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.scale.model.templates import built_in
-from perfdag.steps.scale.scenarios import vmi
-from perfdag.steps.scale.scenarios.submit import template_of
 from perfdag.suite.load import load_suite
 from perfdag.suite.yaml_document import BadDocument
 
@@ -174,30 +172,6 @@ def test_what_can_be_is_not_refused(benchmark: str, params: dict[str, Any]) -> N
     assert refusal(benchmark, **params) == ""
 
 
-def test_a_share_of_a_gpu_is_written_as_on_the_command_line() -> None:
-    """`scale submit -t training -g 0.5` puts the same text into the workload."""
-    params: Any = get("scale").Params.model_validate({"gpus": 0.5, "template": "training"})
-    spec = params.spec()
-    assert b'"gpu":{"value":"0.5"}' in template_of(spec, "r").documents[-1].body
-    assert get("scale").Params.model_validate({"gpus": 1}).model_dump()["gpus"] == 1
-
-
-@pytest.mark.parametrize("benchmark", ["vmi-burst", "vmi-steady", "scale"])
-def test_the_seed_of_poisson_arrivals_is_a_param(benchmark: str) -> None:
-    def offsets(seed: int) -> list[float]:
-        params: Any = get(benchmark).Params.model_validate(
-            {"arrival": "poisson", "rate": 9, "seed": seed}
-        )
-        return list(params.spec().schedule.offsets(5))
-
-    assert offsets(1) == offsets(1) != offsets(2)
-
-
-def test_a_batch_is_no_arrival_of_vmis() -> None:
-    with pytest.raises(ValueError, match="'closed', 'constant', 'poisson', 'burst' or 'ramp'"):
-        get("vmi-burst").Params.model_validate({"arrival": "batch"})
-
-
 @pytest.mark.parametrize(
     ("benchmark", "params", "least"),
     [
@@ -308,39 +282,6 @@ def test_the_suites_plan_what_they_say() -> None:
         for item in result[name]
     ]
     assert counts == [[100], [400, 600, 800]]
-
-
-def test_the_density_suite_is_kubevirt_s_density_test() -> None:
-    """100 of each, one every 100 ms; the phases count from the VMI, also of a VM."""
-    suite = Path(__file__).parents[2] / "suites/kubevirt-density.yaml"
-    params = [
-        get("vmi-burst").Params.model_validate(point.params)
-        for point in make_plan(load_suite(str(suite))).points
-    ]
-    for one, stage, kinds in zip(
-        params,
-        ("creation_to_running", *["vmi_creation_to_running"] * 2),
-        (["VirtualMachineInstance"], ["VirtualMachine"], ["VirtualMachine"]),
-        strict=True,
-    ):
-        spec: Any = one.spec()  # type: ignore[attr-defined]
-        assert refusal("vmi-burst", **one.model_dump()) == ""
-        assert spec.schedule.offsets(100)[-1] == pytest.approx(9.9)
-        assert {str(gate) for gate in spec.gates} == {
-            f"{stage}_p50 <= 45",
-            f"{stage}_p95 <= 60",
-            "PATCH-virtualmachineinstances-count <= 2 * CREATE-pods-count",
-            "UPDATE-virtualmachineinstances-count <= 10 * CREATE-pods-count",
-        }
-        template = vmi.template_of(spec, "r")
-        assert [document.kind for document in template.documents] == kinds
-        limits = b'"limits":{"cpu":"100m","memory":"90Mi"}' in template.documents[0].body
-        assert limits != bool(template.shared)
-    assert [document.kind for document in template.shared] == [
-        "VirtualMachineInstancetype",
-        "VirtualMachinePreference",
-    ]
-    assert b'"name":"instancetype-r"' in template.documents[0].body
 
 
 def test_a_template_of_your_own_goes_into_the_plan_with_its_variables(

@@ -14,36 +14,7 @@ from perfdag.charts.benchmarks.deltas import general
 from perfdag.charts.benchmarks.stages import Stage, calls_of, of_results, of_runs, stages_of
 from perfdag.charts.files import to_bytes
 from perfdag.cli import main
-from perfdag.steps.scale.figures import measurements
 from tests.conftest import CommandLine
-
-
-class TestDashboard:
-    def test_quantiles_are_of_sums_and_panels_do_not_overlap(self) -> None:
-        file = Path(__file__).parents[2] / "deploy" / "grafana" / "kubevirt.json"
-        board = orjson.loads(file.read_bytes())
-        expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-        assert all(
-            "sum by (le" in expression
-            for expression in expressions
-            if "histogram_quantile" in expression
-        )
-        assert not [
-            expression
-            for expression in expressions
-            if "rate(kubevirt_workqueue_depth" in expression
-        ]
-        places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in board["panels"]}
-        assert (
-            len(places) == len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
-        )
-        for word in (
-            "phase_transition_time_from_creation",
-            "apiserver_request_duration",
-            "container_cpu_usage",
-            "workqueue_depth",
-        ):
-            assert any(word in expression for expression in expressions), word
 
 
 class TestCharts:
@@ -144,19 +115,6 @@ class TestCharts:
             line.get_label() for line in scale.s_curves(totals).axes[0].get_lines()
         ], "nothing else tells of it"
 
-    def test_the_curves_of_many_stages_are_told_apart_and_not_covered(self) -> None:
-        stages = [
-            Stage(f"stage_{k}", "created", [0, 1], [k, k + 1.0], [1.0, k + 1.0]) for k in range(15)
-        ]
-        for draw in (scale.s_curves, scale.ecdf):
-            (ax,) = (figure := draw(stages)).axes
-            lines: Any = ax.get_lines()
-            assert len({(line.get_color(), repr(line._dash_pattern)) for line in lines}) == 15
-            figure.draw_without_rendering()
-            legend = ax.get_legend()
-            assert legend is not None
-            assert legend.get_window_extent().x0 >= ax.get_window_extent().x1
-
     def table(self, *entries: tuple[str, int, str], tool: str = "perfdag") -> pa.Table:
         """Rows of a result: of each (entry, count, sample) `count` objects, of which the last
         never ran, and one kind of API call.
@@ -221,15 +179,6 @@ class TestCharts:
             ("small", "vms"): {3: {"POST pods": 21.0}},
             ("ladder", "vms"): {4: {"POST pods": 28.0}, 8: {"POST pods": 56.0}},
         }
-
-    def test_simulated_nodes_are_told_under_each_chart(self) -> None:
-        for tool, message in (("perfdag", 0), (measurements.tool("perfdag", True), 1)):
-            drawn = [figure for _, figure in scale.drawings(self.table(("e", 5, "a"), tool=tool))]
-            assert len(drawn) == 5
-            assert all(
-                sum("simulated nodes" in text.get_text() for text in figure.texts) == message
-                for figure in drawn
-            )
 
     def test_each_size_of_a_ladder_is_a_picture_of_its_own_and_head_and_tail_choose(self) -> None:
         rows = [

@@ -125,24 +125,6 @@ class TestPrometheus:
         assert prometheus.rates([[(0.0, 5.0), (1.0, 5.5), (2.0, 6.0)]]) == [0.5]
         assert prometheus.rates([[(0.0, 5.0)]]) == []
 
-    def test_the_audit_s_keys_count_as_the_audit_does(self) -> None:
-        """Against kubevirt's tools/perfscale-audit, read on 2026-11-23."""
-        queries = prometheus.audit_queries()
-        assert queries["avgVirtControllerMemoryUsageInMB"].startswith("max(avg_over_time(")
-        assert queries["minVirtAPIMemoryUsageInMB"].startswith("avg(min_over_time(")
-        assert "sum(rate(kubevirt_workqueue_depth{" in queries["virtControllerWorkqueueDepth"]
-        for key in ("maxVirtHandlerCPUUsage", "maxVirtHandlerMemoryUsageInMB"):
-            assert queries[key].startswith("max(")
-            assert "/ sum by (node) (node:kubevirt_vmi_phase:sum{" in queries[key]
-        assert len(queries) == 9 + 5 + 3, "memory, CPU, work queue"
-
-    def test_histograms_are_summed_before_the_quantile_and_the_depth_of_a_queue_is_no_counter(
-        self,
-    ) -> None:
-        queries = prometheus.queries()
-        assert "sum by (le)" in queries["workqueue_p99_s"][0]
-        assert "rate(kubevirt_workqueue_depth" not in queries["workqueue_depth"][0]
-
     def test_a_quantile_is_of_what_grew_in_the_run(self) -> None:
         """900 slow ones before the run, 100 quick ones in its first minute.
 

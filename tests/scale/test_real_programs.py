@@ -26,7 +26,6 @@ from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.scenarios import vmi
 from perfdag.steps.scale.scenarios import vmi as vmi_spec
 from perfdag.steps.scale.scenarios.session import Result
-from tests.fakes.proxy import Proxy
 
 from .kubectl_watch import Watch, watching
 
@@ -135,38 +134,6 @@ def assert_api_times_agree(result: Result, at_least: int) -> None:
     assert (rank(sorted(apart), 0.95, 1) or 0) <= 1.0
 
 
-@pytest.mark.kubevirt
-@pytest.mark.slow
-async def test_a_watch_that_is_cut_for_6_seconds_invents_no_time(
-    kubevirt: None, namespace: str, through_proxy: Proxy
-) -> None:
-    """Rows by receive time agree with a watch that was not cut; the others have the API's time."""
-
-    async def cut() -> None:
-        await asyncio.sleep(max(8.0, COUNT / 20))  # ten a second: in the middle
-        through_proxy.leave()
-        await asyncio.sleep(6.0)
-        through_proxy.away = False
-
-    with watching("vmi", namespace) as watch:
-        async with Kube() as kube:
-            cutting = asyncio.create_task(cut())
-            result = await vmi.burst(kube, density(namespace, primer=False), COUNT)
-            await cutting
-    ok = [row for row in result.rows if row.stage == "creation_to_running" and row.status == "ok"]
-    received = [row for row in ok if row.source == "receive"]
-    tell(f"{len(ok)} of {COUNT} ran; {len(received)} have receive times; {result.facts['notes']}")
-    apart, lag = [], result.figures["watch_lag_p99"] or 0
-    for row in received:
-        apart.append(abs((row.seconds or 0) - watch.between(row.uid, "created", "running")))
-        assert apart[-1] <= 0.5 + max(row.resolution_s or 0, lag), row
-    show(RUN, apart)
-    assert median(apart) < CLOSE
-    assert len(received) < len(ok)
-    assert any("watches were away" in note for note in result.facts["notes"])
-    assert_api_times_agree(result, 5 * COUNT)
-
-
 @pytest.fixture
 async def prometheus(tmp_path: Path) -> AsyncIterator[Prometheus]:
     """A Prometheus that scrapes virt-controller (PERFDAG_TEST_VIRT_CONTROLLER=HOST:PORT)."""
@@ -194,11 +161,4 @@ async def prometheus(tmp_path: Path) -> AsyncIterator[Prometheus]:
     process.wait()
 
 
-LAST = {
-    "start": "submission_to_running",
-    "stop": "submission_to_gone",
-    "restart": "submission_to_running",
-    "snapshot": "submission_to_ready",
-    "migrate": "preparingtarget",
-}
 """The last stage of an operation that can be reached without virt-handler."""

@@ -1,7 +1,6 @@
 """Records become rows, and results of runs become measurements."""
 
 from dataclasses import asdict
-from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -17,10 +16,8 @@ from perfdag.steps.scale.measure.observer import settled
 from perfdag.steps.scale.model.stages import (
     VMI,
     Record,
-    chain,
     extractor,
     failure,
-    kinds_of,
     unix_ns,
 )
 from perfdag.steps.scale.scenarios.session import Result
@@ -91,18 +88,6 @@ class TestStages:
         body["status"]["message"] = "no\n room"
         assert "failed" in {stage for stage, _, _ in extractor("", "VirtualMachineInstance")(body)}
         assert failure(body)[0] == "Failed: no room"
-
-    def test_a_job_of_another_group_is_not_kubernetes_own(self) -> None:
-        api = "batch.volcano.sh/v1alpha1"
-        kinds = kinds_of(api, "Job")
-        assert kinds[0] == (api, "Job")
-        assert sum(kind == "Job" for _, kind in kinds) == 1, (
-            "records are told apart by the kind's name"
-        )
-        assert ("v1", "Pod") in kinds
-        assert {step.name for step in chain(api, "Job")} > {
-            step.name for step in chain("batch/v1", "Job")
-        }
 
     def test_deletion_is_the_moment_of_the_request_not_the_end_of_the_grace(self) -> None:
         body = vmi(
@@ -724,32 +709,3 @@ def test_an_invalid_result_keeps_its_rows(
     assert caught.value.measurements
     missing = [item for item in caught.value.measurements if item.metric == "object_missing"]
     assert {item.subject for item in missing} == {f"r-{i}" for i in range(stuck)}
-
-
-@pytest.mark.parametrize(
-    ("name", "function"),
-    [
-        ("vmi-burst", "vmi_benchmark.measure_vmis"),
-        ("scale", "workloads_benchmark.measure_workloads"),
-    ],
-)
-def test_what_a_run_says_is_in_the_log_of_its_pod(
-    name: str, function: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Among it who else measures on the cluster, and the id by which a killed run is deleted."""
-
-    class Refused(Exception):
-        pass
-
-    async def measure(spec: Any, _: Any) -> None:
-        spec.log("waiting for performance run x to end")
-        raise Refused
-
-    monkeypatch.setattr(
-        f"perfdag.steps.scale.{function}",
-        measure,
-    )
-    gang = SimpleNamespace(timeout=60.0, scratch=".", journal=None)
-    with pytest.raises(Refused):
-        get(name).run(gang, get(name).Params())  # type: ignore[arg-type]
-    assert capsys.readouterr().err == "waiting for performance run x to end\n"

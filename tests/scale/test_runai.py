@@ -3,17 +3,11 @@
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
 
 import orjson
 import pytest
 
-from perfdag.benchmark.contract import Gang
-from perfdag.benchmark.registry import get
-from perfdag.kube import config
 from perfdag.kube.client import Kube, KubeError
-from perfdag.shape import Shape
-from perfdag.steps.scale import workloads_benchmark
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.generator import CommandSubmitter, Schedule
 from perfdag.steps.scale.runai import settings as runai
@@ -22,7 +16,6 @@ from perfdag.steps.scale.runai.run_file import (
     remove_outputs,
 )
 from perfdag.steps.scale.runai.submit import SubmitRequest, submitter_for
-from perfdag.steps.scale.scenarios.session import Result
 from perfdag.steps.scale.scenarios.submit import runai_version
 from tests.fakes.api_server import ApiServer
 
@@ -201,15 +194,6 @@ class TestContext:
             "-",
         ]
 
-    def test_in_a_pod_there_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (tmp_path / "token").write_text("t")
-        monkeypatch.setattr(config, "SERVICE_ACCOUNT", tmp_path)
-        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-        monkeypatch.setenv("HOME", str(tmp_path))
-        monkeypatch.delenv("KUBECONFIG")
-        for name in ("kubectl", "runai-cli"):
-            assert "--context" not in self.submitter(Kube(), name).argv
-
     def test_the_command_line_of_runai_takes_the_current_one_alone(self) -> None:
         for context in (None, "first"):
             assert self.submitter(Kube(context=context), "runai-cli").argv[0] == "runai"
@@ -260,13 +244,6 @@ class TestBackendTimes:
         assert first["backendJobCreatedTimestamp"] == "2026-01-01T00:00:10.500000+00:00"
         assert second["backendJobCreatedTimestamp"] is None, "unobserved, not nought"
 
-    def test_none_is_asked_for_and_one_that_is_not_installed(self) -> None:
-        assert runai.backend_times(runai.Settings(), "p", ["n"]) == {}
-        with pytest.raises(
-            runai.SettingsError, match="no plug-in 'theirs' is installed for backend_times"
-        ):
-            runai.backend_times(runai.Settings(backend_times="theirs"), "p", ["n"])
-
 
 class TestVersion:
     @pytest.mark.parametrize(
@@ -284,26 +261,6 @@ class TestVersion:
                 }
             )
         assert await runai_version(server.client()) == version
-
-    @pytest.mark.parametrize(
-        ("version", "tool"), [("2.18.44", "Run:ai 2.18.44"), (None, "perfdag")]
-    )
-    def test_rows_name_it_as_the_tool(
-        self, version: str | None, tool: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        measured = AsyncMock(
-            return_value=Result(
-                "submit", 1, "r", [], [], {}, {"simulated": False, "runai_version": version}
-            )
-        )
-
-        monkeypatch.setattr(workloads_benchmark, "measure_workloads", measured)
-        result = get("scale")
-        output = result.run(
-            Gang([], Shape(), 60.0, "/nowhere"),
-            result.Params.model_validate({"template": "training"}),
-        )
-        assert output.tool == tool
 
 
 def job(index: int, run: str = "r", kind: str = "Job") -> dict[str, Any]:

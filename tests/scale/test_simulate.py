@@ -4,16 +4,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 import yaml
 
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale.cluster import nodes
 from perfdag.steps.scale.cluster import nodes as kwok_nodes
 from perfdag.steps.scale.figures.rows import Clocks, Row, on_simulated, rows_of
 from perfdag.steps.scale.model.stages import Record
-from perfdag.steps.scale.model.templates import load
 from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer
 
@@ -103,14 +100,6 @@ async def test_those_that_were_asked_for_are_waited_for_and_no_others(
     assert await kwok_nodes.nodes_ready(kube, 1, 0.1)
     assert not await kwok_nodes.nodes_ready(kube, 2, 0.1)
     assert await kwok_nodes.nodes_ready(kube, 1, 0.1, prefix="other-")
-
-
-@pytest.mark.parametrize("name", ["pod", "job", "pytorchjob"])
-def test_pods_of_our_templates_tolerate_what_is_said_of_them(name: str) -> None:
-    body = load(name, "r").documents[-1].body.decode()
-    specs = body.count('"containers"')
-    tolerations = [{"key": key, "operator": "Exists"} for key in nodes.TOLERATED]
-    assert body.count('"tolerations":' + orjson.dumps(tolerations).decode()) == specs > 0
 
 
 async def test_where_nodes_may_not_be_listed_it_is_not_known_which_are_simulated(

@@ -134,43 +134,6 @@ class TestLadder:
             in capsys.readouterr().err
         )
 
-    def test_the_files_of_sizes_before_an_interruption_say_that_they_were_not_alone(
-        self, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Another run took the Lease at 600 VMIs, which is seen when this one ends."""
-        measured = vmi.burst
-
-        async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
-            if count == 600:
-                raise KeyboardInterrupt
-            return await measured(kube, spec, count)
-
-        monkeypatch.setattr(vmi, "burst", burst)
-        monkeypatch.setattr(vmi, "ExclusiveRun", Taken)
-        monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
-        assert (
-            main(
-                [
-                    "scale",
-                    "vmi",
-                    "ladder",
-                    "--count",
-                    "400",
-                    "600",
-                    "--cooldown",
-                    "0",
-                    "-o",
-                    str(tmp_path),
-                ]
-            )
-            == 130
-        )
-        (run,) = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
-        assert (run["count"], run["disturbed"]) == (
-            400,
-            "performance run x took the cluster over",
-        )
-
     @pytest.mark.parametrize("live", [False, True])
     def test_the_folder_of_a_submission_is_taken_over_where_nothing_of_it_is_left(
         self,

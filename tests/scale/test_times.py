@@ -107,19 +107,6 @@ class TestTimes:
         assert sum(totals) / 200 == pytest.approx(0.3, abs=0.01)
         assert all(entry == int(entry) for entry in totals) != watched
 
-    def test_the_time_of_submission_is_when_it_was_due(self, tmp_path: Path) -> None:
-        """One that was due at 0.7 s and sent 3 s later waited for the client too, as the rows'
-        stages say.
-        """
-        self.folder(tmp_path, [item("a")])
-        due = round(datetime(2026, 1, 1, 0, 0, 0, 700_000, tzinfo=UTC).timestamp() * 1e9)
-        sent = Submission(0, "a", "runai-p", due, due + 3 * 10**9, due + 4 * 10**9)
-        (tmp_path / "submitted.json").write_bytes(
-            orjson.dumps(settings.submitted_json(GeneratorResult("r", [sent], 0.0, 0), "p"))
-        )
-        (result,) = times.read_times(tmp_path)
-        assert result.deltas["Total Pod Scheduling Decision"] == 6.0
-
     def test_excluded_workloads_are_named_and_kept_in_the_table(self, tmp_path: Path) -> None:
         late_pod = item("late", firstPodCreatedTimestamp="08")
         result = times.read_times(self.folder(tmp_path, [item("a"), late_pod, item("b")]))
@@ -240,10 +227,6 @@ class TestTimes:
             .get_text()
             .endswith("scheduling: 0 of 1 workloads")
         )
-
-    def test_missing_files_say_what_to_do(self, tmp_path: Path) -> None:
-        with pytest.raises(settings.SettingsError, match="perfdag scale submit"):
-            times.read_times(tmp_path)
 
     @pytest.mark.parametrize(
         ("file", "body", "message"),

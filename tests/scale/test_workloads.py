@@ -3,8 +3,6 @@ pods that were held.
 """
 
 import time
-from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 
@@ -52,12 +50,6 @@ def session_of_jobs(count: int, *stages: str) -> session.Session:
     return run
 
 
-@pytest.fixture(autouse=True)
-def no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-
-    monkeypatch.setattr(session, "simulated_nodes", AsyncMock(return_value=(set(), "")))
-
-
 @pytest.mark.parametrize(
     ("goal", "stages", "ratio"),
     [
@@ -100,21 +92,6 @@ async def test_a_deletion_that_fails_costs_no_rows(server: ApiServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("played", "mixed"), [({"n0", "n1"}, False), ({"n0"}, True), (set(), False)]
-)
-async def test_pods_on_simulated_and_on_real_nodes_are_noted(
-    played: set[str], mixed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-
-    monkeypatch.setattr(session, "simulated_nodes", AsyncMock(return_value=(played, "")))
-    run = session_of_jobs(2, "scheduled")
-    for i in range(2):
-        run.observer.records[f"p{i}"].node = f"n{i}"
-    result = await submit.finish("submit", submit.Spec(count=2), run, {})
-    assert any("on simulated and on real nodes" in note for note in result.facts["notes"]) == mixed
-
-
-@pytest.mark.parametrize(
     ("second", "status"), [("released", 422), ("gone", 404), ("forbidden", 403)]
 )
 async def test_a_pod_that_is_gone_or_released_does_not_end_the_release(
@@ -141,16 +118,3 @@ async def test_a_pod_that_is_gone_or_released_does_not_end_the_release(
         for item in requests
     )
     assert all("released" in pod.stages for pod in pods)
-
-
-async def test_a_schedule_that_the_deadline_cut_off_was_not_held() -> None:
-    class Quick:
-        async def submit(self, bodies: Any, namespace: str, tally: Any) -> str:
-            return "made"
-
-    run, schedule = session_of_jobs(0), Schedule("constant", 20.0)
-    run.submitter, run.deadline = Quick(), time.monotonic() + 0.3
-    submitted = await run.create(1000, schedule, 4)
-    summary = submitted.summary(schedule)
-    assert (summary["held"], summary["not_sent"] > 900) == (False, True)
-    assert "stopped at the time limit of the sample" in run.notes[-1]
