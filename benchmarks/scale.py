@@ -37,7 +37,6 @@ from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.stages import unix_ns
 from perfdag.steps.scale.model.templates import Template, load
 from perfdag.steps.scale.scenarios import submit, vmi
-from perfdag.steps.scale.scenarios import vmi as vmi_spec
 from tests import simulation
 
 KINDS = {"vmi": ("kubevirt.io/v1", "VirtualMachineInstance"), "pod": ("v1", "Pod")}
@@ -359,7 +358,7 @@ async def burst() -> bool:
         await kwok_nodes.make_nodes(kube, 20, 8)
         await simulation.install(kube, "kubevirt")
         start = time.monotonic()
-        result = await vmi.burst(kube, vmi_spec.Spec(timeout=900), 800)
+        result = await vmi.burst(kube, vmi.Spec(timeout=900), 800)
         figures = result.figures
         ok = figures["success_ratio"] == 1.0 and not figures["left_behind"]
         text = (
@@ -402,7 +401,7 @@ async def truth() -> bool:
         )  # KWOK stamps a phase early and writes it late where it has many to play at once
         result = await vmi.burst(
             kube,
-            vmi_spec.Spec(
+            vmi.Spec(
                 template="vm", namespaces=[namespace], schedule=pace, primer=False, timeout=120
             ),
             100,

@@ -10,9 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.prometheus import Prometheus
 from perfdag.steps.scale.cluster.removal import ensure_namespace
-from perfdag.steps.scale.figures import gates
 from perfdag.steps.scale.figures.rows import rank
 from perfdag.steps.scale.model.stages import VMI, unix_ns
 from perfdag.steps.scale.model.templates import RUN_LABEL
@@ -134,26 +132,6 @@ async def test_a_ladder_climbs_with_a_primer_and_cools_down(
         "the primer is not in the rows"
     )
     assert not any(item.figures["left_behind"] for item in results)
-
-
-@pytest.mark.slow
-async def test_a_prometheus_that_went_away_costs_its_figures_alone(
-    kube: Kube, nodes: None, namespace: str
-) -> None:
-    await simulation.install(kube, "kubevirt")
-    held = [gates.parse_gate("virt_api_cpu_cores_avg < 9")]
-    gone = Prometheus("http://127.0.0.1:9")
-    result = await vmi.burst(
-        kube,
-        vmi.Spec(namespaces=[namespace], primer=False, timeout=60, gates=held, prometheus=gone),
-        3,
-    )
-    assert [row.status for row in result.rows if row.stage == "creation_to_running"] == ["ok"] * 3
-    assert [str(item) for item in result.breached] == [
-        "gate virt_api_cpu_cores_avg < 9: no data for virt_api_cpu_cores_avg"
-    ]
-    assert any("no answer from Prometheus" in note for note in result.facts["notes"])
-    assert result.figures["running-phase-count"] == 3
 
 
 async def test_a_namespace_that_is_being_deleted_is_waited_for(kube: Kube) -> None:

@@ -17,27 +17,6 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.mark.slow
-async def test_jobs_give_a_row_for_each_stage_of_each(
-    kube: Kube, nodes: None, namespace: str
-) -> None:
-    spec = submit.Spec(
-        template="job", count=60, namespaces=[namespace], goal="succeeded", timeout=120
-    )
-    result = await submit.submit(kube, spec)
-    stages = {row.stage for row in result.rows}
-    assert len(result.rows) == 60 * len(stages)
-    for name in (
-        "created",
-        "first_pod_created",
-        "scheduled",
-        "succeeded",
-        "submission_to_scheduled",
-    ):
-        assert [row.status for row in result.rows if row.stage == name] == ["ok"] * 60, name
-    assert await left(kube, "batch/v1", "Job", namespace) == 0
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "workers", "pods"), [("training", 1, 1), ("interactive", 1, 1), ("distributed", 2, 3)]
 )

@@ -93,38 +93,6 @@ class TestAnyKind:
             "one that was replaced does not count"
         )
 
-    def jobs(self, *pods: Record, kind: str = "Job", failed: str = "") -> Observer:
-        return observer_of(
-            *(
-                record(kind, name, created=1, **({"failed": 9} if name in failed else {}))
-                for name in "abcdefghij"
-            ),
-            *pods,
-        )
-
-    def test_a_pod_that_was_replaced_does_not_count_for_another_workload(self) -> None:
-        """Of 10 Jobs 8 have a ready pod, 2 of these after one that failed; 2 wait."""
-        ready = [
-            record("Pod", f"{name}1", name, created=2, scheduled=3, ready=4) for name in "abcdefgh"
-        ]
-        lost = [record("Pod", f"{name}0", name, created=2, scheduled=3, failed=4) for name in "ab"]
-        waiting = [record("Pod", f"{name}0", name, created=2) for name in "ij"]
-        api, kind = "batch/v1", "Job"
-        observer = self.jobs(*ready, *lost, *waiting)
-        for goal in ("ready", "scheduled"):
-            assert (
-                reached(
-                    observer, api, kind, 1, expected_count(submissions_of(*"abcdefghij"), 1), goal
-                )
-                == 8
-            )
-        assert reached(self.jobs(*ready, *lost, *waiting, failed="ij"), api, kind, 1, 10) == 10, (
-            "these have failed for good"
-        )
-        assert reached(self.jobs(*ready, *lost), api, kind, 1, 10) == 8, (
-            "the others have no pods yet"
-        )
-
     @pytest.mark.parametrize(
         ("kind", "pods", "members", "want"),
         [

@@ -695,14 +695,3 @@ class TestAudit:
         threshold = values["apiserver/PATCH-x-count"]["thresholdResult"]
         assert threshold["thresholdMetric"] == "apiserver/CREATE-pods-count"
         assert threshold["thresholdExceeded"] is True
-
-    def test_a_value_with_a_threshold_is_the_one_that_the_gate_saw(self) -> None:
-        """The deletion was slower than the creation, whose figure stands under its plain name."""
-        figures: dict[str, float | None] = {"api_p99": 0.2, "throughput_mean": 5.0}
-        verdicts = gates.evaluate([gates.parse_gate("api_p99 < 1")], figures | {"api_p99": 1.5})
-        values = run_file.audit([Result("burst", 9, "r", [], [], figures, {}, verdicts)])["Values"]
-        assert values["api_p99"] == {
-            "value": 1.5,
-            "thresholdResult": {"thresholdValue": 1.0, "thresholdExceeded": True},
-        }
-        assert values["throughput_mean"] == {"value": 5.0}

@@ -239,41 +239,6 @@ class TestFailures:
             == "Unschedulable: 0/3 nodes; BackOff: again"
         )
 
-    @pytest.mark.parametrize(
-        ("second", "newest"), [(1, "Unschedulable: 0/3 nodes"), (3, "BackOff: again")]
-    )
-    @pytest.mark.parametrize("form", ["lastTimestamp", "eventTime", "series"])
-    def test_of_what_is_listed_the_newest_is_told_by_its_time(
-        self, second: int, newest: str, form: str, ours: Observer
-    ) -> None:
-        """A list gives objects first, and Events after them in any order."""
-        at = (
-            f"2026-01-01T00:00:0{second}.250000Z"
-            if form != "lastTimestamp"
-            else f"2026-01-01T00:00:0{second}Z"
-        )
-        first = {"firstTimestamp": "2026-01-01T00:00:00Z"}
-        message = (
-            {"series": {"lastObservedTime": at}, "eventTime": "2026-01-01T00:00:00.5Z"}
-            if form == "series"
-            else {form: at} | first
-        )
-        pod = self.pod(("PodScheduled", "False", "Unschedulable"))
-        pod["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-01T00:00:02Z"
-        older = {
-            **self.warning("FailedMount", "no such volume"),
-            "lastTimestamp": "2026-01-01T00:00:00Z",
-        }
-        for kind, item in (
-            ("Pod", pod),
-            ("Event", self.warning("BackOff", "again") | message),
-            ("Event", older),
-        ):
-            ours.take(kind, extractor("", kind), Event("ADDED", item, 7, listed=True))
-        record = ours.records["p"]
-        assert ours.messages == {"p": "BackOff: again"}
-        assert error_text(record, ours.messages).rpartition("; ")[2] == newest
-
     @pytest.mark.parametrize("end", ["Failed", "gone"])
     def test_what_it_said_last_stays_when_it_is_over(self, end: str) -> None:
         ours, kind = observer(), "VirtualMachineInstance"
@@ -335,9 +300,6 @@ def test_a_state_that_cannot_be_gone_on_from_is_told_with_what_to_do(
         match=f"cannot resume from {state}: .*; give another folder with -o, or delete the file",
     ):
         sample.restore(observer(), state)
-
-
-VOLCANO = "batch.volcano.sh/v1alpha1"
 
 
 def job_of_run(name: str, since: str = "2026-01-01T00:00:01Z") -> dict[str, Any]:

@@ -24,7 +24,6 @@ from perfdag.steps.scale.figures.rows import Row, rank
 from perfdag.steps.scale.measure.generator import Schedule
 from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.scenarios import vmi
-from perfdag.steps.scale.scenarios import vmi as vmi_spec
 from perfdag.steps.scale.scenarios.session import Result
 
 from .kubectl_watch import Watch, watching
@@ -65,9 +64,9 @@ async def kubevirt(kube: Kube) -> None:
         pytest.skip("THE REAL PROGRAMS ARE NOT HERE: KUBECONFIG names a cluster without KubeVirt")
 
 
-def density(namespace: str, **more: object) -> vmi_spec.Spec:
+def density(namespace: str, **more: object) -> vmi.Spec:
     entry = yaml.safe_load(SUITE.read_text())["entries"][0]["params"]
-    return vmi_spec.Spec(
+    return vmi.Spec(
         template=entry["template"],
         namespaces=[namespace],
         schedule=Schedule("constant", 10.0),

@@ -261,16 +261,3 @@ class TestVersion:
                 }
             )
         assert await runai_version(server.client()) == version
-
-
-def job(index: int, run: str = "r", kind: str = "Job") -> dict[str, Any]:
-    labels = {"perfdag/run": run, "perfdag/index": str(index)}
-    metadata = {"name": f"j-{index}", "namespace": "runai-p", "uid": f"u{index}", "labels": labels}
-    metadata["annotations"] = {"perfdag/intended": f"2026-01-01T00:00:0{index}.500000Z"}
-    api = "batch/v1" if kind == "Job" else "v1"
-    return {
-        "apiVersion": api,
-        "kind": kind,
-        "metadata": metadata,
-        "spec": {"parallelism": 2, "completions": 2},
-    }

@@ -20,7 +20,6 @@ from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.stages import VMI, Record
 from perfdag.steps.scale.model.templates import RUN_LABEL, load
 from perfdag.steps.scale.scenarios import session, vmi
-from perfdag.steps.scale.scenarios import session as open_session
 from perfdag.steps.scale.scenarios.vmi import Spec
 from tests.fakes.api_server import ApiServer, client
 
@@ -74,11 +73,11 @@ class Server:
 
 def left_by(
     server: Any, *names: str, in_flight: bool = False
-) -> tuple[open_session.open_session, list[str]]:
+) -> tuple[session.open_session, list[str]]:
     """A session that made pods of these names, about to be left, and what is told."""
     messages: list[str] = []
     template = load("pod", "r")
-    opened = open_session.open_session(server, template, ["ns"], "r", log=messages.append)
+    opened = session.open_session(server, template, ["ns"], "r", log=messages.append)
     submissions = [
         Submission(i, name, "ns", 1, 1, 0 if in_flight else 2, name) for i, name in enumerate(names)
     ]
@@ -94,7 +93,7 @@ class TestLeaving:
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, seconds in {"LEFT_BEHIND": 0.5, "AGAIN": 0.05, "IN_FLIGHT": 0.0}.items():
-            monkeypatch.setattr(open_session, name, seconds)
+            monkeypatch.setattr(session, name, seconds)
 
     @pytest.mark.parametrize(
         ("server", "meanwhile", "left"),
@@ -138,7 +137,7 @@ class TestLeaving:
             await asyncio.sleep(0.5 if len(limits) == 1 else 0.0)
             return 0
 
-        monkeypatch.setattr(open_session, "remove", removed)
+        monkeypatch.setattr(session, "remove", removed)
         opened, message = left_by(Server(), "a", in_flight=True)
         await opened.close()
         assert limits == [0.5, pytest.approx(0.5, abs=0.2)]
@@ -157,7 +156,7 @@ class TestLeaving:
     async def test_a_second_interruption_is_told_and_the_rest_is_closed_all_the_same(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(open_session, "LEFT_BEHIND", 60.0)
+        monkeypatch.setattr(session, "LEFT_BEHIND", 60.0)
         opened, message = left_by(Server("a", stuck=True), "a")
         closed: list[bool] = []
         opened.stack.callback(lambda: closed.append(True))
@@ -306,17 +305,16 @@ async def test_a_shared_object_is_made_once_for_a_run_and_deleted_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refused = Mock(side_effect=KubeError(403, "Forbidden", "no metrics"))
-    monkeypatch.setattr(open_session, "server_offset", AsyncMock(return_value=Offset(0.0, 0.0)))
-    monkeypatch.setattr(open_session, "AGAIN", 0.05)
+    monkeypatch.setattr(session, "server_offset", AsyncMock(return_value=Offset(0.0, 0.0)))
+    monkeypatch.setattr(session, "AGAIN", 0.05)
     monkeypatch.setattr("perfdag.steps.scale.figures.api_metrics.clients", refused)
-    for module in (open_session, session):
-        monkeypatch.setattr(module, "LEFT_BEHIND", 0.5)
+    monkeypatch.setattr(session, "LEFT_BEHIND", 0.5)
     server = ApiServer({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ns"}})
     template = load(SHARED, "r7")
     assert [document.kind for document in template.documents] == ["Pod"]
     async with (
         client(server) as kube,
-        open_session.open_session(kube, template, ["ns"], "r7") as opened,
+        session.open_session(kube, template, ["ns"], "r7") as opened,
     ):
         await opened.create(3, Schedule(), 2)
         assert [name for name in server.names("ConfigMap") if "size" in name] == ["size-r7"]

@@ -11,7 +11,6 @@ import orjson
 import pytest
 
 from perfdag.app.scale import plots
-from perfdag.charts.benchmarks.deltas import general
 from perfdag.cli import main
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.generator import GeneratorResult, Submission
@@ -213,20 +212,6 @@ class TestTimes:
         title, subtitle = (entry.get_text() for entry in figure.texts)
         assert ("6 of 12" if plot == "general" or shown == 6 else "12 workloads") in title
         assert all(entry in subtitle.replace("\n", " ") for entry in reasons)
-
-    def test_a_run_of_which_nothing_was_scheduled_is_no_picture_of_none(
-        self, tmp_path: Path
-    ) -> None:
-        self.folder(tmp_path, [item("a")])
-        (tmp_path / "sampled.json").write_text("[]")
-        (only,) = times.read_times(tmp_path)
-        assert only.excluded == "not scheduled when sampled"
-        assert (
-            general([(only.info["submitTimestamp"], only.deltas)])
-            .texts[0]
-            .get_text()
-            .endswith("scheduling: 0 of 1 workloads")
-        )
 
     @pytest.mark.parametrize(
         ("file", "body", "message"),
