@@ -60,7 +60,6 @@ NAVIGATION = {
         "From a suite to samples": "docs/points.md",
         "Statistics": "docs/statistics.md",
         "Trust": "docs/trust.md",
-        "How scale measures": "docs/scale-method.md",
         "Architecture": "docs/architecture.md",
     },
     "Reference": {
