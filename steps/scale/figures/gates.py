@@ -146,8 +146,8 @@ RUN = {
     "censored",
     "left_behind",
     "watch_lag_p99",
+    "create_rate",
 }
-RUN |= {"create_rate"}
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 PACED = ("schedule_held", "submit_lag")
 """Figures of an open loop."""

@@ -212,7 +212,6 @@ def figure_measurements(
     for name in (
         "create_rate",
         "success_ratio",
-        "operation_ratio",
         "create_ratio",
         "schedule_held",
         "submit_lag",

@@ -1,19 +1,17 @@
 """Observe a run from outside, during or after its submission."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.cluster.nodes import simulated_nodes
 from perfdag.steps.scale.cluster.removal import SAMPLE
 from perfdag.steps.scale.figures.rows import Clocks, Row, on_simulated, rows_of, summaries
-from perfdag.steps.scale.measure.errors import Offset, SelfLoad, WatchLag, server_offset
-from perfdag.steps.scale.measure.generator import Submission
+from perfdag.steps.scale.measure.errors import SelfLoad, WatchLag, server_offset
 from perfdag.steps.scale.measure.observer import Observer, expected_count, reached
 from perfdag.steps.scale.model.stages import kinds_of
 from perfdag.steps.scale.runai import run_file
@@ -25,85 +23,6 @@ from perfdag.steps.scale.runai.run_file import (
     remove_outputs,
 )
 from perfdag.steps.scale.runai.settings import Settings, SettingsError, backend_times, sampled_json
-
-
-@dataclass
-class Observation:
-    """An observer at work. `watch_lag` is None where it is not measured."""
-
-    kube: Kube
-    observer: Observer
-    offset: Offset
-    watch_lag: WatchLag | None
-    self_load: SelfLoad
-    simulated: set[str] | None = field(default_factory=set)
-    until_ns: int = 0
-    notes: list[str] = field(default_factory=list)
-
-    async def end(self) -> dict[str, Any]:
-        """End the observation and return the facts of its clocks."""
-        self.until_ns = time.monotonic_ns()
-        busy = self.self_load.share
-        self.simulated, why = await simulated_nodes(self.kube)
-        notes = (self.self_load.note, why)
-        self.notes += [note for note in notes if note]
-        return {
-            "server_clock_ahead_s": self.offset.seconds,
-            "server_clock_bound_s": self.offset.bound,
-            "watch_lag": self.watch_lag.summary() if self.watch_lag else None,
-            "harness_cpu": busy,
-        }
-
-    def rows(
-        self, submissions: Sequence[Submission], api_version: str, kind: str, pods: int | None
-    ) -> list[Row]:
-        """Return the rows until the end; `pods` are expected of a workload (None: unknown)."""
-        shift = time.time_ns() - time.monotonic_ns()
-        return list(
-            rows_of(
-                submissions,
-                self.observer.records,
-                Clocks(shift, self.offset.seconds),
-                run=self.observer.run,
-                kind=kind,
-                api_version=api_version,
-                until_ns=self.until_ns,
-                expected_pods=pods,
-                simulated=self.simulated,
-                messages=self.observer.messages,
-            )
-        )
-
-    def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """Return the part of summary.json that describes rows."""
-        return {
-            "run": self.observer.run,
-            "simulated": on_simulated(rows),
-            "notes": self.notes,
-            "stages": [asdict(summary) for summary in summaries(rows)],
-            "failure_reasons": dict(self.observer.reasons.most_common(20)),
-        }
-
-
-@asynccontextmanager
-async def observation(
-    kube: Kube, observer: Observer, probe_in: str | None
-) -> AsyncIterator[Observation]:
-    """Start the observer, and the probe of the watch lag in a namespace (None: no probe).
-
-    Raises KubeError.
-    """
-    offset = await server_offset(kube)
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(observer)
-        lag: WatchLag | None = None
-        if probe_in:
-            with suppress(KubeError):  # without a right on ConfigMaps the lag is unknown
-                probe = WatchLag(kube, f"{observer.run}-{SAMPLE}", probe_in)
-                lag = await stack.enter_async_context(probe)
-        self_load = await stack.enter_async_context(SelfLoad())
-        yield Observation(kube, observer, offset, lag, self_load)
-
 
 PARTIAL = 2.0
 """Seconds between writing the state to go on from."""
@@ -159,8 +78,15 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
     state = folder / "observed.jsonl"
     if state.exists():
         restore(observer, state)
-    probe_in = file.namespaces[0] if watch is not None else None
-    async with observation(kube, observer, probe_in) as seen:
+    offset = await server_offset(kube)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(observer)
+        lag: WatchLag | None = None
+        if watch is not None:
+            with suppress(KubeError):  # without a right on ConfigMaps the lag is unknown
+                probe = WatchLag(kube, f"{file.run}-{SAMPLE}", file.namespaces[0])
+                lag = await stack.enter_async_context(probe)
+        self_load = await stack.enter_async_context(SelfLoad())
         complete = is_complete(observer, file)
         if watch is not None:
             deadline = time.monotonic() + watch
@@ -173,17 +99,44 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
                     f"{min(*progress(observer, file))} of {progress(observer, file)[1]} are ready"
                 )
         observer.save(state)
-        facts = await seen.end()
-    rows = seen.rows(file.submissions, file.api_version, file.kind, file.expected_pods)
+        until, busy = time.monotonic_ns(), self_load.share
+        simulated, why = await simulated_nodes(kube)
+    rows = list(
+        rows_of(
+            file.submissions,
+            observer.records,
+            Clocks(time.time_ns() - time.monotonic_ns(), offset.seconds),
+            run=file.run,
+            kind=file.kind,
+            api_version=file.api_version,
+            until_ns=until,
+            expected_pods=file.expected_pods,
+            simulated=simulated,
+            messages=observer.messages,
+        )
+    )
     backend = backend_times(settings, file.project, file.namespaces)
     sampled, waiting = sampled_json(rows, file.project, backend)
     if read_summary(folder).get("run") != file.run:
         remove_outputs(folder, ("observed.jsonl",))
     run_file.write_json(folder / "sampled.json", sampled)
     run_file.write_rows(folder / "stages.parquet", rows)
-    for note in seen.notes:
+    notes = [note for note in (self_load.note, why) if note]
+    for note in notes:
         request.log(note)
-    facts |= {"generator": file.generator, "not_scheduled": waiting, **seen.summary(rows)}
+    facts = {
+        "server_clock_ahead_s": offset.seconds,
+        "server_clock_bound_s": offset.bound,
+        "watch_lag": lag.summary() if lag else None,
+        "harness_cpu": busy,
+        "generator": file.generator,
+        "not_scheduled": waiting,
+        "run": file.run,
+        "simulated": on_simulated(rows),
+        "notes": notes,
+        "stages": [asdict(summary) for summary in summaries(rows)],
+        "failure_reasons": dict(observer.reasons.most_common(20)),
+    }
     run_file.write_json(folder / "summary.json", facts)
     return Sample(file, rows, len(sampled), len(waiting), observer.absent, complete)
 
