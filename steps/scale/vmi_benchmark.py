@@ -50,17 +50,11 @@ API_RULES = Rights(
             "resources": ["*"],
             "verbs": ["list", "watch", "create", "delete"],
         },
-        {
-            "apiGroups": ["kubevirt.io"],
-            "resources": ["virtualmachineinstances"],
-            "verbs": ["patch"],
-        },
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
     ),
     default=rights.PERFORMANCE_RUN,
     cluster=(
         *rights.WHOLE_CLUSTER,
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
         {
             "apiGroups": ["kubevirt.io"],
             "resources": ["virtualmachineinstances", "kubevirts"],
