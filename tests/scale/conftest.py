@@ -2,18 +2,13 @@
 
 import asyncio
 import contextlib
-import os
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
-import yaml
 
 from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.config import load_config
 from perfdag.steps.scale.cluster import nodes as kwok_nodes
-from tests.fakes.proxy import Proxy
 
 
 @pytest.fixture
@@ -45,16 +40,3 @@ async def namespace(kube: Kube) -> AsyncIterator[str]:
         await asyncio.sleep(0.05)
     yield name
     await kube.delete(await kube.resource("v1", "Namespace"), name)
-
-
-@pytest.fixture
-def through_proxy(kube: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """A proxy before the API server, which KUBECONFIG names from now on."""
-    host, _, port = load_config().server.removeprefix("https://").partition(":")
-    with contextlib.closing(Proxy((host, int(port)))) as proxy:
-        settings = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
-        settings["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{proxy.port}"
-        path = tmp_path / "through-proxy"
-        path.write_text(yaml.safe_dump(settings))
-        monkeypatch.setenv("KUBECONFIG", str(path))
-        yield proxy

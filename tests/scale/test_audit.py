@@ -80,21 +80,6 @@ def test_a_window_that_cannot_be_audited_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-CONFIG = {
-    "prometheusURL": "http://p",
-    "prometheusBearerToken": "secret",
-    "startTime": "2026-11-23T08:00:00Z",
-    "endTime": "2026-11-23T08:05:00Z",
-    "prometheusVerifyTLS": True,
-    "thresholdExpectations": {
-        "vmiCreationToRunningSecondsP95": {"value": 6.0},
-        "vmiCreationToRunningSecondsP50": {"value": 7.0},
-        "PATCH-pods-count": {"metric": "vmiCreationToRunningSecondsP50", "ratio": 2},
-        "vmiCreationToRunningSecondsP99": {"metric": "vmiCreationToRunningSecondsP50", "ratio": 2},
-    },
-}
-
-
 def test_requests_that_kubevirt_cannot_name_have_a_key_too() -> None:
     """A client that sends to an unknown path counts it as verb and resource `none`."""
     assert run_file.audit_key("virt_requests/none-none") == "none-none-count"

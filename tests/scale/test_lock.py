@@ -395,9 +395,6 @@ async def test_deletion_by_id_keeps_such_a_namespace_too(other: bool) -> None:
     assert bool(server.of("Namespace")) is other
 
 
-VOLCANO = "scheduling.volcano.sh/v1beta1"
-
-
 async def test_of_two_runs_that_take_an_expired_lease_exactly_one_gets_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,12 +6,8 @@ and name their cluster with KUBECONFIG. The nodes may be simulated by KWOK. With
 these tests are skipped.
 """
 
-import asyncio
 import os
 import shutil
-import socket
-import subprocess
-from collections.abc import AsyncIterator
 from pathlib import Path
 from statistics import median
 
@@ -19,7 +15,6 @@ import pytest
 import yaml
 
 from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.prometheus import Prometheus
 from perfdag.steps.scale.figures.rows import Row, rank
 from perfdag.steps.scale.measure.generator import Schedule
 from perfdag.steps.scale.model.stages import VMI
@@ -32,7 +27,6 @@ pytestmark = pytest.mark.cluster
 CLOSE = 0.05
 """Seconds between perfdag and the independent watch at the median."""
 COUNT = int(os.environ.get("PERFDAG_TEST_VMIS", "40"))
-RUN = "creation_to_running"
 SUITE = Path(__file__).parents[2] / "suites/kubevirt-density.yaml"
 
 
@@ -131,33 +125,3 @@ def assert_api_times_agree(result: Result, at_least: int) -> None:
     show("beyond the error bar, by the API's times", apart)
     assert len(apart) >= at_least
     assert (rank(sorted(apart), 0.95, 1) or 0) <= 1.0
-
-
-@pytest.fixture
-async def prometheus(tmp_path: Path) -> AsyncIterator[Prometheus]:
-    """A Prometheus that scrapes virt-controller (PERFDAG_TEST_VIRT_CONTROLLER=HOST:PORT)."""
-    need("prometheus")
-    target = os.environ.get("PERFDAG_TEST_VIRT_CONTROLLER")
-    if not target:
-        pytest.skip("THE REAL PROGRAMS ARE NOT HERE: PERFDAG_TEST_VIRT_CONTROLLER is not set")
-    labels = {"pod": "virt-controller-1", "container": "virt-controller"}
-    job = {
-        "job_name": "virt-controller",
-        "scheme": "https",
-        "tls_config": {"insecure_skip_verify": True},
-        "static_configs": [{"targets": [target], "labels": labels}],
-    }
-    config = {"global": {"scrape_interval": "2s"}, "scrape_configs": [job]}
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"127.0.0.1:{free.getsockname()[1]}"
-    argv = ["prometheus", f"--config.file={tmp_path}/prometheus.yml"]
-    argv += [f"--storage.tsdb.path={tmp_path}/data", f"--web.listen-address={url}"]
-    process = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
-    await asyncio.sleep(12.0)  # some scrapes before the run
-    yield Prometheus(f"http://{url}")
-    process.terminate()
-    process.wait()
-
-
-"""The last stage of an operation that can be reached without virt-handler."""
