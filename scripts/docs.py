@@ -69,7 +69,6 @@ NAVIGATION = {
         "Exit codes": "docs/exit-codes.md",
         "Why a sample is missing": "docs/missing-samples.md",
         "Rights": "docs/reference/rights.md",
-        "Permits": "docs/reference/permits.md",
         "Verification": "docs/verification.md",
         "Contributing": "CONTRIBUTING.md",
         "Security": "SECURITY.md",

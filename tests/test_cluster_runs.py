@@ -13,7 +13,6 @@ from perfdag.app.cluster.status import RunStatus
 from perfdag.app.cluster.template import (
     InstalledTemplate,
     NotInstalled,
-    SuiteRules,
     installed_template,
 )
 from perfdag.app.cluster.view import View
@@ -89,7 +88,7 @@ def test_a_store_that_pods_do_not_share_is_refused(
     words: list[str], bench: ApiServer, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The installation has no store of its own."""
-    installed = InstalledTemplate("bench", False, {}, SuiteRules("", ("preemption",), ()))
+    installed = InstalledTemplate("bench", False, {})
     monkeypatch.setattr("perfdag.app.cluster.template.installed_template", lambda _: installed)
     Path("suite.yaml").write_text(SUITE)
     error = cli(["submit", "suite.yaml", "--namespace", "bench", *words], 2).err
@@ -179,7 +178,7 @@ def test_a_gang_of_volcano_has_a_pod_group_for_all_its_pods(
         FolderStore("store").put(f"runs/{plan.run_id}/plan.json", plan.dump())
     bench.add({"kind": "Namespace", "metadata": {"name": "kube-system"}})
     context = replace(pod_context(plans[0].run_id), store="claim://results")
-    step(replace(context, permits=("preemption",)), tmp_path / "out", {})
+    step(context, tmp_path / "out", {})
     [group] = bench.of("PodGroup")
     assert group["metadata"]["name"] == "perfdag-uid-b0", "the annotation of the pods names it"
     assert group["spec"]["minMember"] == 3

@@ -323,3 +323,17 @@ def test_keys_of_before_are_not_in_the_secret(
     monkeypatch.delenv("AWS_REGION")
     install(namespace, "--namespaced")
     assert opened(listed("v1", "Secret", namespace)["perfdag-store"]) == expected
+
+
+@pytest.mark.parametrize("level", ["restricted", "privileged"])
+def test_a_new_namespace_enforces_its_level_and_an_old_one_gets_a_command(
+    level: str, api: ApiServer, install: Install
+) -> None:
+    option = ["--pod-security", level] if level != "restricted" else []
+    install("bench", "--create-namespace", *option)
+    [space] = [item for item in api.of("Namespace") if item["metadata"]["name"] == "bench"]
+    assert space["metadata"]["labels"] == {"pod-security.kubernetes.io/enforce": level}
+    assert "kubectl label" not in install("bench", "--create-namespace", *option).err
+    other = install("bench", "--create-namespace", "--pod-security", "baseline").err
+    label = "pod-security.kubernetes.io/enforce=baseline"
+    assert f"kubectl label --overwrite namespace bench {label}" in other

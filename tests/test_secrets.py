@@ -84,7 +84,7 @@ def test_the_measuring_container_mounts_no_secret_and_no_token() -> None:
 
 
 def test_only_an_image_of_the_installation_sees_what_is_copied() -> None:
-    """Of these files, an image that is permitted sees only what the role of its pod needs."""
+    """Of these files, an image of a suite sees only what the role of its pod needs."""
     [init] = measuring_pod(Installation(images="r/{name}:1")).init_containers or []
     assert init.image == "r/base:1"
     shape = Shape.model_validate({"image": "registry.example/other:1"})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.app.cluster.template import InstalledTemplate, SuiteRules
+from perfdag.app.cluster.template import InstalledTemplate
 from perfdag.app.cluster.watch import follow_run
 from perfdag.cli.options import log
 from perfdag.plan.ab import on_cluster, prepare_duet
@@ -61,9 +61,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr("perfdag.kube.client.Kube", played.client)
     monkeypatch.setattr(
         "perfdag.app.cluster.template.installed_template",
-        lambda namespace: InstalledTemplate(
-            namespace, False, {"store": ROOT}, SuiteRules("", ("preemption",), ())
-        ),
+        lambda namespace: InstalledTemplate(namespace, False, {"store": ROOT}),
     )
     monkeypatch.setattr(InstalledTemplate, "start", start)
     return played
@@ -259,7 +257,7 @@ def test_the_status_of_a_deleted_run_names_them_too(
     monkeypatch: pytest.MonkeyPatch,
     cli: CommandLine,
 ) -> None:
-    installed = InstalledTemplate("bench", False, {"store": ROOT}, SuiteRules("", (), ()))
+    installed = InstalledTemplate("bench", False, {"store": ROOT})
     monkeypatch.setattr("perfdag.app.cluster.status.installed_template", lambda name: installed)
     put(store, ID)
     command = f"perfdag submit --resume {ID} --namespace bench --store {ROOT}"

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from perfdag.benchmark import registry
-from perfdag.kube.permits import PERMIT
 from perfdag.kube.pod_patch import KEEP_PODS
 from perfdag.store.open import CLUSTER_ADDRESS
 from perfdag.workflows import templates
@@ -49,7 +48,6 @@ ALL = Installation(
     keep_pods=NUMBERS["keepPods"],
     network_policy=True,
     allow={"@allow@": ()},
-    permit=("@permit@",),
 )
 NAMED = "@named@"
 """Stands for each namespace of a benchmark that is allowed; a chart creates no namespaces."""
@@ -62,19 +60,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
     ".Values.networkPolicy": {"network_policy": False},
     "gt (int .Values.parallelBatches) 1": {"parallel_batches": 1},
     ".Values.allow": {"allow": {}},
-    ".Values.permit": {"permit": ()},
 }
 """Options that add lines: their condition in Helm, and how an installation leaves them out."""
 NEEDED = (
     '{{ required "store: s3://bucket/prefix or claim://NAME is needed, for pods share no folder '
     'with this machine" .Values.store | toJson }}'
 )
-CLAIMS = """{{- $claims := list }}
-{{- range prepend .Values.permit (replace "claim://" "claims=" .Values.store) }}
-{{- if regexMatch "^claims=[a-z0-9*-]+$" . }}
-{{- $claims = append $claims (trimPrefix "claims=" . | replace "*" "[a-z0-9-]*") }}
-{{- end }}{{ end }}
-{{- $claims = join "|" $claims | default "-" }}
+CLAIMS = """{{- $claims := "-" }}
+{{- if hasPrefix "claim://" .Values.store }}
+{{- $claims = trimPrefix "claim://" .Values.store }}
+{{- end }}
 """
 """What `perfdag.workflows.containers.is_claim` computes."""
 ABOUT = (
@@ -211,7 +206,6 @@ def _line(text: str) -> str:
         "'@allow@'", '{{ keys .Values.allow | sortAlpha | join " " | toJson }}'
     ).replace("'@image:{name}@'", "{{ toJson .Values.images }}")
     line = line.replace(f"'{NAMED}'", "{{ toJson . }}")
-    line = line.replace("'@permit@'", '{{ join "," .Values.permit | toJson }}')
     line = re.sub(
         r"'@image:(\w+)@'", r'{{ .Values.images | replace "{name}" "\1" | toJson }}', line
     )
@@ -256,7 +250,6 @@ def schema() -> dict[str, Any]:
             },
             "additionalProperties": False,
         },
-        "permit": {"type": "array", "items": {"type": "string", "pattern": f"^{PERMIT}$"}},
     }
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",

@@ -1,8 +1,6 @@
 """The options of an installation, and the containers that run its steps."""
 
 import json
-import re
-from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,19 +19,10 @@ from perfdag.kube.pod_patch import STORE
 from perfdag.kube.pod_security import hardened
 
 
-def is_claim(store: str, permits: Iterable[str]) -> str:
-    """Return an expression: whether the parameter `store` is a claim that is allowed.
-
-    Allowed are the store of the installation, and what `claims=PATTERN` permits.
-    """
-    own = store.replace("claim://", "claims=")
-    names = (
-        permit.removeprefix("claims=").replace("*", "[a-z0-9-]*")
-        for permit in (own, *permits)
-        if re.fullmatch("claims=[a-z0-9*-]+", permit)
-    )
-    # no claim has the name -
-    return f"workflow.parameters.store matches '^claim://({'|'.join(names) or '-'})$'"
+def is_claim(store: str) -> str:
+    """Return an expression: whether the parameter `store` is the claim of the installation."""
+    name = store.removeprefix("claim://") if store.startswith("claim://") else "-"  # no claim is -
+    return f"workflow.parameters.store matches '^claim://({name})$'"
 
 
 # in all namespaces, and only preferred: a cluster may have one node
@@ -88,8 +77,6 @@ class Installation:
     network_policy: bool = True
     allow: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Benchmarks with rights of their own, and the namespaces where these hold."""
-    permit: tuple[str, ...] = ()
-    """What suites may ask for beyond PodSecurity `restricted`, as perfdag.kube.permits has it."""
     labels: dict[str, str] = field(default_factory=dict)
 
     def image(self, name: str) -> str:
@@ -98,8 +85,8 @@ class Installation:
 
     @property
     def is_claim(self) -> str:
-        """An expression: whether the store of a Workflow is a claim that is allowed."""
-        return is_claim(self.store, self.permit)
+        """An expression: whether the store of a Workflow is the claim of the installation."""
+        return is_claim(self.store)
 
 
 def _environment(installation: Installation) -> list[m.EnvVar]:

@@ -153,7 +153,6 @@ def _plan(installation: Installation) -> Container:
         ("run", "suite", "url", "options", "trigger"),
         {
             "allowed": " ".join(installation.allow),
-            "permits": ",".join(installation.permit),
             "network_policy": "true" if installation.network_policy else "",
             "pull_policy": installation.pull_policy,
         },

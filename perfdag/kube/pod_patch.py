@@ -6,6 +6,7 @@ batches of a shape, so it has placeholders (`perfdag.kube.placeholders`).
 """
 
 import hashlib
+import re
 from dataclasses import dataclass
 
 from perfdag.kube.placeholders import CLAIMED, PORT
@@ -25,6 +26,7 @@ KEEP_PODS = 60
 """Least seconds that an ended pod is kept, so that the watchdog sees how it ended."""
 PRIORITY_CLASSES = ("perfdag", "perfdag-preempting")
 """PriorityClasses of measuring pods: of a usual suite, and of one with a priority."""
+_IMAGE = "[a-z0-9-]+"
 # As uid 0, sshd separates its privileges and writes an audit record, or ends.
 _SSHD = ("AUDIT_WRITE", "SETGID", "SETUID", "SYS_CHROOT")
 
@@ -53,6 +55,12 @@ def priority_class(priority: int) -> str:
 def account_of(benchmark: str) -> str:
     """Return the ServiceAccount that `perfdag install --allow BENCHMARK` creates."""
     return f"perfdag-measure-{benchmark}"
+
+
+def own_image(name: str | None, pattern: str) -> bool:
+    """Return whether an image of a shape is one of the installation's."""
+    own = re.escape(pattern).replace(re.escape("{name}"), _IMAGE)
+    return not name or re.fullmatch(rf"{_IMAGE}|{own}", name) is not None
 
 
 def image(name: str | None, pattern: str) -> str:

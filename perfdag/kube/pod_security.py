@@ -8,6 +8,10 @@ from perfdag.kube.resources import Object
 from perfdag.shape import Shape
 
 USER = 1000
+LEVELS = ("restricted", "baseline", "privileged")
+"""The levels of Pod Security: each admits what the one before it does."""
+LEVEL = "pod-security.kubernetes.io/enforce"
+"""The label of a namespace that names its level."""
 HELPER_LIMITS = {"cpu": "100m", "memory": "128Mi"}
 HELPER_REQUESTS = {"cpu": "50m", "memory": "128Mi"}
 
@@ -43,6 +47,23 @@ def pod_security(root: bool = False) -> Object:
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+
+
+def label_command(namespace: str, level: str) -> str:
+    """Return the command that gives a namespace a Pod Security level."""
+    return f"kubectl label --overwrite namespace {namespace} {LEVEL}={level}"
+
+
+def level_needs(shape: Shape) -> dict[str, str]:
+    """Return what of a shape `restricted` refuses, with the Pod Security level that admits it."""
+    needs = {}
+    if shape.network.host:
+        needs["host network"] = "privileged"
+    if shape.volume and shape.volume.kind == "hostPath":
+        needs["volume of kind hostPath"] = "privileged"
+    for name in shape.privileges:  # `mtu` adds NET_ADMIN, `rdma` IPC_LOCK, `block` root alone
+        needs[f"privileges: [{name}]"] = "baseline" if name == "block" else "privileged"
+    return needs
 
 
 def helper(shape: Shape | None = None) -> Object:

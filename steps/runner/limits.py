@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from perfdag.kube.pod_patch import PRIORITY_CLASSES, Context, account_of, patch
+from perfdag.kube.pod_patch import PRIORITY_CLASSES, Context, account_of, own_image, patch
 from perfdag.plan.plan import MAX_BATCHES, Plan
 from perfdag.shape import Shape
 from perfdag.suite.yaml_document import BadDocument, Problem
@@ -35,6 +35,20 @@ def check_account(account: str, plan: Plan, number: int) -> None:
         benchmark = plan.point_at(position).benchmark
         if account_of(benchmark) != account:
             raise refuse(f"batch {number}: {benchmark} may not use the account {account}")
+
+
+def check_own_images(plan: Plan, images: str, allowed: Iterable[str]) -> None:
+    """Raise BadDocument if a benchmark with rights of its own has another image.
+
+    `images` is the pattern of the installation, `allowed` names these benchmarks.
+    """
+    for point in plan.points:
+        image = plan.shapes[point.shape].get("image")
+        if point.benchmark in allowed and not own_image(image, images):
+            raise refuse(
+                f"entry {point.entry}: {point.benchmark} has rights of its own here, "
+                f"so {image} may not be its image; leave image out"
+            )
 
 
 def check_size(plan: Plan) -> None:

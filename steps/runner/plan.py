@@ -10,9 +10,8 @@ import orjson
 
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.labels import LABEL
-from perfdag.kube.permits import check_permits, own_image
 from perfdag.kube.placement import of_roles
-from perfdag.kube.pod_patch import Context, account_of, patch, priority_class, ssh_port
+from perfdag.kube.pod_patch import Context, account_of, own_image, patch, priority_class, ssh_port
 from perfdag.kube.resources import Object
 from perfdag.plan.gated import gated
 from perfdag.plan.placement import place_hosts
@@ -34,7 +33,7 @@ from perfdag.steps.runner.batch_objects import (
 )
 from perfdag.steps.runner.credentials import PeerError
 from perfdag.steps.runner.feasibility import cluster_facts, cluster_name, has_class, unmet
-from perfdag.steps.runner.limits import check_shapes, check_size, refuse
+from perfdag.steps.runner.limits import check_own_images, check_shapes, check_size, refuse
 from perfdag.steps.runner.pod_context import PENDING_GRACE, PodContext
 from perfdag.store.base import DamagedError, NotStoredError, Store
 from perfdag.suite.yaml_document import BadDocument
@@ -237,7 +236,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     plan = plan_of(context, store, environment)
     plans = variants(store, plan)
     for variant in plans:
-        check_permits(variant, context.permits, context.images, context.allowed)
+        check_own_images(variant, context.images, context.allowed)
     if any(stored_samples(store, variant.run_id) for variant in plans) and (
         why := resume_obstacle(plan, run_with_client(cluster_name), context.store)
     ):

@@ -55,8 +55,6 @@ class PodContext:
     """Benchmarks whose Kubernetes rights this installation grants."""
     account: str = ""
     """The ServiceAccount of a benchmark with rights of its own, in its pods."""
-    permits: tuple[str, ...] = ()
-    """Permits: requests of a suite beyond PodSecurity `restricted` that are allowed."""
     pull_policy: str = "IfNotPresent"
     network_policy: bool = False
     """Whether a NetworkPolicy of this installation selects measuring pods."""
@@ -89,7 +87,7 @@ class PodContext:
         if not self.claimed:
             return self.store
         if not Path(STORE).is_dir():
-            raise refuse(f"{self.store} is not mounted: install --permit claims=NAME permits it")
+            raise refuse(f"{self.store} is not mounted: it is not the claim of install --store")
         return STORE
 
     def open(self) -> Store:
@@ -126,7 +124,6 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> PodContext:
         addresses=tuple(of("IPS").split(",")),
         allowed=tuple(of("ALLOWED").split()),
         account=of("ACCOUNT"),
-        permits=tuple(filter(None, of("PERMITS").split(","))),
         pull_policy=of("PULL_POLICY") or "IfNotPresent",
         network_policy=bool(of("NETWORK_POLICY")),
     )

@@ -29,12 +29,6 @@ from perfdag.store.open import open_store
 
 IMAGES = os.environ.get("PERFDAG_TEST_IMAGES", "localhost/perfdag-{name}:1")
 
-PERMITS = (
-    "hostNetwork,nodePort,preemption,hostPath=/var/tmp/perfdag-e2e-*,/var/tmp/perfdag-e2e-*/*,"
-    "claims=results,gone,images=localhost/*,networks=*,privileges=block,mtu,rdma"
-)
-"""What the suites of the tests may ask for."""
-
 
 def _missing() -> str | None:
     if not os.environ.get("KUBECONFIG"):
@@ -98,10 +92,10 @@ class Namespace:
         return subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=check)
 
     def install(self, *options: str) -> None:
-        """Install perfdag with what the suites of the tests need."""
+        """Install perfdag."""
         # a lock of its own: what else is measured on the cluster is not waited for
         own = ("--store", self.store, "--images", IMAGES, "--lock-namespace", self.name)
-        done = self.perfdag("install", *own, "--permit", PERMITS, *options)
+        done = self.perfdag("install", *own, *options)
         assert done.returncode == 0, done.stderr
 
     def check(self, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -308,14 +302,8 @@ def installed(security: str, *options: str) -> Iterator[Namespace]:
     namespace = Namespace(
         name, f"s3://{os.environ.get('PERFDAG_TEST_BUCKET', 'perfdag')}/tests/{name}"
     )
-    labels = {"pod-security.kubernetes.io/enforce": security}
-    run_with_client(
-        lambda client: client.create(
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
-        )
-    )
     try:
-        namespace.install(*options)
+        namespace.install("--create-namespace", "--pod-security", security, *options)
         yield namespace
     finally:
         asyncio.run(_remove(name))

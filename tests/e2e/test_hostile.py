@@ -42,7 +42,7 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
     ),
     "a claim of somebody else": (
         {"suite": encoded(SUITE), "store": "claim://other"},
-        "claim://other is not mounted: install --permit claims=NAME",
+        "claim://other is not mounted",
     ),
     "a variable": ({"suite": "$(HOME)"}, "the parameter suite is not base64 of a suite file"),
     "an expression": ({"suite": encoded(SUITE), "trigger": "{{=1+1}}"}, "manual or cron"),

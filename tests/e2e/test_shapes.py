@@ -113,7 +113,11 @@ def test_a_claim_that_one_node_mounts_serves_as_the_store(bench: Namespace, disk
     sleep = {"benchmark": "command", "params": {"argv": ["sleep", "0.1"]}}
     good = {**sleep, "name": "good", "repetitions": 3, "hosts": {"count": 2}}
     suite = _suite("claimed", good, {**sleep, "name": "bad", "image": "localhost/no-such-image:1"})
-    watched = bench.watch(bench.submit(suite, "--store", "claim://results"))
+    bench.install("--store", "claim://results")
+    try:
+        watched = bench.watch(bench.submit(suite))
+    finally:
+        bench.install()
     assert watched.returncode == 1, watched.stdout + watched.stderr
     pods = bench.objects("Pod", labels="perfdag/suite=claimed") + bench.objects(
         "Pod", labels="perfdag/role in (plan,watchdog,finish)"

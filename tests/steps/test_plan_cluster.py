@@ -78,8 +78,7 @@ def here(s3_root: str) -> Iterator[PodContext]:
         await client.delete(await client.resource("v1", "Namespace"), name)
 
     uid = run_with_client(make)
-    permits = ("networks=*", "preemption")
-    yield replace(place(), store=s3_root, workflow_uid=uid, namespace=name, permits=permits)
+    yield replace(place(), store=s3_root, workflow_uid=uid, namespace=name)
     run_with_client(remove)
 
 

@@ -38,10 +38,6 @@ EACH: dict[str, tuple[list[str], dict[str, Any]]] = {
     "keepPods": (["--keep-pods", "1m"], {"keepPods": 60}),
     "parallelBatches": (["--parallel-batches", "3"], {"parallelBatches": 3}),
     "allow": (ALLOW, {"allow": {name: ["one", "two"] for name in chart.allowed()}}),
-    "permit": (
-        ["--permit", "hostPath=/data,hostNetwork", "--permit", "images=r/*,claims=a-*,preemption"],
-        {"permit": ["hostPath=/data", "hostNetwork", "images=r/*", "claims=a-*", "preemption"]},
-    ),
 }
 CASES: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in EACH},
@@ -73,7 +69,6 @@ REFUSED: dict[str, Any] = {
     "keepPods": 59,
     "parallelBatches": 0,
     "allow": {"iperf": ["one"]},
-    "permit": ["hostPath"],
     "registry": "registry.example",
 }
 needs_helm = pytest.mark.skipif(
@@ -142,7 +137,7 @@ def test_every_value_stands_in_the_templates() -> None:
         "global"
     }
     assert not re.search(
-        r"@\.|@(each|allow|named|permit|image)|98765430|: Never$(?<!preemptionPolicy: Never)",
+        r"@\.|@(each|allow|named|image)|98765430|: Never$(?<!preemptionPolicy: Never)",
         templates,
         re.M,
     ), "left of what marks a value"
@@ -184,7 +179,15 @@ def test_every_option_is_a_value_of_the_same_name_and_default() -> None:
         == EACH.keys() | {"priorityClasses"}
     )
     options = vars(parser("install").parse_args(["install"]))
-    of_the_command = {"verb", "run", "namespace", "create_namespace", "keep_secret", "dry_run"}
+    of_the_command = {
+        "verb",
+        "run",
+        "namespace",
+        "create_namespace",
+        "pod_security",
+        "keep_secret",
+        "dry_run",
+    }
     expected = {
         re.sub("_(.)", lambda match: match[1].upper(), name): value
         for name, value in options.items()

@@ -9,6 +9,7 @@ from perfdag.app.errors import CommandError
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Rights
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.kube.pod_security import LEVEL, label_command
 from perfdag.store.open import check_cluster_address
 from perfdag.workflows.containers import Installation
 from perfdag.workflows.templates import objects
@@ -50,6 +51,7 @@ def install(
     installation: Installation,
     *,
     create_namespace: bool,
+    pod_security: str,
     keep_secret: bool,
     dry_run: bool,
     output: Callable[[str], None],
@@ -57,6 +59,7 @@ def install(
 ) -> None:
     """Apply an installation to the cluster of the current context.
 
+    A namespace that is created enforces `pod_security`; `report` has the command for another one.
     With `keep_secret` the Secret of the store stays as it is. With `dry_run` the API server checks
     the objects and nothing changes. `output` receives a line for each object, `report` what the
     user should know. Raises CommandError, KubeError.
@@ -67,7 +70,7 @@ def install(
         namespace_object = {
             "apiVersion": "v1",
             "kind": "Namespace",
-            "metadata": {"name": namespace},
+            "metadata": {"name": namespace, "labels": {LEVEL: pod_security}},
         }
         bodies.insert(0, namespace_object)
     notes: list[str] = []
@@ -81,6 +84,8 @@ def install(
         await _prune(client, installation, bodies, dry_run, output, report)
         for note in notes:
             report(f"perfdag install: {note}")
+        if await _has_other_level(client, namespace, pod_security):
+            report(f"perfdag install: {label_command(namespace, pod_security)}")
         for finding in await store_claim.check_claim(
             client, namespace, store, installation.parallel_batches
         ):
@@ -112,6 +117,17 @@ async def _create_namespace(client: Kube, body: Object) -> None:
     except KubeError as error:
         if error.reason != "AlreadyExists":
             raise
+
+
+async def _has_other_level(client: Kube, namespace: str, level: str) -> bool:
+    """Return whether a namespace that may be read enforces another level. Raises KubeError."""
+    try:
+        body = await client.get(await client.resource("v1", "Namespace"), namespace)
+    except KubeError as error:
+        if error.status in (403, 404):
+            return False
+        raise
+    return bool(body["metadata"].get("labels", {}).get(LEVEL) != level)
 
 
 async def _check(client: Kube, body: Object, created: set[str]) -> None:

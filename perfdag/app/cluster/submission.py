@@ -60,7 +60,6 @@ def submit_suite(
     report_missing_gpus(plan, report)
     report_other_packages(plan, report)
     installed = template.installed_template(submission.namespace)
-    installed.rules.check(plan)
     store = run_store(root, loaded.suite.store, installed.parameters.get("store") or "")
     parameters = {}
     if not _put_plan(plan, store, report):

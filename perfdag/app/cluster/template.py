@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from perfdag.app.errors import CommandError
 from perfdag.exit_codes import EXIT_REACH
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.permits import check_permits
-from perfdag.plan.plan import Plan
 
 ARGO = "argoproj.io/v1alpha1"
 REQUIRED_TEMPLATES = {"plan-pod", "watchdog-pod", "finish-pod", "batches"}
@@ -33,37 +31,12 @@ def template_parameters(template: Object) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class SuiteRules:
-    """What an installation lets suites do, as its plan step knows it."""
-
-    images: str
-    permits: tuple[str, ...]
-    allowed: tuple[str, ...]
-
-    def check(self, plan: Plan) -> None:
-        """Raise BadDocument if a plan asks for more."""
-        check_permits(plan, self.permits, self.images, self.allowed)
-
-
-def suite_rules(spec: Object) -> SuiteRules:
-    """Return the rules of a WorkflowTemplate's spec."""
-    [step] = [template for template in spec["templates"] if template["name"] == "plan-pod"]
-    variables = {item["name"]: item.get("value", "") for item in step["container"]["env"]}
-    return SuiteRules(
-        variables["PERFDAG_IMAGES"],
-        tuple(filter(None, variables.get("PERFDAG_PERMITS", "").split(","))),
-        tuple(variables.get("PERFDAG_ALLOWED", "").split()),
-    )
-
-
-@dataclass(frozen=True)
 class InstalledTemplate:
-    """The template of a namespace or of the whole cluster, its parameters and rules."""
+    """The template of a namespace or of the whole cluster and its parameters."""
 
     namespace: str
     cluster_scope: bool
     parameters: dict[str, str]
-    rules: SuiteRules
 
     def start(self, suite: str, parameters: dict[str, str], priority: int) -> str:
         """Create the Workflow of the run `parameters["run"]` and return its name.
@@ -91,8 +64,7 @@ def installed_template(namespace: str) -> InstalledTemplate:
     if is_other_version(template["spec"]):
         raise NotInstalled(f"perfdag in namespace {namespace} is of another version: {command}")
     cluster_scope = template["kind"] == "ClusterWorkflowTemplate"
-    parameters, rules = template_parameters(template), suite_rules(template["spec"])
-    return InstalledTemplate(namespace, cluster_scope, parameters, rules)
+    return InstalledTemplate(namespace, cluster_scope, template_parameters(template))
 
 
 async def _get_template(client: Kube, namespace: str) -> Object | None:

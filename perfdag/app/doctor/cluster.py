@@ -3,13 +3,12 @@
 from perfdag.app.cluster.template import (
     ARGO,
     is_other_version,
-    suite_rules,
     template_parameters,
 )
 from perfdag.app.doctor.argo import check_argo, list_readable
 from perfdag.app.doctor.finding import Finding
 from perfdag.app.doctor.network_policy import check_network_policy
-from perfdag.app.doctor.permits import permit_findings
+from perfdag.app.doctor.pod_security import check_pod_security
 from perfdag.app.doctor.requirements import check_requirements
 from perfdag.app.doctor.rights import check_account, check_user, required_rights
 from perfdag.app.doctor.store_claim import check_claim
@@ -68,7 +67,7 @@ def _install_again(namespace: str) -> str:
 async def check_installation(
     client: Kube, namespace: str, root: str | None, plan: Plan | None = None
 ) -> list[Finding]:
-    """Return the findings for the templates of a namespace, their rights, permits and store.
+    """Return the findings for the templates of a namespace, their rights, Pod Security and store.
 
     Raises KubeError.
     """
@@ -95,7 +94,7 @@ async def check_installation(
             )
         ]
     findings = [Finding("ok", f"perfdag is installed in namespace {namespace}")]
-    findings += permit_findings(suite_rules(template["spec"]), plan)
+    findings += await check_pod_security(client, namespace, plan)
     findings.append(await check_user(client, namespace))
     for name, rights in required_rights().items():
         findings.append(await check_account(client, namespace, name, rights, install))

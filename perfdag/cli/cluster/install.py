@@ -5,6 +5,7 @@ import argparse
 from perfdag.cli.cluster.installation_options import add_installation, installation_of
 from perfdag.cli.options import log
 from perfdag.exit_codes import EXIT_OK
+from perfdag.kube.pod_security import LEVELS
 
 EPILOG = """examples:
   perfdag install --namespace bench --store s3://bench/results \\
@@ -33,6 +34,14 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "--create-namespace", action="store_true", help="create the namespace if it does not exist"
     )
     parser.add_argument(
+        "--pod-security",
+        default=LEVELS[0],
+        choices=LEVELS,
+        metavar="LEVEL",
+        help="Pod Security level that a created namespace enforces: restricted (default), baseline "
+        "or privileged. Who may submit there may run any pod that it admits (docs/cluster.md)",
+    )
+    parser.add_argument(
         "--keep-secret",
         action="store_true",
         help="do not create the store's Secret from this shell's AWS_* variables",
@@ -52,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
     install(
         installation_of(args),
         create_namespace=args.create_namespace,
+        pod_security=args.pod_security,
         keep_secret=args.keep_secret,
         dry_run=args.dry_run,
         output=print,

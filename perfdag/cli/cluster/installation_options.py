@@ -42,16 +42,6 @@ def _add_rights(group: argparse._ArgumentGroup) -> None:
         help="grant a benchmark the Kubernetes rights that it declares, in these namespaces; "
         "missing ones are created (docs/reference/rights.md)",
     )
-    group.add_argument(
-        "--permit",
-        action="append",
-        type=_permits,
-        default=[],
-        metavar="PERMITS",
-        help="what a suite may ask for beyond PodSecurity `restricted` and images of the "
-        "installation, for example hostPath=/data,hostNetwork,privileges=mtu "
-        "(docs/reference/permits.md); repeat the option to add more",
-    )
 
 
 def _add_images(group: argparse._ArgumentGroup) -> None:
@@ -157,16 +147,6 @@ def _allow(text: str) -> tuple[str, tuple[str, ...]]:
     return name, namespaces
 
 
-def _permits(text: str) -> tuple[str, ...]:
-    """Return the permits of one option. Raises argparse.ArgumentTypeError."""
-    from perfdag.kube.permits import parse_permits
-
-    try:
-        return parse_permits(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def _count(text: str) -> int:
     """Return a number of batches, at least 1. Raises argparse.ArgumentTypeError."""
     if not text.isdecimal() or int(text) < 1:
@@ -213,5 +193,4 @@ def installation_of(args: argparse.Namespace) -> "Installation":
             )
             for name, _ in args.allow
         },
-        permit=tuple(dict.fromkeys(item for items in args.permit for item in items)),
     )

@@ -1,0 +1,168 @@
+"""The pods that a suite may have: the Pod Security level of its namespace decides, and an account
+with rights is in images of the installation alone.
+"""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from perfdag.steps.runner.plan_outputs import outputs
+
+from perfdag.app.doctor.pod_security import check_pod_security, plan_needs
+from perfdag.kube.client import Object
+from perfdag.kube.pod_patch import Context, own_image, patch
+from perfdag.kube.pod_security import LEVEL, LEVELS, level_needs
+from perfdag.plan.plan import make_plan
+from perfdag.shape import Shape
+from perfdag.steps.runner.gang import lead
+from perfdag.steps.runner.limits import check_account, check_own_images
+from perfdag.store.folder import FolderStore
+from perfdag.suite.load import load_suite, parse_suite
+from perfdag.suite.yaml_document import BadDocument
+from tests.fakes.api_server import ApiServer
+
+from .steps.test_plan_step import place
+
+ROOT = Path(__file__).parents[1]
+IMAGES = "r.example/bench/perfdag-{name}:1"
+BASELINE = {"AUDIT_WRITE", "SETGID", "SETUID", "SYS_CHROOT"}
+"""Those of the capabilities of `baseline` that perfdag adds."""
+SHAPES: list[tuple[dict[str, Any], set[str]]] = [
+    ({}, set()),
+    ({"network": {"path": "nodeport"}}, set()),
+    ({"volume": {"claim_template": {"volumeMode": "Block"}}}, set()),
+    ({"network": {"host": True}}, {"privileged"}),
+    ({"volume": {"kind": "hostPath", "path": "/data"}}, {"privileged"}),
+    ({"privileges": ["block"], "hosts": {"count": 2}}, {"baseline"}),
+    ({"privileges": ["rdma"]}, {"privileged"}),
+    ({"privileges": ["mtu"], "network": {"mtu": 9000}}, {"privileged"}),
+    ({"privileges": ["block", "rdma"]}, {"baseline", "privileged"}),
+]
+
+
+def level_of(spec: Object) -> str:
+    """The least level that admits a pod of perfdag, by the standards of Kubernetes."""
+    security = [item["securityContext"] for item in spec["initContainers"] + spec["containers"]]
+    added = {name for item in security for name in item["capabilities"].get("add", ())}
+    if (
+        spec.get("hostNetwork")
+        or any("hostPath" in volume for volume in spec.get("volumes", ()))
+        or added - BASELINE
+    ):
+        return "privileged"
+    return "baseline" if added or any(item["runAsUser"] == 0 for item in security) else "restricted"
+
+
+@pytest.mark.parametrize(("keys", "levels"), SHAPES)
+def test_a_shape_needs_the_level_that_admits_its_pod(keys: Object, levels: set[str]) -> None:
+    shape = Shape.model_validate(keys)
+    assert set(level_needs(shape).values()) == levels
+    admits = level_of(patch(shape, Context("r", "uid", IMAGES)))
+    assert admits == max(levels, default="restricted", key=LEVELS.index)
+
+
+def test_the_page_names_the_level_of_each_shipped_suite() -> None:
+    page = (ROOT / "docs/cluster.md").read_text()
+    rows = re.findall(r"^\| ((?:`[a-z-]+`(?:, )?)+) \| `([a-z]+)` \|$", page, re.M)
+    named = {name: level for names, level in rows for name in re.findall("[a-z-]+", names)}
+    suites = {path.stem: make_plan(load_suite(path)) for path in (ROOT / "suites").glob("*.yaml")}
+    order = ["restricted", "baseline", "privileged"].index
+    assert named == {
+        name: max(
+            (level for level, _ in plan_needs(plan).values()), default="restricted", key=order
+        )
+        for name, plan in suites.items()
+    }
+
+
+SUITE = """\
+name: s
+entries:
+  - {benchmark: command, name: plain, params: {argv: ['true']}}
+  - {benchmark: command, name: block, privileges: [block], params: {argv: ['true']}}
+  - {benchmark: command, name: host, network: {host: true}, params: {argv: ['true']}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("labels", "states", "refused"),
+    [
+        ({LEVEL: "restricted"}, {"missing"}, {"block", "host"}),
+        ({LEVEL: "baseline"}, {"missing"}, {"host"}),
+        ({LEVEL: "privileged"}, {"ok"}, set()),
+        ({}, {"warn"}, set()),
+        (None, {"warn"}, set()),
+    ],
+)
+async def test_doctor_names_the_entries_that_the_namespace_refuses(
+    labels: Object | None, states: set[str], refused: set[str]
+) -> None:
+    server = ApiServer()
+    if labels is not None:
+        server.add({"kind": "Namespace", "metadata": {"name": "bench", "labels": labels}})
+    plan = make_plan(parse_suite(SUITE))
+    findings = await check_pod_security(server.client(), "bench", plan)
+    assert {finding.state for finding in findings} == states
+    named = [re.match("entry (.+) needs", finding.what) for finding in findings]
+    assert {match[1] for match in named if match} == refused
+    if states != {"ok"}:
+        assert {finding.do.rpartition("kubectl")[2] for finding in findings} == {
+            f" label --overwrite namespace bench {LEVEL}=privileged"
+        }
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["r.example/bench/perfdag-x/../evil:1", "r.example/bench/perfdag-fio:2", "fio:1", "../fio"],
+)
+def test_an_image_that_only_resembles_an_own_one_is_foreign(image: str) -> None:
+    assert not own_image(image, IMAGES)
+    assert not own_image(image, "r.example/bench/perfdag-{name}")
+
+
+RIGHTS = """\
+name: s
+entries:
+  - benchmark: vmi-burst
+    image: IMAGE
+    params: {counts: [1]}
+"""
+
+
+@pytest.mark.parametrize("image", ["evil.example/x:1", "base"])
+def test_an_account_with_rights_is_never_in_a_foreign_image(image: str) -> None:
+    plan = make_plan(parse_suite(RIGHTS.replace("IMAGE", image)), run_id=place().run_id)
+    context = replace(place(), images=IMAGES, allowed=("vmi-burst",))
+    [shape] = outputs(plan, context, set())["shapes"]
+    if image == "base":
+        check_own_images(plan, IMAGES, ("vmi-burst",))
+        assert shape["patch"]["serviceAccountName"] == "perfdag-measure-vmi-burst"
+    else:
+        with pytest.raises(BadDocument, match="vmi-burst has rights of its own here"):
+            check_own_images(plan, IMAGES, ("vmi-burst",))
+        assert "serviceAccountName" not in shape["patch"], "nor if the check is passed by"
+
+
+def test_a_pod_with_rights_measures_its_own_benchmark_alone(tmp_path: Path) -> None:
+    """A plan that was changed in the store puts a command into the batch of the VMIs."""
+    text = RIGHTS.replace("IMAGE", "base") + "  - {benchmark: command, params: {argv: [id]}}\n"
+    plan = make_plan(parse_suite(text), run_id=place().run_id)
+    store = FolderStore(str(tmp_path))
+    context = replace(place(), images=IMAGES, allowed=("vmi-burst",))
+    number = next(
+        number
+        for number, batch in enumerate(plan.batches)
+        if plan.point_at(batch.samples[0]).benchmark == "vmi-burst"
+    )
+    shape = outputs(plan, context, set())["shapes"][plan.batches[number].shape]
+    [main_container] = [item for item in shape["patch"]["containers"] if item["name"] == "main"]
+    account = shape["patch"]["serviceAccountName"]
+    assert main_container["env"] == [{"name": "PERFDAG_ACCOUNT", "value": account}]
+    check_account(account, plan, number)
+    [command] = [batch for batch in plan.batches if batch is not plan.batches[number]]
+    plan.batches[number].samples = command.samples
+    with pytest.raises(BadDocument, match=f"command may not use the account {account}"):
+        lead(replace(context, account=account), store, plan, number, 0, True)
+    check_account("", plan, number)
