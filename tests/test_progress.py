@@ -12,7 +12,7 @@ from perfdag.app.terminal.progress import Progress
 from perfdag.plan.plan import SAMPLE_OVERHEAD, Plan, make_plan
 from perfdag.plan.time_left import TimeLeft
 from perfdag.results.collect import collect
-from perfdag.results.durations import ANY, RUNS, with_learned_times
+from perfdag.results.durations import ANY, with_learned_times
 from perfdag.results.samples import SampleRecord, sample_key
 from perfdag.steps.runner.progress import ProgressReporter, seconds_left
 from perfdag.store.base import StoreError
@@ -180,10 +180,9 @@ def expected(plan: Plan) -> dict[str, float]:
         ([(180, None, "ok")], None, 180.0),
         ([(180, None, "ok"), (60, None, "ok"), (61, None, "ok")], None, 61.0),
         ([(180, "blue", "ok")], None, 5.0),
-        ([(180, "blue", "ok"), (60, "green", "ok")], "blue", 180.0),
+        ([(180, "blue", "ok"), (60, "green", "ok")], "blue", 5.0),
         ([(180, "blue", "ok"), (60, "green", "ok")], ANY, 60.0),
         ([(180, None, "failed")], None, 5.0),
-        ([(180, None, "ok")] * 3 + [(20, None, "ok")] * RUNS, None, 20.0),
     ],
 )
 def test_the_expected_time_is_that_of_past_samples_on_the_cluster(

@@ -1,7 +1,7 @@
 """A client of Prometheus."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,11 @@ QUERY_REFUSED = "Refused"
 
 @dataclass(frozen=True)
 class Prometheus:
-    """The address of a Prometheus, with an optional bearer token and CA certificate.
-
-    The token is in `token_file`, or in `token`.
-    """
+    """The address of a Prometheus, with optional files of a bearer token and a CA certificate."""
 
     url: str
     token_file: str | None = None
     ca_file: str | None = None
-    token: str = field(default="", repr=False)
 
     async def query(
         self, queries: Mapping[str, Mapping[str, str]], path: str = "query_range"
@@ -32,7 +28,7 @@ class Prometheus:
 
         data: dict[str, Any] = {}
         try:
-            token = Path(self.token_file).read_text().strip() if self.token_file else self.token
+            token = Path(self.token_file).read_text().strip() if self.token_file else ""
             headers = {"Authorization": f"Bearer {token}"} if token else {}
             connector = (
                 aiohttp.TCPConnector(ssl=tls_context(file=self.ca_file)) if self.ca_file else None
