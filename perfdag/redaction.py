@@ -1,12 +1,12 @@
 """Secret values, and their removal from what perfdag stores and prints.
 
-Values are known from variables with secret names: of this process, and of the suite. A value that a
-command encodes or cuts is not recognised.
+Values are known from variables of this process with secret names. A value that a command encodes or
+cuts is not recognised.
 """
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import orjson
@@ -67,42 +67,16 @@ def _known() -> list[str]:
     return sorted(values, key=lambda value: (-len(value), value))
 
 
-def extract(data: Any, secrets: dict[str, str], name: str = "") -> Any:
-    """Return plain data with placeholders for texts below secret names in nested mappings.
-
-    `secrets` gets the value of each placeholder. `name` is the key of `data` there.
-    """
-    if isinstance(data, str) and data and is_secret(name):
-        return _placeholder(data, secrets, name)
-    if isinstance(data, dict):
-        return {key: extract(value, secrets, str(key)) for key, value in data.items()}
-    return [extract(item, secrets, name) for item in data] if isinstance(data, list) else data
-
-
-def extract_params(params: Mapping[str, Any], secrets: dict[str, str]) -> dict[str, Any]:
-    """Return parameters of a benchmark with placeholders. Their own names are no secret names.
+def secret_names(data: Any, name: str = "") -> Iterator[str]:
+    """Yield the secret names in nested mappings that have a text. `name` is the key of `data`.
 
     A name `env.TOKEN` is the name TOKEN in the mapping `env`.
     """
-    return {
-        name: extract(value, secrets, name.rpartition(".")[2] if "." in name else "")
-        for name, value in params.items()
-    }
-
-
-def restore(data: Any, secrets: Mapping[str, str]) -> Any:
-    """Return plain data with the values of its placeholders."""
-    if isinstance(data, str):
-        return secrets.get(data, data)
-    if isinstance(data, dict):
-        return {key: restore(value, secrets) for key, value in data.items()}
-    return [restore(item, secrets) for item in data] if isinstance(data, list) else data
-
-
-def _placeholder(value: str, secrets: dict[str, str], name: str) -> str:
-    number = 1
-    while True:
-        placeholder = f"[redacted {name}{f' {number}' if number > 1 else ''}]"
-        if secrets.setdefault(placeholder, value) == value:
-            return placeholder
-        number += 1
+    if isinstance(data, str) and data and is_secret(name):
+        yield name
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            yield from secret_names(value, str(key).rpartition(".")[2])
+    elif isinstance(data, list):
+        for item in data:
+            yield from secret_names(item, name)

@@ -159,6 +159,9 @@ class Shape(Strict):
     runtime_class: ObjectName | None = Field(
         None, description="RuntimeClass of the pods, for example kata"
     )
+    secret: ObjectName | None = Field(
+        None, description="Secret whose keys are variables of the commands in a pod"
+    )
 
     def problems(self) -> list[tuple[str, str]]:
         """Return (dotted key, text) of keys that contradict one another or would be replaced.

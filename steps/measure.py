@@ -13,8 +13,6 @@ from typing import Protocol
 
 from perfdag.plan.order import concurrent_groups
 from perfdag.plan.plan import Plan
-from perfdag.redaction import register
-from perfdag.results.runs import stored_secrets
 from perfdag.results.samples import (
     SampleRecord,
     headline,
@@ -63,9 +61,7 @@ class MeasuringLoop:
     ) -> None:
         self.plan, self.store, self._site, self._listener = plan, store, site, listener
         self._clock = clock
-        secrets = stored_secrets(store, plan)
-        register(secrets.values())
-        self._sampler = Sampler(site, secrets, self._journal)
+        self._sampler = Sampler(site, self._journal)
         self._journalled: dict[str, set[str]] = {}
         self._stored = stored_samples(store, plan.run_id)
         self._shapes = [Shape.model_validate(shape) for shape in plan.shapes]

@@ -15,7 +15,6 @@ from perfdag.hosts.base import Host
 from perfdag.hosts.facts import env_class
 from perfdag.hosts.packages import install_command
 from perfdag.outcome import Failed, Infrastructure, SampleError, Skip
-from perfdag.redaction import restore
 from perfdag.results.samples import SampleRecord, as_row, now
 from perfdag.shape import Shape
 from perfdag.steps.concurrent import two_of
@@ -34,17 +33,12 @@ class NoScratch(StoreError):
 class Sampler:
     """Measures samples of points, once each, at a site.
 
-    `secrets` holds the values of the placeholders in params. `host_facts` has the facts of the
-    nodes so far. `journal` keeps a file of a sample under way: sample, name, content.
+    `host_facts` has the facts of the nodes so far. `journal` keeps a file of a sample under way:
+    sample, name, content.
     """
 
-    def __init__(
-        self,
-        site: Site,
-        secrets: Mapping[str, str],
-        journal: Callable[[str, str, bytes], None],
-    ) -> None:
-        self._site, self._secrets, self._journal = site, secrets, journal
+    def __init__(self, site: Site, journal: Callable[[str, str, bytes], None]) -> None:
+        self._site, self._journal = site, journal
         self.host_facts: dict[str, dict[str, Any]] = {}
 
     def measure(self, point: Point, shape: Shape, repetition: int) -> SampleRecord:
@@ -106,7 +100,7 @@ class Sampler:
         hosts: Sequence[Host],
         starter: Host | None,
     ) -> None:
-        params = benchmark.Params.model_validate(restore(point.params, self._secrets))
+        params = benchmark.Params.model_validate(point.params)
         with _scratch_folder() as scratch:
             gang = Gang(
                 hosts,

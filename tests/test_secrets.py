@@ -1,6 +1,7 @@
 """Secrets stay with perfdag's own processes, whatever a measured command reads."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,15 +18,12 @@ from perfdag.hosts.local import LocalHost
 from perfdag.kube import config
 from perfdag.kube.pod_patch import Context, patch
 from perfdag.plan.plan import make_plan
-from perfdag.redaction import is_secret, redact, redact_json, redact_strings, register, restore
-from perfdag.results.confirming import store_confirming_plans
-from perfdag.results.runs import load_plan, store_plan, stored_secrets
+from perfdag.redaction import is_secret, redact, redact_json, redact_strings, register
 from perfdag.shape import Shape
 from perfdag.steps.runner import credentials
 from perfdag.steps.runner.credentials import OF_LEAD, OF_PEER, take_credentials
-from perfdag.store.open import open_store
-from perfdag.suite.checks import checks_of
 from perfdag.suite.load import parse_suite
+from perfdag.suite.yaml_document import BadDocument
 from perfdag.workflows.gangs import measuring_pod
 from perfdag.workflows.templates import Installation
 from tests.conftest import CommandLine
@@ -135,21 +133,13 @@ def test_a_pod_takes_its_credentials_and_leaves_none_to_a_command(
     assert config.load_config().credentials.token == "the-token"
 
 
-IDS = ["bed11bb131124990", "67f519d9a785c6de", "ffc2b35cde858f48", "6654fd3fc570f92c"]
-"""Those of the version before there were placeholders."""
 SUITE = """\
 name: hiding
 entries:
-  - benchmark: command
-    params: {argv: [sh, -c, 'env; echo $API_TOKEN >&2; exit 3'], exit_code: 3}
-    permutations:
-      product:
-        env:
-          - {API_TOKEN: suite-secret-1, PLAIN: shown}
-          - {API_TOKEN: "suite-\\x73ecret-2", DB_PASSWORD: pw}
-  - {benchmark: command, name: broken, params: {argv: [sh, -c, 'echo $API_TOKEN; exit 4'], env: {API_TOKEN: suite-secret-1}}}
+  - {benchmark: command, params: {argv: [sh, -c, 'env; echo $API_TOKEN >&2; exit 3'], exit_code: 3}}
+  - {benchmark: command, name: broken, params: {argv: [sh, -c, 'echo $API_TOKEN; exit 4']}}
   - {benchmark: command, name: leak, params: {argv: [sh, -c, 'env; echo $GITHUB_TOKEN; exit 5']}}
-"""  # noqa: E501
+"""
 
 
 def test_secret_values_are_in_nothing_that_a_run_stores_or_prints(
@@ -157,7 +147,11 @@ def test_secret_values_are_in_nothing_that_a_run_stores_or_prints(
 ) -> None:
     suite, root = tmp_path / "suite.yaml", tmp_path / "store"
     suite.write_text(SUITE)
-    hidden = {"AWS_SECRET_ACCESS_KEY": "bucket-secret", "GITHUB_TOKEN": "a-token-of-the-user"}
+    hidden = {
+        "AWS_SECRET_ACCESS_KEY": "bucket-secret",
+        "GITHUB_TOKEN": "a-token-of-the-user",
+        "API_TOKEN": "suite-secret",
+    }
     for name, value in hidden.items():
         monkeypatch.setenv(name, value)
     printed = "".join(
@@ -173,35 +167,38 @@ def test_secret_values_are_in_nothing_that_a_run_stores_or_prints(
     files = {file: file.read_bytes() for file in root.rglob("*") if file.is_file()}
     tables = [pq.read_table(file).to_pylist() for file in files if file.suffix == ".parquet"]
     everything = printed.encode() + b"".join(files.values()) + repr(tables).encode()
-    for value in ("suite-secret", *hidden.values()):
+    for value in hidden.values():
         assert value.encode() not in everything
-    assert b"[redacted API_TOKEN 2]" in everything
     assert {file.name for file in files} >= {"plan.json", "report.html"}
-    assert "secrets.json" not in {file.name for file in files}, "the run is complete"
     rows = {row["entry"]: row for row in tables[0]}
-    assert rows["command"]["status"] == "ok", "the processes get the values"
-    assert "sh exited 4, not 0: [redacted]" in rows["broken"]["error"]
+    assert rows["command"]["status"] == "ok"
+    assert "sh exited 4, not 0: [redacted]" in rows["broken"]["error"], "the process has the value"
     assert "a-token" not in (rows["leak"]["error"] or "a-token")
 
 
-def test_placeholders_change_no_id_and_a_resumed_run_has_the_values(tmp_path: Path) -> None:
-    plan = make_plan(parse_suite(SUITE), run_id="20260101T000000Z-00000001")
-    assert [point.id for point in plan.points] == IDS
-    env = [point.params["env"] for point in plan.points[:2]]
-    assert {item["API_TOKEN"] for item in env} == {"[redacted API_TOKEN]", "[redacted API_TOKEN 2]"}
-    assert checks_of(plan.suite_text) == []
-    store = open_store(str(tmp_path))
-    store_plan(store, plan)
-    stored = load_plan(store, plan.run_id)
-    assert b"suite-secret" not in stored.dump()
-    secrets = stored_secrets(store, stored)
-    assert set(secrets.values()) == {"suite-secret-1", "suite-secret-2", "pw"}
-    confirming = store_confirming_plans(store, stored, {IDS[0]})[0]
-    assert stored_secrets(store, load_plan(store, confirming.run_id)) == secrets
-    assert restore(env, secrets) == [
-        {"API_TOKEN": "suite-secret-1", "PLAIN": "shown"},
-        {"API_TOKEN": "suite-secret-2", "DB_PASSWORD": "pw"},
-    ]
+@pytest.mark.parametrize(
+    ("entry", "where"),
+    [
+        ("params: {argv: [id], env: {API_TOKEN: x}}", "entries[0].params.env"),
+        (
+            "params: {argv: [id]}, permutations: {product: {env: [{DB_PASSWORD: y}]}}",
+            "entries[0].permutations.product.env",
+        ),
+    ],
+)
+def test_a_suite_that_holds_a_secret_is_refused(entry: str, where: str) -> None:
+    suite = parse_suite(f"name: s\nentries:\n  - {{benchmark: command, {entry}}}\n")
+    with pytest.raises(
+        BadDocument, match=f"suite.yaml:3: {re.escape(where)}.*is the name of a secret"
+    ):
+        make_plan(suite)
+
+
+def test_a_command_in_a_pod_has_the_variables_of_the_secret_of_its_shape() -> None:
+    spec = patch(Shape.model_validate({"secret": "keys"}), Context("r", "uid", "r/{name}:1"))
+    sources = {item["name"]: item.get("envFrom") for item in spec["containers"]}
+    assert sources == {"wait": None, "main": [{"secretRef": {"name": "keys"}}]}
+    assert not any("envFrom" in item for item in spec["initContainers"])
 
 
 # No character of these stands in the mark, so that what is left of a value is recognised.

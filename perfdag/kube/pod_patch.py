@@ -90,6 +90,8 @@ def patch(shape: Shape, context: Context) -> Object:
         "securityContext": hardened(root, added),
         "volumeMounts": [],
     }
+    if shape.secret:
+        main["envFrom"] = [{"secretRef": {"name": shape.secret}}]
     helpers = helper(shape)
     spec: Object = {
         "securityContext": pod_security(root),

@@ -21,7 +21,6 @@ class _Options(BaseModel):
     confirms: RunId | None = None
     confirmed: list[RunId] = []
     other: RunId | None = None
-    secrets_of: RunId | None = None
     priority: Annotated[int, Strict()] = 0
     pending_limit: float = 600
 

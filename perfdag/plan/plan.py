@@ -4,22 +4,20 @@ import contextlib
 import random
 import secrets
 import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import orjson
-import yaml
 
 import perfdag
 from perfdag.digest import digest
 from perfdag.no_gc import gc_paused
 from perfdag.plan.names import check_names
 from perfdag.plan.order import concurrent_groups, order
-from perfdag.redaction import extract, redact_strings, register
 from perfdag.shape import Shape
 from perfdag.suite.enumerate import enumerate_points
 from perfdag.suite.host_pairs import Pair
@@ -63,8 +61,6 @@ class Plan:
     versions: dict[str, str] = field(default_factory=dict)
     where: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
-    secrets: dict[str, str] = field(default_factory=dict)
-    """Values of the placeholders in params. plan.json has no secrets (results.runs.store_plan)."""
 
     def seconds(self) -> float:
         """Return the expected wall time on one machine in seconds, without additions of `until`.
@@ -101,11 +97,9 @@ class Plan:
     def dump(self) -> bytes:
         """Return plan.json."""
         # orjson writes dataclasses itself; dataclasses.asdict copies every value of every point
-        names = [field.name for field in fields(self) if field.name != "secrets"]
-        shallow = {name: getattr(self, name) for name in names}
         with gc_paused():
             return orjson.dumps(
-                {"schema": 1, **shallow},
+                {"schema": 1, **vars(self)},
                 option=orjson.OPT_SORT_KEYS,
                 default=lambda model: model.model_dump(),
             )
@@ -173,14 +167,13 @@ def make_plan(
         budget=suite.budget,
         trigger=trigger,
         variant=variant,
-        suite_text=_text_without_secrets(loaded, enumeration.secrets),
+        suite_text=loaded.document.text,
         versions=_versions(),
         options={
             "pending_limit": suite.pending_limit,
             "priority": suite.priority,
             **({"only": list(only)} if only else {}),
         },
-        secrets=enumeration.secrets,
     )
     with gc_paused():
         plan.batches = cut_batches(
@@ -198,15 +191,6 @@ def make_plan(
         knobs = "raise budget, set hosts.pairs to ring or `random N`, or hosts.parallel_pairs"
         raise BadDocument([loaded.document.problem(("budget",), f"{excess}; {knobs}")])
     return plan
-
-
-def _text_without_secrets(loaded: LoadedSuite, secrets: Mapping[str, str]) -> str:
-    """Return the suite as text: as it is, or, if it holds secrets, its data with placeholders."""
-    if not secrets:
-        return loaded.document.text
-    register(secrets.values())
-    data = redact_strings(extract(loaded.document.data, dict(secrets)))
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
 
 
 def _hours(seconds: float) -> str:

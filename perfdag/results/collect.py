@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 from perfdag.no_gc import gc_paused
 from perfdag.plan.plan import Plan
 from perfdag.results.result_files import delete_rollup, month_of, result_key
-from perfdag.results.runs import delete_secrets
 from perfdag.results.samples import read_sample, sample_key, stored_samples
 from perfdag.results.schema import ID_COLUMNS
 from perfdag.results.table_builder import TableBuilder
@@ -54,8 +53,6 @@ def collect(store: Store, plan: Plan) -> CollectionResult:
     )
     store.put(collected.key, sink.getvalue().to_pybytes())
     delete_rollup(store, plan.suite, month_of(plan.run_id))
-    if collected.complete:
-        delete_secrets(store, plan)
     return collected
 
 

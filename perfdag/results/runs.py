@@ -3,8 +3,6 @@
 import re
 from collections.abc import Sequence
 
-import orjson
-
 from perfdag.plan.plan import Plan, read_plan
 from perfdag.results.samples import run_folder
 from perfdag.store.base import DamagedError, NotStoredError, Store
@@ -92,33 +90,8 @@ def ab_note(store: Store, run_id: str) -> str | None:
 
 
 def store_plan(store: Store, plan: Plan) -> None:
-    """Store a plan, and the values of its placeholders in an object of their own.
-
-    Whoever continues the run reads them there. Raises StoreError.
-    """
-    if plan.secrets:
-        owner = plan.options.setdefault("secrets_of", plan.run_id)
-        store.put(_secrets_key(owner), orjson.dumps(plan.secrets))
+    """Store a plan. Raises StoreError."""
     store.put(f"{run_folder(plan.run_id)}/plan.json", plan.dump())
-
-
-def stored_secrets(store: Store, plan: Plan) -> dict[str, str]:
-    """Return the values of the placeholders of a plan. Raises StoreError.
-
-    A confirming run has those of the run that it confirms.
-    """
-    run_id = plan.options.get("secrets_of")
-    return plan.secrets or (orjson.loads(store.get(_secrets_key(run_id))) if run_id else {})
-
-
-def delete_secrets(store: Store, plan: Plan) -> None:
-    """Delete the values of the placeholders of a run that needs no further sample."""
-    if plan.options.get("secrets_of") == plan.run_id:
-        store.delete(_secrets_key(plan.run_id))
-
-
-def _secrets_key(run_id: str) -> str:
-    return f"{run_folder(run_id)}/secrets.json"
 
 
 def variants(store: Store, plan: Plan) -> list[Plan]:

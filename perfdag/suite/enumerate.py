@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark
 from perfdag.digest import canonical
-from perfdag.redaction import extract_params
+from perfdag.redaction import secret_names
 from perfdag.suite.candidate import Candidate, ProblemCounter
 from perfdag.suite.checks import Settings, unmet_where
 from perfdag.suite.model import LoadedSuite, Source, Until
@@ -80,7 +80,7 @@ def _enumerate(
     keeper = Keeper(loaded, problems)
     for source in sources:
         keeper.keep(source, placer.place(validate(expand(source, problems), problems)))
-    return SuitePoints(list(keeper.points.values()), placer.shapes, keeper.merged, keeper.secrets)
+    return SuitePoints(list(keeper.points.values()), placer.shapes, keeper.merged)
 
 
 def _amount(number: int) -> str:
@@ -165,7 +165,6 @@ class Keeper:
     def __init__(self, loaded: LoadedSuite, problems: ProblemCounter) -> None:
         self.points: dict[str, Point] = {}
         self.merged = 0
-        self.secrets: dict[str, str] = {}
         self._loaded, self._suite, self._problems = loaded, loaded.suite, problems
 
     def keep(self, source: Source, candidates: Iterable[Candidate]) -> None:
@@ -179,15 +178,15 @@ class Keeper:
         )
         for candidate in candidates:
             benchmark, model = candidate.benchmark, candidate.model
+            self._refuse_secrets(candidate)
             point = Point(
                 id=candidate.id,
                 entry=source.name,
                 benchmark=benchmark.name,
-                params=extract_params(candidate.params, self.secrets),
+                params=candidate.params,
                 shape=candidate.shape_index,
                 label=" ".join(
-                    f"{name}={_label_value(value)}"
-                    for name, value in extract_params(candidate.varied, self.secrets).items()
+                    f"{name}={_label_value(value)}" for name, value in candidate.varied.items()
                 ),
                 repetitions=repetitions,
                 seconds=benchmark.seconds(model) * candidate.measurements,
@@ -203,6 +202,18 @@ class Keeper:
             if len(self.points) + self.merged > MAX_POINTS:
                 self._problems.add(source, ("permutations",), f"more than {MAX_POINTS:,} points")
                 return
+
+    def _refuse_secrets(self, candidate: Candidate) -> None:
+        for param, value in candidate.params.items():
+            for name in secret_names(value, param.rpartition(".")[2] if "." in param else ""):
+                text = (
+                    f"{name} is the name of a secret, which a suite does not hold; leave it out: "
+                    "a command has the variables of perfdag run, and on a cluster those of the "
+                    "Secret that `secret` names"
+                )
+                self._problems.add(
+                    candidate.source, candidate.path((param,), ("params", param)), text
+                )
 
     def _repetitions(self, source: Source) -> tuple[int, Until | None]:
         """Return the repetitions of an entry and its `until`, which must allow at least as many."""

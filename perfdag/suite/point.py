@@ -66,5 +66,3 @@ class SuitePoints:
     points: list[Point] = field(default_factory=list)
     shapes: list[dict[str, Any]] = field(default_factory=list)
     merged: int = 0
-    secrets: dict[str, str] = field(default_factory=dict)
-    """Values of the placeholders in params (perfdag.redaction)."""
