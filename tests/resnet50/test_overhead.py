@@ -90,6 +90,29 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     assert 0.93 < hits / 1000 < 0.97
 
 
+@pytest.mark.parametrize(
+    ("costs", "mean", "half"),
+    [
+        # Student's t has closed forms: tan(pi (p - 1/2)) for one degree of freedom, and
+        # (2 p - 1) / sqrt(2 p (1 - p)) for two
+        ([0.0, 0.02], 0.01, math.tan(math.pi * 0.475) * 0.01),
+        ([-0.01, 0.0, 0.01], 0.0, 0.95 / math.sqrt(2 * 0.975 * 0.025) * 0.01 / math.sqrt(3)),
+    ],
+)
+def test_the_interval_of_few_pairs_is_students(
+    costs: list[float], mean: float, half: float
+) -> None:
+    result = overhead(costs, 0.05)
+    assert math.log1p(result.mean) == pytest.approx(mean, abs=1e-12)
+    assert math.log1p(result.low) == pytest.approx(mean - half, rel=1e-6)
+    assert math.log1p(result.high) == pytest.approx(mean + half, rel=1e-6)
+
+
+def test_the_pairs_that_are_needed_are_counted_with_their_own_quantile() -> None:
+    # t of 3 degrees of freedom is 3.182: the half width of four pairs is 0.0159, of three 0.0248
+    assert overhead([-0.01, 0.0, 0.01], math.expm1(0.02)).needed == 4
+
+
 @pytest.mark.parametrize("bad", [[], [0.1], [0.1, math.nan]])
 def test_too_few_or_broken_pairs_are_refused(bad: list[float]) -> None:
     with pytest.raises(ValueError, match="pairs"):
