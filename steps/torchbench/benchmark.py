@@ -11,7 +11,6 @@ from perfdag.outcome import Failed, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.steps import devices, gpu_watch
 from perfdag.steps.torchbench import checkout, report
-from perfdag.steps.torchbench.checkout import WeightFolders
 from perfdag.steps.torchbench.params import TorchbenchParams
 
 _USED = ("precision", "threads", "cuda", "cudnn")
@@ -87,7 +86,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
     )
 
     def __init__(self) -> None:
-        self._weights = WeightFolders()
+        self._constructed: set[tuple[str, str, str]] = set()
 
     def check(self, params: TorchbenchParams, shape: Shape) -> list[str]:
         gpus = devices.gpus(shape)
@@ -124,14 +123,16 @@ class Torchbench(Benchmark[TorchbenchParams]):
                 raise Skip(problem)
         gang.notes |= {
             "checkout": folder,
-            "home": self._weights.folder(host, python, params.model, gang.timeout),
             "commit": checkout.commit(host, folder),
         }
+        model = (host.name, python, params.model)
+        if model not in self._constructed:
+            checkout.download_weights(host, python, folder, params.model, gang.timeout)
+            self._constructed.add(model)
 
     def provenance(self, gang: Gang, params: TorchbenchParams) -> dict[str, Any]:
         facts: dict[str, Any] = {
             "torchbench_commit": gang.notes["commit"],
-            "weights": "random, seeded: speed only, no accuracy",
         }
         if params.device == "cuda":
             facts["gpus"] = gang.notes["gpus"] = gpu_queries.facts(gang.hosts[0])
@@ -148,7 +149,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
             str(params.iterations),
             *arguments(params),
         ]
-        env = {**checkout.OFFLINE, "TORCH_HOME": gang.notes["home"], "PYTHONDONTWRITEBYTECODE": "1"}
+        env = {**checkout.OFFLINE, "PYTHONDONTWRITEBYTECODE": "1"}
         # With the caches of another sample, the compilation would not be cold.
         env |= {name: f"{gang.scratch}/{name.lower()}" for name in _COMPILED}
         if params.threads:

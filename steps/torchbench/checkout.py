@@ -1,16 +1,12 @@
-"""Locate the checkout of pytorch/benchmark, its commit, and a folder with a model's weights."""
+"""Locate the checkout of pytorch/benchmark and its commit, and download a model's weights."""
 
 import os
-import re
-import shutil
-import tempfile
-import weakref
 from pathlib import Path
 
 from perfdag.hosts.base import Host
 from perfdag.outcome import Skip
 from perfdag.steps.torchbench.params import COMMIT, TorchbenchParams
-from perfdag.steps.torchbench.runner import MARK
+from perfdag.steps.torchbench.runner import NO_TORCH
 
 IMAGE_CHECKOUT = "/opt/torchbench"
 RUNNER = Path(__file__).with_name("runner.py")
@@ -55,42 +51,17 @@ def commit(host: Host, folder: str) -> str:
     return head.stdout.strip()
 
 
-class WeightFolders:
-    """A TORCH_HOME for each host, interpreter and model, looked up once in a process.
+def download_weights(host: Host, python: str, folder: str, model: str, timeout: float) -> None:
+    """Construct the model once with a network, since measuring has none.
 
-    Looking starts a Python with torch, which is slow.
+    Raises Skip if torch is missing. Another failure is explained by the run that follows.
     """
-
-    def __init__(self) -> None:
-        self._folders: dict[tuple[str, str, str, str | None], str] = {}
-        self._own: str | None = None
-
-    def folder(self, host: Host, python: str, model: str, timeout: float) -> str:
-        """Return a TORCH_HOME with the model's weights. Raises Skip if torch is missing."""
-        configured = os.environ.get("TORCH_HOME")
-        key = (host.name, python, model, configured)
-        if key not in self._folders:
-            # An image's TORCH_HOME stays as it is; missing weights go to a folder of this run.
-            homes = [*([configured] if configured else []), self._own_folder()]
-            finished = host.run(
-                [python, str(RUNNER), "weights", *homes, model], timeout=timeout, env=OFFLINE
-            )
-            missing = not finished.stderr.strip() or re.search(
-                r"\b(ModuleNotFound|Import)Error\b", finished.stderr
-            )
-            if finished.code != 0 and not finished.timed_out and missing:
-                raise Skip(
-                    f"{python} on {host.name} has no torch and torchvision:"
-                    " pip install 'perfdag[torch]' (with uv: uv pip install),"
-                    " or use the parameter python"
-                )
-            stdout = finished.check("writing random weights").stdout
-            self._folders[key] = stdout.rpartition(MARK)[2].strip()
-        return self._folders[key]
-
-    def _own_folder(self) -> str:
-        """Return a folder of this process, so that its samples share weights of hundreds of MB."""
-        if self._own is None:
-            self._own = tempfile.mkdtemp(prefix="perfdag-torch-home-")
-            weakref.finalize(self, shutil.rmtree, self._own, ignore_errors=True)
-        return self._own
+    argv = [python, str(RUNNER), "construct", folder, model]
+    finished = host.run(argv, timeout=timeout, env={"PYTHONDONTWRITEBYTECODE": "1"})
+    is_silent = finished.code != 0 and not finished.timed_out and not finished.stderr.strip()
+    if finished.code == NO_TORCH or is_silent:
+        raise Skip(
+            f"{python} on {host.name} has no torch and torchvision:"
+            " pip install 'perfdag[torch]' (with uv: uv pip install),"
+            " or use the parameter python"
+        )

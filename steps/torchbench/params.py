@@ -28,10 +28,10 @@ resnet18 resnet50 resnet50_quantized_qat resnext50_32x4d sam sam_fast shufflenet
 simple_gpt_tp_manual soft_actor_critic speech_transformer squeezenet1_1
 stable_diffusion_text_encoder stable_diffusion_unet tacotron2 timm_efficientdet timm_efficientnet
 timm_nfnet timm_regnet timm_resnest timm_vision_transformer timm_vision_transformer_large
-timm_vovnet torch_multimodal_clip tts_angular vgg16 yolov3
+timm_vovnet torch_multimodal_clip tts_angular vgg16 vision_maskrcnn yolov3
 """
 MODELS = frozenset(_MODELS.split())
-"""Folders of torchbenchmark/models at COMMIT, without those of _BY_WEIGHTS."""
+"""Folders of torchbenchmark/models at COMMIT."""
 # Their train() raises NotImplementedError, or returns one, which invoke() drops.
 _WITHOUT_TRAIN = """
 doctr_det_predictor doctr_reco_predictor hf_Whisper hf_distil_whisper llama llava maml
@@ -40,8 +40,6 @@ pyhpc_isoneutral_mixing pyhpc_turbulent_kinetic_energy sam sam_fast simple_gpt s
 stable_diffusion_text_encoder stable_diffusion_unet
 """
 _EVAL_ONLY = frozenset(_WITHOUT_TRAIN.split())
-_BY_WEIGHTS = frozenset({"vision_maskrcnn"})
-"""Models whose work depends on what their weights detect in an image; random ones detect noise."""
 # run.py refuses the others, except amp on a CPU, which it accepts and computes as fp32.
 _PRECISIONS = {
     "cpu": ("fp32", "bf16", "amp_bf16"),
@@ -92,11 +90,6 @@ class TorchbenchParams(Params):
     @field_validator("model")
     @classmethod
     def _known(cls, model: str) -> str:
-        if model in _BY_WEIGHTS:
-            raise ValueError(
-                f"{model} does as much work as its weights detect objects,"
-                " and weights are random here; use another model"
-            )
         if model not in MODELS:
             near = difflib.get_close_matches(model, MODELS, n=3, cutoff=0.4)
             raise ValueError(

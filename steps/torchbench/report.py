@@ -154,8 +154,8 @@ def explain_failure(
     """Return the exception of a failure that the log explains, or None."""
     if any(word in log for word in _NO_NETWORK):
         return Failed(
-            f"{params.model} wants to download weights or data, and measuring has no network;"
-            " use a model that builds its own",
+            f"{params.model} lacks weights or data, which could not be downloaded before the run:"
+            " download them where there is a network, and copy them here (TORCH_HOME, HF_HOME)",
             texts,
         )
     missing = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", log)

@@ -2,11 +2,9 @@
 
 The interpreter that has torch runs this program, so it imports nothing of perfdag. Usage:
 
-    python torchbench_run.py weights FOLDER... MODEL
-        The last line is `perfdag-torchbench FOLDER`: the first folder with the weights that
-        torchvision would download for MODEL. If none has them, a seeded random state dict is
-        written to the last folder. For a model that is not torchvision's it is the first folder.
-    python torchbench_run.py run CHECKOUT WARMUP ITERATIONS ARGUMENTS-OF-RUN.PY...
+    python runner.py construct CHECKOUT MODEL
+        Construct MODEL once, so that the weights that it downloads are on this machine.
+    python runner.py run CHECKOUT WARMUP ITERATIONS ARGUMENTS-OF-RUN.PY...
         The last line is `perfdag-torchbench {json}`: times in s, memory in bytes.
 """
 
@@ -21,40 +19,22 @@ from pathlib import Path
 from typing import Any
 
 MARK = "perfdag-torchbench "
-SEED = 20240229
-_WITHIN = {"Super_SloMo": "vgg16"}
-"""Models that load the ImageNet weights of a torchvision model, and which one."""
+NO_TORCH = 3
+"""Exit code if torch or torchvision cannot be imported."""
 
 
-def weights(folders: list[str], model: str) -> str:
-    """Return the folder with the weights of a model, or of the torchvision model within it.
-
-    If no folder has them, write random ones to the last folder.
-    """
-    import torch
-    import torchvision
-
-    model = _WITHIN.get(model, model)
-    if model not in torchvision.models.list_models():
-        return folders[0]
-    variants = torchvision.models.get_model_weights(model)
-    kind = getattr(variants, "IMAGENET1K_V1", None)
-    if kind is None:
-        return folders[0]
-    targets = {
-        folder: Path(folder) / "hub" / "checkpoints" / kind.url.rpartition("/")[2]
-        for folder in folders
-    }
-    for folder, target in targets.items():
-        if target.exists():
-            return folder
-    target = targets[folders[-1]]
-    target.parent.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(SEED)
-    part = target.with_suffix(".part")
-    torch.save(getattr(torchvision.models, model)(weights=None).state_dict(), part)
-    part.rename(target)
-    return folders[-1]
+def construct(checkout: str, model: str) -> int:
+    """Construct a model for inference on the CPU and return the exit code."""
+    try:
+        import torch  # noqa: F401
+        import torchvision  # noqa: F401
+    except ImportError as error:
+        sys.stderr.write(f"{error}\n")
+        return NO_TORCH
+    sys.path.insert(0, checkout)
+    benchmark: Any = importlib.import_module("torchbenchmark")
+    benchmark.load_model_by_name(model)(test="eval", device="cpu")
+    return 0
 
 
 def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> int:
@@ -174,9 +154,8 @@ def main(argv: list[str]) -> int:
         for entry in sys.path
         if Path(entry or ".").resolve() != Path(__file__).resolve().parent
     ]
-    if len(argv) >= 3 and argv[0] == "weights":
-        sys.stdout.write(f"{MARK}{weights(argv[1:-1], argv[-1])}\n")
-        return 0
+    if len(argv) == 3 and argv[0] == "construct":
+        return construct(argv[1], argv[2])
     if len(argv) >= 5 and argv[0] == "run":
         return run(argv[1], int(argv[2]), int(argv[3]), argv[4:])
     sys.stderr.write(str(__doc__))

@@ -98,12 +98,8 @@ def test_percentiles_are_nearest_rank_of_enough_batches(n: int, stats: set[str])
             for model in ("llama", "sam", "sam_fast", "llava", "moondream", "maml")
         ),
         (
-            {"model": "vision_maskrcnn"},
-            "does as much work as its weights detect objects, and weights are random here",
-        ),
-        (
             {"model": "vision_maskrcn"},
-            f"near: detectron2_maskrcnn, .*; {len(MODELS)} can be measured",
+            f"near: vision_maskrcnn, .*; {len(MODELS)} can be measured",
         ),
         ({"gpus": 2, "device": "cuda"}, "the only value is 1"),
         ({"device": "cpu", "precision": "amp_fp16"}, "device cpu has fp32, bf16, amp_bf16"),
@@ -204,6 +200,21 @@ def test_what_was_run_otherwise_than_asked_is_no_sample(
         Torchbench().parse(changed(NAMES[0], **report), params)
 
 
+def test_on_a_gpu_the_time_is_the_gpus_and_the_rate_is_by_the_wall_clock() -> None:
+    """Constructed: there was no GPU to record from."""
+    gpu = [0.010, 0.011, 0.012, 0.013, 0.014]
+    report = report_of(NAMES[0]) | CUDA | {"batches": 1, "batch_size": 4}
+    report |= {"gpu_peak_bytes": [5 << 20], "gpus_used": 1}
+    report |= {"gpu_s": gpu, "wall_s": [2 * seconds + 0.001 for seconds in gpu]}
+    printed = "GPU Time per batch: 12.000 milliseconds\n"
+    params = TorchbenchParams(model="alexnet", device="cuda", batch_size=4, iterations=5)
+    output = Output({"stdout": printed + MARK + json.dumps(report) + "\n"})
+    values = {(m.metric, m.stat): m.value for m in Torchbench().parse(output, params)}
+    assert values["batch_time", "value"] == pytest.approx(0.012)
+    assert values["samples_rate", "value"] == pytest.approx(4 / 0.025)
+    assert values["batch_time_spread", "max"] == pytest.approx(0.014)
+
+
 def test_a_slowed_gpu_is_invalid() -> None:
     output = recorded(NAMES[0])
     output.facts = {"against": "GPU 0 was slowed down (hardware slowdown) in 50 % of the sample"}
@@ -257,10 +268,7 @@ def test_a_missing_checkout_or_torch_is_skipped_with_what_to_do(
             "couldn't find them in the cached files.\n"
             "Check your internet connection or see how to run the library in offline mode",
             Failed,
-            (
-                "wants to download weights or data, and measuring has no network; use a model "
-                "that builds its own"
-            ),
+            "lacks weights or data, which could not be downloaded before the run",
         ),
         (
             "ModuleNotFoundError: No module named 'pycocotools'",
@@ -281,22 +289,15 @@ def test_what_run_py_could_not_do_is_said_in_a_line(
     assert report.explain_failure(TorchbenchParams(), "RuntimeError: other", {}) is None
 
 
-WEIGHTS = "hub/checkpoints/vgg16-397923af.pth"
-TORCH = """
-import pathlib
-with pathlib.Path(__file__).with_name("imports").open("a") as imports: imports.write("torch ")
-def manual_seed(seed): pass
-def save(state, path): pathlib.Path(path).write_text("random")
-"""
-VISION = """
-class _Kind: url = "https://download.pytorch.org/models/vgg16-397923af.pth"
-class _Kinds: IMAGENET1K_V1 = _Kind
-class _Model:
-    def state_dict(self): return {}
-class models:
-    list_models = staticmethod(lambda: ["vgg16"])
-    get_model_weights = staticmethod(lambda name: _Kinds)
-    vgg16 = staticmethod(lambda weights: _Model())
+PACKAGE = """
+import os, pathlib, sys
+def load_model_by_name(name):
+    def construct(test, device):
+        with pathlib.Path(__file__).with_name("constructed").open("a") as file:
+            file.write(f"{name} {test} {device} {'https_proxy' in os.environ}\\n")
+        if name == "sam":
+            sys.exit("urlopen error")
+    return construct
 """
 
 
@@ -307,8 +308,9 @@ def fake_checkout(
     need.
     """
     for name, text in {
-        "packages/torch.py": TORCH,
-        "packages/torchvision.py": VISION,
+        "packages/torch.py": "",
+        "packages/torchvision.py": "",
+        "bench/torchbenchmark/__init__.py": PACKAGE,
         "bench/run.py": run_py,
         f"bench/torchbenchmark/models/{model}/__init__.py": "",
         "bench/.perfdag-commit": f"{COMMIT}\n",
@@ -349,37 +351,22 @@ def test_the_report_has_the_cpu_time_of_the_process_and_its_children(
     assert report["process_s"] >= 0.5
 
 
-def test_an_images_weights_are_used_and_what_it_lacks_is_made_elsewhere(
-    tmp_path: Path, gang: Gang, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("model", ["vgg16", "sam"])
+def test_a_model_is_constructed_with_a_network_once_before_it_is_measured(
+    model: str, tmp_path: Path, gang: Gang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench, home = fake_checkout(tmp_path, monkeypatch), tmp_path / "torch-home"
-    home.mkdir(mode=0o555)
-    monkeypatch.setenv("TORCH_HOME", str(home))
-    params, benchmark = TorchbenchParams(model="vgg16", path=str(bench)), Torchbench()
+    """A failure is that of the run: it says what is missing."""
+    for name in checkout.OFFLINE:
+        monkeypatch.delenv(name, raising=False)
+    run_py = "import os, sys; sys.exit(os.environ['https_proxy'] + ' refused')"
+    bench = fake_checkout(tmp_path, monkeypatch, model, run_py)
+    params, benchmark = TorchbenchParams(model=model, path=str(bench)), Torchbench()
     for _ in "two samples":
         benchmark.prepare(gang, params)
-    own = Path(gang.notes["home"])
-    assert (own / WEIGHTS).read_text() == "random"
-    assert list(home.iterdir()) == []
-    assert (tmp_path / "packages/imports").read_text() == "torch ", (
-        "Python with torch is started once in a run to look for weights"
-    )
-    del benchmark
-    assert not own.exists(), "it goes with the benchmark"
-    home.chmod(0o755)
-    (home / WEIGHTS).parent.mkdir(parents=True)
-    (home / WEIGHTS).write_text("the image's")
-    Torchbench().prepare(gang, params)
-    assert gang.notes["home"] == str(home)
-
-
-def test_the_weights_of_a_model_within_another_are_made(
-    tmp_path: Path, gang: Gang, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Super_SloMo's constructor loads those of vgg16."""
-    bench, benchmark = fake_checkout(tmp_path, monkeypatch, "Super_SloMo"), Torchbench()
-    benchmark.prepare(gang, TorchbenchParams(model="Super_SloMo", path=str(bench)))
-    assert (Path(gang.notes["home"]) / WEIGHTS).read_text() == "random"
+    constructed = (bench / "torchbenchmark/constructed").read_text()
+    assert constructed == f"{model} eval cpu False\n"
+    with pytest.raises(Failed, match=f"{model} lacks weights or data"):
+        benchmark.run(gang, params)
 
 
 def prints(report: dict[str, Any], seconds: float = 0) -> str:
@@ -549,5 +536,4 @@ def test_the_real_run_py(tmp_path: Path) -> None:
         python=os.environ.get("PERFDAG_TORCH_PYTHON"),
     )
     benchmark.prepare(gang, params)
-    assert "random" in benchmark.provenance(gang, params)["weights"]
     assert benchmark.parse(benchmark.run(gang, params), params)
