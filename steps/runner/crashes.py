@@ -4,13 +4,14 @@ A point that two pods of its batch were lost with is recorded as failed, and the
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from dataclasses import replace
 
 from perfdag.benchmark import registry
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
 from perfdag.results.missing_reason import MissingReason
-from perfdag.results.samples import SampleRecord, now, sample_key, stored_samples
+from perfdag.results.samples import SampleRecord, now, sample_key
 from perfdag.steps.measure import ProgressListener
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.base import Store
@@ -33,24 +34,17 @@ class UnderWay:
         listener: ProgressListener,
     ) -> None:
         self._store, self._run_id, self._listener = store, plan.run_id, listener
-        self._batch, self._attempt, self._node = batch, attempt + 1, context.node
-        self._samples: list[str] = []
-
-    def _note(self) -> MissingReason:
-        return MissingReason(
-            "sample",
-            "failed",
-            f"in flight when its pod ended (attempt {self._attempt} on {self._node})",
-            self._batch,
-            tuple(self._samples),
-            self._attempt,
-            self._node,
+        text = f"in flight when its pod ended (attempt {attempt + 1} on {context.node})"
+        self._note = MissingReason(
+            "sample", "failed", text, batch, attempt=attempt + 1, node=context.node
         )
+        self._samples: list[str] = []
 
     def started(self, point: Point, repetition: int) -> None:
         """Write a sample that begins; several may be measured at once."""
         self._samples.append(point.key(repetition))
-        missing_reason.write(self._store, self._run_id, self._note())
+        note = replace(self._note, samples=tuple(self._samples))
+        missing_reason.write(self._store, self._run_id, note)
         self._listener.started(point, repetition)
 
     def finished(self, point: Point, record: SampleRecord) -> None:
@@ -64,15 +58,14 @@ class UnderWay:
 
     def forget(self) -> None:
         """Remove the samples from the store: the pod was told to end, and they are no cause."""
-        missing_reason.forget(self._store, self._run_id, self._note())
+        missing_reason.forget(self._store, self._run_id, self._note)
 
 
-def crashes(store: Store, plan: Plan, batch: int) -> Counter[int]:
+def crashes(store: Store, plan: Plan, batch: int, stored: Set[str]) -> Counter[int]:
     """Return how many pods were lost while they measured each point, by its index in the plan.
 
-    Raises StoreError.
+    `stored` names the samples that the store has. Raises StoreError.
     """
-    stored = stored_samples(store, plan.run_id)
     index = {point.id: number for number, point in enumerate(plan.points)}
     return Counter(
         point
@@ -85,10 +78,14 @@ def crashes(store: Store, plan: Plan, batch: int) -> Counter[int]:
 
 
 def fail_crashers(
-    context: PodContext, store: Store, plan: Plan, batch: int, lost: Counter[int]
+    context: PodContext,
+    store: Store,
+    plan: Plan,
+    batch: int,
+    lost: Counter[int],
+    stored: Set[str],
 ) -> Iterator[tuple[Point, SampleRecord]]:
     """Store the samples of points with CRASHES crashes as failed; yield them. Raises StoreError."""
-    stored = stored_samples(store, plan.run_id)
     for position in plan.batches[batch].samples:
         index, repetition = plan.order[position]
         if lost[index] < CRASHES or plan.key(position) in stored:

@@ -1,7 +1,7 @@
 """The lead of a gang: measure the samples of one batch, of `perfdag ab` both variants in turn."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from perfdag.kube.client import KubeError
 from perfdag.outcome import Infrastructure
@@ -37,13 +37,17 @@ def lead(
     plans = variants(store, plan)
     for variant in plans:
         check_account(context.account, variant, index)
-    progress = _progress(store, plans, index)
+    stored = {variant.run_id: stored_samples(store, variant.run_id) for variant in plans}
+    progress = _progress(plans, index, stored)
     if not progress.total:
         return 0
     try:
-        lost = sum((crashes(store, variant, index) for variant in plans), Counter[int]())
+        lost = Counter[int]()
         for variant in plans:
-            for point, record in fail_crashers(context, store, variant, index, lost):
+            lost += crashes(store, variant, index, stored[variant.run_id])
+        for variant in plans:
+            have = stored[variant.run_id]
+            for point, record in fail_crashers(context, store, variant, index, lost, have):
                 progress.finished(point, record)
         if progress.done == progress.total:
             return 0
@@ -70,12 +74,14 @@ def lead(
         return record_failed_attempt(store, plans, index, name, last, error)
 
 
-def _progress(store: Store, plans: Sequence[Plan], index: int) -> ProgressReporter:
+def _progress(
+    plans: Sequence[Plan], index: int, stored: Mapping[str, Set[str]]
+) -> ProgressReporter:
     """Return the progress over the missing samples of a batch, with the time to the run's end."""
     total, time_left = 0, TimeLeft(plans[0], [])
     for plan in plans:
-        stored = stored_samples(store, plan.run_id)
-        left = [each for each in plan.batches[index].samples if plan.key(each) not in stored]
+        have = stored[plan.run_id]
+        left = [each for each in plan.batches[index].samples if plan.key(each) not in have]
         total += len(left)
         later = (each for batch in plan.batches[index + 1 :] for each in batch.samples)
         time_left.add(plan, [*left, *later])

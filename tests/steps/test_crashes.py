@@ -5,6 +5,7 @@ kernel does where memory ends.
 import contextlib
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Sequence
 from unittest.mock import Mock
 
@@ -13,6 +14,7 @@ import pytest
 from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.collect import gather
+from perfdag.results.samples import stored_samples
 from perfdag.steps.runner import gang
 from perfdag.steps.runner.crashes import UnderWay, crashes
 from perfdag.steps.runner.gather import Hosts
@@ -125,6 +127,10 @@ def test_a_point_that_kills_the_pods_of_variants_leaves_the_others_of_both(
     assert errors(store, [duet.a, duet.b]) == {"one": {("ok", None)}, "bad": {("failed", LOST)}}
 
 
+def lost_pods(store: FolderStore, plan: Plan, batch: int) -> Counter[int]:
+    return crashes(store, plan, batch, stored_samples(store, plan.run_id))
+
+
 @pytest.mark.parametrize(("end", "counts"), [(GangLost("a peer is gone"), 1), (SystemExit(75), 0)])
 def test_a_lost_gang_counts_and_a_pod_that_was_told_to_end_does_not(
     store: FolderStore, monkeypatch: pytest.MonkeyPatch, end: BaseException, counts: int
@@ -140,7 +146,7 @@ def test_a_lost_gang_counts_and_a_pod_that_was_told_to_end_does_not(
     monkeypatch.setattr(gang, "measure_batch", measure)
     with contextlib.suppress(SystemExit):
         gang.lead(place(plan.run_id), store, plan, 0, 0, False)
-    lost = crashes(store, plan, 0)
+    lost = lost_pods(store, plan, 0)
     assert lost[0] == counts
 
 
@@ -148,7 +154,7 @@ def test_a_sample_that_another_attempt_stored_is_no_crash(store: FolderStore) ->
     plan = suite(1, 0, 2)
     under_way = UnderWay(place(), store, plan, 0, 0, ProgressReporter(2))
     under_way.started(plan.points[0], 1)
-    assert crashes(store, plan, 0)[0] == 1
-    assert crashes(store, plan, 1)[0] == 0, "of another batch"
+    assert lost_pods(store, plan, 0)[0] == 1
+    assert lost_pods(store, plan, 1)[0] == 0, "of another batch"
     store.put(f"runs/{plan.run_id}/parts/{plan.points[0].key(1)}.json", b"{}")
-    assert crashes(store, plan, 0)[0] == 0
+    assert lost_pods(store, plan, 0)[0] == 0

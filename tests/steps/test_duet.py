@@ -88,7 +88,9 @@ def test_one_gang_measures_the_variants_in_turn(store: FolderStore) -> None:
     assert batches_left(store, [duet.a, duet.b]) == []
     store.delete(sample_key(duet.b.run_id, duet.b.key(3)))
     assert batches_left(store, [duet.a, duet.b]) == [0]
-    assert gang._progress(store, [duet.a, duet.b], 0).total == 1
+    plans = [duet.a, duet.b]
+    stored = {plan.run_id: stored_samples(store, plan.run_id) for plan in plans}
+    assert gang._progress(plans, 0, stored).total == 1
 
 
 def test_a_spent_budget_is_the_reason_of_both_variants(
