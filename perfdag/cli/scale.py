@@ -2,8 +2,12 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perfdag.cli.options import log, print_now
+
+if TYPE_CHECKING:
+    from perfdag.kube.prometheus import Prometheus
 
 
 def add_folder(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +80,20 @@ def add_parallel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--parallel", type=int, default=20, help="creations in flight (default: 20)"
     )
+
+
+def add_prometheus(parser: argparse.ArgumentParser, text: str, *, required: bool = False) -> None:
+    """Add the options that select a Prometheus."""
+    parser.add_argument("--prometheus", metavar="URL", required=required, help=text)
+    parser.add_argument("--prometheus-token-file", metavar="FILE", help="file with a bearer token")
+    parser.add_argument("--prometheus-ca-file", metavar="FILE", help="file with the CA certificate")
+
+
+def prometheus_of(args: argparse.Namespace) -> "Prometheus":
+    """Return the Prometheus of the options."""
+    from perfdag.kube.prometheus import Prometheus
+
+    return Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file)
 
 
 PLOTS = ("general", "detailed", "timeline", "scurves", "ecdf", "order", "api-calls")
@@ -283,7 +301,6 @@ def delete(args: argparse.Namespace) -> int:
 
 
 def _add_nodes(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register the command."""
     parser = commands.add_parser(
         "nodes",
         help="simulated nodes",
@@ -314,7 +331,6 @@ SCENARIO_OF_OPTION = {
 
 
 def _add_vmi(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register the command."""
     parser = commands.add_parser(
         "vmi",
         help="VMI bursts, ladders, steady state",
@@ -367,12 +383,7 @@ def _add_vmi(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     parser.add_argument(
         "--no-primer", action="store_true", help="do not run a VMI before the measurement"
     )
-    for name, metavar, text in (
-        ("prometheus", "URL", "query CPU, memory and work queues of KubeVirt here"),
-        ("prometheus-token-file", "FILE", "file with a bearer token for Prometheus"),
-        ("prometheus-ca-file", "FILE", "file with the CA certificate of Prometheus"),
-    ):
-        parser.add_argument(f"--{name}", metavar=metavar, help=text)
+    add_prometheus(parser, "query CPU, memory and work queues of KubeVirt here")
     add_lock(parser)
     add_arrivals(parser)
     parser.set_defaults(command_run=vmi)
@@ -381,7 +392,6 @@ def _add_vmi(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 def vmi(args: argparse.Namespace) -> int:
     """Run a VMI scenario."""
     from perfdag.app.scale.commands import open_session, parse_variables, schedule_of, vmi_scenario
-    from perfdag.kube.prometheus import Prometheus
     from perfdag.steps.scale.figures.gates import parse_gate, with_slo
     from perfdag.steps.scale.scenarios.vmi import Spec, VmiRequest
 
@@ -391,11 +401,6 @@ def vmi(args: argparse.Namespace) -> int:
     for name in special:
         if SCENARIO_OF_OPTION[name] != args.scenario:
             raise ValueError(f"--{name} needs {SCENARIO_OF_OPTION[name]}, not {args.scenario}")
-    prometheus = None
-    if args.prometheus:
-        prometheus = Prometheus(
-            args.prometheus, args.prometheus_token_file, args.prometheus_ca_file
-        )
     gates = [parse_gate(text) for text in args.gate]
     spec = Spec(
         template=args.template,
@@ -408,7 +413,7 @@ def vmi(args: argparse.Namespace) -> int:
         timeout=args.timeout,
         variables=parse_variables(args.var),
         gates=gates if args.no_api_gates else with_slo(gates),
-        prometheus=prometheus,
+        prometheus=prometheus_of(args) if args.prometheus else None,
         log=log,
     )
     request = VmiRequest(args.scenario, args.count, lock_timeout=args.lock_timeout, **special)
@@ -417,7 +422,6 @@ def vmi(args: argparse.Namespace) -> int:
 
 
 def _add_gated(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register the command."""
     parser = commands.add_parser(
         "gated",
         help="the scheduler alone",
@@ -467,16 +471,13 @@ def gated(args: argparse.Namespace) -> int:
 
 
 def _add_audit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register the command."""
     parser = commands.add_parser(
         "audit",
         help="audit a past time window",
         description="Write the figures of KubeVirt's perfscale-audit for any past window, from "
         "Prometheus.",
     )
-    parser.add_argument("--prometheus", metavar="URL", required=True, help="Prometheus of KubeVirt")
-    parser.add_argument("--prometheus-token-file", metavar="FILE", help="file with a bearer token")
-    parser.add_argument("--prometheus-ca-file", metavar="FILE", help="file with the CA certificate")
+    add_prometheus(parser, "Prometheus of KubeVirt", required=True)
     parser.add_argument(
         "--from", dest="start", metavar="TIME", required=True, help="as 2026-11-23T08:00:00Z"
     )
@@ -498,12 +499,11 @@ def audit(args: argparse.Namespace) -> int:
 
     from perfdag.app.scale import commands
     from perfdag.exit_codes import EXIT_OK
-    from perfdag.kube.prometheus import Prometheus
 
     start = commands.unix_time(args.start)
     end = commands.unix_time(args.end) if args.end else time.time()
-    prometheus = Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file)
-    print_now(f"wrote {commands.audit(prometheus, start, end, args.output_dir)}")
+    path = commands.audit(prometheus_of(args), start, end, args.output_dir)
+    print_now(f"wrote {path}")
     return EXIT_OK
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from perfdag.kube.client import Kube
+from perfdag.kube.errors import ignore_status
 from perfdag.kube.placement import node_loss_tolerance
 from perfdag.kube.resources import Object
 from perfdag.shape import Shape
@@ -47,6 +49,17 @@ def pod_security(root: bool = False) -> Object:
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+
+
+async def enforced_level(client: Kube, namespace: str) -> str | None:
+    """Return the level that a namespace enforces, or empty; None if it may not be read.
+
+    Raises KubeError.
+    """
+    with ignore_status(403, 404):
+        body = await client.get(await client.resource("v1", "Namespace"), namespace)
+        return str(body["metadata"].get("labels", {}).get(LEVEL, ""))
+    return None
 
 
 def label_command(namespace: str, level: str) -> str:

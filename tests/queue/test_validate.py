@@ -74,13 +74,13 @@ def step_of(
 )
 def test_the_interval_decides_the_verdict(rates: list[tuple[int, float]], word: str) -> None:
     windows = (0.995, 1.0, 1.005)
-    assert Verdict(1.8, 0.05, [step_of(n, mean, *windows) for n, mean in rates]).word == word
+    assert Verdict(1.8, [step_of(n, mean, *windows) for n, mean in rates]).word == word
 
 
 def test_a_problem_fails_whatever_the_rates() -> None:
     both = [step_of(1, 10), step_of(2, 20, problems=["3 failed requests"])]
-    assert Verdict(1.8, 0.05, both).word == "failed"
-    assert Verdict(1.8, 0.05).word == "failed", "nothing was measured"
+    assert Verdict(1.8, both).word == "failed"
+    assert Verdict(1.8).word == "failed", "nothing was measured"
 
 
 def test_the_order_is_seeded() -> None:
@@ -470,7 +470,7 @@ def test_a_bad_device_is_named(client_stats: ClientStats) -> None:
     assert failure_hint(client_stats.as_json()) == ": no frame; most on n/card3"
     assert failures_by_subject(client_stats.as_json()["nodes"]) == {"n/card3": 10}
     rate = Rate(1.0, 0.1, (), True, 1.0, client_stats.as_json())
-    verdict = Verdict(1.8, 0.05, [ReplicaMeasurement(1, rate, "", [])])
+    verdict = Verdict(1.8, [ReplicaMeasurement(1, rate, "", [])])
     assert "card2 10, card3 0 (10 failed)" in summary(verdict)
 
 

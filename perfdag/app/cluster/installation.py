@@ -9,7 +9,7 @@ from perfdag.app.errors import CommandError
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Rights
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.pod_security import LEVEL, label_command
+from perfdag.kube.pod_security import LEVEL, enforced_level, label_command
 from perfdag.store.open import check_cluster_address
 from perfdag.workflows.containers import Installation
 from perfdag.workflows.templates import objects
@@ -84,7 +84,7 @@ def install(
         await _prune(client, installation, bodies, dry_run, output, report)
         for note in notes:
             report(f"perfdag install: {note}")
-        if await _has_other_level(client, namespace, pod_security):
+        if await enforced_level(client, namespace) not in (pod_security, None):
             report(f"perfdag install: {label_command(namespace, pod_security)}")
         for finding in await store_claim.check_claim(
             client, namespace, store, installation.parallel_batches
@@ -117,17 +117,6 @@ async def _create_namespace(client: Kube, body: Object) -> None:
     except KubeError as error:
         if error.reason != "AlreadyExists":
             raise
-
-
-async def _has_other_level(client: Kube, namespace: str, level: str) -> bool:
-    """Return whether a namespace that may be read enforces another level. Raises KubeError."""
-    try:
-        body = await client.get(await client.resource("v1", "Namespace"), namespace)
-    except KubeError as error:
-        if error.status in (403, 404):
-            return False
-        raise
-    return bool(body["metadata"].get("labels", {}).get(LEVEL) != level)
 
 
 async def _check(client: Kube, body: Object, created: set[str]) -> None:

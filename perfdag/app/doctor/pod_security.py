@@ -1,8 +1,8 @@
 """Check the Pod Security level of a namespace, which decides what pods a suite may have there."""
 
 from perfdag.app.doctor.finding import Finding
-from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.pod_security import LEVEL, LEVELS, label_command, level_needs
+from perfdag.kube.client import Kube
+from perfdag.kube.pod_security import LEVELS, enforced_level, label_command, level_needs
 from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
 
@@ -12,14 +12,10 @@ async def check_pod_security(client: Kube, namespace: str, plan: Plan | None) ->
     needs = plan_needs(plan) if plan else {}
     wanted = max((level for level, _ in needs.values()), key=LEVELS.index, default=LEVELS[0])
     command = label_command(namespace, wanted)
-    try:
-        body = await client.get(await client.resource("v1", "Namespace"), namespace)
-    except KubeError as error:
-        if error.status not in (403, 404):
-            raise
+    level = await enforced_level(client, namespace)
+    if level is None:
         text = f"the Pod Security level of {namespace} may not be read; the suite needs {wanted}"
         return [Finding("warn", text, f"ask an admin for it: {command}")] if needs else []
-    level = body["metadata"].get("labels", {}).get(LEVEL)
     if level not in LEVELS:
         text = f"namespace {namespace} has no Pod Security level"
         why = "unless the cluster has a default, who may submit there may run privileged pods"

@@ -1,13 +1,12 @@
 """A Deployment of a queue's backends: its replicas, its pods, and its other scalers."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from perfdag.hosts.device_use import DeviceUse
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.errors import ignore_status
-from perfdag.outcome import Failed, Skip
+from perfdag.outcome import Skip
 from perfdag.steps.queue.validate.validate import BadInput
 from perfdag.units import plural
 
@@ -22,17 +21,6 @@ def not_permitted(refusal: str, benchmark: str) -> Skip:
         "options again, grants it to its pods"
         " (with --namespaced in the installation's own namespace alone: docs/queue.md)"
     )
-
-
-@contextmanager
-def as_outcome(benchmark: str) -> Iterator[None]:
-    """Raise Skip for a missing right in the block, and Failed for other errors of the cluster."""
-    try:
-        yield
-    except (KubeError, ValueError) as error:
-        if isinstance(error, KubeError) and error.status == 403:
-            raise not_permitted(str(error), benchmark) from None
-        raise Failed(str(error)) from None
 
 
 class DeploymentTarget:
@@ -64,7 +52,6 @@ class DeploymentTarget:
         self.uid = deployment["metadata"]["uid"]
         self.selector = _selector(deployment["spec"]["selector"])
         self.wanted = deployment["spec"].get("replicas", 1)
-        self.containers: list[dict[str, Any]] = deployment["spec"]["template"]["spec"]["containers"]
 
     async def scaler(self) -> str | None:
         """Return what else scales the Deployment, None for nothing.

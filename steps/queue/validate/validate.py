@@ -129,12 +129,11 @@ async def validate(
     """Run the whole validation; leave 1 replica and no requests.
 
     Raises BadInput if LIMIT replicas cannot run. After an error it restores the replicas, or
-    reports that
-    it could not.
+    reports that it could not.
     """
     before = await target.replicas()
     began = time.monotonic()
-    verdict = Verdict(plan.factor, plan.criteria.tolerance)
+    verdict = Verdict(plan.factor)
     try:
         await _check_limit(target, load, plan, report)
         for replicas in plan.order():

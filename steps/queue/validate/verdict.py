@@ -156,10 +156,9 @@ def steps_of(measured: Sequence[ReplicaMeasurement], factor: float) -> list[Step
 
 @dataclass
 class Verdict:
-    """All measurements in their order; `factor` and `tolerance` as in the plan."""
+    """All measurements in their order; `factor` as in the plan."""
 
     factor: float
-    tolerance: float
     measured: list[ReplicaMeasurement] = field(default_factory=list)
     seconds: float = 0.0
 

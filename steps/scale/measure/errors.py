@@ -83,7 +83,7 @@ class WatchLag:
 
     async def stop(self) -> None:
         """End the probe, because later work of this process is not the watch's fault."""
-        self._take(len(self.lags) + len(self._sent), time.monotonic_ns())
+        self._take(max(self._sent, default=0), time.monotonic_ns())
         await signals.cancel(self._tasks)
         self._tasks = []
 

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -24,8 +24,16 @@ from perfdag.steps.scale.cluster.removal import (
 )
 from perfdag.steps.scale.figures import api_metrics
 from perfdag.steps.scale.figures.api_metrics import CREATION, DELETION
-from perfdag.steps.scale.figures.gates import Verdict, breaches
-from perfdag.steps.scale.figures.rows import Clocks, Row, Summary, rows_of, throughput
+from perfdag.steps.scale.figures.gates import Gate, Verdict, breaches, evaluate
+from perfdag.steps.scale.figures.rows import (
+    Clocks,
+    Row,
+    Summary,
+    on_simulated,
+    rows_of,
+    summaries,
+    throughput,
+)
 from perfdag.steps.scale.measure.errors import Offset, SelfLoad, WatchLag, server_offset
 from perfdag.steps.scale.measure.generator import (
     ApiSubmitter,
@@ -282,11 +290,11 @@ class Session:
 
     def facts(self) -> dict[str, Any]:
         """Return what a reader must know to judge the figures."""
+        doubts = [self.self_load.note] if self.self_load.note else []
         if count := self.kube.counts["replayed changes"]:
-            self.notes.append(
+            doubts.append(
                 f"watches were away: {count} changes have the API's time or none, no receive time"
             )
-        self.notes += [self.self_load.note] if self.self_load.note else []
         return {
             "run": self.run,
             "members": self.expected_pods,
@@ -297,7 +305,8 @@ class Session:
             "kube": dict(self.kube.counts),
             "absent_kinds": self.observer.absent,
             "failure_reasons": dict(self.observer.reasons.most_common(20)),
-            "notes": self.notes,
+            "generator": [batch.summary(schedule) for batch, schedule in self.batches],
+            "notes": [*self.notes, *doubts],
         }
 
 
@@ -340,16 +349,6 @@ class Result:
         return (
             bool(self.breached or self.disturbed or self.figures["left_behind"])
             or self.figures["success_ratio"] != 1.0
-        )
-
-    @property
-    def undecided(self) -> list[Verdict]:
-        """Gates without data if nothing else failed, else empty."""
-        known = [verdict for verdict in self.verdicts if verdict.passed is not None]
-        return (
-            []
-            if replace(self, verdicts=known).failed
-            else [verdict for verdict in self.verdicts if verdict.passed is None]
         )
 
 
@@ -400,6 +399,39 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
             "submit_lag": rates[0]["lag_p99_s"],
         }
     return figures
+
+
+def result_of(
+    session: Session,
+    scenario: str,
+    count: int,
+    rows: list[Row],
+    figures: dict[str, float | None],
+    gates: Sequence[Gate],
+    facts: dict[str, Any],
+    ended: float,
+) -> Result:
+    """Return the result of a session whose objects are deleted; `ended` is in Unix seconds.
+
+    `figures` and `facts` are those of the scenario; the session adds its own.
+    """
+    stages = summaries(rows)
+    figures = (
+        figures_of(session, rows, stages) | api_metrics.deletion_figures(session.phases) | figures
+    )
+    return Result(
+        scenario,
+        count,
+        session.run,
+        rows,
+        stages,
+        figures,
+        session.facts() | {"simulated": on_simulated(rows)} | facts,
+        evaluate(gates, figures | session.gate_latencies()),
+        calls=api_metrics.call_records(session.phases),
+        started=session.batches[0][0].started_wall,
+        ended=ended,
+    )
 
 
 def outcome_figures(

@@ -9,14 +9,14 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from perfdag.kube.client import STRATEGIC_PATCH, Kube, KubeError
 from perfdag.steps.scale.cluster.lease_lock import ExclusiveRun
-from perfdag.steps.scale.figures import api_metrics, gates
+from perfdag.steps.scale.figures import gates
 from perfdag.steps.scale.figures.api_metrics import CREATION
-from perfdag.steps.scale.figures.gates import Gate, evaluate
-from perfdag.steps.scale.figures.rows import on_simulated, summaries, throughput, with_deletion
+from perfdag.steps.scale.figures.gates import Gate
+from perfdag.steps.scale.figures.rows import throughput, with_deletion
 from perfdag.steps.scale.measure.observer import expected_count
 from perfdag.steps.scale.model.stages import Record, chain, has_no_pods
 from perfdag.steps.scale.model.templates import HOLD, Template, TemplateError, load
@@ -24,9 +24,9 @@ from perfdag.steps.scale.scenarios.session import (
     Result,
     RunSpec,
     Session,
-    figures_of,
     open_session,
     outcome_figures,
+    result_of,
 )
 
 
@@ -114,31 +114,16 @@ async def finish(
     final = [row for row in rows if row.stage == STAGES[goal]]
     left = await session.delete_all(spec.parallel, spec.timeout)
     rows = with_deletion(rows, await session.rows())
-    stages = summaries(rows)
-    figures = figures_of(session, rows, stages)
-    figures |= outcome_figures(final, final, len(session.submissions))
-    figures |= extra | api_metrics.deletion_figures(session.phases) | {"left_behind": left}
-    started, end = session.batches[0][0].started_wall, time.time()
+    ended = time.time()
+    facts: dict[str, Any] = {"goal": goal}
     if {True, False} <= {row.simulated for row in rows}:
         session.notes.append("pods ran on simulated and on real nodes: the figures mix both")
-    facts = session.facts()
-    facts["generator"] = [batch.summary(schedule) for batch, schedule in session.batches]
-    facts |= {"simulated": on_simulated(rows), "goal": goal}
     if session.template.documents[-1].api_version.startswith("run.ai/"):
         facts["runai_version"] = await runai_version(session.kube)
-    return Result(
-        scenario,
-        len(session.submissions),
-        session.run,
-        rows,
-        stages,
-        figures,
-        facts,
-        evaluate(spec.gates, figures | session.gate_latencies()),
-        calls=api_metrics.call_records(session.phases),
-        started=started,
-        ended=end,
-    )
+    figures = outcome_figures(final, final, len(session.submissions))
+    figures |= extra | {"left_behind": left}
+    count = len(session.submissions)
+    return result_of(session, scenario, count, rows, figures, spec.gates, facts, ended)
 
 
 async def submit(kube: Kube, spec: Spec) -> Result:

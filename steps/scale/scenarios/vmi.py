@@ -20,7 +20,7 @@ from perfdag.steps.scale.cluster import removal
 from perfdag.steps.scale.cluster.lease_lock import ExclusiveRun
 from perfdag.steps.scale.cluster.nodes import TooDenseError, check_density, check_nodes, nested_note
 from perfdag.steps.scale.cluster.removal import own_namespaces
-from perfdag.steps.scale.figures import api_metrics, gates
+from perfdag.steps.scale.figures import gates
 from perfdag.steps.scale.figures.api_metrics import CREATION
 from perfdag.steps.scale.figures.gates import SLO, Gate, evaluate
 from perfdag.steps.scale.figures.prometheus import (
@@ -29,7 +29,7 @@ from perfdag.steps.scale.figures.prometheus import (
     component_figures,
     wait_for_scrape,
 )
-from perfdag.steps.scale.figures.rows import Row, error_text, on_simulated, summaries, with_deletion
+from perfdag.steps.scale.figures.rows import Row, error_text, with_deletion
 from perfdag.steps.scale.measure.generator import Schedule, Submission
 from perfdag.steps.scale.measure.observer import may_be_settled, settled
 from perfdag.steps.scale.model.stages import CHAINS, SET, VMI, Record, chain, top_owner
@@ -38,9 +38,9 @@ from perfdag.steps.scale.scenarios.session import (
     Result,
     RunSpec,
     Session,
-    figures_of,
     open_session,
     phase_counts,
+    result_of,
 )
 
 
@@ -226,10 +226,10 @@ async def burst(kube: Kube, spec: Spec, count: int) -> Result:
         left = await session.delete_all(spec.parallel, spec.timeout)
         extra: dict[str, float | None] = {"left_behind": left, **phases}
         rows = with_deletion(rows, await session.rows())
-        return await result_of("burst", count, session, spec, nodes, rows, deleted, extra)
+        return await _finished("burst", count, session, spec, nodes, rows, deleted, extra)
 
 
-async def result_of(
+async def _finished(
     scenario: Literal["burst", "steady"],
     count: int,
     session: Session,
@@ -237,45 +237,23 @@ async def result_of(
     nodes: dict[str, Any],
     rows: list[Row],
     deleted: float,
-    extra: Mapping[str, float | None],
+    figures: dict[str, float | None],
 ) -> Result:
     """Return the result. `deleted` is when the deletion began, in Unix seconds."""
-    stages = summaries(rows)
-    started, end = session.batches[0][0].started_wall, time.time()
+    started, ended = session.batches[0][0].started_wall, time.time()
     dense = check_density(session.observer.of(VMI), nodes, spec.per_node)
-    session.notes += [dense] if dense else []
-    facts = session.facts() | nodes
-    if note := nested_note(nodes):
-        session.notes.append(note)
-    facts["generator"] = [batch.summary(schedule) for batch, schedule in session.batches]
-    facts["simulated"] = on_simulated(rows)
-    figures = (
-        figures_of(session, rows, stages)
-        | api_metrics.deletion_figures(session.phases)
-        | dict(extra)
-    )
+    session.notes += [note for note in (dense, nested_note(nodes)) if note]
+    facts = dict(nodes)
     if spec.prometheus:
         try:
-            gaps, early = await wait_for_scrape(spec.prometheus, end, spec.deadline)
+            gaps, early = await wait_for_scrape(spec.prometheus, ended, spec.deadline)
             facts["prometheus_scrapes_s"] = gaps
             session.notes += [early] if early else []
-            figures |= await component_figures(spec.prometheus, started, end, gaps)
+            figures |= await component_figures(spec.prometheus, started, ended, gaps)
             figures |= await audit_figures(spec.prometheus, started, deleted, gaps)
         except KubeError as error:
             session.notes.append(f"no figures of the components: {error}")
-    return Result(
-        scenario,
-        count,
-        session.run,
-        rows,
-        stages,
-        figures,
-        facts,
-        evaluate(spec.gates, figures | session.gate_latencies()),
-        calls=api_metrics.call_records(session.phases),
-        started=started,
-        ended=end,
-    )
+    return result_of(session, scenario, count, rows, figures, spec.gates, facts, ended)
 
 
 STUCK = 60.0
@@ -369,7 +347,7 @@ async def steady(
         note()
         rows = with_deletion(rows, await session.rows())
         extra = {"left_behind": left, **state.figures()}
-        result = await result_of("steady", count, session, spec, nodes, rows, deleted, extra)
+        result = await _finished("steady", count, session, spec, nodes, rows, deleted, extra)
         result.trace = trace
         return result
 
