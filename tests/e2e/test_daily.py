@@ -39,7 +39,7 @@ def _suite(folder: Path, name: str, checks: str = "") -> Path:
             f"  - {{benchmark: command, name: {entry}, params: {{argv: [sleep, '{wait}'], "
             f"expected: {wait}}}}}\n"
         )
-        for entry, wait in (("steady", 0.5), ("slowed", 0.8))
+        for entry, wait in (("steady", 2.0), ("slowed", 3.2))
     )
     path.write_text(f"name: {name}\nrepetitions: 2\nentries:\n{entries}{checks}")
     return path
@@ -88,7 +88,7 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(
     bench: Namespace, tmp_path: Path
 ) -> None:
     suite = _suite(tmp_path, "stepped")
-    _past(bench.store, suite, {"steady": 0.5, "slowed": 0.4})
+    _past(bench.store, suite, {"steady": 2.0, "slowed": 1.6})
     rendered = bench.perfdag("render", str(suite), "--schedule", "* * * * *")
     assert rendered.returncode == 0, rendered.stderr
 

@@ -119,7 +119,7 @@ def test_a_burst_whose_run_is_deleted_leaves_nothing(
     assert there("v1", "ConfigMap") == 0
 
 
-KEPT = 10.0
+KEPT = 20.0
 """Seconds until the journal in the store has what was seen: a state each 2 s, a copy each 5 s."""
 
 

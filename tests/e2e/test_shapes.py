@@ -153,7 +153,7 @@ def test_fio_on_a_claim_of_each_pod_and_on_one_that_all_share(
 ) -> None:
     own = [disks.folder(name, "ReadWriteOnce") for name in ("own-a", "own-b")]
     shared = disks.folder("shared", "ReadWriteMany")
-    params = {"rw": "randwrite", "bs": "4KiB", "size": "8MiB", "runtime": "3s", "direct": False}
+    params = {"rw": "randwrite", "bs": "4KiB", "size": "8MiB", "runtime": "10s", "direct": False}
     volume = {"storage_class": bench.name, "size": "1GiB"}
     hosts = {"count": 2, "placement": bench.spread()}
     both = {"benchmark": "fio", "params": params, "hosts": hosts}
