@@ -2,18 +2,14 @@
 
 import asyncio
 import contextlib
-import os
 import shutil
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from perfdag.cli import main
 from perfdag.kube.client import Kube
@@ -24,64 +20,6 @@ from tests.fakes.proxy import Proxy
 from tests.simulation import simulate
 
 pytestmark = pytest.mark.cluster
-
-
-@contextlib.contextmanager
-def account(namespace: str, path: Path, role: str = "") -> Iterator[None]:
-    """A namespace with the service account `nobody`, a kubeconfig of it at `path`, and a
-    ClusterRole that it has there (none: no right).
-    """
-
-    async def make() -> str:
-        async with Kube() as kube:
-            await kube.create(
-                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-            )
-            await kube.create(
-                {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "nobody"}},
-                namespace,
-            )
-            if role:
-                rbac = "rbac.authorization.k8s.io"
-                body = {
-                    "apiVersion": f"{rbac}/v1",
-                    "kind": "RoleBinding",
-                    "metadata": {"name": "nobody"},
-                }
-                body["roleRef"] = {"apiGroup": rbac, "kind": "ClusterRole", "name": role}
-                await kube.create(
-                    body
-                    | {
-                        "subjects": [
-                            {"kind": "ServiceAccount", "name": "nobody", "namespace": namespace}
-                        ]
-                    },
-                    namespace,
-                )
-            request = {
-                "apiVersion": "authentication.k8s.io/v1",
-                "kind": "TokenRequest",
-                "spec": {"expirationSeconds": 600},
-            }
-            token = await kube.request(
-                "POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/nobody/token", json=request
-            )
-            return str(token["status"]["token"])
-
-    async def clean() -> None:
-        async with Kube() as kube:
-            await kube.delete(await kube.resource("v1", "Namespace"), namespace)
-
-    config = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
-    for context in config["contexts"]:
-        context["context"]["namespace"] = namespace  # where the Lease is then, too
-    try:
-        for user in config["users"]:
-            user["user"] = {"token": asyncio.run(make())}
-        path.write_text(yaml.safe_dump(config))
-        yield
-    finally:
-        asyncio.run(clean())
 
 
 class TestCommands:
@@ -225,136 +163,6 @@ class TestCommands:
                 return [item["metadata"]["name"] for item in maps]
 
         assert asyncio.run(clean()) == []
-
-    @pytest.mark.slow
-    def test_a_breached_gate_is_exit_3_and_named(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert self.cli("nodes", "--count", "20") == 0
-        simulate("kubevirt")
-        gate = [
-            "--gate",
-            "creation_to_running_p50 < 0.000001",
-            "--gate",
-            "creation_to_failed_p50 < 9",
-        ]
-        assert (
-            self.cli("vmi", "burst", "--count", "5", "--no-primer", "-o", str(tmp_path), *gate) == 3
-        )
-        output = capsys.readouterr().out
-        assert "gate creation_to_running_p50 < 1e-06" in output
-        assert "BREACHED" in output
-        assert "no data for creation_to_failed_p50" in output
-        values: dict[str, Any] = orjson.loads((tmp_path / "perf-audit-results.json").read_bytes())[
-            "Values"
-        ]
-        assert values["creation_to_running_p50"]["thresholdResult"]["thresholdExceeded"] is True
-        assert values["vmiCreationToRunningSecondsP50"]["value"] > 0
-        summary = orjson.loads((tmp_path / "summary.json").read_bytes())
-        assert [(item["scenario"], item["count"]) for item in summary["runs"]] == [("burst", 5)]
-        assert {item["gate"]: item["passed"] for item in summary["runs"][0]["verdicts"]}[
-            "creation_to_failed_p50 < 9"
-        ] is None
-
-    def test_a_folder_keeps_its_run_until_that_is_deleted(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """With the namespace that was made for it, unless another run is in there."""
-        out, name = str(tmp_path / "out"), f"perfdag-test-{uuid.uuid4().hex[:8]}"
-        words = [
-            "--template",
-            "pod",
-            "-n",
-            "2",
-            "-g",
-            "0",
-            "--namespace",
-            name,
-            "--create-namespace",
-        ]
-
-        async def there() -> bool:
-            async with Kube() as kube:
-                namespaces = await kube.list(
-                    await kube.resource("v1", "Namespace"), labels=RUN_LABEL
-                )
-                return name in {namespace["metadata"]["name"] for namespace in namespaces}
-
-        assert self.cli("submit", "-o", out, *words) == 0
-        before = (tmp_path / "out" / "run.json").read_bytes()
-        capsys.readouterr()
-        assert self.cli("submit", "-o", out, *words) == 2
-        output = capsys.readouterr().err
-        assert (
-            f"holds run {orjson.loads(before)['run']}; still there: 2 objects; "
-            f"`perfdag scale delete -o"
-        ) in output
-        assert output.count("\n") == 1
-        assert (tmp_path / "out" / "run.json").read_bytes() == before
-        other = str(tmp_path / "other")
-        assert self.cli("submit", "-o", other, *words) == 0
-        assert self.cli("delete", "-o", out) == 0
-        assert asyncio.run(there()), "the other run's pods are in it"
-        (tmp_path / "out" / "summary.json").write_text("{}")
-        assert self.cli("submit", "-o", out, *words) == 0
-        assert not (tmp_path / "out" / "summary.json").exists()
-        assert self.cli("delete", "-o", out) == self.cli("delete", "-o", other) == 0
-        assert self.cli("delete", "--run", orjson.loads(before)["run"]) == 0
-        assert not asyncio.run(there())
-
-    def test_who_may_not_list_nodes_gets_all_else(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A user of one namespace, with Kubernetes' own ClusterRole `admin` there."""
-        name, out = f"perfdag-test-{uuid.uuid4().hex[:8]}", tmp_path / "out"
-        with account(name, tmp_path / "config", "admin"), monkeypatch.context() as patch:
-            patch.setenv("KUBECONFIG", str(tmp_path / "config"))
-            assert (
-                self.cli(
-                    "submit",
-                    "--template",
-                    "pod",
-                    "-n",
-                    "2",
-                    "-g",
-                    "0",
-                    "--namespace",
-                    name,
-                    "-o",
-                    str(out),
-                )
-                == 0
-            )
-            assert self.cli("sample", "--watch", "20", "-o", str(out)) == 0
-            output = capsys.readouterr()
-            assert "2 scheduled, 0 waiting, of 2 submitted" in output.out
-            assert "no permission to list nodes" in output.err
-            summary = orjson.loads((out / "summary.json").read_bytes())
-            assert summary["simulated"] is None
-            assert {
-                row["simulated"] for row in pq.read_table(out / "stages.parquet").to_pylist()
-            } == {None}
-            gate = [
-                "gated",
-                "--count",
-                "3",
-                "-g",
-                "0",
-                "--namespace",
-                name,
-                "--timeout",
-                "60",
-                "-o",
-                str(tmp_path / "gated"),
-            ]
-            code = self.cli(*gate)
-        assert code == 0, capsys.readouterr().err
-        assert (
-            orjson.loads((tmp_path / "gated" / "summary.json").read_bytes())["runs"][0]["facts"][
-                "simulated"
-            ]
-            is None
-        )
 
 
 def simulated_pods(run: str) -> Document:

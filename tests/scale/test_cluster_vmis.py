@@ -116,24 +116,6 @@ async def test_a_steady_state_is_kept_and_ends_with_nothing(
     )
 
 
-@pytest.mark.slow
-async def test_a_ladder_climbs_with_a_primer_and_cools_down(
-    kube: Kube, nodes: None, namespace: str
-) -> None:
-    await simulation.install(kube, "kubevirt")
-    messages: list[str] = []
-    results = await vmi.ladder(
-        kube, vmi.Spec(namespaces=[namespace], timeout=60, log=messages.append), [2, 4], 1.0
-    )
-    assert [item.count for item in results] == [2, 4]
-    assert "cooling down for 1 s" in messages
-    assert results[1].started - results[0].ended >= 1.0
-    assert all(len({row.name for row in item.rows}) == item.count for item in results), (
-        "the primer is not in the rows"
-    )
-    assert not any(item.figures["left_behind"] for item in results)
-
-
 async def test_a_namespace_that_is_being_deleted_is_waited_for(kube: Kube) -> None:
     name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
     assert await ensure_namespace(kube, name, "r")

@@ -6,15 +6,12 @@ import asyncio
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
 
 import orjson
 import pytest
 
 from perfdag.app.scale import commands
-from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.config import Cluster
-from perfdag.kube.credentials import Credentials
+from perfdag.kube.client import KubeError
 from perfdag.steps.scale.figures.rows import Clocks, rows_of, with_deletion
 from perfdag.steps.scale.measure.generator import GeneratorResult, Schedule, Submission
 from perfdag.steps.scale.measure.observer import Observer, expected_count, reached
@@ -25,8 +22,10 @@ from perfdag.steps.scale.runai import settings as runai
 from perfdag.steps.scale.runai.run_file import RunFile, write_run
 from perfdag.steps.scale.scenarios import vmi
 from tests.conftest import CommandLine
+from tests.fakes.api_server import ApiServer
 
 from .sessions import session_of
+from .test_lock import FUTURE, held_by
 
 SECOND = 1_000_000_000
 BASE = 1_700_000_000 * SECOND
@@ -476,34 +475,45 @@ def test_gates_go_to_the_pods_of_any_kind_that_holds_them() -> None:
     ]
 
 
-@pytest.mark.parametrize(("status", "goes_on"), [(0, False), (403, True)])
-async def test_a_submission_waits_for_other_performance_runs_and_says_where_it_may_not(
-    status: int, goes_on: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    class Lock:
-        def __init__(self, kube: Any, run: str, timeout: float, log: Any) -> None:
-            assert timeout == 7.0
-
-        async def __aenter__(self) -> None:
-            raise KubeError(
-                status,
-                "Refused",
-                "performance run x still holds the cluster" if not status else "no right to leases",
-            )
-
-        async def __aexit__(self, *_: object) -> None: ...
-
-    monkeypatch.setattr(submit, "ExclusiveRun", Lock)
-    monkeypatch.setattr(submit, "submit_run", AsyncMock(return_value="done"))
-    messages: list[str] = []
-    settings = runai.Settings(submitter="runai-cli")
-    request = submit.SubmitRequest(
-        "training", 1, 1, Schedule(), tmp_path, settings, lock_timeout=7.0, log=messages.append
+def request_of(folder: Path, **fields: Any) -> submit.SubmitRequest:
+    settings = runai.Settings()
+    return submit.SubmitRequest(
+        "pod", 2, 1, Schedule(), folder, settings, gpus="0", namespaces=["ns"], **fields
     )
-    kube = Kube(Cluster("http://none.invalid", "one", "default", Credentials(), "test"))
-    if goes_on:
-        assert await submit.submit(kube, request) == "done"  # type: ignore[comparison-overlap]
-        assert messages == ["other performance runs are not kept out: no right to leases"]
-    else:
-        with pytest.raises(KubeError, match="still holds the cluster"):
-            await submit.submit(kube, request)
+
+
+@pytest.fixture
+def granting(server: ApiServer) -> ApiServer:
+    """A server with the namespace ns, where we may create pods."""
+    server.add({"kind": "Namespace", "metadata": {"name": "ns"}})
+    server.on("selfsubjectaccessreviews", lambda _: {"status": {"allowed": True}})
+    return server
+
+
+async def test_who_may_neither_lock_nor_list_nodes_submits_all_the_same_and_a_folder_holds_one_run(
+    granting: ApiServer, tmp_path: Path
+) -> None:
+    granting.fail("/leases", 403, "no right to leases")
+    granting.fail("/nodes", 403)
+    messages: list[str] = []
+    async with granting.client() as kube:
+        await submit.submit(kube, request_of(tmp_path, log=messages.append))
+        assert len(granting.of("Pod")) == 2
+        assert messages[0].startswith("other performance runs are not kept out: no right to leases")
+        before = (tmp_path / "run.json").read_bytes()
+        with pytest.raises(runai.SettingsError, match=r"holds run .*; still there: 2 objects; "):
+            await submit.submit(kube, request_of(tmp_path))
+        assert (tmp_path / "run.json").read_bytes() == before
+        granting.remove("Pod")
+        (tmp_path / "summary.json").write_text("{}")
+        await submit.submit(kube, request_of(tmp_path))
+        assert not (tmp_path / "summary.json").exists()
+
+
+async def test_a_submission_waits_for_other_performance_runs(
+    granting: ApiServer, tmp_path: Path
+) -> None:
+    granting.add(held_by("other", FUTURE))
+    with pytest.raises(KubeError, match="performance run other still holds the cluster"):
+        await submit.submit(granting.client(), request_of(tmp_path, lock_timeout=0.0))
+    assert granting.of("Pod") == []

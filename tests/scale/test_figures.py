@@ -10,13 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import orjson
-import pyarrow as pa
 import pytest
 
 from perfdag.app.scale import commands
 from perfdag.benchmark.registry import get
-from perfdag.charts.benchmarks.stages import calls_of
 from perfdag.cli import main
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.figures import api_metrics, gates, measurements, prometheus
@@ -314,59 +311,6 @@ class TestApiMetrics:
             )[0].passed
             is None
         )
-
-    @pytest.mark.parametrize(("slow", "held"), [(0, True), (1, None)])
-    def test_a_request_beyond_the_last_bound_keeps_a_gate_from_passing(
-        self, slow: int, held: bool | None
-    ) -> None:
-        """20 quick creations and 20 deletions: too few for a p99, so no request may have taken
-        longer than the limit.
-        """
-        quick = histogram("POST", "resource", ("0.1", 20), ("60", 20), ("+Inf", 20))
-        after = scrape_of(
-            *quick,
-            *histogram("DELETE", "resource", ("0.1", 20 - slow), ("60", 20 - slow), ("+Inf", 20)),
-        )
-        none, middle = api_metrics.Scrape(), scrape_of(*quick)
-        phases = {
-            "creation": api_metrics.delta(none, middle),
-            "deletion": api_metrics.delta(middle, after),
-        }
-        figures = api_metrics.named_figures(phases["creation"]) | api_metrics.gate_latencies(
-            phases, api_metrics.delta(none, after)
-        )
-        assert gates.evaluate([gates.parse_gate("api_p99 < 1")], figures)[0].passed is held
-
-    def test_rows_of_the_deletion_have_coordinates_of_their_own(self) -> None:
-        calls = api_metrics.delta(
-            api_metrics.Scrape(),
-            scrape_of(*histogram("DELETE", "resource", ("0.1", 600), ("+Inf", 600))),
-        )
-        phases = {"creation": calls, "deletion": calls}
-        figures = api_metrics.named_figures(calls) | api_metrics.deletion_figures(phases)
-        rows = [
-            *measurements.figure_measurements(figures, {"count": 6}, 6),
-            *measurements.call_measurements(api_metrics.call_records(phases), {"count": 6}),
-        ]
-        for metric in ("api_p99", "api_calls", "api_latency"):
-            assert sorted(
-                (measurement.coords or {}).get("phase", "")
-                for measurement in rows
-                if measurement.metric == metric
-            ) == ["", "deletion"]
-        run_file = [
-            {
-                "entry": "e",
-                "metric": measurement.metric,
-                "coords": orjson.dumps(measurement.coords).decode(),
-                "value": measurement.value,
-            }
-            for measurement in rows
-            if measurement.metric == "api_calls"
-        ]
-        assert calls_of(pa.Table.from_pylist(run_file)) == {
-            ("e", "vms"): {6: {"DELETE-pods": 600.0, "deletion: DELETE-pods": 600.0}}
-        }
 
     def test_watches_are_left_out_and_lists_are_their_own(self) -> None:
         watch, listing = (

@@ -7,56 +7,15 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
-from matplotlib.patches import Rectangle
 
 from perfdag.charts.benchmarks import scale
 from perfdag.charts.benchmarks.deltas import general
-from perfdag.charts.benchmarks.stages import Stage, calls_of, of_results, of_runs, stages_of
-from perfdag.charts.files import to_bytes
+from perfdag.charts.benchmarks.stages import Stage, calls_of, of_results, of_runs
 from perfdag.cli import main
 from tests.conftest import CommandLine
 
 
 class TestCharts:
-    def test_each_draws_and_counts_what_never_came(self) -> None:
-        rows = [
-            {
-                "stage": stage,
-                "since": "created",
-                "index": i,
-                "seconds": i / 10,
-                "submitted": 1.0 + i,
-            }
-            | {"status": "ok" if i % 10 else "censored", "reached": 2.0 + i}
-            for stage in ("scheduled", "running")
-            for i in range(60)
-        ]
-        stages = stages_of(rows)
-        assert [(item.name, len(item.seconds), item.missing) for item in stages] == [
-            ("scheduled", 54, 6),
-            ("running", 54, 6),
-        ]
-        calls = {100: {"PATCH vmi": 700.0}, 400: {"PATCH vmi": 2900.0, "POST pods": 400.0}}
-        one_size = scale.api_calls({20: {"PATCH vmi": 80.0, "POST pods": 20.0, "GET pods": 20.0}})
-        bars = [bar for bar in one_size.axes[0].patches if isinstance(bar, Rectangle)]
-        assert [bar.get_width() for bar in bars] == [80.0, 20.0, 20.0], (
-            "equal numbers do not hide each other"
-        )
-        figures = [
-            scale.timeline(stages),
-            scale.s_curves(stages),
-            scale.ecdf(stages),
-            scale.by_order(stages),
-            scale.api_calls(calls),
-        ]
-        for figure in figures:
-            assert len(to_bytes(figure)[1]) > 5000
-        assert "7.25 x PATCH vmi for each VM at 400 VMs" in figures[-1].texts[0].get_text()
-        assert (
-            "for each object at 400 objects"
-            in scale.api_calls(calls, "objects").texts[0].get_text()
-        )
-
     @pytest.mark.parametrize(("gated", "slow"), [(False, "ready"), (True, "release to scheduled")])
     def test_a_total_is_neither_a_moment_of_its_own_nor_the_slowest_stage(
         self, gated: bool, slow: str

@@ -10,7 +10,15 @@ from perfdag.benchmark.contract import Output
 from perfdag.benchmark.registry import get
 from perfdag.outcome import VERDICT, Invalid, Measurement
 from perfdag.steps.scale.figures import gates
-from perfdag.steps.scale.figures.rows import Clocks, Row, rank, rows_of, summaries, throughput
+from perfdag.steps.scale.figures.rows import (
+    Clocks,
+    Row,
+    error_text,
+    rank,
+    rows_of,
+    summaries,
+    throughput,
+)
 from perfdag.steps.scale.measure.generator import Submission
 from perfdag.steps.scale.measure.observer import settled
 from perfdag.steps.scale.model.stages import (
@@ -488,36 +496,32 @@ class TestRows:
         ]
         assert apart == pytest.approx([-ahead] * len(apart), abs=1e-6), "by our clock"
 
-    def test_what_an_event_warned_of_and_what_the_object_says_is_the_error_of_a_row_the_newest_last(
-        self,
+    @pytest.mark.parametrize(
+        ("own", "newer", "text"),
+        [
+            ("", False, "FailedMount: no such volume"),
+            (
+                "Unschedulable: no node",
+                False,
+                "Unschedulable: no node; FailedMount: no such volume",
+            ),
+            ("Unschedulable: no node", True, "FailedMount: no such volume; Unschedulable: no node"),
+            ("NotMounted: no such volume", True, "NotMounted: no such volume"),
+        ],
+        ids=["an event", "the event is newer", "the object is newer", "both say the same"],
+    )
+    def test_the_error_of_a_row_is_what_the_object_and_events_say_the_newest_last(
+        self, own: str, newer: bool, text: str
     ) -> None:
         pod = record("Pod", "p", "root", created=1)
-        created = {value.uid: value for value in (record("Job", "root", "", created=1), pod)}
+        pod.error, pod.error_newer = own, newer
+        warned = {"p": "FailedMount: no such volume", "another": "not ours"}
+        assert error_text(pod, warned) == text
 
-        def errors() -> set[str | None]:
-            item = Submission(0, "root", "ns", BASE, BASE, BASE + 1, "root")
-            output = {"p": "FailedMount: no such volume", "another": "not ours"}
-            rows = rows_of(
-                [item],
-                created,
-                Clocks(0),
-                run="r",
-                kind="Job",
-                until_ns=BASE + SECOND,
-                expected_pods=1,
-                messages=output,
-            )
-            return {row.error for row in rows}
-
-        assert errors() == {"FailedMount: no such volume"}
-        pod.error = "Unschedulable: no node"
-        assert errors() == {"Unschedulable: no node; FailedMount: no such volume"}
-        pod.error_newer = True
-        assert errors() == {"FailedMount: no such volume; Unschedulable: no node"}
-        pod.error = "NotMounted: no such volume"
-        assert errors() == {"NotMounted: no such volume"}, "both say the same"
-        pod.error, pod.error_newer = "Unschedulable: " + 400 * "x", False
-        assert str(errors().pop())[:300].endswith("; FailedMount: no such volume")
+    def test_a_long_error_of_an_object_leaves_room_for_what_events_say(self) -> None:
+        pod = record("Pod", "p", "root", created=1)
+        pod.error = "Unschedulable: " + 400 * "x"
+        assert error_text(pod, {"p": "FailedMount: no"})[:300].endswith("; FailedMount: no")
 
     def test_percentiles_count_the_censored_and_refuse_few_samples(self) -> None:
         def rows(ok: int, never: int) -> list[Row]:

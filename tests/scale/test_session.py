@@ -5,7 +5,7 @@ import contextlib
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 from unittest.mock import AsyncMock, Mock
@@ -17,7 +17,7 @@ from perfdag.kube.client import KubeError, Resource
 from perfdag.steps.scale.measure.errors import Offset
 from perfdag.steps.scale.measure.generator import Schedule, Submission
 from perfdag.steps.scale.measure.observer import Observer
-from perfdag.steps.scale.model.stages import VMI, Record
+from perfdag.steps.scale.model.stages import Record
 from perfdag.steps.scale.model.templates import RUN_LABEL, load
 from perfdag.steps.scale.scenarios import session, vmi
 from perfdag.steps.scale.scenarios.vmi import Spec
@@ -126,23 +126,6 @@ class TestLeaving:
         await opened.close()
         assert message == ([left] if left else [])
 
-    async def test_what_a_cut_off_request_made_has_a_time_of_its_own_to_go(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """All the time was taken by the first pass."""
-        limits: list[float] = []
-
-        async def removed(*parameters: Any) -> int:
-            limits.append(parameters[5])
-            await asyncio.sleep(0.5 if len(limits) == 1 else 0.0)
-            return 0
-
-        monkeypatch.setattr(session, "remove", removed)
-        opened, message = left_by(Server(), "a", in_flight=True)
-        await opened.close()
-        assert limits == [0.5, pytest.approx(0.5, abs=0.2)]
-        assert message == []
-
     async def test_what_is_left_is_counted_where_what_was_opened_cannot_be_closed(self) -> None:
 
         opened, message = left_by(Server("a", "b", stuck=True), "a", "b")
@@ -187,74 +170,37 @@ class TestLeaving:
         assert (server.deleted, message) == (["a"], [])
 
 
-Decide = Callable[[int], Sequence[tuple[str, float]]]
-
-
-class Cluster:
-    """An API server whose scheduler does with the pod of each object (by its index) what `decide`
-    says: stages, in seconds from its creation.
-
-    A stage in the future of more than a second comes as much later as it says in hundredths.
-    """
+class Primed:
+    """A cluster whose first VMI does not do what it should."""
 
     counts: dict[str, int] = {}
 
-    def __init__(self, decide: Decide = lambda index: []) -> None:
-        self.decide, self.observer = decide, Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
+    def __init__(self, how: str) -> None:
+        self.how, self.observer = how, Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
 
     async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
+        if self.how == "refused":
+            raise KubeError(403, "Forbidden", "quota exceeded")
         body = orjson.loads(bodies[-1])
         own = Record(body["kind"], uuid.uuid4().hex, body["metadata"]["name"], namespace, "")
-        now = time.monotonic_ns()
-        own.put("created", received_ns=now)
+        own.put("created", received_ns=time.monotonic_ns())
         self.observer.adopt(own)
-        pod = (
-            own
-            if own.kind in ("Pod", VMI)
-            else Record("Pod", uuid.uuid4().hex, own.name + "-x", namespace, own.uid)
-        )
-        pod.put("created", received_ns=now)
-        if pod is not own:
-            self.observer.adopt(pod)
-        for stage, after in self.decide(int(body["metadata"]["labels"]["perfdag/index"])):
-            say = partial(self.observer.note, pod, stage, 0, 0, now + round(after * 1e9))
-            asyncio.get_running_loop().call_later(after / 100 if after > 1 else 0.0, say)
+        if self.how in ("waits", "failed"):
+            own.error = "Unschedulable: no node"
+        if self.how != "waits":
+            stage = "failed" if self.how == "failed" else "running"
+            say = partial(self.observer.note, own, stage, 0, 0, time.monotonic_ns())
+            asyncio.get_running_loop().call_soon(say)
         return own.uid
 
     async def resource(self, api_version: str, kind: str) -> str:
         return kind
 
-    async def create(self, body: Any) -> None:
-        pass
-
     async def delete(self, resource: str, name: str, namespace: str = "") -> bool:
         for item in list(self.observer.records.values()):
-            if item.name.removesuffix("-x") == name:
+            if item.name == name and self.how != "stays":
                 self.observer.note(item, "gone", 0, 0, time.monotonic_ns())
         return True
-
-    async def raw(self, *_: Any) -> Any:
-        raise KubeError(0, "Unreachable", "no answer")
-
-
-class Primed(Cluster):
-    """A cluster whose first VMI does not do what it should."""
-
-    def __init__(self, how: str) -> None:
-        self.how = how
-        stages = {"runs": "running", "stays": "running", "failed": "failed"}
-        super().__init__(lambda index: [(stages[how], 0.0)] if how in stages else [])
-
-    async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
-        if self.how == "refused":
-            raise KubeError(403, "Forbidden", "quota exceeded")
-        uid = await super().submit(bodies, namespace, tally)
-        if self.how in ("waits", "failed"):
-            self.observer.records[uid].error = "Unschedulable: no node"
-        return uid
-
-    async def delete(self, resource: str, name: str, namespace: str = "") -> bool:
-        return self.how == "stays" or await super().delete(resource, name, namespace)
 
 
 @pytest.mark.parametrize(

@@ -1,39 +1,17 @@
 """Simulated nodes and systems: what `perfdag scale nodes` and `simulate` create."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.cluster import nodes as kwok_nodes
 from perfdag.steps.scale.figures.rows import Clocks, Row, on_simulated, rows_of
 from perfdag.steps.scale.model.stages import Record
-from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer
 
 from .test_completion import submissions_of
-
-
-class TestSuites:
-    @pytest.mark.parametrize(
-        ("name", "cron"), [("vmi-daily", "41 4 * * *"), ("vmi-daily-scale", "41 15 * * *")]
-    )
-    def test_the_daily_suites_render_as_cron_workflows(
-        self, name: str, cron: str, cli: CommandLine
-    ) -> None:
-        pytest.importorskip("hera")
-        suite = Path(__file__).parents[2] / "suites" / f"{name}.yaml"
-        assert f'--schedule "{cron}"' in suite.read_text(), "the file says how it is rendered"
-        result = {
-            item["kind"]: item
-            for item in yaml.safe_load_all(cli(["render", str(suite), "--schedule", cron]).out)
-        }
-        assert result["CronWorkflow"]["spec"]["schedules"] == [cron]
-        assert result["CronWorkflow"]["spec"]["timezone"] == "Etc/UTC"
-
 
 GPU = "nvidia.com/gpu"
 

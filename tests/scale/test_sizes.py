@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from perfdag.steps.scale.runai.run_file import RunFile, write_run
 from perfdag.steps.scale.scenarios import vmi
 from perfdag.steps.scale.scenarios.session import Result
 from perfdag.steps.scale.vmi_benchmark import parse_results
+from tests.conftest import CommandLine
 
 
 class Taken:
@@ -79,7 +81,11 @@ class TestLadder:
         spec = vmi.Spec(
             gates=[gates.parse_gate("api_p99 < 1"), gates.parse_gate("left_behind <= 0")]
         )
-        results = await vmi.ladder(None, spec, [400, 600, 800, 1000], 0.0)  # type: ignore[arg-type]
+        started, messages = time.monotonic(), list[str]()
+        spec.log = messages.append
+        results = await vmi.ladder(None, spec, [400, 600, 800, 1000], 0.1)  # type: ignore[arg-type]
+        assert time.monotonic() - started >= 0.2
+        assert messages.count("cooling down for 0.1 s") == 2
         assert [item.passed for item in results[-1].verdicts] == [None, None]
         audit = run_file.audit(results)
         assert audit["Values"]["api_p99"]["value"] == 0.1, "of the last size that was measured"
@@ -188,6 +194,27 @@ class TestLadder:
             )
             (run,) = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
             assert run["trace"] == [[0.0, 0], [2.5, 9]]
+
+    def test_a_breached_gate_is_exit_3_and_named(
+        self, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+    ) -> None:
+        monkeypatch.setattr(vmi, "ExclusiveRun", lambda *_: Taken())
+        monkeypatch.setattr(Taken, "__aexit__", AsyncMock())
+        monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
+        limits = [
+            "--no-api-gates",
+            "--gate",
+            "api_p99 < 0.05",
+            "--gate",
+            "creation_to_failed_p50 < 9",
+        ]
+        words = ["scale", "vmi", "ladder", "--count", "100", *limits, "-o", str(tmp_path)]
+        printed = cli(words, 3).out
+        assert "gate api_p99 < 0.05" in printed
+        assert "BREACHED" in printed
+        assert "no data for creation_to_failed_p50" in printed
+        (run,) = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
+        assert [verdict["passed"] for verdict in run["verdicts"]] == [False, None]
 
     def test_a_run_that_was_not_alone_is_told_and_fails(
         self, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

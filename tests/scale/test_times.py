@@ -1,7 +1,6 @@
 """times.csv, from submitted.json, sampled.json and run.json, and its pictures."""
 
 import csv
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -71,40 +70,6 @@ class TestTimes:
         rows = list(csv.reader((tmp_path / "times.csv").read_text().splitlines()))
         assert len(rows[0]) == len(rows[1]) == len(set(rows[0]))
         assert rows[1][rows[0].index("First Eviction")] == ""
-
-    @pytest.mark.parametrize("ahead", [-0.45, 0.02, 0.45])
-    @pytest.mark.parametrize("watched", [False, True])
-    def test_the_time_of_submission_is_on_the_clock_of_the_others(
-        self, tmp_path: Path, ahead: float, watched: bool
-    ) -> None:
-        """True: 0.3 s from the submission to each stage.
-
-        Without a watch all but the submission are whole seconds of the server's clock.
-        """
-        base, rows, submitted = 1_767_225_600, list[Row](), []
-        for i in range(200):  # all parts of a second alike
-            sent = base + i + i / 200
-            key = {"jobName": f"j-{i}", "projectName": "p", "jobNamespace": "n"}
-            submitted.append(
-                key | {"submitTimestamp": datetime.fromtimestamp(sent, UTC).isoformat()}
-            )
-            api, received = float(int(sent + 0.3 + ahead)), sent + 0.3 if watched else None
-            for stage in ("workload_created", "first_pod_created", "scheduled"):
-                named = Row(
-                    "r", i, f"j-{i}", "n", "TrainingWorkload", "", stage, "submitted", "ok", 0.3
-                )
-                rows.append(replace(named, api_time=api, receive_time=received))
-        sampled, waiting = settings.sampled_json(rows, "p")
-        (tmp_path / "submitted.json").write_bytes(orjson.dumps(submitted))
-        (tmp_path / "sampled.json").write_bytes(orjson.dumps(sampled))
-        (tmp_path / "summary.json").write_bytes(orjson.dumps({"server_clock_ahead_s": ahead}))
-        totals = [
-            entry.deltas["Total Pod Scheduling Decision"] or 0.0
-            for entry in times.read_times(tmp_path)
-        ]
-        assert (len(totals), waiting) == (200, [])
-        assert sum(totals) / 200 == pytest.approx(0.3, abs=0.01)
-        assert all(entry == int(entry) for entry in totals) != watched
 
     def test_excluded_workloads_are_named_and_kept_in_the_table(self, tmp_path: Path) -> None:
         late_pod = item("late", firstPodCreatedTimestamp="08")
