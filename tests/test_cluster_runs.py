@@ -28,7 +28,6 @@ from perfdag.results.result_files import result_key
 from perfdag.steps.runner.plan import step
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
-from perfdag.store.wait import print_wait, seconds_away
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
 from tests.fakes.api_server import Answer, ApiServer, kubeconfig
@@ -611,10 +610,3 @@ def test_a_pod_prints_how_long_its_store_is_away(
     with pytest.raises(StoreError, match="cannot be reached"):
         store.get("a")
     assert capsys.readouterr().out.startswith("waiting for the store: no answer for ")
-
-
-def test_the_newest_line_about_the_store_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    for seconds, expected in ((42.3, 42.0), (0.0, 0.0), (7.0, 7.0)):
-        print_wait(seconds)
-        assert seconds_away([*capsys.readouterr().out.splitlines(), "3/4 ok x"]) == expected
-    assert seconds_away(["waiting for the store: store s3://b/x: cannot be reached"]) == 0

@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import json
 import re
 import subprocess
 import sys
@@ -12,9 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.app.benchmarks import describe
 from perfdag.benchmark import registry
-from perfdag.cli import VERBS
 from perfdag.plan.plan import make_plan
 from perfdag.regress.acks import put_acks
 from perfdag.results.schema import SAMPLES
@@ -42,48 +39,9 @@ def test_the_suite_on_the_page_of_a_benchmark_can_be_planned(name: str) -> None:
     assert {point.benchmark for point in plan.points} == {name}
 
 
-def test_the_page_of_a_benchmark_has_what_it_declares() -> None:
-    [item] = describe("fio")
-    page = docs.benchmark_page(item)
-    assert item["clock"] in page
-    assert all(f"`{each['name']}`" in page for each in (*item["metrics"], *item["params"]))
-
-
-@pytest.mark.parametrize("name", registry.names())
-def test_the_page_of_a_benchmark_has_a_chart_of_sample_figures(name: str) -> None:
-    svg = sample_charts.picture(name)
-    assert svg.count(b"<path") > 10
-
-
 def test_the_columns_of_a_row_are_on_the_page_of_the_store() -> None:
     page = (ROOT / "docs/results.md").read_text()
     assert [name for name in SAMPLES.names if f"`{name}`" not in page] == []
-
-
-def test_the_keys_of_a_suite_are_a_page() -> None:
-    page = docs.suite_page(json.loads((ROOT / "suites/suite.schema.json").read_text()))
-    assert "| `repetitions` | integer | `1` |" in page
-    assert "[hosts](#hosts)" in page.lower()
-    assert "| `name` | string | required |" in page
-
-
-def test_words_of_the_glossary_are_linked_once_outside_code_and_headings() -> None:
-    text = (
-        "# A run\n\nTo run `a run`, [the run](x.md):\n\n    the run\n\n"
-        "A run, the runs, two points.\n"
-    )
-    assert glossary.add_links(text, ["Run", "Point"], "g.md") == (
-        "# A run\n\nTo run `a run`, [the run](x.md):\n\n    the run\n\n"
-        "A [run](g.md#run), the runs, two [points](g.md#point).\n"
-    )
-
-
-def test_the_page_of_the_command_line_has_every_verb() -> None:
-    page = docs.command_line_page()
-    assert all(f"usage: perfdag {verb} " in page for verb in VERBS)
-    commands = ("scale vmi", "queue validate", "baseline set", "acks show")
-    assert all(f"### perfdag {command}\n" in page for command in commands)
-    assert page.count("## perfdag") == page.count("\nusage: perfdag ")
 
 
 YAML = [

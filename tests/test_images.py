@@ -45,14 +45,6 @@ def test_what_it_is_built_on_has_a_version(file: Path) -> None:
         assert "@sha256:" in image or tag not in ("", "latest"), f"{image} has no version"
 
 
-def test_loadgen_is_the_same_with_and_without_the_model() -> None:
-    small, *others = (
-        (ROOT / "images" / name / "requirements.in").read_text().splitlines()
-        for name in ("loadgen", "resnet50")
-    )
-    assert all(set(small) <= set(whole) for whole in others)
-
-
 def test_only_root_may_write_etc_passwd() -> None:
     """A measured command could add a uid 0 there; libnss-extrausers names no uid below 500."""
     text = (ROOT / "images/base/Containerfile").read_text()

@@ -8,11 +8,8 @@ import contextlib
 import json
 import os
 import ssl
-import subprocess
-import sys
 import time
 import uuid
-from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -237,16 +234,6 @@ class TestRetries:
             with pytest.raises(KubeError, match=r"is the cluster up.*'gone'"):
                 await kube.request("GET", "/x")
 
-    async def test_a_tls_connection_reserves_64_kib(self) -> None:
-        """A burst has a hundred connections, and asyncio's default is 256 KiB for each."""
-        cluster = Cluster("http://127.0.0.1:1", "gone", "default", Credentials(), "test")
-        async with Kube(cluster):
-            loop, context = asyncio.get_running_loop(), ssl.create_default_context()
-            connection = SSLProtocol(
-                loop, asyncio.Protocol(), context, loop.create_future(), server_hostname="server"
-            )
-            assert len(connection.get_buffer(-1)) == 64 * 1024
-
     async def test_a_refused_token_is_read_again_once(self, fake: Any, tmp_path: Path) -> None:
         (tmp_path / "token").write_text("old")
 
@@ -426,30 +413,6 @@ class TestWatch:
             with pytest.raises(KubeError, match=r"cannot list.*grant it"):
                 async for _ in kube.watch(PODS):
                     pass
-
-
-def test_paths() -> None:
-    vmi = Resource("kubevirt.io/v1", "VirtualMachineInstance", "virtualmachineinstances", True)
-    assert (
-        vmi.path("a", "b", "status")
-        == "/apis/kubevirt.io/v1/namespaces/a/virtualmachineinstances/b/status"
-    )
-    assert Resource("v1", "Node", "nodes", False).path("ignored", "n") == "/api/v1/nodes/n"
-    assert PODS.path() == "/api/v1/pods"
-
-
-def test_import_is_light() -> None:
-    """Importing the client pulls in neither yaml nor aiohttp, so that a verb's --help stays
-    fast.
-    """
-    code = (
-        "import sys, perfdag.kube.client; print(sorted({'aiohttp', 'yaml', 'pydantic'} & "
-        "set(sys.modules)))"
-    )
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
-        == "[]"
-    )
 
 
 @pytest.fixture

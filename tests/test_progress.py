@@ -54,15 +54,6 @@ def test_a_terminal_has_a_bar_with_the_time_left_below_the_results(tmp_path: Pat
     assert "\x1b[1;31m[" in output, "a failure is coloured"
 
 
-def test_a_narrow_terminal_keeps_the_count_and_the_time_left(tmp_path: Path) -> None:
-    text = SUITE.replace("nap", "a-nap-with-a-name-of-forty-characters-ok")
-    argv = command(tmp_path)
-    (tmp_path / "suite.yaml").write_text(text)
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", on_a_terminal(argv, "stderr", 80, 1))
-    assert re.search(r"\u2501 +\d/4 +about [\d.]+ (ms|s) left +a-nap-with-a-name-of", shown)
-    assert "until it is precise" not in shown
-
-
 def test_a_comparison_has_a_bar_over_both_variants_below_its_blocks(tmp_path: Path) -> None:
     suite, store = tmp_path / "suite.yaml", str(tmp_path / "store")
     suite.write_text(SUITE.replace("0.4", "0.1"))
@@ -96,28 +87,6 @@ def test_a_log_says_that_a_long_sample_has_begun() -> None:
     assert lines == []
     progress.started(long, 1)
     assert re.fullmatch(r"\[1/2\] .+ begins, about 10 min \d s", lines[0])
-
-
-def test_the_time_left_follows_what_samples_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (
-        "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls], expected: 1.7}, "
-        "permutations: {product: {exit_code: [0, 1, 2, 3]}}}\n"
-    )
-    plan = make_plan(parse_suite(text))
-    clock = [100.0]
-    monkeypatch.setattr("perfdag.app.terminal.progress.time.monotonic", lambda: clock[0])
-    expected = 1.7 + SAMPLE_OVERHEAD
-    progress: Any = Progress(plan, print)
-    assert progress.left() == pytest.approx(4 * expected)
-    progress.started(plan.points[0], 1)
-    clock[0] += 3 * expected
-    progress.finished(plan.points[0], SampleRecord(plan.points[0].id, 1, "ok"))
-    assert progress.left() == pytest.approx(3 * 3 * expected), (
-        "three are left, and each takes three times what was expected"
-    )
-    progress.skipped(plan.points[1], 1, "stored before")
-    assert progress.left() == pytest.approx(2 * 3 * expected)
-    assert progress.done == 2
 
 
 def test_rounds_that_until_may_add_are_not_promised() -> None:

@@ -7,8 +7,6 @@ import re
 import shlex
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,6 @@ from perfdag.app.benchmarks import describe, markdown
 from perfdag.benchmark import registry
 from perfdag.cli import main, parser
 from perfdag.plan.plan import make_plan
-from perfdag.steps.command import Command, CommandParams
 from perfdag.suite.load import load_suite
 from tests.conftest import CommandLine, SuiteWriter
 
@@ -74,11 +71,13 @@ ON_A_CLUSTER = [
     "perfdag scale vmi burst --count 100 -o out0",
     "perfdag scale submit -t training -n 2000 -p 5 --delay 1 -o out1",
 ]
-"""Commands that tests/e2e/test_readme_commands.py executes."""
+"""Commands that tests/e2e executes."""
+ELSEWHERE = [RESUME, AB, VALIDATE]
+"""Commands that tests of other modules execute, with shorter commands to measure."""
 
 
 def test_only_what_needs_a_cluster_is_not_executed_here() -> None:
-    executed = [*DRY, *LOCAL, *ON_A_STORE, RESUME, MEASURE, OPEN, AB, VALIDATE]
+    executed = [*DRY, *LOCAL, *ON_A_STORE, *ELSEWHERE, MEASURE, OPEN]
     assert set(executed) <= set(COMMANDS)
     assert {line for line in COMMANDS if line not in executed} == set(ON_A_CLUSTER)
 
@@ -158,75 +157,6 @@ def test_a_command_is_measured_and_its_report_opened(
     assert "wall_time" in capsys.readouterr().out
     assert main(shlex.split(OPEN)[1:]) == 0
     assert [Path(url.removeprefix("file://")).name for url in opened] == ["report.html"]
-
-
-def test_a_killed_run_is_resumed_as_it_stands(write_suite: Any, cli: CommandLine) -> None:
-    suite_file = str(write_suite.sleeps(2, 2, extra="store: elsewhere\n"))
-    assert main(["run", suite_file, "--no-report", "--store", "perfdag-results"]) == 0
-    assert main(["run", suite_file, "--no-report"]) == 0, (
-        "into the store of the suite, which is not looked at"
-    )
-    (folder,) = Path("perfdag-results/runs").iterdir()
-    lost, *kept = sorted(each for each in (folder / "parts").iterdir() if "canary" not in each.name)
-    lost.unlink()
-    before = [each.read_bytes() for each in kept]
-    assert (
-        f"run {folder.name}: 2 points, 4 samples (3 stored), store ./perfdag-results"
-        in cli(shlex.split(RESUME)[1:]).err
-    )
-    assert lost.exists()
-    assert [each.read_bytes() for each in kept] == before
-
-
-def test_two_variants_are_compared_as_it_stands(
-    monkeypatch: pytest.MonkeyPatch, cli: CommandLine
-) -> None:
-    """`ab` over a stand-in for iperf: its forty samples of a second each would be most of a
-    minute.
-    """
-
-    class Streams(CommandParams):
-        streams: int
-
-    class StandIn(Command):
-        """Wall time of a command, with a parameter of iperf's.
-
-        Clock: that of Command.
-        """
-
-        name = "stand-in"
-        Params = Streams
-
-    known = registry.benchmark_entry_points()
-    monkeypatch.setattr(
-        registry,
-        "benchmark_entry_points",
-        lambda: {**known, "stand-in": SimpleNamespace(load=lambda: StandIn)},
-    )
-    monkeypatch.setattr(registry, "names", lambda: (*sorted(known), "stand-in"))
-    Path("suites").mkdir()
-    Path("suites/quick.yaml").write_text(
-        "name: quick\nentries:\n  - {benchmark: stand-in, name: iperf, params: {argv: "
-        "['true'], streams: 8}}\n"
-        "  - {benchmark: command, params: {argv: ['false']}}\n"
-    )
-    output = cli(shlex.split(AB)[1:]).out
-    assert "A  iperf.streams=1\nB  iperf.streams=4\n" in output
-    assert "iperf streams=1 | streams=4 wall_time" in output
-
-
-def test_backends_of_this_machine_are_validated(capsys: pytest.CaptureFixture[str]) -> None:
-    """As it stands but for shorter items; the verdict is the machine's, which is busy with other
-    tests.
-    """
-    *words, seconds = shlex.split(VALIDATE)[1:]
-    assert seconds == "0.5"
-    code = main([*words, "0.05"])
-    ended = capsys.readouterr()
-    steps = re.findall(r"^ +(\d+) replicas: ", ended.err, re.M)
-    assert sorted(steps) == ["1", "2", "4"], ended.err
-    last = ended.out.rstrip().rpartition("\n")[2]
-    assert last.startswith("FAILED" if code else ("PASSED", "INCONCLUSIVE")), ended.out
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -8,7 +8,7 @@ import pytest
 from perfdag.app import comparison
 from perfdag.app.finish import RunResult, result_of
 from perfdag.app.result_text import result_text
-from perfdag.app.terminal.text_table import FAILURE, text_table
+from perfdag.app.terminal.text_table import text_table
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import CollectionResult
 from perfdag.results.trust import headlines
@@ -112,20 +112,3 @@ def test_a_wide_table_keeps_80_columns_and_every_cell() -> None:
     assert text.count("detectable 235.7 %, no difference shown") == 2, (
         "below its row, with its name"
     )
-
-
-def test_a_table_that_fits_has_one_line_a_row() -> None:
-    lines = text_table(["a", "b", "c"], [["x", "1", "long " * 12], ["y", "22", "z"]], right=[1])
-    assert lines.splitlines() == ["a   b  c", "x   1  " + ("long " * 12).strip(), "y  22  z"]
-
-
-def test_failures_are_found_by_how_a_line_begins() -> None:
-    coloured = [
-        "failed  x",
-        "absent  y",
-        "gate FAILED  s",
-        "verdict a b: failed: slow",
-        "damaged, z",
-    ]
-    plain = ["3 ok, 0 failed", "gate passed", "verdict a: passed", "rows    failed.parquet"]
-    assert [bool(FAILURE.match(line)) for line in coloured + plain] == [True] * 5 + [False] * 4

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import orjson
 import pyarrow as pa
@@ -22,6 +23,7 @@ from perfdag import __file__ as package
 from perfdag import __version__
 from perfdag.app.cluster.submission import Submission
 from perfdag.cli import main
+from perfdag.hosts import canary
 from perfdag.plan.ab import prepare_duet
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import load_plan
@@ -72,6 +74,7 @@ def test_no_parquet_is_read_before_the_first_run_of_a_suite_is_measured(
 import sys
 from perfdag.app import local_run
 from perfdag.cli import main
+from perfdag.hosts import canary
 measure = local_run.measure_plan
 def measure_and_print(*parameters):
     measure(*parameters)
@@ -375,50 +378,22 @@ def test_a_damaged_part_is_measured_again_by_resume(
     assert {row["status"] for row in rows_of(root)} == {"ok"}
 
 
-@pytest.fixture
-def full_disks(tmp_path: Path) -> list[str]:
-    """A command prefix: in it /tmp, /var/tmp, /usr/tmp and the working folder are full file
-    systems of a page or two.
-    """
-    mounts = " && ".join(
-        f"{{ [ ! -d {folder} ] || mount -t tmpfs -o size=8k,nr_inodes=1 none {folder}; }}"
-        for folder in ("/var/tmp", "/usr/tmp", "/tmp")
-    )
-    keep = f"mount --bind {tmp_path} /mnt"
-    prefix = ["unshare", "-m", "sh", "-c", f'{keep} && {mounts} && cd /tmp && exec "$@"', "sh"]
-    # the interpreter itself must not lie below a folder that is covered
-    command = [*prefix, sys.executable, "-c", "import perfdag"]
-    tried = (
-        subprocess.run(command, capture_output=True, text=True, check=False)
-        if shutil.which("unshare")
-        else None
-    )
-    if tried is None or tried.returncode:
-        pytest.skip(f"no mount namespace here: {tried.stderr if tried else 'no unshare'}")
-    return prefix
-
-
 def test_with_no_room_for_temporary_files_it_is_exit_4_and_resume_completes(
-    write_suite: SuiteWriter, tmp_path: Path, full_disks: list[str]
+    write_suite: SuiteWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    suite = write_suite.sleeps(points=2, repetitions=1)
-    environment = {**os.environ, "TMPDIR": "/tmp", "MPLCONFIGDIR": "/tmp"}
-    program = [*full_disks, sys.executable, "-m", "perfdag", "run"]
-    process = subprocess.run(
-        [*program, f"/mnt/{suite.name}", "--store", "/mnt/store", "--no-report"],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    assert process.returncode == 4, process.stderr
-    assert "cannot create a temporary folder" in process.stderr
-    assert "--resume" in process.stderr
-    assert "Traceback" not in process.stderr
-    root = tmp_path / "store"
-    canary = json.loads(next(root.glob("runs/*/parts/canary*")).read_text())
-    assert {row["metric"] for row in canary["rows"]} == {"cpu", "memory", "loopback", "steal"}
-    assert canary["noise"] == "no canary of disk: the system refused it"
+    suite, root = write_suite.sleeps(points=2, repetitions=1), tmp_path / "store"
+    full = OSError(28, "No space left on device")
+    figures = canary.canary() | {"disk": None}
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.TemporaryDirectory", Mock(side_effect=full))
+        patch.setattr(canary, "canary", figures.copy)
+        errors = cli(["run", str(suite), "--store", str(root), "--no-report"], 4).err
+    assert "cannot create a temporary folder" in errors
+    assert "--resume" in errors
+    assert "Traceback" not in errors
+    stored = json.loads(next(root.glob("runs/*/parts/canary*")).read_text())
+    assert {row["metric"] for row in stored["rows"]} == {"cpu", "memory", "loopback", "steal"}
+    assert stored["noise"] == "no canary of disk: the system refused it"
     assert main(["run", "--resume", "last", "--store", str(root), "--no-report"]) == 0
     assert {row["status"] for row in rows_of(root)} == {"ok"}
 

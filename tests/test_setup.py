@@ -51,39 +51,35 @@ def venv(path: str, python: str, folder: Path) -> subprocess.CompletedProcess[st
     return subprocess.run(argv, env={"PATH": path}, capture_output=True, text=True, check=False)
 
 
-def test_apt_installs_only_what_is_missing(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    path = folder_with(tmp_path, "sh", "id", "env", fio="exit 0", apt_get=f'echo "$@" >> {log}')
-    subprocess.run([ROOT / "scripts/tools"], env={"PATH": path}, capture_output=True, check=True)
-    if os.getuid() == 0:
-        assert "install" in log.read_text()
-        assert log.read_text().rstrip().endswith("iperf3")
-
-
 @pytest.mark.skipif(os.getuid() != 0, reason="apt-get is asked by root")
-def test_a_list_that_apt_cannot_fetch_does_not_stop_it_and_why_it_failed_is_said(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("there", "answer", "asked", "error"),
+    [
+        (["fio", "iperf3"], "", "", ""),
+        (["fio"], "", "iperf3", ""),
+        (
+            [],
+            '[ "$1" = update ] || echo "E: Unable to locate package fio" >&2; exit 100',
+            "iperf3 fio",
+            "apt-get could not install iperf3 fio (Unable to locate package fio); their points "
+            "are skipped",
+        ),
+    ],
+    ids=["nothing is missing", "one is missing", "no list, no package"],
+)
+def test_apt_installs_only_what_is_missing_and_says_why_it_could_not(
+    there: list[str], answer: str, asked: str, error: str, tmp_path: Path
 ) -> None:
-    fails = '[ "$1" = update ] && exit 100; echo "E: Unable to locate package fio" >&2; exit 100'
-    path = folder_with(tmp_path, "sh", "id", "env", apt_get=f'echo "$@" >> {tmp_path}/log; {fails}')
-    result = subprocess.run(
-        [ROOT / "scripts/tools"], env={"PATH": path}, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0
-    assert result.stderr.strip() == (
-        "apt-get could not install iperf3 fio (Unable to locate package fio); their points "
-        "are skipped"
-    )
-    assert "install" in (tmp_path / "log").read_text()
-
-
-def test_nothing_is_installed_where_nothing_is_missing(tmp_path: Path) -> None:
-    log = tmp_path / "log"
+    log, known = tmp_path / "log", dict.fromkeys(there, "exit 0")
     path = folder_with(
-        tmp_path, "sh", "id", fio="exit 0", iperf3="exit 0", apt_get=f'echo "$@" >> {log}'
+        tmp_path, "sh", "id", "env", apt_get=f'echo "$@" >> {log}; {answer}', **known
     )
-    subprocess.run([ROOT / "scripts/tools"], env={"PATH": path}, capture_output=True, check=True)
-    assert not log.exists()
+    result = subprocess.run(
+        [ROOT / "scripts/tools"], env={"PATH": path}, capture_output=True, text=True, check=True
+    )
+    assert result.stderr.strip() == error
+    assert log.exists() == bool(asked)
+    assert not asked or re.search(f"install .*{asked}$", log.read_text())
 
 
 def test_an_older_python_gets_one_clear_line(tmp_path: Path) -> None:
@@ -220,52 +216,3 @@ def test_a_second_make_run_installs_nothing(tmp_path: Path) -> None:
     assert run() == ["perfdag run"]
     os.utime(checkout / ".venv/run.stamp", (0, 0))
     assert run() == whole, "a lock file that is newer is installed"
-
-
-SCRIPT = Path(__file__).parents[1] / "scripts" / "torch"
-SKIPPED = (
-    "SKIPPED [1] tests/resnet50/test_model.py:12: torch is not installed: pip install "
-    "'perfdag[torch]'"
-)
-CHECKOUT = (
-    "SKIPPED [1] tests/steps/test_torchbench.py:239: PERFDAG_TORCHBENCH names no checkout of "
-    "pytorch/benchmark"
-)
-
-
-@pytest.mark.parametrize(
-    ("message", "code", "ends"),
-    [
-        ("20 passed", 0, 0),
-        (CHECKOUT, 0, 0),
-        (SKIPPED, 0, 1),
-        ("1 failed", 1, 1),
-        ("no tests ran", 5, 5),
-    ],
-)
-def test_a_skip_for_want_of_torch_fails(message: str, code: int, ends: int, tmp_path: Path) -> None:
-    script = f'[ "$1" = -c ] && exit 0\necho "{message}"\nexit {code}'
-    write_programs(tmp_path / "bin", {"python": script})
-    done = subprocess.run(
-        [SCRIPT, "python3", tmp_path], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == ends, done.stderr
-    assert message in done.stdout
-
-
-def test_without_room_it_is_skipped_and_said(tmp_path: Path) -> None:
-    columns = "Filesystem 1024-blocks Used Available Capacity Mounted on"
-    write_programs(tmp_path, {"df": f'echo "{columns}"\necho "disk 9 9 7000000 9% /"'})
-    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    done = subprocess.run(
-        [SCRIPT, "python3", tmp_path / "none"],
-        env=path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0
-    assert (
-        "SKIPPED: PyTorch takes 8 GB and 6 GB are free here; the real model was NOT tested"
-        in done.stderr
-    )

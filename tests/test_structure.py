@@ -13,10 +13,6 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-import pytest
-
-from perfdag.benchmark import registry
-
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("steps", "workflows", "charts")
 
@@ -85,20 +81,3 @@ def test_a_distribution_holds_every_module_once(tmp_path: Path) -> None:
     }
     assert wheel == here
     assert sdist == here
-
-
-@pytest.mark.parametrize("name", registry.names())
-def test_every_benchmark_declares_what_people_need(name: str) -> None:
-    assert registry.fault(name) is None
-    result = registry.get(name)
-    assert re.search(r"\bstart", result.clock()), f"{name}: what starts the clock?"
-    assert re.search(r"\b(stop|end)", result.clock()), f"{name}: what stops the clock?"
-    assert result.summary().endswith(".")
-    assert all(metric.about for metric in result.metrics)
-
-
-def test_lock_files_name_no_host() -> None:
-    for lock in (ROOT / "requirements").glob("*.txt"):
-        text = lock.read_text()
-        assert "://" not in text, lock
-        assert "--hash=sha256:" in text
