@@ -68,12 +68,14 @@ ON_A_CLUSTER = [
     "perfdag submit suites/quick.yaml --namespace bench --watch",
     "perfdag status last --namespace bench",
     "perfdag rm last --namespace bench",
+]
+"""Commands that tests/e2e/test_readme_commands.py executes."""
+AT_SCALE = [
     "perfdag scale vmi burst --count 100 -o out0",
     "perfdag scale submit -t training -n 2000 -p 5 --delay 1 -o out1",
 ]
-"""Commands that tests/e2e executes."""
-ELSEWHERE = [RESUME, AB, VALIDATE]
-"""Commands that tests of other modules execute, with shorter commands to measure."""
+ELSEWHERE = [RESUME, AB, VALIDATE, *AT_SCALE]
+"""Commands that tests of other modules execute, with less to measure."""
 
 
 def test_only_what_needs_a_cluster_is_not_executed_here() -> None:

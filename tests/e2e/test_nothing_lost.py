@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from perfdag.kube.client import Kube, run_with_client
-from perfdag.store.open import open_store
 from tests.fakes.proxy import Proxy
 
 from .conftest import Namespace, sleeps
@@ -202,29 +201,3 @@ def test_a_store_that_is_away_for_30_s_loses_nothing(
     assert before < 10
     assert bench.watch(name).returncode == 0
     bench.assert_complete(run_id, 10)
-
-
-def test_a_store_that_leaves_after_the_last_sample_is_waited_for_by_the_end(
-    bench: Namespace, proxy: Proxy, tmp_path: Path
-) -> None:
-    name = bench.submit(sleeps(tmp_path, points=4, hosts=1))
-    run_id = bench.run_id(name)
-    bench.until(
-        lambda: (
-            "finish"
-            in " ".join(
-                pod["metadata"]["name"]
-                for pod in bench.objects("Pod")
-                if name in pod["metadata"]["name"]
-            )
-        ),
-        120,
-        "last step",
-    )
-    proxy.leave()
-    time.sleep(20)
-    proxy.away = False
-    result = bench.watch(name)
-    assert result.returncode == 0, result.stdout + result.stderr
-    bench.assert_complete(run_id, 4)
-    assert open_store(bench.store).get(f"runs/{run_id}/report.html")

@@ -21,14 +21,6 @@ entries:
     hosts: {count: 4, pairs: ring, parallel_pairs: 2, placement: packed}
     params: {duration: 2s}
 """
-SPREAD = """\
-name: spread
-pending_limit: 20s
-entries:
-  - benchmark: iperf
-    hosts: {count: 100, pairs: ring, placement: spread}
-    params: {duration: 1s}
-"""
 HOST = """\
 name: host
 pending_limit: 60s
@@ -73,15 +65,6 @@ def test_every_pair_of_a_gang_is_measured_and_placed(bench: Namespace) -> None:
         '"pairs_at_once":2' in str(row["env"]) for row in rows if row["entry"] == "at-once"
     } == {True}
     assert len({row["batch"] for row in rows}) == 2, "the pairs of a shape share a gang"
-
-
-def test_a_node_for_each_where_there_are_too_few_is_skipped_with_the_reason(
-    bench: Namespace,
-) -> None:
-    run = bench.measure(SPREAD)
-    assert run.exit_code == 0, "a skip is no failure"
-    assert {row["status"] for row in run.rows} == {"skipped"}
-    assert "100 nodes are asked for (placement: spread)" in str(run.rows[0]["error"])
 
 
 @pytest.fixture

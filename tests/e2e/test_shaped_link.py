@@ -1,4 +1,4 @@
-"""A link that became slow is called worse, and a slow node is named by pairs and by a hunt.
+"""A node with a slow link is named by pairs and by a hunt.
 
 Every pod of the shaped node feels it, so nothing runs beside this.
 """
@@ -6,7 +6,6 @@ Every pod of the shaped node feels it, so nothing runs beside this.
 import contextlib
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -20,7 +19,6 @@ from perfdag.store.open import open_store
 from .conftest import Namespace
 
 COMMANDS = ("PERFDAG_TEST_SHAPE", "PERFDAG_TEST_UNSHAPE")
-LABEL = "perfdag-test-link"
 SLOT = "example.com/perfdag-slot"
 """A resource of the nodes that says how many pods of a gang each takes."""
 PAIRS = f"""\
@@ -57,60 +55,6 @@ def change_link(command: str, node: str) -> None:
     """Run the command of an environment variable with the name of a node."""
     argv = ["bash", "-c", os.environ[command], "link", node]
     subprocess.run(argv, check=True, timeout=30)
-
-
-@pytest.fixture
-def pair(bench: Namespace) -> Iterator[list[str]]:
-    """Two nodes with a label of their own; the first node has the API server and is left out."""
-    nodes = bench.nodes()[1:3]
-    if len(nodes) < 2:
-        pytest.skip("fewer than three real nodes")
-
-    async def label(client: Kube, value: str | None) -> None:
-        kind = await client.resource("v1", "Node")
-        for node in nodes:
-            await client.patch(kind, node, {"metadata": {"labels": {LABEL: value}}})
-
-    try:
-        run_with_client(lambda client: label(client, "yes"))
-        yield nodes
-    finally:
-        run_with_client(lambda client: label(client, None))
-
-
-def measure(bench: Namespace, suite: str, nodes: list[str]) -> str:
-    """Run the suite over both nodes; return the run id."""
-    run = bench.measure(suite)
-    run.assert_ok()
-    rows = [row for row in run.rows if row["headline"]]
-    assert len(rows) == 3
-    assert all(sorted(row["nodes"]) == nodes and row["same_node"] is False for row in rows)
-    return run.id
-
-
-def test_a_slow_link_is_called_worse_after_one_run_before_and_one_after(
-    bench: Namespace, pair: list[str]
-) -> None:
-    suite = (
-        "name: link\npending_limit: 120s\nrepetitions: 3\nentries:\n  - benchmark: iperf\n"
-        f"    hosts: {{count: 2}}\n    node_selector: {{{LABEL}: 'yes'}}\n"
-        "    params: {duration: 3s}\n"
-    )
-    before = measure(bench, suite, pair)
-    try:
-        change_link("PERFDAG_TEST_SHAPE", pair[1])
-        after = measure(bench, suite, pair)
-    finally:
-        change_link("PERFDAG_TEST_UNSHAPE", pair[1])
-    argv = [sys.executable, "-m", "perfdag", "compare", before, after, "--store", bench.store]
-    compared = subprocess.run(
-        [*argv, "--gate"], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert compared.returncode == 3, compared.stdout + compared.stderr
-    lines = compared.stdout.splitlines()
-    at = lines.index("iperf throughput between nodes")
-    verdict = "\n".join(lines[at + 1 : at + 3])  # below the name: the values, then the verdict
-    assert verdict.endswith("worse (noise assumed)"), compared.stdout
 
 
 @contextlib.contextmanager

@@ -15,8 +15,6 @@ from perfdag.kube.client import Kube, run_with_client
 from .conftest import Namespace, installed, sleeps
 from .faults import cordoned
 
-NETWORK = ("NetworkAttachmentDefinition", "k8s.cni.cncf.io/v1")
-
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 
 
@@ -83,73 +81,6 @@ def test_what_multus_added_is_what_is_measured(bench: Namespace) -> None:
 
 def _subnets(addresses: set[str]) -> set[str]:
     return {address.rpartition(".")[0] for address in addresses}
-
-
-@pytest.fixture
-def network(bench: Namespace) -> Iterator[str]:
-    """The name of a network that Multus would add, beside a network `more`; where there is no
-    Multus only its kind is made, and nothing reads the annotation.
-    """
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    kind = {
-        "plural": "network-attachment-definitions",
-        "singular": "network-attachment-definition",
-        "kind": NETWORK[0],
-    }
-    versions = [
-        {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    ]
-    called = "network-attachment-definitions.k8s.cni.cncf.io"
-    crd = {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": called},
-    }
-    if bench.has(*NETWORK):
-        pytest.skip("Multus is here: its networks have configurations of their own")
-    run_with_client(
-        lambda client: client.create(
-            {
-                **crd,
-                "spec": {
-                    "group": "k8s.cni.cncf.io",
-                    "scope": "Namespaced",
-                    "names": kind,
-                    "versions": versions,
-                },
-            }
-        )
-    )
-    try:
-        bench.until(lambda: bench.has(*NETWORK), 30, "kind of Multus")
-
-        async def create(client: Kube) -> None:
-            body = {"apiVersion": NETWORK[1], "kind": NETWORK[0]}
-            for each in ("extra", "more"):
-                await client.create({**body, "metadata": {"name": each}}, bench.name)
-
-        run_with_client(create)
-        yield f"{bench.name}/extra"
-    finally:
-        bench.delete("CustomResourceDefinition", called, "apiextensions.k8s.io/v1")
-
-
-def test_every_pod_of_a_batch_asks_for_all_its_networks(bench: Namespace, network: str) -> None:
-    more = f"{bench.name}/more"
-    run = bench.measure(
-        "name: several\npending_limit: 90s\nentries:\n"
-        f"  - {{benchmark: iperf, network: {{name: {network}, also: [{more}], interface: eth0}}, "
-        f"hosts: {{count: 3, pairs: ring}}, params: {{duration: 1s}}}}\n"
-        f"  - {{benchmark: iperf, name: absent, network: {{name: {network}, also: "
-        f"[{bench.name}/absent]}}}}\n"
-    )
-    assert run.exit_code == 0, run.errors()
-    labels = f"workflows.argoproj.io/workflow={run.workflow},perfdag/role=measure"
-    pods = bench.objects("Pod", labels=labels)
-    networks = [each["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] for each in pods]
-    assert networks == [f"{network},{more}"] * 3
-    assert {row["entry"]: row["status"] for row in run.rows} == {"iperf": "ok", "absent": "skipped"}
-    assert f"{bench.name}/absent" in run.by_entry()["absent"]["error"]
 
 
 @pytest.fixture
