@@ -19,45 +19,33 @@ DIGEST = "perfdag/digest"
 _CRD = "CustomResourceDefinition"
 
 
-def objects(
-    system: str, delays: Mapping[str, tuple[int, int]] | None = None, failures: int = 0
-) -> list[Object]:
+def objects(system: str, delays: Mapping[str, tuple[int, int]] | None = None) -> list[Object]:
     """Return the objects that simulate `system`: CRDs, Stages, and a StorageClass for 'storage'.
 
-    `delays` are in ms (from, to) by Stage, `failures` in percent. Raises ValueError for an unknown
-    Stage, and for failures of a system without a failing Stage.
+    `delays` are in ms (from, to) by Stage. Raises KeyError for an unknown Stage.
     """
     import yaml
 
     bodies: list[Object] = list(yaml.safe_load_all((FOLDER / f"{system}.yaml").read_text()))
     known = {body["metadata"]["name"]: body for body in bodies if body["kind"] == "Stage"}
     for name, (low, high) in (delays or {}).items():
-        if name not in known:
-            raise ValueError(f"no stage {name!r} in {system}; there are {', '.join(known)}")
         known[name]["spec"] = {
             **known[name]["spec"],
             "delay": {"durationMilliseconds": low}
             | ({"jitterDurationMilliseconds": high} if high > low else {}),
         }
-    if failures and "vmi-failed" not in known:
-        raise ValueError(f"{system} simulates no failures; only VMIs of kubevirt can fail")
-    if "vmi-failed" in known:
-        known["vmi-running"]["spec"]["weight"] = 100 - failures
-        known["vmi-failed"]["spec"]["weight"] = failures
-        if "delay" in known["vmi-running"]["spec"]:
-            known["vmi-failed"]["spec"]["delay"] = known["vmi-running"]["spec"]["delay"]
     return bodies
 
 
 async def install(
-    kube: Kube, system: str, delays: Mapping[str, tuple[int, int]] | None = None, failures: int = 0
-) -> list[str]:
-    """Install the CRDs and Stages of `system`, and return the names of the Stages.
+    kube: Kube, system: str, delays: Mapping[str, tuple[int, int]] | None = None
+) -> None:
+    """Install the CRDs and Stages of `system`.
 
     Equal Stages stay as they are: KWOK misses deletions while Stages are replaced, and another run
     may wait for one. Raises KubeError.
     """
-    wanted = objects(system, delays, failures)
+    wanted = objects(system, delays)
     crds = [body for body in wanted if body["kind"] == _CRD]
     definitions = await kube.resource("apiextensions.k8s.io/v1", _CRD)
     stage_kind = await _stage_kind(kube)
@@ -86,14 +74,13 @@ async def install(
         for body in await kube.list(stage_kind, labels=f"{LABEL}={system}")
     }
     if known and digests == installed:
-        return list(stages)
+        return
     # KWOK ignores a Stage whose kind it did not know when it read the Stage: create it again.
     for name in installed:
         await kube.delete(stage_kind, name)
     for name, body in stages.items():
         body["metadata"]["annotations"] = {DIGEST: digests[name]}
         await kube.apply(body)
-    return list(stages)
 
 
 async def _stage_kind(kube: Kube) -> Resource:
@@ -136,15 +123,11 @@ async def _wait_for_openapi(kube: Kube, group_versions: set[str]) -> None:
     )
 
 
-def simulate(system: str, failures: int = 0, **delays: int) -> None:
-    """Install the simulation of a system on the cluster that KUBECONFIG names.
-
-    `delays` are in ms by Stage, whose name is written with `_` for `-`.
-    """
-    spans = {name.replace("_", "-"): (delay, delay) for name, delay in delays.items()}
+def simulate(system: str) -> None:
+    """Install the simulation of a system on the cluster that KUBECONFIG names."""
 
     async def work() -> None:
         async with Kube() as kube:
-            await install(kube, system, spans, failures)
+            await install(kube, system)
 
     asyncio.run(work())

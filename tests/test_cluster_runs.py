@@ -341,33 +341,6 @@ async def test_a_plan_step_that_failed_says_why_before_the_table(
     ]
 
 
-def test_a_new_trouble_is_not_hidden_by_nodes_of_batches_that_are_over() -> None:
-    def node(number: int, phase: str, message: str) -> dict[str, Any]:
-        parameters = [{"name": "batch", "value": str(number)}, {"name": "rank", "value": "0"}]
-        return {
-            "type": "Pod",
-            "phase": phase,
-            "message": message,
-            "displayName": f"rank({number})",
-            "inputs": {"parameters": parameters},
-        }
-
-    ended = "OOMKilled (exit code 137) in {}"
-    nodes = {f"n{batch}": node(batch, "Failed", ended.format(batch)) for batch in range(6)}
-    nodes["n7"] = node(7, "Pending", "pods is forbidden: exceeded quota")  # no pod of it is there
-    plan = {"type": "Pod", "phase": "Failed", "displayName": "plan"}
-    nodes["plan"] = {**plan, "message": "Error (exit code 1)"}
-    now = Pod("now", 6, 0, 0, "Pending", "", None, trouble="ImagePullBackOff: no such image")
-    failed = Pod("failed", 6, 0, 1, "Failed", "n", None, trouble="OOMKilled: container main")
-    assert view("Running", failed, now, nodes=nodes).troubles() == [
-        "now: ImagePullBackOff: no such image",
-        "rank(7): pods is forbidden: exceeded quota",
-        "failed: OOMKilled: container main",
-        "plan: Error (exit code 1)",
-    ]
-    assert len(view("Failed", failed, now, nodes=nodes).troubles()) == 10, "at the end all are told"
-
-
 def test_a_pod_that_ended_is_one_trouble_and_a_watchdog_that_fails_on_purpose_is_none() -> None:
     def node(template: str, code: str, **more: str) -> dict[str, Any]:
         return {

@@ -1,6 +1,5 @@
 """`perfdag site`: what it writes after a run, what it does with bad input, and how it is served."""
 
-import io
 import json
 import socket
 import threading
@@ -9,8 +8,6 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from perfdag.app.errors import CommandError
@@ -158,23 +155,6 @@ def test_a_suite_whose_files_are_all_damaged_leaves_the_others(store: FolderStor
     write_site(store, lines.append)
     assert lines[-1] == "perfdag site: suite other has no readable run with a history; left out"
     assert read_script(store.get("site/data/index.js"))["suites"] == ["net"]
-
-
-def test_a_file_whose_rows_name_no_run_is_left_out(
-    store: FolderStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    key = f"results/suite=net/month=2026-01/{run_id(4)}.parquet"
-    table = pq.read_table(io.BytesIO(store.get(key)), partitioning=None)
-    at = table.schema.get_field_index("run_id")
-    foreign = table.set_column(at, table.schema.field(at), pa.nulls(table.num_rows, pa.string()))
-    sink = io.BytesIO()
-    pq.write_table(foreign, sink)
-    store.put(key.replace(run_id(4), run_id(5)), sink.getvalue())
-    lines: list[str] = []
-    write_site(store, lines.append)
-    assert [run_id(5) in line for line in lines] == [True]
-    assert main(["history", "net", "--store", store.root]) == 0
-    assert run_id(5) in capsys.readouterr().err
 
 
 def test_a_port_in_use_gives_one_line(store: FolderStore) -> None:

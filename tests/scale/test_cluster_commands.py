@@ -17,7 +17,6 @@ from perfdag.kube.config import load_config
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.templates import RUN_LABEL, Document, built_in, load
 from tests.fakes.proxy import Proxy
-from tests.simulation import simulate
 
 pytestmark = pytest.mark.cluster
 
@@ -94,38 +93,6 @@ class TestCommands:
                 return len(jobs)
 
         assert asyncio.run(clean()) == 0
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize(("template", "members"), [("pod", 1), ("vm", 1), ("vmirs", 3)])
-    def test_a_sample_of_pods_and_vms_is_complete(
-        self, template: str, members: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        out, name = str(tmp_path / "out"), f"perfdag-test-{uuid.uuid4().hex[:8]}"
-        assert self.cli("nodes", "--count", "20", "--gpus", "8") == 0
-        simulate("kubevirt")
-        words = [
-            "--template",
-            template,
-            "--num-workers",
-            str(members),
-            "-g",
-            "0",
-            "--namespace",
-            name,
-            "--create-namespace",
-        ]
-        assert self.cli("submit", "-n", "4", "-o", out, *words) == 0
-        run = orjson.loads((tmp_path / "out" / "run.json").read_bytes())["run"]
-        try:
-            capsys.readouterr()
-            assert self.cli("sample", "--watch", "60", "-o", out) == 0
-            assert "4 scheduled, 0 waiting, of 4 submitted" in capsys.readouterr().out
-            assert self.cli("plot", "-o", out) == 0
-            rows = pq.read_table(Path(out) / "stages.parquet").to_pylist()
-            last = "submission_to_ready" if template == "pod" else "creation_to_running"
-            assert [row["status"] for row in rows if row["stage"] == last] == ["ok"] * 4 * members
-        finally:
-            assert self.cli("delete", "--run", run) == 0
 
     @pytest.mark.slow
     @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")

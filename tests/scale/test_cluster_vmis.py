@@ -3,14 +3,12 @@
 import asyncio
 import signal
 import sys
-import uuid
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale.cluster.removal import ensure_namespace
+from perfdag.kube.client import Kube
 from perfdag.steps.scale.figures.rows import rank
 from perfdag.steps.scale.model.stages import VMI, unix_ns
 from perfdag.steps.scale.model.templates import RUN_LABEL
@@ -116,39 +114,6 @@ async def test_a_steady_state_is_kept_and_ends_with_nothing(
     )
 
 
-async def test_a_namespace_that_is_being_deleted_is_waited_for(kube: Kube) -> None:
-    name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
-    assert await ensure_namespace(kube, name, "r")
-    assert not await ensure_namespace(kube, name, "r"), "it is there, and not ours to delete"
-    held = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "held", "finalizers": ["perfdag.example/hold"]},
-    }
-    await kube.create(held, name)
-    maps, namespaces = (
-        await kube.resource("v1", "ConfigMap"),
-        await kube.resource("v1", "Namespace"),
-    )
-    await kube.delete(namespaces, name)
-    with pytest.raises(
-        KubeError,
-        match=rf"namespace {name} is still being deleted after 1 s.*use another namespace",
-    ):
-        await ensure_namespace(kube, name, "r", patience=1.0)
-
-    async def let_go() -> None:
-        await asyncio.sleep(0.5)
-        await kube.patch(maps, "held", {"metadata": {"finalizers": None}}, name)
-
-    created, _ = await asyncio.gather(
-        ensure_namespace(kube, name, "again", patience=60.0), let_go()
-    )
-    assert created
-    assert (await kube.get(namespaces, name))["metadata"]["labels"][RUN_LABEL] == "again"
-    await kube.delete(namespaces, name)
-
-
 CLI = [sys.executable, "-P", "-m", "perfdag", "scale"]
 
 
@@ -242,66 +207,6 @@ async def test_an_interrupted_burst_leaves_nothing_in_a_namespace_that_was_there
     assert (
         await kube.list(await kube.resource("v1", "ConfigMap"), namespace, labels=RUN_LABEL) == []
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("at", ["primer", "burst", "ladder"])
-async def test_a_killed_run_is_deleted_by_the_id_that_it_said(
-    kube: Kube, nodes: None, at: str, tmp_path: Path
-) -> None:
-    """SIGKILL leaves all as it is: VMIs that never run, the probe of the watch lag, a namespace
-    of the run's own.
-    """
-    await simulation.install(kube, "kubevirt", {"vmi-running": (600_000, 600_000)})
-    name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
-    words = {
-        "primer": ["vmi", "burst", "--count", "9"],
-        "burst": ["vmi", "burst", "--count", "9", "--no-primer"],
-        "ladder": ["vmi", "ladder", "--count", "9", "12", "--no-primer"],
-    }[at]
-    kind, wanted = ("kubevirt.io/v1", VMI), 1 if at == "primer" else 9
-    process = await asyncio.create_subprocess_exec(
-        *CLI,
-        *words,
-        "--namespace",
-        name,
-        "-o",
-        str(tmp_path),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        for _ in range(1200):
-            if await left(kube, *kind, name) >= wanted:
-                break
-            await asyncio.sleep(0.05)
-    finally:
-        process.kill()
-        output = (await process.communicate())[0].decode()
-    run = output.partition("\nrun " if "waiting" in output else "run ")[2].partition(":")[0]
-
-    async def there() -> set[str]:
-        result = [
-            (kind, await kube.list(await kube.resource(*kind), name)),
-            (("", "namespace"), await namespaces_named(kube, name)),
-        ]
-        return {key[1] for key, items in result if items}
-
-    try:
-        assert await there() == {kind[1], "namespace"}, output
-        assert "all deleted" in await cli("delete", "--run", run)
-        assert await there() == set()
-    finally:  # not before: who plays KubeVirt misses what is deleted while its stages change
-        await simulation.install(kube, "kubevirt")
-
-
-async def namespaces_named(kube: Kube, name: str) -> list[str]:
-    """The namespace of that name, if it is there."""
-    return [
-        name
-        for item in await kube.list(await kube.resource("v1", "Namespace"))
-        if item["metadata"]["name"] == name
-    ]
 
 
 FAKE_RUNAI = """#!/bin/sh

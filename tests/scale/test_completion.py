@@ -296,32 +296,6 @@ class TestVmis:
         assert latencies(running=6, deleting=9, succeeded=10) == {"deletion_to_succeeded": 1.0}
 
 
-def test_rows_of_pods_have_their_deletion_and_nothing_that_came_by_it() -> None:
-    first, second = record("Pod", "a", created=1, scheduled=2), record("Pod", "b", created=1)
-
-    def rows() -> list[Any]:
-        records = {"a": first, "b": second}
-        return list(
-            rows_of(
-                submissions_of("a", "b"),
-                records,
-                Clocks(0),
-                run="r",
-                kind="Pod",
-                until_ns=BASE + 5 * SECOND,
-            )
-        )
-
-    before = rows()
-    for value in (first, second):
-        value.put("deleting", received_ns=BASE + 5 * SECOND)
-        value.put("gone", received_ns=BASE + 7 * SECOND)
-    second.put("scheduled", received_ns=BASE + 6 * SECOND)  # in the place of the first
-    merged = {(row.name, row.stage): row for row in with_deletion(before, rows())}
-    assert [merged[name, "deletion"].seconds for name in "ab"] == [2.0, 2.0]
-    assert [merged[name, "scheduled"].status for name in "ab"] == ["ok", "censored"]
-
-
 def test_rows_of_a_set_have_the_deletion_of_their_own_vmi() -> None:
     """Of 3 one never ran, and is not counted any more once it is gone; one was never made."""
     own = record(SET, "a", created=1)
@@ -347,12 +321,15 @@ def test_rows_of_a_set_have_the_deletion_of_their_own_vmi() -> None:
 
     before = rows()
     own.put("deleting", received_ns=BASE + 5 * SECOND)
+    stuck.put("scheduling", received_ns=BASE + 5_500_000_000)
     stuck.put("gone", received_ns=BASE + 6 * SECOND)
     ran.put("deleting", received_ns=BASE + 6 * SECOND)
     ran.put("succeeded", received_ns=BASE + 7 * SECOND)
     own.put("gone", received_ns=BASE + 8 * SECOND)
     merged = {(row.name, row.stage): row for row in with_deletion(before, rows())}
     assert len(merged) == len(before)
+    late = merged["a-0", "creation_to_scheduling"]
+    assert (late.uid, late.status) == ("stuck", "censored"), "it came by the deletion"
     for stage, seconds in (
         ("deletion_to_succeeded", [None, 2.0, None]),
         ("vmi_deletion_to_succeeded", [None, 1.0, None]),

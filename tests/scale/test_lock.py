@@ -12,7 +12,12 @@ from perfdag.benchmark.registry import get
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.cluster import lease_lock, nodes, rights
 from perfdag.steps.scale.cluster import nodes as kubevirt
-from perfdag.steps.scale.cluster.removal import belongs, remove_namespaces, remove_run
+from perfdag.steps.scale.cluster.removal import (
+    belongs,
+    ensure_namespace,
+    remove_namespaces,
+    remove_run,
+)
 from perfdag.steps.scale.figures import measurements
 from perfdag.steps.scale.model.stages import kinds_of
 from perfdag.steps.scale.model.templates import RUN_LABEL, built_in, load
@@ -401,3 +406,16 @@ async def test_of_two_runs_that_take_an_expired_lease_exactly_one_gets_it(
     answers = await asyncio.gather(*(run.try_acquire() for run in runs))
     assert answers.count(None) == 1
     assert holder_of(server) == "ab"[answers.index(None)]
+
+
+async def test_a_namespace_that_is_being_deleted_is_waited_for(server: ApiServer) -> None:
+    held = {"name": "ns", "finalizers": ["hold"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    server.add({"kind": "Namespace", "metadata": held, "status": {}})
+    text = "namespace ns is still being deleted after 0.1 s.*use another namespace"
+    with pytest.raises(KubeError, match=text):
+        await ensure_namespace(server.client(), "ns", "r", patience=0.1)
+    server.add({"kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "ns"}})
+    asyncio.get_running_loop().call_later(0.3, server.remove, "Namespace")
+    assert await ensure_namespace(server.client(), "ns", "again", patience=60.0)
+    assert server.of("Namespace")[0]["metadata"]["labels"][RUN_LABEL] == "again"
+    assert not await ensure_namespace(server.client(), "ns", "r"), "it is there, not ours to delete"
