@@ -45,13 +45,6 @@ def test_what_it_is_built_on_has_a_version(file: Path) -> None:
         assert "@sha256:" in image or tag not in ("", "latest"), f"{image} has no version"
 
 
-def test_only_root_may_write_etc_passwd() -> None:
-    """A measured command could add a uid 0 there; libnss-extrausers names no uid below 500."""
-    text = (ROOT / "images/base/Containerfile").read_text()
-    assert "/etc/passwd" not in text
-    assert "libnss-extrausers" in text
-
-
 LOCKS = sorted(
     [
         *ROOT.glob("requirements/*.txt"),

@@ -21,7 +21,14 @@ from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingPara
 from perfdag.steps.queue.validate import scalability_laws
 from perfdag.steps.queue.validate.devices import limits
 from perfdag.steps.queue.validate.measurements import measurements_of, scaling_verdict
-from perfdag.steps.queue.validate.steady_state import Rate, Stats, SteadyCriteria, ratio, summarize
+from perfdag.steps.queue.validate.steady_state import (
+    Rate,
+    Stats,
+    SteadyCriteria,
+    measure,
+    ratio,
+    summarize,
+)
 from perfdag.steps.queue.validate.targets import Local
 from perfdag.steps.queue.validate.validate import BadInput, Plan, validate
 from perfdag.steps.queue.validate.verdict import (
@@ -88,6 +95,24 @@ def test_the_order_is_seeded() -> None:
     assert sorted(order) == [1, 2, 4, 8, 16]
     assert order == Plan(16).order()
     assert len({tuple(Plan(16, seed=seed).order()) for seed in range(9)}) > 5
+
+
+async def test_windows_before_the_steady_ones_are_warm_up() -> None:
+    """Windows of 3 items: one at 1/s, then three at 10/s, which decide."""
+    ends = iter([0.0, 1.0, 2.0, 3.0, *(3 + n / 10 for n in range(1, 10))])
+    done = iter(range(13))
+
+    async def stats() -> Stats:
+        number = next(done)
+        chains = {"0": [0.0, next(ends), number]}
+        return {"chains": chains, "run": {"max": 0.1}, "success": number, "failure": 0}
+
+    async def lost() -> str:
+        return ""
+
+    measured = await measure(stats, 1, SteadyCriteria(poll=0.0), lambda _: True, lost)
+    assert measured.steady
+    assert measured.windows == pytest.approx([10, 10, 10])
 
 
 def test_too_few_points_are_not_fitted() -> None:

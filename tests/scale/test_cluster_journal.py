@@ -1,14 +1,8 @@
-"""A harness that is killed: what its journal kept, against an independent watch."""
+"""A harness that is killed: what its journal kept, and what a later sample adds."""
 
 import asyncio
-import contextlib
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import median
 
 import pyarrow.parquet as pq
 import pytest
@@ -23,48 +17,6 @@ COUNT = 40
 PERFDAG = [sys.executable, "-P", "-m", "perfdag"]
 KEPT = 12.0
 """Seconds until the journal has what was seen: a state each 2 s, a copy to the store each 5 s."""
-
-
-@contextlib.contextmanager
-def watching(namespace: str) -> Iterator[dict[str, float]]:
-    """When `kubectl get --watch`, which is independent, first showed each VMI as running: Unix
-    times by uid.
-    """
-    seen: dict[str, float] = {}
-    argv = [
-        "kubectl",
-        "get",
-        "virtualmachineinstances",
-        "-n",
-        namespace,
-        "--watch",
-        "--output-watch-events",
-        "-o",
-    ]
-    columns = 'jsonpath={.object.metadata.uid} {.object.status.phase}{"\\n"}'
-    process = subprocess.Popen([*argv, columns], stdout=subprocess.PIPE, text=True)
-
-    def read() -> None:
-        for line in process.stdout or ():
-            uid, _, phase = line.rstrip("\n").partition(" ")
-            if phase == "Running":
-                seen.setdefault(uid, time.time())
-
-    threading.Thread(target=read, daemon=True).start()
-    time.sleep(1.0)
-    try:
-        yield seen
-    finally:
-        ended = process.poll()
-        process.terminate()
-        process.wait()
-        assert ended is None, "the API server ended kubectl's watch: times after that are missing"
-
-
-async def run_many(done: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not done():
-            await asyncio.sleep(0.1)
 
 
 @pytest.mark.slow
@@ -85,30 +37,37 @@ async def test_a_sample_of_a_killed_run_has_what_it_saw_and_what_came_later(
             f"name: killed\nentries:\n  - {{benchmark: vmi-burst, params: {params}}}\n"
         )
         words = ["run", str(suite), "--no-report", "--store", str(tmp_path)]
-    with watching(namespace) as seen:
-        process = await asyncio.create_subprocess_exec(*PERFDAG, *words)
-        try:
-            await run_many(lambda: len(seen) >= COUNT // 4)
-            kept = set(seen)
-            await asyncio.sleep(KEPT)
-        finally:
-            process.kill()
-            await process.wait()
-        (file,) = tmp_path.rglob("run.json")
-        assert len(seen) < COUNT, "some run after the kill"
-        sample = ["scale", "sample", "-o", str(file.parent), "--watch", "90"]
-        process = await asyncio.create_subprocess_exec(*PERFDAG, *sample)
-        assert await process.wait() == 0
+
+    async def running() -> set[str]:
+        vmis = await kube.list(
+            await kube.resource("kubevirt.io/v1", "VirtualMachineInstance"), namespace
+        )
+        return {
+            vmi["metadata"]["uid"]
+            for vmi in vmis
+            if (vmi.get("status") or {}).get("phase") == "Running"
+        }
+
+    process = await asyncio.create_subprocess_exec(*PERFDAG, *words)
+    try:
+        async with asyncio.timeout(60):
+            while len(kept := await running()) < COUNT // 4:
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(KEPT)
+    finally:
+        process.kill()
+        await process.wait()
+    (file,) = tmp_path.rglob("run.json")
+    assert len(await running()) < COUNT, "some run after the kill"
+    sample = ["scale", "sample", "-o", str(file.parent), "--watch", "90"]
+    process = await asyncio.create_subprocess_exec(*PERFDAG, *sample)
+    assert await process.wait() == 0
     rows = pq.read_table(file.parent / "stages.parquet").to_pylist()
     ran = {row["uid"]: row for row in rows if (row["stage"], row["status"]) == ("running", "ok")}
     assert len(ran) == COUNT
-    apart = [
-        abs(row["receive_time"] - seen[uid]) for uid, row in ran.items() if row["receive_time"]
-    ]
-    assert all(ran[uid]["receive_time"] for uid in kept), "the journal kept what was seen"
-    assert len(apart) > len(kept), "the sample saw the last"
-    assert median(apart) < 0.05
-    assert max(apart) < 1
+    assert all(ran[uid]["receive_time"] for uid in kept), "the journal kept when it was seen"
+    seen = [uid for uid, row in ran.items() if row["receive_time"]]
+    assert len(seen) > len(kept), "the sample saw the last"
     run = rows[0]["run"]
     deletion = await asyncio.create_subprocess_exec(*PERFDAG, "scale", "delete", "--run", run)
     assert await deletion.wait() == 0
