@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.app import comparison
 from perfdag.app.finish import RunResult, result_of
 from perfdag.app.result_text import result_text
-from perfdag.app.terminal.text_table import text_table
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import CollectionResult
 from perfdag.results.trust import headlines
@@ -96,19 +94,3 @@ def test_failures_are_red_on_a_terminal_only(cli: CommandLine) -> None:
     assert max(len(line) for line in plain.splitlines() if not line.startswith("rows")) <= 80
     assert not re.search(r"\x1b\[[\d;]*3\dm", on_a_terminal(SHOW, "stdout", 80, 1, NO_COLOR="1"))
     assert "\x1b" not in cli(SHOW, 1).out
-
-
-SERIES = ["tcp streams=4 reverse a-name-of-forty-characters-for-a-series", "short"]
-SIDE = "312.6 (308.8 to 327.6) Mbit/s"
-ROWS = [[name, SIDE, SIDE, "+4.3 %", "20.0 %", "235.7 %", "no difference shown"] for name in SERIES]
-
-
-def test_a_wide_table_keeps_80_columns_and_every_cell() -> None:
-    lines = text_table(comparison.HEADINGS, ROWS, right=range(1, 6)).splitlines()
-    assert max(map(len, lines)) <= 80
-    assert [line for line in lines if line in SERIES] == SERIES, "each name has its own line"
-    text = "\n".join(lines)
-    assert text.count(SIDE) == 4
-    assert text.count("detectable 235.7 %, no difference shown") == 2, (
-        "below its row, with its name"
-    )

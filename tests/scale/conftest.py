@@ -1,4 +1,6 @@
-"""A cluster with KWOK for the tests that need one: a client, simulated nodes, a namespace."""
+"""A cluster with KWOK for the tests that need one: a client, simulated nodes, a namespace, and
+how much is left in it.
+"""
 
 import asyncio
 import contextlib
@@ -40,3 +42,7 @@ async def namespace(kube: Kube) -> AsyncIterator[str]:
         await asyncio.sleep(0.05)
     yield name
     await kube.delete(await kube.resource("v1", "Namespace"), name)
+
+
+async def left(kube: Kube, api_version: str, kind: str, namespace: str) -> int:
+    return len(await kube.list(await kube.resource(api_version, kind), namespace))

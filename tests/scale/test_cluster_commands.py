@@ -27,30 +27,6 @@ class TestCommands:
     def cli(self, *words: str) -> int:
         return main(["scale", *words])
 
-    @pytest.mark.parametrize(
-        ("words", "message"),
-        [
-            (["--template", "thing.yaml"], "install its CustomResourceDefinition"),
-            (["--template", "podd.yaml"], "no kind 'Podd' in v1"),
-            (
-                ["--template", "pod", "--namespace", "perfdag-nowhere"],
-                "no namespace 'perfdag-nowhere'",
-            ),
-        ],
-    )
-    def test_what_the_cluster_has_not_is_a_clear_line_and_leaves_nothing(
-        self, words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        for api, kind in (("nobody.example.com/v1", "Thing"), ("v1", "Podd")):
-            (tmp_path / f"{kind.lower()}.yaml").write_text(
-                f"apiVersion: {api}\nkind: {kind}\nmetadata: {{name: '${{name}}'}}\n"
-            )
-        assert self.cli("submit", "-n", "3", "-o", str(tmp_path / "out"), *words) == 2
-        output = capsys.readouterr().err
-        assert message in output
-        assert output.count("\n") == 1
-        assert not (tmp_path / "out").exists()
-
     @pytest.mark.slow
     def test_submit_sample_plot_delete(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -10,7 +10,7 @@ import pytest
 from perfdag.kube.client import Kube
 from tests import simulation
 
-from .cluster import left
+from .conftest import left
 
 pytestmark = pytest.mark.cluster
 COUNT = 40

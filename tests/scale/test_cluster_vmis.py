@@ -15,7 +15,7 @@ from perfdag.steps.scale.model.templates import RUN_LABEL
 from perfdag.steps.scale.scenarios import vmi
 from tests import simulation
 
-from .cluster import left
+from .conftest import left
 
 pytestmark = pytest.mark.cluster
 

@@ -11,7 +11,7 @@ from perfdag.steps.scale.measure.generator import Schedule
 from perfdag.steps.scale.scenarios import submit
 from tests import simulation
 
-from .cluster import left
+from .conftest import left
 
 pytestmark = pytest.mark.cluster
 

@@ -3,6 +3,7 @@ writes.
 """
 
 import asyncio
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -452,6 +453,9 @@ def test_gates_go_to_the_pods_of_any_kind_that_holds_them() -> None:
     ]
 
 
+THING = "apiVersion: {}\nkind: {}\nmetadata: {{name: '${{name}}'}}\n"
+
+
 def request_of(folder: Path, **fields: Any) -> submit.SubmitRequest:
     settings = runai.Settings()
     return submit.SubmitRequest(
@@ -485,6 +489,28 @@ async def test_who_may_neither_lock_nor_list_nodes_submits_all_the_same_and_a_fo
         (tmp_path / "summary.json").write_text("{}")
         await submit.submit(kube, request_of(tmp_path))
         assert not (tmp_path / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("template", "namespace", "message"),
+    [
+        ("pod", "nowhere", "no namespace 'nowhere'"),
+        (THING.format("v1", "Podd"), "ns", "no kind 'Podd' in v1; it has: .*Pod"),
+        (
+            THING.format("a.example/v1", "Thing"),
+            "ns",
+            "does not serve a.example/v1 .*install its CustomResourceDefinition",
+        ),
+    ],
+)
+async def test_what_the_cluster_has_not_is_said_and_nothing_is_created(
+    template: str, namespace: str, message: str, granting: ApiServer, tmp_path: Path
+) -> None:
+    request = replace(request_of(tmp_path / "out"), template=template, namespaces=[namespace])
+    with pytest.raises(KubeError, match=message):
+        await submit.submit(granting.client(), request)
+    assert granting.of("Pod") == []
+    assert not (tmp_path / "out").exists()
 
 
 async def test_a_submission_waits_for_other_performance_runs(

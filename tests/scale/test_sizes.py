@@ -18,12 +18,13 @@ from perfdag.kube.client import KubeError
 from perfdag.outcome import VERDICT, Invalid
 from perfdag.steps.scale.figures import gates
 from perfdag.steps.scale.measure.generator import GeneratorResult
-from perfdag.steps.scale.runai import run_file, submit
+from perfdag.steps.scale.runai import run_file
 from perfdag.steps.scale.runai.run_file import RunFile, write_run
 from perfdag.steps.scale.scenarios import vmi
 from perfdag.steps.scale.scenarios.session import Result
 from perfdag.steps.scale.vmi_benchmark import parse_results
 from tests.conftest import CommandLine
+from tests.fakes.api_server import ApiServer
 
 
 class Taken:
@@ -140,60 +141,35 @@ class TestLadder:
             in capsys.readouterr().err
         )
 
-    @pytest.mark.parametrize("live", [False, True])
     def test_the_folder_of_a_submission_is_taken_over_where_nothing_of_it_is_left(
-        self,
-        live: bool,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> list[Result]:
             figures: dict[str, float | None] = {"left_behind": 0.0, "success_ratio": 1.0}
             facts: dict[str, Any] = {"generator": [], "notes": []}
             return [Result("steady", 9, "r", [], [], figures, facts, trace=[(0.0, 0), (2.5, 9)])]
 
-        class Cluster:
-            async def resource(self, api_version: str, kind: str) -> str:
-                return kind
-
         write_run(
             tmp_path / "run.json",
             RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}),
             GeneratorResult("q", [], 0.0, 0),
         )
-        before = {
-            "submitted.json",
-            "sampled.json",
-            "observed.jsonl",
-            "general.png",
-            "scurves-400.png",
-            "notes.txt",
-        }
-        for name in before:
+        pictures = ("general.png", "scurves-400.png")
+        for name in ("submitted.json", "sampled.json", "observed.jsonl", *pictures, "notes.txt"):
             (tmp_path / name).touch()
         monkeypatch.setattr(vmi, "measure", measure)
-        monkeypatch.setattr(submit, "objects_of_run", AsyncMock(return_value=[1] * live))
-        monkeypatch.setattr(
-            commands, "on_cluster", lambda args, work, _: asyncio.run(work(Cluster()))
-        )
-        code, names = (
-            main(["scale", "vmi", "steady", "-o", str(tmp_path)]),
-            {item.name for item in tmp_path.iterdir()},
-        )
-        if live:
-            assert (code, names) == (2, {*before, "run.json"})
-            assert (
-                "holds run q; still there: 1 object; `perfdag scale delete -o"
-                in capsys.readouterr().err
-            )
-        else:
-            assert (code, names) == (
-                0,
-                {"notes.txt", "stages.parquet", "summary.json", "perf-audit-results.json"},
-            )
-            (run,) = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
-            assert run["trace"] == [[0.0, 0], [2.5, 9]]
+        kube = ApiServer().client()
+        monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(kube)))
+        assert main(["scale", "vmi", "steady", "-o", str(tmp_path)]) == 0
+        names = {item.name for item in tmp_path.iterdir()}
+        assert names == {
+            "notes.txt",
+            "stages.parquet",
+            "summary.json",
+            "perf-audit-results.json",
+        }
+        (run,) = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
+        assert run["trace"] == [[0.0, 0], [2.5, 9]]
 
     def test_a_breached_gate_is_exit_3_and_named(
         self, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
