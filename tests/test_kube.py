@@ -9,7 +9,6 @@ import json
 import os
 import ssl
 import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -389,37 +388,17 @@ class TestWatch:
                     pass
 
 
-@pytest.fixture
-async def namespace() -> AsyncIterator[str]:
-    """A namespace of our own on the cluster of KUBECONFIG, deleted afterwards."""
-    name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
-    async with Kube() as kube:
-        namespaces = await kube.resource("v1", "Namespace")
-        await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        yield name
-        await kube.delete(namespaces, name)
+async def test_lists_are_paged(fake: Any) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        start = int(request.query.get("continue", "0"))
+        end = min(start + int(request.query["limit"]), 1100)
+        meta = {"resourceVersion": "1", **({"continue": str(end)} if end < 1100 else {})}
+        items = [pod(f"p{number}", number) for number in range(start, end)]
+        return web.json_response({"metadata": meta, "items": items})
 
-
-def config_map(name: str, **data: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name, "labels": {"t": "1"}},
-        "data": data,
-    }
-
-
-@pytest.mark.cluster
-class TestCluster:
-    async def test_lists_are_paged(self, namespace: str) -> None:
-        async with Kube(connections=20) as kube:
-            maps = await kube.resource("v1", "ConfigMap")
-            await asyncio.gather(
-                *(kube.create(config_map(f"m{i}"), namespace) for i in range(1100))
-            )
-            pages = [len(items) async for items, _ in kube.pages(maps, namespace, labels="t=1")]
-            assert pages == [500, 500, 100]
-            assert len(await kube.list(maps, namespace, labels="t=1")) == 1100
+    async with Kube(await fake(answer)) as kube:
+        assert [len(items) async for items, _ in kube.pages(PODS)] == [500, 500, 100]
+        assert len(await kube.list(PODS)) == 1100
 
 
 async def test_a_missing_name_is_named() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.app.doctor.pod_security import check_pod_security, plan_needs
+from perfdag.app.doctor.pod_security import check_pod_security
 from perfdag.kube.client import Object
 from perfdag.kube.pod_patch import Context, own_image, patch
 from perfdag.kube.pod_security import LEVEL, LEVELS, level_needs
@@ -19,7 +19,7 @@ from perfdag.steps.runner.gang import lead
 from perfdag.steps.runner.limits import check_account, check_own_images
 from perfdag.steps.runner.plan import outputs
 from perfdag.store.folder import FolderStore
-from perfdag.suite.load import load_suite, parse_suite
+from perfdag.suite.load import parse_suite
 from perfdag.suite.yaml_document import BadDocument
 from tests.fakes.api_server import ApiServer
 
@@ -61,20 +61,6 @@ def test_a_shape_needs_the_level_that_admits_its_pod(keys: Object, levels: set[s
     assert set(level_needs(shape).values()) == levels
     admits = level_of(patch(shape, Context("r", "uid", IMAGES)))
     assert admits == max(levels, default="restricted", key=LEVELS.index)
-
-
-def test_the_page_names_the_level_of_each_shipped_suite() -> None:
-    page = (ROOT / "docs/cluster.md").read_text()
-    rows = re.findall(r"^\| ((?:`[a-z-]+`(?:, )?)+) \| `([a-z]+)` \|$", page, re.M)
-    named = {name: level for names, level in rows for name in re.findall("[a-z-]+", names)}
-    suites = {path.stem: make_plan(load_suite(path)) for path in (ROOT / "suites").glob("*.yaml")}
-    order = ["restricted", "baseline", "privileged"].index
-    assert named == {
-        name: max(
-            (level for level, _ in plan_needs(plan).values()), default="restricted", key=order
-        )
-        for name, plan in suites.items()
-    }
 
 
 SUITE = """\

@@ -46,6 +46,8 @@ def test_they_run_and_their_rows_add_up(tmp_path: Path) -> None:
     assert value["scale", "submission_to_scheduled", "p50"] > 0
     assert value["scheduler", "schedule_rate", "value"] > 0
     assert value["vmi-steady", "churn_cycles", "value"] >= 1
+    running = {row["value"] for row in rows if row["metric"] == "running"}
+    assert running == {0.0, 4.0, 6.0}, "up, replaced in turn, down"
     assert (
         len(
             {

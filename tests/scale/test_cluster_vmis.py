@@ -90,30 +90,6 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
     assert await left(kube, "v1", "Pod", namespace) == 0
 
 
-@pytest.mark.slow
-async def test_a_steady_state_is_kept_and_ends_with_nothing(
-    kube: Kube, nodes: None, namespace: str
-) -> None:
-    await simulation.install(kube, "kubevirt")
-    result = await vmi.steady(
-        kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60), 10, 3, 1.0, 4.0
-    )
-    running = [count for _, count in result.trace]
-    cycles = int(result.figures["churn_cycles"] or 0)
-    assert cycles >= 1
-    assert running == [0, 10, *([7, 10] * cycles), 0], "up, replaced in turn, down"
-    assert (
-        len(
-            [
-                row
-                for row in result.rows
-                if row.stage == "creation_to_running" and row.status == "ok"
-            ]
-        )
-        == 10 + 3 * cycles
-    )
-
-
 CLI = [sys.executable, "-P", "-m", "perfdag", "scale"]
 
 

@@ -16,13 +16,13 @@ from perfdag.app.scale import commands
 from perfdag.benchmark.registry import get
 from perfdag.cli import main
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale.figures import api_metrics, gates, measurements, prometheus
+from perfdag.steps.scale.figures import api_metrics, gates, measurements
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.generator import GeneratorResult, Schedule, Submission
 from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.runai import run_file
 from perfdag.steps.scale.scenarios import vmi
-from perfdag.steps.scale.scenarios.session import Result, figures_of, phase_counts
+from perfdag.steps.scale.scenarios.session import Result, figures_of
 from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer, failure
 
@@ -501,34 +501,6 @@ class TestAsked:
         assert message in output
         assert output.count("\n") == 1
         assert not (tmp_path / "out").exists()
-
-    @pytest.mark.parametrize(
-        ("scenario", "own"),
-        [
-            ("steady", ("churn_cycles", "submit_lag")),
-            *((value, phase_counts([])) for value in ("burst", "ladder")),
-        ],
-    )
-    def test_every_figure_that_there_is_may_be_gated(self, scenario: str, own: Any) -> None:
-        pace = {"arrival": "constant", "rate": 5} if scenario == "steady" else {}
-        params: Any = get("vmi-steady").Params.model_validate(
-            {"prometheus": "http://x", "api_gates": False, **pace}
-        )
-        spec, request = params.spec(), vmi.VmiRequest(scenario)
-        calls = api_metrics.delta(
-            api_metrics.Scrape(),
-            scrape_of(*series("pods", "binding", "POST", "resource", ("+Inf", 9))),
-        )
-        figures = {
-            *prometheus.names(),
-            *api_metrics.named_figures(calls),
-            *own,
-            *api_metrics.deletion_figures({"deletion": calls}),
-        }
-        figures |= {"virt_requests/PATCH-virtualmachineinstances", "deletion_p95", "left_behind"}
-        for name in figures:
-            spec.gates = [gates.parse_gate(f"{name} < 1")]
-            vmi.check(spec, request)
 
 
 class TestThroughput:
