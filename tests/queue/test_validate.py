@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,9 @@ from perfdag.steps.queue.validate.verdict import (
     failures_by_subject,
     summary,
 )
+from perfdag.steps.queue.wire import Address
 from tests.conftest import CommandLine
+from tests.queue.conftest import until
 
 
 @pytest.mark.parametrize(
@@ -179,13 +182,32 @@ async def test_a_serial_fifth_fails_at_the_right_step_and_names_the_slow_item() 
     assert sorted(subjects) == [(name, count) for count in (1, 2, 4, 8)]
 
 
+async def test_steps_begin_when_the_client_reaches_the_frontend() -> None:
+    """A new Service leads nowhere for seconds: connections fail, or something else closes them."""
+    async with Local(["sleep", "0.1"], 2) as local:
+        closing = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        work = local.client.work
+        elsewhere = Address("127.0.0.1", closing.sockets[0].getsockname()[1])
+        local.client.work = replace(work, frontend=elsewhere)
+        with pytest.raises(BadInput, match=r"no request was answered in 0.5 s: .* no valid reply"):
+            await validate(local.target, local.load, Plan(2, 1, scale_seconds=0.5), print)
+        asyncio.get_running_loop().call_later(1.5, setattr, local.client, "work", work)
+        verdict = await validate(local.target, local.load, Plan(2, 1), print)
+        closing.close()
+    assert verdict.word == "passed", summary(verdict)
+
+
 @pytest.mark.parametrize("limit", [1, 2])
 async def test_a_backend_that_is_lost_fails_its_step_at_once(limit: int) -> None:
     async with Local(["sleep", "0.05"], limit) as local:
 
         async def kill() -> None:
-            while len(local.target.running) < limit or local.client_stats.success < 2:
-                await asyncio.sleep(0.01)
+            def some() -> bool:
+                return len(local.target.running) == limit and local.client_stats.success > 1
+
+            await until(some)  # checks the limit
+            await until(lambda: not local.target.running)
+            await until(some)
             local.target.running[0].kill()
 
         killer = asyncio.create_task(kill())

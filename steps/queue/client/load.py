@@ -10,6 +10,10 @@ from perfdag.steps.queue.client.stats import ClientStats
 RETRY_SECONDS = 0.2
 
 
+UNREACHABLE = ("cannot connect", "connection lost", "no valid reply")
+"""Causes of requests that no frontend answered."""
+
+
 class NoAnswerError(Exception):
     """A request without an answer; the text is the cause that is counted."""
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from perfdag.hosts.device_use import DeviceUse
+from perfdag.steps.queue.client.load import UNREACHABLE
 from perfdag.steps.queue.validate.steady_state import (
     Rate,
     Stats,
@@ -168,13 +169,15 @@ async def _check_limit(
     report(f"checking that {plan.limit} replicas can run")
     await _scale(target, plan.limit, plan.scale_seconds)
     await idle(target, load, plan.scale_seconds)
+    await load.reset()
     allowed = await load.parallel(plan.limit)
-    await load.parallel(0)
     if allowed < plan.limit:
         raise BadInput(
             f"the client sends at most {allowed} requests in parallel: start it with "
             f"--req-max {plan.limit}"
         )
+    await _first_answer(target, load, plan.scale_seconds)
+    await load.parallel(0)
     await idle(target, load, plan.scale_seconds)
     await _scale(target, 0, plan.scale_seconds)
 
@@ -214,6 +217,25 @@ async def idle(target: Target, load: Load, seconds: float) -> None:
             raise BadInput(
                 f"{pending} requests are still in flight after {seconds:g} s: {SCALE_TIMEOUT_HINT}"
             )
+        await asyncio.sleep(0.1)
+
+
+async def _first_answer(target: Target, load: Load, seconds: float) -> None:
+    """Wait until a request is answered: a new Service takes seconds to lead to its pods.
+
+    Until then requests fail, which says nothing about the replicas. Raises BadInput after
+    `seconds`.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        stats = await load.stats()
+        unanswered = sum(stats["causes"].get(cause, 0) for cause in UNREACHABLE)
+        if stats["success"] + stats["failure"] > unanswered:
+            return
+        await _raise_if_lost(target)
+        if time.monotonic() > end:
+            why = "; ".join(failures(stats)) or SCALE_TIMEOUT_HINT
+            raise BadInput(f"no request was answered in {seconds:g} s: {why}")
         await asyncio.sleep(0.1)
 
 
