@@ -14,6 +14,7 @@ from perfdag.steps.queue import http, wire
 from perfdag.steps.queue.client import control
 from perfdag.steps.queue.client.load import Load, Work
 from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.frontend.connection_limits import raise_file_limit
 from perfdag.steps.queue.validate.targets import TOKEN_VARIABLE
 
 MAX_PARALLEL = 4096
@@ -40,6 +41,7 @@ def serve(options: ClientOptions, report: Callable[[str], None]) -> tuple[str, i
     Raises ValueError, OSError.
     """
     _check(options)
+    raise_file_limit(options.max_parallel)
     return asyncio.run(_serve(options, report))
 
 

@@ -18,6 +18,7 @@ from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.backend.workload import Workload, device
 from perfdag.steps.queue.client.load import Load, Work
 from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.frontend.connection_limits import raise_file_limit
 from perfdag.steps.queue.frontend.dispatcher import Limits
 from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.validate.steady_state import Stats
@@ -198,6 +199,8 @@ class Local:
 
     async def __aenter__(self) -> "Local":
         anywhere = Address("127.0.0.1", 0)
+        # Both ends of the client's connections, and the frontend's of those to backends.
+        raise_file_limit(3 * self.most)
         self.frontend = Frontend([QUEUE], self.limits)
         await self.frontend.start(anywhere, anywhere, anywhere)
         clients, workers, _ = self.frontend.ports
