@@ -11,8 +11,8 @@ from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.client.control import CHANGES, Control
 from perfdag.steps.queue.client.load import Load, Work
 from perfdag.steps.queue.client.stats import ClientStats
-from perfdag.steps.queue.frontend.dispatcher import Limits
-from perfdag.steps.queue.frontend.frontend import Frontend
+from perfdag.steps.queue.dispatcher import Limits
+from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.http import serve
 from perfdag.steps.queue.validate.targets import HttpLoad, send_by_url
 from perfdag.steps.queue.wire import Address

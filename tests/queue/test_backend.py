@@ -29,8 +29,8 @@ from perfdag.steps.queue.backend.backend import Backend, Options
 from perfdag.steps.queue.backend.workload import Outcome, Workload, shorter
 from perfdag.steps.queue.client.load import Work, request
 from perfdag.steps.queue.client.stats import ClientStats
-from perfdag.steps.queue.frontend.dispatcher import Limits
-from perfdag.steps.queue.frontend.frontend import Frontend
+from perfdag.steps.queue.dispatcher import Limits
+from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams
 from perfdag.steps.queue.validate.deployment import DeploymentTarget
 from perfdag.steps.queue.validate.targets import Local

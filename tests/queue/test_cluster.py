@@ -83,7 +83,7 @@ def test_validation_on_real_pods(
         assert main([*command, "perfdag-queue-linear", "--limit", "2"]) == 4
         monkeypatch.delenv("PERFDAG_QUEUE_TOKEN")
 
-        assert main([*command, "perfdag-queue-serial", "--limit", "8", "--factor", "1.4"]) == 3
+        assert main([*command, "perfdag-queue-serial", "--limit", "8", "--factor", "1.45"]) == 3
         outcome = json.loads(capsys.readouterr().out)
         failed = [step["verdict"] == "failed" for step in outcome["steps"]]
         assert failed == [False] * 3 + [True]

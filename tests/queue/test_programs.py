@@ -11,7 +11,7 @@ import pytest
 from perfdag.cli import main
 from perfdag.steps.queue.client.load import Work, request
 from perfdag.steps.queue.client.stats import ClientStats
-from perfdag.steps.queue.frontend.frontend import Frontend
+from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.validate.targets import Local
 from tests.queue.conftest import clients, until, workers
 

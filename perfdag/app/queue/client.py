@@ -14,7 +14,7 @@ from perfdag.steps.queue import http, wire
 from perfdag.steps.queue.client import control
 from perfdag.steps.queue.client.load import Load, Work
 from perfdag.steps.queue.client.stats import ClientStats
-from perfdag.steps.queue.frontend.connection_limits import raise_file_limit
+from perfdag.steps.queue.dispatcher import raise_file_limit
 from perfdag.steps.queue.validate.targets import TOKEN_VARIABLE
 
 MAX_PARALLEL = 4096

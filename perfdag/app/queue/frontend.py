@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 from perfdag.app.queue.signals import until_signal
 from perfdag.steps.queue import wire
-from perfdag.steps.queue.frontend.connection_limits import raise_file_limit
-from perfdag.steps.queue.frontend.dispatcher import Limits
-from perfdag.steps.queue.frontend.frontend import Frontend
+from perfdag.steps.queue.dispatcher import Limits, raise_file_limit
+from perfdag.steps.queue.frontend import Frontend
 
 
 def serve(

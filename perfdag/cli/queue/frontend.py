@@ -34,7 +34,7 @@ def add(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal."""
     from perfdag.app.queue.frontend import serve
-    from perfdag.steps.queue.frontend.dispatcher import Limits
+    from perfdag.steps.queue.dispatcher import Limits
 
     limits = Limits(
         queue=args.qmax,

@@ -18,9 +18,8 @@ from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.backend.workload import Workload, device
 from perfdag.steps.queue.client.load import Load, Work
 from perfdag.steps.queue.client.stats import ClientStats
-from perfdag.steps.queue.frontend.connection_limits import raise_file_limit
-from perfdag.steps.queue.frontend.dispatcher import Limits
-from perfdag.steps.queue.frontend.frontend import Frontend
+from perfdag.steps.queue.dispatcher import Limits, raise_file_limit
+from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.validate.steady_state import Stats
 from perfdag.steps.queue.validate.validate import BadInput
 from perfdag.steps.queue.wire import Address

@@ -1,18 +1,18 @@
-"""The state of a frontend: its queues and the counters of its peers.
+"""The queues of a frontend: their items, counters and times, and the limits of its peers.
 
 A queue is first in, first out. At any moment `accepted == success + failure + disconnected +
 waiting + running`.
 """
 
+import contextlib
+import resource
 import time
+from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from perfdag.steps.queue import wire
-from perfdag.steps.queue.frontend.connection_limits import connection_limit
-from perfdag.steps.queue.frontend.histograms import Histogram, WindowMax
 
 clock = time.monotonic
 DEVICES, NAME = 1024, 253
@@ -20,6 +20,53 @@ DEVICES, NAME = 1024, 253
 
 And characters kept of a name.
 """
+
+
+# Seconds: 250 us of dispatch up to an hour of transcoding, about three steps a decade.
+BOUNDS = (
+    0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+    1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 3600.0,
+)  # fmt: skip
+
+
+class Histogram:
+    """Counts of seconds in fixed buckets, with their sum."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.sum = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one time."""
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.sum += seconds
+
+
+class WindowMax:
+    """The largest value of the last `window` seconds, in slices of a tenth of it."""
+
+    __slots__ = ("slice", "slices")
+
+    def __init__(self, window: float) -> None:
+        self.slice = window / 10
+        self.slices: deque[tuple[int, float]] = deque(maxlen=10)
+
+    def add(self, value: float, now: float) -> None:
+        """Note a value at `now`, in monotonic seconds."""
+        key = int(now / self.slice)
+        slices = self.slices
+        if slices and slices[-1][0] == key:
+            if value > slices[-1][1]:
+                slices[-1] = (key, value)
+        else:
+            slices.append((key, value))
+
+    def read(self, now: float) -> float:
+        """Return the maximum at `now` (monotonic seconds), 0 if there is no value."""
+        oldest = int(now / self.slice) - 9
+        return max((value for key, value in self.slices if key >= oldest), default=0.0)
 
 
 @dataclass(slots=True, eq=False)
@@ -157,20 +204,6 @@ class Queue:
             item.answer(answer)
 
 
-class Session(Protocol):
-    """A peer that may be cut off."""
-
-    def refuse(self, why: str) -> None:
-        """Send the reason and close."""
-
-
-class Worker(Protocol):
-    """A backend that works on an item."""
-
-    def close(self, abort: bool = False) -> None:
-        """Close the connection."""
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The resources that peers may use. Times are in seconds, sizes in bytes.
@@ -192,17 +225,22 @@ class Limits:
     interval: float = 0.0
 
 
-class Dispatcher:
-    """Queues by name, and what their peers share."""
+RESERVE = 384
+"""Descriptors that are no peers: connections of the metrics port, listeners, files."""
 
-    def __init__(self, names: Iterable[str], limits: Limits | None = None) -> None:
-        self.limits = limits = limits or Limits()
-        self.queues = {
-            name: Queue(name, limits.queue, limits.interval or limits.window) for name in names
-        }
-        if not self.queues or "" in self.queues:
-            raise ValueError("a frontend needs queue names, none of them empty")
-        self.incomplete: dict[Session, float] = {}
-        self.busy: dict[Worker, float] = {}
-        self.max_peers = connection_limit(limits.peers)
-        self.peers = self.clients = self.workers = self.rejected = self.stuck = 0
+
+def raise_file_limit(peers: int) -> None:
+    """Raise the soft limit of open files for `peers` connections, up to the hard limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = peers + RESERVE if hard == resource.RLIM_INFINITY else min(peers + RESERVE, hard)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def connection_limit(peers: int) -> int:
+    """Return `peers`, or fewer if the limit of open files admits only fewer."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return peers
+    return max(1, min(peers, soft - min(RESERVE, soft // 2)))

@@ -9,8 +9,7 @@ value.
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from perfdag.steps.queue.frontend.dispatcher import Queue
-from perfdag.steps.queue.frontend.histograms import BOUNDS, Histogram
+from perfdag.steps.queue.dispatcher import BOUNDS, Histogram, Queue
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
