@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from perfdag.steps.queue.backend.processes import Processes
-from perfdag.steps.queue.client.control import CHANGES, Control
-from perfdag.steps.queue.client.load import Load, Work
-from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.client import ClientStats, Load, Work
+from perfdag.steps.queue.control import CHANGES, Control
+from perfdag.steps.queue.deployment import HttpLoad, send_by_url
 from perfdag.steps.queue.dispatcher import Limits
 from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.http import serve
-from perfdag.steps.queue.validate.targets import HttpLoad, send_by_url
+from perfdag.steps.queue.local import Processes
 from perfdag.steps.queue.wire import Address
 from tests.queue import conversation
 

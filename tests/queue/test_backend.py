@@ -20,22 +20,20 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.app.queue.validation import other_scaler
 from perfdag.benchmark.contract import Gang
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed
 from perfdag.shape import Shape
-from perfdag.steps.queue.backend.backend import Backend, Options
-from perfdag.steps.queue.backend.workload import Outcome, Workload, shorter
-from perfdag.steps.queue.client.load import Work, request
-from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.backend import Backend, Options
+from perfdag.steps.queue.client import ClientStats, Work, request
+from perfdag.steps.queue.deployment import DeploymentTarget, other_scaler
 from perfdag.steps.queue.dispatcher import Limits
 from perfdag.steps.queue.frontend import Frontend
+from perfdag.steps.queue.local import Local
 from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams
-from perfdag.steps.queue.validate.deployment import DeploymentTarget
-from perfdag.steps.queue.validate.targets import Local
-from perfdag.steps.queue.validate.validate import Plan, validate
+from perfdag.steps.queue.validate import Plan, validate
 from perfdag.steps.queue.wire import Address, address
+from perfdag.steps.queue.workload import Outcome, Workload, shorter
 from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer
 from tests.queue.conftest import ANY, Dial, Start, StartBackends, clients, until, workers
@@ -236,7 +234,7 @@ def test_a_frontend_that_vanished_is_noticed(tmp_path: Path) -> None:
         ) as frontend:
             assert frontend.stdout is not None
             assert frontend.stdout.readline() == b"listens\n"
-            argv = [sys.executable, "-m", "perfdag.steps.queue.backend.backend", json.dumps(fields)]
+            argv = [sys.executable, "-m", "perfdag.steps.queue.backend", json.dumps(fields)]
             with subprocess.Popen(argv, stderr=subprocess.PIPE) as backend:
                 assert b"sleep" in frontend.stdout.readline()
                 subprocess.run([*there, "ip", "addr", "flush", "dev", inside], check=True)

@@ -18,9 +18,9 @@ import yaml
 
 from perfdag.cli import main
 from perfdag.kube.client import Kube, run_with_client
-from perfdag.steps.queue.manifests.model import Queues
-from perfdag.steps.queue.manifests.objects import manifests
-from perfdag.steps.queue.validate.targets import send_by_service, token_of
+from perfdag.steps.queue.deployment import send_by_service, token_of
+from perfdag.steps.queue.manifests import manifests
+from perfdag.steps.queue.spec import Queues
 
 pytestmark = [
     pytest.mark.cluster,

@@ -23,13 +23,11 @@ import yaml
 from aiohttp import web as aiohttp_web
 
 from perfdag.steps.queue import dispatcher, http
-from perfdag.steps.queue.client.load import Work, request
-from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.client import ClientStats, Work, request
 from perfdag.steps.queue.dispatcher import Limits, Queue
 from perfdag.steps.queue.frontend import Frontend
-from perfdag.steps.queue.manifests.deployments import FRONTEND
-from perfdag.steps.queue.manifests.model import Queues
-from perfdag.steps.queue.manifests.objects import manifests
+from perfdag.steps.queue.manifests import FRONTEND, manifests
+from perfdag.steps.queue.spec import Queues
 from perfdag.steps.queue.wire import Address
 from tests.queue.conftest import Dial, Loop, Start, StartBackends, clients, until
 from tests.queue.conversation import scrape

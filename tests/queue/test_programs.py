@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from perfdag.cli import main
-from perfdag.steps.queue.client.load import Work, request
-from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.client import ClientStats, Work, request
 from perfdag.steps.queue.frontend import Frontend
-from perfdag.steps.queue.validate.targets import Local
+from perfdag.steps.queue.local import Local
 from tests.queue.conftest import clients, until, workers
 
 ANY = "127.0.0.1:0"

@@ -17,19 +17,21 @@ import yaml
 from perfdag.cli import main
 from perfdag.hosts.device_use import DeviceUse
 from perfdag.kube.client import KubeError
-from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.client import ClientStats
+from perfdag.steps.queue.local import Local
 from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams, validator_argv
-from perfdag.steps.queue.validate import scalability_laws
-from perfdag.steps.queue.validate.devices import limits
-from perfdag.steps.queue.validate.measurements import measurements_of, scaling_verdict
-from perfdag.steps.queue.validate.steady_state import Rate, Stats, SteadyCriteria, ratio, summarize
-from perfdag.steps.queue.validate.targets import Local
-from perfdag.steps.queue.validate.validate import BadInput, Plan, validate
-from perfdag.steps.queue.validate.verdict import (
+from perfdag.steps.queue.steady_state import Rate, Stats, SteadyCriteria, ratio, summarize
+from perfdag.steps.queue.validate import BadInput, Plan, validate
+from perfdag.steps.queue.verdict import (
     ReplicaMeasurement,
+    ScalabilityLaw,
     Verdict,
     failure_hint,
     failures_by_subject,
+    fit,
+    limits,
+    measurements_of,
+    scaling_verdict,
     summary,
 )
 from perfdag.steps.queue.wire import Address
@@ -41,11 +43,9 @@ from tests.queue.conftest import until
     ("sigma", "kappa"), [(0.0, 0.0), (0.2, 0.0), (0.05, 0.002), (0.02, 0.0005), (0.3, 0.01)]
 )
 def test_a_known_law_is_recovered(sigma: float, kappa: float) -> None:
-    true = scalability_laws.ScalabilityLaw(10.0, sigma, kappa, 0.0)
+    true = ScalabilityLaw(10.0, sigma, kappa, 0.0)
     chance = random.Random(5)
-    fitted = scalability_laws.fit(
-        [(n, true.throughput(n) * chance.gauss(1, 0.002)) for n in (1, 2, 4, 8, 16, 32)]
-    )
+    fitted = fit([(n, true.throughput(n) * chance.gauss(1, 0.002)) for n in (1, 2, 4, 8, 16, 32)])
     assert fitted is not None
     assert fitted.rate == pytest.approx(10, rel=0.02)
     assert fitted.sigma == pytest.approx(sigma, rel=0.1, abs=0.003)
@@ -94,9 +94,9 @@ def test_the_order_is_seeded() -> None:
 
 
 def test_too_few_points_are_not_fitted() -> None:
-    assert scalability_laws.fit([(1, 1.0), (2, 2.0)]) is None
-    assert scalability_laws.fit([(1, 1.0), (2, 2.0)], coherence=False) is not None
-    assert scalability_laws.fit([(1, 1.0), (1, 1.0)], coherence=False) is None
+    assert fit([(1, 1.0), (2, 2.0)]) is None
+    assert fit([(1, 1.0), (2, 2.0)], coherence=False) is not None
+    assert fit([(1, 1.0), (1, 1.0)], coherence=False) is None
 
 
 def rate(mean: float, *windows: float) -> Rate:

@@ -1,8 +1,9 @@
-"""Backends as local processes, started, counted and ended like the replicas of a Deployment."""
+"""A queue on this machine: backends as processes, and its client and frontend in this one."""
 
 import asyncio
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -18,6 +19,12 @@ from perfdag.hosts.device_use import DeviceUse
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.processes import signal_tree
 from perfdag.steps.queue import wire
+from perfdag.steps.queue.client import ClientStats, Load, Work
+from perfdag.steps.queue.dispatcher import Limits, raise_file_limit
+from perfdag.steps.queue.frontend import Frontend
+from perfdag.steps.queue.steady_state import Stats
+from perfdag.steps.queue.wire import Address
+from perfdag.steps.queue.workload import Workload, device
 
 
 class Processes:
@@ -58,7 +65,7 @@ class Processes:
             **self.options,
         }
         process = subprocess.Popen(
-            [sys.executable, "-m", "perfdag.steps.queue.backend.backend", json.dumps(options)],
+            [sys.executable, "-m", "perfdag.steps.queue.backend", json.dumps(options)],
             stdin=subprocess.DEVNULL,
         )
         self.running.append(process)
@@ -128,3 +135,78 @@ class Processes:
 
 def _end(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+class LocalLoad:
+    """A client in this process."""
+
+    def __init__(self, load: Load) -> None:
+        self.load, self.client_stats = load, load.client_stats
+
+    async def parallel(self, requests: int) -> int:
+        return self.load.set_parallel(requests)
+
+    async def reset(self) -> None:
+        self.client_stats.reset()
+
+    async def stats(self) -> Stats:
+        return self.client_stats.as_json()
+
+
+QUEUE = "local"
+
+
+class Local:
+    """An async context manager with `target` and `load` for the validator.
+
+    `most`: requests in parallel. `glob`: its first match replaces FILENAME.
+    `item_limit`: seconds that an item may run, 0 for no limit.
+    Raises ValueError for a command that cannot run, a glob without a match, and a bad limit.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        most: int,
+        limits: Limits | None = None,
+        *,
+        glob: str = "",
+        item_limit: float = 0.0,
+        **options: Any,
+    ) -> None:
+        if not 0 <= item_limit < math.inf:
+            raise ValueError(f"item limit {item_limit:g} s is not a finite time from 0 (no limit)")
+        file = device(glob)
+        Workload(command, file)  # raises early for a bad command
+        self.command, self.most, self.limits, self.item_limit = (
+            list(command),
+            most,
+            limits,
+            item_limit,
+        )
+        # Without a wait of its own a backend would end when the queue is empty between two steps.
+        polling = {"backoff": 0.005, "backoff_max": 0.02}
+        self.options = {
+            "workload": {"command": self.command, "device": file},
+            **polling,
+            **options,
+        }
+
+    async def __aenter__(self) -> "Local":
+        anywhere = Address("127.0.0.1", 0)
+        # Both ends of the client's connections, and the frontend's of those to backends.
+        raise_file_limit(3 * self.most)
+        self.frontend = Frontend([QUEUE], self.limits)
+        await self.frontend.start(anywhere, anywhere, anywhere)
+        clients, workers, _ = self.frontend.ports
+        self.target = Processes(Address("127.0.0.1", workers), QUEUE, self.command, **self.options)
+        work = Work(Address("127.0.0.1", clients), QUEUE, limit=self.item_limit)
+        self.client_stats = ClientStats()
+        self.client = Load(work, self.client_stats, self.most)
+        self.load = LocalLoad(self.client)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.stop()
+        await self.target.stop()
+        await self.frontend.stop()

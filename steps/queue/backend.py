@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfdag.steps.queue import wire
-from perfdag.steps.queue.backend.workload import Workload, shorter
+from perfdag.steps.queue.workload import Workload, shorter
 
 
 class UnreachableError(Exception):

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from perfdag.steps.queue.backend.workload import check_program
+from perfdag.steps.queue.workload import check_program
 
 NAME = r"^[A-Za-z0-9]([-A-Za-z0-9]{0,38}[A-Za-z0-9])?$"
 Scaling = Literal["none", "custom", "external", "cron"]

@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from perfdag.steps.queue.client.load import Load
-from perfdag.steps.queue.client.stats import ClientStats, Latencies
+from perfdag.steps.queue.client import ClientStats, Latencies, Load
 from perfdag.units import plural
 
 COLUMNS = 60

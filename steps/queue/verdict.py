@@ -1,16 +1,123 @@
 """The result of a validation: steps, work by node and device, fitted laws, and all as text."""
 
 import math
+import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import combinations
 from typing import Any
 
+import numpy as np
+
 from perfdag.hosts.device_use import DeviceUse
-from perfdag.outcome import VERDICT_VALUES, VerdictWord
-from perfdag.steps.queue.validate.devices import item_seconds, limits, subject
-from perfdag.steps.queue.validate.scalability_laws import ScalabilityLaw, fit
-from perfdag.steps.queue.validate.steady_state import Rate, Stats, ratio
+from perfdag.outcome import VERDICT_VALUES, Measurement, VerdictWord, verdict
+from perfdag.steps.queue.steady_state import Rate, Stats, ratio
+
+_COLUMNS: tuple[Callable[[float], float], ...] = (
+    lambda n: 1.0,
+    lambda n: n - 1,
+    lambda n: n * (n - 1),
+)
+
+
+@dataclass(frozen=True)
+class ScalabilityLaw:
+    """Parameters of a fit.
+
+    `rate`: items a second of one replica; `error`: rms of the relative residuals.
+    """
+
+    rate: float
+    sigma: float
+    kappa: float
+    error: float
+
+    def throughput(self, n: float) -> float:
+        """Return items a second with n replicas."""
+        return self.rate * n / (1 + self.sigma * (n - 1) + self.kappa * n * (n - 1))
+
+    def as_json(self) -> dict[str, float]:
+        """Return the parameters as plain numbers."""
+        return {
+            "rate_per_second": self.rate,
+            "sigma": self.sigma,
+            "kappa": self.kappa,
+            "relative_error": self.error,
+        }
+
+
+def fit(points: Sequence[tuple[int, float]], coherence: bool = True) -> ScalabilityLaw | None:
+    """Fit a law to (replicas, items a second); without `coherence`, Amdahl's.
+
+    Return None with fewer distinct numbers of replicas than parameters.
+    """
+    points = [(n, x) for n, x in points if n > 0 and x > 0]
+    count = 3 if coherence else 2
+    if len({n for n, _ in points}) < count:
+        return None
+    best, rest = np.zeros(count), math.inf
+    # The best fit without a negative parameter is that of the parameters that are not zero.
+    for size in range(1, count + 1):
+        for free in combinations(range(count), size):
+            rows = np.array([[_COLUMNS[i](n) * x / n for i in free] for n, x in points])
+            solved, _, rank, _ = np.linalg.lstsq(rows, np.ones(len(points)))
+            squares = float(((1 - rows @ solved) ** 2).sum())
+            if rank == size and solved.min() >= 0 and squares < rest:
+                best, rest = np.zeros(count), squares
+                best[list(free)] = solved
+    a, b, c = (*map(float, best), 0.0)[:3]
+    return ScalabilityLaw(1 / a, b / a, c / a, math.sqrt(rest / len(points)))
+
+
+SATURATED = 0.95
+"""Utilisation from which a device counts as saturated."""
+SLOW = 1.25
+"""Seconds of an item, relative to the other devices or to the step before, that are named."""
+
+
+def subject(node: str, device: str) -> str:
+    """Return the subject of a row: a node, or one of its devices."""
+    return f"{node}/{device}" if device else node
+
+
+def item_seconds(nodes: Mapping[str, Any]) -> dict[str, float]:
+    """Return the mean seconds of an item by subject. Clients of older versions have none."""
+    return {
+        subject(name, device): seconds / node["devices"][device]
+        for name, node in sorted(nodes.items())
+        for device, seconds in node.get("run_seconds", {}).items()
+        if node["devices"].get(device)
+    }
+
+
+def limits(
+    items: Mapping[str, float], before: Mapping[str, float], uses: Mapping[str, DeviceUse]
+) -> str:
+    """Name the devices that limit a step: saturated, slower than others, or than before.
+
+    `items` and `before`: seconds of an item by subject, in the step and in the one before.
+    Return "" if no device stands out.
+    """
+    texts = [
+        f"{name} is saturated ({100 * use.utilisation:.0f} % busy)"
+        for name, use in uses.items()
+        if use.utilisation is not None and use.utilisation >= SATURATED
+    ]
+    for name, seconds in items.items():
+        others = [other for key, other in items.items() if key != name]
+        if others and seconds > SLOW * (usual := statistics.median(others)):
+            texts.append(
+                f"{name} is slow (an item takes {seconds:.3g} s, on the others {usual:.3g} s)"
+            )
+    if not texts:
+        texts = [
+            f"an item takes {seconds / before[name]:.2f} times as long on {name} as in the step "
+            "before"
+            for name, seconds in items.items()
+            if name in before and seconds > SLOW * before[name]
+        ]
+    return "; ".join(texts)
 
 
 def failures_by_subject(nodes: Mapping[str, Any]) -> dict[str, int]:
@@ -252,3 +359,72 @@ def summary(verdict: Verdict) -> str:
     where = "" if word == "passed" or not count else f" ({count} of {len(steps)} steps)"
     lines.append(word.upper() + where)
     return "\n".join(lines)
+
+
+def scaling_verdict(result: Any, factor: float) -> Measurement:
+    """Return the validator's verdict, with the step that decided it."""
+    rule = f"throughput grows {factor:g} times with each doubling"
+    steps = result["steps"]
+    if failed := [step for step in steps if step["problems"]]:
+        note = f"at {failed[0]['replicas']} replicas {'; '.join(failed[0]['problems'])}"
+        return verdict("failed", rule, f"{note} ({len(failed)} of {len(steps)} steps)")
+    grown = [step for step in steps if step["ratio"]]
+    if not grown:
+        return verdict("inconclusive", rule, "one step has nothing to compare with: raise limit")
+    # The step whose interval leaves the least room decides.
+    step = min(grown, key=lambda step: step["ratio"][1] / step["needed"])
+    ratio, low, high = step["ratio"]
+    note = (
+        f"{ratio:.3f} times at {step['replicas']} replicas (95 % {low:.3f} to "
+        f"{high:.3f}), {step['needed']:.3f} needed"
+    )
+    if result["verdict"] != "passed" and step.get("limits"):
+        note += f"; {step['limits']}"
+    return verdict(result["verdict"], rule, note)
+
+
+def measurements_of(result: Any) -> list[Measurement]:
+    """Return the measurements of all steps, and those of the fitted laws."""
+    measurements = []
+    for step in result["steps"]:
+        at = {"replicas": step["replicas"]}
+        measurements.append(
+            Measurement("throughput", step["per_second"], coords=at, n=len(step["windows"]))
+        )
+        measurements.append(Measurement("efficiency", step["efficiency"], coords=at))
+        latency = step["latency"]
+        measurements += [
+            Measurement("latency", latency[p], p, at, latency["count"])
+            for p in ("p50", "p95", "p99")
+            if latency.get(p) is not None
+        ]
+        if step["ratio"]:
+            stats = zip(("value", "lower", "upper"), step["ratio"], strict=True)
+            measurements += [
+                Measurement("gain", value, stat, at) for stat, value in stats if value is not None
+            ]
+        measurements += [
+            Measurement("item_time", seconds, coords=at, subject=where)
+            for where, seconds in step.get("item_seconds", {}).items()
+        ]
+        measurements += [
+            Measurement(f"device_{figure}", value, coords=at, subject=device)
+            for device, use in step.get("devices", {}).items()
+            for figure, value in use.items()
+            if value is not None
+        ]
+        if step["failures"]:
+            measurements += [
+                Measurement("failures", float(count), coords=at, subject=where)
+                for where, count in step["failed"].items()
+            ]
+    for node, spread in result["nodes"].items():
+        for device, count in spread["devices"].items():
+            measurements.append(Measurement("items", float(count), subject=subject(node, device)))
+    if amdahl := result["amdahl"]:
+        measurements.append(Measurement("amdahl_share", amdahl["sigma"]))
+    if usl := result["usl"]:
+        measurements.append(Measurement("single_rate", usl["rate_per_second"]))
+        measurements.append(Measurement("serial_share", usl["sigma"]))
+        measurements.append(Measurement("coherence", usl["kappa"]))
+    return measurements

@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from perfdag.hosts.device_use import DeviceUse
-from perfdag.steps.queue.client.load import UNREACHABLE
-from perfdag.steps.queue.validate.steady_state import (
+from perfdag.steps.queue.client import UNREACHABLE
+from perfdag.steps.queue.steady_state import (
     Rate,
     Stats,
     SteadyCriteria,
     longest,
     measure,
 )
-from perfdag.steps.queue.validate.verdict import (
+from perfdag.steps.queue.verdict import (
     ReplicaMeasurement,
     Verdict,
     count_pods,
