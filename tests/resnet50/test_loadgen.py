@@ -13,10 +13,10 @@ import pytest
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
 from perfdag.steps.resnet50 import loadgen, loadgen_log, program
-from perfdag.steps.resnet50.inference.system_under_test import Stub
 from perfdag.steps.resnet50.loadgen import Load
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.program import Program
+from perfdag.steps.resnet50.system import Stub
 from tests.recorded.measured import values
 from tests.resnet50.harness import Indices, fail, run_resnet50
 

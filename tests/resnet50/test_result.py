@@ -15,8 +15,7 @@ from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.results import exports
 from perfdag.steps.command import Command
 from perfdag.steps.resnet50 import loadgen_log, result
-from perfdag.steps.resnet50.benchmark import Resnet50, documents, summary_document
-from perfdag.steps.resnet50.measurements import cost_per_million
+from perfdag.steps.resnet50.benchmark import Resnet50, cost_per_million, documents, summary_document
 from perfdag.steps.resnet50.params import Workload
 from perfdag.store.folder import FolderStore
 from tests.conftest import CommandLine, SuiteWriter

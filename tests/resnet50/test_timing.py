@@ -6,7 +6,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from perfdag.steps.resnet50.inference.timing import largest_fitting, warm_up
+from perfdag.steps.resnet50.warmup import largest_fitting, warm_up
 
 
 class Fake:
