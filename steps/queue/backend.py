@@ -17,6 +17,9 @@ from pathlib import Path
 from perfdag.steps.queue import wire
 from perfdag.steps.queue.workload import Workload, shorter
 
+ANSWER_SECONDS = 10.0
+"""Time of a frontend to answer."""
+
 
 class UnreachableError(Exception):
     """The frontend is unreachable or does not speak the protocol; the text is the reason."""
@@ -107,7 +110,8 @@ class Backend:
         pause = self.options.backoff
         while not self.stopping:
             with socket.create_connection(
-                (self.options.frontend.host or "localhost", self.options.frontend.port), 10
+                (self.options.frontend.host or "localhost", self.options.frontend.port),
+                ANSWER_SECONDS,
             ) as peer:
                 peer.sendall(wire.encode({"Queue": self.options.queue}))
                 item = _object(peer)

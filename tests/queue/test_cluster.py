@@ -95,6 +95,11 @@ def test_validation_on_real_pods(
         assert "Insufficient cpu" in output
         assert replicas("large") == 0
 
+        scale = ["autoscale", "deployment", "perfdag-queue-serial", "--max=2"]
+        subprocess.run(["kubectl", "-n", namespace, *scale], check=True)
+        assert main([*command, "perfdag-queue-serial", "--limit", "2"]) == 2
+        assert "HorizontalPodAutoscaler perfdag-queue-serial scales" in capsys.readouterr().err
+
         assert main([*command, "perfdag-queue-nothing", "--limit", "4"]) == 2
         assert "there are: perfdag-queue-frontend" in capsys.readouterr().err
 

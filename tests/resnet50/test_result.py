@@ -262,9 +262,6 @@ def test_an_export_that_fails_costs_no_other(
     assert file.read_text() == "2"
 
 
-WRONG = {"ok": False, "error": 0.7, "tolerance": 0.001, "finite": True, "images": 4}
-
-
 def as_valid(raw: dict[str, Any]) -> dict[str, Any]:
     logs = raw["test"]["logs"]
     for name, text in logs.items():

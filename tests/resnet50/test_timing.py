@@ -131,23 +131,6 @@ def test_a_warm_up_lasts_until_its_batches_are_steady(
     assert fake.calls == warm.batches
 
 
-class Device:
-    """Work of 0.01 s that runs on beside the host, as CUDA kernels do: a launch returns at once."""
-
-    def __init__(self, synchronise: bool) -> None:
-        self.now = self.done = 0.0
-        self.synchronise = synchronise
-
-    def infer(self) -> None:
-        self.done = self.now + 0.01
-        if self.synchronise:
-            self.now = self.done
-
-    def busy(self) -> float:
-        self.now = self.done
-        return 0.01
-
-
 @pytest.mark.parametrize("fits", [0, 1, 5, 127, 255])
 def test_the_largest_batch_that_fits(fits: int) -> None:
     tried: list[int] = []
