@@ -145,7 +145,7 @@ def ours_at(port: int) -> list[str]:
         **polling,
         "workload": workload,
     }
-    return [sys.executable, "-m", "perfdag.steps.queue.backend.backend", json.dumps(options)]
+    return [sys.executable, "-m", "perfdag.steps.queue.backend", json.dumps(options)]
 
 
 @dataclass(frozen=True)

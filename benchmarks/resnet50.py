@@ -30,9 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from perfdag.stats.paired import blocks as orders
 from perfdag.stats.robust import spread
 from perfdag.steps.resnet50 import loadgen, loadgen_log
-from perfdag.steps.resnet50.inference.system_under_test import Stub
 from perfdag.steps.resnet50.loadgen import Load
 from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50.system import Stub
 from tests.resnet50.harness import server_p50
 from tests.resnet50.plain_loadgen import p50
 
@@ -80,11 +80,11 @@ def loop(blocks: int, batches: int, batch: int, device: str, precision: str) -> 
     """Harness against a bare loop; whether the limit is held."""
     import torch
 
-    from perfdag.steps.resnet50.inference.system_checks import ModelSubject
+    from perfdag.steps.resnet50.model import ModelSubject
 
     params = {"batch": batch, "device": device, "precision": precision, "threads": 1, "fast": True}
     spec = Workload.model_validate(params).spec()
-    system: Any = ModelSubject(spec, 1).system
+    system: Any = ModelSubject(spec).system
     images, count = 2 * batch, batches * batch
     system.load(range(images))
     system.infer(range(batch))

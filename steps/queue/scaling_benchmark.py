@@ -10,12 +10,26 @@ from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, 
 from perfdag.hosts.base import CommandResult
 from perfdag.kube.config import token_environment
 from perfdag.outcome import Failed, Invalid, Measurement
-from perfdag.steps.queue.backend.workload import built_in_seconds, substitute
-from perfdag.steps.queue.rights import READ_RULES
-from perfdag.steps.queue.validate.deployment import not_permitted
-from perfdag.steps.queue.validate.measurements import measurements_of, scaling_verdict
+from perfdag.steps.queue.deployment import not_permitted
+from perfdag.steps.queue.verdict import measurements_of, scaling_verdict
+from perfdag.steps.queue.workload import built_in_seconds, substitute
 from perfdag.units import PositiveDuration
 
+READ_RULES: tuple[dict[str, Any], ...] = (
+    {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list"]},
+    {"apiGroups": ["apps"], "resources": ["replicasets"], "verbs": ["list"]},
+    {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["list"]},
+    {"apiGroups": ["batch"], "resources": ["cronjobs"], "verbs": ["list"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+    {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get", "create"]},
+    {
+        "apiGroups": [""],
+        "resources": ["secrets"],
+        "resourceNames": ["perfdag-queue-token"],
+        "verbs": ["get"],
+    },
+)
+"""Find a Deployment, its pods and what scales it, and drive the client of its queue."""
 GRACE = 20.0
 """Seconds for a terminated validator to restore the replicas, below the 30 s grace of a pod.
 

@@ -20,6 +20,8 @@ from typing import Any
 import orjson
 
 ORIGINAL_BYTES = 1024
+TOKEN_VARIABLE = "PERFDAG_QUEUE_TOKEN"
+"""Environment variable with the token of a client's control port."""
 MOST_PARALLEL = 4096
 """The most requests that one client may have in flight."""
 

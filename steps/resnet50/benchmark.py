@@ -1,20 +1,166 @@
 """resnet50: ResNet-50 inference under MLCommons LoadGen."""
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from perfdag.benchmark import contract
-from perfdag.benchmark.contract import Gang, Output
+from perfdag.benchmark.contract import Gang, Metric, Output
 from perfdag.hosts import gpu_queries
 from perfdag.outcome import Invalid, Measurement, SampleError
 from perfdag.stats.percentiles import needed
-from perfdag.steps.resnet50 import launch, result, workload
-from perfdag.steps.resnet50.measurements import COORDS, MARKS, METRICS, caveats, measurements
+from perfdag.steps.resnet50 import launch, result
 from perfdag.steps.resnet50.params import Workload
-from perfdag.steps.resnet50.result import Result
-from perfdag.steps.resnet50.validity import invalid, result_fault
+from perfdag.steps.resnet50.result import (
+    MARKS,
+    PERCENTILES,
+    TAIL,
+    Result,
+    caveats,
+    invalid,
+    result_fault,
+)
+
+METRICS = (
+    Metric("throughput", "1/s", "higher", "samples completed per second in Offline", headline=True),
+    Metric(
+        "tail_latency",
+        "s",
+        "lower",
+        "the scenario's own result: p99 in Server, p90 in SingleStream",
+        headline=True,
+    ),
+    Metric("latency", "s", "lower", "time from the schedule to the answer, by percentile and mean"),
+    Metric(
+        "estimated_latency",
+        "s",
+        "lower",
+        "SingleStream's p90 at 99 % confidence (early stopping)",
+    ),
+    Metric("completed_rate", "1/s", "none", "queries completed per second"),
+    Metric("scheduled_rate", "1/s", "none", "queries that LoadGen scheduled per second"),
+    Metric(
+        "target_rate",
+        "1/s",
+        "none",
+        "queries per second that Server asked for, given or by default",
+    ),
+    Metric("batch_size", "1", "none", "mean samples in a batch of the dynamic batcher"),
+    Metric(
+        "phase_time",
+        "s",
+        "lower",
+        "time of one full batch by phase, with an idle device before and after: preprocess, copy,"
+        " compute (on CUDA by events), postprocess",
+    ),
+    Metric(
+        "first_batch",
+        "s",
+        "lower",
+        "time of the first batch: lazy initialisation, compilation, tuning",
+    ),
+    Metric(
+        "compile_time",
+        "s",
+        "lower",
+        "torch.compile: first minus steady batch of a size (coordinate batch), and their total;"
+        " without lazy initialisation",
+    ),
+    Metric(
+        "warm_batch", "s", "lower", "median time of a batch at the end of the warm-up, closed loop"
+    ),
+    Metric(
+        "cost_per_million",
+        "currency",
+        "lower",
+        "price of a million samples at this rate; the coordinates name the currency",
+    ),
+)
+COORDS = ("batch", "currency", "phase")
+
+
+def measurements(result: Result, params: Workload) -> list[Measurement]:
+    """Return all values, with the caveats in the coordinates."""
+    marked = caveats([result], params)
+    return [
+        replace(row, coords={**row.coords, **marked})
+        for row in (*_of_test(result, params), *_batches(result.raw, params))
+        if math.isfinite(row.value)
+    ]
+
+
+def _batches(raw: Mapping[str, Any], params: Workload) -> Iterator[Measurement]:
+    for phase, seconds in raw.get("phases", {}).items():
+        yield Measurement(
+            "phase_time",
+            statistics.median(seconds),
+            "p50",
+            {"phase": phase, "batch": params.batch},
+            len(seconds),
+        )
+    if warm := raw.get("warmup"):
+        yield Measurement("first_batch", warm["first"], n=1)
+        yield Measurement("warm_batch", warm["steady"], "p50", {"batch": params.batch})
+        yield from _compiled(warm, params)
+
+
+def _compiled(warm: Mapping[str, Any], params: Workload) -> Iterator[Measurement]:
+    if params.backend != "compile" or params.system == "stub":
+        return
+    seconds = {
+        int(size): max(0.0, first - steady) for size, (first, steady) in warm["by_size"].items()
+    }
+    for size, extra in sorted(seconds.items()):
+        yield Measurement("compile_time", extra, coords={"batch": size}, n=1)
+    yield Measurement("compile_time", sum(seconds.values()), "total", n=len(seconds))
+
+
+def _of_test(result: Result, params: Workload) -> Iterator[Measurement]:
+    tested, test = result.tested, result.raw["test"]
+    queries = tested.queries
+    if params.scenario == "offline":
+        yield Measurement("throughput", result.rate, n=queries)
+    else:
+        tail = TAIL[params.scenario]
+        if queries >= needed(PERCENTILES[tail]):
+            yield Measurement(
+                "tail_latency", tested.percentiles[PERCENTILES[tail]], tail, n=queries
+            )
+        for stat, p in PERCENTILES.items():
+            if queries >= needed(p):
+                yield Measurement("latency", tested.percentiles[p], stat, n=queries)
+        if tested.mean is not None:
+            yield Measurement("latency", tested.mean, "mean", n=queries)
+    if tested.estimate is not None:
+        yield Measurement("estimated_latency", tested.estimate, TAIL[params.scenario], n=queries)
+    for metric, value in (
+        ("completed_rate", tested.rate),
+        ("scheduled_rate", tested.scheduled_rate),
+    ):
+        if value is not None and params.scenario != "offline":
+            yield Measurement(metric, value, n=queries)
+    if params.scenario == "server":
+        yield Measurement("target_rate", float(test["rate"]))
+        sizes = {int(size): count for size, count in test["batches"].items()}
+        batches = sum(sizes.values())
+        if batches:
+            mean = sum(size * count for size, count in sizes.items()) / batches
+            yield Measurement("batch_size", mean, "mean", n=batches)
+    if params.price_per_hour is not None:
+        yield Measurement(
+            "cost_per_million",
+            cost_per_million(params.price_per_hour, result.rate),
+            coords={"currency": params.currency},
+        )
+
+
+def cost_per_million(price_per_hour: float, rate: float) -> float:
+    """Return the price of a million samples: price / 3600 s / rate * 10^6."""
+    return price_per_hour / 3600 / rate * 1e6
 
 
 def summary_document(run: Result, params: Workload, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,7 +245,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-class Resnet50(workload.WorkloadBenchmark[Workload]):
+class Resnet50(launch.WorkloadBenchmark[Workload]):
     """ResNet-50 inference under LoadGen: Offline, Server, SingleStream.
 
     LoadGen makes the load and says VALID or INVALID; its logs are kept verbatim. Server is open
@@ -122,11 +268,11 @@ class Resnet50(workload.WorkloadBenchmark[Workload]):
         with launch.watched([host], params) as watch:
             finished = host.run(argv, timeout=gang.timeout, stdin=launch.program_input(params))
             text = watch.result_text(host, finished)
-        facts = {**workload.program_facts({"result": text}), **watch.facts}
+        facts = {**launch.program_facts({"result": text}), **watch.facts}
         return Output(
-            workload.texts(text, finished.stderr),
+            launch.texts_of(text, finished.stderr),
             [argv],
-            workload.versions(text),
+            launch.versions(text),
             {**facts, **_read(text, params, facts)},
         )
 

@@ -4,6 +4,7 @@ import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -11,14 +12,90 @@ from pydantic import Field, model_validator
 from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Gang, Metric, Output
 from perfdag.benchmark.rules import broken
-from perfdag.outcome import Invalid, Measurement, verdict
+from perfdag.hosts.base import CommandResult, Host
+from perfdag.outcome import Invalid, Measurement, SampleError, verdict
 from perfdag.shape import Shape
 from perfdag.stats.fairness import jain
-from perfdag.steps.resnet50 import launch, result, validity, workload
-from perfdag.steps.resnet50.copies import collect_results, copy_options, offline_rate, run_together
-from perfdag.steps.resnet50.measurements import MARKS, caveats
-from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50 import launch, result
+from perfdag.steps.resnet50.params import MARGIN, Workload
+from perfdag.steps.resnet50.result import MARKS, caveats, is_only_late, result_fault, weights_of
 from perfdag.units import short
+
+SETUP_FACTOR, SETUP_MARGIN = 1.5, 2.0
+"""Set-up together over the longest set-up alone, and seconds more, until LoadGen starts."""
+
+
+def collect_results(
+    hosts: Sequence[Host],
+    results: Sequence[CommandResult],
+    watch: launch.Watch,
+    texts: dict[str, str],
+) -> None:
+    """Store what the copies printed, before any copy is judged.
+
+    Raises the exception of the first copy without a result, with all texts and how many ended
+    well.
+    """
+    for number, finished in enumerate(results):
+        texts |= {f"together-{number}": finished.stdout} | launch.stderr_text(
+            f"together-{number}", finished
+        )
+    lost: list[tuple[int, SampleError]] = []
+    for number, finished in enumerate(results):
+        try:
+            texts[f"together-{number}"] = watch.result_text(hosts[number], finished)
+            result.read(texts[f"together-{number}"])
+        except SampleError as error:
+            lost.append((number, error))
+    if lost:
+        number, first = lost[0]
+        well = f"{len(results) - len(lost)} of {len(results)} copies ended well"
+        with launch.keeping_texts(texts, f"copy {number} beside the others ({well})"):
+            raise first
+
+
+def copy_options(params: Workload, number: int) -> dict[str, Any]:
+    """Return the program's options for a copy.
+
+    With one seed, all copies would send the same queries.
+    """
+    return {"load_seed": params.seed + number}
+
+
+def offline_rate(solo: Mapping[str, str], params: Workload) -> dict[str, Any]:
+    """Return the rate that sizes Offline's query for all copies, from their solo runs.
+
+    In a warm-up beside the others, each copy would find another rate and end at another time.
+    The highest rate and the warm-up's margin ensure that none ends before min_duration.
+    """
+    if params.scenario != "offline":
+        return {}
+    return {"expected_rate": MARGIN * max(result.read(text).rate for text in solo.values())}
+
+
+def run_together(
+    hosts: Sequence[Host],
+    gang: Gang,
+    params: Workload,
+    argv: Sequence[str],
+    setup: float,
+    options: Mapping[str, Any],
+) -> list[CommandResult]:
+    """Run a copy on each host at the same time and return their ends.
+
+    LoadGen starts in all of them at one time of day, which leaves more than the `setup` seconds
+    that a copy took alone. A copy that is late overlaps less, and the result says so.
+    """
+    start_at = time.time() + SETUP_FACTOR * setup + SETUP_MARGIN
+
+    def run(number: int) -> CommandResult:
+        own = copy_options(params, number) | {"start_at": start_at}
+        spec = launch.program_input(params, **own, **options)
+        return hosts[number].run(list(argv), timeout=gang.timeout, stdin=spec)
+
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        return list(pool.map(run, range(len(hosts))))
+
 
 OVERLAP = 0.8
 """Least share of the time that all copies must run at once."""
@@ -62,7 +139,7 @@ class InterferenceParams(Workload):
         return self
 
 
-class Resnet50Interference(workload.WorkloadBenchmark[InterferenceParams]):
+class Resnet50Interference(launch.WorkloadBenchmark[InterferenceParams]):
     """Interference between copies of ResNet-50 inference on one device or node.
 
     It reports solo against co-run, tail inflation and fairness. On one host the copies are
@@ -159,7 +236,7 @@ class Resnet50Interference(workload.WorkloadBenchmark[InterferenceParams]):
         # In Offline, a copy completes together as many samples as it did alone.
         return (
             params.copies + (params.copies if params.scenario == "offline" else 1.5)
-        ) * workload.expected(params)
+        ) * launch.expected(params)
 
     def run(self, gang: Gang, params: InterferenceParams) -> Output:
         hosts = [gang.hosts[number % len(gang.hosts)] for number in range(params.copies)]
@@ -187,8 +264,8 @@ class Resnet50Interference(workload.WorkloadBenchmark[InterferenceParams]):
         return Output(
             texts,
             [argv],
-            workload.versions(texts["solo-0"]),
-            {**workload.program_facts(texts), **watch.facts, **placed},
+            launch.versions(texts["solo-0"]),
+            {**launch.program_facts(texts), **watch.facts, **placed},
         )
 
     def parse(self, output: Output, params: InterferenceParams) -> list[Measurement]:
@@ -334,11 +411,11 @@ def reasons_against(
     reasons = [
         f"copy {number} alone: {reason}"
         for number, run in enumerate(solo)
-        if (reason := validity.result_fault(run, params))
+        if (reason := result_fault(run, params))
     ]
     for number, run in enumerate(beside):
-        reason = validity.result_fault(run, params)
-        if reason and not validity.is_only_late(run, reason):
+        reason = result_fault(run, params)
+        if reason and not is_only_late(run, reason):
             reasons.append(f"copy {number} beside the others: {reason}")
         if params.memory_share is not None and params.device_memory is not None:
             seen, share = (
@@ -355,7 +432,7 @@ def reasons_against(
                     f"copy {number} sees {seen / 1e9:.2f} GB of device memory,"
                     f" its share is {share / 1e9:.2f} GB"
                 )
-    if len(weights := {validity.weights(run) for run in (*solo, *beside)}) > 1:
+    if len(weights := {weights_of(run) for run in (*solo, *beside)}) > 1:
         reasons.append(f"the copies ran different weights: {', '.join(sorted(weights))}")
     together_share = overlap([run.span for run in beside])
     if together_share < OVERLAP:

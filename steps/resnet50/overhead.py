@@ -1,19 +1,74 @@
 """resnet50-overhead: the cost of a wrapper, library or pod, as paired interleaved runs."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
 from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Gang, Metric, Output, Tool
-from perfdag.outcome import Failed, Invalid, Measurement, verdict
+from perfdag.outcome import Failed, Invalid, Measurement, VerdictWord, verdict
 from perfdag.stats.paired import blocks
-from perfdag.steps.resnet50 import launch, preload, result, validity, workload
-from perfdag.steps.resnet50.measurements import MARKS, caveats
-from perfdag.steps.resnet50.paired_cost import Overhead, overhead
+from perfdag.stats.student import student_t
+from perfdag.steps.resnet50 import launch, preload, result
 from perfdag.steps.resnet50.params import Text, Workload
+from perfdag.steps.resnet50.result import MARKS, caveats, is_only_late, result_fault, weights_of
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Relative cost of the treatment with its 95 % interval; 0.03 is 3 % more time a sample.
+
+    `needed` is the number of pairs for a verdict.
+    """
+
+    mean: float
+    low: float
+    high: float
+    pairs: int
+    limit: float
+    needed: int
+
+    @property
+    def verdict(self) -> VerdictWord:
+        """Return passed if the interval is below the limit, failed if above, else inconclusive."""
+        if self.high < self.limit:
+            return "passed"
+        return "failed" if self.low > self.limit else "inconclusive"
+
+
+def overhead(costs: Sequence[float], limit: float) -> Overhead:
+    """Analyse pairs: a cost is log(treatment / baseline), in seconds or 1 / rate.
+
+    Use Student's t interval of the mean log ratio (n - 1 degrees of freedom). Raises ValueError
+    below two pairs or if a value is not finite.
+    """
+    n = len(costs)
+    if n < 2 or not all(math.isfinite(cost) for cost in costs):
+        raise ValueError(f"{n} pairs: at least two with finite values are needed")
+    mean, sigma = statistics.fmean(costs), statistics.stdev(costs)
+    half = student_t(0.975, n - 1) * sigma / math.sqrt(n)
+    return Overhead(
+        math.expm1(mean),
+        math.expm1(mean - half),
+        math.expm1(mean + half),
+        n,
+        limit,
+        _needed(mean, sigma, n, math.log1p(limit)),
+    )
+
+
+def _needed(mean: float, sigma: float, n: int, limit: float) -> int:
+    """Return the pairs after which this mean and spread give a verdict; at most 9999."""
+    gap = abs(mean - limit)
+    for pairs in range(max(2, n), 10000):
+        if student_t(0.975, pairs - 1) * sigma / math.sqrt(pairs) < gap:
+            return pairs
+    return 9999
+
 
 UNNAMED = "CPU: unknown"
 
@@ -38,7 +93,7 @@ class OverheadParams(Workload):
         return self
 
 
-class Resnet50Overhead(workload.WorkloadBenchmark[OverheadParams]):
+class Resnet50Overhead(launch.WorkloadBenchmark[OverheadParams]):
     """Overhead of a treatment on ResNet-50 inference, paired with the plain program in ABBA blocks.
 
     The treatment is an argv before the program, or an environment. The argv may be a runtime or
@@ -85,10 +140,10 @@ class Resnet50Overhead(workload.WorkloadBenchmark[OverheadParams]):
     )
 
     def seconds(self, params: OverheadParams) -> float:
-        return 2 * params.pairs * workload.expected(params)
+        return 2 * params.pairs * launch.expected(params)
 
     def missing(self, gang: Gang, params: OverheadParams) -> list[Tool]:
-        tools = workload.missing(gang, params, wrapped=False)
+        tools = launch.missing(gang, params, wrapped=False)
         if not tools and (params.wrapper or params.wrapper_env):
             behind = f" behind {params.wrapper[0] if params.wrapper else 'wrapper_env'}"
             tools = launch.missing_packages(
@@ -116,8 +171,8 @@ class Resnet50Overhead(workload.WorkloadBenchmark[OverheadParams]):
                     texts |= launch.stderr_text(f"{number:03}{side}", finished)
                     texts[f"{number:03}{side}"] = watch.result_text(host, finished)
                     runs.append(result.read(texts[f"{number:03}{side}"]))
-        facts = {**workload.program_facts(texts), **watch.facts, "sides": sides(runs, order)}
-        return Output(texts, [plain, wrapped], workload.versions(texts["000" + order[0]]), facts)
+        facts = {**launch.program_facts(texts), **watch.facts, "sides": sides(runs, order)}
+        return Output(texts, [plain, wrapped], launch.versions(texts["000" + order[0]]), facts)
 
     def parse(self, output: Output, params: OverheadParams) -> list[Measurement]:
         order = output.texts.get("order", "")
@@ -153,15 +208,15 @@ def _against(runs: Sequence[result.Result], order: str, params: OverheadParams) 
     """Return why the figures are not the cost of the treatment."""
     reasons: list[str] = []
     for number, (side, run) in enumerate(zip(order, runs, strict=True), 1):
-        reason = validity.result_fault(run, params, treated=side == "B")
+        reason = result_fault(run, params, treated=side == "B")
         # A bound that the treatment breaks is part of its cost.
-        if reason and not (side == "B" and validity.is_only_late(run, reason)):
+        if reason and not (side == "B" and is_only_late(run, reason)):
             reasons.append(f"run {number} ({'treatment' if side == 'B' else 'baseline'}): {reason}")
     plain, treated = (
         [run.raw for side, run in zip(order, runs, strict=True) if side == which] for which in "AB"
     )
     reasons += _layers(plain, treated, params)
-    if len(weights := {validity.weights(run) for run in runs}) > 1:
+    if len(weights := {weights_of(run) for run in runs}) > 1:
         reasons.append(
             f"baseline and treatment ran different weights: {', '.join(sorted(weights))}"
         )

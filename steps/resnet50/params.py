@@ -21,6 +21,12 @@ QUERIES = {"offline": 24576, "server": 100, "single-stream": 100}
 """Fewest queries (Offline: samples) by mlperf.conf; early stopping may need more."""
 FAST_QUERIES = {"offline": 16, "server": 64, "single-stream": 64}
 FEWEST_BATCHES = 2
+PROGRAM = 2
+"""Version of the program's result."""
+MARGIN = 1.25
+"""Factor of Offline's expected rate over the warm-up's.
+
+With LoadGen's own tenth, it makes up for a warm-up that was a quarter too slow."""
 SHARE_OF_CAPACITY = 0.5
 """Server's rate over Offline's of a warm-up at that batch, where no rate is given."""
 

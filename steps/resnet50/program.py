@@ -1,4 +1,10 @@
-"""One measurement: set up, warm up, run LoadGen, and report one JSON object."""
+"""Measure one workload in a process of its own: set up, warm up, run LoadGen.
+
+It reads its input, a line of JSON on standard input, and prints one JSON object with LoadGen's
+logs verbatim, so any wrapper that passes on the standard streams can precede it.
+
+    python -m perfdag.steps.resnet50.program
+"""
 
 import json
 import os
@@ -8,20 +14,22 @@ import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from perfdag.quantities import parse_cpu_list
 from perfdag.steps.resnet50 import loadgen, preload
-from perfdag.steps.resnet50.errors import OutOfMemoryError, classify
-from perfdag.steps.resnet50.inference.subjects import model_subject, pin
-from perfdag.steps.resnet50.inference.system_under_test import StubSubject, System
-from perfdag.steps.resnet50.inference.warming import warm_all
 from perfdag.steps.resnet50.loadgen import Load
-from perfdag.steps.resnet50.params import SHARE_OF_CAPACITY
+from perfdag.steps.resnet50.params import MARGIN, PROGRAM, SHARE_OF_CAPACITY
+from perfdag.steps.resnet50.system import OutOfMemoryError, StubSubject, System, classify
+from perfdag.steps.resnet50.warmup import warm_all
 
-PROGRAM = 2
-MARGIN = 1.25
-"""Factor of Offline's expected rate over the warm-up's.
 
-With LoadGen's own tenth, it makes up for a warm-up that was a quarter too slow."""
-_FATAL = 3
+def _pin(text: str) -> None:
+    """Run only on the CPUs of a list like `0-2,5`. Raises ValueError if one is missing."""
+    wanted, allowed = parse_cpu_list(text), os.sched_getaffinity(0)
+    if not wanted <= allowed:
+        raise ValueError(
+            f"cpus {text}: this process may use {', '.join(map(str, sorted(allowed)))}"
+        )
+    os.sched_setaffinity(0, wanted)
 
 
 class Program:
@@ -54,15 +62,21 @@ class Program:
             self.result["error"] = {"kind": kind, "text": text}
             self.emit()
             sys.stderr.flush()
-            os._exit(_FATAL)
+            os._exit(3)
 
     def measure(self) -> None:
         """Set up, warm up, run LoadGen."""
         spec = self.spec
         if spec["cpus"]:
-            pin(spec["cpus"])
+            _pin(spec["cpus"])
         self.result |= preload.inspect(spec["wrapper_env"])
-        subject: Any = StubSubject(spec) if spec["system"] == "stub" else model_subject(spec)
+        subject: Any
+        if spec["system"] == "stub":
+            subject = StubSubject(spec)
+        else:
+            from perfdag.steps.resnet50.model import ModelSubject
+
+            subject = ModelSubject(dict(spec))
         self.result |= subject.facts
         system: System = subject.system
         self._advice = (
@@ -113,3 +127,22 @@ class Program:
             seed=spec.get("load_seed", spec["seed"]),
             workers=2 if spec["device"] == "cuda" and spec["scenario"] != "single-stream" else 1,
         )
+
+
+def main() -> int:
+    """Measure the input. Exit 0 with a result, even if INVALID, or 3 with an error in the JSON."""
+    spec = json.loads(sys.stdin.readline())
+    sys.stdout.flush()
+    out = os.dup(1)
+    os.dup2(2, 1)  # what libraries print goes to standard error
+    program = Program(spec, out)
+    try:
+        program.measure()
+    except Exception as error:
+        program.fail(error)
+    program.emit()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,14 +7,10 @@ from typing import Any
 
 import pytest
 
-from perfdag.steps.queue.backend.processes import Processes
-from perfdag.steps.queue.client.control import CHANGES, Control
-from perfdag.steps.queue.client.load import Load, Work
-from perfdag.steps.queue.client.stats import ClientStats
-from perfdag.steps.queue.frontend.dispatcher import Limits
-from perfdag.steps.queue.frontend.frontend import Frontend
-from perfdag.steps.queue.http import serve
-from perfdag.steps.queue.validate.targets import HttpLoad, send_by_url
+from perfdag.steps.queue.client import ClientStats, Load, Work
+from perfdag.steps.queue.dispatcher import Limits
+from perfdag.steps.queue.frontend import Frontend
+from perfdag.steps.queue.local import Processes
 from perfdag.steps.queue.wire import Address
 from tests.queue import conversation
 
@@ -106,16 +102,6 @@ def client_load(
 @pytest.fixture
 def client_stats() -> ClientStats:
     return ClientStats()
-
-
-async def by_control_port(
-    load: Load, client_stats: ClientStats, ending: AsyncExitStack
-) -> HttpLoad:
-    """Serve the control port of a client and return what drives the client through it."""
-    server = await serve(ANY, Control(client_stats, load), "secret", CHANGES)
-    ending.callback(server.close)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    return HttpLoad(send_by_url(url, "secret"))
 
 
 async def until(true: Callable[..., object], seconds: float = 20.0) -> None:

@@ -9,10 +9,9 @@ from urllib.parse import urlencode
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from perfdag.steps.queue.client.control import CHANGES, Control
-from perfdag.steps.queue.client.load import Load, Work
-from perfdag.steps.queue.client.stats import ClientStats, Latencies
-from perfdag.steps.queue.frontend.frontend import Frontend
+from perfdag.steps.queue.client import ClientStats, Latencies, Load, Work
+from perfdag.steps.queue.control import CHANGES, Control
+from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.http import serve
 from perfdag.steps.queue.wire import Address
 from tests.queue.conftest import Loop, StartBackends, until

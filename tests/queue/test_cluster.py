@@ -18,9 +18,9 @@ import yaml
 
 from perfdag.cli import main
 from perfdag.kube.client import Kube, run_with_client
-from perfdag.steps.queue.manifests.model import Queues
-from perfdag.steps.queue.manifests.objects import manifests
-from perfdag.steps.queue.validate.targets import send_by_service, token_of
+from perfdag.steps.queue.deployment import send_by_service, token_of
+from perfdag.steps.queue.manifests import manifests
+from perfdag.steps.queue.spec import Queues
 
 pytestmark = [
     pytest.mark.cluster,
@@ -83,7 +83,7 @@ def test_validation_on_real_pods(
         assert main([*command, "perfdag-queue-linear", "--limit", "2"]) == 4
         monkeypatch.delenv("PERFDAG_QUEUE_TOKEN")
 
-        assert main([*command, "perfdag-queue-serial", "--limit", "8", "--factor", "1.4"]) == 3
+        assert main([*command, "perfdag-queue-serial", "--limit", "8", "--factor", "1.45"]) == 3
         outcome = json.loads(capsys.readouterr().out)
         failed = [step["verdict"] == "failed" for step in outcome["steps"]]
         assert failed == [False] * 3 + [True]
@@ -94,6 +94,11 @@ def test_validation_on_real_pods(
         assert "of 4 replicas run after 15 s" in output
         assert "Insufficient cpu" in output
         assert replicas("large") == 0
+
+        scale = ["autoscale", "deployment", "perfdag-queue-serial", "--max=2"]
+        subprocess.run(["kubectl", "-n", namespace, *scale], check=True)
+        assert main([*command, "perfdag-queue-serial", "--limit", "2"]) == 2
+        assert "HorizontalPodAutoscaler perfdag-queue-serial scales" in capsys.readouterr().err
 
         assert main([*command, "perfdag-queue-nothing", "--limit", "4"]) == 2
         assert "there are: perfdag-queue-frontend" in capsys.readouterr().err

@@ -7,14 +7,18 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.app.queue.validation import ClientAddress, sender, wait_idle
-from perfdag.steps.queue.manifests.model import Queues
-from perfdag.steps.queue.manifests.objects import manifests
+from perfdag.steps.queue import deployment
+from perfdag.steps.queue.deployment import (
+    ClientAddress,
+    DeploymentTarget,
+    HttpLoad,
+    deployed,
+    sender,
+    wait_idle,
+)
+from perfdag.steps.queue.manifests import manifests
 from perfdag.steps.queue.scaling_benchmark import QueueScaling
-from perfdag.steps.queue.validate import deploy
-from perfdag.steps.queue.validate.deploy import deployed
-from perfdag.steps.queue.validate.deployment import DeploymentTarget
-from perfdag.steps.queue.validate.targets import HttpLoad
+from perfdag.steps.queue.spec import Queues
 from tests.fakes.api_server import Answer, ApiServer, Request
 
 
@@ -39,16 +43,16 @@ def lasting(server: ApiServer, **looks: int) -> dict[str, int]:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(deploy, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(deployment, "POLL_SECONDS", 0.001)
     scale = {"by": "cron"}
     queues = [
         {"name": "s", "command": ["sleep", "1"], "limit": 900},
         {"name": "c", "command": ["sleep", "1"], "autoscale": scale},
     ]
     objects = manifests(Queues.model_validate({"queues": queues}))
-    assert max(map(deploy.longest_grace, objects)) == 915
+    assert max(map(deployment.longest_grace, objects)) == 915
     assert [
-        deploy.longest_grace(body)
+        deployment.longest_grace(body)
         for body in objects
         if body["kind"] in ("CronJob", "Service", "Namespace")
     ] == [0, 0, 0, 0, 60]
@@ -69,7 +73,7 @@ async def test_what_was_made_is_waited_for_and_what_is_not_gone_is_said(
     assert reports[0].startswith("deleting the ")
 
     looks["Namespace"] = 10**9
-    monkeypatch.setattr(deploy, "MARGIN", 0.5 - 915)
+    monkeypatch.setattr(deployment, "MARGIN", 0.5 - 915)
     async with deployed(server.client(), file, None, "perfdag-queue-c", reports.append):
         assert reports[-1] == (
             "not applied: CronJob perfdag-queue-c, which would scale perfdag-queue-c while "
@@ -113,7 +117,7 @@ async def test_any_object_is_applied_whatever_its_spec(
         "spec": spec,
     }
     (tmp_path / "o.yaml").write_text(yaml.safe_dump(body))
-    assert deploy.longest_grace(body) == grace
+    assert deployment.longest_grace(body) == grace
     server.serve(("v1", kind))
     async with deployed(server.client(), str(tmp_path / "o.yaml"), None, "o", list[str]().append):
         assert [(body["kind"], body["metadata"]["name"]) for body in server.objects.values()] == [
@@ -158,7 +162,7 @@ async def test_what_a_validation_before_deletes_is_waited_for(
     await deploy_again()
     assert reports[0] == "waiting for Namespace perfdag-queue, which is being deleted, to be gone"
     looks["Namespace"] = 10**9
-    monkeypatch.setattr(deploy, "MARGIN", 0.5 - 915)
+    monkeypatch.setattr(deployment, "MARGIN", 0.5 - 915)
     with pytest.raises(
         ValueError, match=r"Namespace perfdag-queue is being deleted and not gone after 0.5 s"
     ):

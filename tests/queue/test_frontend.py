@@ -22,15 +22,12 @@ import pytest
 import yaml
 from aiohttp import web as aiohttp_web
 
-from perfdag.steps.queue import http
-from perfdag.steps.queue.client.load import Work, request
-from perfdag.steps.queue.client.stats import ClientStats
-from perfdag.steps.queue.frontend import connection_limits
-from perfdag.steps.queue.frontend.dispatcher import Limits, Queue
-from perfdag.steps.queue.frontend.frontend import Frontend
-from perfdag.steps.queue.manifests.deployments import FRONTEND
-from perfdag.steps.queue.manifests.model import Queues
-from perfdag.steps.queue.manifests.objects import manifests
+from perfdag.steps.queue import dispatcher, http
+from perfdag.steps.queue.client import ClientStats, Work, request
+from perfdag.steps.queue.dispatcher import Limits, Queue
+from perfdag.steps.queue.frontend import Frontend
+from perfdag.steps.queue.manifests import FRONTEND, manifests
+from perfdag.steps.queue.spec import Queues
 from perfdag.steps.queue.wire import Address
 from tests.queue.conftest import Dial, Loop, Start, StartBackends, clients, until
 from tests.queue.conversation import scrape
@@ -104,7 +101,7 @@ async def test_half_open_peers_are_cut_off(start: Start, dial: Dial) -> None:
     for n in range(6):
         await dial(frontend.ports[n % 2], pieces[n // 2])
     await until(lambda: frontend.stuck == 6)
-    assert frontend.peers == 0
+    await until(lambda: not frontend.peers)
 
 
 async def test_half_a_surrogate_pair_does_not_strand_its_item(
@@ -137,7 +134,7 @@ async def test_malicious_bytes_are_refused(start: Start, data: bytes, dial: Dial
         except ConnectionError:
             pass
         writer.close()
-    assert frontend.peers == 0
+    await until(lambda: not frontend.peers)
     line = await dial(frontend.ports[0], '{"Queue": "sleep"}')
     await until(lambda: frontend.queues["sleep"].waiting == 1)
     await line.close()
@@ -148,7 +145,7 @@ async def test_too_many_peers(start: Start, dial: Dial) -> None:
     frontend = await start(limits=Limits(peers=2))
     for _ in range(2):
         await dial(frontend.ports[0])
-    await until(lambda: frontend.peers == 2)
+    await until(lambda: len(frontend.peers) == 2)
     third = await dial(frontend.ports[0])
     assert "too many connections" in (await third.receive())["Error"]
 
@@ -175,7 +172,7 @@ async def test_killed_backends_lose_nothing_silently(
         victim.kill()
         victim.wait()
         await replicas.scale(6)
-        await until(lambda: frontend.peers >= 4)
+        await until(lambda: queue.running >= 3)
     loop.set_parallel(0)
     await until(lambda: client_stats.pending == 0)
     assert adds_up(queue)
@@ -473,18 +470,18 @@ async def test_without_descriptors_those_connected_are_served(
     for peer, port in zip(late, frontend.ports, strict=True):
         peer.setblocking(False)
         peer.connect_ex(("127.0.0.1", port))
-    await until(lambda: frontend.exhaustion.count >= 6)
+    await until(lambda: frontend.unaccepted >= 6)
     used = time.process_time()
     await asyncio.sleep(0.5)
     assert time.process_time() - used < 0.3  # it waits before it tries again
-    assert frontend.peers == 2
+    assert len(frontend.peers) == 2
     await worker.send('{"Retcode": 0}')
     assert (await client.receive())["Retcode"] == 0
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    await until(lambda: frontend.peers == 2, 3)
+    await until(lambda: len(frontend.peers) == 2, 3)
     await asyncio.sleep(1.1)  # asyncio's own listener tries again after a second
     values = await scrape(frontend.ports[2])
-    assert values["hpa_peers_unaccepted_total"] == frontend.exhaustion.count
+    assert values["hpa_peers_unaccepted_total"] == frontend.unaccepted
     output = capfd.readouterr().err
     assert not [record for record in caplog.records if record.name == "asyncio"]
     assert output == (
@@ -499,13 +496,13 @@ async def test_without_descriptors_those_connected_are_served(
 async def test_connections_stay_below_the_limit_of_open_files(start: Start) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (1000, hard))
-    assert (await start()).max_peers == 1000 - connection_limits.RESERVE
-    connection_limits.raise_file_limit(1200)
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1200 + connection_limits.RESERVE, hard)
+    assert (await start()).max_peers == 1000 - dispatcher.RESERVE
+    dispatcher.raise_file_limit(1200)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1200 + dispatcher.RESERVE, hard)
     assert (await start(limits=Limits(peers=1200))).max_peers == 1200
-    connection_limits.raise_file_limit(10)
+    dispatcher.raise_file_limit(10)
     assert (
-        resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 1200 + connection_limits.RESERVE
+        resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 1200 + dispatcher.RESERVE
     )  # never lowered
 
 

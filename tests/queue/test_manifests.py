@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.steps.queue.manifests.model import Queues, load
-from perfdag.steps.queue.manifests.objects import manifests
+from perfdag.steps.queue.manifests import manifests
+from perfdag.steps.queue.spec import Queues, load
 from tests.conftest import CommandLine
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "queues.yaml"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.steps.queue.frontend.dispatcher import Limits
-from perfdag.steps.queue.frontend.frontend import Frontend
+from perfdag.steps.queue.dispatcher import Limits
+from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.wire import Address
 from tests.queue.conversation import hold, scrape
 

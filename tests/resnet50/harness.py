@@ -14,9 +14,9 @@ from perfdag.outcome import Measurement
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import loadgen, loadgen_log
 from perfdag.steps.resnet50.benchmark import Resnet50
-from perfdag.steps.resnet50.inference.system_under_test import Stub
 from perfdag.steps.resnet50.loadgen import Load
 from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50.system import Stub
 
 needs_loadgen = pytest.mark.skipif(
     find_spec("mlperf_loadgen") is None,

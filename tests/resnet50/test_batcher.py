@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from perfdag.steps.resnet50.inference.batcher import Batcher
+from perfdag.steps.resnet50.loadgen import Batcher
 from tests.resnet50.harness import Indices
 
 

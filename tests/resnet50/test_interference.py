@@ -20,13 +20,14 @@ from perfdag.shape import Shape
 from perfdag.stats.fairness import jain
 from perfdag.steps.resnet50 import launch
 from perfdag.steps.resnet50.benchmark import Resnet50
-from perfdag.steps.resnet50.copies import collect_results, run_together
 from perfdag.steps.resnet50.interference import (
     InterferenceParams,
     Resnet50Interference,
+    collect_results,
     measurements,
     overlap,
     reasons_against,
+    run_together,
 )
 from perfdag.steps.resnet50.overhead import Resnet50Overhead
 from perfdag.steps.resnet50.result import read

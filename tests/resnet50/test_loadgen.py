@@ -1,6 +1,5 @@
 """The real LoadGen against a system of known service time."""
 
-import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -10,13 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.hosts.base import CommandResult
-from perfdag.hosts.local import LocalHost
 from perfdag.steps.resnet50 import loadgen, loadgen_log, program
-from perfdag.steps.resnet50.inference.system_under_test import Stub
 from perfdag.steps.resnet50.loadgen import Load
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.program import Program
+from perfdag.steps.resnet50.system import Stub
 from tests.recorded.measured import values
 from tests.resnet50.harness import Indices, fail, run_resnet50
 
@@ -206,17 +203,3 @@ def test_the_logs_are_kept_verbatim(tmp_path: Path) -> None:
     assert "MLPerf Results Summary" in output.texts["mlperf_log_summary"]
     assert ":::MLLOG" in output.texts["mlperf_log_detail"]
     assert output.facts["summary_document"]["benchmarks"][0]["scenario"] == "single_stream"
-
-
-class Impatient(LocalHost):
-    """Gives a program up when it has printed its first line."""
-
-    def run(self, argv: Sequence[str], *, timeout: float, **more: Any) -> CommandResult:
-        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
-            assert program.stdin is not None
-            assert program.stdout is not None
-            program.stdin.write(more["stdin"])
-            program.stdin.close()
-            first = program.stdout.readline().decode()
-            program.kill()
-        return CommandResult(list(argv), -9, first, "", timeout, timed_out=True)

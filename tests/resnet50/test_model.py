@@ -11,17 +11,14 @@ import numpy as np
 import pytest
 
 from perfdag.hosts import cgroups
-from perfdag.steps.resnet50.errors import UnusableError, classify
-from perfdag.steps.resnet50.inference.images import images, preprocess
-from perfdag.steps.resnet50.inference.pipeline import sizes
 from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50.system import UnusableError, classify
 
 torch: Any = pytest.importorskip(
     "torch", reason="torch is not installed: pip install 'perfdag[torch]'"
 )
-network: Any = pytest.importorskip("perfdag.steps.resnet50.inference.network")
 model: Any = pytest.importorskip(
-    "perfdag.steps.resnet50.inference.model",
+    "perfdag.steps.resnet50.model",
     reason="torchvision is not installed: pip install 'perfdag[torch]'",
 )
 pytestmark = pytest.mark.slow
@@ -37,12 +34,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def net() -> Any:
-    return network.build("random", 0)[0]
-
-
-@pytest.fixture(scope="module")
-def wanted(net: Any) -> Any:
-    return network.reference(net, 0)
+    return model.build("random", 0)[0]
 
 
 def spec(**more: Any) -> dict[str, Any]:
@@ -54,19 +46,15 @@ def system(weights_of: Any, **more: Any) -> Any:
 
 
 def test_threads_keep_within_the_cpu_quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    from perfdag.steps.resnet50.inference.system_checks import ModelSubject
-
     limited = {"cpus_allowed": 64, "cpu_limit": 2.5, "memory_limit_bytes": 1 << 29}
     monkeypatch.setattr(cgroups, "limits", lambda *root: limited)
-    facts = ModelSubject(spec(), 1).facts
+    facts = model.ModelSubject(spec()).facts
     assert (facts["model"]["threads"], facts["device"]["memory"]) == (2, 1 << 29)
-    assert ModelSubject(spec(threads=1), 1).facts["model"]["threads"] == 1
+    assert model.ModelSubject(spec(threads=1)).facts["model"]["threads"] == 1
 
 
-def fake_cuda(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
+def fake_cuda(monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
     """A module torch whose `cuda` is composed, as no GPU was at hand."""
-    from perfdag.steps.resnet50.inference import system_checks
-
     cuda = SimpleNamespace(
         is_available=lambda: True,
         get_device_capability=lambda at: (7, 5),
@@ -74,8 +62,7 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
     )
     cuda.__dict__.update(more)
     fake = SimpleNamespace(cuda=cuda, version=SimpleNamespace(cuda="12.8"))
-    monkeypatch.setattr(system_checks, "torch", fake)
-    return system_checks
+    monkeypatch.setattr(model, "torch", fake)
 
 
 def test_tf32_on_a_gpu_without_it_is_refused_and_the_capability_is_in_the_facts(
@@ -87,15 +74,15 @@ def test_tf32_on_a_gpu_without_it_is_refused_and_the_capability_is_in_the_facts(
         "mem_get_info": lambda at: (1, 2),
         "device_count": lambda: 1,
     }
-    system_checks = fake_cuda(monkeypatch, **cuda)
+    fake_cuda(monkeypatch, **cuda)
     with pytest.raises(
         UnusableError,
         match=r"^precision tf32: Tesla T4 has none \(Ampere or newer has\); use fp32 or fp16$",
     ) as error:
-        system_checks.ModelSubject(spec(device="cuda", precision="tf32"), 1)
+        model.ModelSubject(spec(device="cuda", precision="tf32"))
     assert error.value.kind == "device"
     assert (
-        system_checks.device_facts("cuda").items()
+        model.device_facts("cuda").items()
         >= {"name": "Tesla T4", "uuid": "GPU-1b2c", "capability": "7.5"}.items()
     )
 
@@ -133,22 +120,22 @@ def test_a_gpu_that_pytorch_cannot_use_is_told_in_its_own_words(
         if error:
             raise RuntimeError(error)
 
-    system_checks = fake_cuda(monkeypatch, is_available=lambda: False, init=init)
-    monkeypatch.setattr(system_checks, "Path", lambda path: SimpleNamespace(exists=lambda: True))
+    fake_cuda(monkeypatch, is_available=lambda: False, init=init)
+    monkeypatch.setattr(model, "Path", lambda path: SimpleNamespace(exists=lambda: True))
     with pytest.raises(UnusableError) as caught:
-        system_checks.ModelSubject(spec(device="cuda"), 1)
+        model.ModelSubject(spec(device="cuda"))
     assert message in str(caught.value)
 
 
 def test_images_are_the_same_in_any_set() -> None:
-    assert np.array_equal(images(3, [5])[0], images(3, [1, 5])[1])
-    assert not np.array_equal(images(3, [5]), images(4, [5]))
+    assert np.array_equal(model.images(3, [5])[0], model.images(3, [1, 5])[1])
+    assert not np.array_equal(model.images(3, [5]), model.images(4, [5]))
 
 
 def test_preprocessing_is_the_published_one() -> None:
     raw = np.zeros((1, 224, 224, 3), dtype=np.uint8)
     raw[..., 0] = 255
-    pixels = preprocess(raw)
+    pixels = model.preprocess(raw)
     assert pixels.shape == (1, 3, 224, 224)
     expected = [(1 - 0.485) / 0.229, -0.456 / 0.224, -0.406 / 0.225]
     assert pixels[0, :, 0, 0] == pytest.approx(expected, rel=1e-5)
@@ -175,20 +162,20 @@ def test_weights_from_a_file_and_its_digest(tmp_path: Path, net: Any) -> None:
     path = tmp_path / "w-20240131.pth"  # no digest
     torch.save(net.state_dict(), path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    loaded, facts = network.build(str(path), 9, digest)
+    loaded, facts = model.build(str(path), 9, digest)
     assert (facts["weights_sha256"], facts["trained"]) == (digest, True)
     assert torch.equal(loaded.fc.weight, net.fc.weight)
     assert facts["weights_verified"]
     # nothing says what they should be
-    assert not network.build(str(path), 9)[1]["weights_verified"]
+    assert not model.build(str(path), 9)[1]["weights_verified"]
     named = path.rename(tmp_path / f"resnet50-{digest[:8]}.pth")
-    assert network.build(str(named), 0)[1]["trained"]
+    assert model.build(str(named), 0)[1]["trained"]
     data = bytearray(named.read_bytes())
     data[len(data) // 2] ^= 1
     named.write_bytes(data)
     advice = "not what they claim: .*; download the file again, or rename it, or set weights_sha256"
     with pytest.raises(UnusableError, match=advice):
-        network.build(str(named), 0)
+        model.build(str(named), 0)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +207,7 @@ def test_weights_that_are_missing_or_of_another_model(
     elif content:
         file.write_text(content)
     with pytest.raises(UnusableError, match=message):
-        network.build(str(file), 0)
+        model.build(str(file), 0)
 
 
 def test_batches_are_padded_to_what_was_warmed(net: Any) -> None:
@@ -245,7 +232,7 @@ def test_batches_are_padded_to_what_was_warmed(net: Any) -> None:
 def test_sizes_that_a_batch_may_have(
     largest: int, scenario: str, few: bool, expected: list[int]
 ) -> None:
-    result = sizes(largest, scenario, few)
+    result = model.sizes(largest, scenario, few)
     assert result == expected
     assert len(result) <= 32
 

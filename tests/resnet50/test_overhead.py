@@ -26,9 +26,8 @@ from perfdag.stats.student import student_t
 from perfdag.steps.resnet50 import preload
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.interference import Resnet50Interference
-from perfdag.steps.resnet50.overhead import OverheadParams, Resnet50Overhead
-from perfdag.steps.resnet50.paired_cost import overhead
-from perfdag.steps.resnet50.workload import program_facts
+from perfdag.steps.resnet50.launch import program_facts
+from perfdag.steps.resnet50.overhead import OverheadParams, Resnet50Overhead, overhead
 from tests.recorded.measured import values
 from tests.resnet50.harness import needs_loadgen
 
@@ -193,11 +192,11 @@ def test_the_cost_of_a_treatment_is_found_and_drift_is_not_part_of_it(
 
 WRAPPER = """
 import sys
-import perfdag.steps.resnet50.inference.system_under_test as system
+import perfdag.steps.resnet50.system as system
 plain = system.sleep_until
 system.sleep_until = lambda deadline: plain(deadline + 0.01)
 sys.argv = sys.argv[3:]
-from perfdag.steps.resnet50.__main__ import main
+from perfdag.steps.resnet50.program import main
 sys.exit(main())
 """
 

@@ -19,11 +19,11 @@ from perfdag.outcome import Failed
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import launch, program
+from perfdag.steps.resnet50 import system as system_under_test
 from perfdag.steps.resnet50.benchmark import Resnet50
-from perfdag.steps.resnet50.inference import system_under_test
-from perfdag.steps.resnet50.inference.system_under_test import Stub, StubSubject
 from perfdag.steps.resnet50.interference import InterferenceParams
 from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50.system import Stub, StubSubject
 from perfdag.suite.load import load_suite
 from tests.resnet50.harness import Indices, run_resnet50
 

@@ -15,8 +15,7 @@ from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.results import exports
 from perfdag.steps.command import Command
 from perfdag.steps.resnet50 import loadgen_log, result
-from perfdag.steps.resnet50.benchmark import Resnet50, documents, summary_document
-from perfdag.steps.resnet50.measurements import cost_per_million
+from perfdag.steps.resnet50.benchmark import Resnet50, cost_per_million, documents, summary_document
 from perfdag.steps.resnet50.params import Workload
 from perfdag.store.folder import FolderStore
 from tests.conftest import CommandLine, SuiteWriter
@@ -261,9 +260,6 @@ def test_an_export_that_fails_costs_no_other(
         "not written, export of resnet50: ValueError: no such row",
     }
     assert file.read_text() == "2"
-
-
-WRONG = {"ok": False, "error": 0.7, "tolerance": 0.001, "finite": True, "images": 4}
 
 
 def as_valid(raw: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from perfdag.steps.resnet50.inference.timing import largest_fitting, warm_up
+from perfdag.steps.resnet50.warmup import largest_fitting, warm_up
 
 
 class Fake:
@@ -129,23 +129,6 @@ def test_a_warm_up_lasts_until_its_batches_are_steady(
     assert (warm.stable, warm.few, warm.steady) == (stable, few, steady)
     assert batches[0] <= warm.batches <= batches[1]
     assert fake.calls == warm.batches
-
-
-class Device:
-    """Work of 0.01 s that runs on beside the host, as CUDA kernels do: a launch returns at once."""
-
-    def __init__(self, synchronise: bool) -> None:
-        self.now = self.done = 0.0
-        self.synchronise = synchronise
-
-    def infer(self) -> None:
-        self.done = self.now + 0.01
-        if self.synchronise:
-            self.now = self.done
-
-    def busy(self) -> float:
-        self.now = self.done
-        return 0.01
 
 
 @pytest.mark.parametrize("fits", [0, 1, 5, 127, 255])

@@ -1,1 +1,0 @@
-"""The programs of `perfdag queue`."""

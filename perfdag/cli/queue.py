@@ -1,0 +1,406 @@
+"""`perfdag queue`: queues, clients and backends that show whether a device scales."""
+
+import argparse
+import logging
+from typing import Any
+
+from perfdag.cli.options import log, print_json, print_now
+from perfdag.exit_codes import EXIT_GATE, EXIT_OK
+
+EPILOG = """examples:
+  perfdag queue frontend sleep media
+  perfdag queue backend --name sleep --backoff 0.2 -- sleep 2
+  perfdag queue client --name sleep --req-now 2 --req-max 16
+  perfdag queue validate --local --limit 4 --factor 1.8 -- sleep 0.5
+  perfdag queue manifests --queue 'sleep=sleep 2'
+"""
+
+
+def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb and its programs."""
+    parser = sub.add_parser(
+        "queue",
+        description="Run work queues, their clients, and backends that each hold one slot of a "
+        "device. Does throughput grow with the number of backends? Options also work with one "
+        "dash, as in Intel's Device Scalability Tester.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    programs = parser.add_subparsers(dest="program", metavar="PROGRAM", required=True)
+    for add_program in (_add_frontend, _add_backend, _add_client, _add_validate, _add_manifests):
+        add_program(programs)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run a program. Bad values and unusable files are errors of the input."""
+    from perfdag.app.errors import CommandError
+
+    if getattr(args, "verbose", False):
+        from perfdag.steps.queue import wire
+
+        logging.basicConfig(format="%(asctime)s %(message)s")
+        wire.messages.setLevel(logging.DEBUG)
+    try:
+        code: int = args.program_run(args)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        raise CommandError(f"{name}{error.strerror or error}") from None
+    return code
+
+
+def add_program(
+    programs: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    summary: str,
+    examples: str,
+) -> argparse.ArgumentParser:
+    """Add and return the parser of a program."""
+    return programs.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:],
+        epilog=f"examples:\n{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def add_option(
+    parser: argparse.ArgumentParser, name: str, default: Any, text: str, **more: Any
+) -> None:
+    """Add an option of the type of its default. A default of False makes it a flag."""
+    if isinstance(default, bool):
+        more["action"] = "store_true"
+    elif default is not None:
+        more.setdefault("type", type(default))
+    help_text = f"{text} (default: {default})" if default not in (None, "", False) else text
+    parser.add_argument(f"--{name}", f"-{name}", default=default, help=help_text, **more)
+
+
+def after_dashes(argv: list[str]) -> list[str]:
+    """Return the words without a leading `--`."""
+    return argv[1:] if argv[:1] == ["--"] else argv
+
+
+def _add_frontend(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = add_program(
+        programs,
+        "frontend",
+        "keep queues for clients and backends",
+        "  perfdag queue frontend sleep media\n",
+    )
+    parser.add_argument("names", nargs="+", metavar="QUEUE", help="names of the queues")
+    for name, default, text in (
+        ("caddr", "localhost:9997", "listen for clients at HOST:PORT; :PORT is every interface"),
+        ("waddr", "localhost:9999", "listen for backends"),
+        ("maddr", "localhost:9998", "listen for Prometheus, path /metrics"),
+        ("interval", 0, "seconds between lines of statistics, and window of the maxima; 0: never"),
+        ("qmax", 0, "refuse requests if this many wait in a queue; 0: never"),
+        ("retries", 0, "how often to hand an item out again if its backend is lost"),
+        ("reply-timeout", 0.0, "seconds after which an item without its own limit fails; 0: never"),
+        ("message-timeout", 5.0, "seconds after which an incomplete message ends a connection"),
+        ("max-peers", 8192, "most connections, as far as `ulimit -n` admits"),
+        ("verbose", False, "log all messages"),
+    ):
+        add_option(parser, name, default, text)
+    parser.set_defaults(program_run=_frontend)
+
+
+def _frontend(args: argparse.Namespace) -> int:
+    """Serve until a signal."""
+    from perfdag.app.queue import serve_frontend
+    from perfdag.steps.queue.dispatcher import Limits
+
+    limits = Limits(
+        queue=args.qmax,
+        peers=args.max_peers,
+        message_seconds=args.message_timeout,
+        retries=args.retries,
+        reply_seconds=args.reply_timeout,
+        interval=args.interval,
+    )
+    serve_frontend(args.names, limits, (args.caddr, args.waddr, args.maddr), log)
+    return 0
+
+
+BACKEND_EXAMPLES = """\
+  perfdag queue backend --name sleep --backoff 0.2 -- sleep 2
+  perfdag queue backend --name sleep --backoff 0 -- sleep 2  # until it is empty
+  perfdag queue backend --once --report -- \\
+      /usr/bin/ffmpeg -v error -i in.mp4 -f null -
+  perfdag queue backend --name media --backoff 0.2 \\
+      --glob '/dev/dri/renderD*' --ignore -- \\
+      /usr/bin/sample_multi_transcode -hw -device FILENAME \\
+      -i::h265 /data/in.h265 -o::h265 /dev/null -n 600
+"""
+
+
+def _add_backend(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = add_program(
+        programs,
+        "backend",
+        "hold one slot of a device: take items of a queue and run a command for each",
+        BACKEND_EXAMPLES,
+    )
+    for name, default, text in (
+        ("faddr", "localhost:9999", "frontend's address for backends"),
+        ("name", "sleep", "queue"),
+        (
+            "backoff",
+            0.0,
+            "0: exit when the queue is empty; above 0: stay, and ask again after N times so many "
+            "seconds, with N empty answers in a row",
+        ),
+        ("backoff-max", 5.0, "longest such wait in seconds"),
+        ("limit", 0.0, "seconds after which an item's process group is killed; 0: never"),
+        ("glob", "", "the first file that matches replaces FILENAME, for example a device"),
+        ("ignore", False, "ignore the arguments in clients' requests"),
+        ("once", False, "run the command once and exit, to try it out"),
+        ("report", False, "with --once: print what the item used as JSON, to size its pods"),
+        ("dir", "", "working directory of the command"),
+        ("null-in", False, "standard input from /dev/null"),
+        ("null-out", False, "standard output and error to /dev/null"),
+        ("node-env", "", "environment variable with the node's name (default: host name)"),
+        ("pod-env", "", "environment variable with the pod's name (default: host name)"),
+        ("verbose", False, "log all messages"),
+    ):
+        add_option(parser, name, default, text)
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="-- COMMAND",
+        help="absolute path or built-in (sleep, usl), with arguments",
+    )
+    parser.set_defaults(program_run=_backend)
+
+
+def _backend(args: argparse.Namespace) -> int:
+    """Run the command for each item, or once."""
+    from perfdag.app.queue import run_backend_once, serve_backend
+    from perfdag.steps.queue.workload import Workload, device
+
+    workload = Workload(
+        after_dashes(args.command),
+        device=device(args.glob),
+        limit=max(0.0, args.limit),
+        ignore=args.ignore,
+        directory=args.dir,
+        null_in=args.null_in,
+        null_out=args.null_out,
+    )
+    if args.once:
+        code, used = run_backend_once(workload, args.glob, log)
+        if args.report:
+            print_json(used)
+        return code
+    if args.report:
+        raise ValueError("--report needs --once")
+    serve_backend(
+        workload,
+        args.glob,
+        args.faddr,
+        args.name,
+        pod_variable=args.pod_env,
+        node_variable=args.node_env,
+        backoff=args.backoff,
+        backoff_max=max(args.backoff, args.backoff_max),
+        report=log,
+    )
+    return EXIT_OK
+
+
+CLIENT_EXAMPLES = """\
+  perfdag queue client --name sleep --req-now 2 --req-max 16
+  perfdag queue client --name sleep --req-now 4 --req-max 4 --duration 60
+  curl -X POST -H 'X-Perfdag-Token: TOKEN' \\
+      'localhost:9996/parallel?value=4&type=plain'
+
+The control port accepts only requests with the token PERFDAG_QUEUE_TOKEN, as a bearer token or
+password. Without that variable the client makes a token and prints it. /parallel and /reset change
+the client and take POST; the other paths take GET.
+"""
+
+
+def _add_client(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = add_program(
+        programs,
+        "client",
+        "send requests to a queue in a closed loop, with a control port",
+        CLIENT_EXAMPLES,
+    )
+    for name, default, text in (
+        (
+            "caddr",
+            "localhost:9996",
+            "listen for control: /parallel?value=N, /reset, /stats, /fails, /nodes, /pods, "
+            "/reqs-per-sec",
+        ),
+        ("faddr", "localhost:9997", "frontend's address for clients"),
+        ("name", "sleep", "queue"),
+        ("limit", 0.0, "limit of an item's run time in seconds; 0: none"),
+        ("req-now", 1, "requests in parallel at the start"),
+        ("req-max", 2, "most requests in parallel"),
+        ("duration", 0.0, "seconds after which to stop and print statistics as JSON; 0: never"),
+        ("verbose", False, "log all messages"),
+    ):
+        add_option(parser, name, default, text)
+    parser.add_argument(
+        "args",
+        nargs=argparse.REMAINDER,
+        metavar="-- ARGS",
+        help="arguments added to the backend's command",
+    )
+    parser.set_defaults(program_run=_client)
+
+
+def _client(args: argparse.Namespace) -> int:
+    """Send requests until a signal or the end of --duration, and print the statistics."""
+    from perfdag.app.queue import ClientOptions, serve_client
+
+    options = ClientOptions(
+        control=args.caddr,
+        frontend=args.faddr,
+        queue=args.name,
+        arguments=after_dashes(args.args),
+        limit=args.limit,
+        parallel=args.req_now,
+        max_parallel=args.req_max,
+        duration=args.duration,
+    )
+    text, code = serve_client(options, log)
+    print_now(text)
+    return code
+
+
+VALIDATE_EXAMPLES = """\
+  perfdag queue validate --local --limit 4 --factor 1.8 -- sleep 0.2
+  perfdag queue validate perfdag-queue-sleep -n bench --limit 16 --factor 1.8
+  perfdag queue validate perfdag-queue-media -n bench --limit 8 --factor 1.4 \\
+      --deploy objects.yaml
+"""
+
+
+def _add_validate(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = add_program(
+        programs,
+        "validate",
+        "double the backends up to LIMIT: does throughput grow by FACTOR each time?",
+        VALIDATE_EXAMPLES,
+    )
+    parser.add_argument("deployment", nargs="?", help="name of the backends' Deployment")
+    for name, metavar, text in (
+        ("client", "SERVICE", "the client's Service (default: DEPLOYMENT-client)"),
+        ("client-namespace", "NAMESPACE", "its namespace (default: the Deployment's)"),
+        ("client-url", "URL", "the client's control port; PERFDAG_QUEUE_TOKEN is its token"),
+        (
+            "deploy",
+            "FILE",
+            "apply these objects (of `manifests`) first, except those that scale the Deployment, "
+            "and delete them at the end",
+        ),
+    ):
+        parser.add_argument(f"--{name}", metavar=metavar, help=text)
+    parser.add_argument("-n", "--namespace", help="its namespace (default: the context's)")
+    parser.add_argument(
+        "--local",
+        action="store_true",
+        help="use processes of this machine instead of pods; the command follows --",
+    )
+    parser.add_argument("--limit", type=int, required=True, help="most replicas; measured too")
+    for name, default, text in (
+        ("factor", 1.8, "required growth of throughput with each doubling"),
+        ("scale-timeout", 120.0, "seconds for replicas to come or go"),
+        ("timeout", 120.0, "seconds for a step to become steady, or 16 of its items"),
+        ("tolerance", 0.05, "relative difference below which windows are steady"),
+    ):
+        parser.add_argument(
+            f"--{name}", type=float, default=default, help=f"{text} (default: %(default)s)"
+        )
+    parser.add_argument(
+        "--glob", default="", help="with --local: the first file that matches replaces FILENAME"
+    )
+    parser.add_argument(
+        "--item-limit",
+        type=float,
+        default=0.0,
+        help="with --local: seconds an item may run, 0 for no limit",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of the order of the steps (default: %(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument(
+        "command", nargs="*", metavar="-- COMMAND", help="with --local: the backends' workload"
+    )
+    parser.set_defaults(program_run=_validate)
+
+
+def _validate(args: argparse.Namespace) -> int:
+    """Validate a Deployment, or processes of this machine. Return 3 if a step fails."""
+    from perfdag.app.queue import validate_local
+    from perfdag.steps.queue.deployment import ClientAddress, validate_deployment
+    from perfdag.steps.queue.steady_state import SteadyCriteria
+    from perfdag.steps.queue.validate import Plan
+    from perfdag.steps.queue.verdict import summary
+
+    criteria = SteadyCriteria(seconds=args.timeout, tolerance=args.tolerance)
+    plan = Plan(args.limit, args.factor, args.scale_timeout, criteria, args.seed)
+    if args.local:
+        command = [*([args.deployment] if args.deployment else []), *args.command]
+        verdict = validate_local(command, plan, args.glob, args.item_limit, log)
+    elif not args.deployment:
+        raise ValueError("name a Deployment, or use --local and a command")
+    elif args.glob or args.item_limit:
+        raise ValueError(
+            "--glob and --item-limit need --local: "
+            "the manifest of a Deployment has them (glob, limit)"
+        )
+    else:
+        client = ClientAddress(args.client, args.client_namespace, args.client_url)
+        verdict = validate_deployment(
+            args.deployment, args.namespace, client, plan, args.deploy, log
+        )
+    print_json(verdict.as_json()) if args.json else print(summary(verdict))
+    return EXIT_GATE if verdict.word == "failed" else EXIT_OK
+
+
+MANIFESTS_EXAMPLES = """\
+  perfdag queue manifests --queue 'sleep=sleep 2' | kubectl apply -f -
+  perfdag queue manifests examples/queues.yaml
+"""
+
+
+def _add_manifests(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = add_program(
+        programs, "manifests", "print the Kubernetes objects of a set of queues", MANIFESTS_EXAMPLES
+    )
+    parser.add_argument("file", nargs="?", help="YAML with the queues")
+    parser.add_argument(
+        "--queue",
+        action="append",
+        default=[],
+        metavar="NAME=COMMAND",
+        help="one more queue; repeat the option to add more",
+    )
+    parser.add_argument("--namespace", help="namespace of all objects")
+    parser.add_argument("--image", help="image of frontend, clients and backends")
+    parser.add_argument(
+        "--monitor", metavar="NAMESPACE", help="add a ServiceMonitor for the Prometheus there"
+    )
+    parser.add_argument("--schema", action="store_true", help="print the JSON schema of the file")
+    parser.set_defaults(program_run=_manifests)
+
+
+def _manifests(args: argparse.Namespace) -> int:
+    """Print the objects as YAML, or the schema as JSON."""
+    from perfdag.app.queue import render_manifests
+    from perfdag.steps.queue.spec import Queues
+
+    if args.schema:
+        print_json(Queues.model_json_schema())
+        return 0
+    yaml = render_manifests(args.file, args.queue, args.namespace, args.image, args.monitor, log)
+    print(yaml, end="")
+    return 0

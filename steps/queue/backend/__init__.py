@@ -1,1 +1,0 @@
-"""The backend of a work queue, which processes items."""

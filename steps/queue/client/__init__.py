@@ -1,1 +1,0 @@
-"""The client of a work queue, which sends items."""

@@ -1,1 +1,0 @@
-"""The frontend of a work queue."""

@@ -1,1 +1,0 @@
-"""Validation of the throughput of a queue against a scaling limit."""

@@ -1,0 +1,398 @@
+"""torchvision's ResNet-50 on a CPU or GPU: weights, images, batches. Only the program needs it."""
+
+import bisect
+import hashlib
+import re
+import threading
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torchvision
+
+from perfdag.hosts import cgroups
+from perfdag.steps.resnet50.system import UnusableError
+
+IMAGE = (224, 224, 3)
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and deviation of ImageNet's channels (torchvision.models.ResNet50_Weights)."""
+
+
+def images(seed: int, indices: Sequence[int]) -> np.ndarray:
+    """Return seeded images (n, 224, 224, 3), uint8; image i is the same on any machine (PCG64)."""
+    sample = [
+        np.random.Generator(np.random.PCG64([seed, index])).integers(0, 256, IMAGE, dtype=np.uint8)
+        for index in indices
+    ]
+    return np.stack(sample)
+
+
+def preprocess(raw: np.ndarray) -> np.ndarray:
+    """Normalise (n, 224, 224, 3) uint8 pixels to (n, 3, 224, 224) float32.
+
+    The result is a view whose channels lie together in memory, as convolutions like it.
+    """
+    pixels = raw.astype(np.float32) / np.float32(255)
+    pixels -= np.array(MEAN, np.float32)
+    pixels /= np.array(STD, np.float32)
+    return pixels.transpose(0, 3, 1, 2)
+
+
+KNOWN = {"0676ba61", "11ad3fa6", "19c8e357"}
+"""First digits of the SHA-256 of torchvision's files of weights (ResNet50_Weights)."""
+
+
+def build(
+    weights: str, seed: int, sha256: str | None = None
+) -> tuple[torch.nn.Module, dict[str, Any]]:
+    """Return an fp32 model in eval mode on the CPU, and its weights. Raises UnusableError."""
+    torch.manual_seed(seed)
+    net = torchvision.models.resnet50(weights=None)
+    if weights == "random":
+        # With the untrained statistics 0 and 1, the activations of 16 blocks overflow fp16.
+        for module in net.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.momentum = 1.0
+            if isinstance(module, torchvision.models.resnet.Bottleneck):
+                # Untrained blocks would amplify every rounding tenfold. Trained ones add little.
+                torch.nn.init.constant_(module.bn3.weight, 0.2)
+        with torch.no_grad():
+            net.train()(torch.from_numpy(preprocess(images(seed, range(4)))))
+        return net.eval(), {"weights": f"random, seed {seed}", "trained": False}
+    path = Path(weights)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UnusableError(
+            "weights",
+            f"weights {weights}: {error.strerror}; give a file of torchvision's ResNet-50 or"
+            " `random`",
+        ) from None
+    digest = hashlib.sha256(data).hexdigest()
+    named = re.fullmatch(r"resnet50-([0-9a-f]{8,64})\.pth", path.name)
+    wanted = sha256 or (named[1] if named else "")
+    if not digest.startswith(wanted):
+        advice = "correct weights_sha256" if sha256 else "rename it, or set weights_sha256"
+        raise UnusableError(
+            "weights",
+            f"weights {weights} are not what they claim: sha256 {digest[:16]}...,"
+            f" {wanted[:16]} expected; download the file again, or {advice}",
+        )
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if isinstance(state, dict) and "state_dict" in state:
+            raise ValueError("it is a checkpoint; save what its `state_dict` holds alone")
+        net.load_state_dict(state)
+    except Exception as error:
+        # The first line of load_state_dict()'s message only counts the errors.
+        message = " ".join(" ".join(str(error).splitlines()[:2]).split())
+        raise UnusableError(
+            "weights",
+            f"weights {weights} are no state dict of torchvision's ResNet-50: {message[:200]}",
+        ) from None
+    verified = bool(wanted) or digest[:8] in KNOWN
+    return net.eval(), {
+        "weights": str(path),
+        "weights_sha256": digest,
+        "weights_verified": verified,
+        "trained": True,
+    }
+
+
+STEPS = 32
+"""Most sizes of an eager batch."""
+_TYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+
+
+class Resnet50:
+    """A system that runs batches of up to `batch` of preprocessed images in host memory.
+
+    Images lie in memory as (n, 224, 224, 3), as convolutions like it. See `System`.
+    """
+
+    def __init__(self, spec: dict[str, Any], net: torch.nn.Module) -> None:
+        compiling = spec["backend"] == "compile"
+        self.sizes = sizes(spec["batch"], spec["scenario"], compiling or spec["fast"])
+        self.seed = spec["seed"]
+        self.store = torch.empty(0)
+        self.loaded = self._row_of = np.empty(0, np.intp)
+        self.device, self.dtype = torch.device(spec["device"]), _TYPES[spec["precision"]]
+        self.plain: Any = net.to(self.device, self.dtype, memory_format=torch.channels_last)
+        self.net: Any = compiled(self.plain, len(self.sizes)) if compiling else self.plain
+
+    def prepare(self, raw: np.ndarray) -> torch.Tensor:
+        """Return the input of the network for uint8 pixels (n, 224, 224, 3), in host memory."""
+        return torch.from_numpy(preprocess(raw).transpose(0, 2, 3, 1)).to(self.dtype)
+
+    def gather(self, indices: Sequence[int] | np.ndarray) -> torch.Tensor:
+        """Return a batch in host memory, padded with its first sample to one of the sizes."""
+        rows: np.ndarray = self._row_of[np.asarray(indices)]
+        size = self.sizes[bisect.bisect_left(self.sizes, len(rows))]
+        rows = np.append(rows, rows[:1].repeat(size - len(rows)))
+        return torch.index_select(self.store, 0, torch.from_numpy(rows))
+
+    def copy(self, batch: torch.Tensor) -> torch.Tensor:
+        """Return a batch where it is computed; on a CPU that is where it is."""
+        return batch
+
+    def logits(self, batch: torch.Tensor) -> torch.Tensor:
+        """Run the network; on a device it may return early."""
+        with torch.inference_mode():
+            out: torch.Tensor = self.net(batch.permute(0, 3, 1, 2))
+            return out
+
+    def answers(self, logits: torch.Tensor) -> np.ndarray:
+        """Return the class of each sample; it waits for the device."""
+        classes: np.ndarray = logits.argmax(1).cpu().numpy()
+        return classes
+
+    def finish(self) -> None:
+        """Wait until the device is idle."""
+
+    def computed(self, batch: torch.Tensor) -> tuple[torch.Tensor, float | None]:
+        """Return the logits, and on a device its own seconds for them."""
+        return self.logits(batch), None
+
+    def load(self, indices: Sequence[int]) -> None:
+        """Preprocess images and keep them in host memory."""
+        parts = [
+            self.prepare(images(self.seed, indices[at : at + 64]))
+            for at in range(0, len(indices), 64)
+        ]
+        self.store = torch.cat(parts)
+        self.loaded = np.asarray(indices, np.intp)
+        self._row_of = np.zeros(max(indices) + 1, np.intp)
+        self._row_of[self.loaded] = np.arange(len(indices))
+
+    def unload(self, indices: Sequence[int]) -> None:
+        """Drop the images."""
+        self.store = torch.empty(0)
+
+    def buckets(self, largest: int) -> Sequence[int]:
+        """Return the sizes to which batches are padded; all are warmed beforehand."""
+        return [size for size in self.sizes if size <= largest]
+
+    def infer(self, indices: Sequence[int] | np.ndarray, ready: float = 0.0) -> np.ndarray:
+        """Return the classes of a batch."""
+        return self.answers(self.logits(self.copy(self.gather(indices))))[: len(indices)]
+
+    def attempt(self, count: int) -> None:
+        """Run a batch of that size unpadded and not compiled. Raises if it does not fit."""
+        rows = torch.arange(count, device=self.store.device) % len(self.store)
+        with torch.inference_mode():
+            batch = torch.index_select(self.store, 0, rows).to(self.device)
+            self.answers(self.plain(batch.permute(0, 3, 1, 2)))
+
+    def phases(self, count: int, repetitions: int, limit: float = 10.0) -> dict[str, list[float]]:
+        """Return the seconds of preprocess, copy, compute and postprocess of a batch of `count`.
+
+        The device is idle before and after. The host's clock measures, with a synchronisation at
+        each end; on CUDA, events measure compute. It runs at least once, and up to `repetitions`
+        times within `limit` seconds.
+        """
+        indices = np.resize(self.loaded, count)
+        raw = images(self.seed, indices.tolist())
+        begun = time.perf_counter()
+        seconds: dict[str, list[float]] = {
+            name: [] for name in ("preprocess", "copy", "compute", "postprocess")
+        }
+        for _ in range(repetitions):
+            self.finish()
+            stamps = [time.perf_counter()]
+            self.prepare(raw)
+            stamps.append(time.perf_counter())
+            batch = self.copy(self.gather(indices))
+            self.finish()
+            stamps.append(time.perf_counter())
+            out, computing = self.computed(batch)
+            stamps.append(time.perf_counter())
+            self.answers(out)
+            stamps.append(time.perf_counter())
+            for name, (start, end) in zip(seconds, pairwise(stamps), strict=True):
+                seconds[name].append(
+                    computing if name == "compute" and computing is not None else end - start
+                )
+            if time.perf_counter() - begun > limit:
+                break
+        return seconds
+
+
+def sizes(largest: int, scenario: str, few: bool) -> list[int]:
+    """Return the batch sizes of a scenario, up to the largest.
+
+    In Server any number of queries may wait. With `few` the sizes
+    are powers of two, since each is compiled. Else they are every size up to 32, and at most 32
+    of larger batches, since padding costs time.
+    """
+    if scenario != "server":
+        return [largest]
+    if few:
+        return [*(2**power for power in range(largest.bit_length()) if 2**power < largest), largest]
+    step = -(-largest // STEPS)
+    return [*range(step, largest, step), largest]
+
+
+def compiled(net: torch.nn.Module, count: int) -> Any:
+    """Compile the network anew for each of `count` sizes.
+
+    Beyond its own limit, torch.compile would silently run the other sizes eagerly.
+    """
+    from torch._dynamo import config
+
+    # The first is the name since PyTorch 2.7, the second that of earlier versions.
+    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    setattr(config, limit, max(getattr(config, limit), count))
+    for name in ("fail_on_recompile_limit_hit", "fail_on_cache_limit_hit"):
+        if hasattr(config, name):
+            setattr(config, name, True)
+    return torch.compile(net, dynamic=False)
+
+
+class DeviceResnet50(Resnet50):
+    """PyTorch's pipeline on CUDA; `infer` serves two threads at once."""
+
+    def __init__(self, spec: dict[str, Any], net: torch.nn.Module) -> None:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
+            spec["precision"] == "tf32"
+        )
+        super().__init__(spec, net)
+        self._copying, self._computing = torch.cuda.Stream(), torch.cuda.Stream()
+        self._launching = threading.Lock()  # kernels of two batches must not mix in the stream
+
+    def gather(self, indices: Sequence[int] | np.ndarray) -> torch.Tensor:
+        return super().gather(indices).pin_memory()
+
+    def copy(self, batch: torch.Tensor) -> torch.Tensor:
+        """Return a batch on the device; the computing stream waits for it."""
+        with torch.cuda.stream(self._copying):
+            there = batch.to(self.device, non_blocking=True)
+        self._computing.wait_stream(self._copying)
+        there.record_stream(self._computing)
+        return there
+
+    def logits(self, batch: torch.Tensor) -> torch.Tensor:
+        with self._launching, torch.cuda.stream(self._computing):
+            return super().logits(batch)
+
+    def answers(self, logits: torch.Tensor) -> np.ndarray:
+        with torch.cuda.stream(self._computing):
+            return super().answers(logits)
+
+    def computed(self, batch: torch.Tensor) -> tuple[torch.Tensor, float]:
+        """Return the logits, and the seconds between events around them."""
+        self.finish()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record(self._computing)
+        logits = self.logits(batch)
+        end.record(self._computing)
+        end.synchronize()
+        return logits, float(start.elapsed_time(end)) / 1e3
+
+    def finish(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+
+TF32 = (8, 0)
+"""Compute capability from which tf32 exists; below it PyTorch silently computes in fp32."""
+_NO_GPU = ("no cuda-capable device", "no cuda gpus are available", "found no nvidia driver")
+"""PyTorch's messages if a driver exists and no GPU is visible.
+
+The last one comes from a container without the driver's libraries."""
+
+
+class ModelSubject:
+    """torchvision's model on CPU or CUDA, and its `facts` (model, device, versions).
+
+    Raises UnusableError if set-up fails.
+    """
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        if spec["device"] == "cuda" and not torch.cuda.is_available():
+            raise UnusableError("device", no_cuda())
+        if spec["precision"] == "tf32" and torch.cuda.get_device_capability(0) < TF32:
+            name = torch.cuda.get_device_name(0)
+            raise UnusableError(
+                "device", f"precision tf32: {name} has none (Ampere or newer has); use fp32 or fp16"
+            )
+        torch.set_num_threads(spec["threads"] or cgroups.cpus())
+        net, weights = build(spec["weights"], spec["seed"], spec["weights_sha256"])
+        self.fast = spec["fast"]
+        self.facts = {
+            "model": {
+                **weights,
+                "system": "resnet50",
+                "runtime": "torch",
+                "threads": torch.get_num_threads(),
+            },
+            "device": device_facts(spec["device"]),
+            "versions": {"torch": torch.__version__, "torchvision": torchvision.__version__},
+        }
+        kind = DeviceResnet50 if spec["device"] == "cuda" else Resnet50
+        self.system = kind(spec, net)
+
+    def arm(self) -> None:
+        """Do nothing: only the stub has stalls."""
+
+    def wake(self) -> float:
+        """Return the seconds of a batch of one image before compilation: lazy initialisation."""
+        start = time.perf_counter()
+        self.system.attempt(1)
+        return time.perf_counter() - start
+
+    def timing(self, batch: int) -> dict[str, Any]:
+        """Return the seconds by phase."""
+        repetitions, limit = (2, 3.0) if self.fast else (7, 10.0)
+        return {"phases": self.system.phases(batch, repetitions, limit)}
+
+
+def no_cuda() -> str:
+    """Return why there is no CUDA device, and what to do."""
+    if torch.version.cuda is None:
+        return (
+            "device cuda: this PyTorch is built for the CPU only; install one with CUDA,"
+            " or device: cpu"
+        )
+    if not Path("/proc/driver/nvidia/version").exists():
+        return (
+            "device cuda: no NVIDIA driver on this host; install it (on a cluster:"
+            " the driver and nvidia-device-plugin), or device: cpu"
+        )
+    message = ""
+    try:
+        torch.cuda.init()
+    except RuntimeError as error:  # a driver that is too old, a fabric manager that is down
+        message = " ".join(str(error).split())[:300]
+    if message and not any(phrase in message.lower() for phrase in _NO_GPU):
+        return f"device cuda: the driver is there but PyTorch cannot use it: {message}"
+    return (
+        "device cuda: the driver is there but no GPU is visible;"
+        " ask for nvidia.com/gpu in resources, or check CUDA_VISIBLE_DEVICES"
+    )
+
+
+def device_facts(device: str) -> dict[str, Any]:
+    """Return name, uuid, compute capability, CUDA version, and visible memory in bytes."""
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        free, total = torch.cuda.mem_get_info(0)
+        return {
+            "name": properties.name,
+            "uuid": f"GPU-{properties.uuid}",  # as nvidia-smi writes it
+            "capability": f"{properties.major}.{properties.minor}",
+            "cuda": torch.version.cuda,
+            "memory": total,
+            "free": free,
+            "visible": torch.cuda.device_count(),
+        }
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return {"name": f"CPU: {next(models, 'unknown')}", "cuda": None, "memory": cgroups.memory()}
