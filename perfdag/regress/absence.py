@@ -120,7 +120,7 @@ def _add_idle(
 
     Optional ones are skipped where the run measured another point.
     """
-    measured = any(ok for ok, _, _, entry in states.values() if entry != "canary")
+    measured = any(state[0] for point, state in states.items() if point != "canary")
     planned = {point.id: point for point in plan.points} if plan else {}
     entries: dict[str, list[LostSeries]] = {}
     for key in idle:
