@@ -52,8 +52,8 @@ def _read(text: Any, units: Mapping[str, float], what: str, examples: str) -> fl
         if match[2] not in units:
             known = ", ".join(unit for unit in units if unit)
             similar = " or ".join(match[1] + unit for unit in _similar_units(match[2], units))
-            hint = f"; did you mean {similar}?" if similar else ""
-            raise ValueError(f"unknown unit {match[2]!r} in {text!r}; a {what} takes {known}{hint}")
+            hint = f"; did you mean {similar}?" if similar else ";"
+            raise ValueError(f"unknown unit {match[2]!r} in {text!r}{hint} a {what} takes {known}")
         value = float(match[1]) * units[match[2]]
     else:
         value = float(text)

@@ -32,6 +32,16 @@ FilePath = Annotated[
 ]
 
 
+def _binary(value: Any) -> Any:
+    """Return `4k` as fio reads it, as `4KiB`. Other values pass unchanged."""
+    if isinstance(value, str) and re.fullmatch(r"\d+[kmgtKMGT]", value):
+        return f"{value.upper()}iB"
+    return value
+
+
+FioSize = Annotated[Size, BeforeValidator(_binary)]
+
+
 class FioParams(Params):
     """fio's options by their own names; sizes in bytes, times in seconds."""
 
@@ -54,8 +64,8 @@ class FioParams(Params):
     percentage_random: int = Field(
         100, ge=0, le=100, description="percent of a random pattern that is random"
     )
-    bs: Size = Field(4096, ge=512, le=1 << 30, description="bytes of one I/O")
-    size: Size = Field(1 << 30, ge=512, description="bytes that each job works on")
+    bs: FioSize = Field(4096, ge=512, le=1 << 30, description="bytes of one I/O; 4k is 4KiB")
+    size: FioSize = Field(1 << 30, ge=512, description="bytes that each job works on")
     iodepth: int = Field(
         1,
         ge=1,

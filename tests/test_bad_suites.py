@@ -164,7 +164,10 @@ REFUSED = {
     ),
     "suite name": (suite_text(name="{{=1}}"), "suite.yaml:1: name: '{{=1}}' is not a suite name"),
     "entry name": (suite_text({"name": "$(A)"}), "suite.yaml:3: entries[0].name: '$(A)' is not"),
-    "scheduler": (suite_text({"scheduler": "{{=1}}"}), "suite.yaml:3: entries[0].scheduler: '{{=1"),
+    "scheduler": (
+        suite_text({"scheduler": "{{=1}}"}),
+        "suite.yaml:3: entries[0].scheduler: unknown value '{{=1",
+    ),
     "privileges": (suite_text({"privileges": ["all"]}), "suite.yaml:3: entries[0].privileges[0]: "),
     "tag": (
         "name: !!python/object/apply:os.system [id]\n",

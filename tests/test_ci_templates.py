@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 import pytest
 import yaml
 
+from perfdag.cli import main
 from tests.fakes.files import write_programs
 from tests.fakes.http_server import QuietHandler, serving
 
@@ -48,6 +49,9 @@ def run(script: str, variables: dict[str, str]) -> "subprocess.CompletedProcess[
     scripts = {
         "perfdag": f'exec {sys.executable} -m perfdag "$@"',
         "gh": 'echo "$GH_TOKEN $*" >>comments; cat "${@: -1}" >>comments',
+        "sudo": '"$@"',
+        "apt-get": 'echo "$*" >>packages',
+        "aws": 'echo "$*" >>copied; exit 7',
     }
     programs = write_programs(Path("bin"), scripts, "/bin/bash")
     environment = {**os.environ, **variables, "PATH": f"{programs.resolve()}:{os.environ['PATH']}"}
@@ -56,7 +60,7 @@ def run(script: str, variables: dict[str, str]) -> "subprocess.CompletedProcess[
 
 
 def github(**inputs: str) -> "subprocess.CompletedProcess[str]":
-    step = ACTION["runs"]["steps"][1]
+    step = ACTION["runs"]["steps"][-1]
     values = {name: each.get("default", "") for name, each in ACTION["inputs"].items()} | inputs
     context = {f"inputs.{name}": value for name, value in values.items()}
     context |= {"github.event.pull_request.number": "7", "github.token": "secret"}
@@ -81,8 +85,8 @@ def test_the_action_runs_checks_and_posts(op: str, code: int, word: str) -> None
 def test_the_action_comments_only_if_asked_and_keeps_the_code_of_a_failed_sample() -> None:
     write_suite(">", "false")
     result = github(suite="suite.yaml")
-    assert result.returncode in (1, 3), result.stderr
-    assert "## ci: gate" in Path("summary").read_text()
+    assert result.returncode == 3, result.stderr
+    assert "## ci: gate FAILED" in Path("summary").read_text()
     assert not Path("comments").exists()
 
 
@@ -95,6 +99,41 @@ def test_a_bad_suite_ends_the_job_with_its_code() -> None:
         assert result.returncode == 2
         assert "no entries" in result.stderr
     assert not Path("summary").exists()
+
+
+def jobs(**variables: str) -> Iterator["subprocess.CompletedProcess[str]"]:
+    """Run both templates for a pull request."""
+    names = {"tools": "PERFDAG_TOOLS", "store": "PERFDAG_STORE", "suite": "PERFDAG_SUITE"}
+    yield github(**variables)
+    own = {names[name]: value for name, value in variables.items()} | {"CI_MERGE_REQUEST_IID": "9"}
+    script = "\n".join([GITLAB["before_script"][0], *GITLAB["script"]])
+    yield run(script, {**GITLAB["variables"], **own})
+
+
+def test_tools_are_installed_and_what_is_missing_then_ends_the_job() -> None:
+    Path("suite.yaml").write_text(
+        "name: ci\nentries:\n  - {benchmark: fio, network: {host: false}}\n"
+    )
+    for result in jobs(suite="suite.yaml", tools="fio iperf3"):
+        assert result.returncode == 1
+        assert "missing  fio: network.host: false" in result.stdout
+        assert "install -qq fio iperf3\n" in Path("packages").read_text()
+        assert not Path("perfdag-run.json").exists()
+
+
+def test_a_pull_request_is_judged_by_the_runs_of_its_base_and_is_none_of_them() -> None:
+    write_suite(">", "true")
+    for _ in range(3):
+        assert main(["run", "suite.yaml", "--store", "base", "--no-report"]) == 0
+    before = sorted(Path("base").rglob("*"))
+    for result in jobs(suite="suite.yaml", store="base"):
+        assert result.returncode == 0, result.stderr
+        assert "runs of history: 4" in Path("perfdag-summary.md").read_text()
+        assert sorted(Path("base").rglob("*")) == before
+        shutil.rmtree("perfdag-head")
+    for result in jobs(suite="suite.yaml", store="s3://bench/results"):
+        assert result.returncode == 7, "without its history nothing is measured"
+        assert Path("copied").read_text().endswith(" s3://bench/results perfdag-head\n")
 
 
 def test_the_template_runs_checks_and_posts(notes: tuple[str, Notes]) -> None:
@@ -122,7 +161,10 @@ def test_the_template_runs_checks_and_posts(notes: tuple[str, Notes]) -> None:
 
 def test_the_action_installs_the_checkout_that_it_is_in() -> None:
     step = ACTION["runs"]["steps"][0]
-    script = step["run"].replace("python3 -m pip install -q", "printf %s")
-    output = run(script, {"PACKAGE": "", "GITHUB_ACTION_PATH": str(CI)}).stdout
-    assert output == f"perfdag[s3] @ file://{CI.parent.parent}"
-    assert run(script, {"PACKAGE": "perfdag==1", "GITHUB_ACTION_PATH": ""}).stdout == "perfdag==1"
+    pip = '"$RUNNER_TEMP/perfdag/bin/pip" install -q awscli'
+    script = step["run"].replace(pip, "printf %s").replace("python3 -m venv", "echo >/dev/null")
+    here = {"RUNNER_TEMP": "tmp", "GITHUB_PATH": "path"}
+    output = run(script, here | {"PACKAGE": "", "GITHUB_ACTION_PATH": str(CI)}).stdout
+    assert output == f"perfdag[s3,mpi] @ file://{CI.parent.parent}"
+    output = run(script, here | {"PACKAGE": "perfdag==1", "GITHUB_ACTION_PATH": ""}).stdout
+    assert output == "perfdag==1"

@@ -14,7 +14,9 @@ import pytest
 import yaml
 
 from perfdag.cli import VERBS, main, parser
+from perfdag.plan.plan import make_plan
 from perfdag.suite.json_schema import json_schema
+from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine, SuiteWriter
 
 ROOT = Path(__file__).parent.parent
@@ -63,16 +65,56 @@ def test_help_imports_nothing_heavy() -> None:
     assert result.stdout.splitlines()[-1] == "[]"
 
 
+HINTS = """\
+name: s
+entries:
+  - benchmark: fio
+    rw: read
+    permutations: {bs: [4KiB]}
+"""
+
+
 @pytest.mark.parametrize(
-    ("word", "hint"),
+    ("argv", "message"),
     [
-        ("stauts", "did you mean status?"),
-        ("shwo", "did you mean show?"),
-        ("frobnicate", "`perfdag --help` lists the verbs"),
+        (["stauts"], "perfdag: no verb stauts; did you mean status?"),
+        (["rum", "s.yaml"], "perfdag: no verb rum; did you mean run?"),
+        (["prun"], "perfdag: no verb prun; did you mean run?"),
+        (["frobnicate"], "perfdag: no verb frobnicate; `perfdag --help` lists the verbs"),
+        (["run", "sleep", "1"], "to measure a command: perfdag run -- sleep 1"),
+        (["run", "ls", "-l"], "to measure a command: perfdag run -- ls -l"),
+        (["run", "sleep"], "to measure a command: perfdag run -- sleep"),
+        (["run", "--", "nosuch"], "perfdag run: no program 'nosuch' here; install it"),
+        (["run", "--", "ls | wc"], "no shell reads it, so write bash -c 'ls | wc'"),
+        (["run", "s.yaml", "--repetitions", "3"], "write --set repetitions=3"),
+        (["run", "--onyl", "a", "s.yaml"], "no option --onyl; did you mean --only?"),
+        (["plan", "t.yaml"], "t.yaml: no such file; did you mean s.yaml?"),
+        (["plan", "s.yaml"], "s.yaml:4: entries[0].rw: unknown key; it is a parameter of fio: write `params: {rw: ...}`"),  # noqa: E501
+        (["plan", "s.yaml"], "s.yaml:5: entries[0].permutations.bs: unknown key; write `product: {bs: ...}`"),  # noqa: E501
+        (["plan", "r.yaml"], r"found unknown escape character; put text with a backslash in single quotes, as in '\d+'"),  # noqa: E501
+        (["run", "c.yaml"], "c.yaml:2: entries[0].params.argv: no program 'nosuch' here; install it, or say `optional: true`"),  # noqa: E501
+        (["run", "c.yaml", "--set", "command.argv=[nope]"], "--set: command.argv: no program 'nope' here"),  # noqa: E501
     ],
-)
-def test_a_misspelt_verb_gets_the_nearest(word: str, hint: str, cli: CommandLine) -> None:
-    assert cli([word], 2).err == f"perfdag: no verb {word}; {hint}\n"
+)  # fmt: skip
+def test_a_mistake_at_the_prompt_or_in_a_suite_gets_the_way_out(
+    argv: list[str], message: str, cli: CommandLine
+) -> None:
+    Path("s.yaml").write_text(HINTS)
+    Path("r.yaml").write_text('name: "\\d"\n')
+    Path("c.yaml").write_text(
+        "name: c\nentries: [{benchmark: command, params: {argv: [nosuch]}}]\n"
+    )
+    assert message in cli(argv, 2).err
+    assert not Path("perfdag-results").exists()
+
+
+def test_fio_reads_sizes_as_fio_writes_them() -> None:
+    entry = "{benchmark: fio, params: {size: 1G}, permutations: {product: {bs: [4k, 1m]}}}"
+    points = make_plan(parse_suite(f"name: s\nentries:\n  - {entry}\n")).points
+    assert [(p.params["bs"], p.params["size"]) for p in points] == [
+        (4096, 1 << 30),
+        (1 << 20, 1 << 30),
+    ]
 
 
 INSTALLING = (["render", "--base"], ["install", "--store", "s3://bench/results"])
@@ -82,7 +124,7 @@ RIGHTS = "no benchmark of that name declares Kubernetes rights; these do: "
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["plan", "suite.yaml", "--store", "s3://b/r"], "unrecognized arguments: --store"),
+        (["plan", "suite.yaml", "--store", "s3://b/r"], "no option --store"),
         (["benchmarks", "iperff"], "did you mean iperf?"),
         (["logs", "last", "--tail", "x"], "argument --tail: 'x' is no whole number"),
         (["ls", "--newest", "x"], "argument --newest: 'x' is no whole number"),

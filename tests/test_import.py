@@ -275,7 +275,10 @@ def test_a_name_stands_once(tmp_path: Path) -> None:
         (resource("{}").replace("perftest.stackhpc.com", "example.com"), "apiVersion: "),
         ("[1]\n", "must be a mapping"),
         (resource("{iterativeMethod: PETSc-ICC-CG.fixedNORM}", "OpenFOAM"), "PETSc"),
-        (benchmark_set("Fio", "{}", "{product: {rw: [read, rread]}}"), "'rread' is not one of"),
+        (
+            benchmark_set("Fio", "{}", "{product: {rw: [read, rread]}}"),
+            "unknown value 'rread'; did you mean read? allowed: read",
+        ),
         (
             benchmark_set(
                 "Fio",
@@ -305,7 +308,7 @@ def test_another_format_or_file_is_one_line(cli: CommandLine) -> None:
             "perfdag import: no format 'kubeperf'; there is kube-perftest, "
             "perfscale-load-generator\n",
         ),
-        (["kube-perftest", "absent.yaml"], "absent.yaml:1: no such file\n"),
+        (["kube-perftest", "absent.yaml"], "absent.yaml: no such file\n"),
     ):
         assert cli(["import", *words], 2).err == message
 

@@ -329,7 +329,7 @@ def test_set_changes_a_parameter_an_axis_a_shape_key_and_the_suite() -> None:
     ("setting", "text"),
     [
         ("nonsense", "write it as entry.param=value"),
-        ("comand.exit_code=1", "no entry 'comand'; there are command; did you mean command?"),
+        ("comand.exit_code=1", "no entry 'comand'; did you mean command? there are command"),
         ("command.exitcode=1", "command has no parameter 'exitcode'"),
         ("command.exit_code=x", "must be a whole number"),
         ("repetition=3", "did you mean repetitions?"),
@@ -497,8 +497,8 @@ def test_what_set_gives_a_key_of_an_entry_is_no_fault_of_its_file() -> None:
     (point,) = make_plan(parse_suite(text)).points
     assert point.timeout == 20
     for changes, message in (
-        (["iperf.timeout=5s"], "--set:1: iperf.timeout: 5 s would"),
-        (["timeout=5s", "iperf.timeout=null"], "--set:1: timeout: 5 s"),
+        (["iperf.timeout=5s"], "--set: iperf.timeout: 5 s would"),
+        (["timeout=5s", "iperf.timeout=null"], "--set: timeout: 5 s"),
     ):
         with pytest.raises(BadDocument, match=message):
             make_plan(parse_suite(text, settings=changes))

@@ -51,7 +51,7 @@ def test_every_sample_is_a_row_and_a_failure_too(write_suite: SuiteWriter, tmp_p
         "name: mixed\nrepetitions: 2\nentries:\n"
         "  - {name: good, benchmark: command, params: {argv: [sleep, '0.01']}}\n"
         "  - {name: bad, benchmark: command, params: {argv: ['false']}}\n"
-        "  - {name: absent, benchmark: command, params: {argv: [no-such-program]}}\n"
+        "  - {name: absent, optional: true, benchmark: command, params: {argv: [nosuch]}}\n"
     )
     assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 1
     rows = rows_of(tmp_path / "store")
@@ -161,7 +161,7 @@ def test_what_this_machine_cannot_give_is_skipped_and_every_row_says_where_and_w
         "  - {name: net, benchmark: iperf, params: {duration: 1s}, network: {interface: eth9}}\n"
         "  - {name: volume, benchmark: command, params: {argv: ['true']}, volume: {size: 1GiB}}\n"
     )
-    assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 0
+    assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 1
     rows = load_rows(FolderStore(str(tmp_path / "store"))).to_pylist()
     skipped = {row["entry"]: row["error"] for row in rows if row["status"] == "skipped"}
     assert skipped == {

@@ -7,7 +7,7 @@ import orjson
 from perfdag.app.errors import CommandError
 from perfdag.benchmark import registry
 from perfdag.regress.publish import markdown_table
-from perfdag.suite.yaml_document import nearest
+from perfdag.suite.yaml_document import choices
 
 Description = dict[str, Any]
 METRIC_KEYS = ("name", "unit", "better", "headline", "about")
@@ -19,8 +19,7 @@ def describe(name: str | None = None) -> list[Description]:
     """Describe every benchmark, or the one called `name`. Raises CommandError."""
     installed = registry.names()
     if name is not None and name not in installed:
-        known = ", ".join(installed)
-        raise CommandError(f"no benchmark {name!r}; there are {known}{nearest(name, installed)}")
+        raise CommandError(f"no benchmark {name!r}{choices(name, installed, 'there are')}")
     if name is not None and (fault := registry.fault(name)):
         raise CommandError(fault)
     return [_description(known) for known in ([name] if name else registry.working())]

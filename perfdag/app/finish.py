@@ -50,7 +50,8 @@ class RunResult:
         """The exit code of the verb that measured or collected the run."""
         if not self.gated and any(verdict.word == "failed" for verdict in self.verdicts):
             return EXIT_GATE
-        return EXIT_FAILED if self.collected.statuses.keys() - {"ok", "skipped"} else EXIT_OK
+        statuses = self.collected.statuses.keys()
+        return EXIT_FAILED if "ok" not in statuses or statuses - {"ok", "skipped"} else EXIT_OK
 
 
 def finish_run(

@@ -25,7 +25,7 @@ from perfdag.results.schema import explain_unreadable
 from perfdag.stats.variability import Variability
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
-from perfdag.suite.yaml_document import nearest
+from perfdag.suite.yaml_document import choices
 from perfdag.units import plural
 
 
@@ -121,7 +121,7 @@ def _no_history(store: Store, suite: str, damaged: list[str]) -> str:
             f"suite {suite} has only runs of `perfdag ab`, which have no history; "
             "`perfdag ab --resume RUN` shows their outcome"
         )
-    return f"no suite {suite}{nearest(suite, known)}; there are {', '.join(known)}"
+    return f"no suite {suite}{choices(suite, known, 'there are')}"
 
 
 def _select_runs(medians: RunMedians, selection: RunFilter) -> RunMedians:

@@ -1,5 +1,6 @@
 """The history of a suite as text for a terminal."""
 
+from collections.abc import Container
 from math import isnan
 
 from perfdag.app.history import History
@@ -43,7 +44,7 @@ def text(history: History, everything: bool) -> str:
     lines.append(
         text_table(
             HEADINGS,
-            map(_cells, rows),
+            [_cells(row, medians.runs[-1].points) for row in rows],
             right=range(1, 5),
             styles=[HIGHLIGHTS["worse"] if flag else "" for flag in worse],
         )
@@ -56,10 +57,14 @@ def text(history: History, everything: bool) -> str:
     return "\n".join([*lines, *map(fitted, map(_node_line, history.nodes))])
 
 
-def _cells(series: Series) -> tuple[str, ...]:
-    """Return the cells of a series, as HEADINGS names them."""
+def _cells(series: Series, planned: Container[str]) -> tuple[str, ...]:
+    """Return the cells of a series, as HEADINGS names them. `planned` has the newest run's points.
+
+    A series of another point was left out of that run: with `--only`, or of the suite.
+    """
     level, unit = series.levels[-1], series.info.unit
     newest, runs = float(series.value[-1]), sum(not isnan(value) for value in series.value)
+    absent = "absent" if series.info.point in planned else "left out"
     last = "-"
     if series.findings:
         change = series.findings[-1]
@@ -69,7 +74,7 @@ def _cells(series: Series) -> tuple[str, ...]:
         str(runs),
         short(level.value, unit),
         "-" if isnan(level.noise) else percent(level.noise, sign=False),
-        "absent" if isnan(newest) else short(newest, unit),
+        short(newest, unit) if not isnan(newest) else absent,
         series.state,
         last,
     )

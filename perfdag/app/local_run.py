@@ -4,6 +4,9 @@ Modules of Parquet are imported on use: pyarrow takes 40 MB that what is measure
 """
 
 import contextlib
+import re
+import shlex
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +31,10 @@ from perfdag.steps.measure import MeasuringLoop, ProgressListener
 from perfdag.steps.site import Site
 from perfdag.store.base import Store, StoreError
 from perfdag.store.open import open_store
+from perfdag.suite.candidate import ProblemCounter
 from perfdag.suite.load import load_suite
+from perfdag.suite.model import LoadedSuite
+from perfdag.suite.yaml_document import BadDocument
 from perfdag.units import plural
 
 if TYPE_CHECKING:
@@ -63,8 +69,41 @@ def plan_run(
         _, plan = find_run(root, resume, report)
         _check_resumable(plan, root or "")
         return LocalRun(plan, root, True)
+    if command and (text := absent_program(command[0])):
+        raise CommandError(text)
     loaded = command_suite(command, settings) if command else load_suite(suite or "", settings)
-    return LocalRun(make_plan(loaded, only=only), root or loaded.suite.store, False)
+    plan = make_plan(loaded, only=only)
+    refuse_absent_programs(loaded, plan)
+    return LocalRun(plan, root or loaded.suite.store, False)
+
+
+def refuse_absent_programs(loaded: LoadedSuite, plan: Plan) -> None:
+    """Raise BadDocument for commands of a plan whose program this machine does not have.
+
+    Those of optional entries, and of shapes that need a cluster, are skipped as they run.
+    """
+    sources = {source.name: source for source in loaded.sources}
+    problems = ProblemCounter()
+    for point in plan.points:
+        if point.benchmark != "command" or point.optional:
+            continue
+        advice = "install it, or say `optional: true` beside `benchmark`"
+        text = absent_program(point.params["argv"][0], advice)
+        if text and not needs_cluster(Shape.model_validate(plan.shapes[point.shape])):
+            source = sources[point.entry]
+            path = ("argv",) if source.is_set(("argv",)) else ("params", "argv")
+            problems.add(source, path, text)
+    if mistakes := problems.problems():
+        raise BadDocument(mistakes)
+
+
+def absent_program(program: str, advice: str = "install it") -> str:
+    """Return that this machine does not have a program and what to do, or an empty text."""
+    if shutil.which(program):
+        return ""
+    if re.search(r"[\s|<>&;]", program):
+        advice = f"no shell reads it, so write bash -c {shlex.quote(program)}"
+    return f"no program {program!r} here; {advice}"
 
 
 def _check_resumable(plan: Plan, root: str) -> None:

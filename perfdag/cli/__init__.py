@@ -60,6 +60,8 @@ GROUPS = {
 }
 """The verbs by group, as the help lists them, with their summaries."""
 VERBS = {name: summary for verbs in GROUPS.values() for name, summary in verbs.items()}
+DESTRUCTIVE = ("rm", "prune")
+"""Verbs that no misspelt verb is taken for."""
 INTERNAL = "step"
 """The verb that containers call. It is not listed."""
 
@@ -73,7 +75,7 @@ EPILOG = """examples:
 
 exit codes:
   0    no sample failed
-  1    a sample failed, is invalid or is missing
+  1    a sample failed, is invalid or is missing, or nothing was measured
   2    the input is wrong; nothing was started
   3    a gate failed, or its data is absent
   4    the store, the cluster or the webhook cannot be reached; a run on a
@@ -116,12 +118,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     An error that the user can cause is printed to stderr in one or two lines.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments:
+        parser().print_help(sys.stderr)
+        return EXIT_INPUT
     verb = next((argument for argument in arguments if not argument.startswith("-")), None)
     if verb is not None and verb not in (*VERBS, INTERNAL):
         from perfdag.removed import removal_note
         from perfdag.suite.yaml_document import nearest
 
-        hint = nearest(verb, VERBS) or "; `perfdag --help` lists the verbs"
+        harmless = [name for name in VERBS if name not in DESTRUCTIVE]
+        hint = nearest(verb, harmless) or "; `perfdag --help` lists the verbs"
         print(f"perfdag: {removal_note(verb) or f'no verb {verb}{hint}'}", file=sys.stderr)
         return EXIT_INPUT
     try:

@@ -16,7 +16,7 @@ EPILOG = """examples:
 
 Exit 3 means one of four things: a headline series got worse, did not recover and is not
 acknowledged; a threshold of the suite's `checks` is broken; a benchmark's own verdict failed;
-expected data is absent.
+expected data is absent, or a point has no valid sample (`optional: true` of its entry allows that).
 A change that a canary of the same part of the machine explains is ENVIRONMENT. It does not fail
 the gate. Exit 4: the store is out of reach, or the webhook did not accept a message.
 Each message is sent once; alerts/ in the store records what was sent. With --max-age, every check

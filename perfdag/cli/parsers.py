@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import shutil
 from collections.abc import Callable
 from textwrap import fill
 from typing import Any, NoReturn
@@ -25,13 +26,32 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Return the parsed arguments and the unknown words."""
-        if not self.takes_command:
-            return super().parse_known_args(args, namespace)
         argv = list(args)
-        at = argv.index("--") if "--" in argv else len(argv)
+        at = argv.index("--") if self.takes_command and "--" in argv else len(argv)
         parsed, unknown = super().parse_known_args(argv[:at], namespace)
-        parsed.command = argv[at + 1 :]
+        if self.takes_command:
+            parsed.command = argv[at + 1 :]
+        if unknown and self.get_default("run"):
+            self.error(self._unknown(unknown, argv[:at], getattr(parsed, "suite", None)))
         return parsed, unknown
+
+    def _unknown(self, words: list[str], argv: list[str], suite: str | None) -> str:
+        """Return what is wrong with words of `argv` that no option and no argument takes."""
+        from perfdag.suite.model import Suite
+        from perfdag.suite.yaml_document import nearest
+
+        if self.takes_command and suite and shutil.which(suite):
+            command = " ".join(argv[argv.index(suite) :])
+            return f"{suite} is no suite file; to measure a command: perfdag run -- {command}"
+        option = next((word for word in words if word.startswith("-")), None)
+        if option is None:
+            return f"unrecognized arguments: {' '.join(words)}"
+        name, _, value = option.partition("=")
+        key, options = name.lstrip("-").replace("-", "_"), self._option_string_actions
+        if "--set" in options and key in Suite.model_fields:
+            after = words[words.index(option) + 1 :]
+            return f"no option {name}; write --set {key}={value or ''.join(after[:1]) or 'V'}"
+        return f"no option {name}{nearest(name, options)}"
 
     def error(self, message: str) -> NoReturn:
         """Exit with the message, or with what replaces an option or a verb of 0.1."""

@@ -1,6 +1,8 @@
 """`perfdag run`: measure a suite or a command on this machine."""
 
 import argparse
+import shutil
+from pathlib import Path
 
 from perfdag.app.errors import CommandError
 from perfdag.cli.options import add_suite_options, check_resume, log, print_json
@@ -61,6 +63,10 @@ def run(args: argparse.Namespace) -> int:
     check_resume(args)
     if args.command and args.suite:
         raise CommandError("name a suite file or a command after `--`, not both")
+    if args.suite and not Path(args.suite).exists() and shutil.which(args.suite):
+        raise CommandError(
+            f"{args.suite} is no suite file; to measure a command: perfdag run -- {args.suite}"
+        )
     from perfdag.app.local_run import plan_run, run_plan
     from perfdag.store.open import open_store
 

@@ -165,7 +165,7 @@ def make_plan(
         batches=[],
         merged=enumeration.merged,
         budget=suite.budget,
-        trigger=trigger,
+        trigger="only" if only and trigger == "manual" else trigger,
         variant=variant,
         suite_text=loaded.document.text,
         versions=_versions(),

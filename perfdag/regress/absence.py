@@ -1,11 +1,12 @@
-"""Expected series that a run lacks, and what to do about them."""
+"""What a run lacks: points without a value and expected series, and what to do about them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perfdag.plan.plan import Plan
 from perfdag.regress.alert_records import REPORT, STORE, Record
 from perfdag.regress.changes import series_names
 from perfdag.regress.result import (
@@ -47,11 +48,12 @@ def find_absent(
 ) -> list[AbsentSeries]:
     """Return the headline series that earlier runs had and this one lacks. Add an alert per entry.
 
-    Only earlier runs with the same trigger count: a run by hand may measure a part of the suite. A
-    series stays absent once it was reported or acknowledged, until a run has it again.
+    Only earlier runs with the same trigger count, and what `--only` left out is not absent. A
+    series stays absent once it was reported or acknowledged, until a run has it again. The other
+    points without a value fail the gate too, unless their entry is optional.
     """
-    same = _alike(history)
-    if not same or history.runs[-1].trigger == "confirm":
+    last, same = history.runs[-1], _alike(history)
+    if last.trigger == "confirm":
         return []
     reported = _reported_absent(history, same, records)
     finite = np.isfinite(history.value)
@@ -59,9 +61,11 @@ def find_absent(
     measured = {info.key[:-1] for i, info in enumerate(history.series) if finite[i, -1]}
     absent: list[AbsentSeries] = []
     entries: dict[str, list[LostSeries]] = {}
-    for i, name in enumerate(series_names(history)):
+    for i, name in enumerate(series_names(history) if same else ()):
         info = history.series[i]
         if info.key[:-1] in measured or not tuning.pages(info):
+            continue
+        if last.trigger == "only" and info.point not in last.points:
             continue
         before = finite[i, same[-PRESENT_OF:]]
         since = reported.get(info.series_id)
@@ -73,15 +77,11 @@ def find_absent(
             for run in _first_runs_without(history, finite[i], same)
         ):
             continue
-        ok, bad, error, _ = history.runs[-1].points.get(info.point, (0, 0, "", ""))
+        ok, bad, error, _ = last.points.get(info.point, (0, 0, "", ""))
         if ok:
             why = "its samples are ok, but have no value of it"
         else:
-            why = (
-                f"{bad} of {plural(bad, 'sample')} failed, {error}"
-                if bad
-                else "its point was not measured"
-            )
+            why = _no_value(bad, error) if bad else "its point was not measured"
         accepted = acknowledged(rules, gate.run, name, info.series_id)
         absent.append(AbsentSeries(info, accepted))
         if accepted:
@@ -89,7 +89,11 @@ def find_absent(
             continue
         entries.setdefault(info.entry, []).append((name, info.series_id, why))
         gate.cases.append(CheckResult("present", name, "absent", why))
-    resume, unmeasured = _resume(store, gate.run) if entries else ("", set())
+    told = {series.info.point for series in absent}
+    idle = [point for point, state in last.points.items() if not state[0] and point not in told]
+    plan = _plan(store, gate.run) if entries or idle else None
+    _add_idle(gate, last.points, idle, plan, rules)
+    resume, unmeasured = _resume(store, plan) if entries and plan else ("", set())
     for entry, lost in entries.items():
         title = f"ABSENT {gate.suite}/{entry}: {len(lost)} series"
         resumable = any(
@@ -99,6 +103,40 @@ def find_absent(
         do = f"{REPORT}   {resume}" if resumable else REPORT
         add_alert(gate, "absent", title, lost, do)
     return absent
+
+
+def _no_value(samples: int, error: str) -> str:
+    return f"none of {plural(samples, 'sample')} is ok; {error}"
+
+
+def _add_idle(
+    gate: GateResult,
+    states: Mapping[str, tuple[int, int, str, str]],
+    idle: Sequence[str],
+    plan: Plan | None,
+    rules: Rules,
+) -> None:
+    """Add a case for each of these points, none of whose samples is ok, and an alert per entry.
+
+    Optional ones are skipped where the run measured another point.
+    """
+    measured = any(state[0] for point, state in states.items() if point != "canary")
+    planned = {point.id: point for point in plan.points} if plan else {}
+    entries: dict[str, list[LostSeries]] = {}
+    for key in idle:
+        _, samples, error, entry = states[key]
+        point, why = planned.get(key), _no_value(samples, error)
+        name = f"{entry} {point.label if point else key}".strip()
+        if point and point.optional and measured:
+            gate.cases.append(CheckResult("present", name, "skipped", f"{why} (optional)"))
+        elif acknowledged(rules, gate.run, name, key):
+            gate.cases.append(CheckResult("present", name, "ok", f"{why} (acknowledged)"))
+        else:
+            gate.cases.append(CheckResult("present", name, "absent", why))
+            entries.setdefault(entry, []).append((name, key, why))
+    for entry, lost in entries.items():
+        about = f"{plural(len(lost), 'point')} without a value"
+        add_alert(gate, "absent", f"ABSENT {gate.suite}/{entry}: {about}", lost)
 
 
 def _alike(history: RunMedians) -> list[int]:
@@ -158,17 +196,20 @@ def explaining_losses(
     return losses if all(info.key in keys or info.entry in entries for info in about) else []
 
 
-def _resume(store: Store, run_id: str) -> tuple[str, set[str]]:
+def _plan(store: Store, run_id: str) -> Plan | None:
+    """Return the plan of a run, or None where it is gone or unreadable."""
+    try:
+        return load_plan(store, run_id)
+    except StoreError:
+        return None
+
+
+def _resume(store: Store, plan: Plan) -> tuple[str, set[str]]:
     """Return the command that completes a run, and the ids of the points that it would measure.
 
-    A failed sample is stored and is not measured again. The command is empty where the plan of the
-    run is gone or unreadable.
+    A failed sample is stored and is not measured again.
     """
-    try:
-        plan = load_plan(store, run_id)
-    except StoreError:
-        return "", set()
-    stored = stored_samples(store, run_id)
+    stored = stored_samples(store, plan.run_id)
     samples = [
         (plan.points[index], repetition, plan.key(at))
         for at, (index, repetition) in enumerate(plan.order)
@@ -180,5 +221,5 @@ def _resume(store: Store, run_id: str) -> tuple[str, set[str]]:
     }
     if plan.where:
         namespace = plan.where.get("namespace", "perfdag")
-        return f"perfdag submit --resume {run_id} --namespace {namespace}", unmeasured
-    return f"perfdag run --resume {run_id} --store {STORE}", unmeasured
+        return f"perfdag submit --resume {plan.run_id} --namespace {namespace}", unmeasured
+    return f"perfdag run --resume {plan.run_id} --store {STORE}", unmeasured

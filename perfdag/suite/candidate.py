@@ -57,7 +57,7 @@ class ProblemCounter:
         A value that `--set` gave is reported as such, not as a fault of the file.
         """
         if source.is_set(path):
-            self.count(Problem("--set", 1, f"{source.name}.{dotted(path)}", text))
+            self.count(Problem("--set", 0, f"{source.name}.{dotted(path)}", text))
         else:
             self.count(source.document.problem((*source.path, *path), text))
 

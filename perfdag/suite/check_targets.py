@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from perfdag.benchmark.contract import Metric
 from perfdag.suite.checks import Check
-from perfdag.suite.yaml_document import nearest
+from perfdag.suite.yaml_document import choices
 
 
 def unmatched_check(
@@ -17,8 +17,8 @@ def unmatched_check(
     """
     named = [entry for entry in entries if fnmatch.fnmatchcase(entry, check.entry or "*")]
     if not named:
-        names = f"{', '.join(entries)}{nearest(check.entry, entries)}"
-        return "entry", f"no entry matches {check.entry!r}; there are {names}"
+        names = choices(check.entry, entries, "there are")
+        return "entry", f"no entry matches {check.entry!r}{names}"
     targets = [
         (entry, metric)
         for entry in named
@@ -28,8 +28,8 @@ def unmatched_check(
     if not targets:
         of = f"entry {check.entry}" if check.entry else "the entries"
         known = list(dict.fromkeys(metric.name for entry in named for metric in entries[entry]))
-        names = f"{', '.join(known)}{nearest(check.metric, known)}"
-        return "metric", f"no metric of {of} matches {check.metric!r}; there are {names}"
+        names = choices(check.metric, known, "there are")
+        return "metric", f"no metric of {of} matches {check.metric!r}{names}"
     unit = check.value.unit if check.value is not None else ""
     for entry, metric in targets:
         if unit and metric.unit != unit:

@@ -240,8 +240,8 @@ def unmet_where(
         if values.keys() <= {"None"}:
             known = {key: None for params, _ in named for key in params} | rows
             return name, (
-                f"no series has {name}; `perfdag benchmarks NAME` lists parameters and "
-                f"coordinates{nearest(name, known)}"
+                f"no series has {name}{nearest(name, known) or ';'} "
+                "`perfdag benchmarks NAME` lists parameters and coordinates"
             )
         left = [settings for settings in left if _matches(wanted, setting(name, *settings))]
         if not left:

@@ -23,7 +23,7 @@ from perfdag.suite.permutations import count_combinations, expand
 from perfdag.suite.placement import MAX_POINTS, Placer
 from perfdag.suite.point import Point, SuitePoints
 from perfdag.suite.validation import error_path, explain, validate_partially
-from perfdag.suite.yaml_document import BadDocument, Problem, nearest
+from perfdag.suite.yaml_document import BadDocument, Problem, choices
 
 MAX_COMBINATIONS = 1_000_000
 """Combinations of all entries of a suite, those that `exclude` leaves out too."""
@@ -104,9 +104,9 @@ def _select(enumerated: SuitePoints, only: Sequence[str]) -> SuitePoints:
             problems.append(
                 Problem(
                     "--only",
-                    1,
+                    0,
                     glob,
-                    f"matches no point; entries: {', '.join(entries)}{nearest(glob, entries)}",
+                    f"matches no point{choices(glob, entries, 'entries:')}",
                 )
             )
         selected |= ids
@@ -176,6 +176,7 @@ class Keeper:
             for value in (entry.retries, defaults.retries, self._suite.retries)
             if value is not None
         )
+        optional = defaults.optional if entry.optional is None else entry.optional
         for candidate in candidates:
             benchmark, model = candidate.benchmark, candidate.model
             self._refuse_secrets(candidate)
@@ -194,6 +195,7 @@ class Keeper:
                 retries=retries,
                 until=until,
                 pair=candidate.pair,
+                optional=bool(optional),
             )
             known = self.points.setdefault(point.id, point)
             if known is not point:

@@ -19,7 +19,7 @@ from perfdag.quantities import Quantity, parse_quantity
 from perfdag.shape import Shape
 from perfdag.suite.model import Permutations
 from perfdag.suite.validation import explain
-from perfdag.suite.yaml_document import Document, Where, nearest
+from perfdag.suite.yaml_document import Document, Where, choices
 
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "lt": operator.lt,
@@ -120,8 +120,7 @@ def _matches(
         problems.append(
             (
                 path,
-                f"is not an axis of this entry; axes: "
-                f"{', '.join(sorted(axes)) or 'none'}{nearest(name, axes)}",
+                f"is not an axis of this entry{choices(name, sorted(axes) or ['none'], 'axes:')}",
             )
         )
         return None

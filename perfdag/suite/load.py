@@ -17,6 +17,7 @@ from perfdag.suite.yaml_document import (
     Document,
     Problem,
     Where,
+    choices,
     nearest,
     parse_document,
     read_document,
@@ -197,8 +198,8 @@ def _check_names(loaded: LoadedSuite, problems: list[Problem]) -> None:
         known = registry.names()
         if source.entry.benchmark not in known:
             text = removal_note(source.entry.benchmark) or (
-                f"unknown benchmark {source.entry.benchmark!r}; "
-                f"there are {', '.join(known)}{nearest(source.entry.benchmark, known)}"
+                f"unknown benchmark {source.entry.benchmark!r}"
+                f"{choices(source.entry.benchmark, known, 'there are')}"
             )
             problems.append(source.document.problem((*source.path, "benchmark"), text))
         elif fault := registry.fault(source.entry.benchmark):

@@ -79,6 +79,10 @@ class Settings(Shape):
     retries: Annotated[int, Field(ge=0, le=10)] | None = Field(
         None, description="unset: those of the suite"
     )
+    optional: bool | None = Field(
+        None,
+        description="true: no gate fails because a point was never measured, as its tool is absent",
+    )
 
 
 ENTRY_KEYS = frozenset(Settings.model_fields) - frozenset(Shape.model_fields) - {"params"}

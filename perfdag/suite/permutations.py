@@ -16,7 +16,7 @@ from perfdag.shape import SHAPE_KEYS, Shape, merge
 from perfdag.suite.candidate import Candidate, ProblemCounter
 from perfdag.suite.exclude import Exclusion, read_exclusions
 from perfdag.suite.model import Permutations, Source
-from perfdag.suite.yaml_document import Where, nearest
+from perfdag.suite.yaml_document import Where, choices, nearest
 
 
 def expand(source: Source, problems: ProblemCounter) -> Iterator[Candidate]:
@@ -26,8 +26,7 @@ def expand(source: Source, problems: ProblemCounter) -> Iterator[Candidate]:
     for name in source.entry.params:
         if name not in fields:
             text = removal_note(name) or (
-                f"{benchmark.name} has no such parameter; "
-                f"it has {', '.join(fields)}{nearest(name, fields)}"
+                f"{benchmark.name} has no such parameter{choices(name, fields, 'it has')}"
             )
             problems.add(source, ("params", name), text)
     defaults = {name: value for name, value in source.defaults.params.items() if name in fields}
@@ -165,13 +164,13 @@ def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:
         return None
     if first not in SHAPE_KEYS:
         return removal_note(first) or (
-            f"{benchmark.name} has no parameter {name!r}; "
-            f"it has {', '.join(fields)}{nearest(name, [*fields, *SHAPE_KEYS])}"
+            f"{benchmark.name} has no parameter {name!r}"
+            f"{nearest(name, [*fields, *SHAPE_KEYS]) or ';'} it has {', '.join(fields)}"
         )
     model: Any = Shape.model_fields[first].annotation
     inner = getattr(model, "model_fields", None)
     if rest and inner is not None and rest.split(".")[0] not in inner:
         if model.model_config.get("extra") == "allow":
             return None
-        return f"{first} has no key {rest!r}; it has {', '.join(inner)}{nearest(rest, inner)}"
+        return f"{first} has no key {rest!r}{choices(rest, inner, 'it has')}"
     return None

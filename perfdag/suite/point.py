@@ -31,6 +31,7 @@ class Point:
     retries: int
     until: Until | None = None
     pair: Pair | None = None
+    optional: bool = False
 
     def key(self, repetition: int) -> str:
         """Return the name of one sample in the store; a warm-up is `<point>-w<n>`."""
@@ -51,6 +52,7 @@ class Point:
         self.repetitions = max(self.repetitions, other.repetitions)
         self.timeout = max(self.timeout, other.timeout)
         self.retries = max(self.retries, other.retries)
+        self.optional = self.optional and other.optional
         rules = [point.until for point in (self, other) if point.until]
         if rules:
             limit = max(self.repetitions, *(rule.max_repetitions for rule in rules))

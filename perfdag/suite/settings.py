@@ -8,7 +8,14 @@ from pydantic import ValidationError
 from perfdag.benchmark import registry
 from perfdag.suite.model import ENTRY_KEYS, Entry, LoadedSuite, Source, Suite
 from perfdag.suite.validation import explain
-from perfdag.suite.yaml_document import BadDocument, Document, Problem, nearest, parse_document
+from perfdag.suite.yaml_document import (
+    BadDocument,
+    Document,
+    Problem,
+    choices,
+    nearest,
+    parse_document,
+)
 
 EntrySettings = list[tuple[str, str, Any]]
 """(entry, parameter or key, value) of each setting of an entry."""
@@ -28,7 +35,7 @@ def split_settings(
             problems.append(
                 Problem(
                     "--set",
-                    1,
+                    0,
                     setting,
                     "write it as entry.param=value, for example iperf.duration=5s",
                 )
@@ -49,7 +56,7 @@ def split_settings(
             problems.append(
                 Problem(
                     "--set",
-                    1,
+                    0,
                     setting,
                     f"no such key of a suite: {target}{nearest(target, known)}; "
                     "for a parameter write entry.param=value",
@@ -67,9 +74,9 @@ def apply_settings(loaded: LoadedSuite, settings: EntrySettings, problems: list[
             problems.append(
                 Problem(
                     "--set",
-                    1,
+                    0,
                     f"{target}.{name}",
-                    f"no entry {target!r}; there are {', '.join(names)}{nearest(target, names)}",
+                    f"no entry {target!r}{choices(target, names, 'there are')}",
                 )
             )
         for source in targets:
@@ -96,7 +103,7 @@ def _set_key(source: Source, name: str, value: Any, problems: list[Problem]) -> 
         problems += [
             Problem(
                 "--set",
-                1,
+                0,
                 f"{source.name}.{name}",
                 explain(source.document, (), detail, Entry).text,
             )

@@ -5,12 +5,13 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from perfdag.benchmark import registry
 from perfdag.network import INTERFACE
 from perfdag.pod_text import FOLDER, IMAGE, LABEL_KEY, LABEL_VALUE, OBJECT_NAME
 from perfdag.quantities import CPU_LIST
 from perfdag.removed import removal_note
-from perfdag.shape import PAIR_KINDS, PAIRS
-from perfdag.suite.yaml_document import Document, Problem, Where, nearest
+from perfdag.shape import PAIR_KINDS, PAIRS, SHAPE_KEYS
+from perfdag.suite.yaml_document import Document, Problem, Where, choices
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -84,14 +85,14 @@ def explain(
         known = sorted(_fields_at(model, where[:-1]))
         text = (
             removal_note(str(where[-1]))
-            or f"unknown key; allowed: {', '.join(known)}{nearest(where[-1], known)}"
+            or f"unknown key{_place(document, path) or choices(where[-1], known, 'allowed:')}"
         )
     elif kind == "missing":
         text = "is required"
     elif kind in {"literal_error", "enum"}:
         allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
         text = removal_note(f"{(path or ('',))[-1]}={value}") or (
-            f"{value!r} is not one of {', '.join(allowed)}{nearest(value, allowed)}"
+            f"unknown value {value!r}{choices(value, allowed, 'allowed:')}"
         )
     elif kind == "value_error":
         text = str(error["msg"]).removeprefix("Value error, ")
@@ -109,6 +110,19 @@ def explain(
             f", not {value!r}" if isinstance(value, str | int | float | bool) else ""
         )
     return document.problem(path, text)
+
+
+def _place(document: Document, path: Where) -> str:
+    """Return where an unknown key of an entry belongs that is a parameter, or an empty text."""
+    if path[:1] != ("entries",) or len(path) not in (3, 4):
+        return ""
+    key, benchmark = str(path[-1]), document.data["entries"][path[1]].get("benchmark")
+    fields = registry.get(benchmark).Params.model_fields if registry.usable(benchmark) else {}
+    if path[2:-1] == ("permutations",) and key.partition(".")[0] in {*fields, *SHAPE_KEYS}:
+        return f"; write `product: {{{key}: ...}}`"
+    if len(path) == 3 and key in fields:
+        return f"; it is a parameter of {benchmark}: write `params: {{{key}: ...}}`"
+    return ""
 
 
 _TYPES = {

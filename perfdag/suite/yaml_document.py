@@ -19,9 +19,16 @@ _TAGS: dict[type[yaml.Node], set[str]] = {
 }
 
 
+_HINTS = {
+    "cannot start any token": "; indent with spaces, not tabs",
+    "unknown escape character": "; put text with a backslash in single quotes, as in '\\d+'",
+}
+"""What to do about an error of the YAML parser, by a part of its text."""
+
+
 @dataclass(frozen=True)
 class Problem:
-    """One mistake: `file:line: path: text`."""
+    """One mistake: `file:line: path: text`. Line 0 stands for no line."""
 
     file: str
     line: int
@@ -30,7 +37,8 @@ class Problem:
 
     def __str__(self) -> str:
         path = _short(self.path, 200)
-        return f"{self.file}:{self.line}: {path + ': ' if path else ''}{_short(self.text, 1000)}"
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{place}: {path + ': ' if path else ''}{_short(self.text, 1000)}"
 
 
 def _short(text: str, length: int) -> str:
@@ -66,6 +74,12 @@ def nearest(word: object, choices: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
+def choices(word: object, known: Iterable[str], label: str) -> str:
+    """Return `; did you mean X? LABEL X, Y, Z`: the nearest name, if one is close, then all."""
+    names = list(known)
+    return f"{nearest(word, names) or ';'} {label} {', '.join(names)}"
+
+
 @dataclass
 class Document:
     """Plain data, the line (from 1) of each path, and the top-level keys that `--set` gave."""
@@ -85,7 +99,7 @@ class Document:
     def problem(self, path: Where, text: str) -> Problem:
         """Return a problem at that path of this file, or of what `--set` put there."""
         if path and path[0] in self.set_keys:
-            return Problem("--set", 1, dotted(path), text)
+            return Problem("--set", 0, dotted(path), text)
         return Problem(self.file, self.line(path), dotted(path), text)
 
 
@@ -104,15 +118,15 @@ def read_text(file: Path | str) -> str:
             [str(sibling) for sibling in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
         )
         raise BadDocument(
-            [Problem(str(file), 1, "", f"no such file{nearest(file, siblings)}")]
+            [Problem(str(file), 0, "", f"no such file{nearest(file, siblings)}")]
         ) from None
     except UnicodeDecodeError as error:
         raise BadDocument(
-            [Problem(str(file), 1, "", f"not UTF-8 text (byte {error.start})")]
+            [Problem(str(file), 0, "", f"not UTF-8 text (byte {error.start})")]
         ) from None
     except OSError as error:
         raise BadDocument(
-            [Problem(str(file), 1, "", f"cannot be read: {error.strerror}")]
+            [Problem(str(file), 0, "", f"cannot be read: {error.strerror}")]
         ) from None
 
 
@@ -126,7 +140,7 @@ def parse_document(text: str, file: str = "suite.yaml") -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         cause = " ".join(part for part in (error.context, error.problem) if part)
-        hint = "; indent with spaces, not tabs" if "cannot start any token" in cause else ""
+        hint = next((hint for part, hint in _HINTS.items() if part in cause), "")
         raise BadDocument(
             [Problem(file, mark.line + 1 if mark else 1, "", f"not YAML: {cause}{hint}")]
         ) from None

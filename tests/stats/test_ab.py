@@ -141,6 +141,12 @@ def test_a_headline_without_values_does_not_pass(
     assert (result, message in out) == (code, True), out
 
 
+def test_variants_of_which_nothing_was_measured_fail(tmp_path: Path) -> None:
+    store, duet = FolderStore(str(tmp_path)), duel(limit=None)
+    fill(store, duet, LATENCY, (None, None), (None, None))
+    assert outcome(store, duet)[0] == 1
+
+
 @pytest.mark.parametrize("side", ["a", "b"])
 def test_a_limit_given_with_resume_reaches_the_cluster(
     side: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

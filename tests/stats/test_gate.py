@@ -264,24 +264,34 @@ def test_a_threshold_is_told_once(
 
 
 @pytest.mark.parametrize(
-    ("status", "entry", "failed"),
-    [("skipped", "vmi", False), ("failed", "vmi", True), ("skipped", "typo", True)],
+    ("status", "optional", "alerts"),
+    [
+        ("skipped", True, []),
+        ("skipped", False, ["ABSENT net/vmi: 1 point without a value"]),
+        ("failed", False, ["ABSENT net/vmi: 1 point without a value", "THRESHOLD net/vmi s >= 1"]),
+        ("failed", True, ["THRESHOLD net/vmi s >= 1"]),
+    ],
 )
-def test_a_threshold_of_a_skipped_entry_does_not_shut_the_gate(
-    store: Store, status: str, entry: str, failed: bool
+def test_what_was_never_measured_fails_the_gate_unless_its_entry_is_optional(
+    store: Store, status: str, optional: bool, alerts: list[str]
 ) -> None:
-    """A nightly suite names VMIs; a cluster without KubeVirt skips them.
-
-    Failed ones have no data, which is a fault.
-    """
-    vmi: dict[str, Any] = {"entry": "vmi", "metric": "success_ratio", "unit": "1"}
-    why = {"status": status, "error": "the cluster has no KubeVirt"}
-    skipped = [row | why for row in rows(0, {"counts=20": [np.nan, np.nan]}, **vmi)]
-    put(store, rows(0, {"streams=1": [1e10] * 3}) + skipped)
-    gate = judge(store, 0, Check(entry=entry, metric="success_ratio", op=">=", value=1))
-    assert gate.failed == bool(gate.alerts) == failed
-    cases = [(case.state, case.text) for case in gate.cases]
-    assert (("skipped", "the cluster has no KubeVirt") in cases) == (not failed)
+    """A nightly suite names VMIs; a cluster without KubeVirt skips them, the first night too."""
+    entry = f"{{benchmark: command, name: vmi, optional: {str(optional).lower()}, params: "
+    text = f"name: net\nentries:\n  - {entry}{{argv: [vmi]}}}}\n"
+    vmi: dict[str, Any] = {"entry": "vmi", "metric": "s", "unit": "1"}
+    for night, others in enumerate((rows(0, {"streams=1": [1e10] * 3}), [])):
+        plan = make_plan(parse_suite(text), run_id=run_id(night))
+        store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+        why = {"status": status, "error": "no KubeVirt", "point": plan.points[0].id}
+        without = [row | why for row in rows(night, {"counts=20": [np.nan, np.nan]}, **vmi)]
+        put(store, others + without)
+    gate = judge(store, 0, Check(entry="vmi", metric="s", op=">=", value=1))
+    assert [alert.title for alert in gate.alerts] == alerts
+    assert gate.failed == bool(alerts)
+    [case] = [case for case in gate.cases if case.group == "present"]
+    assert case.name == "vmi"
+    assert case.text.startswith(f"none of 2 samples is ok; {status}: no KubeVirt")
+    assert judge(store, 1).failed, "a run that measured nothing is never green"
 
 
 @pytest.mark.parametrize(("value", "failed"), [("1.96s", False), ("1.9s", True)])
@@ -632,7 +642,7 @@ def test_absence_is_an_alert(store: Store) -> None:
     [alert] = gate.alerts
     assert alert.kind == "absent"
     assert (
-        "iperf streams=4 throughput: 3 of 3 samples failed, failed: it would not start"
+        "iperf streams=4 throughput: none of 3 samples is ok; failed: it would not start"
         in alert.text
     )
     assert "iperf streams=8 throughput: its point was not measured" in alert.text
@@ -946,3 +956,13 @@ def test_a_partial_run_by_hand_does_not_make_the_next_night_absent_nor_hide_it(
     assert [alert.keys != [] for alert in judge(store, 14).alerts if alert.kind == "absent"] == [
         True
     ]
+
+
+def test_what_only_left_out_is_not_absent_and_hides_no_absence(store: Store) -> None:
+    both = {"streams=1": [1e10] * 3, "streams=4": [1e10] * 3}
+    for night in range(12):
+        part = night in (5, 6, 7, 8, 9)
+        values = {"streams=1": [1e10] * 3} if part or night == 11 else both
+        put(store, rows(night, values, trigger="only" if part else "manual"))
+    failed = [night for night in range(12) if judge(store, night).failed]
+    assert failed == [11]

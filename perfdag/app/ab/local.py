@@ -30,7 +30,7 @@ def run(
     A run of a cluster is only compared. `report` receives lines of progress, `everything` includes
     series that are not headlines. Raises CommandError, BadDocument, StoreError.
     """
-    duet, root = plan_variants(request)
+    duet, root = plan_variants(request, here=True)
     store = open_store(root)
     plans = (duet.a, duet.b)
     if not duet.a.options.get("cluster"):

@@ -34,11 +34,11 @@ class AbResult:
 
     @property
     def exit_code(self) -> int:
-        """3 if a headline misses the limit or has no values, 1 if a sample failed, else 0."""
+        """3 if a headline misses the limit or has no values, 1 if a sample failed or none is ok."""
         bounds = {line.bound.word for line in self.outcome.lines if line.bound}
         if "within" in self.duet.a.options and (self.outcome.absent or bounds != {"passes"}):
             return EXIT_GATE
-        return EXIT_FAILED if self.failed else EXIT_OK
+        return EXIT_FAILED if self.failed or not self.outcome.lines else EXIT_OK
 
     def data(self) -> dict[str, Any]:
         """Return the outcome as plain data."""

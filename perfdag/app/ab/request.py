@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perfdag.app.errors import CommandError
+from perfdag.app.local_run import refuse_absent_programs
 from perfdag.plan.ab import Duet, prepare_duet, stored_duet
 from perfdag.results.runs import load_plan, variants
 from perfdag.store.open import open_store
@@ -31,10 +32,11 @@ class AbRequest:
     resume: str | None
 
 
-def plan_variants(request: AbRequest) -> tuple[Duet, str | None]:
+def plan_variants(request: AbRequest, *, here: bool = False) -> tuple[Duet, str | None]:
     """Plan both variants, or read the stored plans. Return them and the address of the store.
 
-    Raises CommandError, BadDocument, StoreError.
+    `here`: this machine measures them, and must have their programs. Raises CommandError,
+    BadDocument, StoreError.
     """
     try:
         limit = None if request.within is None else share(request.within)
@@ -53,6 +55,8 @@ def plan_variants(request: AbRequest) -> tuple[Duet, str | None]:
     b = load_suite(other, [*request.settings, *request.b])
     labels = (" ".join(request.a) or request.suite, " ".join(request.b) or other)
     duet = prepare_duet(a, b, labels, request.blocks, request.only, limit)
+    for loaded, plan in ((a, duet.a), (b, duet.b)) if here else ():
+        refuse_absent_programs(loaded, plan)
     return duet, request.root or a.suite.store
 
 

@@ -45,6 +45,7 @@ class _Subject:
     name: str
     params: Any
     shape: Shape
+    optional: bool = False
 
 
 def _of_plan(plan: Plan) -> list[_Subject]:
@@ -54,6 +55,7 @@ def _of_plan(plan: Plan) -> list[_Subject]:
             point.benchmark,
             registry.get(point.benchmark).Params.model_validate(point.params),
             shapes[point.shape],
+            point.optional,
         )
         for point in plan.points
     ]
@@ -91,7 +93,11 @@ def _benchmarks(subjects: list[_Subject]) -> list[Finding]:
     findings = []
     for name in sorted({subject.name for subject in subjects}):
         own = [subject for subject in subjects if subject.name == name]
-        counts = Counter(finding for subject in own for finding in _lacks(subject, host))
+        counts = Counter(
+            replace(finding, state="warn") if subject.optional else finding
+            for subject in own
+            for finding in _lacks(subject, host)
+        )
         findings += [_with_count(finding, count, len(own)) for finding, count in counts.items()]
         if not counts:
             points = f"its {len(own)} points need" if len(own) > 1 else "it needs"

@@ -17,7 +17,7 @@ from perfdag.suite.yaml_document import (
     Document,
     Problem,
     Where,
-    nearest,
+    choices,
     parse_document,
     read_text,
 )
@@ -108,8 +108,7 @@ def _resource(document: Document, problems: list[Problem]) -> list[Resource]:
     if template.kind not in KINDS:
         known = [*KINDS, *[SET] * (not own)]
         text = (
-            f"kube-perftest has no kind {template.kind!r}; "
-            f"it has {', '.join(known)}{nearest(template.kind, known)}"
+            f"kube-perftest has no kind {template.kind!r}{choices(template.kind, known, 'it has')}"
         )
         problems.append(document.problem((*own, "kind"), text))
         return []
