@@ -226,7 +226,7 @@ def test_prune_keeps_what_a_baseline_is_confirmed_by_and_a_run_that_may_still_me
     assert main(["rm", confirming]) == 2
     yesterday = (datetime.now(UTC) - timedelta(days=1)).strftime("%Y%m%d")
     measuring = copy_run(store, yesterday)
-    store.delete(f"results/suite=sleeps/month={yesterday[:4]}-{yesterday[4:6]}/{measuring}.parquet")
+    store.delete(f"results/sleeps/{yesterday[:4]}-{yesterday[4:6]}/{measuring}.parquet")
     assert f"kept {measuring}: it has no rows yet" in cli(["prune", "--keep", "1h"]).err
     assert runs(store)[:3] == [old, confirming, measuring]
 
