@@ -58,17 +58,20 @@ def plan_run(
     Raises BadDocument, StoreError, CommandError.
     """
     if resume is not None:
-        from perfdag.app.runs import find_run
+        from perfdag.app.runs import read_run
 
-        _, plan = find_run(root, resume, report)
-        _check_resumable(plan, root or "")
+        store, plan = read_run(root, resume, report)
+        _check_resumable(store, plan, root or "")
         return LocalRun(plan, root, True)
     loaded = command_suite(command, settings) if command else load_suite(suite or "", settings)
     return LocalRun(make_plan(loaded, only=only), root or loaded.suite.store, False)
 
 
-def _check_resumable(plan: Plan, root: str) -> None:
+def _check_resumable(store: Store, plan: Plan, root: str) -> None:
     """Raise CommandError if `perfdag run` cannot continue this run."""
+    from perfdag.app.runs import check_samples
+
+    check_samples(store, plan)
     if plan.trigger == "ab":
         why = f"{plan.run_id} is one variant of `perfdag ab`, which measures both variants in turn"
     elif plan.where:

@@ -51,7 +51,7 @@ def find_absent(
     series stays absent once it was reported or acknowledged, until a run has it again.
     """
     same = _alike(history)
-    if not same or history.runs[-1].trigger == "confirm":
+    if not same or history.runs[-1].trigger in ("confirm", "part"):
         return []
     reported = _reported_absent(history, same, records)
     finite = np.isfinite(history.value)
