@@ -53,7 +53,7 @@ GROUPS = {
         "collect": "write a run's Parquet file from its samples",
         "baseline": "name runs to compare with, and show the names",
         "acks": "store the acknowledgements that runs on a cluster read",
-        "import": "write a suite from the files of another tool",
+        "import": "write a suite from another tool's files, or store earlier figures",
         "new": "write the files of a new benchmark",
         "completion": "print a script that completes verbs and options in a shell",
     },
