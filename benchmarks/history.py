@@ -63,7 +63,7 @@ def fill(store: Store, runs: int, series: int, repetitions: int, suite: str = "n
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd", store_schema=False)
         store.put(
-            f"results/suite={suite}/month={name[:4]}-{name[4:6]}/{name}.parquet",
+            f"results/{suite}/{name[:4]}-{name[4:6]}/{name}.parquet",
             sink.getvalue().to_pybytes(),
         )
 

@@ -57,12 +57,12 @@ def main() -> int:
         fill(store, args.runs + 1, args.series, 3)
         newest = run_id(args.runs, "net")
         month = f"{newest[:4]}-{newest[4:6]}"
-        key = f"results/suite=net/month={month}/{newest}.parquet"
+        key = f"results/net/{month}/{newest}.parquet"
         rows = store.get(key)
 
         def without_newest() -> None:
             store.delete(key)
-            store.delete(f"rollups/suite=net/month={month}.parquet")
+            store.delete(f"rollups/net/{month}.parquet")
             write_site(store, print)
 
         print(f"first write              {text_of(best_time(without_newest, 1))}")
@@ -70,7 +70,7 @@ def main() -> int:
         for _ in range(3):
             without_newest()
             store.put(key, rows)
-            store.delete(f"rollups/suite=net/month={month}.parquet")
+            store.delete(f"rollups/net/{month}.parquet")
             times.append(best_time(lambda: write_site(store, print, "net"), 1))
         again = min(times)
         print(f"again after one more run {text_of(again)}")

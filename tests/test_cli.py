@@ -1,5 +1,6 @@
 """The command line: examples in the help run, help is fast, every verb has one."""
 
+import os
 import re
 import shlex
 import shutil
@@ -255,6 +256,27 @@ def test_an_interpreter_that_aborts_at_its_end_does_not_change_the_exit_code() -
         [sys.executable, "-c", code.format([], "pass")], capture_output=True, check=False
     )
     assert aborted.returncode == -signal.SIGABRT
+
+
+@pytest.mark.parametrize("left", ["output", "both"])
+def test_a_reader_that_has_left_hides_neither_samples_nor_the_exit_code(
+    left: str, write_suite: SuiteWriter
+) -> None:
+    names = ", ".join(f"{{NAME: {'n' * 60}{number}}}" for number in range(100))
+    suite = write_suite(
+        "name: failing\nrepetitions: 1\nentries:\n  - benchmark: command\n"
+        "    params: {argv: ['false']}\n"
+        f"    permutations: {{product: {{env: [{names}]}}}}\n"  # more than a stream's buffer
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    argv = [sys.executable, "-m", "perfdag", "run", str(suite), "--no-report"]
+    errors = writer if left == "both" else subprocess.PIPE
+    result = subprocess.run(argv, stdout=writer, stderr=errors, text=True, check=False)
+    os.close(writer)
+    assert (result.returncode, "Traceback" in (result.stderr or "")) == (1, False), result.stderr
+    [run] = Path("perfdag-results/runs").iterdir()
+    assert len(list(run.glob("parts/*-1.json"))) == 100
 
 
 BASH = """source {script}

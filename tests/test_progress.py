@@ -174,7 +174,7 @@ def test_a_store_out_of_reach_or_damaged_leaves_the_estimates(tmp_path: Path) ->
     declared = {"fast": 1.0, "slow": 5.0}
     assert expected(with_learned_times(Unreachable(str(tmp_path)), planned(), None)) == declared
     store = FolderStore(str(tmp_path))
-    store.put("results/suite=s/month=2026-11/20261101T000000Z-00000000.parquet", b"no parquet")
+    store.put("results/s/2026-11/20261101T000000Z-00000000.parquet", b"no parquet")
     assert expected(with_learned_times(store, planned(), None)) == declared
 
 

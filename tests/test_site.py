@@ -97,7 +97,7 @@ def test_a_file_that_is_lost_or_damaged_is_written_again(store: FolderStore) -> 
 
 def test_files_of_deleted_runs_go(store: FolderStore) -> None:
     write_site(store, print)
-    store.delete(f"results/suite=net/month=2026-01/{run_id(4)}.parquet")
+    store.delete(f"results/net/2026-01/{run_id(4)}.parquet")
     write_site(store, print)
     assert not [key for key in store.list("site") if run_id(4) in key]
 
@@ -115,7 +115,7 @@ def test_a_store_without_runs_gives_one_line(
 
 
 def test_damaged_and_newer_files_are_named_and_the_rest_is_written(store: FolderStore) -> None:
-    damaged = f"results/suite=net/month=2026-01/{run_id(4)}.parquet"
+    damaged = f"results/net/2026-01/{run_id(4)}.parquet"
     store.put(damaged, b"PAR1 and no more")
     newer = synthetic.put(store, rows(5, {"streams=1": [1e10]}, schema_version=2))
     lines: list[str] = []
@@ -138,7 +138,7 @@ def test_damaged_and_newer_files_are_named_and_the_rest_is_written(store: Folder
 def test_each_verb_says_what_to_do_with_a_damaged_and_with_a_newer_file(
     store: FolderStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store.put(f"results/suite=net/month=2026-01/{run_id(4)}.parquet", b"PAR1 and no more")
+    store.put(f"results/net/2026-01/{run_id(4)}.parquet", b"PAR1 and no more")
     synthetic.put(store, rows(5, {"streams=1": [1e10]}, schema_version=2))
     for run, remedy in ((run_id(4), f"`perfdag collect {run_id(4)}`"), (run_id(5), "update perf")):
         for argv in (["compare", run_id(0), run], ["check", run]):
@@ -150,7 +150,7 @@ def test_each_verb_says_what_to_do_with_a_damaged_and_with_a_newer_file(
 
 def test_a_suite_whose_files_are_all_damaged_leaves_the_others(store: FolderStore) -> None:
     synthetic.nights(store, 1, lambda night, point: 1e10, suite="other")
-    store.put(f"results/suite=other/month=2026-01/{run_id(0, 'other')}.parquet", b"")
+    store.put(f"results/other/2026-01/{run_id(0, 'other')}.parquet", b"")
     lines: list[str] = []
     write_site(store, lines.append)
     assert lines[-1] == "perfdag site: suite other has no readable run with a history; left out"

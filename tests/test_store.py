@@ -40,6 +40,7 @@ def exercise(store: Store) -> None:
     ]
     with pytest.raises(NotStoredError):
         list(store.get_many(["runs/a/plan.json", "runs/a/absent"]))
+    assert (store.folders("runs"), store.folders("none")) == (["a", "ab"], [])
     store.delete("runs/a")
     store.delete("runs/a")
     assert store.list("runs/a") == []
@@ -78,6 +79,7 @@ def uses(store: Store, key: str) -> list[Callable[[], object]]:
         lambda: store.get(key),
         lambda: list(store.get_many([key])),
         lambda: store.list(key),
+        lambda: store.folders(key),
         lambda: store.delete(key),
     ]
 

@@ -74,7 +74,7 @@ def test_ls_shows_the_runs_of_a_store(
     assert max(map(len, [heading, *lines])) <= 80
     assert orjson.loads(cli(["ls", "--newest", "3", "--json"]).out)[0]["run_id"] == second
     assert "--newest 0: list at least one run" in cli(["ls", "--newest", "0"], 2).err
-    store.put(f"runs/{second}/plan.json", b"{")
+    store.put(f"runs/{duet.run_id}/plan.json", b"{")
     assert "plan.json is damaged" in cli(["ls", "--suite", "other"]).out
 
 
@@ -92,7 +92,7 @@ def test_show_prints_the_table_and_writes_nothing(store: FolderStore, cli: Comma
 def test_open_gives_the_report_to_a_browser_and_prints_its_path(
     store: FolderStore, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_id = runs(store)[-1]
+    run_id = [*runs(store)][-1]
     assert f"draw it: perfdag report {run_id}" in cli(["open", "last"], 2).err
     store.put(f"runs/{run_id}/report.html", b"")
     opened: list[str] = []
@@ -127,13 +127,64 @@ def test_last_is_explained_after_ab(
     write_suite: SuiteWriter,
     cli: CommandLine,
 ) -> None:
-    last, duet = runs(store)[-1], add_duet(store, write_suite)
+    last, duet = [*runs(store)][-1], add_duet(store, write_suite)
     output = cli([verb, "last"])
     command = f"perfdag ab --resume {duet.run_id} --store ./perfdag-results"
     assert output.err == (
         f"note: `last` is {last}; the newer run of `perfdag ab` is shown by {command}\n"
     )
     assert last in output.out
+
+
+@pytest.mark.parametrize("expired", ["/parts/", ""])
+def test_every_verb_knows_the_runs_whose_samples_were_removed(
+    expired: str, store: FolderStore, write_suite: SuiteWriter, cli: CommandLine
+) -> None:
+    """A bucket may expire `runs/`, or the samples in it, before the results."""
+    old, whole = copy_run(store, "20200102"), [*runs(store)][-1]
+    suite = str(write_suite.sleeps(2, 3))
+    assert main(["run", suite, "--only", "*POINT*1*", "--no-report"]) == 0
+    *_, part = runs(store)
+
+    def answers() -> list[object]:
+        shown = [orjson.loads(cli(["show", run, "--json"]).out) for run in runs(store)]
+        listed = orjson.loads(cli(["ls", "--json"]).out)
+        known = orjson.loads(cli(["history", "sleeps", "--json"]).out)["runs"]
+        assert [run["run_id"] for run in listed] == known == [*runs(store)]
+        return [shown, listed, cli(["check", "last"]).out]
+
+    before, rows = answers(), {key: store.get(key) for key in store.list("results")}
+    for key in store.list("runs"):
+        if expired in key:
+            store.delete(key)
+    assert answers() == before
+    for verb in ("show", "check"):
+        output = cli([verb, "last"])
+        note = f"note: `last` is {whole}; the newer run {part} measured a part of its suite\n"
+        assert (whole in output.out, output.err) == (True, note)
+    assert main(["report", whole]) == 0
+    assert "kept as they were" in cli(["collect", whole]).out
+    assert "cannot be resumed" in cli(["run", "--resume", whole], 2).err
+    assert {key: store.get(key) for key in store.list("results")} == rows
+    assert cli(["prune", "--keep", "90d"]).out.split()[:2] == [old, "1"]
+    assert main(["rm", part]) == 0
+    assert cli(["ls"]).out.count("6 ok") == len(runs(store)) == 2
+    assert store.list(f"results/sleeps/{part[:4]}-{part[4:6]}") == [
+        f"results/sleeps/{run[:4]}-{run[4:6]}/{run}.parquet" for run in runs(store)
+    ]
+
+
+def test_last_is_the_newest_run_with_rows_where_rows_are_read(
+    store: FolderStore, cli: CommandLine
+) -> None:
+    whole, plan = [*runs(store)][-1], load_plan(store, "last")
+    plan.run_id = f"29990101{plan.run_id[8:]}"
+    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    assert f"{plan.run_id}  sleeps        0 of 6 stored" in cli(["ls"]).out
+    output = cli(["check", "last"])
+    note = f"note: `last` is {whole}; the newer run {plan.run_id} has no rows yet\n"
+    assert (whole in output.out, output.err) == (True, note)
+    assert "has samples but no results yet" in cli(["check", plan.run_id], 2).err
 
 
 def test_rm_removes_a_run_and_what_belongs_to_it(
@@ -144,13 +195,13 @@ def test_rm_removes_a_run_and_what_belongs_to_it(
     assert main(["history", "sleeps"]) == 0  # which writes a roll-up
     assert main(["rm", first]) == 0
     assert main(["rm", duet.run_id]) == 0
-    assert runs(store) == [second]
+    assert [*runs(store)] == [second]
     assert all(second in key for key in store.list("results"))
     assert first not in cli(["history", "sleeps"]).out
     assert main(["baseline", "set", "v1", "last"]) == 0
     assert f"run {second} belongs to baseline v1" in cli(["rm", "last"], 2).err
     assert "--results goes with --namespace" in cli(["rm", "last", "--results"], 2).err
-    assert runs(store) == [second]
+    assert [*runs(store)] == [second]
 
 
 def test_a_run_that_measures_is_neither_removed_nor_measured_twice(
@@ -209,9 +260,9 @@ def test_prune_removes_old_runs_and_keeps_baselines(store: FolderStore, cli: Com
         output = cli(["prune", "--keep", "90d", *options])
         assert output.out.split()[:2] == [old, "1"]
         assert f"kept {damaged}" in output.err
-        assert runs(store) == [*left, damaged, *new]
+        assert [*runs(store)] == [*left, damaged, *new]
     assert main(["prune", "--keep", "9999999d"]) == 0
-    assert runs(store) == [kept, damaged, *new], "longer than the years have four digits"
+    assert [*runs(store)] == [kept, damaged, *new], "longer than the years have four digits"
     cli(["prune", "--keep", "90 days"], 2)
 
 
@@ -226,9 +277,9 @@ def test_prune_keeps_what_a_baseline_is_confirmed_by_and_a_run_that_may_still_me
     assert main(["rm", confirming]) == 2
     yesterday = (datetime.now(UTC) - timedelta(days=1)).strftime("%Y%m%d")
     measuring = copy_run(store, yesterday)
-    store.delete(f"results/suite=sleeps/month={yesterday[:4]}-{yesterday[4:6]}/{measuring}.parquet")
+    store.delete(f"results/sleeps/{yesterday[:4]}-{yesterday[4:6]}/{measuring}.parquet")
     assert f"kept {measuring}: it has no rows yet" in cli(["prune", "--keep", "1h"]).err
-    assert runs(store)[:3] == [old, confirming, measuring]
+    assert [*runs(store)][:3] == [old, confirming, measuring]
 
 
 @pytest.mark.parametrize(

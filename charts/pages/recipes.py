@@ -30,12 +30,12 @@ def recipes(suite: str, run: str, root: str) -> tuple[str, str]:
         f"{secret}SELECT benchmark, params->>'$' AS params, metric, stat, coords->>'$' AS coords,\n"
         "       median(value) AS median, min(value) AS low, max(value) AS high,"
         " count(value) AS n, any_value(unit) AS unit\n"
-        f"FROM read_parquet('{key}', hive_partitioning = false)\n"
+        f"FROM read_parquet('{key}')\n"
         "WHERE status = 'ok' AND phase = 'measure' GROUP BY ALL ORDER BY ALL;"
     )
     frame = (
         f"import json, pandas as pd\n{before}"
-        f"rows = pd.read_parquet({where}, partitioning=None)\n"
+        f"rows = pd.read_parquet({where})\n"
         "rows = rows.join(pd.DataFrame(rows.pop('params').map(json.loads).tolist())"
         ".add_prefix('params.'))\n"
         "ok = rows[(rows.status == 'ok') & (rows.phase == 'measure')]\n"

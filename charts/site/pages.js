@@ -59,7 +59,7 @@ const benchmarkLinks = (series) => {
 
 /** Return the run before one, of the same cluster. */
 function before(head, run, cluster) {
-  const earlier = head.runs.filter(([id, name, trigger]) => id < run && name === cluster && trigger !== "confirm");
+  const earlier = head.runs.filter(([id, name, trigger]) => id < run && name === cluster && !["confirm", "part"].includes(trigger));
   return earlier.at(-1)?.[0];
 }
 

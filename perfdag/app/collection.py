@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from perfdag.app.errors import CommandError
 from perfdag.app.finish import RunResult, finish_run, missing_drawing, result_of
-from perfdag.app.runs import find_run
+from perfdag.app.runs import read_run
 from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
 from perfdag.results import exports
 from perfdag.results.collect import collect, gather
@@ -17,10 +17,12 @@ def collect_run(root: str | None, selector: str, report: Callable[[str], None]) 
 
     The code is 1 if a sample failed, is invalid or missing. Raises StoreError.
     """
-    store, plan = find_run(root, selector, report)
+    store, plan = read_run(root, selector, report)
     collected = collect(store, plan)
     rows = load_rows(store, suites=[plan.suite], runs=[plan.run_id])
     lines = [f"{plural(collected.rows, 'row')}  {store.url(collected.key)}"]
+    if collected.kept:
+        lines.append("kept as they were: some of their samples are stored no more")
     lines += [f"also  {export}" for export in exports.write(store, plan.run_id, rows)]
     good = all(status in ("ok", "skipped") for status in collected.statuses)
     return "\n".join(lines), EXIT_OK if good else EXIT_FAILED
@@ -28,7 +30,7 @@ def collect_run(root: str | None, selector: str, report: Callable[[str], None]) 
 
 def show_run(root: str | None, selector: str, report: Callable[[str], None]) -> RunResult:
     """Return the result of a run from its stored samples, and write nothing. Raises StoreError."""
-    store, plan = find_run(root, selector, report)
+    store, plan = read_run(root, selector, report)
     table, collected = gather(store, plan)
     return result_of(store, plan, table, collected)
 
@@ -37,5 +39,5 @@ def report_run(root: str | None, selector: str, report: Callable[[str], None]) -
     """Collect a run, and write its charts and report. Raises StoreError, CommandError."""
     if missing := missing_drawing():
         raise CommandError(missing)
-    store, plan = find_run(root, selector, report)
+    store, plan = read_run(root, selector, report)
     return finish_run(store, plan, report)

@@ -12,18 +12,18 @@ from perfdag.plan.plan import Plan
 from perfdag.regress.acks import unattended_rules
 from perfdag.regress.changes import percent
 from perfdag.regress.comparison import compare_selections
-from perfdag.regress.selection import Selection, trigger
+from perfdag.regress.selection import Selection
 from perfdag.regress.tuning import Tuning
 from perfdag.results import exports
 from perfdag.results.collect import CollectionResult, collect
 from perfdag.results.nominal import add_nominal
 from perfdag.results.result_files import stored_runs
-from perfdag.results.runs import PARTIAL
+from perfdag.results.runs import find_run
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import PointState, summarise
 from perfdag.results.trust import RunTrust, trust_in
 from perfdag.results.verdicts import OwnVerdict, own_verdicts
-from perfdag.store.base import Store
+from perfdag.store.base import NotStoredError, Store
 from perfdag.suite.checks import checks_of
 
 if TYPE_CHECKING:
@@ -119,12 +119,12 @@ def _changes_since_previous(store: Store, plan: Plan) -> "Previous | None":
     """
     from perfdag.charts.pages.tiles import Change, Previous
 
-    if plan.trigger in PARTIAL:
+    if plan.trigger in ("ab", "confirm"):
         return None
-    older = [run for run, _ in stored_runs(store, plan.suite) if run < plan.run_id]
-    runs = (run for run in reversed(older) if trigger(store, plan.suite, run) not in PARTIAL)
-    run = next(runs, None)
-    if run is None:
+    older = {run: suite for run, suite in stored_runs(store, plan.suite) if run < plan.run_id}
+    try:
+        run = find_run(store, "last", older)
+    except NotStoredError:
         return None
     rules = unattended_rules(store, checks_of(plan.suite_text))
     sides = [Selection(name, plan.suite, (name,)) for name in (run, plan.run_id)]

@@ -64,10 +64,10 @@ def plan_run(
     Raises BadDocument, StoreError, CommandError.
     """
     if resume is not None:
-        from perfdag.app.runs import find_run
+        from perfdag.app.runs import read_run
 
-        _, plan = find_run(root, resume, report)
-        _check_resumable(plan, root or "")
+        store, plan = read_run(root, resume, report)
+        _check_resumable(store, plan, root or "")
         return LocalRun(plan, root, True)
     if command and (text := absent_program(command[0])):
         raise CommandError(text)
@@ -106,8 +106,11 @@ def absent_program(program: str, advice: str = "install it") -> str:
     return f"no program {program!r} here; {advice}"
 
 
-def _check_resumable(plan: Plan, root: str) -> None:
+def _check_resumable(store: Store, plan: Plan, root: str) -> None:
     """Raise CommandError if `perfdag run` cannot continue this run."""
+    from perfdag.app.runs import check_samples
+
+    check_samples(store, plan)
     if plan.trigger == "ab":
         why = f"{plan.run_id} is one variant of `perfdag ab`, which measures both variants in turn"
     elif plan.where:

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from typing import cast
 
 from perfdag.app.errors import CommandError
-from perfdag.app.runs import find_run
+from perfdag.app.runs import read_run
 from perfdag.plan.plan import Plan
 from perfdag.regress.selection import SelectionError, baselines
 from perfdag.results.result_files import result_key
 from perfdag.results.run_lock import run_lock
-from perfdag.results.runs import load_plan, runs
+from perfdag.results.runs import known_plan, load_plan, runs
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.store.open import open_store
 
@@ -50,7 +50,7 @@ def remove_run(root: str | None, selector: str, report: Callable[[str], None]) -
 
     Raises CommandError, StoreError.
     """
-    store, plan = find_run(root, selector, report)
+    store, plan = read_run(root, selector, report)
     for key in removable_keys(store, plan):
         store.delete(key)
     return f"removed run {plan.run_id} of suite {plan.suite} from {store.root}"
@@ -67,24 +67,24 @@ def remove_old_runs(
     store = open_store(root)
     limit, unfinished = _run_ids_before(keep), _run_ids_before(UNFINISHED)
     protected, removed = _protected_runs(store), []
-    for run_id in runs(store):
+    for run_id, rows_of in runs(store).items():
         if run_id >= limit or run_id in protected:
             continue
         try:
-            plan = load_plan(store, run_id)
+            plan = known_plan(store, run_id, rows_of)
             if suite not in (None, plan.suite):
                 continue
-            if run_id >= unfinished and not _has_rows(store, plan):
+            if run_id >= unfinished and rows_of is None:
                 report(f"perfdag: kept {run_id}: it has no rows yet; perfdag rm removes it")
                 continue
             keys = removable_keys(store, plan)
             for key in () if dry_run else keys:
                 store.delete(key)
-        except NotStoredError:
-            pass  # removed with the run that it confirms, or with the other variant
         except (CommandError, StoreError) as error:
-            report(f"perfdag: kept {run_id}: {error}")
-            continue
+            # Nothing is left of a run that was removed with the run that it belongs to.
+            if not isinstance(error, NotStoredError) or store.list(f"runs/{run_id}"):
+                report(f"perfdag: kept {run_id}: {error}")
+                continue
         removed.append(run_id)
     return removed
 
@@ -93,14 +93,6 @@ def _run_ids_before(seconds: float) -> str:
     """Return a text that is above the ids of the runs that began more than `seconds` ago."""
     limit = max(0.0, datetime.now(UTC).timestamp() - seconds)
     return datetime.fromtimestamp(limit, UTC).strftime("%Y%m%dT%H%M%SZ")
-
-
-def _has_rows(store: Store, plan: Plan) -> bool:
-    try:
-        store.get(result_key(plan.suite, plan.run_id))
-    except NotStoredError:
-        return False
-    return True
 
 
 def _with_companions(store: Store, plan: Plan) -> list[Plan]:

@@ -10,9 +10,9 @@ import contextlib
 import errno
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO
 
 from perfdag import __version__
 from perfdag.app.errors import CommandError
@@ -53,7 +53,7 @@ GROUPS = {
         "collect": "write a run's Parquet file from its samples",
         "baseline": "name runs to compare with, and show the names",
         "acks": "store the acknowledgements that runs on a cluster read",
-        "import": "write a suite from the files of another tool",
+        "import": "write a suite from another tool's files, or store earlier figures",
         "new": "write the files of a new benchmark",
         "completion": "print a script that completes verbs and options in a shell",
     },
@@ -133,19 +133,42 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = parser(*[verb] if verb else []).parse_args(arguments)
         code: int = args.run(args)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()
-        return EXIT_OK
     except CommandError as error:
         print(f"perfdag {verb}: {error}", file=sys.stderr)
         return error.exit_code
     except Exception as error:
         return _explain(error, verb)
-    return code
+
+
+class Output:
+    """A text stream that drops what is written after its reader has ended, as of `| head -1`.
+
+    A command goes on to its end, so that it has its exit code.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text and return its length."""
+        self._try(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        self._try(self._stream.flush)
+
+    def _try(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except BrokenPipeError:  # what the stream still has in its buffer goes nowhere too
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
 def program() -> NoReturn:
@@ -154,15 +177,17 @@ def program() -> NoReturn:
     The finalizer sometimes aborts in a native library after the run has ended, and the exit code
     is lost: 3 of 360 short runs on a loaded machine, see apache/arrow#34314.
     """
+    for name in ("stdout", "stderr"):
+        if stream := getattr(sys, name):  # None if it was closed before the start
+            setattr(sys, name, Output(stream))
     try:
         code = main()
     except SystemExit as exit:
         code = exit.code if isinstance(exit.code, int) else EXIT_INPUT if exit.code else EXIT_OK
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # the reader of the pipe has ended
-            if stream is not None:  # closed before the start
-                stream.flush()
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with contextlib.suppress(OSError, ValueError):  # the disk is full, or it was closed
+            stream.flush()
     os._exit(code)
 
 

@@ -10,6 +10,6 @@ def gated(plan: Plan) -> bool:
     It is where the run was scheduled, or its suite has `checks` and was measured whole. The two
     variants of a duet are compared with each other and never with the past.
     """
-    if plan.trigger in ("ab", "cron"):
+    if plan.trigger in ("ab", "cron", "part"):
         return plan.trigger == "cron"
-    return "only" not in plan.options and bool(checks_of(plan.suite_text))
+    return bool(checks_of(plan.suite_text))

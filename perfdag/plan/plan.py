@@ -144,7 +144,10 @@ def make_plan(
     trigger: str = "manual",
     variant: str | None = None,
 ) -> Plan:
-    """Enumerate a suite and order its samples. Raises BadDocument."""
+    """Enumerate a suite and order its samples. Raises BadDocument.
+
+    A run by hand of a part of a suite (`only`) has the trigger `part`.
+    """
     suite = loaded.suite
     with gc_paused():
         enumeration: SuitePoints = enumerate_points(loaded, only)
@@ -165,14 +168,13 @@ def make_plan(
         batches=[],
         merged=enumeration.merged,
         budget=suite.budget,
-        trigger="only" if only and trigger == "manual" else trigger,
+        trigger="part" if only and trigger == "manual" else trigger,
         variant=variant,
         suite_text=loaded.document.text,
         versions=_versions(),
         options={
             "pending_limit": suite.pending_limit,
             "priority": suite.priority,
-            **({"only": list(only)} if only else {}),
         },
     )
     with gc_paused():

@@ -65,7 +65,7 @@ def find_absent(
         info = history.series[i]
         if info.key[:-1] in measured or not tuning.pages(info):
             continue
-        if last.trigger == "only" and info.point not in last.points:
+        if last.trigger == "part" and info.point not in last.points:
             continue
         before = finite[i, same[-PRESENT_OF:]]
         since = reported.get(info.series_id)

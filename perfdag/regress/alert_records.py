@@ -71,7 +71,7 @@ class Record:
 
 def record_key(suite: str, run_id: str) -> str:
     """Return the key of the record of a run."""
-    return f"alerts/suite={suite}/{run_id}.json"
+    return f"alerts/{suite}/{run_id}.json"
 
 
 def read_records(store: Store, suite: str) -> dict[str, Record]:
@@ -79,7 +79,7 @@ def read_records(store: Store, suite: str) -> dict[str, Record]:
 
     At most 120. A damaged record counts as none.
     """
-    keys = [key for key in store.list(f"alerts/suite={suite}") if key.endswith(".json")][-120:]
+    keys = [key for key in store.list(f"alerts/{suite}") if key.endswith(".json")][-120:]
     records = {}
     for _, data in store.get_many(keys):
         try:

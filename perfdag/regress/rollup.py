@@ -1,6 +1,6 @@
 """The monthly roll-ups of a suite, which make reading its history fast.
 
-`<root>/rollups/suite=<suite>/month=<YYYY-MM>.parquet` has one row per series and run, and describes
+`<root>/rollups/<suite>/<YYYY-MM>.parquet` has one row per series and run, and describes
 runs and series in its metadata. It is a cache: missing runs are read from their own files.
 `collect` deletes the roll-up of a month when it writes a run of that month.
 """
@@ -29,12 +29,12 @@ def read_run_medians(store: Store, suite: str, *, write_back: bool = True) -> Ru
     stored: dict[str, dict[str, str]] = {}
     for run_id, _ in stored_runs(store, suite):
         stored.setdefault(month_of(run_id), {})[run_id] = result_key(suite, run_id)
-    present = set(store.list(f"rollups/suite={suite}"))
+    present = set(store.list(f"rollups/{suite}"))
     wanted = [key for month in sorted(stored) if (key := rollup_key(suite, month)) in present]
     months = {month: MonthlyRollup() for month in stored}
     for key, data in store.get_many(wanted):
         with contextlib.suppress(pa.ArrowInvalid, OSError, ValueError, KeyError, TypeError):
-            months[key.rpartition("=")[2].removesuffix(".parquet")] = _read(data)
+            months[key.rpartition("/")[2].removesuffix(".parquet")] = _read(data)
     damaged: list[str] = []
     for month, runs in stored.items():
         if _complete(store, months[month], runs, damaged) and write_back:

@@ -3,19 +3,17 @@
 Conditions are words such as `suite=net month=2026-10`.
 """
 
-import bisect
 import fnmatch
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 import orjson
-import pyarrow as pa
 
 from perfdag.regress.rollup import read_run_medians
-from perfdag.results.result_files import day_of, result_key, stored_runs, suites
-from perfdag.results.runs import LAST, PARTIAL, ambiguous
-from perfdag.results.schema import SAMPLES, read_rows
+from perfdag.results.result_files import day_of, suites
+from perfdag.results.runs import PARTIAL, find_run, runs, trigger
 from perfdag.store.base import NotStoredError, Store
 from perfdag.suite.yaml_document import nearest
 from perfdag.units import plural
@@ -43,49 +41,31 @@ def select(store: Store, selector: str, suite: str | None = None) -> Selection:
     `suite` narrows `last` and conditions. Runs of `ab` have no history and never match. A
     confirming run matches only by its id.
     """
-    stored = [run for run in stored_runs(store) if suite is None or run[1] == suite]
     if selector.startswith("baseline:"):
         return baseline(store, selector.removeprefix("baseline:"), suite)
+    every = runs(store)
+    stored = {run: of for run, of in every.items() if of and suite in (None, of)}
     if not stored:
-        of = f" of suite {suite}{nearest(suite, suites(store))}" if suite else ""
+        of_suite = f" of suite {suite}{nearest(suite, suites(store))}" if suite else ""
         raise SelectionError(
-            f"store {store.root} has no results{of}: run a suite, or `perfdag collect RUN`"
+            f"store {store.root} has no results{of_suite}: run a suite, or `perfdag collect RUN`"
         )
     if "=" in selector:
         return _conditions(store, selector, stored)
-    if last := LAST.fullmatch(selector):
-        return _last(store, selector, stored, int(last[1] or 0))
-    return _one(store, selector, stored)
-
-
-def trigger(store: Store, suite: str, run_id: str) -> str:
-    """Return what started a run: manual, cron, confirm or ab, empty where its file is damaged.
-
-    Raises StoreError.
-    """
-    try:
-        data = store.get(result_key(suite, run_id))
-        rows = read_rows(data, pa.schema([SAMPLES.field("trigger")]))
-    except (pa.ArrowInvalid, OSError):
-        return ""
-    return str(rows["trigger"][0].as_py() or "") if rows.num_rows else ""
-
-
-def _last(store: Store, selector: str, stored: list[tuple[str, str]], back: int) -> Selection:
-    """Return the run `back` before the newest of the suite that ran last, whole runs only."""
-    suite, whole = None, 0
-    for run, of in reversed(stored):
-        if of != (suite or of) or trigger(store, of, run) in PARTIAL:
-            continue
-        suite, whole = of, whole + 1
-        if whole > back:
-            return Selection(selector, suite, (run,))
-    if suite is None:
+    if selector in every and every[selector] is None:
         raise SelectionError(
-            f"{selector}: store {store.root} has only runs of `perfdag ab`: "
-            "`perfdag ab --resume RUN` shows their outcome"
+            f"run {selector} has samples but no results yet: `perfdag collect {selector}`"
         )
-    raise SelectionError(f"{selector}: suite {suite} has {plural(whole, 'run')}")
+    try:
+        run = find_run(store, selector, stored)
+    except NotStoredError as error:
+        raise SelectionError(str(error)) from None
+    if trigger(store, stored[run], run) == "ab":
+        raise SelectionError(
+            f"run {run} is one variant of `perfdag ab`, which has no past: "
+            f"`perfdag ab --resume {run}` shows the outcome"
+        )
+    return Selection(selector, stored[run], (run,))
 
 
 def select_one(store: Store, selector: str, suite: str | None = None) -> tuple[str, str]:
@@ -96,38 +76,10 @@ def select_one(store: Store, selector: str, suite: str | None = None) -> tuple[s
     return selection.runs[0], selection.suite
 
 
-def _one(store: Store, selector: str, stored: list[tuple[str, str]]) -> Selection:
-    matching = [run_and_suite for run_and_suite in stored if run_and_suite[0] == selector] or [
-        run_and_suite for run_and_suite in stored if run_and_suite[0].startswith(selector)
-    ]
-    if len(matching) == 1:
-        run, suite = matching[0]
-        if trigger(store, suite, run) == "ab":
-            raise SelectionError(
-                f"run {run} is one variant of `perfdag ab`, which has no past: "
-                f"`perfdag ab --resume {run}` shows the outcome"
-            )
-        return Selection(selector, suite, (run,))
-    if matching:
-        raise SelectionError(ambiguous(selector, [run for run, _ in matching]))
-    if store.list(f"runs/{selector}"):
-        raise SelectionError(
-            f"run {selector} has samples but no results yet: `perfdag collect {selector}`"
-        )
-    known = [run for run, _ in stored]
-    at = bisect.bisect(known, selector)
-    hint = nearest(selector, known) or (
-        f"; nearest: {', '.join(known[max(0, at - 1) : at + 1])}" if selector[:1].isdigit() else ""
-    )
-    raise SelectionError(
-        f"store {store.root}: no run {selector}{hint}; newest: {', '.join(known[-3:])}"
-    )
-
-
-def _conditions(store: Store, selector: str, stored: list[tuple[str, str]]) -> Selection:
+def _conditions(store: Store, selector: str, stored: Mapping[str, str]) -> Selection:
     conditions = dict(_pair(condition) for condition in re.split(r"[\s,]+", selector.strip()))
     matching = []
-    for run, suite in stored:
+    for run, suite in stored.items():
         day = day_of(run)
         if (
             suite == conditions.get("suite", suite)
@@ -139,14 +91,14 @@ def _conditions(store: Store, selector: str, stored: list[tuple[str, str]]) -> S
             matching.append((run, suite))
     suites = sorted({suite for _, suite in matching})
     if not matching:
-        known = sorted({suite for _, suite in stored})
+        known = sorted(set(stored.values()))
         hint = (
             nearest(conditions["suite"], known)
             if conditions.get("suite", known[0]) not in known
             else ""
         )
         raise SelectionError(
-            f"{selector}: no run fits{hint}; suites: {', '.join(known)}; {_extent(stored)}"
+            f"{selector}: no run fits{hint}; suites: {', '.join(known)}; {_extent([*stored])}"
         )
     if len(suites) > 1:
         raise SelectionError(
@@ -170,8 +122,8 @@ def _whole(store: Store, suite: str, runs: list[str]) -> list[str]:
     return [run for run in runs if (run in known and known[run] not in PARTIAL) or run in damaged]
 
 
-def _extent(stored: list[tuple[str, str]]) -> str:
-    return f"{plural(len(stored), 'run')} from {day_of(stored[0][0])} to {day_of(stored[-1][0])}"
+def _extent(runs: list[str]) -> str:
+    return f"{plural(len(runs), 'run')} from {day_of(runs[0])} to {day_of(runs[-1])}"
 
 
 def _pair(word: str) -> tuple[str, str]:

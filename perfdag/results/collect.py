@@ -2,21 +2,24 @@
 
 Collecting twice gives the same bytes: rows are in the order of the plan, and nothing depends on
 the time of collecting. A planned sample that is not stored is a row too, with the status and the
-text of its MissingReason.
+text of its MissingReason. Samples may be removed once they are collected: their rows stay.
 """
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from perfdag.no_gc import gc_paused
 from perfdag.plan.plan import Plan
 from perfdag.results.result_files import delete_rollup, month_of, result_key
 from perfdag.results.samples import read_sample, sample_key, stored_samples
-from perfdag.results.schema import ID_COLUMNS
+from perfdag.results.schema import ID_COLUMNS, explain_unreadable, read_rows
+from perfdag.results.summary import statuses_of
 from perfdag.results.table_builder import TableBuilder
-from perfdag.store.base import Store
+from perfdag.store.base import DamagedError, NotStoredError, Store
 
 
 @dataclass
@@ -24,7 +27,8 @@ class CollectionResult:
     """The result of collecting: the key of the Parquet file, its rows, and samples by status.
 
     `reached` holds the count and relative precision of points with `until`, `damaged` the names of
-    unreadable samples. `complete`: every sample of the plan is stored.
+    unreadable samples. `complete`: every sample of the plan is stored. `kept`: samples were removed
+    after they were collected, and the rows are those of the Parquet file, which stays as it is.
     """
 
     key: str
@@ -33,11 +37,19 @@ class CollectionResult:
     reached: dict[str, tuple[int, float | None]]
     damaged: list[str]
     complete: bool
+    kept: bool = False
 
 
 def collect(store: Store, plan: Plan) -> CollectionResult:
     """Write the Parquet file of a run from its samples. Raises StoreError."""
     table, collected = gather(store, plan)
+    if not collected.kept:
+        write_rows(store, plan.suite, plan.run_id, table)
+    return collected
+
+
+def write_rows(store: Store, suite: str, run_id: str, table: pa.Table) -> None:
+    """Write the Parquet file of a run from a table of SAMPLES. Raises StoreError."""
     sink = pa.BufferOutputStream()
     # Without the Arrow schema a reader gets plain strings, whatever the encoding in memory.
     # A dictionary of distinct values only makes the file larger.
@@ -51,9 +63,8 @@ def collect(store: Store, plan: Plan) -> CollectionResult:
         data_page_version="1.0",
         use_dictionary=encoded,
     )
-    store.put(collected.key, sink.getvalue().to_pybytes())
-    delete_rollup(store, plan.suite, month_of(plan.run_id))
-    return collected
+    store.put(result_key(suite, run_id), sink.getvalue().to_pybytes())
+    delete_rollup(store, suite, month_of(run_id))
 
 
 def gather(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
@@ -61,12 +72,33 @@ def gather(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
 
     Repetitive columns are dictionary-encoded.
     """
-    with gc_paused():
-        return _gather(store, plan)
-
-
-def _gather(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
     stored = stored_samples(store, plan.run_id)
+    if (rows := kept_rows(store, plan, stored)) is not None:
+        key, statuses = result_key(plan.suite, plan.run_id), statuses_of(rows)
+        return rows, CollectionResult(key, rows.num_rows, statuses, {}, [], True, kept=True)
+    with gc_paused():
+        return _gather(store, plan, stored)
+
+
+def kept_rows(store: Store, plan: Plan, stored: Set[str]) -> pa.Table | None:
+    """Return the rows of a run that has samples no more that it was collected from, or None.
+
+    `stored` has the names of its samples. Raises StoreError, DamagedError where nothing else is
+    left of the run.
+    """
+    key = result_key(plan.suite, plan.run_id)
+    try:
+        rows = read_rows(store.get(key))
+    except (NotStoredError, pa.ArrowInvalid, OSError):
+        if plan.order:
+            return None
+        raise DamagedError(f"store {store.root}: {explain_unreadable(store, key)}") from None
+    sources = filter(None, pc.unique(rows["raw_uri"]).to_pylist())
+    collected = {source.rpartition("/")[2].removesuffix(".json") for source in sources}
+    return rows if collected - stored or not plan.order else None
+
+
+def _gather(store: Store, plan: Plan, stored: Set[str]) -> tuple[pa.Table, CollectionResult]:
     builder = TableBuilder(plan, store)
     damaged = []
     order = sorted(

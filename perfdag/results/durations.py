@@ -6,6 +6,7 @@ pyarrow and numpy are imported only if there is one: what is measured may need t
 from dataclasses import replace
 
 from perfdag.plan.plan import Plan
+from perfdag.results.result_files import result_key, stored_runs
 from perfdag.store.base import Store, StoreError
 
 ANY = "any"
@@ -19,12 +20,10 @@ def with_learned_times(store: Store, plan: Plan, cluster: str | None) -> Plan:
     estimate of its benchmark, as do all where the store cannot be read.
     """
     try:
-        keys = [
-            key for key in store.list(f"results/suite={plan.suite}") if key.endswith(".parquet")
-        ]
-        if not keys:
+        runs = stored_runs(store, plan.suite)
+        if not runs:
             return plan
-        past = _seconds(store.get(max(keys, key=lambda key: key.rpartition("/")[2])), cluster)
+        past = _seconds(store.get(result_key(plan.suite, runs[-1][0])), cluster)
     except (StoreError, OSError, ValueError):  # pyarrow's errors are ValueErrors
         return plan
     points = [replace(point, seconds=past.get(point.id, point.seconds)) for point in plan.points]

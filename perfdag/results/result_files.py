@@ -8,17 +8,17 @@ VERSION = 3
 
 def result_key(suite: str, run_id: str) -> str:
     """Return the key of the Parquet file of a run."""
-    return f"results/suite={suite}/month={month_of(run_id)}/{run_id}.parquet"
+    return f"results/{suite}/{month_of(run_id)}/{run_id}.parquet"
 
 
 def stored_runs(store: Store, suite: str | None = None) -> list[tuple[str, str]]:
     """Return (run id, suite) of every run with results, oldest first. Raises StoreError."""
-    keys = store.list("results" if suite is None else f"results/suite={suite}")
+    keys = store.list("results" if suite is None else f"results/{suite}")
     runs = []
     for key in keys:
         parts = key.split("/")
         if len(parts) == 4 and key.endswith(".parquet"):
-            runs.append((parts[3].removesuffix(".parquet"), parts[1].removeprefix("suite=")))
+            runs.append((parts[3].removesuffix(".parquet"), parts[1]))
     return sorted(runs)
 
 
@@ -29,7 +29,7 @@ def suites(store: Store) -> list[str]:
 
 def rollup_key(suite: str, month: str) -> str:
     """Return the key of the roll-up of a month."""
-    return f"rollups/suite={suite}/month={month}.parquet"
+    return f"rollups/{suite}/{month}.parquet"
 
 
 def delete_rollup(store: Store, suite: str, month: str) -> None:

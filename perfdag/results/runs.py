@@ -1,45 +1,140 @@
-"""The runs of a store and their plans."""
+"""Which runs a store has, which one a text names, and their plans."""
 
+import bisect
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from perfdag.plan.names import is_run_id
 from perfdag.plan.plan import Plan, read_plan
+from perfdag.results.result_files import result_key, stored_runs
 from perfdag.results.samples import run_folder
-from perfdag.store.base import DamagedError, NotStoredError, Store
+from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
 from perfdag.suite.yaml_document import nearest
 from perfdag.units import plural
 
 LAST = re.compile(r"last(?:~(\d+))?")
-PARTIAL = ("ab", "confirm")
-"""Triggers of runs of a part of a suite: a variant, and suspicious points measured again."""
+PARTIAL = ("ab", "confirm", "part")
+"""Triggers of runs of a part of a suite: a variant, suspicious points again, and `--only`."""
 
 
-def load_plan(store: Store, selector: str, *, of_ab: bool = False) -> Plan:
-    """Return the stored plan of a run: its id, the beginning of one, `last`, or `last~N`.
+def runs(store: Store) -> dict[str, str | None]:
+    """Return the suite of each run of a store by the run's id, oldest first. Raises StoreError.
 
-    `last` is the newest run of a whole suite, and `last~N` the one N runs of that suite before.
-    With `of_ab` they count only variants of `perfdag ab`. Raises StoreError, which names similar
-    runs.
+    A run has rows, a plan or both: samples and plans may be removed before the rows. The suite of a
+    run without rows is None here; its plan names it.
     """
-    try:
-        return _read_plan(store, selector)
-    except NotStoredError:
-        known = runs(store)
+    known: dict[str, str | None] = dict.fromkeys(filter(is_run_id, store.folders("runs")))
+    known |= dict(stored_runs(store))
+    return {run: known[run] for run in sorted(known)}
+
+
+def find_run(
+    store: Store, selector: str, known: Mapping[str, str | None], *, of_ab: bool = False
+) -> str:
+    """Return the id of the run that a text names: its id, the beginning of one, or `last~N`.
+
+    `known` has the runs that count, as `runs` returns them. `last` is the newest run of a whole
+    suite, and `last~N` the one N runs of that suite before. With `of_ab` they count only variants
+    of `perfdag ab`. Raises StoreError, which names similar runs.
+    """
+    if selector in known:
+        return selector
     if last := LAST.fullmatch(selector):
         return _last(store, selector, known, int(last[1] or 0), of_ab)
     matching = [run for run in known if selector and run.startswith(selector)]
     if len(matching) == 1:
-        return _read_plan(store, matching[0])
+        return matching[0]
     if matching:
         raise NotStoredError(ambiguous(selector, matching))
-    some = f"; newest: {', '.join(known[-3:])}" if known else "; it holds no run yet"
-    raise NotStoredError(f"store {store.root}: no run {selector}{nearest(selector, known)}{some}")
+    ids = [*known]
+    hint = nearest(selector, known)
+    if known and not hint and selector[:1].isdigit():
+        at = bisect.bisect(ids, selector)
+        hint = f"; nearest: {', '.join(ids[max(0, at - 1) : at + 1])}"
+    some = f"; newest: {', '.join(ids[-3:])}" if known else "; it holds no run yet"
+    raise NotStoredError(f"store {store.root}: no run {selector}{hint}{some}")
 
 
 def ambiguous(selector: str, names: Sequence[str]) -> str:
     """Return that a text is the beginning of several names of runs."""
     examples = ", ".join(names[:3])
     return f"{selector}: {len(names)} runs begin so ({examples} ...); write more of it"
+
+
+def _last(
+    store: Store, selector: str, known: Mapping[str, str | None], back: int, of_ab: bool
+) -> str:
+    """Return the run `back` before the newest of the suite that ran last."""
+    suite, number, other = None, 0, ""
+    for run in reversed([*known]):
+        try:
+            of, started_by = _suite_and_trigger(store, run, known[run])
+        except NotStoredError:  # a folder that is no run
+            continue
+        if (started_by != "ab") if of_ab else (started_by in PARTIAL):
+            other = other or run
+        elif of == (suite or of):
+            suite, number = of, number + 1
+            if number > back:
+                return run
+    if suite:
+        raise NotStoredError(
+            f"{selector}: store {store.root} has {plural(number, 'run')} of suite {suite}"
+        )
+    if not other:
+        raise NotStoredError(f"store {store.root}: no run {selector}; it holds no run yet")
+    kind = "no run of `perfdag ab`" if of_ab else "only runs of a part of a suite"
+    raise NotStoredError(f"{selector}: store {store.root} has {kind}; the newest is {other}")
+
+
+def _suite_and_trigger(store: Store, run_id: str, suite: str | None) -> tuple[str, str]:
+    """Return suite and trigger of a run, by its rows where its plan cannot be read."""
+    try:
+        plan = known_plan(store, run_id, suite)
+        return plan.suite, plan.trigger
+    except DamagedError:
+        if suite is None:
+            raise
+        return suite, trigger(store, suite, run_id)
+
+
+def load_plan(store: Store, selector: str, *, of_ab: bool = False) -> Plan:
+    """Return the stored plan of the run that a text names, as `find_run`. Raises StoreError."""
+    try:
+        return _read_plan(store, selector)
+    except NotStoredError:
+        return _read_plan(store, find_run(store, selector, runs(store), of_ab=of_ab))
+
+
+def known_plan(store: Store, run_id: str, suite: str | None) -> Plan:
+    """Return the plan of a run, or one without points where its rows alone are left.
+
+    `suite` is that of the rows, or None without rows. Raises StoreError.
+    """
+    try:
+        return _read_plan(store, run_id)
+    except NotStoredError:
+        if suite is None:
+            raise
+        started_by = trigger(store, suite, run_id)
+        return Plan(run_id, suite, 0, [], [], [], [], trigger=started_by)
+
+
+def trigger(store: Store, suite: str, run_id: str) -> str:
+    """Return what started a run by its rows, such as cron; empty where they are damaged.
+
+    Raises StoreError.
+    """
+    import pyarrow as pa
+
+    from perfdag.results.schema import SAMPLES, read_rows
+
+    try:
+        data = store.get(result_key(suite, run_id))
+        rows = read_rows(data, pa.schema([SAMPLES.field("trigger")]))
+    except (pa.ArrowInvalid, OSError):
+        return ""
+    return str(rows["trigger"][0].as_py() or "") if rows.num_rows else ""
 
 
 def _read_plan(store: Store, run_id: str) -> Plan:
@@ -53,39 +148,25 @@ def _read_plan(store: Store, run_id: str) -> Plan:
         raise DamagedError(text) from None
 
 
-def _last(store: Store, selector: str, run_ids: list[str], back: int, of_ab: bool) -> Plan:
-    """Return the plan `back` before the newest of the suite that ran last."""
-    suite, number, other = None, 0, None
-    for run in reversed(run_ids):
-        plan = _read_plan(store, run)
-        if (plan.trigger != "ab") if of_ab else (plan.trigger in PARTIAL):
-            other = other or plan
-        elif plan.suite == (suite or plan.suite):
-            suite, number = plan.suite, number + 1
-            if number > back:
-                return plan
-    if suite:
-        raise NotStoredError(
-            f"{selector}: store {store.root} has {plural(number, 'run')} of suite {suite}"
-        )
-    if other is None:
-        raise NotStoredError(f"store {store.root}: no run {selector}; it holds no run yet")
-    if of_ab:
-        raise NotStoredError(f"{selector}: store {store.root} has no run of `perfdag ab`")
-    command = resume_command(other, store.root)
-    raise NotStoredError(
-        f"{selector}: store {store.root} has only runs of a part of a suite: {other.run_id} is "
-        f"one of `perfdag {other.trigger}`; continue it: {command}"
-    )
+def newer_note(store: Store, run_id: str) -> str | None:
+    """Say which newer run of the suite `last` does not mean, and why. Or None.
 
-
-def ab_note(store: Store, run_id: str) -> str | None:
-    """Say which run of `perfdag ab` is newer than `run_id`, which `last` does not mean. Or None."""
-    for newer in reversed([known for known in runs(store) if known > run_id]):
-        plan = _read_plan(store, newer)
-        if plan.trigger == "ab":
+    Raises StoreError.
+    """
+    known = runs(store)
+    suite = known[run_id] or load_plan(store, run_id).suite
+    for newer in reversed([run for run in known if run > run_id]):
+        try:
+            plan = known_plan(store, newer, known[newer])
+        except StoreError:
+            continue
+        if plan.suite != suite or plan.trigger == "confirm":
+            continue
+        if plan.trigger == "ab" and plan.order:
             command = resume_command(plan, store.root)
             return f"`last` is {run_id}; the newer run of `perfdag ab` is shown by {command}"
+        why = "measured a part of its suite" if plan.trigger in PARTIAL else "has no rows yet"
+        return f"`last` is {run_id}; the newer run {newer} {why}"
     return None
 
 
@@ -137,8 +218,3 @@ def resume_obstacle(plan: Plan, cluster: str | None, root: str) -> str | None:
             f"(uid of its kube-system {there}, here {cluster}); continue it there"
         )
     return None
-
-
-def runs(store: Store) -> list[str]:
-    """Return the ids of all runs with a plan, oldest first."""
-    return sorted({key.split("/")[1] for key in store.list("runs") if key.endswith("/plan.json")})

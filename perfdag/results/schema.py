@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from perfdag.results.result_files import month_of, result_key, stored_runs
 from perfdag.store.base import Store, StoreError
 
 SCHEMA_VERSION = 1
@@ -32,7 +33,7 @@ SAMPLES: pa.Schema = pa.schema(
         ("env_class", _TEXT),  # hardware only; a column to compare, not part of series_id
         # run: which measurement of it
         ("run_id", _TEXT),
-        ("trigger", _TEXT),  # manual, only (a part of the suite), cron, confirm, ab
+        ("trigger", _TEXT),  # manual, part (of a suite), cron, confirm, ab, import
         ("variant", _TEXT),  # A or B of an `ab` run
         ("batch", pa.int32()),
         ("repetition", pa.int16()),
@@ -107,10 +108,13 @@ def load_rows(
     unreadable file is added to `damaged`.
     """
     schema = SAMPLES if columns is None else pa.schema([SAMPLES.field(name) for name in columns])
-    keys = sorted(
-        (key for key in store.list("results") if _selected(key, suites, months, runs)),
-        key=lambda key: key.rpartition("/")[2],
-    )
+    keys = [
+        result_key(suite, run)
+        for run, suite in stored_runs(store)
+        if (suites is None or suite in suites)
+        and (months is None or month_of(run) in months)
+        and (runs is None or run in runs)
+    ]
     tables = []
     for key, data in store.get_many(keys):
         try:
@@ -176,22 +180,4 @@ def _encoded(schema: pa.Schema) -> pa.Schema:
             pa.field(column.name, text if column.name in DICTIONARY_COLUMNS else column.type)
             for column in schema
         ]
-    )
-
-
-def _selected(
-    key: str, suites: Sequence[str] | None, months: Sequence[str] | None, runs: Sequence[str] | None
-) -> bool:
-    parts = key.split("/")
-    if len(parts) != 4 or not key.endswith(".parquet"):
-        return False
-    suite, month, run = (
-        parts[1].removeprefix("suite="),
-        parts[2].removeprefix("month="),
-        parts[3].removesuffix(".parquet"),
-    )
-    return (
-        (suites is None or suite in suites)
-        and (months is None or month in months)
-        and (runs is None or run in runs)
     )

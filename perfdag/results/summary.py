@@ -1,11 +1,13 @@
 """Summary of a run: median, spread and n of each series, and the state of each point."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from perfdag.results.labels import labels_by_point, point_settings, series_name
 from perfdag.stats.robust import Spread, median, spread
@@ -166,6 +168,14 @@ def _count(state: PointState, status: str, error: str | None, noise: str | None)
         state.reasons.append(error)
     if noise and noise not in state.noise:
         state.noise.append(noise)
+
+
+def statuses_of(rows: pa.Table) -> dict[str, int]:
+    """Return the samples of a run by status, without warm-up and canaries."""
+    canary = pc.equal(rows["benchmark"], "canary")
+    measured = rows.filter(pc.and_not(pc.equal(rows["phase"], "measure"), canary))
+    table = measured.select(["point", "repetition", "status"])
+    return Counter(table.group_by(table.column_names).aggregate([])["status"].to_pylist())
 
 
 def statuses_text(statuses: Mapping[str, int]) -> str:

@@ -67,6 +67,13 @@ class Store(Protocol):
         """Yield (key, data) in the order of `keys`. Raises NotStoredError, StoreError."""
         ...
 
+    def folders(self, prefix: str) -> list[str]:
+        """Return the sorted names right below a prefix that have keys below them.
+
+        Raises StoreError.
+        """
+        ...
+
     def list(self, prefix: str) -> list[str]:
         """Return the sorted keys below a prefix, which is like a folder. Raises StoreError."""
         ...

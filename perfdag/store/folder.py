@@ -84,6 +84,14 @@ class FolderStore:
         for key in keys:
             yield key, self.get(key)
 
+    def folders(self, prefix: str) -> list[str]:
+        try:
+            with os.scandir(self._file(prefix)) as entries:
+                return sorted(item.name for item in entries if item.is_dir() and is_key(item.name))
+        except OSError as error:
+            self._check_listing(error)
+            return []
+
     def list(self, prefix: str) -> list[str]:
         keys = []
         top = self._file(prefix) if prefix else self._path

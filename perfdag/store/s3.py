@@ -150,6 +150,15 @@ class S3Store:
         except FileNotFoundError:
             return []
 
+    def folders(self, prefix: str) -> list[str]:
+        check_key(self.root, prefix)
+        try:
+            found = self._patiently(lambda: self._api.list_with_delimiter(self._bucket, prefix))
+        except FileNotFoundError:
+            return []
+        names = (path.rpartition("/")[2] for path in found["common_prefixes"])
+        return sorted(name for name in names if is_key(name))
+
     def list(self, prefix: str) -> list[str]:
         return sorted(path for path in self._paths(prefix) if is_key(path))
 

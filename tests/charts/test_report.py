@@ -262,7 +262,7 @@ def test_dictionary_encoded_rows_give_the_same_page() -> None:
     assert report_of(encoded, PLAN) == report_of(table, PLAN)
 
 
-FILE = f"results/suite=trial/month=2026-11/{rows.RUN}.parquet"
+FILE = f"results/trial/2026-11/{rows.RUN}.parquet"
 
 
 def output_of(frame: str, expression: str) -> str:

@@ -51,7 +51,7 @@ def _here(suite: Path, folder: Path, *more: str) -> list[dict[str, Any]]:
     result = subprocess.run(argv, check=False, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     store = open_store(str(folder / "s"))
-    table, _ = gather(store, load_plan(store, runs(store)[-1]))
+    table, _ = gather(store, load_plan(store, [*runs(store)][-1]))
     return [row for row in table.to_pylist() if row["benchmark"] != "canary"]
 
 

@@ -93,7 +93,7 @@ FILES: dict[bytes, bytes] = {}
 def put(store: Store, night_rows: Sequence[dict[str, Any]]) -> str:
     """Write the rows of one run where `collect` would; returns the key."""
     suite, run = night_rows[0]["suite"], night_rows[0]["run_id"]
-    key = f"results/suite={suite}/month={run[:4]}-{run[4:6]}/{run}.parquet"
+    key = f"results/{suite}/{run[:4]}-{run[4:6]}/{run}.parquet"
     identity = orjson.dumps(list(night_rows))
     if identity not in FILES:
         sink = pa.BufferOutputStream()

@@ -920,7 +920,7 @@ def test_damaged_files_are_named_and_the_others_used(
     store: Store, tmp_path: Path, cli: CommandLine
 ) -> None:
     nights(store, 40, step)
-    broken = f"results/suite=net/month=2026-01/{run_id(10)}.parquet"
+    broken = f"results/net/2026-01/{run_id(10)}.parquet"
     store.put(broken, b"PAR1 not really")
     assert f"damaged, left out: {broken}" in cli(["check", "last", "--store", store.root], 3).out
 
@@ -932,7 +932,7 @@ def test_a_damaged_file_of_a_baseline_is_named(store: Store) -> None:
     assert main(["baseline", "set", "v1", selection, "--store", store.root]) == 0
     # what the history needs of the files is rolled up from here on
     assert not judge(store, 5, rule).failed
-    broken = [f"results/suite=net/month=2026-01/{run_id(night)}.parquet" for night in range(2)]
+    broken = [f"results/net/2026-01/{run_id(night)}.parquet" for night in range(2)]
     store.put(broken[0], b"PAR1 not really")
     gate = judge(store, 5, rule)
     assert (gate.failed, gate.damaged) == (False, broken[:1])
@@ -963,6 +963,6 @@ def test_what_only_left_out_is_not_absent_and_hides_no_absence(store: Store) -> 
     for night in range(12):
         part = night in (5, 6, 7, 8, 9)
         values = {"streams=1": [1e10] * 3} if part or night == 11 else both
-        put(store, rows(night, values, trigger="only" if part else "manual"))
+        put(store, rows(night, values, trigger="part" if part else "manual"))
     failed = [night for night in range(12) if judge(store, night).failed]
     assert failed == [11]

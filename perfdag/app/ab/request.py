@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from perfdag.app.errors import CommandError
 from perfdag.app.local_run import refuse_absent_programs
+from perfdag.app.runs import check_samples
 from perfdag.plan.ab import Duet, prepare_duet, stored_duet
 from perfdag.results.runs import load_plan, variants
 from perfdag.store.open import open_store
@@ -66,7 +67,10 @@ def _stored_variants(root: str | None, run_id: str, limit: float | None) -> Duet
     plan = load_plan(store, run_id, of_ab=True)
     if plan.trigger != "ab":
         raise CommandError(f"run {run_id} is not a run of `perfdag ab`")
-    duet = stored_duet(*variants(store, plan))
+    plans = variants(store, plan)
+    for variant in plans:
+        check_samples(store, variant)
+    duet = stored_duet(*plans)
     if limit is None:
         return duet
     return replace(duet, a=replace(duet.a, options={**duet.a.options, "within": limit}))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from perfdag.app.cluster.find import NoRun, workflows_of_run
 from perfdag.app.cluster.view import View
 from perfdag.app.errors import CommandError
+from perfdag.app.runs import check_samples
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.kube.labels import SUITE
 from perfdag.plan.names import is_run_id
@@ -63,6 +64,7 @@ def _stored_run(root: str, run_id: str, report: Callable[[str], None]) -> Submit
     try:
         store = open_store(root)
         plan = _measured_plan(store, load_plan(store, run_id))
+        check_samples(store, plan)
         if stored_samples(store, plan.run_id):
             obstacle = resume_obstacle(plan, run_with_client(cluster_name), store.root)
             if obstacle:

@@ -1,0 +1,171 @@
+"""`perfdag import history`: runs from a CSV file, whatever is in it."""
+
+import math
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from perfdag.cli import main
+from perfdag.results.schema import load_rows
+from perfdag.store.folder import FolderStore
+from tests.conftest import CommandLine
+
+HEADER = "time,series,value,unit,better\n"
+
+
+def history_of(text: str, cli: CommandLine, code: int = 0) -> tuple[list[str], list[list[object]]]:
+    """Import a file; return the lines on stderr, and (time, series, value, unit) of each row."""
+    Path("boot.csv").write_text(HEADER + text)
+    lines = cli(["import", "history", "boot.csv"], code).err.splitlines()
+    rows = load_rows(FolderStore("perfdag-results")).to_pylist()
+    columns = ("entry", "value", "unit", "better", "repetition", "status")
+    return (
+        [line.removeprefix("boot.csv: ") for line in lines],
+        [[f"{row['started_at']:%d%H}", *(row[name] for name in columns)] for row in rows],
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "lines", "rows"),
+    [
+        pytest.param(
+            "2026-01-02,a,1,s,lower\n2026-01-02T02:00+02:00,b,2MB,B,higher\n"
+            "1767312000,b,3,MiB/s,higher\n",
+            [
+                "line 3: value '2MB' is no number; kept as an invalid sample of b",
+                "line 4: b in MiB/s, first in B; kept as b (B/s)",
+            ],
+            [
+                ["0200", "a", 1.0, "s", "lower", 1, "ok"],
+                ["0200", "b", None, "B", "higher", 1, "invalid"],
+                ["0200", "b (B/s)", 3 * 2.0**20, "B/s", "higher", 1, "ok"],
+            ],
+            id="equal times of several series are one run",
+        ),
+        pytest.param(
+            "2026-01-02,a,1,ms,\n2026-01-02 00:00:00.9,a,2,,\n2026-01-01,a,3,s,\n",
+            [
+                "line 4: a in s, first in ms; converted",
+                "line 4: a at 2026-01-01T00:00:00Z is before an earlier line; sorted by time",
+                "line 3: a at 2026-01-02T00:00:00Z once more; kept as repetition 2",
+            ],
+            [
+                ["0100", "a", 3.0, "s", "none", 1, "ok"],
+                ["0200", "a", 0.001, "s", "none", 1, "ok"],
+                ["0200", "a", 0.002, "s", "none", 2, "ok"],
+            ],
+            id="equal times of one series, and a clock that went back",
+        ),
+        pytest.param(
+            "2026-01-01,a,nan,points,lower\n2026-01-02,,1e999,points,up\n2026-01-03,a,7,,higher\n",
+            [
+                "line 2: value 'nan' is no number; kept as an invalid sample of a",
+                "line 3: value '1e999' is no number; kept as an invalid sample of boot",
+                "line 3: no series; kept as series boot",
+                "line 3: boot is better 'up'; taken as none",
+                "line 4: a is better 'higher'; taken as lower",
+                "a: in 2 of 3 runs; the others stay a gap",
+                "boot: in 1 of 3 runs; the others stay a gap",
+            ],
+            [
+                ["0100", "a", None, "points", "lower", 1, "invalid"],
+                ["0200", "boot", None, "points", "none", 1, "invalid"],
+                ["0300", "a", 7.0, "points", "lower", 1, "ok"],
+            ],
+            id="no numbers, a unit of their own, and a direction that changes",
+        ),
+    ],
+)
+def test_what_is_unusual_is_one_line_and_nothing_is_lost(
+    text: str, lines: list[str], rows: list[list[object]], cli: CommandLine
+) -> None:
+    assert history_of(text, cli) == (lines, rows)
+
+
+def test_a_line_without_a_time_is_left_out_and_is_exit_code_1(cli: CommandLine) -> None:
+    lines, rows = history_of("soon,a,1,s,\n2026-01-01,a,1,s,\n1699-01-01,a,1,s,\n", cli, 1)
+    assert lines == [
+        "line 2: 'soon' is no time; left out",
+        "line 4: '1699-01-01' is no time; left out",
+    ]
+    assert len(rows) == 1
+    many = "".join(f"2026-01-01,a,{number},s,\n" for number in range(30))
+    assert history_of(many, cli)[0][-1] == "and 9 more such lines"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "boot.csv: it is empty"),
+        ("time,value\n", "no column series; the columns are time, series, value, unit, better"),
+        (f"{HEADER}x,a,1,s,\n", "boot.csv: no line has a time, so nothing was stored"),
+        (f"{HEADER}2026-01-01,{'a' * 200_000},1,s,", "field larger than field limit"),
+    ],
+)
+def test_a_file_without_a_history_is_refused(text: str, message: str, cli: CommandLine) -> None:
+    Path("boot.csv").write_text(text)
+    assert message in cli(["import", "history", "boot.csv"], 2).err
+    assert "No such file" in cli(["import", "history", "absent.csv"], 2).err
+    assert "--suite: at most 40" in cli(["import", "history", "boot.csv", "--suite", "A/B"], 2).err
+
+
+def test_every_verb_knows_an_imported_history(cli: CommandLine) -> None:
+    lines = [
+        f"{1767225600 + 86400 * night},boot,{1 + 0.4 * (night >= 30) + night % 3 / 100},s,lower"
+        for night in range(40)
+    ]
+    Path("Nightly boot.csv").write_text(HEADER + "\n".join(lines))
+    store = FolderStore("perfdag-results")
+    printed = cli(["import", "history", "Nightly boot.csv"])
+    assert printed.out.startswith(
+        "40 runs, 40 values, suite nightly-boot, store ./perfdag-results;"
+    )
+    assert printed.err == ""
+    files = {key: store.get(key) for key in store.list("results")}
+    cli(["import", "history", "Nightly boot.csv"])
+    assert {key: store.get(key) for key in store.list("results")} == files
+    [series] = orjson.loads(cli(["history", "nightly-boot", "--json"]).out)["series"]
+    assert len(series["values"]) == 40
+    assert [change["run"][:8] for change in series["changes"]] == ["20260131"]
+    assert "boot value" in cli(["check", "last"], 3).out
+    assert "worse" in cli(["compare", "last~15", "last", "--suite", "nightly-boot"]).out
+    assert orjson.loads(cli(["show", "last", "--json"]).out)["statuses"] == {"ok": 1}
+    assert main(["report", "last"]) == 0
+    assert main(["site"]) == 0
+    assert "import" in cli(["ls"]).out
+    assert cli(["prune", "--keep", "1h"]).out.endswith("40 runs removed\n")
+
+
+@given(
+    lines=st.lists(
+        st.tuples(
+            st.sampled_from(["2026-01-01", "2026-01-01T00:00:00.5Z", "1767225600", "", "x"]),
+            st.sampled_from(["a", "b", "", "a (B)", "\x1b[31m"])
+            | st.text("ab ,'\"\0\n", max_size=4),
+            st.floats().map(str) | st.sampled_from(["", "1e308", "x"]),
+            st.sampled_from(["", "s", "ms", "B", "PiB", "%", "points"]),
+            st.sampled_from(["", "lower", "higher", "none", "up"]),
+        ),
+        max_size=12,
+    )
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+def test_every_line_with_a_time_is_a_row(
+    lines: list[tuple[str, ...]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("fuzz")
+    quoted = (
+        ",".join(f'"{text.replace(chr(34), chr(34) * 2)}"' for text in line) for line in lines
+    )
+    (folder / "f.csv").write_text(HEADER + "".join(f"{line}\n" for line in quoted))
+    dated = [line for line in lines if line[0] not in ("", "x")]
+    code = 2 if not dated else 1 if len(dated) < len(lines) else 0
+    assert main(["import", "history", str(folder / "f.csv"), "--store", str(folder / "s")]) == code
+    rows = load_rows(FolderStore(str(folder / "s"))).to_pylist()
+    finite = [value for value in (row["value"] for row in rows) if value is not None]
+    assert len(rows) == len(dated)
+    assert len({row["sample_id"] for row in rows}) == len(rows)
+    assert all(map(math.isfinite, finite))
