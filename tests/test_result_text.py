@@ -100,18 +100,17 @@ def test_failures_are_red_on_a_terminal_only(cli: CommandLine) -> None:
 
 SERIES = ["tcp streams=4 reverse a-name-of-forty-characters-for-a-series", "short"]
 SIDE = "312.6 (308.8 to 327.6) Mbit/s"
-ROWS = [[name, SIDE, SIDE, "+4.3 %", "20.0 %", "235.7 %", "no difference shown"] for name in SERIES]
+ANSWER = "same (+23.6 % would be seen)"
+ROWS = [[name, SIDE, SIDE, "+4.3 %", "5.0 %", ANSWER] for name in SERIES]
 
 
 def test_a_wide_table_keeps_80_columns_and_every_cell() -> None:
-    lines = text_table(comparison.HEADINGS, ROWS, right=range(1, 6)).splitlines()
+    lines = text_table(comparison.HEADINGS, ROWS, right=range(1, 5)).splitlines()
     assert max(map(len, lines)) <= 80
     assert [line for line in lines if line in SERIES] == SERIES, "each name has its own line"
     text = "\n".join(lines)
     assert text.count(SIDE) == 4
-    assert text.count("detectable 235.7 %, no difference shown") == 2, (
-        "below its row, with its name"
-    )
+    assert text.count(ANSWER) == 2
 
 
 def test_a_table_that_fits_has_one_line_a_row() -> None:

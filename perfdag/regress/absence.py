@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdag.regress.alert_records import REPORT, STORE, Record
-from perfdag.regress.changes import series_names
+from perfdag.regress.history import series_names
 from perfdag.regress.result import (
     CheckResult,
     GateResult,
