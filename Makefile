@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # A suite and its tests start hundreds of processes, and each would compile its imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs run test charts bench otava torch faults lint lock generated tools clean
+.PHONY: docs run test charts bench torch faults lint lock generated tools clean
 
 run: $(VENV)/run.stamp tools
 	@$(BIN)/perfdag run suites/quick.yaml --store ./perfdag-results
@@ -47,10 +47,6 @@ SPEEDS := plan 'argo render' collect history site overhead_run
 # The documentation as a site, in dist/docs/site. Fails if a link is broken.
 docs: $(VENV)/docs.stamp
 	@$(VENV)/docs/bin/python scripts/docs.py dist/docs
-
-# Compare the change detector with apache-otava's, in a virtual environment of its own.
-otava:
-	@./scripts/otava $(PYTHON) $(VENV)/otava
 
 # Test the real model. Installs PyTorch if 8 GB are free.
 torch:

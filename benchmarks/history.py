@@ -119,7 +119,7 @@ def main() -> int:
         changes = best_time(lambda: series_of(trends, Tuning()))
         print(
             f"change points of {len(result)} x {len(trends.runs)}          "
-            f"{text_of(changes)}   {sum(len(s.findings) for s in result)} found"
+            f"{text_of(changes)}   {sum(len(s.steps) for s in result)} found"
         )
         whole = best_time(lambda: series_of(rollup.read_run_medians(store, "net"), Tuning()))
         print(f"history                               {text_of(whole)}")

@@ -46,6 +46,7 @@ REMOVED: dict[str, str] = {
     "--operation": "scale vmi measures creation and deletion, docs/scale.md",
     "--config": "give --prometheus, --from and --to of scale audit, docs/scale.md",
     "--force": "end the run first, then delete its objects, docs/scale.md",
+    "--confirm": "`perfdag run` measures suspicious points again by itself, docs/statistics.md",
     "--permit": "label the namespace: `install --pod-security LEVEL`, docs/cluster.md",
     "job_file": "write an entry with parameters for each job, docs/benchmarks.md",
     "implementation=iperf2": "iperf3 measures; leave implementation out, docs/benchmarks.md",

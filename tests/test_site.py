@@ -15,8 +15,7 @@ from perfdag.app.site import serve
 from perfdag.app.site.files import read_script, script
 from perfdag.app.site.write import write_site
 from perfdag.cli import main
-from perfdag.regress.confirm import check_night
-from perfdag.regress.gate import store_record
+from perfdag.regress.gate import check, store_record
 from perfdag.regress.result import Rules
 from perfdag.store.base import Store
 from perfdag.store.folder import FolderStore
@@ -59,7 +58,7 @@ def test_a_run_changes_only_the_files_of_its_month(store: FolderStore) -> None:
 def test_an_alert_names_the_place_of_the_store_that_has_the_site(tmp_path: Path) -> None:
     checked = FolderStore(str(tmp_path / "a pod's store"))
     synthetic.nights(checked, 12, lambda night, point: 1e10 * (0.8 if night >= 9 else 1))
-    store_record(checked, check_night(checked, "net", run_id(11), Rules()))
+    store_record(checked, check(checked, "net", run_id(11), Rules()))
     (tmp_path / "a pod's store").rename(tmp_path / "copy")
     copy = FolderStore(str(tmp_path / "copy"))
     write_site(copy, print)
@@ -181,7 +180,7 @@ def test_the_server_shows_the_site_reports_and_any_comparison_but_no_secret(
         assert urllib.request.urlopen(f"{root}/runs/{run_id(0)}/report.html").read() == b"report"
         live = f"{root}/site/data/net/compare/{run_id(4)}/{run_id(0)}.js"
         verdicts = read_script(urllib.request.urlopen(live).read())
-        assert verdicts["count"] == "3 no difference shown"
+        assert verdicts["count"] == "3 same"
         foreign = urllib.request.Request(f"{root}/site/index.html", headers={"Host": "evil.test"})
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(foreign)

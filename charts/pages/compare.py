@@ -25,15 +25,9 @@ from perfdag.charts.style import (
 )
 
 MOST_ROWS = 60
-COLOURS = {"better": SERIES[0], "worse": SERIES[1], "differs": SERIES[3]}
+COLOURS = {"better": SERIES[0], "worse": SERIES[1]}
 """Blue and orange keep apart with every common colour blindness; what is not shown is grey."""
-MARKERS = {
-    "better": "^",
-    "worse": "v",
-    "differs": "D",
-    "no difference shown": "o",
-    "inconclusive": "o",
-}
+MARKERS = {"better": "^", "worse": "v"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +45,7 @@ class Effect:
 def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: int = 0) -> Figure:
     """Draw effects sorted by size, the largest gain on top.
 
-    Grey lines show no difference, hollow markers are inconclusive. Above 60 series, those with a
+    Grey is the same, hollow markers are unclear. Above 60 series, those with a
     verdict come first. The subtitle counts what is left out and what has its own unit (`absolute`).
     """
     if not effects:
@@ -89,9 +83,9 @@ def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: 
             [y],
             marker=MARKERS.get(effect.word, "o"),
             color=colour,
-            markerfacecolor="none" if effect.word == "inconclusive" else colour,
+            markerfacecolor="none" if effect.word == "unclear" else colour,
             linestyle="none",
-            gid=effect.word.replace(" ", "-"),
+            gid=effect.word,
             zorder=3,
         )
     ax.axvline(0, color=INK, linewidth=0.9, zorder=1)
@@ -124,14 +118,14 @@ def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
     grid = np.full((len(first_rows), len(sizes)), np.nan)
     words: dict[tuple[int, int], str] = {}
     for cell in cells:
-        if cell.row in first_rows and cell.word != "no difference shown":
+        if cell.row in first_rows and cell.word != "same":
             y, x = first_rows.index(cell.row), sizes.index(cell.size)
             sign = {"better": 1, "worse": -1}.get(cell.word)
             grid[y, x] = np.nan if sign is None else sign * abs(math.log2(1 + cell.effect))
             words[y, x] = f"{100 * cell.effect:+.0f}"
     legend = (
         "number: % that B differs from A; blue: better, orange: worse; "
-        "blank: no difference shown; number without colour: inconclusive"
+        "blank: same; number without colour: unclear"
     )
     legend += (
         f"; first {len(first_rows)} of {len(rows)} rows" if len(first_rows) < len(rows) else ""

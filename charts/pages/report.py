@@ -14,9 +14,10 @@ from perfdag.charts.pages import page, pick, words
 from perfdag.charts.pages.page import text
 from perfdag.charts.pages.pick import Picture
 from perfdag.charts.pages.recipes import recipes
-from perfdag.charts.pages.tiles import Previous, most_telling, tiles
+from perfdag.charts.pages.tiles import Answers, most_telling, tiles
 from perfdag.charts.series import Cell, label_cells
 from perfdag.plan.plan import Plan
+from perfdag.regress.result import GateResult
 from perfdag.results.nominal import add_nominal
 from perfdag.results.summary import summarise
 from perfdag.results.trust import trust_in
@@ -34,18 +35,18 @@ def write(
     put: Callable[[str, bytes], Any],
     root: str,
     links: Mapping[str, str],
-    previous: Previous | None,
+    gate: GateResult | None,
 ) -> None:
     """Draw all charts of a run, and write them and report.html by `put(name, bytes)`.
 
     `root` is the address of the store, `links` has pages beside the report by their titles, and
-    `previous` the changes against the run before.
+    `gate` the answers about the series of the run.
     """
     pictures = list(pick.draw(table))
     for picture in pictures:
         put(f"{picture.name}.svg", picture.svg)
         put(f"{picture.name}.png", picture.png)
-    html = report(table, plan, pictures, root, links, previous)
+    html = report(table, plan, pictures, root, links, gate)
     put("report.html", html.encode("utf-8", "replace"))
 
 
@@ -55,14 +56,15 @@ def report(
     pictures: Sequence[Picture],
     root: str,
     links: Mapping[str, str],
-    previous: Previous | None,
+    gate: GateResult | None,
 ) -> str:
     """Return the page of a run. Equal input gives an equal page."""
     table = _plain(table)
     cells = _cells(table)
     trust = trust_in(table, [cell.state for cell in cells])
-    first = tiles(cells, trust, own_verdicts(table), previous)
-    plots, first_chart = _take(pictures, most_telling(cells, previous))
+    answers = Answers(gate, trust)
+    first = tiles(cells, own_verdicts(table), answers)
+    plots, first_chart = _take(pictures, most_telling(cells, answers))
     head = _summary(table, cells, plan, links, first + first_chart)
     tail = [_problems(cells), _environment(table), _suite(plan), _reading(table, plan, root)]
     fixed_parts = (head, page.css(), page.script(), *tail)

@@ -1,11 +1,12 @@
-"""The first screen of a report: tiles of headline values, their change, verdict and trust."""
+"""The first screen of a report: tiles of the answer, trust and headline values."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from perfdag.charts import style
 from perfdag.charts.pages.page import text
 from perfdag.charts.series import Cell
+from perfdag.regress.result import GateResult
+from perfdag.regress.verdict import Answer
 from perfdag.results.summary import Series
 from perfdag.results.trust import WORSE_LEVELS, RunTrust
 from perfdag.results.verdicts import OwnVerdict
@@ -17,56 +18,51 @@ _CLASSES = {
     "worse": "bad",
     "better": "good",
     "failed": "bad",
-    "inconclusive": "noisy",
+    "unclear": "noisy",
     "passed": "good",
     "unusable": "bad",
     "noisy": "noisy",
 }
-_WORDS = ("worse", "better", "differs", "inconclusive", "no difference shown")
+DECIDING = 3
+"""Series that the tile of the answer names."""
 
 
-@dataclass(frozen=True)
-class Change:
-    """A series against the previous run: the effect for people, and the verdict on it."""
+class Answers:
+    """What the gate of a run says of its series, and how far its points can be trusted."""
 
-    effect: str
-    word: str
+    def __init__(self, gate: GateResult | None, trust: RunTrust) -> None:
+        self.gate, self.trust = gate, trust
+        self.lines = {line.info.series_id: line for line in gate.series} if gate else {}
 
+    def of(self, series: Series) -> Answer | None:
+        """Return the answer about a series, or None for a first run."""
+        line = self.lines.get(series.series_id)
+        return line.answer if line and self.gate and self.gate.runs > 1 else None
 
-@dataclass(frozen=True)
-class Previous:
-    """The run before, and the changes of headline series by point and name of the series."""
-
-    run: str
-    changes: Mapping[tuple[str, str], Change] = field(default_factory=dict)
-
-    def of(self, series: Series) -> Change | None:
-        """Return the change of a series, or None where the run before did not measure it."""
-        return self.changes.get((series.point, series.name))
+    def usable(self, series: Series) -> bool:
+        """Return whether a value can be a headline."""
+        point = self.trust.points.get(series.point)
+        return point is None or point.level != "unusable"
 
 
-def tiles(
-    cells: Sequence[Cell],
-    trust: RunTrust,
-    verdicts: Sequence[OwnVerdict],
-    previous: Previous | None,
-) -> str:
-    """Return the tiles of a run: verdict, trust, and the headline values that tell most."""
-    items = [_verdict(verdicts, previous), _trust(trust)]
-    items += [
-        _value(cell, series, trust, previous) for cell, series in _tile_values(cells, previous)
-    ]
+def tiles(cells: Sequence[Cell], verdicts: Sequence[OwnVerdict], answers: Answers) -> str:
+    """Return the tiles of a run: the answer, trust, and the headline values that tell most."""
+    items = [_answer(cells, verdicts, answers), _trust(answers.trust)]
+    items += [_value(cell, series, answers) for cell, series in _tile_values(cells, answers)]
     return f'<div class="tiles">{"".join(items)}</div>\n'
 
 
-def most_telling(cells: Sequence[Cell], previous: Previous | None) -> str | None:
+def most_telling(cells: Sequence[Cell], answers: Answers) -> str | None:
     """Return the benchmark of the first tile, whose chart belongs on the first screen."""
-    first_values = _tile_values(cells, previous)
+    first_values = _tile_values(cells, answers)
     return first_values[0][0].state.benchmark if first_values else None
 
 
-def _tile_values(cells: Sequence[Cell], previous: Previous | None) -> list[tuple[Cell, Series]]:
-    """Return the series of the tiles: changed ones, then the best of each headline metric."""
+def _tile_values(cells: Sequence[Cell], answers: Answers) -> list[tuple[Cell, Series]]:
+    """Return the series of the tiles: changed ones, then the best of each headline metric.
+
+    A value that cannot be trusted comes last.
+    """
     headlines = [
         (cell, series)
         for cell in cells
@@ -77,16 +73,18 @@ def _tile_values(cells: Sequence[Cell], previous: Previous | None) -> list[tuple
         pair
         for word in ("worse", "better")
         for pair in headlines
-        if previous and (change := previous.of(pair[1])) and change.word == word
+        if (answer := answers.of(pair[1])) and answer.word == word
     ]
     best: dict[tuple[str, str], tuple[Cell, Series]] = {}
     for cell, series in headlines:
         key = (cell.state.benchmark, series.metric)
         sign = -1 if series.better == "lower" else 1
-        if key not in best or sign * series.middle > sign * best[key][1].middle:
+        rank = (answers.usable(series), sign * series.middle)
+        if key not in best or rank > (answers.usable(best[key][1]), sign * best[key][1].middle):
             best[key] = (cell, series)
     tile_values: dict[int, tuple[Cell, Series]] = {}
-    for pair in [*changes[: TILES - 1], *best.values()]:
+    usable = sorted(best.values(), key=lambda pair: not answers.usable(pair[1]))
+    for pair in [*changes[: TILES - 1], *usable]:
         tile_values.setdefault(id(pair[1]), pair)
     return list(tile_values.values())[:TILES]
 
@@ -97,41 +95,48 @@ def _tile(name: str, value: str, under: Sequence[str], kind: str = "", details: 
     return f"<div><span>{text(name)}</span>{opening}{text(value)}</b>{lines}{details}</div>"
 
 
-def _value(cell: Cell, series: Series, trust: RunTrust, previous: Previous | None) -> str:
+def _value(cell: Cell, series: Series, answers: Answers) -> str:
     band, (factor, unit) = series.band, scaled(series.unit, abs(series.middle))
     middle, low, high = (f"{v / factor:.4g}" for v in (series.middle, band.low, band.high))
     spread = f"{low} to {high}, n={band.n}" if band.n > 1 else "n=1"
     about = " ".join(f"{key}={value}" for key, value in series.coords.items())
     lines = [text(f"{cell.label} {about}".strip()), spread]
-    if (point := trust.points.get(cell.state.point)) and point.level != "good":
+    if (point := answers.trust.points.get(cell.state.point)) and point.level != "good":
         lines.append(f'<span class="{_CLASSES[point.level]}">{point.level}</span>')
-    if previous:
-        change = previous.of(series)
-        kind = _CLASSES.get(change.word, "muted") if change else "muted"
-        words = f"{change.effect}: {change.word}" if change else "not in the previous run"
-        lines.append(f'<span class="{kind}">{text(words)}</span>')
+    if answer := answers.of(series):
+        kind = _CLASSES.get(answer.word, "muted")
+        lines.append(f'<span class="{kind}">{text(answer.text)}</span>')
     name = style.metric_text(series.metric)
     stat = "" if series.stat == "value" else f" {series.stat}"
     return _tile(f"{cell.state.benchmark}: {name}{stat}", f"{middle} {unit}", lines)
 
 
-def _verdict(verdicts: Sequence[OwnVerdict], previous: Previous | None) -> str:
-    """Return the tile of what the benchmarks say of themselves, and of the changes."""
-    lines, value, kind = [], "no verdict", "muted"
-    if previous:
-        words = [change.word for change in previous.changes.values()]
-        counts = [f"{words.count(word)} {word}" for word in _WORDS if word in words]
-        value = next((word for word in _WORDS if word in words), "nothing in common")
-        kind = _CLASSES.get(value, "")
-        lines = [text(", ".join(counts)), text(f"against run {previous.run}")]
-    elif not verdicts:
-        lines = ["no run before this one"]
-    if verdicts:
-        own = [verdict.word for verdict in verdicts]
-        worst = next(word for word in ("failed", "inconclusive", "passed") if word in own)
-        lines.append(f"{plural(len(own), 'verdict')} of benchmarks, {own.count('failed')} failed")
-        if worst == "failed" or not previous:
-            value, kind = worst, _CLASSES[worst]
+def _answer(cells: Sequence[Cell], verdicts: Sequence[OwnVerdict], answers: Answers) -> str:
+    """Return the tile of the answer about the run, with what decided it."""
+    gate, lines = answers.gate, []
+    lost = [cell for cell in cells if cell.why and "skipped" not in cell.state.statuses]
+    failed = [verdict for verdict in verdicts if verdict.word == "failed"]
+    value, kind = "first run", "muted"
+    if gate and gate.runs > 1 and gate.word:
+        value, kind = gate.word, _CLASSES.get(gate.word, "muted")
+        deciding = [line for line in gate.headlines if line.answer.word == value]
+        if value != "same":
+            lines += [text(f"{line.name}: {line.answer.text}") for line in deciding[:DECIDING]]
+        lines.append(text(f"{gate.counted}, {plural(gate.runs, 'run')} of history"))
+    if lost:
+        value, kind = "failed", "bad"
+        points = plural(len(cells), "point")
+        lines.insert(0, f"{len(lost)} of {points} measured nothing")
+    if failed:
+        value, kind = "failed", "bad"
+        lines.insert(0, text(f"{failed[0].where}: {failed[0].text}"))
+    elif verdicts:
+        lines.append(f"{plural(len(verdicts), 'verdict')} of benchmarks, none failed")
+    if gate and gate.alerts and any(alert.gates for alert in gate.alerts) and value != "failed":
+        titles = [alert.title for alert in gate.alerts if alert.gates and alert.kind != "worse"]
+        lines += [text(title) for title in titles[:DECIDING]]
+        if titles:
+            value, kind = "failed", "bad"
     return _tile("Verdict", value, lines, kind)
 
 

@@ -137,7 +137,7 @@ function changesOf(rows) {
   const names = rows.map((row, i) => `${i + 1}. ${short(row.name)}`).reverse();
   const inOrder = [...rows].reverse();
   const figure = newFigure(90 + 22 * rows.length, { y_range: names, x_axis_label: "B against A, %" });
-  const hue = { worse: colour("bad"), better: colour("good"), differs: colour("noisy") };
+  const hue = { worse: colour("bad"), better: colour("good"), unclear: colour("noisy") };
   const source = new Bokeh.ColumnDataSource({ data: {
     y: names, x: inOrder.map((row) => 100 * row.change), zero: inOrder.map(() => 0), name: inOrder.map((row) => row.name),
     text: inOrder.map((row) => row.text), verdict: inOrder.map((row) => row.verdict ?? "-"), hue: inOrder.map((row) => hue[row.verdict] ?? colour("muted")),

@@ -73,11 +73,12 @@ function runColumns(head, runs) {
   const statuses = (run) => Object.entries(run.statuses ?? {}).map(([status, count]) => `${count} ${status}`).join(", ") || "-";
   const bad = (run) => Object.keys(run.statuses ?? {}).find((status) => colours[status] === "bad");
   const title = (run) => (run.reasons ?? []).join("\n");
-  const judged = (run) => run.gate ?? run.verdict;
+  const judged = (run) => run.verdict === "failed" ? "failed" : run.word;
   const columns = [
     { name: "run", kind: "value", value: (run) => run.id, cell: (run) => make("span", { title: run.id }, whenOf(run.id)) },
     { name: "status", value: statuses, cell: (run) => make("span", { className: bad(run) ? "bad" : "", title: title(run) }, statuses(run)) },
-    { name: "verdict", value: judged, cell: (run) => word(judged(run), [run.gate && `gate ${run.gate}`, run.verdict_why].filter(Boolean).join("\n")) },
+    { name: "verdict", value: judged, cell: (run) => make("span", {},
+      word(judged(run), [...(run.answers ?? []), run.verdict_why].filter(Boolean).join("\n")), run.gate === "failed" ? make("span", { className: "bad" }, ", gate failed") : "") },
     { name: "trust", value: (run) => run.trust, cell: (run) => word(run.trust, run.why) },
     { name: "duration", number: true, value: (run) => run.seconds, cell: (run) => run.duration },
   ];
@@ -153,11 +154,10 @@ function seriesColumns(open) {
   const name = (series) => make("a", { href: `#${series.id}`, onclick: () => open(series) }, series.name);
   return [
     { name: "series", kind: "text", value: (series) => series.name, cell: name },
-    { name: "state", value: (series) => series.state, cell: (series) => word(series.state) },
+    { name: "answer", value: (series) => series.answer, cell: (series) => word(series.answer, "", series.word) },
     { name: "level", number: true, value: level, cell: (series) => shown(level(series), series) },
     { name: "noise", number: true, value: (series) => series.levels.at(-1)?.[2], cell: (series) => percent(series.levels.at(-1)?.[2] ?? null, false) },
     { name: "newest", number: true, value: (series) => series.newest, cell: (series) => series.newest === null ? "absent" : shown(series.newest, series) },
-    { name: "last change", value: (series) => last(series)?.run ?? "-", cell: (series) => last(series) ? `${last(series).size} ${last(series).word} since ${dayOf(last(series).run)}` : "-" },
     { name: "accepted", kind: "text", value: (series) => series.acks.map((ack) => ack.reason).join(), cell: (series) => series.acks.map((ack) => `since ${dayOf(ack.run)}: ${ack.reason}`).join("; ") || "-" },
   ];
 }
@@ -170,7 +170,7 @@ function changeText(change) {
 /** Return one chart of one series with its changes, which a link can name. */
 function seriesChart(series, points, options) {
   const own = onCluster(series.head, points.get(series.id) ?? [], series.cluster);
-  const heading = make("h3", {}, `${series.name} `, word(series.state), " ", link("#", `#${series.id}`, { title: "link to this chart" }));
+  const heading = make("h3", {}, `${series.name} `, word(series.answer, "", series.word), " ", link("#", `#${series.id}`, { title: "link to this chart" }));
   const changes = series.changes.slice().reverse().map((change) => make("li", {}, changeText(change), " ",
     link("compare", page("compare", { suite: series.head.suite, a: change.before, b: change.run }))));
   const plot = own.length ? lazyPlot(() => overRuns([{ name: series.name, series, points: own }], options), 280) : make("p", { className: "muted" }, "no run in these months");
@@ -207,8 +207,7 @@ async function historyPage() {
     ...head.damaged.map((line) => make("p", { className: "alert" }, line)),
     head.acks_wrong ? make("p", { className: "alert" }, head.acks_wrong) : null,
     ...alerts.map((alert) => make("div", { className: "alert" }, make("pre", {}, alert.text))),
-    alerts.length ? null : make("p", { className: "muted" }, all.some((series) => series.state === "regressed")
-      ? "No run was checked since a series regressed; `perfdag check` opens the alert." : "No alert is open."),
+    ...all.filter((series) => series.headline && series.word === "worse").map((series) => make("p", {}, `${series.name}: `, word(series.answer, "", series.word))),
     head.acks.length ? make("details", {}, make("summary", {}, `${head.acks.length} accepted level${head.acks.length > 1 ? "s" : ""}`), make("ul", {}, ...head.acks.map((ack) => make("li", {}, `${ack.series} since ${dayOf(ack.run)}: ${ack.reason}${ack.until ? `, until ${ack.until}` : ""}`)))) : null,
     make("h2", {}, "Series"), table(seriesColumns(open), first, { most: 25, label: "series" }),
     make("h2", {}, "Charts"), controls(all, state, draw, (kept) => { state.chosen = first.filter((line) => kept.includes(line)); }, runs.length <= ENOUGH_RUNS),
@@ -262,8 +261,8 @@ function pairs(series, a, b, verdicts) {
   return series.filter((line) => a.has(line.id) || b.has(line.id)).map((line) => {
     const [left, right] = [a.get(line.id)?.[0], b.get(line.id)?.[0]];
     const change = left && right && left.value ? right.value / left.value - 1 : null;
-    const [verdict, why, floor, detectable] = verdicts?.series[line.id] ?? [];
-    return { series: line, name: line.name, left, right, change, verdict, why, floor, detectable, same: same.has(line.id), text: `${shown(left?.value, line)} and ${shown(right?.value, line)}` };
+    const [verdict, answer, size, noise] = verdicts?.series[line.id] ?? [];
+    return { series: line, name: line.name, left, right, change, verdict, answer, size, noise, same: same.has(line.id), text: `${shown(left?.value, line)} and ${shown(right?.value, line)}` };
   });
 }
 
@@ -273,12 +272,11 @@ function pairColumns(judged, head) {
   const columns = [
     { name: "series", kind: "text", value: (row) => row.name, cell: (row) => link(row.name, page("history", { suite: head.suite, cluster: row.series.cluster }, row.series.id)) },
     side("A", "left"), side("B", "right"),
-    { name: "B against A", number: true, value: (row) => row.change, cell: (row) => percent(row.change) },
+    { name: "B against A", number: true, value: (row) => row.change, cell: (row) => row.size ?? percent(row.change) },
   ];
   if (judged) columns.push(
-    { name: "floor", number: true, value: (row) => parseFloat(row.floor) || 0, cell: (row) => row.floor ?? "-" },
-    { name: "detectable", number: true, value: (row) => parseFloat(row.detectable) || 0, cell: (row) => row.detectable ?? "-" },
-    { name: "verdict", value: (row) => row.verdict ?? "-", cell: (row) => row.verdict ? word(row.verdict, row.why) : make("span", { className: "muted" }, row.same ? "no difference shown" : "not compared") });
+    { name: "noise", number: true, value: (row) => parseFloat(row.noise) || 0, cell: (row) => row.noise ?? "-" },
+    { name: "answer", value: (row) => row.answer ?? "-", cell: (row) => row.verdict ? word(row.answer, "", row.verdict) : make("span", { className: "muted" }, row.same ? "same" : "not compared") });
   return columns;
 }
 
@@ -308,7 +306,7 @@ async function comparePage() {
   const [from, to] = [facts(a), facts(b)];
   const differs = [...new Set([...Object.keys(from), ...Object.keys(to)])].sort().filter((key) => from[key] !== to[key]);
   const rows = pairs(series, side(a), side(b), verdicts);
-  const ranks = ["worse", "differs", "better"];
+  const ranks = ["worse", "better", "unclear"];
   const rank = (row) => ranks.includes(row.verdict) ? ranks.indexOf(row.verdict) : 3;
   rows.sort((x, y) => rank(x) - rank(y) || y.series.headline - x.series.headline || Math.abs(y.change ?? 0) - Math.abs(x.change ?? 0));
   const charted = rows.filter((row) => row.change !== null).slice(0, 25);

@@ -68,13 +68,13 @@ const percent = (part, sign = true) => part === null || !isFinite(part)
   ? "-" : `${sign && part > 0 ? "+" : ""}${(100 * part).toFixed(1)} %`;
 
 const colours = {
-  good: "good", passed: "good", ok: "good", better: "good", accepted: "good",
-  noisy: "noisy", watching: "noisy", inconclusive: "noisy", differs: "noisy", recovered: "noisy",
-  unusable: "bad", failed: "bad", invalid: "bad", missing: "bad", worse: "bad", regressed: "bad",
+  good: "good", passed: "good", ok: "good", better: "good",
+  noisy: "noisy", inconclusive: "noisy", unclear: "noisy",
+  unusable: "bad", failed: "bad", invalid: "bad", missing: "bad", worse: "bad",
 };
 
-/** Return a word in its colour. */
-const word = (text, title = "") => make("span", { className: colours[text] ?? "muted", title }, text ?? "-");
+/** Return a text in the colour of a word, by default of itself. */
+const word = (text, title = "", of = text) => make("span", { className: colours[of] ?? "muted", title }, text ?? "-");
 
 /** Return a table that sorts by its headings, with a filter above where it is long.
  * A column is {name, cell(row), value(row), number}. `value` sorts and filters. */

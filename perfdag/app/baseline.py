@@ -7,7 +7,7 @@ import numpy as np
 
 from perfdag.app.errors import CommandError
 from perfdag.regress import selection
-from perfdag.regress.changes import series_names
+from perfdag.regress.history import series_names
 from perfdag.regress.run_medians import COLUMNS, medians_of_rows
 from perfdag.regress.selection import Selection
 from perfdag.results.schema import load_rows

@@ -9,11 +9,11 @@ from perfdag.app.errors import CommandError
 from perfdag.app.runs import explain_last
 from perfdag.app.terminal.text_table import HIGHLIGHTS, highlighted, text_table
 from perfdag.regress.acks import read_checks
-from perfdag.regress.changes import percent
 from perfdag.regress.comparison import Comparison, Row, compare_selections, count
 from perfdag.regress.publish import markdown_table
 from perfdag.regress.selection import select
 from perfdag.regress.tuning import Tuning
+from perfdag.regress.verdict import percent
 from perfdag.store.open import open_store
 from perfdag.suite.checks import Check
 from perfdag.units import with_spread
@@ -25,14 +25,13 @@ HEADINGS = [
     "A median (spread)",
     "B median (spread)",
     "B against A",
-    "floor",
-    "detectable",
-    "verdict",
+    "noise",
+    "answer",
 ]
 LEGEND = """\
 spread: range of fewer than 6 values, else the 95 % interval of the median
-floor: noise of one run: of the past runs of the series, or of similar series, or assumed
-detectable: the effect that nine of ten such comparisons find"""
+B against A: of the levels where the runs lie in two levels, else of the medians
+noise: of one run of the series"""
 
 
 def compare_runs(
@@ -73,37 +72,33 @@ def compare_runs(
 
 def is_worse(comparison: Comparison) -> bool:
     """Return whether a headline series of B is worse."""
-    return any(row.info.headline and row.verdict.word == "worse" for row in comparison.rows)
+    return any(row.info.headline and row.answer.word == "worse" for row in comparison.rows)
 
 
 def _cells(row: Row) -> list[str]:
     """Return the cells of a row, as HEADINGS names them."""
-    verdict, unit = row.verdict, row.info.unit
+    answer, unit = row.answer, row.info.unit
     sides = [
         with_spread(middle, band.low, band.high, unit)
-        for middle, band in ((verdict.a, verdict.spread_a), (verdict.b, verdict.spread_b))
+        for middle, band in ((row.a, row.spread_a), (row.b, row.spread_b))
     ]
-    text = verdict.word if verdict.word != "inconclusive" else f"{verdict.word}: {verdict.why}"
-    if verdict.word in ("better", "worse", "differs"):
-        text = f"{verdict.word} (noise {verdict.source})"
     return [
         row.full_name,
         *sides,
-        percent(verdict.effect, verdict.absolute),
-        percent(verdict.floor, verdict.absolute, sign=False),
-        percent(verdict.detectable, verdict.absolute, sign=False),
-        f"{text} ({row.note})" if row.note else text,
+        answer.size,
+        percent(answer.noise, answer.absolute, sign=False),
+        f"{answer.text} ({row.note})" if row.note else answer.text,
     ]
 
 
 def _table_rows(comparison: Comparison, everything: bool) -> list[Row]:
-    """Return the headline series and those with a verdict, or all series."""
+    """Return the headline series and those that changed, or all series."""
     if everything:
         return comparison.rows
     rows = [
         row
         for row in comparison.rows
-        if row.info.headline or row.verdict.word in ("better", "worse", "differs")
+        if row.info.headline or row.answer.word in ("better", "worse")
     ]
     return (rows or comparison.rows)[:MAX_ROWS]
 
@@ -142,11 +137,11 @@ def text(comparison: Comparison, everything: bool) -> str:
     if not comparison.environment:
         lines.append("environment and tools are the same")
     rows = _table_rows(comparison, everything)
-    styles = [HIGHLIGHTS.get(row.verdict.word, "") for row in rows]
-    lines.append(text_table(HEADINGS, map(_cells, rows), right=range(1, 6), styles=styles))
+    styles = [HIGHLIGHTS.get(row.answer.word, "") for row in rows]
+    lines.append(text_table(HEADINGS, map(_cells, rows), right=range(1, 5), styles=styles))
     if len(rows) < len(comparison.rows):
         left = len(comparison.rows) - len(rows)
-        lines.append(f"{left} more series without a verdict (--all shows them)")
+        lines.append(f"{left} more series that did not change (--all shows them)")
     below = highlighted([*_notes(comparison), *LEGEND.splitlines()])
     return "\n".join([*lines, below])
 
@@ -160,9 +155,9 @@ def markdown(comparison: Comparison, everything: bool) -> str:
         lines.append("- environment and tools are the same")
     rows = []
     for row in _table_rows(comparison, everything):
-        *cells, verdict = _cells(row)
-        bold = row.verdict.word in ("worse", "better")
-        rows.append([*cells, f"**{verdict}**" if bold else verdict])
+        *cells, answer = _cells(row)
+        bold = row.answer.word in ("worse", "better")
+        rows.append([*cells, f"**{answer}**" if bold else answer])
     lines += ["", *markdown_table(HEADINGS, rows), ""]
     return "\n".join([*lines, *(f"- {note}" for note in _notes(comparison))])
 
@@ -173,7 +168,7 @@ def as_data(comparison: Comparison) -> dict[str, Any]:
     Effects are relative (0.1 is +10 %), or in the unit of the series if `absolute` is true.
     """
     series = [
-        {**asdict(row.info), "label": row.label, "note": row.note, **asdict(row.verdict)}
+        {**asdict(row.info), "name": row.full_name, **asdict(row), **asdict(row.answer)}
         for row in comparison.rows
     ]
     fields = ("only_a", "only_b", "failed", "refused", "damaged", "simulated")

@@ -24,15 +24,14 @@ def forest_plot(comparison: Comparison) -> Figure:
     """Return the forest plot of the headline series, or of all series if none is a headline."""
     rows = [row for row in comparison.rows if row.info.headline] or comparison.rows
     effects = [
-        Effect(row.full_name, verdict.effect, verdict.low, verdict.high, verdict.word)
+        Effect(row.full_name, answer.effect, None, None, answer.word)
         for row in rows
-        if not (verdict := row.verdict).absolute
+        if not (answer := row.answer).absolute and answer.effect is not None
     ]
     return forest(
         effects,
         f"{comparison.b.words} against {comparison.a.words}: {count(comparison.rows)}",
-        f"suite {comparison.b.suite}; line: 95 % interval by the noise between past runs; "
-        "grey: not shown, hollow: inconclusive",
+        f"suite {comparison.b.suite}; grey: same, hollow: unclear",
         len(rows) - len(effects),
     )
 
@@ -43,15 +42,16 @@ def size_map(comparison: Comparison) -> Figure:
     for row in comparison.rows:
         coords = orjson.loads(row.info.coords or "{}")
         size = coords.pop("message_bytes", None)
-        if size is None or row.verdict.absolute:
+        effect = row.answer.effect
+        if size is None or row.answer.absolute or effect is None:
             continue
         stat = "value" if row.info.stat == "mean" else row.info.stat
         name = series_name(row.info.metric, stat, coords, row.info.span)
         label = " ".join(filter(None, (row.info.entry, row.label, name)))
-        cells.append(Ratio(label, float(size), row.verdict.effect, row.verdict.word))
+        cells.append(Ratio(label, float(size), effect, row.answer.word))
     cells.sort(key=lambda cell: (cell.row, cell.size))
     counts = Counter(cell.word for cell in cells)
     title = f"{comparison.b.words} against {comparison.a.words}: of {len(cells)} cells"
     title += f" {counts['worse']} worse, {counts['better']} better"
-    title += f", {counts['inconclusive']} inconclusive" if counts["inconclusive"] else ""
+    title += f", {counts['unclear']} unclear" if counts["unclear"] else ""
     return ratios(cells, title, f"suite {comparison.b.suite}")

@@ -8,8 +8,7 @@ from typing import Any
 
 from perfdag.app.errors import CommandError
 from perfdag.regress.acks import read_acks, read_checks
-from perfdag.regress.changes import LevelChange
-from perfdag.regress.history import Failure, Series, failures, object_failures, series_of
+from perfdag.regress.history import Failure, Series, Step, failures, object_failures, series_of
 from perfdag.regress.nodes import (
     NodeOutlier,
     node_outliers,
@@ -152,19 +151,27 @@ def _select_runs(medians: RunMedians, selection: RunFilter) -> RunMedians:
 
 def as_data(history: History) -> dict[str, Any]:
     """Return a history as plain data."""
+    runs = [run.run_id for run in history.medians.runs]
     return {
         "suite": history.medians.suite,
-        "runs": [run.run_id for run in history.medians.runs],
+        "runs": runs,
         "series": [
             {
                 **asdict(series.info),
                 "name": series.name,
-                "state": series.state,
+                "answer": {**asdict(series.answer), "text": series.answer.text},
                 "values": series.value.tolist(),
                 "low": series.low.tolist(),
                 "high": series.high.tolist(),
-                "levels": [asdict(level) for level in series.levels],
-                "changes": [_change_data(change) for change in series.findings],
+                "levels": [
+                    {
+                        "start": runs[level.start],
+                        "value": level.reference,
+                        "noise": level.noise,
+                    }
+                    for level in series.levels.levels
+                ],
+                "steps": [_step_data(step) for step in series.steps],
             }
             for series in history.series
         ],
@@ -181,11 +188,13 @@ def as_data(history: History) -> dict[str, Any]:
     }
 
 
-def _change_data(change: LevelChange) -> dict[str, Any]:
+def _step_data(step: Step) -> dict[str, Any]:
     return {
-        **asdict(change.change),
-        "index": change.index,
-        "run": change.run,
-        "word": change.word,
-        "environment": change.environment,
+        "run": step.run,
+        "decided": step.decided,
+        "word": step.word,
+        "effect": step.effect,
+        "before": step.before.reference,
+        "after": step.after.reference,
+        "environment": step.environment,
     }

@@ -5,28 +5,25 @@ from math import isnan
 
 from perfdag.app.history import History
 from perfdag.app.terminal.text_table import HIGHLIGHTS, fitted, text_table
-from perfdag.regress.changes import LevelChange, percent
-from perfdag.regress.history import Failure, Series
+from perfdag.regress.history import Failure, Series, Step
 from perfdag.regress.nodes import NodeOutlier
+from perfdag.regress.verdict import RANK, percent
 from perfdag.results.result_files import day_of
 from perfdag.units import plural, short
 
 MAX_ROWS = 60
 """Rows of the table without --all."""
-HEADINGS = ("series", "runs", "level", "noise", "newest", "state", "last change")
+HEADINGS = ("series", "runs", "level", "noise", "newest", "answer")
 NOISE_HEADINGS = (
     "series",
     "runs",
     "within runs",
     "between runs",
     "between nodes",
-    "detectable",
     "repetitions worth",
-    "",
 )
 NOISE_LEGEND = """\
 within: median CV of the repetitions of a run; between: 1.4826 MAD of the run medians
-detectable: the step that is detected in nine of ten cases, with 20 runs before it and 3 after it
 repetitions worth: more repetitions in a run do not help, only more runs (known from 20 runs on)"""
 
 
@@ -38,22 +35,22 @@ def text(history: History, everything: bool) -> str:
     lines = [f"{medians.suite}: {plural(len(medians.runs), 'run')} from {days}, {count} series"]
     rows = history.series
     if not everything:
-        rows = [s for s in rows if s.info.headline or s.findings] or rows
+        rows = [s for s in rows if s.info.headline or s.steps] or rows
         rows = rows[:MAX_ROWS]
-    worse = [bool(row.findings) and row.findings[-1].word == "worse" for row in rows]
+    rows = sorted(rows, key=lambda row: RANK.index(row.answer.word))
     lines.append(
         text_table(
             HEADINGS,
             [_cells(row, medians.runs[-1].points) for row in rows],
             right=range(1, 5),
-            styles=[HIGHLIGHTS["worse"] if flag else "" for flag in worse],
+            styles=[HIGHLIGHTS.get(row.answer.word, "") for row in rows],
         )
     )
     if len(rows) < count:
         lines.append(f"{count - len(rows)} more series (--all shows them)")
-    changes = [change for series in rows for change in series.findings]
-    for change in sorted(changes, key=lambda change: change.index):
-        lines += map(fitted, _change_lines(change))
+    steps = [(step.run, series, step) for series in rows for step in series.steps]
+    for _, line, step in sorted(steps, key=lambda item: item[0]):
+        lines += map(fitted, _step_lines(line, step))
     return "\n".join([*lines, *map(fitted, map(_node_line, history.nodes))])
 
 
@@ -62,32 +59,27 @@ def _cells(series: Series, planned: Container[str]) -> tuple[str, ...]:
 
     A series of another point was left out of that run: with `--only`, or of the suite.
     """
-    level, unit = series.levels[-1], series.info.unit
-    newest, runs = float(series.value[-1]), sum(not isnan(value) for value in series.value)
+    level, unit = series.levels.levels[-1], series.info.unit
+    newest, absolute = float(series.value[-1]), level.scale.kind == "absolute"
     absent = "absent" if series.info.point in planned else "left out"
-    last = "-"
-    if series.findings:
-        change = series.findings[-1]
-        last = f"{change.size} {change.word} since {day_of(change.run)}"
     return (
         series.name,
-        str(runs),
-        short(level.value, unit),
-        "-" if isnan(level.noise) else percent(level.noise, sign=False),
+        str(series.levels.measured),
+        short(level.reference, unit),
+        percent(level.noise, absolute, sign=False),
         short(newest, unit) if not isnan(newest) else absent,
-        series.state,
-        last,
+        series.answer.text,
     )
 
 
-def _change_lines(change: LevelChange) -> list[str]:
-    facts = [f"{key} {before} -> {after}" for key, (before, after) in change.environment.items()]
+def _step_lines(series: Series, step: Step) -> list[str]:
+    facts = [f"{key} {before} -> {after}" for key, (before, after) in step.environment.items()]
     differs = "; ".join(facts) or "nothing recorded of the environment"
-    unit = change.info.unit
-    step = f"{short(change.change.before, unit)} -> {short(change.change.after, unit)}"
+    unit = series.info.unit
+    sizes = f"{short(step.before.reference, unit)} -> {short(step.after.reference, unit)}"
     return [
-        f"{day_of(change.run)}  {change.size:>8} {change.word:7} {change.name}  {step}",
-        f"            first run {change.run}; changed: {differs[:300]}",
+        f"{day_of(step.run)}  {step.size:>8} {step.word:7} {series.name}  {sizes}",
+        f"            first run {step.run}; changed: {differs[:300]}",
     ]
 
 
@@ -105,12 +97,8 @@ def noise(history: History) -> str:
         (
             name,
             str(value.runs),
-            *(
-                percent(share, sign=False)
-                for share in (value.within, value.between, value.nodes, value.detectable)
-            ),
+            *(percent(share, sign=False) for share in (value.within, value.between, value.nodes)),
             str(value.repetitions or "-"),
-            "informational: over 10 %" if value.informational else "",
         )
         for name, value in history.noise
     ]

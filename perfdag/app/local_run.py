@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from perfdag.app.errors import CommandError
@@ -17,7 +18,6 @@ from perfdag.app.new_suite import command_suite
 from perfdag.app.terminal.progress import Progress
 from perfdag.exit_codes import EXIT_INTERRUPTED, EXIT_REACH
 from perfdag.hosts.local import LocalHost
-from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.resource_names import Resources
 from perfdag.results import missing_reason
@@ -39,6 +39,7 @@ from perfdag.units import plural
 
 if TYPE_CHECKING:
     from perfdag.app.finish import RunResult
+    from perfdag.regress.result import GateResult
 
 
 @dataclass(frozen=True)
@@ -120,16 +121,21 @@ def _check_resumable(store: Store, plan: Plan, root: str) -> None:
     raise CommandError(f"{why}; continue it: {resume_command(plan, root)}")
 
 
-def run_plan(run: LocalRun, report: Callable[[str], None], *, charts: bool = True) -> "RunResult":
-    """Measure what is not stored yet, then collect and report the run.
+def run_plan(
+    run: LocalRun, report: Callable[[str], None], *, charts: bool = True, recheck: bool = True
+) -> "RunResult":
+    """Measure what is not stored yet, then collect, judge and report the run.
 
-    `report` receives lines of progress. Raises CommandError if the run ends before its last sample.
+    With `recheck`, points that are suspicious against their history are measured again. `report`
+    receives lines of progress. Raises CommandError if the run ends before its last sample.
     """
     with only_process(run.plan):
-        return _measure_and_finish(run, report, charts)
+        return _measure_and_finish(run, report, charts, recheck)
 
 
-def _measure_and_finish(run: LocalRun, report: Callable[[str], None], charts: bool) -> "RunResult":
+def _measure_and_finish(
+    run: LocalRun, report: Callable[[str], None], charts: bool, recheck: bool
+) -> "RunResult":
     plan, store, stored = run.plan, open_store(run.root), ""
     if run.resumed:
         prepare_resume(store, plan.run_id, report)
@@ -145,7 +151,24 @@ def _measure_and_finish(run: LocalRun, report: Callable[[str], None], charts: bo
         measure_plan(plan, store, report)
     from perfdag.app.finish import finish_run
 
-    return finish_run(store, plan, report, charts=charts, gated=gated(plan))
+    again = partial(measure_again, store, plan, report) if recheck else None
+    return finish_run(store, plan, report, charts=charts, recheck=again)
+
+
+def measure_again(
+    store: Store, plan: Plan, report: Callable[[str], None], gate: "GateResult"
+) -> None:
+    """Measure the suspicious points of a run twice more, as two runs. Raises StoreError."""
+    from perfdag.results.collect import collect
+    from perfdag.results.confirming import store_confirming_plans
+
+    names = ", ".join(line.name for line in gate.suspects)
+    report(f"suspicious, measured again: {names}")
+    points = {line.info.point for line in gate.suspects}
+    for again in store_confirming_plans(store, plan, points):
+        with resumable(f"perfdag run --resume {plan.run_id}"):
+            measure_plan(again, store, report)
+        collect(store, again)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,9 @@ from textwrap import shorten
 from typing import Any
 
 from perfdag.app.finish import RunResult
+from perfdag.app.gate import answer_lines
 from perfdag.app.terminal.text_table import HIGHLIGHTS, highlighted, text_table
+from perfdag.regress.result import gate_as_dict
 from perfdag.results.summary import PointState, point_labels, statuses_text
 from perfdag.results.trust import PointTrust, headlines
 from perfdag.results.verdicts import worst_of_points
@@ -128,6 +130,8 @@ def _lines(result: RunResult) -> list[str]:
         lines.append(f"noisy samples are kept and marked: {'; '.join(marks[:3])}{more}")
     lines.append(f"trust   {result.trust.text}")
     lines += _verdicts(result)
+    if result.gate and not result.gated:
+        lines += answer_lines(result.gate)
     lines += _failures(result.states)
     for point in plan.points:
         if point.until is not None and point.id in collected.reached:
@@ -219,6 +223,7 @@ def result_data(result: RunResult) -> dict[str, Any]:
         "rows": result.rows,
         "report": result.report,
         "exports": result.exports,
+        "answer": gate_as_dict(result.gate) if result.gate else None,
         "trust": {"level": result.trust.level, "text": result.trust.text},
         "verdicts": [asdict(verdict) for verdict in result.verdicts],
         "points": points,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfdag.app.finish import RunResult
-from perfdag.app.gate import GateOutcome, check_after_run
+from perfdag.app.gate import GateOutcome, publish_gate
 from perfdag.app.local_run import LocalRun, run_plan
 from perfdag.app.result_text import result_text
 from perfdag.plan.plan import Plan, make_plan
@@ -78,7 +78,7 @@ class Suite(model.Suite):
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, before)
-        gate = check_after_run(open_store(root), result.plan, report)
+        gate = publish_gate(open_store(root), result, report)
         return Run(result.plan.run_id, result, gate)
 
     def save(self, file: str | Path) -> None:

@@ -21,7 +21,7 @@ sign-flip test of the blocks gives p <= 1 %; it survives the correction for many
 (Benjamini-Hochberg, 5 %); it reaches the smallest effect (5 %; `checks` of the suite).
 
 --within 5% lets B cost 5 % more: less of a rate, more of a latency. A headline passes if its whole
-interval is below that, fails if it is above, and is inconclusive otherwise. The limit of a loss
+interval is below that, fails if it is above, and is unclear otherwise. The limit of a loss
 that touches 0 is 5 percentage points. Exit 3 unless all headlines pass and none lacks values in a
 variant. With --resume the limit replaces the one of the run.
 

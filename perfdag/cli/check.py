@@ -14,13 +14,12 @@ EPILOG = """examples:
   perfdag check last --webhook-file webhook.url --acks acks.yaml
   perfdag check 20261120T020000Z-1a2b3c4d --json
 
-Exit 3 means one of four things: a headline series got worse, did not recover and is not
-acknowledged; a threshold of the suite's `checks` is broken; a benchmark's own verdict failed;
-expected data is absent, or a point has no valid sample (`optional: true` of its entry allows that).
-A change that a canary of the same part of the machine explains is ENVIRONMENT. It does not fail
-the gate. Exit 4: the store is out of reach, or the webhook did not accept a message.
-Each message is sent once; alerts/ in the store records what was sent. With --max-age, every check
-of a run that is too old sends a message.
+Exit 3 means one of four things: a headline series is worse and its level is not accepted; a
+threshold of the suite's `checks` is broken; a benchmark's own verdict failed; expected data is
+absent, or a point has no valid sample (`optional: true` of its entry allows that).
+Exit 4: the store is out of reach, or the webhook did not accept a message.
+The webhook gets a message when this run changed something: a series became worse or good again, a
+check broke, data vanished. With --max-age, every check of a run that is too old sends one.
 """
 
 
@@ -52,11 +51,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         help="post one JSON message per cause to the URL in this file (default: the URL in the "
         "variable PERFDAG_WEBHOOK); arguments of a process are no place for a secret",
     )
-    parser.add_argument(
-        "--confirm",
-        action="store_true",
-        help="measure suspicious points twice more on this machine, then check again",
-    )
     parser.add_argument("--json", action="store_true", help="print the gate as JSON")
     parser.set_defaults(run=run)
 
@@ -76,7 +70,6 @@ def run(args: argparse.Namespace) -> int:
         root=args.store,
         suite=args.suite,
         acks_file=args.acks,
-        confirm=args.confirm,
         webhook=_webhook(args.webhook_file),
         report=log,
     )

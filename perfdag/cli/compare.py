@@ -16,9 +16,9 @@ EPILOG = """examples:
 
 A run is its id, the beginning of its id, `last`, `last~N` (N runs before) or `baseline:NAME`.
 A selection is a list of conditions: suite=, month=, since= and until= (days), run= (glob),
-newest= (number of runs). The verdicts are better, worse, no difference shown and inconclusive.
-A metric without a better direction differs. If exactly one parameter of an entry was changed, its
-points are compared with one another, and the change is printed first.
+newest= (number of runs). The answers are worse, better, same and unclear. If exactly one
+parameter of an entry was changed, its points are compared with one another, and the change is
+printed first.
 """
 
 
@@ -27,9 +27,8 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = sub.add_parser(
         "compare",
         description="Compare two runs or selections: first environment and parameters, then each "
-        "series with its median, spread, effect, noise floor, smallest detectable effect and "
-        "verdict. The noise is that of 15 past runs, of similar series, or assumed; the verdict "
-        "says which.",
+        "series with its medians and spreads, the effect, the noise of a run, and the answer. Runs "
+        "of one history are answered by its levels.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -12,8 +12,7 @@ EPILOG = """examples:
   perfdag history net --failures 'no route'
   perfdag history net --json
 
-A change needs at least 8 runs before it and 3 after it. Its effect must reach 5 % (`checks` of a
-suite set another limit) and exceed the noise. docs/statistics.md has the rules.
+Three measurements in a row beyond a level begin the next. docs/statistics.md has the rules.
 """
 
 

@@ -53,6 +53,11 @@ def add(sub: "argparse._SubParsersAction[Parser]") -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument(
+        "--no-recheck",
+        action="store_true",
+        help="do not measure points again that are beyond their level for the worse",
+    )
     parser.add_argument("--no-report", action="store_true", help="collect only; no charts")
     parser.takes_command = True
     parser.set_defaults(run=run)
@@ -78,11 +83,11 @@ def run(args: argparse.Namespace) -> int:
 
         print(planned.plan.dump().decode() if args.json else plan_text(planned.plan))
         return EXIT_OK
-    result = run_plan(planned, log, charts=not args.no_report)
-    from perfdag.app.gate import check_after_run
+    result = run_plan(planned, log, charts=not args.no_report, recheck=not args.no_recheck)
+    from perfdag.app.gate import publish_gate
     from perfdag.app.result_text import result_data, result_text
 
-    gate = check_after_run(open_store(planned.root), result.plan, log)
+    gate = publish_gate(open_store(planned.root), result, log)
     if args.json:
         print_json(result_data(result) | ({"gate": gate.data()} if gate else {}))
     else:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from perfdag.plan.plan import Plan
 from perfdag.regress.alert_records import REPORT, STORE, Record
-from perfdag.regress.changes import series_names
+from perfdag.regress.history import series_names
 from perfdag.regress.result import (
     CheckResult,
     GateResult,

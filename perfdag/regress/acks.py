@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from perfdag.regress.changes import Acknowledgement
+from perfdag.regress.history import Acknowledgement
 from perfdag.regress.result import Rules
 from perfdag.results.runs import load_plan
 from perfdag.store.base import NotStoredError, Store, StoreError

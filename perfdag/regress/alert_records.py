@@ -1,6 +1,7 @@
 """Alerts of a run, as the store records them, and the messages that readers make of them."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,11 +9,7 @@ import orjson
 
 from perfdag.store.base import Store
 
-Kind = Literal[
-    "regression", "environment", "recovered", "threshold", "verdict", "absent", "stale", "acks"
-]
-CHANGE_KINDS = ("regression", "environment", "recovered")
-"""Kinds that come from the levels of series. The others are findings of one run."""
+Kind = Literal["worse", "recovered", "threshold", "verdict", "absent", "stale", "acks"]
 REPORT, STORE = "{report}", "{store}"
 """Placeholders of addresses in what to do."""
 
@@ -22,8 +19,8 @@ class Alert:
     """One cause: `text` says what was seen, `keys` are its series, `run` is its start.
 
     `do` is what to do, with the placeholders REPORT and STORE, and `accept` the acknowledgement
-    that accepts it. `decided` is the run that showed a change of level. `gates`: it fails the gate.
-    `fresh`: it is new. `sent`: the webhook accepted it.
+    that accepts it. `gates`: it fails the gate. `fresh`: the run before did not have it. `sent`:
+    the webhook accepted it.
     """
 
     kind: Kind
@@ -36,7 +33,6 @@ class Alert:
     gates: bool = True
     fresh: bool = True
     sent: bool = False
-    decided: str = ""
 
 
 def message(alert: Alert, report: str, store: str, acks: str) -> str:
@@ -72,6 +68,16 @@ class Record:
 def record_key(suite: str, run_id: str) -> str:
     """Return the key of the record of a run."""
     return f"alerts/{suite}/{run_id}.json"
+
+
+def mark_known(alerts: Sequence[Alert], previous: Record | None, own: Record | None) -> None:
+    """Mark the alerts that the run before, or an earlier check of this run, had already."""
+    for alert in alerts:
+        records = [record for record in (previous, own) if record]
+        old = [each for record in records for each in record.alerts if each.kind == alert.kind]
+        # One more series of a cause makes a known alert fresh.
+        alert.fresh = not set(alert.keys) <= {key for each in old for key in each.keys}
+        alert.sent = set(alert.keys) <= {key for each in old if each.sent for key in each.keys}
 
 
 def read_records(store: Store, suite: str) -> dict[str, Record]:

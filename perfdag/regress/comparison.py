@@ -1,7 +1,6 @@
-"""Comparison of two sides, each one run or several: what differs, and a verdict for each series."""
+"""Comparison of two sides, each one run or several: what differs, and an answer about each."""
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -9,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag.benchmark.contract import SIMULATED
-from perfdag.regress.changes import full_name
 from perfdag.regress.environment import codes, environment
+from perfdag.regress.history import full_name
 from perfdag.regress.matching import match
 from perfdag.regress.rollup import read_run_medians
 from perfdag.regress.run_medians import (
@@ -22,24 +21,30 @@ from perfdag.regress.run_medians import (
 )
 from perfdag.regress.selection import Selection, SelectionError
 from perfdag.regress.series import SeriesInfo, series_labels
-from perfdag.regress.tuning import Tuning, assumed_noise
+from perfdag.regress.tuning import Tuning
+from perfdag.regress.verdict import RANK, Answer, compare_levels, compare_sides, counts
 from perfdag.results.schema import explain_unreadable, load_rows
-from perfdag.stats.changes import WINDOW, change_points
-from perfdag.stats.robust import Array, finite, middle, robust_sigma, scale_for
-from perfdag.stats.verdicts import PAST_RUNS, Pool, Verdict, compare, pool
+from perfdag.stats.levels import STEP, levels_of
+from perfdag.stats.robust import Array, Spread, finite, median, spread
 from perfdag.store.base import Store
 from perfdag.units import plural
-
-_RANK = {"worse": 0, "differs": 1, "better": 2, "inconclusive": 3, "no difference shown": 4}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One series of both sides with its verdict. `label` tells points of an entry apart."""
+    """One series of both sides with the answer. `label` tells points of an entry apart.
+
+    The medians `a` and `b` are those of the sides. Where the level rule decided, the effect is that
+    of the levels in which the runs lie.
+    """
 
     info: SeriesInfo
     label: str
-    verdict: Verdict
+    answer: Answer
+    spread_a: Spread
+    spread_b: Spread
+    a: float
+    b: float
     note: str = ""
 
     @property
@@ -91,7 +96,7 @@ def compare_selections(
     """
     damaged: list[str] = []
     left, right = _side(*a, damaged), _side(*b, damaged)
-    past = _Past(_past(b[0], b[1], damaged))
+    past = _Past(_past(b[0], b[1], damaged), tuning, a[1], b[1], a[0].root == b[0].root)
     comparison = Comparison(a[1], b[1], damaged=damaged)
     comparison.simulated = [
         letter
@@ -135,31 +140,38 @@ def _rename_points(side: _Side, pairs: dict[str, str]) -> dict[_Key, _Key]:
 
 
 class _Past:
-    """Past run medians of the suite, and their noise by benchmark, metric and statistic."""
+    """The history of B's suite on B's cluster, with the levels of each series.
 
-    def __init__(self, medians: RunMedians) -> None:
-        self._medians = medians
-        self._rows: dict[_Key, list[Array]] = {}
-        for info, row in zip(medians.series, medians.value, strict=True):
-            self._rows.setdefault(info.key, []).append(row)
-        self._pools: dict[tuple[str, str, str, bool], Pool] = {}
+    Where both sides are single runs of it, their positions are `a` and `b`.
+    """
 
-    def of(self, keys: tuple[_Key, _Key]) -> Array:
-        """Return the runs of a series, or of its counterpart where that has more."""
-        rows = [row for key in dict.fromkeys(keys) for row in self._rows.get(key, ())]
-        return max(rows, key=lambda row: int(np.isfinite(row).sum()), default=np.array([]))
+    def __init__(
+        self, medians: RunMedians, tuning: Tuning, a: Selection, b: Selection, same_store: bool
+    ) -> None:
+        at = {run.run_id: i for i, run in enumerate(medians.runs)}
+        self.runs = [run.run_id for run in medians.runs]
+        self.a = at.get(a.runs[0]) if same_store and len(a.runs) == 1 else None
+        self.b = at.get(b.runs[0]) if len(b.runs) == 1 else None
+        self._rows = {info.key: i for i, info in enumerate(medians.series)}
+        self._medians, self._tuning = medians, tuning
 
-    def similar(self, info: SeriesInfo, absolute: bool) -> Pool:
-        """Return the pooled noise of all series of a benchmark and metric."""
-        key = (info.benchmark, info.metric, info.stat, absolute)
-        if key not in self._pools:
-            values = [
-                level_removed(self._medians.value[i], absolute)
-                for i, other in enumerate(self._medians.series)
-                if (other.benchmark, other.metric, other.stat) == key[:3]
-            ]
-            self._pools[key] = pool(scale_for(x, absolute).apply(x) for x in values)
-        return self._pools[key]
+    def decided(self, info: SeriesInfo) -> Answer | None:
+        """Return what the level rule decided about the two runs, or None where it cannot."""
+        i = self._rows.get(info.key)
+        if i is None or self.a is None or self.b is None:
+            return None
+        values = self._medians.value[i]
+        if not (np.isfinite(values[self.a]) and np.isfinite(values[self.b])):
+            return None
+        levels = levels_of(values, **self._tuning.limits(info))
+        return compare_levels(values, levels, self.runs, self.a, self.b, info.better)
+
+    def noise(self, info: SeriesInfo) -> float | None:
+        """Return the noise of one run of a series, or None with fewer than three of them."""
+        i = self._rows.get(info.key)
+        if i is None or np.isfinite(self._medians.value[i]).sum() < STEP:
+            return None
+        return levels_of(self._medians.value[i], **self._tuning.limits(info)).levels[-1].noise
 
 
 def _compare(
@@ -171,7 +183,7 @@ def _compare(
     tuning: Tuning,
     labels: dict[str, str],
 ) -> None:
-    """Add the verdict of one series, or the reason why there is none."""
+    """Add the answer about one series, or the reason why there is none."""
     key = keys[1]
     before, info = left.series[key], right.series[key]
     if before.unit != info.unit:
@@ -179,46 +191,25 @@ def _compare(
         comparison.refused.append(f"{full_name(info, labels)}: {units}")
         return
     a, b = left.values[key], right.values[key]
-    min_effect, absolute = tuning.effect(info, np.concatenate([a, b]))
-    verdict = compare(
-        a,
-        b,
-        level_removed(past.of(keys), absolute),
-        better=info.better,
-        min_effect=min_effect,
-        absolute=absolute,
-        runs_a=len(left.selection.runs),
-        runs_b=len(right.selection.runs),
-        similar=past.similar(info, absolute),
-        assumed=assumed_noise(info, min_effect, absolute),
-    )
+    answer = past.decided(info) if keys[0] == keys[1] else None
+    if answer is None:
+        min_effect, absolute = tuning.effect(info, np.concatenate([a, b]))
+        answer = compare_sides(
+            a,
+            b,
+            better=info.better,
+            min_effect=min_effect,
+            absolute=absolute,
+            runs_a=len(left.selection.runs),
+            runs_b=len(right.selection.runs),
+            noise=past.noise(info),
+        )
     versions = (before.benchmark_version, info.benchmark_version)
     note = f"version {versions[0]} against {versions[1]}" if versions[0] != versions[1] else ""
-    comparison.rows.append(Row(info, labels.get(info.point, ""), verdict, note))
-
-
-def level_removed(values: Array, absolute: bool = False) -> Array:
-    """Return past run medians without their changes of level, so that only noise is left.
-
-    The detector runs only where the spread exceeds what successive differences explain.
-    """
-    recent = finite(values)[-WINDOW:]
-    if recent.size < PAST_RUNS:
-        return recent
-    scale = scale_for(recent, absolute)
-    x = scale.apply(recent)
-    if robust_sigma(x) <= 1.25 * robust_sigma(np.diff(x)) / np.sqrt(2):
-        return recent
-    edges = [
-        0,
-        *(change.index for change in change_points(recent, absolute=absolute)),
-        x.size,
-    ]
-    typical = middle(x)
-    for start, end in pairwise(edges):
-        x[start:end] += typical - middle(x[start:end])
-    flat: Array = np.exp(x) if scale.kind == "log" else x * scale.unit
-    return flat
+    label = labels.get(info.point, "")
+    comparison.rows.append(
+        Row(info, label, answer, spread(a), spread(b), median(a), median(b), note)
+    )
 
 
 def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
@@ -259,27 +250,23 @@ def _repetitions(table: pa.Table, keys: dict[str, Any]) -> dict[_Key, Array]:
 
 
 def _past(store: Store, selection: Selection, damaged: list[str]) -> RunMedians:
-    """Return run medians of B's suite on B's cluster, with those of A and without those of B."""
+    """Return the run medians of B's suite on B's cluster."""
     everything = read_run_medians(store, selection.suite)
     damaged.extend(key for key in everything.damaged if key not in damaged)
     cluster = next((run.cluster for run in everything.runs if run.run_id in selection.runs), "")
-    return everything.select(
-        lambda run: run.run_id not in selection.runs and run.cluster == cluster
-    )
+    return everything.on_cluster(cluster)
 
 
 def _order(row: Row) -> tuple[Any, ...]:
     return (
         not row.info.headline,
-        _RANK[row.verdict.word],
-        -abs(row.verdict.effect),
+        RANK.index(row.answer.word),
+        -abs(row.answer.effect or 0),
         row.info.entry,
         row.label,
     )
 
 
 def count(rows: list[Row]) -> str:
-    """Return the number of series by verdict, such as `1 worse, 20 no difference shown`."""
-    labels = [row.verdict.word for row in rows]
-    counts = [f"{labels.count(word)} {word}" for word in _RANK if word in labels]
-    return ", ".join(counts) or "no series in common"
+    """Return the number of series by word, such as `1 worse, 20 same`."""
+    return counts([row.answer.word for row in rows]) or "no series in common"

@@ -2,15 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
 
 from perfdag.regress.absence import AbsentSeries, explaining_losses, find_absent
-from perfdag.regress.alert_records import STORE, Alert, Record, read_records, record_key
-from perfdag.regress.alerts import by_cause, mark_known, recovery, regression, unreported_recoveries
-from perfdag.regress.changes import SeriesLevels, series_levels, suspects
+from perfdag.regress.alert_records import (
+    STORE,
+    Alert,
+    Record,
+    mark_known,
+    read_records,
+    record_key,
+)
+from perfdag.regress.alerts import recovered_alerts, worse_alerts
+from perfdag.regress.history import Series, series_of, suspects
 from perfdag.regress.result import (
     CheckResult,
     GateResult,
@@ -24,26 +30,33 @@ from perfdag.regress.run_medians import COLUMNS, RunMedians
 from perfdag.regress.selection import SelectionError
 from perfdag.regress.thresholds import References, judge_thresholds
 from perfdag.regress.tuning import Tuning
-from perfdag.results.result_files import day_of
+from perfdag.results.result_files import stored_runs
+from perfdag.results.runs import load_plan
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.verdicts import OwnVerdict, own_verdicts
-from perfdag.stats.changes import HEAD
-from perfdag.store.base import Store
-from perfdag.units import short
+from perfdag.stats.levels import Word
+from perfdag.store.base import Store, StoreError
 
 
 def check(store: Store, suite: str, run_id: str, rules: Rules) -> GateResult:
-    """Check a run against the checks of its suite and its history.
+    """Judge a run with its re-measurements against its history and the checks of its suite.
 
-    Raises StoreError, SelectionError.
+    A re-measurement stands for the run that it repeats. Thresholds and presence come from that run
+    alone, because a re-measurement has suspicious points only. Raises StoreError, SelectionError.
     """
-    history = history_until(read_run_medians(store, suite), run_id)
+    run_id = str(_options(store, run_id).get("confirms", run_id))
+    stored = {run for run, _ in stored_runs(store, suite)}
+    rechecks = [run for run in _options(store, run_id).get("confirmed", []) if run in stored]
+    everything = read_run_medians(store, suite)
+    history = history_until(everything, run_id)
+    night = history_until(everything, max([run_id, *rechecks]))
     gate = GateResult(
         run_id,
         suite,
         store.url(f"runs/{run_id}/report.html"),
         damaged=list(history.damaged),
-        runs=len(history.runs),
+        runs=len(night.runs),
+        rechecks=rechecks,
         store=store.root,
         acks_file=rules.acks_file,
     )
@@ -55,19 +68,38 @@ def check(store: Store, suite: str, run_id: str, rules: Rules) -> GateResult:
         raise SelectionError("; ".join([f"run {run_id} has no readable rows", *why]))
     tuning = Tuning(rules.checks, history.runs[-1].cluster)
     rules = replace(rules, checks=tuning.checks)
-    series = series_levels(history, tuning, rules.accepted)
-    gate.changes = [change for line in series for change in line.changes]
+    series = series_of(night, tuning, rules.accepted)
+    points = history.runs[-1].points
+    gate.series = [line for line in series if line.info.point in points]
     records = read_records(store, suite)
-    _levels(gate, history, series, tuning, records)
+    previous = _previous(history, records)
+    _levels(gate, night, series, tuning, previous)
     _own_verdicts(gate, own_verdicts(table), rules)
     absent = find_absent(gate, store, history, tuning, rules, records)
-    references = References(store, history, tuning, rules.accepted, gate.damaged)
+    before = history.select(lambda run: run.run_id != run_id)
+    past = series_of(before, tuning, rules.accepted) if before.runs else []
+    references = References(store, history, past, gate.damaged)
     _thresholds(gate, references, table, rules, absent)
     if rules.acks_wrong:
         gate.alerts.append(_unreadable_acks(gate, rules))
-    gate.suspects = suspects(history, tuning, series)
-    mark_known(history, run_id, gate.alerts, records)
+    if not rechecks:
+        gate.suspects = suspects(tuning, gate.series)
+    mark_known(gate.alerts, previous, records.get(run_id))
     return gate
+
+
+def _options(store: Store, run_id: str) -> dict[str, Any]:
+    """Return the options of a run's plan, or none where the plan was removed."""
+    try:
+        return load_plan(store, run_id).options
+    except StoreError:
+        return {}
+
+
+def _previous(history: RunMedians, records: Mapping[str, Record]) -> Record | None:
+    """Return the newest record of an earlier run of the same cluster."""
+    earlier = [run.run_id for run in history.runs[:-1] if run.run_id in records]
+    return records[earlier[-1]] if earlier else None
 
 
 def history_until(history: RunMedians, run_id: str) -> RunMedians:
@@ -81,53 +113,24 @@ def store_record(store: Store, gate: GateResult) -> None:
     store.put(record_key(gate.suite, gate.run), Record(gate.run, gate.alerts, gate.failed).dump())
 
 
-STATES = {
-    "ok": "at its level",
-    "watching": "watching: two runs beyond the gate, one more opens an alert",
-    "recovered": "recovered: three runs at the level before the regression",
-    "accepted": "at an accepted level",
-}
-
-
 def _levels(
     gate: GateResult,
-    history: RunMedians,
-    series: Sequence[SeriesLevels],
+    medians: RunMedians,
+    series: Sequence[Series],
     tuning: Tuning,
-    records: Mapping[str, Record],
+    previous: Record | None,
 ) -> None:
-    """Add the open alerts, the recoveries and the state of every series that pages."""
+    """Add the alerts of series that are worse or good again, and the answer about each series."""
     paging = [line for line in series if tuning.pages(line.info)]
-    others = [
-        change
-        for line in series
-        if not tuning.pages(line.info)
-        for change in line.changes
-        if change.word == "worse"
-    ]
-    for group in by_cause(change for line in paging for change in line.alerts):
-        gate.alerts.append(regression(history, group, others, gate.run))
-    kinds = {key: alert.kind for alert in gate.alerts for key in alert.keys}
-    back = [line.changes[-1] for line in paging if line.changes]
-    back = [change for change in back if change.kind == "recovered"]
-    earlier = [records[run.run_id] for run in history.runs if run.run_id in records]
-    for group in by_cause(unreported_recoveries(back, gate.run, earlier)):
-        gate.alerts.append(recovery(gate.suite, group))
-    newest = {info.series_id: history.value[i, -1] for i, info in enumerate(history.series)}
+    canaries = series_of(medians, tuning, canaries=True)
+    gate.alerts += worse_alerts(medians, paging, canaries, gate.run)
+    gate.alerts += recovered_alerts(gate.suite, paging, previous)
+    states: dict[Word, Literal["ok", "failed", "unsure"]]
+    states = {"same": "ok", "better": "ok", "unclear": "unsure", "worse": "failed"}
     for line in paging:
-        value, levels = newest[line.info.series_id], line.levels
-        state: Literal["ok", "failed", "unsure"] = "ok"
-        if line.alerts:
-            kind = kinds[line.info.series_id]
-            state = "failed" if kind == "regression" else "ok"
-            text = f"regressed: {line.alerts[-1].size} since {day_of(line.alerts[0].run)} ({kind})"
-        elif not np.isfinite(value):
-            continue
-        elif levels.state == "too little history":
-            state, text = "unsure", f"too little history: a level needs {HEAD} runs"
-        else:
-            text = f"{short(value, line.info.unit)}; {STATES[levels.state]}"
-        gate.cases.append(CheckResult("change", line.name, state, text))
+        if line.answer.word in states:  # what was not measured is an absence
+            state = states[line.answer.word]
+            gate.cases.append(CheckResult("change", line.name, state, line.answer.text))
 
 
 def _own_verdicts(gate: GateResult, verdicts: Sequence[OwnVerdict], rules: Rules) -> None:

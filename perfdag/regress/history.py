@@ -1,20 +1,23 @@
-"""The history of a suite: levels of each series, and failures."""
+"""The history of a suite: the levels, steps and answer of each series, and failures."""
 
-from collections.abc import Sequence
+import bisect
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import orjson
 import pyarrow.compute as pc
 
-from perfdag.regress.changes import Acknowledgement, LevelChange, series_levels
 from perfdag.regress.run_medians import RunMedians
-from perfdag.regress.series import SeriesInfo
+from perfdag.regress.series import SeriesInfo, series_labels
 from perfdag.regress.tuning import Tuning
+from perfdag.regress.verdict import RANK, Answer, answer_of, compare_sides, percent, standing
+from perfdag.results.result_files import day_of
+from perfdag.results.runs import PARTIAL
 from perfdag.results.schema import load_rows
-from perfdag.stats.levels import State
-from perfdag.stats.robust import Array, median, robust_sigma, scale_for
+from perfdag.stats.levels import STEP, WINDOW, Level, Levels, Word, levels_of, side_word
+from perfdag.stats.robust import Array
 from perfdag.store.base import Store
 
 OBJECT_FAILURES = "failures"
@@ -22,27 +25,67 @@ OBJECT_FAILURES = "failures"
 
 
 @dataclass(frozen=True)
-class Level:
-    """The runs from `start` to before `end` between two changes, with median and noise."""
+class Acknowledgement:
+    """From `run` on, the level of the series that match `series`, a glob or an id, is accepted."""
 
-    start: int
-    end: int
-    value: float
-    noise: float
+    series: str
+    run: str
+    reason: str
+    until: str = ""
+
+    def holds(self, name: str, series_id: str, day: str) -> bool:
+        """Return whether it applies to a series on a day (YYYY-MM-DD)."""
+        return (not self.until or day <= self.until) and (
+            self.series == series_id or fnmatch.fnmatchcase(name, self.series)
+        )
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a level of a series ended: the levels `before` and `after`, and their runs.
+
+    `run` is the first run of the new level, `run_before` the last one before it, `decided` the run
+    that showed it. `environment` has what changed between them.
+    """
+
+    before: Level
+    after: Level
+    run: str
+    run_before: str
+    decided: str
+    word: Word
+    environment: dict[str, tuple[str, str]]
+
+    @property
+    def effect(self) -> float:
+        """The change as a share of the level before, or in the unit of the metric."""
+        return self.before.effect(self.after.reference)
+
+    @property
+    def size(self) -> str:
+        """The effect in words: `-11.8 %`, or a number in the unit of the metric."""
+        return percent(self.effect, self.before.scale.kind == "absolute")
 
 
 @dataclass(frozen=True)
 class Series:
-    """One series over the runs. Arrays are as long as the runs, NaN where it was not measured."""
+    """One series over the runs. Arrays are as long as the runs, NaN where it was not measured.
+
+    `accepted` are the positions of runs whose level was acknowledged, `left` is the first step of
+    the change for the worse that is open, or None.
+    """
 
     info: SeriesInfo
     name: str
     value: Array
     low: Array
     high: Array
-    levels: tuple[Level, ...]
-    findings: tuple[LevelChange, ...]
-    state: State
+    levels: Levels
+    good: Level
+    steps: tuple[Step, ...]
+    left: Step | None
+    answer: Answer
+    accepted: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -60,34 +103,160 @@ class Failure:
     reason: str
 
 
+def series_names(medians: RunMedians) -> list[str]:
+    """Return the name of each series for people, in the order of the run medians."""
+    labels = series_labels(medians.series)
+    return [full_name(info, labels) for info in medians.series]
+
+
+def full_name(info: SeriesInfo, labels: Mapping[str, str]) -> str:
+    """Return entry, point label and metric of a series."""
+    return " ".join(filter(None, (info.entry, labels.get(info.point, ""), info.name)))
+
+
 def series_of(
-    medians: RunMedians, tuning: Tuning, accepted: Sequence[Acknowledgement] = ()
+    medians: RunMedians,
+    tuning: Tuning,
+    accepted: Sequence[Acknowledgement] = (),
+    *,
+    canaries: bool = False,
 ) -> list[Series]:
-    """Return every series except canaries, with its levels, changes and state."""
-    rows = {info.series_id: i for i, info in enumerate(medians.series)}
-    series = []
-    for line in series_levels(medians, tuning, accepted):
-        i = rows[line.info.series_id]
-        value, low, high = (array[i] for array in (medians.value, medians.low, medians.high))
-        levels = _levels(value, sorted({change.index for change in line.changes}))
-        changes = line.changes
-        series.append(
-            Series(line.info, line.name, value, low, high, levels, changes, line.levels.state)
+    """Return every series but the canaries, or the canaries alone, with answers at the last run.
+
+    A re-measurement right after a run is a measurement of that run. A series that the run left out
+    is judged at the last run that has it.
+    """
+    runs = [run.run_id for run in medians.runs]
+    first = _first_of_night(medians)
+    found = []
+    for i, name in enumerate(series_names(medians)):
+        info = medians.series[i]
+        if info.canary != canaries:
+            continue
+        values, low, high = (array[i] for array in (medians.value, medians.low, medians.high))
+        levels = levels_of(values, **tuning.limits(info))
+        if not levels.levels:
+            continue
+        starts = _accepted_starts(runs, name, info.series_id, accepted)
+        steps = tuple(_steps(medians, info, levels, values))
+        now = standing(levels.levels, info.better, starts)
+        left = next((step for step in steps if step.after is now.left), None)
+        planned = any(info.point in run.points for run in medians.runs[first:])
+        if planned and not np.isfinite(values[first:]).any():
+            answer = Answer("failed", why=_why_nothing(medians, info, values))
+        elif levels.measured > STEP:
+            at = int(np.flatnonzero(np.isfinite(values))[-1])
+            band = (float(low[at]), float(high[at]))
+            answer = answer_of(values, band, levels, runs, info.better, starts)
+        else:
+            answer = _against_run_before(medians, i, tuning)
+        found.append(
+            Series(info, name, values, low, high, levels, now.good, steps, left, answer, starts)
         )
-    return series
+    return found
 
 
-def _levels(values: Array, cuts: Sequence[int]) -> tuple[Level, ...]:
-    present = np.flatnonzero(np.isfinite(values))
-    if not present.size:
-        return ()
-    edges = [int(present[0]), *cuts, values.size]
-    levels = []
-    for start, end in pairwise(edges):
-        part = values[start:end][np.isfinite(values[start:end])]
-        noise = robust_sigma(scale_for(part).apply(part)) if part.size >= 3 else float("nan")
-        levels.append(Level(start, end, median(part), noise))
-    return tuple(levels)
+def words_by_run(series: Sequence[Series], runs: int) -> list[Word | None]:
+    """Return the word that each run has by now: the one that matters most of its series.
+
+    What is decided at a run holds until the next decision, so a run is worse while a change for the
+    worse is open. The newest run has the word of the answers.
+    """
+    words: list[set[Word]] = [set() for _ in range(runs)]
+    for line in series:
+        measured = np.flatnonzero(np.isfinite(line.value))
+        levels = line.levels.levels
+        for k, level in enumerate(levels):
+            now = standing(levels[: k + 1], line.info.better, line.accepted)
+            new = now.replaced is not None and line.info.better in ("higher", "lower")
+            end = levels[k + 1].decided if k + 1 < len(levels) else runs
+            own = measured[measured >= level.start]
+            for count, i in enumerate(own[own < end].tolist()):
+                if i >= level.decided:
+                    good: Word = (
+                        "better" if new and now.good is level and count < WINDOW else "same"
+                    )
+                    words[i].add("worse" if now.left else good)
+    if words:
+        words[-1] = {line.answer.word for line in series}
+    return [next((word for word in RANK if word in found), None) for found in words]
+
+
+def _first_of_night(medians: RunMedians) -> int:
+    """Return the position of the newest run that is no re-measurement."""
+    whole = [i for i, run in enumerate(medians.runs) if run.trigger not in PARTIAL]
+    return whole[-1] if whole else len(medians.runs) - 1
+
+
+def _why_nothing(medians: RunMedians, info: SeriesInfo, values: Array) -> str:
+    _, bad, error, _ = medians.runs[_first_of_night(medians)].points.get(info.point, (0, 0, "", ""))
+    last = medians.runs[int(np.flatnonzero(np.isfinite(values))[-1])].run_id
+    return error if bad else f"not measured since {day_of(last)}"
+
+
+def _against_run_before(medians: RunMedians, i: int, tuning: Tuning) -> Answer:
+    """Return the answer about a series with fewer than three earlier measurements."""
+    info, values = medians.series[i], medians.value[i]
+    measured = np.flatnonzero(np.isfinite(values))
+    if measured.size < 2:
+        value = float(values[measured[-1]])
+        return Answer("unclear", before=value, value=value, why="no earlier run")
+    min_effect, absolute = tuning.effect(info, values[measured])
+    sides = (
+        np.array([medians.low[i, at], values[at], medians.high[i, at]]) for at in measured[-2:]
+    )
+    before, newest = sides
+    return compare_sides(
+        before, newest, better=info.better, min_effect=min_effect, absolute=absolute
+    )
+
+
+def _accepted_starts(
+    runs: Sequence[str], name: str, series_id: str, accepted: Sequence[Acknowledgement]
+) -> list[int]:
+    """Return the position of the first run of each acknowledged level of a series."""
+    newest = runs[-1]
+    return [
+        bisect.bisect_left(runs, ack.run)
+        for ack in accepted
+        if ack.run <= newest and ack.holds(name, series_id, day_of(newest))
+    ]
+
+
+def _steps(medians: RunMedians, info: SeriesInfo, levels: Levels, values: Array) -> Iterator[Step]:
+    measured = np.flatnonzero(np.isfinite(values))
+    for before, after in zip(levels.levels, levels.levels[1:], strict=False):
+        last = int(measured[np.searchsorted(measured, after.start) - 1])
+        yield Step(
+            before,
+            after,
+            run=medians.runs[after.start].run_id,
+            run_before=medians.runs[last].run_id,
+            decided=medians.runs[after.decided].run_id,
+            word=side_word(after.reference - before.reference, info.better),
+            environment=_changed(medians, last, after.start),
+        )
+
+
+def _changed(medians: RunMedians, before: int, after: int) -> dict[str, tuple[str, str]]:
+    """Return what differs in the environment of two runs."""
+    a, b = medians.runs[before].env, medians.runs[after].env
+    keys = [*sorted({*a, *b} - {"nodes"}), "nodes"]
+    return {key: (a.get(key, "-"), b.get(key, "-")) for key in keys if a.get(key) != b.get(key)}
+
+
+def suspects(tuning: Tuning, series: Sequence[Series]) -> list[Series]:
+    """Return a series of each point that should be measured again: nothing is decided yet.
+
+    Its newest measurements are beyond its level for the worse, and a change of it fails the gate.
+    """
+    points: dict[str, Series] = {}
+    for line in series:
+        if line.levels.beyond and line.levels.measured > STEP and tuning.pages(line.info):
+            side = line.levels.levels[-1].side(line.levels.beyond[-1][1])
+            if side_word(side, line.info.better) == "worse" and line.answer.word == "unclear":
+                points.setdefault(line.info.point, line)
+    return list(points.values())
 
 
 def failures(medians: RunMedians, text: str) -> list[Failure]:

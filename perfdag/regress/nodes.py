@@ -7,16 +7,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from perfdag.regress.changes import series_names
 from perfdag.regress.environment import codes
+from perfdag.regress.history import series_names
 from perfdag.regress.run_medians import RunMedians, is_measured
 from perfdag.regress.tuning import Tuning
 from perfdag.results.node_facts import difference, facts_of_nodes
 from perfdag.results.schema import load_rows
+from perfdag.stats.levels import side_word
 from perfdag.stats.nodes import FEWEST_NODES, Outlier, confirming, lone_gate, outliers
 from perfdag.stats.robust import Array, median, scale_for
 from perfdag.stats.variability import Variability, variability_of
-from perfdag.stats.verdicts import side
 from perfdag.store.base import Store
 
 NEWEST = 30
@@ -102,7 +102,7 @@ def node_outliers(medians: RunMedians, table: pa.Table, tuning: Tuning) -> list[
         points.add(info.point)
         nodes |= values.keys()
         for outlier in outliers(values, min_effect=min_effect):
-            word = side(outlier.effect, info.better)
+            word = side_word(outlier.effect, info.better)
             suspected.append((info.point, NodeOutlier(name, word, outlier)))
     agreeing: dict[tuple[str, str], set[str]] = {}
     for point, suspect in suspected:

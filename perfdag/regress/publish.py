@@ -23,8 +23,8 @@ class WebhookError(Exception):
 def junit(gate: GateResult) -> bytes:
     """Return the gate as JUnit XML, with one case per check.
 
-    A failed check is a failure, absent data an error. Too little history, an inconclusive verdict
-    and a skipped entry are skipped.
+    A failed check is a failure, absent data an error. An unclear answer and a skipped entry are
+    skipped.
     Format: https://github.com/testmoapp/junitxml, which CI systems read.
     """
     counts = {
@@ -85,13 +85,11 @@ def markdown(gate: GateResult) -> str:
         rows = [(case.group, case.name, f"{case.state}: {case.text}") for case in bad]
         lines += [*markdown_table(("check", "series", "state"), rows), ""]
     lines.append(counts(gate))
-    if gate.suspects and not gate.confirming_runs:
-        lines.append(
-            "suspicious tonight, worth measuring again: "
-            + ", ".join(suspect.name for suspect in gate.suspects)
-        )
-    if gate.confirming_runs:
-        lines.append(f"measured again the same night: {', '.join(gate.confirming_runs)}")
+    if gate.suspects:
+        names = ", ".join(line.name for line in gate.suspects)
+        lines.append(f"not decided, worth measuring again: {names}")
+    if gate.rechecks:
+        lines.append(f"measured again right after it: {', '.join(gate.rechecks)}")
     if gate.damaged:
         lines.append(f"damaged, left out: {', '.join(gate.damaged)}")
     return "\n".join(lines)

@@ -5,8 +5,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from perfdag.regress.alert_records import REPORT, Alert, Kind, acknowledgement, message
-from perfdag.regress.changes import Acknowledgement, LevelChange, Suspect
+from perfdag.regress.history import Acknowledgement, Series
+from perfdag.regress.verdict import counts, worst_word
 from perfdag.results.result_files import day_of
+from perfdag.stats.levels import Word
 from perfdag.suite.checks import Check
 
 
@@ -28,8 +30,9 @@ class CheckResult:
 class GateResult:
     """The result of checking a run. `store` is the address of the store.
 
-    `report` and `acks_file` are the addresses that its messages name.
-    `suspects` are points worth measuring again, `confirming_runs` the runs that did so.
+    `report` and `acks_file` are the addresses that its messages name. `series` are those that the
+    run measured, with their answers. `suspects` has one of each point worth measuring again,
+    `rechecks` are the runs that did so.
     """
 
     run: str
@@ -37,9 +40,9 @@ class GateResult:
     report: str
     cases: list[CheckResult] = field(default_factory=list)
     alerts: list[Alert] = field(default_factory=list)
-    changes: list[LevelChange] = field(default_factory=list)
-    suspects: list[Suspect] = field(default_factory=list)
-    confirming_runs: list[str] = field(default_factory=list)
+    series: list[Series] = field(default_factory=list)
+    suspects: list[Series] = field(default_factory=list)
+    rechecks: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
     runs: int = 0
     store: str = ""
@@ -51,6 +54,21 @@ class GateResult:
         return any(alert.gates for alert in self.alerts) or any(
             result.state in ("failed", "absent") for result in self.cases
         )
+
+    @property
+    def word(self) -> Word | None:
+        """The answer about the run: the word that matters most of its headline series."""
+        return worst_word([line.answer for line in self.headlines])
+
+    @property
+    def headlines(self) -> list[Series]:
+        """The headline series, or all where the run has none."""
+        return [line for line in self.series if line.info.headline] or self.series
+
+    @property
+    def counted(self) -> str:
+        """The headline series by word, such as `1 worse, 20 same`."""
+        return counts([line.answer.word for line in self.headlines])
 
     def message(self, alert: Alert) -> str:
         """Return the message of an alert."""
@@ -108,7 +126,7 @@ def worst(alerts: Sequence[Alert]) -> list[Alert]:
     return sorted(alerts, key=lambda alert: (not alert.gates, alert.kind))
 
 
-_ALERT = ("kind", "title", "keys", "run", "gates", "fresh", "sent", "decided")
+_ALERT = ("kind", "title", "keys", "run", "gates", "fresh", "sent")
 
 
 def gate_as_dict(gate: GateResult) -> dict[str, Any]:
@@ -124,8 +142,12 @@ def gate_as_dict(gate: GateResult) -> dict[str, Any]:
             {name: getattr(alert, name) for name in _ALERT} | {"text": gate.message(alert)}
             for alert in gate.alerts
         ],
-        "changes": [asdict(item) for item in gate.changes],
-        "confirm": [asdict(item) for item in gate.suspects],
-        "confirmed": gate.confirming_runs,
+        "word": gate.word,
+        "series": [
+            {"series": line.info.series_id, "name": line.name, **asdict(line.answer)}
+            for line in gate.series
+        ],
+        "suspects": [line.name for line in gate.suspects],
+        "rechecks": gate.rechecks,
         "damaged": gate.damaged,
     }

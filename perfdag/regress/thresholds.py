@@ -9,15 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdag.regress.changes import Acknowledgement, accepted_starts, full_name
+from perfdag.regress.history import Series, full_name
 from perfdag.regress.run_medians import COLUMNS, RunMedians, medians_of_rows
 from perfdag.regress.selection import SelectionError, baseline
 from perfdag.regress.series import SeriesInfo, series_labels
-from perfdag.regress.tuning import Tuning, covers, settings_by_kind
+from perfdag.regress.tuning import covers, settings_by_kind
 from perfdag.results.schema import load_rows
-from perfdag.stats.levels import fold_levels
 from perfdag.stats.percentiles import TooFewSamplesError, percentile
-from perfdag.stats.robust import Array, finite, median
+from perfdag.stats.robust import Array, median
 from perfdag.store.base import Store
 from perfdag.suite.checks import Check, setting
 from perfdag.units import short
@@ -43,16 +42,14 @@ class ThresholdResult:
 
 @dataclass(frozen=True)
 class References:
-    """What ratios refer to: history up to the run, acknowledged levels, and named baselines.
+    """What ratios refer to: the series of the runs before, and named baselines.
 
-    `tuning` has the smallest change that begins a level. `damaged` collects files that were left
-    out.
+    `damaged` collects files that were left out.
     """
 
     store: Store
     history: RunMedians
-    tuning: Tuning
-    accepted: Sequence[Acknowledgement]
+    before: Sequence[Series]
     damaged: list[str]
 
 
@@ -84,7 +81,7 @@ def judge_thresholds(
         for i, info in covered:
             name = full_name(info, labels)
             try:
-                limit = _limit(past, reference, rule, info, name)
+                limit = _limit(past, reference, rule, info)
                 value = _judged_value(table, rule, info, float(measured.value[i, 0]))
             except (TooFewSamplesError, SelectionError) as error:
                 # A first run has nothing behind it: the rule will judge the next one.
@@ -168,9 +165,7 @@ def _reference(past: References, rule: Check) -> RunMedians | None:
     return medians_of_rows(rows, chosen.suite)
 
 
-def _limit(
-    past: References, reference: RunMedians | None, rule: Check, info: SeriesInfo, name: str
-) -> float:
+def _limit(past: References, reference: RunMedians | None, rule: Check, info: SeriesInfo) -> float:
     """Return the threshold in the unit of the metric.
 
     Raises SelectionError where there is no reference value.
@@ -183,17 +178,7 @@ def _limit(
         if not positions:
             raise SelectionError(f"baseline {rule.baseline} has no value of it")
         return ratio * median(reference.value[positions[0]])
-    history = past.history
-    at = next(
-        (i for i, series in enumerate(history.series) if series.series_id == info.series_id), None
-    )
-    values = history.value[at, :-1] if at is not None else np.array([])
-    starts = accepted_starts(history, name, info.series_id, past.accepted)
-    min_effect, absolute = past.tuning.effect(info, finite(values))
-    levels = fold_levels(
-        values, better=info.better, min_effect=min_effect, absolute=absolute, accepted=starts
-    )
-    level = finite(values[levels.start :])
-    if not level.size:
+    level = next((line.good for line in past.before if line.info.series_id == info.series_id), None)
+    if level is None:
         raise SelectionError("no earlier run has a value of it")
-    return ratio * median(level)
+    return ratio * level.reference

@@ -4,20 +4,15 @@ import fnmatch
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import orjson
 
-from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Benchmark
 from perfdag.regress.series import SeriesInfo
+from perfdag.stats.levels import MIN_EFFECT, MIN_FRACTION
 from perfdag.stats.robust import Array
-from perfdag.stats.verdicts import DEFAULT_NOISE
 from perfdag.suite.checks import Check
 
-MIN_EFFECT = 0.05
 MIN_EFFECT_TAIL = 0.15
-MIN_EFFECT_FRACTION = 0.01
-DISK_NOISE, COUNT_NOISE, ABSOLUTE_NOISE = 0.3, 1.0, 5.0
-"""Assumed noise of one run: of disks and tails of latency, of counts, and in smallest effects."""
 
 
 def covers(check: Check, info: SeriesInfo) -> bool:
@@ -45,30 +40,9 @@ def fraction(info: SeriesInfo, values: Array) -> bool:
     return bool(info.unit == "1" and values.size and values.min() == 0 and values.max() <= 1)
 
 
-def canaries_of(benchmark: str) -> tuple[str, ...]:
-    """Return the canaries of a benchmark, or the default ones where it is not installed."""
-    try:
-        return registry.get(benchmark).canaries
-    except (KeyError, ImportError):
-        return Benchmark.canaries
-
-
 def is_tail(info: SeriesInfo) -> bool:
     """Return whether a series is the tail of a latency."""
     return info.unit == "s" and (info.stat == "max" or info.stat.startswith("p99"))
-
-
-def assumed_noise(info: SeriesInfo, min_effect: float, absolute: bool) -> float:
-    """Return the standard deviation of one run that is assumed where too few runs show it.
-
-    It is relative, with `absolute` in the unit of the metric.
-    """
-    if absolute:
-        return ABSOLUTE_NOISE * min_effect
-    if info.unit == "1":
-        return COUNT_NOISE
-    disk = "disk" in canaries_of(info.benchmark)
-    return DISK_NOISE if disk or is_tail(info) else DEFAULT_NOISE
 
 
 class Tuning:
@@ -87,8 +61,16 @@ class Tuning:
             if check.min_effect is not None and covers(check, info):
                 return check.min_effect, check.absolute
         if fraction(info, values):
-            return MIN_EFFECT_FRACTION, True
+            return MIN_FRACTION, True
         return (MIN_EFFECT_TAIL if is_tail(info) else MIN_EFFECT), False
+
+    def limits(self, info: SeriesInfo) -> dict[str, Any]:
+        """Return the arguments of `levels_of` for a series.
+
+        A level of a fraction that begins with 0 is judged by differences; see `effect`.
+        """
+        min_effect, absolute = self.effect(info, np.array([]))
+        return {"min_effect": min_effect, "absolute": absolute, "fraction": info.unit == "1"}
 
     def pages(self, info: SeriesInfo) -> bool:
         """Return whether a change of this series alerts."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from perfdag.stats.levels import Word, side_word
 from perfdag.stats.robust import Array, Spread, finite, scale_for, spread
-from perfdag.stats.verdicts import Word, side
 
 P_VALUE = 0.01
 FALSE_DISCOVERIES = 0.05
@@ -160,8 +160,8 @@ def within(r: PairedEffect, limit: float) -> Bound | None:
     low, high = sorted(_cost(r, effect) for effect in (r.interval.low, r.interval.high))
     if r.a <= 0 and not r.absolute and (low, high) != (0, 0):
         why = f"A's median is {r.a:g}: there is no share of it"
-        return Bound(limit, math.nan, math.nan, math.nan, "inconclusive", why)
-    word, why = "inconclusive", f"{r.blocks} blocks allow no interval"
+        return Bound(limit, math.nan, math.nan, math.nan, "unclear", why)
+    word, why = "unclear", f"{r.blocks} blocks allow no interval"
     if r.interval.kind == "interval" and (high < limit or low > limit):
         word, why = "passes" if high < limit else "fails", f"{r.blocks} blocks"
     elif r.interval.kind == "interval":
@@ -215,22 +215,22 @@ def _judge(r: PairedEffect, survives: bool) -> PairedVerdict:
     if r.blocks < FEWEST_BLOCKS:
         return PairedVerdict(
             r,
-            "inconclusive",
+            "unclear",
             f"{r.blocks} blocks: an exact p of 1 % needs at least {FEWEST_BLOCKS}",
         )
     significant = r.p <= P_VALUE and survives
     if significant and abs(r.effect) >= r.min_effect:
-        return PairedVerdict(r, side(r.effect, r.better), f"p = {r.p:.2g}, {r.blocks} blocks")
+        return PairedVerdict(r, side_word(r.effect, r.better), f"p = {r.p:.2g}, {r.blocks} blocks")
     if -r.min_effect < r.interval.low and r.interval.high < r.min_effect:
         why = (
             "a real effect, but below the smallest that counts"
             if significant
             else "the interval lies within the smallest effect"
         )
-        return PairedVerdict(r, "no difference shown", why)
+        return PairedVerdict(r, "same", why)
     width = (r.interval.high - r.interval.low) / 2
     # A half width of min_effect / 2 separates zero from min_effect.
     more = _blocks_needed(r.blocks, width / (r.min_effect / 2))
     return PairedVerdict(
-        r, "inconclusive", f"p = {r.p:.2g}: about {more} blocks would narrow the interval enough"
+        r, "unclear", f"p = {r.p:.2g}: about {more} blocks would narrow the interval enough"
     )

@@ -131,6 +131,10 @@ class Scale:
         array = np.asarray(values, dtype=np.float64)
         return np.log(array) if self.kind == "log" else array / self.unit
 
+    def value(self, x: float) -> float:
+        """Return the value that has the number `x` on this scale."""
+        return math.exp(x) if self.kind == "log" else x * self.unit
+
     def gate(self, min_effect: float) -> float:
         """Return the smallest effect that counts, relative or absolute, on this scale."""
         return math.log1p(min_effect) if self.kind == "log" else min_effect

@@ -32,7 +32,8 @@ def step(context: PodContext, out: Path) -> list[str]:
     else:
         collect(store, plan)
         rules = unattended_rules(store, checks_of(plan.suite_text))
-        points = {case.point for case in check(store, plan.suite, plan.run_id, rules).suspects}
+        suspects = check(store, plan.suite, plan.run_id, rules).suspects
+        points = {line.info.point for line in suspects}
         confirming = store_confirming_plans(store, plan, points) if points else []
     left = batches_left(store, plan, confirming)
     objects = {number: batch_objects(shape_of(plan, number), context, number) for number in left}

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from perfdag.app.site.write import write_site
-from perfdag.regress.confirm import check_night
-from perfdag.regress.gate import store_record
+from perfdag.regress.gate import check, store_record
 from perfdag.regress.result import Rules
 from perfdag.store.folder import FolderStore
 from tests.charts.browser import CHROMIUM, Page, chromium, tab
@@ -49,7 +48,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> str:
         store, 9, lambda night, point: 1e-4, points=("bs=4KiB", HOSTILE), suite="disk", entry="fio",
         metric="latency", unit="s", better="lower",
     )  # fmt: skip
-    store_record(store, check_night(store, "net", run_id(29), Rules()))
+    store_record(store, check(store, "net", run_id(29), Rules()))
     store.put(f"runs/{run_id(29)}/report.html", b"<!doctype html><title>report</title>")
     write_site(store, print)
     return (folder / "site").as_uri()
@@ -89,7 +88,7 @@ async def test_the_index_shows_runs_with_status_verdict_trust_duration_and_links
         assert newest["run"] == "2026-02-03 04:41"
         assert newest["status"] == "9 ok"
         assert (newest["verdict"], newest["trust"], newest["duration"]) == (
-            "failed",
+            "worse, gate failed",
             "good",
             "4.0 s",
         )
@@ -122,11 +121,11 @@ async def test_a_history_shows_levels_changes_alerts_and_hover(site: str, port: 
         await page.look(1280, 1400)
         await page.open(f"{site}/{PAGES['history']}")
         text = await page.value("document.body.innerText")
-        assert "REGRESSION net/iperf throughput -12" in text
+        assert "WORSE net/iperf streams=" in text
         assert "Changed: kernel 6.1.112 -> 6.12.4." in text
         row = await _cells(page, "tbody tr:first-child td")
         assert row["series"] == "iperf streams=4 throughput"
-        assert row["state"] == "regressed"
+        assert row["answer"].startswith("worse -12")
         await page.until("document.querySelector('.plot').dataset.drawn")
         assert "run" in await _hover(page)
         await page.value("document.querySelector('input[type=checkbox]').click()")
@@ -147,7 +146,7 @@ async def test_a_comparison_has_the_product_s_verdicts(site: str, port: int) -> 
     async with tab(port) as page:
         await page.look(1280, 900)
         await page.open(f"{site}/compare.html?suite=net")
-        assert "no difference shown" in await page.value("document.body.innerText")
+        assert "same (" in await page.value("document.body.innerText")
         await page.open(f"{site}/{PAGES['compare']}")
         text = await page.value("document.body.innerText")
         assert "kernel: 6.1.112 -> 6.12.4" in text

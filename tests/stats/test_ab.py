@@ -81,7 +81,7 @@ def outcome(store: FolderStore, duet: Duet) -> tuple[int, str]:
             0.0,
             0.04,
             3,
-            "| inconclusive: A's median is 0: there is no share of it |",
+            "| unclear: A's median is 0: there is no share of it |",
         ),
         ("", LOSS, 0.0, 0.04, 0, "+4.0 points (+4.0 points to +4.0 points) passes"),
         (ABSOLUTE, LOSS, 0.0, 0.06, 3, "+6.0 points (+6.0 points to +6.0 points) fails"),

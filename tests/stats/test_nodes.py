@@ -8,7 +8,7 @@ import pytest
 
 from perfdag.stats.links import slow
 from perfdag.stats.nodes import outliers
-from perfdag.stats.variability import detectable, variability_of
+from perfdag.stats.variability import variability_of
 from perfdag.suite.host_pairs import rounds
 
 
@@ -51,23 +51,6 @@ def test_few_nodes_or_values_name_nobody() -> None:
     assert outliers({name: [1.0, 1.0] for name in "abcd"}) == []
 
 
-@pytest.mark.parametrize(
-    ("cv", "after", "effect", "tolerance"),
-    [
-        (0.01, 3, 0.026, 0.001),
-        (0.02, 3, 0.052, 0.002),
-        (0.02, 5, 0.042, 0.002),
-        (0.05, 3, 0.136, 0.004),
-        (0.10, 3, 0.29, 0.01),
-    ],
-)
-def test_detectable_effect_matches_the_simulated_table(
-    cv: float, after: int, effect: float, tolerance: float
-) -> None:
-    """20 runs before and some after, alpha 1 %, power 90 %: two-sample t tests simulated."""
-    assert detectable(cv, after=after) == pytest.approx(effect, abs=tolerance)
-
-
 def test_noise_is_told_apart() -> None:
     rng = np.random.default_rng(13)
     runs = [np.exp(rng.normal(level, 0.01, 5)) for level in rng.normal(0, 0.03, 60)]
@@ -78,7 +61,6 @@ def test_noise_is_told_apart() -> None:
     assert noise.between == pytest.approx(0.03, rel=0.4)
     assert noise.nodes == pytest.approx(0.0148, rel=0.2)
     assert noise.repetitions == 3
-    assert not noise.informational
     assert variability_of([[1.0]], {}).between is None
 
 

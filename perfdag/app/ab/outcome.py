@@ -12,9 +12,9 @@ from perfdag.app.terminal.text_table import HIGHLIGHTS, fitted, text_table
 from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.plan.ab import Duet
 from perfdag.regress.ab import Outcome, SeriesVerdict, analyse, outcome_data
-from perfdag.regress.changes import percent
 from perfdag.regress.publish import markdown_table
 from perfdag.regress.tuning import Tuning
+from perfdag.regress.verdict import percent
 from perfdag.results.schema import load_rows
 from perfdag.store.base import Store
 from perfdag.suite.checks import checks_of
@@ -94,7 +94,7 @@ def _cells(line: SeriesVerdict) -> list[str]:
     low, high = (
         percent(end, paired.absolute) for end in (paired.interval.low, paired.interval.high)
     )
-    clear = word in ("better", "worse", "no difference shown")
+    clear = word in ("better", "worse", "same")
     return [
         series_name(line),
         short(paired.a, line.info.unit),
@@ -111,7 +111,7 @@ def _cost(line: SeriesVerdict) -> str:
     bound = line.bound
     if bound is None:
         return "-"
-    word = bound.word if bound.word != "inconclusive" else f"{bound.word}: {bound.why}"
+    word = bound.word if bound.word != "unclear" else f"{bound.word}: {bound.why}"
     if math.isnan(bound.cost):
         return word
     unit = "points" if bound.points else "%"

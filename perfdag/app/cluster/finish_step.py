@@ -6,13 +6,12 @@ from perfdag.app.ab import cluster as ab_cluster
 from perfdag.app.ab import outcome as ab_outcome
 from perfdag.app.errors import CommandError
 from perfdag.app.finish import finish_run
-from perfdag.app.gate import check_after_run
+from perfdag.app.gate import publish_gate
 from perfdag.app.result_text import result_text
 from perfdag.app.site.write import write_after_run
 from perfdag.exit_codes import EXIT_REACH
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.labels import RUN, SUITE
-from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import collect
 from perfdag.results.runs import load_plan
@@ -51,10 +50,10 @@ def _finish(context: PodContext, phase: str, output: Report, report: Report) -> 
     for run_id in plan.options.get("confirmed", []):
         budget.end(store, run_id)
         collect(store, load_plan(store, run_id))
-    run = finish_run(store, plan, report, gated=gated(plan))
+    run = finish_run(store, plan, report)
     output(result_text(run))
     _release(context, store, plan, phase, report)
-    gate = check_after_run(store, plan, report)
+    gate = publish_gate(store, run, report)
     write_after_run(store, plan.suite, report)
     if gate is None:
         return run.exit_code

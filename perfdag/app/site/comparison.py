@@ -3,10 +3,10 @@
 from typing import Any
 
 from perfdag.regress.acks import read_checks
-from perfdag.regress.changes import percent
 from perfdag.regress.comparison import Comparison, Row, compare_selections, count
 from perfdag.regress.selection import Selection
 from perfdag.regress.tuning import Tuning
+from perfdag.regress.verdict import percent
 from perfdag.store.base import Store
 
 
@@ -42,15 +42,11 @@ def _missing(comparison: Comparison) -> list[str]:
 
 
 def _shown(row: Row) -> bool:
-    return row.info.headline or row.verdict.word != "no difference shown"
+    return row.info.headline or row.answer.word != "same"
 
 
 def _row(row: Row) -> list[str]:
-    """Return word, reason, floor and detectable effect of a verdict."""
-    verdict = row.verdict
-    why = verdict.why if verdict.word == "inconclusive" else f"noise {verdict.source}"
-    floor, detectable = (
-        percent(value, verdict.absolute, sign=False)
-        for value in (verdict.floor, verdict.detectable)
-    )
-    return [verdict.word, why, floor, detectable]
+    """Return word, text, effect and noise of an answer."""
+    answer = row.answer
+    noise = percent(answer.noise, answer.absolute, sign=False)
+    return [answer.word, answer.text, answer.size, noise]

@@ -10,12 +10,10 @@ import numpy as np
 import orjson
 
 from perfdag.digest import digest
-from perfdag.regress.changes import Acknowledgement, LevelChange
-from perfdag.regress.history import Series, series_of
+from perfdag.regress.history import Acknowledgement, Series, Step
 from perfdag.regress.result import Rules
 from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.series import SeriesInfo, settings_of
-from perfdag.regress.tuning import Tuning
 from perfdag.results.labels import flatten
 from perfdag.results.result_files import day_of, month_of
 from perfdag.stats.robust import Array
@@ -40,12 +38,14 @@ class Block:
     columns: list[int]
 
 
-def series_data(medians: RunMedians, rules: Rules) -> dict[str, list[Data]]:
+def series_data(
+    medians: RunMedians, rules: Rules, series: dict[str, list[Series]]
+) -> dict[str, list[Data]]:
     """Return the series of all clusters by benchmark, in the order of the history."""
     by_benchmark: dict[str, list[Data]] = {}
-    for cluster in dict.fromkeys(run.cluster for run in medians.runs):
+    for cluster, own in series.items():
         here = medians.on_cluster(cluster)
-        for line in series_of(here, Tuning(rules.checks, cluster), rules.accepted):
+        for line in own:
             data = _series(line, here, rules.accepted) | {"cluster": cluster}
             by_benchmark.setdefault(line.info.benchmark, []).append(data)
     for lines in by_benchmark.values():
@@ -55,7 +55,7 @@ def series_data(medians: RunMedians, rules: Rules) -> dict[str, list[Data]]:
 
 def _series(line: Series, medians: RunMedians, accepted: Sequence[Acknowledgement]) -> Data:
     info, newest = line.info, float(line.value[-1])
-    factor, unit = scale(info.unit, line.levels[-1].value if line.levels else math.nan)
+    factor, unit = scale(info.unit, line.levels.levels[-1].reference)
     day = day_of(medians.runs[-1].run_id)
     acks = [ack for ack in accepted if ack.holds(line.name, info.series_id, day)]
     return {
@@ -66,28 +66,27 @@ def _series(line: Series, medians: RunMedians, accepted: Sequence[Acknowledgemen
         "unit": unit,
         "better": info.better,
         "headline": info.headline,
-        "state": line.state,
+        "word": line.answer.word,
+        "answer": line.answer.text,
         "newest": None if math.isnan(newest) else newest,
         "levels": [
-            [medians.runs[level.start].run_id, rounded(level.value), rounded(level.noise)]
-            for level in line.levels
+            [medians.runs[level.start].run_id, rounded(level.reference), rounded(level.noise)]
+            for level in line.levels.levels
         ],
-        "changes": [_change(change) for change in line.findings],
+        "changes": [_change(step, info.unit) for step in line.steps],
         "acks": [{"run": ack.run, "reason": ack.reason, "until": ack.until} for ack in acks],
         "settings": _settings(info),
     }
 
 
-def _change(change: LevelChange) -> Data:
-    unit = change.info.unit
+def _change(step: Step, unit: str) -> Data:
     return {
-        "run": change.run,
-        "before": change.run_before,
-        "word": change.word,
-        "kind": change.kind,
-        "size": change.size,
-        "step": f"{short(change.change.before, unit)} -> {short(change.change.after, unit)}",
-        "environment": change.environment,
+        "run": step.run,
+        "before": step.run_before,
+        "word": step.word,
+        "size": step.size,
+        "step": f"{short(step.before.reference, unit)} -> {short(step.after.reference, unit)}",
+        "environment": step.environment,
     }
 
 

@@ -23,11 +23,12 @@ from perfdag.app.site.series import (
 from perfdag.digest import digest
 from perfdag.regress.acks import read_checks, unattended_rules
 from perfdag.regress.alert_records import Record, message, read_records
-from perfdag.regress.changes import series_names
+from perfdag.regress.history import Series, series_names, series_of, words_by_run
 from perfdag.regress.result import Rules, worst
 from perfdag.regress.rollup import read_run_medians
 from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.selection import SelectionError
+from perfdag.regress.tuning import Tuning
 from perfdag.results.result_files import month_of, suites
 from perfdag.results.runs import PARTIAL
 from perfdag.results.schema import explain_unreadable
@@ -35,6 +36,8 @@ from perfdag.store.base import NotStoredError, Store
 
 FORMAT = 1
 """Version of the data. The site of another version is written again."""
+MOST_ANSWERS = 3
+"""Series of the newest run that the index names."""
 COMPARED = 3
 """Newest runs that get verdicts against the run before, if they have none."""
 
@@ -143,11 +146,17 @@ def _write_suite(store: Store, suite: str, report: Report) -> None:
     folder, head = _open(store, suite)
     records = read_records(store, suite)
     known = {run["id"]: run for run in _known_runs(folder, head)}
-    runs = run_data(store, medians, known, records)
     rules = _rules(store, medians)
+    series = {
+        cluster: series_of(here, Tuning(rules.checks, cluster), rules.accepted)
+        for cluster in dict.fromkeys(run.cluster for run in medians.runs)
+        for here in [medians.on_cluster(cluster)]
+    }
+    runs = run_data(store, medians, known, records)
+    _add_words(medians, series, runs)
     _write_comparisons(folder, store, medians, runs, report)
     _write_runs(folder, medians, runs)
-    _write_series(folder, medians, rules)
+    _write_series(folder, medians, rules, series)
     head = {
         "format": FORMAT,
         "suite": suite,
@@ -224,9 +233,27 @@ def _write_runs(folder: _Folder, medians: RunMedians, runs: Sequence[Data]) -> N
         folder.put(f"runs/{name}.js", month)
 
 
-def _write_series(folder: _Folder, medians: RunMedians, rules: Rules) -> None:
+def _add_words(medians: RunMedians, series: dict[str, list[Series]], runs: Sequence[Data]) -> None:
+    """Add the answer about each run: the word of its headline series."""
+    by_id = {run["id"]: run for run in runs}
+    for cluster, lines in series.items():
+        own = [run.run_id for run in medians.runs if run.cluster == cluster]
+        headlines = [line for line in lines if line.info.headline] or lines
+        for run_id, word in zip(own, words_by_run(headlines, len(own)), strict=True):
+            by_id[run_id]["word"] = word
+        newest = by_id[own[-1]]
+        newest["answers"] = [
+            f"{line.name}: {line.answer.text}"
+            for line in headlines
+            if line.answer.word == newest["word"] != "same"
+        ][:MOST_ANSWERS]
+
+
+def _write_series(
+    folder: _Folder, medians: RunMedians, rules: Rules, series: dict[str, list[Series]]
+) -> None:
     """Write the series of each benchmark, and their values month by month."""
-    for benchmark, lines in series_data(medians, rules).items():
+    for benchmark, lines in series_data(medians, rules, series).items():
         for number, start in enumerate(range(0, len(lines), SERIES)):
             data = {"benchmark": benchmark, "series": lines[start : start + SERIES]}
             path = f"series/{key_name(benchmark)}/{number}.js"

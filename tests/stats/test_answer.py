@@ -1,0 +1,285 @@
+"""The one answer: the level rule, its words, and that every surface says the same."""
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdag.app.finish import judge
+from perfdag.app.site.files import read_script
+from perfdag.app.site.write import write_site
+from perfdag.cli import main
+from perfdag.plan.plan import make_plan
+from perfdag.regress.gate import check
+from perfdag.regress.history import Acknowledgement
+from perfdag.regress.result import GateResult, Rules
+from perfdag.regress.verdict import compare_sides
+from perfdag.results.runs import load_plan
+from perfdag.stats.levels import levels_of, noise_of
+from perfdag.store.base import Store
+from perfdag.store.open import open_store
+from perfdag.suite.load import parse_suite
+from tests.conftest import CommandLine
+from tests.stats.receiver import Receiver
+from tests.stats.synthetic import put, rows, run_id
+
+ROOT = Path(__file__).parents[2]
+WOBBLE = (0.995, 1.0, 1.005, 1.0)
+TIME: dict[str, Any] = {"entry": "work", "metric": "wall_time", "unit": "s", "better": "lower"}
+
+
+def fill(store: Store, values: Sequence[float], **more: Any) -> None:
+    """Write a run for each value, with noise of about 0.4 %. NaN: its sample failed."""
+    for night, value in enumerate(values):
+        put(store, rows(night, {"size=1": [value * WOBBLE[night % 4]]}, **{**TIME, **more}))
+
+
+def gate_of(store: Store, night: int, accepted: list[Acknowledgement] | None = None) -> GateResult:
+    return check(store, "net", run_id(night), Rules([], accepted or []))
+
+
+CASES: dict[str, tuple[Sequence[float], str]] = {
+    "a first run": ([100], "unclear: no earlier run"),
+    "a second like it": ([100] * 2, "same (+22.2 % would be seen)"),
+    "much slower in the second": ([100, 172], "worse +72.9 %"),
+    "a little slower in the second": (
+        [100, 110],
+        "unclear: +10.6 %, but only +22.2 % would be seen; more runs or `perfdag ab` decide",
+    ),
+    "ten alike": ([100] * 10, "same (+8.6 % would be seen)"),
+    "one slow run": ([100] * 10 + [140], "unclear: +40.7 %; 1 of 3 measurements beyond 8.6 %"),
+    "two slow runs": (
+        [100] * 10 + [140] * 2,
+        "unclear: +40.0 %; 2 of 3 measurements beyond 8.6 %",
+    ),
+    "three slow runs": ([100] * 10 + [140] * 3, "worse +40.0 % since 2026-01-15 (3 runs)"),
+    "it stays open": ([100] * 10 + [140] * 40, "worse +40.0 % since 2026-01-15 (40 runs)"),
+    "three fast runs": ([100] * 10 + [60] * 3, "better -40.0 % since 2026-01-15 (3 runs)"),
+    "a new good level": ([100] * 10 + [60] * 31, "same (+5.2 % would be seen)"),
+    "worse than the new level": (
+        [100] * 10 + [60] * 10 + [100] * 3,
+        "worse +66.7 % since 2026-01-25 (3 runs)",
+    ),
+    "an end by halves": (
+        [100] * 10 + [140] * 9 + [120] * 4,
+        "worse +20.0 % since 2026-01-15 (13 runs)",
+    ),
+    "back at the good level": ([100] * 10 + [140] * 9 + [120] * 4 + [100] * 3, "same ("),
+    "slow again after an end by halves": (
+        [100] * 20 + [130] * 40 + [120] * 4 + [100] * 3 + [125] * 10,
+        "worse +25.0 % since 2026-03-13 (10 runs)",
+    ),
+    "one 0 in an alert": (
+        [100] * 30 + [10] * 12 + [13] * 6 + [0],
+        "worse +30.0 % since 2026-02-16 (7 runs)",
+    ),
+    "failed runs between good ones": (
+        [100] * 10 + [math.nan, 100, math.nan, 100],
+        "same (",
+    ),
+    "failed runs between slow ones": (
+        [100] * 10 + [140, math.nan, 140, math.nan, 140],
+        "worse +40.7 % since 2026-01-15 (3 runs)",
+    ),
+    "the newest run failed": ([100] * 10 + [math.nan], "failed: failed: it would not start"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_answer_about_a_series(store: Store, case: str) -> None:
+    values, text = CASES[case]
+    fill(store, values)
+    [line] = gate_of(store, len(values) - 1).series
+    assert line.answer.text.startswith(text), line.answer
+    assert line.answer.effect is None or line.answer.effect >= -1
+
+
+def test_a_metric_without_a_better_direction_is_never_worse(store: Store) -> None:
+    fill(store, [100] * 10 + [140] * 3, better="none")
+    gate = gate_of(store, 12)
+    answer = gate.series[0].answer
+    assert answer.text == "unclear: +40.0 % since 2026-01-15, and neither direction is better"
+    assert not gate.failed
+
+
+def test_a_fall_of_a_rate_is_of_the_level_before(store: Store) -> None:
+    fill(store, [200] * 10 + [120] * 3, metric="rate", unit="B/s", better="higher")
+    [line] = gate_of(store, 12).series
+    assert line.answer.text == "worse -40.0 % since 2026-01-15 (3 runs)"
+
+
+def test_an_accepted_level_is_the_good_one_as_long_as_it_is_accepted(store: Store) -> None:
+    fill(store, [100] * 10 + [140] * 6 + [190] * 3)
+    accepted = [Acknowledgement("work *", run_id(10), "a safer kernel", until="2026-01-22")]
+    words = [gate_of(store, night, accepted).series[0].answer.text for night in (15, 18)]
+    assert words[0].startswith("same (")
+    assert words[1] == "worse +90.0 % since 2026-01-15 (9 runs)", "the acknowledgement ended"
+    accepted = [Acknowledgement("work *", run_id(10), "a safer kernel")]
+    text = gate_of(store, 18, accepted).series[0].answer.text
+    assert text == "worse +35.7 % since 2026-01-21 (3 runs)"
+
+
+def test_samples_that_spread_by_their_size_decide_nothing(store: Store) -> None:
+    fill(store, [100] * 10)
+    for night in (10, 11, 12):
+        put(store, rows(night, {"size=1": [60, 200, 420]}, **TIME))
+    [line] = gate_of(store, 12).series
+    assert line.answer.word == "unclear"
+    assert "the samples of the run spread by 180 %" in line.answer.text
+
+
+def test_a_slower_node_is_worse_and_named(store: Store) -> None:
+    for night in range(13):
+        moved = night >= 10
+        value = [140.0 if moved else 100.0]
+        put(store, rows(night, {"size=1": value}, nodes=["n7" if moved else "n1"], **TIME))
+    [alert] = gate_of(store, 12).alerts
+    assert "changed nodes n1 -> n7" in alert.text
+
+
+values = st.lists(
+    st.one_of(
+        st.floats(0.5, 2000, allow_subnormal=False),
+        st.sampled_from([100.0, 101.0, 140.0, 60.0, math.nan]),
+    ),
+    max_size=60,
+)
+
+
+@given(values, st.integers(0, 60))
+def test_what_is_decided_of_a_prefix_stands(series: list[float], size: int) -> None:
+    def steps(part: list[float]) -> list[tuple[int, int, float, float]]:
+        levels = levels_of(part).levels
+        return [(b.start, b.decided, a.reference, min(b.values[:3])) for a, b in pairwise(levels)]
+
+    whole, prefix = steps(series), steps(series[:size])
+    assert whole[: len(prefix)] == prefix
+
+
+@given(values, st.floats(1e-6, 1e6))
+def test_levels_do_not_depend_on_the_unit(series: list[float], factor: float) -> None:
+    assume_far = levels_of(series)
+    scaled = levels_of([value * factor for value in series])
+    # A value exactly at a bound may fall to either side in another unit.
+    if all(
+        abs(v / bound - 1) > 1e-9
+        for level in assume_far.levels
+        for bound in (level.low, level.high)
+        for v in series
+        if not math.isnan(v)
+    ):
+        assert [level.start for level in scaled.levels] == [
+            level.start for level in assume_far.levels
+        ]
+
+
+def test_noise_is_the_larger_of_two_and_shrunk_by_four_runs() -> None:
+    assert noise_of([], 0.05) == 0.05
+    assert noise_of([0.0] * 13, 0.05) == pytest.approx(0.05 * math.sqrt(4 / 16))
+    normal = np.random.default_rng(0).normal(0, 0.1, 1000)
+    assert noise_of(normal) == pytest.approx(0.1, rel=0.05)
+    pinned = [0.0] * 80 + [0.1] * 20
+    assert noise_of(pinned) == pytest.approx(0.1 / 1.96, rel=0.05), "a MAD alone is 0"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "word"),
+    [
+        ([1.0, 1.01, 1.02], [1.7, 1.75, 1.8], "worse"),
+        ([1.0, 1.01, 1.9], [1.7, 1.75, 1.8], "unclear"),  # the ranges overlap
+        ([1.0, 1.01, 1.02], [1.1, 1.11, 1.12], "unclear"),
+        ([1.0, 1.01, 1.02], [1.01, 1.02, 1.03], "same"),
+        ([1.0, 1.01, 1.02], [0.5, 0.51, 0.52], "better"),
+    ],
+)
+def test_two_runs_without_a_history(a: list[float], b: list[float], word: str) -> None:
+    assert compare_sides(a, b, better="lower", min_effect=0.05).word == word
+
+
+@pytest.mark.slow
+def test_the_simulation_reaches_its_targets() -> None:
+    done = subprocess.run([sys.executable, "benchmarks/detector.py", "--series", "100"], cwd=ROOT)
+    assert done.returncode == 0
+
+
+def test_every_surface_says_the_same(
+    store: Store, webhook: str, cli: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Three good runs, one slow by hand, eight good, three slow: a first nightly suite."""
+    text = "name: net\nentries:\n  - {benchmark: command, name: work, params: {argv: [ls]}}\n"
+    levels = [100] * 3 + [150] + [100] * 8 + [152] * 3
+    fill(store, [float(value) for value in levels])
+    plan = make_plan(parse_suite(text), run_id=run_id(14))
+    plan.trigger = "cron"
+    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    monkeypatch.setenv("PERFDAG_WEBHOOK", webhook)
+    root = ["--store", store.root]
+    words = "worse +52.0 % since 2026-01-17 (3 runs)"
+    junit, page = tmp_path / "check.xml", tmp_path / "check.md"
+    out = cli(["check", "last", *root, "--junit", str(junit), "--markdown", str(page)], 3).out
+    size = words.removeprefix("worse ")
+    assert f"WORSE net/work wall_time {size}" in out
+    assert words in junit.read_text()
+    assert words in page.read_text()
+    assert size in str(Receiver.got[0]["text"])
+    do = next(line for line in out.splitlines() if line.startswith("do "))
+    compared = cli(do[do.index("perfdag compare") :].split()[1:]).out
+    assert words in compared
+    noise = json.loads(cli(["check", "last", *root, "--json"], 3).out)["series"][0]["noise"]
+    assert f"{100 * noise:.1f} %" in compared
+    assert f"noise of a run {100 * noise:.1f} %" in out
+    assert words in " ".join(cli(["history", "net", *root]).out.split())
+    write_site(store, print)
+    [series] = read_script(store.get("site/data/net/series/work/0.js"))["series"]
+    assert (series["word"], series["answer"]) == ("worse", words)
+    runs = read_script(store.get("site/data/net/runs/2026-01.js"))["runs"]
+    assert [run["word"] for run in runs][-5:] == ["same", "same", "same", "same", "worse"]
+    assert runs[-1]["answers"] == [f"work wall_time: {words}"]
+    path = f"site/data/net/compare/{run_id(14)}/{run_id(13)}.js"
+    [[word, *_]] = read_script(store.get(path))["series"].values()
+    assert word == "same"
+    gate = judge(store, load_plan(store, run_id(14)), print)
+    assert gate is not None
+    assert [line.answer.text for line in gate.series] == [words]
+
+
+SUITE = """\
+name: delays
+entries:
+  - benchmark: command
+    params: {argv: [sh, -c, "sleep $(cat delay)"], expected: 0.2}
+  - {benchmark: command, name: steady, params: {argv: [sleep, "0.3"], expected: 0.3}}
+"""
+
+
+@pytest.mark.slow
+def test_a_real_step_is_known_the_same_night_and_told_in_the_report(
+    tmp_path: Path, cli: CommandLine
+) -> None:
+    delay = tmp_path / "delay"
+    delay.write_text("0.3")
+    (tmp_path / "delays.yaml").write_text(SUITE)
+    for _ in range(4):
+        assert main(["run", "delays.yaml", "--no-report"]) == 0
+    delay.write_text("0.9")
+    captured = cli(["run", "delays.yaml", "--no-report", "--no-recheck"])
+    assert "of 3 measurements beyond" in captured.out
+    store = open_store(None)
+    slow = load_plan(store, "last").run_id
+    assert main(["rm", slow]) == 0
+    captured = cli(["run", "delays.yaml"])
+    assert "suspicious, measured again: command wall_time" in captured.err
+    assert "command wall_time: worse +" in captured.out
+    assert "steady wall_time: " not in captured.out
+    run = load_plan(store, "last")
+    assert b"worse +" in store.get(f"runs/{run.run_id}/report.html")
+    assert "WORSE delays/command wall_time" in cli(["check", "last"], 3).out
