@@ -381,7 +381,7 @@ def test_cuda_asked_where_there_is_none_is_skipped_with_what_to_do(
     assert missing == (
         "missing  resnet50: the NVIDIA driver (nvidia-smi) is not installed" in doctor
     )
-    cli(["run", str(suite), "--store", str(store), "--no-report"])
+    cli(["run", str(suite), "--store", str(store), "--no-report"], 1)
     (part,) = [
         json.loads(path.read_text())
         for path in store.glob("runs/*/parts/*-1.json")
