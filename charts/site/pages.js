@@ -106,13 +106,14 @@ async function suiteSection(suite) {
   async function fill() {
     const wanted = newestMonths(head, enough);
     const files = await loadAll(head, ...wanted.map((month) => `runs/${month}.js`));
-    const runs = files.flatMap((file) => file.runs).sort((a, b) => a.id < b.id ? 1 : -1);
-    const more = make("button", { type: "button", hidden: runs.length >= head.runs.length }, "Older runs");
+    const runs = files.flatMap((file) => file.runs).filter((run) => run.trigger !== "confirm").sort((a, b) => a.id < b.id ? 1 : -1);
+    const whole = head.runs.filter(([, , trigger]) => trigger !== "confirm").length;
+    const more = make("button", { type: "button", hidden: runs.length >= whole }, "Older runs");
     more.onclick = () => { enough = Math.max(enough * 4, 60); fill(); };
-    const list = table(runColumns(head, runs), runs, { most: enough > 10 ? Infinity : 10, label: `of ${head.runs.length} run${head.runs.length > 1 ? "s" : ""}` });
-    const alerts = head.alerts.filter((alert) => alert.kind !== "recovered").length;
+    const list = table(runColumns(head, runs), runs, { most: enough > 10 ? Infinity : 10, label: `of ${whole} run${whole > 1 ? "s" : ""}` });
+    const answers = runs.filter((run) => run.answers?.length);
     const about = make("p", {}, link("History", page("history", { suite })),
-      alerts ? make("span", { className: "bad" }, ` ${alerts} open alert${alerts > 1 ? "s" : ""}`) : "",
+      ...answers.map((run) => make("span", {}, ` ${run.cluster} `, word(run.answers.join("; "), "", run.word))),
       head.headline ? make("span", { className: "muted small" }, ` Headline: ${head.headline.name}.`) : "");
     section.replaceChildren(make("h2", {}, suite), about, ...head.damaged.map((line) => make("p", { className: "alert" }, line)), list, more);
   }
@@ -156,7 +157,7 @@ function seriesColumns(open) {
     { name: "series", kind: "text", value: (series) => series.name, cell: name },
     { name: "answer", value: (series) => series.answer, cell: (series) => word(series.answer, "", series.word) },
     { name: "level", number: true, value: level, cell: (series) => shown(level(series), series) },
-    { name: "noise", number: true, value: (series) => series.levels.at(-1)?.[2], cell: (series) => percent(series.levels.at(-1)?.[2] ?? null, false) },
+    { name: "noise", number: true, value: (series) => series.noise, cell: (series) => percent(series.noise, false) },
     { name: "newest", number: true, value: (series) => series.newest, cell: (series) => series.newest === null ? "absent" : shown(series.newest, series) },
     { name: "accepted", kind: "text", value: (series) => series.acks.map((ack) => ack.reason).join(), cell: (series) => series.acks.map((ack) => `since ${dayOf(ack.run)}: ${ack.reason}`).join("; ") || "-" },
   ];
@@ -207,7 +208,7 @@ async function historyPage() {
     ...head.damaged.map((line) => make("p", { className: "alert" }, line)),
     head.acks_wrong ? make("p", { className: "alert" }, head.acks_wrong) : null,
     ...alerts.map((alert) => make("div", { className: "alert" }, make("pre", {}, alert.text))),
-    ...all.filter((series) => series.headline && series.word === "worse").map((series) => make("p", {}, `${series.name}: `, word(series.answer, "", series.word))),
+    ...(alerts.length ? [] : all.filter((series) => series.headline && series.word === "worse")).map((series) => make("p", {}, `${series.name}: `, word(series.answer, "", series.word))),
     head.acks.length ? make("details", {}, make("summary", {}, `${head.acks.length} accepted level${head.acks.length > 1 ? "s" : ""}`), make("ul", {}, ...head.acks.map((ack) => make("li", {}, `${ack.series} since ${dayOf(ack.run)}: ${ack.reason}${ack.until ? `, until ${ack.until}` : ""}`)))) : null,
     make("h2", {}, "Series"), table(seriesColumns(open), first, { most: 25, label: "series" }),
     make("h2", {}, "Charts"), controls(all, state, draw, (kept) => { state.chosen = first.filter((line) => kept.includes(line)); }, runs.length <= ENOUGH_RUNS),

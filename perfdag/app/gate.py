@@ -81,12 +81,14 @@ def answer_lines(gate: GateResult, *, worse: bool = True) -> list[str]:
     """
     if not gate.series:
         return []
+    if gate.runs == 1:
+        return ["answer  first run: there is none before it to compare with"]
     history = plural(gate.runs, "run")
     lines = [f"answer  {gate.word}: {gate.counted} ({history} of history)"]
     lines += [
         f"  {line.name}: {line.answer.text}"
         for line in sorted(gate.headlines, key=lambda line: RANK.index(line.answer.word))
-        if line.answer.word not in ("same", *([] if worse else ["worse"])) and gate.runs > 1
+        if line.answer.word not in ("same", *([] if worse else ["worse"]))
     ][:MOST_LINES]
     if gate.rechecks:
         lines.append(f"measured again right after it: {', '.join(gate.rechecks)}")

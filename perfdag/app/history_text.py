@@ -5,7 +5,7 @@ from math import isnan
 
 from perfdag.app.history import History
 from perfdag.app.terminal.text_table import HIGHLIGHTS, fitted, text_table
-from perfdag.regress.history import Failure, Series, Step
+from perfdag.regress.history import Failure, Series, Step, planned_points
 from perfdag.regress.nodes import NodeOutlier
 from perfdag.regress.verdict import RANK, percent
 from perfdag.results.result_files import day_of
@@ -37,11 +37,12 @@ def text(history: History, everything: bool) -> str:
     if not everything:
         rows = [s for s in rows if s.info.headline or s.steps] or rows
         rows = rows[:MAX_ROWS]
+    planned = planned_points(medians)
     rows = sorted(rows, key=lambda row: RANK.index(row.answer.word))
     lines.append(
         text_table(
             HEADINGS,
-            [_cells(row, medians.runs[-1].points) for row in rows],
+            [_cells(row, planned) for row in rows],
             right=range(1, 5),
             styles=[HIGHLIGHTS.get(row.answer.word, "") for row in rows],
         )
@@ -60,15 +61,15 @@ def _cells(series: Series, planned: Container[str]) -> tuple[str, ...]:
     A series of another point was left out of that run: with `--only`, or of the suite.
     """
     level, unit = series.levels.levels[-1], series.info.unit
-    newest, absolute = float(series.value[-1]), level.scale.kind == "absolute"
+    answer, newest = series.answer, series.newest
     absent = "absent" if series.info.point in planned else "left out"
     return (
         series.name,
         str(series.levels.measured),
         short(level.reference, unit),
-        percent(level.noise, absolute, sign=False),
+        percent(answer.noise, answer.absolute, sign=False),
         short(newest, unit) if not isnan(newest) else absent,
-        series.answer.text,
+        answer.text,
     )
 
 

@@ -31,7 +31,7 @@ from perfdag.regress.selection import SelectionError
 from perfdag.regress.thresholds import References, judge_thresholds
 from perfdag.regress.tuning import Tuning
 from perfdag.results.result_files import stored_runs
-from perfdag.results.runs import load_plan
+from perfdag.results.runs import PARTIAL, load_plan
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.verdicts import OwnVerdict, own_verdicts
 from perfdag.stats.levels import Word
@@ -55,7 +55,7 @@ def check(store: Store, suite: str, run_id: str, rules: Rules) -> GateResult:
         suite,
         store.url(f"runs/{run_id}/report.html"),
         damaged=list(history.damaged),
-        runs=len(night.runs),
+        runs=sum(run.trigger not in PARTIAL for run in night.runs),
         rechecks=rechecks,
         store=store.root,
         acks_file=rules.acks_file,

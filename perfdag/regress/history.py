@@ -2,6 +2,7 @@
 
 import bisect
 import fnmatch
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -71,8 +72,9 @@ class Step:
 class Series:
     """One series over the runs. Arrays are as long as the runs, NaN where it was not measured.
 
-    `accepted` are the positions of runs whose level was acknowledged, `left` is the first step of
-    the change for the worse that is open, or None.
+    `newest` is the value of the newest run or its re-measurement. `accepted` are the positions of
+    runs whose level was acknowledged, `left` is the first step of the change for the worse that is
+    open, or None.
     """
 
     info: SeriesInfo
@@ -85,6 +87,7 @@ class Series:
     steps: tuple[Step, ...]
     left: Step | None
     answer: Answer
+    newest: float
     accepted: Sequence[int] = ()
 
 
@@ -127,7 +130,7 @@ def series_of(
     is judged at the last run that has it.
     """
     runs = [run.run_id for run in medians.runs]
-    first = _first_of_night(medians)
+    first, planned = _first_of_night(medians), planned_points(medians)
     found = []
     for i, name in enumerate(series_names(medians)):
         info = medians.series[i]
@@ -141,8 +144,7 @@ def series_of(
         steps = tuple(_steps(medians, info, levels, values))
         now = standing(levels.levels, info.better, starts)
         left = next((step for step in steps if step.after is now.left), None)
-        planned = any(info.point in run.points for run in medians.runs[first:])
-        if planned and not np.isfinite(values[first:]).any():
+        if info.point in planned and not np.isfinite(values[first:]).any():
             answer = Answer("failed", why=_why_nothing(medians, info, values))
         elif levels.measured > STEP:
             at = int(np.flatnonzero(np.isfinite(values))[-1])
@@ -150,18 +152,34 @@ def series_of(
             answer = answer_of(values, band, levels, runs, info.better, starts)
         else:
             answer = _against_run_before(medians, i, tuning)
+        tonight = values[first:][np.isfinite(values[first:])]
+        newest = float(tonight[-1]) if tonight.size else math.nan
         found.append(
-            Series(info, name, values, low, high, levels, now.good, steps, left, answer, starts)
+            Series(
+                info,
+                name,
+                values,
+                low,
+                high,
+                levels,
+                now.good,
+                steps,
+                left,
+                answer,
+                newest,
+                starts,
+            )
         )
     return found
 
 
-def words_by_run(series: Sequence[Series], runs: int) -> list[Word | None]:
+def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | None]:
     """Return the word that each run has by now: the one that matters most of its series.
 
     What is decided at a run holds until the next decision, so a run is worse while a change for the
-    worse is open. The newest run has the word of the answers.
+    worse is open. A run has the word of its last re-measurement, the newest that of the answers.
     """
+    runs = len(medians.runs)
     words: list[set[Word]] = [set() for _ in range(runs)]
     for line in series:
         measured = np.flatnonzero(np.isfinite(line.value))
@@ -177,9 +195,16 @@ def words_by_run(series: Sequence[Series], runs: int) -> list[Word | None]:
                         "better" if new and now.good is level and count < WINDOW else "same"
                     )
                     words[i].add("worse" if now.left else good)
-    if words:
-        words[-1] = {line.answer.word for line in series}
+    words[-1] = {line.answer.word for line in series}
+    for i in reversed(range(runs - 1)):
+        if medians.runs[i + 1].trigger == "confirm":
+            words[i] |= words[i + 1]
     return [next((word for word in RANK if word in found), None) for found in words]
+
+
+def planned_points(medians: RunMedians) -> set[str]:
+    """Return the points that the newest run or its re-measurements measured or lack."""
+    return {point for run in medians.runs[_first_of_night(medians) :] for point in run.points}
 
 
 def _first_of_night(medians: RunMedians) -> int:

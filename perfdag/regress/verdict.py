@@ -210,7 +210,8 @@ def compare_levels(
         side = left.side(right.reference)
         answer = _between(left, right, better)
         if side and a < b and left.ends is not None:
-            count = int(((measured >= left.ends) & (measured <= b)).sum())
+            end = right.ends if right.ends is not None else len(values)
+            count = int(((measured >= left.ends) & (measured < end)).sum())
             answer = replace(answer, since=runs[left.ends], runs=count)
         answer = replace(answer, word=side_word(side, better) if side else "same")
         return _without_direction(answer) if answer.word == "unclear" else answer

@@ -102,9 +102,9 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(
     name = fired["metadata"]["name"]
     result = bench.watch(name)
     assert result.returncode == 3, result.stdout + result.stderr
-    assert "REGRESSION stepped/slowed wall_time" in result.stdout
+    assert "WORSE stepped/slowed wall_time" in result.stdout
     assert "measured again the same night" in result.stdout
-    assert "REGRESSION stepped/steady" not in result.stdout
+    assert "WORSE stepped/steady" not in result.stdout
 
     workflow = _workflow(bench, "perfdag/suite=stepped")
     assert workflow is not None

@@ -54,7 +54,7 @@ def series_data(
 
 
 def _series(line: Series, medians: RunMedians, accepted: Sequence[Acknowledgement]) -> Data:
-    info, newest = line.info, float(line.value[-1])
+    info, newest = line.info, line.newest
     factor, unit = scale(info.unit, line.levels.levels[-1].reference)
     day = day_of(medians.runs[-1].run_id)
     acks = [ack for ack in accepted if ack.holds(line.name, info.series_id, day)]
@@ -68,6 +68,7 @@ def _series(line: Series, medians: RunMedians, accepted: Sequence[Acknowledgemen
         "headline": info.headline,
         "word": line.answer.word,
         "answer": line.answer.text,
+        "noise": rounded(line.answer.noise),
         "newest": None if math.isnan(newest) else newest,
         "levels": [
             [medians.runs[level.start].run_id, rounded(level.reference), rounded(level.noise)]

@@ -237,11 +237,11 @@ def _add_words(medians: RunMedians, series: dict[str, list[Series]], runs: Seque
     """Add the answer about each run: the word of its headline series."""
     by_id = {run["id"]: run for run in runs}
     for cluster, lines in series.items():
-        own = [run.run_id for run in medians.runs if run.cluster == cluster]
+        own = medians.on_cluster(cluster)
         headlines = [line for line in lines if line.info.headline] or lines
-        for run_id, word in zip(own, words_by_run(headlines, len(own)), strict=True):
-            by_id[run_id]["word"] = word
-        newest = by_id[own[-1]]
+        for run, word in zip(own.runs, words_by_run(headlines, own), strict=True):
+            by_id[run.run_id]["word"] = word
+        newest = by_id[[run for run in own.runs if run.trigger != "confirm"][-1].run_id]
         newest["answers"] = [
             f"{line.name}: {line.answer.text}"
             for line in headlines
