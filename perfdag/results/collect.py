@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from perfdag.no_gc import gc_paused
 from perfdag.plan.plan import Plan
-from perfdag.results.result_files import delete_rollup, month_of, result_key
+from perfdag.results.result_files import month_of, result_key, rollup_key
 from perfdag.results.samples import read_sample, sample_key, stored_samples
 from perfdag.results.schema import ID_COLUMNS, SAMPLES, explain_unreadable, read_rows
 from perfdag.results.summary import statuses_of
@@ -64,7 +64,8 @@ def write_rows(store: Store, suite: str, run_id: str, table: pa.Table) -> None:
         use_dictionary=encoded,
     )
     store.put(result_key(suite, run_id), sink.getvalue().to_pybytes())
-    delete_rollup(store, suite, month_of(run_id))
+    # It is a cache, and lacks these rows.
+    store.delete(rollup_key(suite, month_of(run_id)))
 
 
 def gather(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
