@@ -153,6 +153,7 @@ def test_every_verb_knows_the_runs_whose_samples_were_removed(
         assert [run["run_id"] for run in listed] == known == [*runs(store)]
         return [shown, listed, cli(["check", "last"]).out]
 
+    assert "kept" not in cli(["collect", whole]).out
     before, rows = answers(), {key: store.get(key) for key in store.list("results")}
     for key in store.list("runs"):
         if expired in key:

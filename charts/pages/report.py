@@ -267,6 +267,8 @@ def _canary(rows: pa.Table) -> list[Cell]:
 
 def _suite(plan: Plan) -> str:
     suite = plan.suite_text
+    if not suite:
+        return '<h2 id="suite">Suite</h2>\n<p>Its rows alone are stored, and no plan.</p>\n'
     if len(suite) > SUITE_TEXT:
         suite = suite[:SUITE_TEXT] + "\n# ... cut here; plan.json has all of it"
     return (

@@ -56,13 +56,14 @@ def explain_last(store: Store, selector: str, run_id: str, report: Callable[[str
 
 
 def check_samples(store: Store, plan: Plan) -> None:
-    """Raise CommandError if a run cannot be resumed because samples of its rows were removed.
+    """Raise CommandError if a run cannot be resumed because only its rows are left.
 
     Raises StoreError.
     """
-    if kept_rows(store, plan, stored_samples(store, plan.run_id)) is not None:
+    stored = stored_samples(store, plan.run_id)
+    if not stored and kept_rows(store, plan, stored) is not None:
         raise CommandError(
-            f"run {plan.run_id} was collected and some of its samples are stored no more: "
+            f"run {plan.run_id} was collected and its samples are stored no more: "
             "its rows stay as they are, and it cannot be resumed"
         )
 

@@ -76,9 +76,7 @@ def check(store: Store, suite: str, run_id: str, rules: Rules) -> GateResult:
     _levels(gate, night, series, tuning, previous)
     _own_verdicts(gate, own_verdicts(table), rules)
     absent = find_absent(gate, store, history, tuning, rules, records)
-    before = history.select(lambda run: run.run_id != run_id)
-    past = series_of(before, tuning, rules.accepted) if before.runs else []
-    references = References(store, history, past, gate.damaged)
+    references = References(store, history, series, gate.damaged)
     _thresholds(gate, references, table, rules, absent)
     if rules.acks_wrong:
         gate.alerts.append(_unreadable_acks(gate, rules))

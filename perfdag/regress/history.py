@@ -18,7 +18,7 @@ from perfdag.results.result_files import day_of
 from perfdag.results.runs import PARTIAL
 from perfdag.results.schema import load_rows
 from perfdag.stats.levels import STEP, WINDOW, Level, Levels, Word, levels_of, side_word
-from perfdag.stats.robust import Array
+from perfdag.stats.robust import Array, median
 from perfdag.store.base import Store
 
 OBJECT_FAILURES = "failures"
@@ -89,6 +89,14 @@ class Series:
     answer: Answer
     newest: float
     accepted: Sequence[int] = ()
+
+    def good_before(self, run: int) -> float | None:
+        """Return the reference of the good level as it was before a run, None without a value."""
+        levels = [level for level in self.levels.levels if level.decided < run]
+        if levels:
+            return standing(levels, self.info.better, self.accepted).good.reference
+        earlier = self.value[:run][np.isfinite(self.value[:run])]
+        return median(earlier) if earlier.size else None
 
 
 @dataclass(frozen=True)

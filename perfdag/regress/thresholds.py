@@ -42,14 +42,14 @@ class ThresholdResult:
 
 @dataclass(frozen=True)
 class References:
-    """What ratios refer to: the series of the runs before, and named baselines.
+    """What ratios refer to: the good levels of series before the run, and named baselines.
 
-    `damaged` collects files that were left out.
+    `history` ends with the run, `series` are judged with it. `damaged` collects files that were left out.
     """
 
     store: Store
     history: RunMedians
-    before: Sequence[Series]
+    series: Sequence[Series]
     damaged: list[str]
 
 
@@ -178,7 +178,8 @@ def _limit(past: References, reference: RunMedians | None, rule: Check, info: Se
         if not positions:
             raise SelectionError(f"baseline {rule.baseline} has no value of it")
         return ratio * median(reference.value[positions[0]])
-    level = next((line.good for line in past.before if line.info.series_id == info.series_id), None)
+    line = next((line for line in past.series if line.info.series_id == info.series_id), None)
+    level = line and line.good_before(len(past.history.runs) - 1)
     if level is None:
         raise SelectionError("no earlier run has a value of it")
-    return ratio * level.reference
+    return ratio * level

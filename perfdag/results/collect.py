@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from perfdag.no_gc import gc_paused
 from perfdag.plan.plan import Plan
-from perfdag.results.result_files import delete_rollup, month_of, result_key
+from perfdag.results.result_files import month_of, result_key, rollup_key
 from perfdag.results.samples import read_sample, sample_key, stored_samples
-from perfdag.results.schema import ID_COLUMNS, explain_unreadable, read_rows
+from perfdag.results.schema import ID_COLUMNS, SAMPLES, explain_unreadable, read_rows
 from perfdag.results.summary import statuses_of
 from perfdag.results.table_builder import TableBuilder
 from perfdag.store.base import DamagedError, NotStoredError, Store
@@ -64,7 +64,8 @@ def write_rows(store: Store, suite: str, run_id: str, table: pa.Table) -> None:
         use_dictionary=encoded,
     )
     store.put(result_key(suite, run_id), sink.getvalue().to_pybytes())
-    delete_rollup(store, suite, month_of(run_id))
+    # It is a cache, and lacks these rows.
+    store.delete(rollup_key(suite, month_of(run_id)))
 
 
 def gather(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
@@ -88,14 +89,15 @@ def kept_rows(store: Store, plan: Plan, stored: Set[str]) -> pa.Table | None:
     """
     key = result_key(plan.suite, plan.run_id)
     try:
-        rows = read_rows(store.get(key))
+        data = store.get(key)
+        sources = read_rows(data, pa.schema([SAMPLES.field("raw_uri")]))["raw_uri"]
     except (NotStoredError, pa.ArrowInvalid, OSError):
         if plan.order:
             return None
         raise DamagedError(f"store {store.root}: {explain_unreadable(store, key)}") from None
-    sources = filter(None, pc.unique(rows["raw_uri"]).to_pylist())
-    collected = {source.rpartition("/")[2].removesuffix(".json") for source in sources}
-    return rows if collected - stored or not plan.order else None
+    names = filter(None, pc.unique(sources).to_pylist())
+    collected = {name.rpartition("/")[2].removesuffix(".json") for name in names}
+    return read_rows(data) if collected - stored or not plan.order else None
 
 
 def _gather(store: Store, plan: Plan, stored: Set[str]) -> tuple[pa.Table, CollectionResult]:

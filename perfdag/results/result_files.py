@@ -32,11 +32,6 @@ def rollup_key(suite: str, month: str) -> str:
     return f"rollups/{suite}/{month}.parquet"
 
 
-def delete_rollup(store: Store, suite: str, month: str) -> None:
-    """Delete the roll-up of a month, because a run of that month was written. Raises StoreError."""
-    store.delete(rollup_key(suite, month))
-
-
 def month_of(run_id: str) -> str:
     """Return the month of a run id as YYYY-MM."""
     return f"{run_id[:4]}-{run_id[4:6]}"

@@ -67,6 +67,8 @@ def _last(
     """Return the run `back` before the newest of the suite that ran last."""
     suite, number, other = None, 0, ""
     for run in reversed([*known]):
+        if suite and known[run] not in (None, suite):
+            continue
         try:
             of, started_by = _suite_and_trigger(store, run, known[run])
         except NotStoredError:  # a folder that is no run
@@ -88,14 +90,11 @@ def _last(
 
 
 def _suite_and_trigger(store: Store, run_id: str, suite: str | None) -> tuple[str, str]:
-    """Return suite and trigger of a run, by its rows where its plan cannot be read."""
-    try:
-        plan = known_plan(store, run_id, suite)
-        return plan.suite, plan.trigger
-    except DamagedError:
-        if suite is None:
-            raise
+    """Return suite and trigger of a run by its rows, or by its plan where it has none."""
+    if suite is not None:
         return suite, trigger(store, suite, run_id)
+    plan = _read_plan(store, run_id)
+    return plan.suite, plan.trigger
 
 
 def load_plan(store: Store, selector: str, *, of_ab: bool = False) -> Plan:

@@ -85,7 +85,8 @@ def test_the_rows_of_a_run_that_was_ended_say_so(
     )
     monkeypatch.setenv("PERFDAG_WORKFLOW", "wf-1")
     run_id = newest(store)
-    store.delete(f"runs/{run_id}/parts")
+    for prefix in (f"runs/{run_id}/parts", "results"):  # it ended before it was collected
+        store.delete(prefix)
     assert main(["step", "finish", "--phase", "Failed"]) == 1
     assert load_rows(store, suites=["tiny"], runs=[run_id])["error"].to_pylist() == [
         "workflow wf-1 was ended by `argo stop`"
