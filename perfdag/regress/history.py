@@ -83,7 +83,6 @@ class Series:
     low: Array
     high: Array
     levels: Levels
-    good: Level
     steps: tuple[Step, ...]
     left: Step | None
     answer: Answer
@@ -170,7 +169,6 @@ def series_of(
                 low,
                 high,
                 levels,
-                now.good,
                 steps,
                 left,
                 answer,

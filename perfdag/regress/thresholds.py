@@ -44,7 +44,8 @@ class ThresholdResult:
 class References:
     """What ratios refer to: the good levels of series before the run, and named baselines.
 
-    `history` ends with the run, `series` are judged with it. `damaged` collects files that were left out.
+    `history` ends with the run, `series` are judged with it. `damaged` collects files that were
+    left out.
     """
 
     store: Store
@@ -179,7 +180,7 @@ def _limit(past: References, reference: RunMedians | None, rule: Check, info: Se
             raise SelectionError(f"baseline {rule.baseline} has no value of it")
         return ratio * median(reference.value[positions[0]])
     line = next((line for line in past.series if line.info.series_id == info.series_id), None)
-    level = line and line.good_before(len(past.history.runs) - 1)
+    level = line.good_before(len(past.history.runs) - 1) if line else None
     if level is None:
         raise SelectionError("no earlier run has a value of it")
     return ratio * level
