@@ -2,14 +2,10 @@
 
 import json
 import math
-import os
 import re
-import shutil
 import statistics
-import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -263,7 +259,9 @@ def test_sides_that_differ_by_more_than_the_treatment_are_no_comparison(
         model={"weights": "none", "threads": 16},
     )
     texts = texts_of("ABBA", raw, raw)
-    assert Resnet50Overhead().parse(Output(texts), options())
+    unnamed = raw | {"device": {"name": "CPU: unknown"}}
+    for treated in (raw, unnamed):  # gVisor does not name its CPU
+        assert Resnet50Overhead().parse(Output(texts_of("ABBA", unnamed, treated)), options())
     both = texts_of("ABBA", raw, raw | {name: other})
     what = message.split()[0]
     for changed, expected in (
@@ -356,69 +354,23 @@ COMMON = {"fast": True, "min_duration": 0.1, "stub": {"base": 0.001}}
 NOWHERE = {"LD_PRELOAD": "/nowhere/layer.so"}
 
 
-@pytest.fixture
-def layer(tmp_path: Path) -> str:
-    """A library that nothing else has loaded: a copy of the C library's mathematics."""
-    result = re.search(r"(/\S*/libm[.-]\S*)$", Path("/proc/self/maps").read_text(), re.M)
-    if result is None:
-        pytest.skip("no libm is mapped here to make a library of")
-    return str(shutil.copy(result[1], tmp_path / "layer.so"))
-
-
-def test_a_library_is_in_a_process_whatever_the_file_is_called_to_which_its_name_leads(
-    layer: str, tmp_path: Path
-) -> None:
-    named = tmp_path / "vgpu.so"
-    named.symlink_to(Path(layer).rename(tmp_path / "vgpu-1.2"))
-    code = (
-        "import json; from perfdag.steps.resnet50 import preload; "
-        "print(json.dumps(preload.inspect({})))"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "LD_PRELOAD": str(named)},
-        capture_output=True,
-        check=True,
-    )
-    assert json.loads(ran.stdout)["preloaded"] == {str(named): True}
-
-
-@needs_loadgen
-@pytest.mark.slow
-@pytest.mark.parametrize("wrapper", [[], ["env", "-i"]])
-def test_a_layer_that_is_loaded_is_a_treatment_whatever_the_wrapper_passes_on(
-    wrapper: list[str], layer: str
-) -> None:
-    benchmark = Resnet50Overhead()
-    environment = {"LD_PRELOAD": layer, "LAYER": "on"}
-    params = options(**COMMON, wrapper=wrapper, wrapper_env=environment)
-    assert benchmark.missing(gang(), params) == []
-    output = benchmark.run(gang(), params)
-    assert benchmark.parse(output, params)
-    raws = {name[3:]: json.loads(text) for name, text in output.texts.items() if name[3:] in "AB"}
-    assert raws["B"]["environment"] == environment
-    assert (raws["B"]["preloaded"], raws["A"]["preloaded"]) == ({layer: True}, {layer: False})
-    assert raws["A"]["environment"]["LAYER"] is None
-
-
 @needs_loadgen
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("benchmark", "params", "program", "of"),
+    ("benchmark", "params", "program"),
     [
-        (Resnet50(), {"wrapper_env": NOWHERE}, "", "program"),
-        (Resnet50Overhead(), {"wrapper_env": NOWHERE, "pairs": 2}, "", "program"),
-        (Resnet50Interference(), {"wrapper_env": NOWHERE}, "", "program"),
+        (Resnet50(), {"wrapper_env": NOWHERE}, ""),
+        (Resnet50Overhead(), {"wrapper_env": NOWHERE, "pairs": 2}, ""),
+        (Resnet50Interference(), {"wrapper_env": NOWHERE}, ""),
         (
             Resnet50Overhead(),
             {"wrapper": ["env", "LD_PRELOAD=/nowhere/layer.so"], "pairs": 2},
             " behind env",
-            "treatment",
         ),
     ],
 )
 def test_a_layer_that_ld_so_passes_over_is_missing_and_no_treatment_that_costs_nothing(
-    benchmark: Any, params: dict[str, Any], program: str, of: str
+    benchmark: Any, params: dict[str, Any], program: str
 ) -> None:
     value = benchmark.Params.model_validate(
         {"system": "stub", "scenario": "single-stream", **COMMON, **params}
@@ -428,53 +380,5 @@ def test_a_layer_that_ld_so_passes_over_is_missing_and_no_treatment_that_costs_n
     assert tool.program.startswith(f"/nowhere/layer.so (LD_PRELOAD){program}")
     refusal = "ERROR: ld.so: object '/nowhere/layer.so' from LD_PRELOAD cannot be preloaded"
     assert tool.advice.startswith(f"n1 reports: {refusal}")
-    output = benchmark.run(machine, value)
-    assert any(
-        "cannot be preloaded" in text for name, text in output.texts.items() if "stderr" in name
-    )
-    with pytest.raises(Invalid, match=f"LD_PRELOAD /nowhere/layer.so was not loaded into the {of}"):
-        benchmark.parse(output, value)
-
-
-@pytest.mark.parametrize(
-    ("plain", "treated", "message"),
-    [
-        (
-            {"preloaded": {"/l.so": False}},
-            {"preloaded": {"/l.so": True}, "environment": {"L": "1"}},
-            None,
-        ),
-        (
-            {"preloaded": {"/l.so": True}},
-            {"preloaded": {"/l.so": True}, "environment": {"L": "1"}},
-            "the baseline has /l.so too",
-        ),
-        (
-            {},
-            {"preloaded": {"/l.so": True}, "environment": {"L": None}},
-            r"\(treatment\): L of wrapper_env did not reach the program",
-        ),
-        ({}, {}, r"\(treatment\): LD_PRELOAD /l.so was not loaded"),
-        (
-            {"preloaded": {"/l.so": False}, "device": {"name": "CPU: Model X"}},
-            {
-                "preloaded": {"/l.so": True},
-                "environment": {"L": "1"},
-                "device": {"name": "CPU: unknown"},
-            },
-            None,
-        ),
-        (
-            {"preloaded": {"/old.so": False}},
-            {"preloaded": {"/l.so": True, "/old.so": False}, "environment": {"L": "1"}},
-            None,
-        ),
-    ],
-)
-def test_the_sides_differ_by_the_layer_and_not_by_a_cpu_without_a_name(
-    plain: dict[str, Any], treated: dict[str, Any], message: str | None
-) -> None:
-    params = options(wrapper=[], wrapper_env={"LD_PRELOAD": "/l.so", "L": "1"})
-    texts = texts_of("ABBA", recorded(**plain), recorded(**treated))
-    with pytest.raises(Invalid, match=message) if message else nullcontext():
-        assert Resnet50Overhead().parse(Output(texts), params)
+    with pytest.raises(Failed, match=r"LD_PRELOAD /nowhere/layer\.so was not loaded into"):
+        benchmark.run(machine, value)
