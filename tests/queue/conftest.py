@@ -52,7 +52,9 @@ def backends(ending: AsyncExitStack) -> StartBackends:
 
     async def some(frontend: Frontend, count: int, *command: str, **options: Any) -> Processes:
         polling = {"backoff": 0.005, "backoff_max": 0.02}
-        replicas = Processes(workers(frontend), "sleep", command, **{**polling, **options})
+        replicas = Processes(
+            workers(frontend), "sleep", {"command": command}, **{**polling, **options}
+        )
         ending.push_async_callback(replicas.stop)
         await replicas.scale(count)
         return replicas
