@@ -88,20 +88,6 @@ def closed_loop(ending: AsyncExitStack, client_stats: ClientStats) -> Loop:
 
 
 @pytest.fixture
-def client_load(
-    frontend: Frontend, ending: AsyncExitStack, client_stats: ClientStats
-) -> Callable[..., Load]:
-    """Makes clients of at most 8 requests at once, and stops them after the test."""
-
-    def one() -> Load:
-        load = Load(Work(clients(frontend), "sleep"), client_stats, 8)
-        ending.push_async_callback(load.stop)
-        return load
-
-    return one
-
-
-@pytest.fixture
 def client_stats() -> ClientStats:
     return ClientStats()
 

@@ -3,7 +3,6 @@
 import asyncio
 import html
 import json
-from collections.abc import Callable
 from urllib.parse import urlencode
 
 import pytest
@@ -41,11 +40,11 @@ async def settled(client_stats: ClientStats, pending: int) -> None:
 async def test_live_control_of_a_closed_loop(
     frontend: Frontend,
     client_stats: ClientStats,
-    client_load: Callable[..., Load],
+    closed_loop: Loop,
     backends: StartBackends,
 ) -> None:
     await backends(frontend, 3, "sleep", "0.02")
-    control = Control(client_stats, client_load())
+    control = Control(client_stats, closed_loop(frontend, 8))
     for expected, allowed in ((4, "4"), (99, "8"), (2, "2"), (-3, "0"), (3, "3")):
         assert get(control, "/parallel", value=str(expected)) == (200, f"{allowed}\n")
         await settled(client_stats, int(allowed))

@@ -21,7 +21,7 @@ from perfdag.steps.queue import validate as validation
 from perfdag.steps.queue.client import ClientStats
 from perfdag.steps.queue.local import Local
 from perfdag.steps.queue.scaling_benchmark import QueueScalingParams, validator_argv
-from perfdag.steps.queue.steady_state import Rate, Stats, SteadyCriteria, ratio, summarize
+from perfdag.steps.queue.steady_state import Rate, Stats, SteadyCriteria, measure, ratio, summarize
 from perfdag.steps.queue.validate import BadInput, Plan, validate
 from perfdag.steps.queue.verdict import (
     ReplicaMeasurement,
@@ -111,6 +111,22 @@ def test_the_interval_of_a_ratio_has_its_known_ends() -> None:
     )
     assert ratio(rate(20, 1.0), rate(10, *spread)) == (2, 0.0, math.inf)  # one window has no spread
     assert math.isnan(ratio(rate(20, 1.0), rate(0, 1.0))[0])
+
+
+async def test_the_warm_up_is_no_part_of_the_rate() -> None:
+    """Three items of one slot take 6 s, and then three times 3 s."""
+    ends, polled = [0, 2, 4, *range(6, 16)], iter(range(0, 13, 3))
+
+    async def stats() -> Stats:
+        count = next(polled)
+        chains = {"0": [0, ends[count], count]}
+        return {"chains": chains, "success": count + 1, "failure": 0, "run": {}}
+
+    async def lost() -> str:
+        return ""
+
+    measured = await measure(stats, 1, SteadyCriteria(poll=0), lambda _: True, lost)
+    assert (measured.steady, measured.windows, measured.per_second) == (True, (1, 1, 1), 1)
 
 
 def test_steps_include_the_limit() -> None:

@@ -100,18 +100,6 @@ def test_set_up_and_idle_time_are_no_part_of_it() -> None:
     assert gpu_queries.during(samples(1, 1), gpu_queries.DYNAMIC)[0]["samples"] == 2
 
 
-def test_each_run_is_judged_by_itself() -> None:
-    runs = [span(10 * number + 1, 10 * number + 9) for number in range(24)]
-    text = samples(*[0x40 if 20 < at < 40 else 0 for at in range(480)])
-    assert gpu_queries.slowed(gpu_queries.during(text, gpu_queries.DYNAMIC)) is None
-    (result,) = gpu_queries.during(text, gpu_queries.DYNAMIC, runs)
-    assert result["throttled"]["hardware thermal slowdown"] == pytest.approx(1 / 24)
-    assert gpu_queries.slowed([result]) == (
-        "GPU 0 was slowed down (hardware thermal slowdown) in 100 % of one of its runs: mend "
-        "cooling or power"
-    )
-
-
 def slowed(masks: list[int], spans: Any = (), computes: bool = True) -> str | None:
     text = samples(*masks)
     return gpu_queries.slowed(gpu_queries.during(text, gpu_queries.DYNAMIC, spans, computes))
