@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from limits import at_most
+from plain_loadgen import p50
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from perfdag.stats.paired import blocks as orders
@@ -33,8 +34,6 @@ from perfdag.steps.resnet50 import loadgen, loadgen_log
 from perfdag.steps.resnet50.loadgen import Load
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.system import Stub
-from tests.resnet50.harness import server_p50
-from tests.resnet50.plain_loadgen import p50
 
 LOOP, SHARE = 0.02, 1.02
 """Limits: rate of the loop, relative; share of a latency."""
@@ -46,6 +45,22 @@ def stop(error: BaseException) -> None:
 
     sys.stderr.write(f"{error}\n")
     os._exit(1)
+
+
+class FromTheCall(Stub):
+    """Serves from when it is called, not from when a query was queued, so that the way through
+    the batcher shows.
+    """
+
+    def infer(self, indices: Any, ready: float) -> Any:
+        return super().infer(indices, time.monotonic())
+
+
+def server_p50(service: float, queries: int, rate: float) -> float:
+    """Seconds of the median query of Server at `rate`/s through the batcher."""
+    load = Load("server", 1, 0.001, queries, 64, 1 / service, target_rate=rate, latency_bound=1.0)
+    logs = loadgen.measure(FromTheCall(service), load, stop).logs
+    return loadgen_log.read(logs["summary"], logs["detail"]).percentiles[0.5]
 
 
 def offline_rate(system: Any, samples: int, images: int) -> float:
@@ -176,9 +191,7 @@ def stub(blocks: int) -> bool:
 def server(blocks: int) -> bool:
     """The share of the way through the batcher in a latency; whether the limit is held."""
     service, count, rate = 0.01, 80, 20.0
-    ratios = [
-        server_p50(service, count, rate, stop) / p50(service, count, rate) for _ in range(blocks)
-    ]
+    ratios = [server_p50(service, count, rate) / p50(service, count, rate) for _ in range(blocks)]
     print(f"server: harness / plain LoadGen p50 at {rate:g}/s: {interval(ratios)}")
     return at_most("of plain LoadGen's p50", statistics.median(ratios), SHARE)
 

@@ -129,7 +129,7 @@ def test_every_verb_knows_an_imported_history(cli: CommandLine) -> None:
     assert {key: store.get(key) for key in store.list("results")} == files
     [series] = orjson.loads(cli(["history", "nightly-boot", "--json"]).out)["series"]
     assert len(series["values"]) == 40
-    assert [change["run"][:8] for change in series["changes"]] == ["20260131"]
+    assert [step["run"][:8] for step in series["steps"]] == ["20260131"]
     assert "boot value" in cli(["check", "last"], 3).out
     assert "worse" in cli(["compare", "last~15", "last", "--suite", "nightly-boot"]).out
     assert orjson.loads(cli(["show", "last", "--json"]).out)["statuses"] == {"ok": 1}

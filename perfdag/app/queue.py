@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from perfdag import signals
@@ -25,6 +25,7 @@ from perfdag.steps.queue.workload import FILENAME, Workload, matching
 from perfdag.units import plural
 
 if TYPE_CHECKING:
+    from perfdag.steps.queue.client import Work
     from perfdag.steps.queue.validate import Plan
     from perfdag.steps.queue.verdict import Verdict
 
@@ -166,68 +167,62 @@ def _report_device(workload: Workload, glob: str, report: Report) -> None:
         report(f"{FILENAME} stands for {workload.device}{others}")
 
 
-@dataclass(frozen=True)
-class ClientOptions:
-    """What a client sends. Times are in seconds, and 0 stands for no limit."""
+def serve_client(
+    work: "Work", address: str, parallel: int, most: int, duration: float, report: Report
+) -> tuple[str, int]:
+    """Send requests until the duration (seconds, 0: none) is over or a signal comes.
 
-    control: str
-    frontend: str
-    queue: str
-    arguments: list[str]
-    limit: float
-    parallel: int
-    max_parallel: int
-    duration: float
-
-
-def serve_client(options: ClientOptions, report: Report) -> tuple[str, int]:
-    """Send requests until the duration is over or a signal comes.
-
+    `address`: of the control port. `parallel`: requests at the start, at most `most`.
     Return the statistics (JSON if there is a duration) and the exit code: 1 if a request failed.
     Raises ValueError, OSError.
     """
-    if not 0 <= options.parallel <= options.max_parallel <= wire.MOST_PARALLEL:
+    if not 0 <= parallel <= most <= wire.MOST_PARALLEL:
         raise ValueError(
-            f"parallel requests must be 0 <= --req-now ({options.parallel}) <= --req-max "
-            f"({options.max_parallel}) <= {wire.MOST_PARALLEL}"
+            f"parallel requests must be 0 <= --req-now ({parallel}) <= --req-max "
+            f"({most}) <= {wire.MOST_PARALLEL}"
         )
-    if not 0 <= options.duration < math.inf:
-        raise ValueError(f"--duration {options.duration:g} is not a time")
-    private = wire.address(options.control).host in ("localhost", "127.0.0.1", "::1")
+    if not 0 <= duration < math.inf:
+        raise ValueError(f"--duration {duration:g} is not a time")
+    control = wire.address(address)
+    private = control.host in ("localhost", "127.0.0.1", "::1")
     if not (private or os.environ.get(wire.TOKEN_VARIABLE)):
         raise ValueError(
-            f"--caddr {options.control} lets others control this client; "
+            f"--caddr {control} lets others control this client; "
             f"set {wire.TOKEN_VARIABLE}, or listen on localhost"
         )
-    raise_file_limit(options.max_parallel)
-    return asyncio.run(_serve_client(options, report))
+    raise_file_limit(most)
+    return asyncio.run(_serve_client(work, control, parallel, most, duration, report))
 
 
-async def _serve_client(options: ClientOptions, report: Report) -> tuple[str, int]:
+async def _serve_client(
+    work: "Work",
+    address: wire.Address,
+    parallel: int,
+    most: int,
+    duration: float,
+    report: Report,
+) -> tuple[str, int]:
     from perfdag.steps.queue import control, http
-    from perfdag.steps.queue.client import ClientStats, Load, Work
+    from perfdag.steps.queue.client import ClientStats, Load
 
-    stats, frontend = ClientStats(), wire.address(options.frontend)
-    work = Work(frontend, options.queue, options.arguments, options.limit)
-    load = Load(work, stats, max(1, options.max_parallel))
+    stats = ClientStats()
+    load = Load(work, stats, max(1, most))
     chosen = os.environ.get(wire.TOKEN_VARIABLE)
     token = chosen or secrets.token_urlsafe(24)
-    server = await http.serve(
-        wire.address(options.control), control.Control(stats, load), token, control.CHANGES
-    )
+    server = await http.serve(address, control.Control(stats, load), token, control.CHANGES)
     if not chosen:
         report(f"{wire.TOKEN_VARIABLE} is not set; the token of the control port is {token}")
     port = server.sockets[0].getsockname()[1]
-    report(f"requests to queue {options.queue!r} at {options.frontend}, control on port {port}")
+    report(f"requests to queue {work.queue!r} at {work.frontend}, control on port {port}")
     stopped = asyncio.create_task(until_signal().wait())
-    load.set_parallel(options.parallel)
-    await asyncio.wait([stopped], timeout=options.duration or None)
+    load.set_parallel(parallel)
+    await asyncio.wait([stopped], timeout=duration or None)
     result = stats.as_json()
     await load.stop()
     server.close()
     text = control.nodes_text(stats) + control.stats_text(stats)
     code = EXIT_FAILED if stats.failure else EXIT_OK
-    return json.dumps(result) if options.duration else text, code
+    return json.dumps(result) if duration else text, code
 
 
 def validate_local(

@@ -257,19 +257,12 @@ def _add_client(programs: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 def _client(args: argparse.Namespace) -> int:
     """Send requests until a signal or the end of --duration, and print the statistics."""
-    from perfdag.app.queue import ClientOptions, serve_client
+    from perfdag.app.queue import serve_client
+    from perfdag.steps.queue.client import Work
+    from perfdag.steps.queue.wire import address
 
-    options = ClientOptions(
-        control=args.caddr,
-        frontend=args.faddr,
-        queue=args.name,
-        arguments=after_dashes(args.args),
-        limit=args.limit,
-        parallel=args.req_now,
-        max_parallel=args.req_max,
-        duration=args.duration,
-    )
-    text, code = serve_client(options, log)
+    work = Work(address(args.faddr), args.name, after_dashes(args.args), args.limit)
+    text, code = serve_client(work, args.caddr, args.req_now, args.req_max, args.duration, log)
     print_now(text)
     return code
 

@@ -274,7 +274,10 @@ def compare_sides(
         decided = replace(answer, word=word)
         if word == "unclear":
             return _without_direction(decided)
-        return _trusted(decided, value, (float(right.min()), float(right.max())))
+        for side in (right, left):
+            band = (float(side.min()), float(side.max()))
+            decided = _trusted(decided, middle(np.sort(side)), band)
+        return decided
     if abs(difference) <= gate:
         return _unless_noisy(answer)
     seen = percent(answer.seen, answer.absolute)

@@ -14,8 +14,8 @@ from typing import Any
 
 from perfdag.steps.queue import wire
 
-# Samples that a percentile needs: with fewer, the chance that none lies above it exceeds 1 %.
-NEEDED = {0.5: 1, 0.9: 44, 0.95: 90, 0.99: 459, 0.999: 4603}
+PERCENTILES = {0.5: 1, 0.9: 44, 0.95: 90, 0.99: 459, 0.999: 4603}
+"""Samples that each needs: with fewer, the chance that none lies above it exceeds 1 %."""
 STEP = 1.01
 ERRORS_KEPT = 1000
 
@@ -41,35 +41,22 @@ class Latencies:
             self.largest = seconds
 
     def percentile(self, p: float) -> float | None:
-        """Return the nearest rank in seconds, within 1 %; None with fewer samples than NEEDED."""
-        return (
-            None
-            if self.count < max(n for q, n in NEEDED.items() if q <= max(p, 0.5))
-            else self.at(p)
-        )
-
-    def at(self, p: float) -> float:
-        """Return the nearest rank in seconds, within 1 %, of any number of samples.
-
-        0 without any.
-        """
+        """Return the nearest rank in seconds, within 1 %; None with fewer samples than needed."""
+        if self.count < PERCENTILES[p]:
+            return None
         rank, seen = math.ceil(p * self.count), 0
         for bucket in sorted(self.buckets):
             seen += self.buckets[bucket]
             if seen >= rank:
-                return min(self.largest, max(self.least, self.upper(bucket - 0.5)))
-        return self.largest
-
-    @staticmethod
-    def upper(bucket: float) -> float:
-        """Return the upper end of a bucket in seconds."""
-        return math.pow(STEP, bucket + 1) * 1e-7
+                break
+        middle = math.pow(STEP, bucket + 0.5) * 1e-7
+        return min(self.largest, max(self.least, middle))
 
     def summary(self) -> dict[str, float | None]:
         """Return min, mean, max and the percentiles that the count allows, in seconds."""
         if not self.count:
             return {"count": 0}
-        points = {f"p{p * 100:g}": self.percentile(p) for p in NEEDED}
+        points = {f"p{p * 100:g}": self.percentile(p) for p in PERCENTILES}
         return {
             "count": self.count,
             "min": self.least,

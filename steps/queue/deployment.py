@@ -7,6 +7,7 @@ import os
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from perfdag import signals
 from perfdag.hosts.device_use import DeviceUse
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.errors import ignore_status
+from perfdag.kube.pods import pod_trouble
 from perfdag.outcome import Skip
 from perfdag.steps.queue import wire
 from perfdag.steps.queue.steady_state import Stats
@@ -65,7 +67,8 @@ class DeploymentTarget:
                 f"{', '.join(sorted(names)) or 'none'}"
             ) from None
         self.uid = deployment["metadata"]["uid"]
-        self.selector = _selector(deployment["spec"]["selector"])
+        labels = deployment["spec"]["selector"].get("matchLabels") or {}
+        self.selector = ",".join(f"{key}={value}" for key, value in labels.items())
         self.wanted = deployment["spec"].get("replicas", 1)
 
     async def scaler(self) -> str | None:
@@ -122,13 +125,8 @@ class DeploymentTarget:
         return len(await self._list()) <= self.wanted
 
     async def why(self) -> str:
-        reasons: dict[str, int] = {}
-        for pod in await self._list():
-            for reason in _reasons(pod):
-                reasons[reason] = reasons.get(reason, 0) + 1
-        return "; ".join(
-            f"{reason} ({plural(count, 'pod')})" for reason, count in sorted(reasons.items())
-        )
+        reasons = Counter(filter(None, (pod_trouble(pod)[0] for pod in await self._list())))
+        return "; ".join(f"{why} ({plural(count, 'pod')})" for why, count in reasons.items())
 
     def watch_devices(self) -> AbstractContextManager[dict[str, DeviceUse]]:
         return nullcontext({})  # the devices are those of its nodes
@@ -163,22 +161,6 @@ def scales(body: dict[str, Any], deployment: str) -> bool:
     )
 
 
-def _selector(selector: dict[str, Any]) -> str:
-    """Return a label selector in the syntax of the API's query."""
-    parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
-    for expression in selector.get("matchExpressions") or []:
-        key, values = expression["key"], f"({','.join(expression.get('values') or [])})"
-        parts.append(
-            {
-                "In": f"{key} in {values}",
-                "NotIn": f"{key} notin {values}",
-                "Exists": key,
-                "DoesNotExist": f"!{key}",
-            }[expression["operator"]]
-        )
-    return ",".join(parts)
-
-
 def _owned(body: dict[str, Any], owners: set[str]) -> bool:
     return any(
         owner["uid"] in owners and owner.get("controller")
@@ -193,33 +175,9 @@ def _ready(pod: dict[str, Any]) -> bool:
     )
 
 
-def _reasons(pod: dict[str, Any]) -> list[str]:
-    status = pod.get("status", {})
-    reasons = [
-        c.get("message", c.get("reason", ""))
-        for c in status.get("conditions", [])
-        if c["type"] == "PodScheduled" and c["status"] != "True"
-    ]
-    for container in status.get("containerStatuses", []):
-        waiting = container.get("state", {}).get("waiting")
-        if waiting:
-            reasons.append(
-                f"{waiting.get('reason', 'waiting')}: {waiting.get('message', '')}".rstrip(": ")[
-                    :200
-                ]
-            )
-    return reasons
-
-
 POLL_SECONDS = 0.5
 OPTIONAL = {"ServiceMonitor", "ScaledObject", "ScaledJob"}
 """Kinds of operators that a validation does not need."""
-
-
-POD_GRACE = 30
-"""Kubernetes' default termination grace in seconds."""
-MARGIN = 60.0
-"""Seconds that deletion may take beyond the grace of the pods."""
 
 
 @asynccontextmanager
@@ -228,11 +186,12 @@ async def deployed(
     file: str | None,
     namespace: str | None,
     validated: str,
+    seconds: float,
     report: Callable[[str], None],
 ) -> AsyncIterator[None]:
     """Apply the objects of a YAML file, then delete them in reverse order and wait.
 
-    The wait lasts for the grace of the pods and MARGIN. Remaining objects are reported.
+    The wait lasts for `seconds`. Remaining objects are reported.
     These objects are reported and not applied: existing ones, scalers of the Deployment
     `validated`, and
     optional kinds that the cluster does not serve.
@@ -244,7 +203,6 @@ async def deployed(
         yield
         return
     bodies, applied = _objects(file), list[dict[str, Any]]()
-    seconds = max(map(longest_grace, bodies), default=0) + MARGIN
     try:
         for body in bodies:
             why = await _reason_to_skip(kube, body, validated)
@@ -299,16 +257,6 @@ async def _wait_gone(
 
 def _named(body: dict[str, Any]) -> str:
     return f"{body['kind']} {body['metadata']['name']}"
-
-
-def longest_grace(body: dict[str, Any]) -> int:
-    """Return the termination grace of an object's pods in seconds, 0 without pods."""
-    job = job_of(body) or mapping_at(body, "spec")
-    pod = mapping_at(body, "spec") if body["kind"] == "Pod" else mapping_at(job, "template", "spec")
-    if not pod:  # the template of another kind may be anything
-        return 0
-    seconds = pod.get("terminationGracePeriodSeconds")
-    return seconds if isinstance(seconds, int) else POD_GRACE  # the API server refuses other types
 
 
 def _objects(file: str) -> list[dict[str, Any]]:
@@ -527,7 +475,8 @@ def validate_deployment(
     """
 
     async def work() -> Verdict:
-        async with Kube() as kube, deployed(kube, manifests, namespace, name, report):
+        seconds = plan.scale_seconds + 60  # beyond the grace of pods, a namespace takes some
+        async with Kube() as kube, deployed(kube, manifests, namespace, name, seconds, report):
             target = DeploymentTarget(kube, namespace or kube.namespace, name)
             await target.find()
             if scaler := await other_scaler(target, report):

@@ -221,7 +221,6 @@ class Limits:
     retries: int = 0
     reply_grace: float = 30.0
     reply_seconds: float = 0.0
-    window: float = 30.0
     interval: float = 0.0
 
 

@@ -264,9 +264,7 @@ class Frontend:
 
     def __init__(self, names: Iterable[str], limits: Limits | None = None) -> None:
         self.limits = limits = limits or Limits()
-        self.queues = {
-            name: Queue(name, limits.queue, limits.interval or limits.window) for name in names
-        }
+        self.queues = {name: Queue(name, limits.queue, limits.interval or 30.0) for name in names}
         if not self.queues or "" in self.queues:
             raise ValueError("a frontend needs queue names, none of them empty")
         self.max_peers = connection_limit(limits.peers)

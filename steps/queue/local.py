@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -20,7 +20,7 @@ from perfdag.hosts.local import LocalHost
 from perfdag.hosts.processes import signal_tree
 from perfdag.steps.queue import wire
 from perfdag.steps.queue.client import ClientStats, Load, Work
-from perfdag.steps.queue.dispatcher import Limits, raise_file_limit
+from perfdag.steps.queue.dispatcher import raise_file_limit
 from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.steady_state import Stats
 from perfdag.steps.queue.wire import Address
@@ -30,46 +30,39 @@ from perfdag.steps.queue.workload import Workload, device
 class Processes:
     """Replicas of one backend, a Target of the validator.
 
-    `grace`: seconds to end the current item before a replica is killed.
+    `workload` and `options`: fields of Workload and of the backend's Options. `grace`: seconds to
+    end the current item before a replica is killed.
     """
 
     def __init__(
         self,
         frontend: wire.Address,
         queue: str,
-        command: Sequence[str],
+        workload: Mapping[str, Any],
         grace: float = 30.0,
         **options: Any,
     ) -> None:
-        self.frontend, self.queue, self.command, self.grace, self.options = (
-            frontend,
-            queue,
-            list(command),
-            grace,
-            options,
-        )
+        self.queue, self.grace = queue, grace
+        self.options = {
+            "frontend": f"{frontend.host or 'localhost'}:{frontend.port}",
+            "queue": queue,
+            # In a pod the host name is the pod's.
+            "node": os.environ.get("PERFDAG_NODE") or socket.gethostname(),
+            "workload": workload,
+            **options,
+        }
         self.running: list[subprocess.Popen[bytes]] = []
         self.leaving: list[subprocess.Popen[bytes]] = []
         self.started = 0
 
-    def start(self) -> subprocess.Popen[bytes]:
-        """Start one more replica."""
+    def _start(self) -> None:
         self.started += 1
-        options = {
-            "frontend": f"{self.frontend.host or 'localhost'}:{self.frontend.port}",
-            "queue": self.queue,
-            "pod": f"{self.queue}-{self.started}",
-            "node": os.environ.get("PERFDAG_NODE")
-            or socket.gethostname(),  # in a pod the host name is the pod's
-            "workload": {"command": self.command},
-            **self.options,
-        }
+        options = self.options | {"pod": f"{self.queue}-{self.started}"}
         process = subprocess.Popen(
             [sys.executable, "-m", "perfdag.steps.queue.backend", json.dumps(options)],
             stdin=subprocess.DEVNULL,
         )
         self.running.append(process)
-        return process
 
     async def scale(self, replicas: int) -> None:
         """Start or end replicas, and replace lost ones.
@@ -78,7 +71,7 @@ class Processes:
         """
         self.running = [process for process in self.running if process.poll() is None]
         while len(self.running) < replicas:
-            self.start()
+            self._start()
         while len(self.running) > replicas:
             process = self.running.pop()
             with contextlib.suppress(ProcessLookupError):
@@ -168,38 +161,26 @@ class Local:
         self,
         command: Sequence[str],
         most: int,
-        limits: Limits | None = None,
-        *,
         glob: str = "",
         item_limit: float = 0.0,
-        **options: Any,
     ) -> None:
         if not 0 <= item_limit < math.inf:
             raise ValueError(f"item limit {item_limit:g} s is not a finite time from 0 (no limit)")
         file = device(glob)
         Workload(command, file)  # raises early for a bad command
-        self.command, self.most, self.limits, self.item_limit = (
-            list(command),
-            most,
-            limits,
-            item_limit,
-        )
-        # Without a wait of its own a backend would end when the queue is empty between two steps.
-        polling = {"backoff": 0.005, "backoff_max": 0.02}
-        self.options = {
-            "workload": {"command": self.command, "device": file},
-            **polling,
-            **options,
-        }
+        self.most, self.item_limit = most, item_limit
+        self.workload = {"command": list(command), "device": file}
 
     async def __aenter__(self) -> "Local":
         anywhere = Address("127.0.0.1", 0)
         # Both ends of the client's connections, and the frontend's of those to backends.
         raise_file_limit(3 * self.most)
-        self.frontend = Frontend([QUEUE], self.limits)
+        self.frontend = Frontend([QUEUE])
         await self.frontend.start(anywhere, anywhere, anywhere)
         clients, workers, _ = self.frontend.ports
-        self.target = Processes(Address("127.0.0.1", workers), QUEUE, self.command, **self.options)
+        # Without a wait of its own a backend would end when the queue is empty between two steps.
+        polling = {"backoff": 0.005, "backoff_max": 0.02}
+        self.target = Processes(Address("127.0.0.1", workers), QUEUE, self.workload, **polling)
         work = Work(Address("127.0.0.1", clients), QUEUE, limit=self.item_limit)
         self.client_stats = ClientStats()
         self.client = Load(work, self.client_stats, self.most)

@@ -33,10 +33,6 @@ class ScalabilityLaw:
     kappa: float
     error: float
 
-    def throughput(self, n: float) -> float:
-        """Return items a second with n replicas."""
-        return self.rate * n / (1 + self.sigma * (n - 1) + self.kappa * n * (n - 1))
-
     def as_json(self) -> dict[str, float]:
         """Return the parameters as plain numbers."""
         return {

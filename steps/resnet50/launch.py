@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +14,12 @@ from perfdag.hosts.base import CommandResult, Host
 from perfdag.outcome import Failed, SampleError, Skip
 from perfdag.shape import Shape
 from perfdag.steps import gpu_watch
-from perfdag.steps.resnet50 import preload, result
+from perfdag.steps.resnet50 import result
 from perfdag.steps.resnet50.params import MARGIN, Workload
 
 MODULE = "perfdag.steps.resnet50.program"
 TORCH = {"pip": "'perfdag[torch]'"}
+_REFUSED = re.compile(r"object '([^']*)' from \S+ cannot be preloaded")
 SETUP = 90.0
 """Seconds for imports, weights, warm-up and checks, at most."""
 
@@ -83,7 +85,7 @@ def missing_packages(
     )
     finished = host.run([*wrapped, python, "-c", code, *packages(params)], timeout=60)
     if finished.code == 0:
-        layers = preload.refused(finished.stderr, wrapped)
+        layers = refused(finished.stderr, wrapped)
         tools = [
             Tool(f"{entry} (LD_PRELOAD){behind}", {}, f"{host.name} reports: {finished.tail()}")
             for entry in layers
@@ -100,8 +102,23 @@ def missing_packages(
     return [Tool(f"{python} (Python){behind}", {}, message)]
 
 
+def refused(stderr: str, argv: Sequence[str]) -> list[str]:
+    """Return the libraries of argv that ld.so could not preload: it starts the program anyway.
+
+    Other libraries come from the environment of perfdag.
+    """
+    libraries = dict.fromkeys(_REFUSED.findall(stderr))
+    return [entry for entry in libraries if any(entry in argument for argument in argv)]
+
+
 def result_text(finished: CommandResult, params: Workload) -> str:
     """Return the result that a program printed. Raises Failed if there is none."""
+    if without := refused(finished.stderr, finished.argv):
+        raise Failed(
+            f"LD_PRELOAD {without[0]} was not loaded into the program: correct its path as the"
+            " program sees it, or build it for the libc there",
+            finished.texts(),
+        )
     text = finished.stdout.lstrip()
     if text.startswith("{"):
         return text

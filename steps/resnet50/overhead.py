@@ -13,7 +13,7 @@ from perfdag.benchmark.contract import Gang, Metric, Output, Tool
 from perfdag.outcome import Failed, Invalid, Measurement, VerdictWord, verdict
 from perfdag.stats.paired import blocks
 from perfdag.stats.student import student_t
-from perfdag.steps.resnet50 import launch, preload, result
+from perfdag.steps.resnet50 import launch, result
 from perfdag.steps.resnet50.params import Text, Workload
 from perfdag.steps.resnet50.result import MARKS, caveats, is_only_late, result_fault, weights_of
 
@@ -208,40 +208,15 @@ def _against(runs: Sequence[result.Result], order: str, params: OverheadParams) 
     """Return why the figures are not the cost of the treatment."""
     reasons: list[str] = []
     for number, (side, run) in enumerate(zip(order, runs, strict=True), 1):
-        reason = result_fault(run, params, treated=side == "B")
+        reason = result_fault(run, params)
         # A bound that the treatment breaks is part of its cost.
         if reason and not (side == "B" and is_only_late(run, reason)):
             reasons.append(f"run {number} ({'treatment' if side == 'B' else 'baseline'}): {reason}")
-    plain, treated = (
-        [run.raw for side, run in zip(order, runs, strict=True) if side == which] for which in "AB"
-    )
-    reasons += _layers(plain, treated, params)
     if len(weights := {weights_of(run) for run in runs}) > 1:
         reasons.append(
             f"baseline and treatment ran different weights: {', '.join(sorted(weights))}"
         )
     return reasons + _side_differences(sides(runs, order))
-
-
-def _layers(
-    plain: Sequence[Mapping[str, Any]], treated: Sequence[Mapping[str, Any]], params: OverheadParams
-) -> list[str]:
-    """Return why the LD_PRELOAD libraries of the two sides do not differ as they should."""
-    named = preload.entries(params.wrapper_env.get("LD_PRELOAD", ""))
-    both = [entry for entry in named if any(raw.get("preloaded", {}).get(entry) for raw in plain)]
-    reasons = [
-        f"the baseline has {entry} too, by an LD_PRELOAD of perfdag's own environment:"
-        " take it out there"
-        for entry in both
-    ]
-    lost = sorted(
-        preload.ignored_libraries(treated) - preload.ignored_libraries(plain) - set(named)
-    )
-    return reasons + [
-        f"LD_PRELOAD {entry} was not loaded into the treatment:"
-        " correct its path as the program sees it"
-        for entry in lost
-    ]
 
 
 def sides(runs: Sequence[result.Result], order: str) -> dict[str, dict[str, list[str]]]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from perfdag.quantities import parse_cpu_list
-from perfdag.steps.resnet50 import loadgen, preload
+from perfdag.steps.resnet50 import loadgen
 from perfdag.steps.resnet50.loadgen import Load
 from perfdag.steps.resnet50.params import MARGIN, PROGRAM, SHARE_OF_CAPACITY
 from perfdag.steps.resnet50.system import OutOfMemoryError, StubSubject, System, classify
@@ -69,7 +69,6 @@ class Program:
         spec = self.spec
         if spec["cpus"]:
             _pin(spec["cpus"])
-        self.result |= preload.inspect(spec["wrapper_env"])
         subject: Any
         if spec["system"] == "stub":
             subject = StubSubject(spec)

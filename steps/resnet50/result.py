@@ -8,7 +8,7 @@ from typing import Any
 
 from perfdag.outcome import Failed, Skip
 from perfdag.stats.percentiles import needed
-from perfdag.steps.resnet50 import loadgen_log, preload
+from perfdag.steps.resnet50 import loadgen_log
 from perfdag.steps.resnet50.params import PROGRAM, Workload
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
@@ -81,15 +81,9 @@ def read(text: str) -> Result:
         raise Failed(f"no finished LoadGen test in the result: {error}", {"result": text}) from None
 
 
-def result_fault(result: Result, params: Workload, treated: bool = True) -> str | None:
-    """Return why the figures are not what they claim, with LoadGen's reasons, or None.
-
-    `treated` says that the program was to run in wrapper_env.
-    """
-    raw = result.raw
-    if treated and (reason := preload.missing_environment(raw, params.wrapper_env)):
-        return reason
-    warm = raw.get("warmup", {})
+def result_fault(result: Result, params: Workload) -> str | None:
+    """Return why the figures are not what they claim, with LoadGen's reasons, or None."""
+    warm = result.raw.get("warmup", {})
     if warm.get("stable") is False and not params.fast:
         return (
             f"too few batches fit into the warm-up to tell whether their time is steady:"

@@ -52,7 +52,9 @@ def backends(ending: AsyncExitStack) -> StartBackends:
 
     async def some(frontend: Frontend, count: int, *command: str, **options: Any) -> Processes:
         polling = {"backoff": 0.005, "backoff_max": 0.02}
-        replicas = Processes(workers(frontend), "sleep", command, **{**polling, **options})
+        replicas = Processes(
+            workers(frontend), "sleep", {"command": command}, **{**polling, **options}
+        )
         ending.push_async_callback(replicas.stop)
         await replicas.scale(count)
         return replicas
@@ -81,20 +83,6 @@ def closed_loop(ending: AsyncExitStack, client_stats: ClientStats) -> Loop:
         ending.push_async_callback(loop.stop)
         loop.set_parallel(parallel)
         return loop
-
-    return one
-
-
-@pytest.fixture
-def client_load(
-    frontend: Frontend, ending: AsyncExitStack, client_stats: ClientStats
-) -> Callable[..., Load]:
-    """Makes clients of at most 8 requests at once, and stops them after the test."""
-
-    def one() -> Load:
-        load = Load(Work(clients(frontend), "sleep"), client_stats, 8)
-        ending.push_async_callback(load.stop)
-        return load
 
     return one
 

@@ -3,7 +3,6 @@
 import asyncio
 import html
 import json
-from collections.abc import Callable
 from urllib.parse import urlencode
 
 import pytest
@@ -41,11 +40,11 @@ async def settled(client_stats: ClientStats, pending: int) -> None:
 async def test_live_control_of_a_closed_loop(
     frontend: Frontend,
     client_stats: ClientStats,
-    client_load: Callable[..., Load],
+    closed_loop: Loop,
     backends: StartBackends,
 ) -> None:
     await backends(frontend, 3, "sleep", "0.02")
-    control = Control(client_stats, client_load())
+    control = Control(client_stats, closed_loop(frontend, 8))
     for expected, allowed in ((4, "4"), (99, "8"), (2, "2"), (-3, "0"), (3, "3")):
         assert get(control, "/parallel", value=str(expected)) == (200, f"{allowed}\n")
         await settled(client_stats, int(allowed))
@@ -57,15 +56,6 @@ async def test_live_control_of_a_closed_loop(
     assert get(control, "/fails") == (200, "0\n")
     assert client_stats.run.least >= 0.02
     assert float(get(control, "/reqs-per-sec")[1]) > 0
-
-
-async def test_more_than_a_thousand_requests_are_in_flight_at_once(
-    frontend: Frontend, client_stats: ClientStats, closed_loop: Loop
-) -> None:
-    closed_loop(frontend, 1025)
-    await settled(client_stats, 1025)  # sent; the frontend may still read
-    await until(lambda: frontend.queues["sleep"].waiting == 1025)
-    assert client_stats.failure == 0
 
 
 @pytest.mark.parametrize(
@@ -161,15 +151,6 @@ def test_percentiles_within_one_percent_and_refused_below_their_samples() -> Non
     assert latencies.percentile(0.5) == pytest.approx(0.230, rel=0.012)
     assert latencies.percentile(0.99) == pytest.approx(0.455, rel=0.012)
     assert latencies.summary()["p99.9"] is None
-
-
-def test_how_late_a_few_requests_were_is_known() -> None:
-    few = Latencies()
-    assert few.at(0.99) == 0.0
-    for _ in range(50):
-        few.add(5.0)
-    assert few.percentile(0.99) is None
-    assert few.at(0.99) == 5.0
 
 
 async def test_the_token_guards_the_control_port_and_changes_are_posted() -> None:

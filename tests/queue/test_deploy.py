@@ -50,31 +50,24 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         {"name": "c", "command": ["sleep", "1"], "autoscale": scale},
     ]
     objects = manifests(Queues.model_validate({"queues": queues}))
-    assert max(map(deployment.longest_grace, objects)) == 915
-    assert [
-        deployment.longest_grace(body)
-        for body in objects
-        if body["kind"] in ("CronJob", "Service", "Namespace")
-    ] == [0, 0, 0, 0, 60]
     path = tmp_path / "objects.yaml"
     path.write_text(yaml.safe_dump_all(objects))
     return str(path)
 
 
 async def test_what_was_made_is_waited_for_and_what_is_not_gone_is_said(
-    file: str, monkeypatch: pytest.MonkeyPatch, server: ApiServer
+    file: str, server: ApiServer
 ) -> None:
     looks = lasting(server, Deployment=20)
     reports = list[str]()
-    async with deployed(server.client(), file, None, "perfdag-queue-s", reports.append):
+    async with deployed(server.client(), file, None, "perfdag-queue-s", 60, reports.append):
         assert "perfdag-queue-s" in server.names("Deployment")
     assert not server.objects
     assert len(reports) == 1
     assert reports[0].startswith("deleting the ")
 
     looks["Namespace"] = 10**9
-    monkeypatch.setattr(deployment, "MARGIN", 0.5 - 915)
-    async with deployed(server.client(), file, None, "perfdag-queue-c", reports.append):
+    async with deployed(server.client(), file, None, "perfdag-queue-c", 0.5, reports.append):
         assert reports[-1] == (
             "not applied: CronJob perfdag-queue-c, which would scale perfdag-queue-c while "
             "it is validated"
@@ -83,32 +76,17 @@ async def test_what_was_made_is_waited_for_and_what_is_not_gone_is_said(
 
 
 @pytest.mark.parametrize(
-    ("kind", "spec", "grace"),
+    ("kind", "spec"),
     [
-        (
-            "SealedSecret",
-            {"encryptedData": {"key": "x"}, "template": {"metadata": {"name": "o"}}},
-            0,
-        ),
-        ("CronJob", {"schedule": "* * * * *", "jobTemplate": None}, 0),
-        ("CronJob", {"jobTemplate": {"spec": None}}, 0),
-        (
-            "CronJob",
-            {
-                "jobTemplate": {
-                    "spec": {"template": {"spec": {"terminationGracePeriodSeconds": None}}}
-                }
-            },
-            30,
-        ),
-        ("Deployment", {"template": {"spec": {"terminationGracePeriodSeconds": 7}}}, 7),
-        ("Template", {"template": "{{ .name }}"}, 0),
-        ("Anything", None, 0),
-        ("Pod", {"terminationGracePeriodSeconds": 9, "containers": []}, 9),
+        ("SealedSecret", {"encryptedData": {"key": "x"}, "template": {"metadata": {"name": "o"}}}),
+        ("CronJob", {"schedule": "* * * * *", "jobTemplate": None}),
+        ("CronJob", {"jobTemplate": {"spec": None}}),
+        ("Template", {"template": "{{ .name }}"}),
+        ("Anything", None),
     ],
 )
 async def test_any_object_is_applied_whatever_its_spec(
-    kind: str, spec: Any, grace: int, tmp_path: Path, server: ApiServer
+    kind: str, spec: Any, tmp_path: Path, server: ApiServer
 ) -> None:
     body = {
         "apiVersion": "v1",
@@ -117,9 +95,10 @@ async def test_any_object_is_applied_whatever_its_spec(
         "spec": spec,
     }
     (tmp_path / "o.yaml").write_text(yaml.safe_dump(body))
-    assert deployment.longest_grace(body) == grace
     server.serve(("v1", kind))
-    async with deployed(server.client(), str(tmp_path / "o.yaml"), None, "o", list[str]().append):
+    async with deployed(
+        server.client(), str(tmp_path / "o.yaml"), None, "o", 60, list[str]().append
+    ):
         assert [(body["kind"], body["metadata"]["name"]) for body in server.objects.values()] == [
             (kind, "o")
         ]
@@ -137,36 +116,35 @@ async def test_an_object_without_a_name_is_refused(
         ValueError, match=r"a ConfigMap has no metadata\.name; objects that are removed afterwards"
     ):
         async with deployed(
-            server.client(), str(tmp_path / "o.yaml"), None, "o", list[str]().append
+            server.client(), str(tmp_path / "o.yaml"), None, "o", 60, list[str]().append
         ):
             pass
     assert not server.objects
 
 
-async def test_what_a_validation_before_deletes_is_waited_for(
-    file: str, monkeypatch: pytest.MonkeyPatch, server: ApiServer
-) -> None:
+async def test_what_a_validation_before_deletes_is_waited_for(file: str, server: ApiServer) -> None:
     looks = lasting(server, Namespace=5)
     reports = list[str]()
 
-    async def deploy_again() -> None:
+    async def deploy_again(seconds: float) -> None:
         server.add(
             {
                 "kind": "Namespace",
                 "metadata": {"name": "perfdag-queue", "deletionTimestamp": "before"},
             }
         )
-        async with deployed(server.client(), file, None, "perfdag-queue-s", reports.append):
+        async with deployed(
+            server.client(), file, None, "perfdag-queue-s", seconds, reports.append
+        ):
             assert "deletionTimestamp" not in server.of("Namespace")[0]["metadata"]
 
-    await deploy_again()
+    await deploy_again(60)
     assert reports[0] == "waiting for Namespace perfdag-queue, which is being deleted, to be gone"
     looks["Namespace"] = 10**9
-    monkeypatch.setattr(deployment, "MARGIN", 0.5 - 915)
     with pytest.raises(
         ValueError, match=r"Namespace perfdag-queue is being deleted and not gone after 0.5 s"
     ):
-        await deploy_again()
+        await deploy_again(0.5)
     assert len(server.objects) == 1
 
 

@@ -45,29 +45,6 @@ def at(rows: list[Measurement], metric: str, stat: str = "value") -> dict[int, f
     }
 
 
-def test_every_step_is_rows() -> None:
-    rows = parse_result()
-    assert {row.metric for row in rows} - {row.name for row in QueueScaling.metrics} == {VERDICT}
-    assert {n: round(value, 2) for n, value in at(rows, "throughput").items()} == {
-        1: 19.03,
-        2: 37.61,
-        3: 55.64,
-    }
-    assert {n: round(value, 3) for n, value in at(rows, "gain").items()} == {2: 1.977, 3: 1.479}
-    assert {n: round(value, 4) for n, value in at(rows, "latency", "p50").items()} == {
-        1: 0.0514,
-        2: 0.0519,
-        3: 0.0514,
-    }
-    assert [row.n for row in rows if row.metric == "latency"] == [
-        21,
-        40,
-        49,
-    ]  # too few for p95 and p99
-    assert [(row.subject, row.value) for row in rows if row.metric == "items"] == [("node-1", 49)]
-    assert "failures" not in {row.metric for row in rows}
-
-
 UNSTEADY = "not steady in 9 s"
 
 

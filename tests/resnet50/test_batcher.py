@@ -36,23 +36,6 @@ def seen() -> Recorder:
     return Recorder()
 
 
-def test_an_errand_runs_in_the_workers_thread_and_before_what_is_queued(seen: Recorder) -> None:
-    threads: list[str] = []
-    batcher = seen.batcher(2, 0.0)
-    batcher.run_in_workers(lambda: threads.append(threading.current_thread().name))
-    batcher.put([1], [1])
-    batcher.close()
-    assert threads == ["batcher"]
-    assert [ids for ids, _, _ in seen.done] == [[1]]
-
-
-def test_an_errand_that_fails_is_told_and_waits_for_nobody(seen: Recorder) -> None:
-    batcher = seen.batcher(2, 0.0)
-    batcher.run_in_workers(Mock(side_effect=ValueError("cold")))
-    batcher.close()
-    assert [str(error) for error in seen.errors] == ["cold"]
-
-
 def test_everything_is_answered_once_in_batches_no_larger_than_asked(seen: Recorder) -> None:
     batcher = seen.batcher(8, 0.0)
     batcher.put(range(100, 150), range(50))

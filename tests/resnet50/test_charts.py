@@ -1,6 +1,5 @@
 """Charts from made rows: they say the finding, the spread, and what failed."""
 
-import re
 from typing import Any
 
 import pyarrow as pa
@@ -105,45 +104,6 @@ def test_phases_are_a_sample_each_and_what_the_clock_does_not_see_stands_apart()
     assert timed.get_xlim()[1] < 0.015
 
 
-def test_phases_of_every_point_are_shown_with_their_marks() -> None:
-    samples = [
-        sample("resnet50", {"scenario": "offline", "batch": batch}, 1, phases(0.040 + batch / 1000))
-        for batch in range(1, 31)
-    ]
-    result = drawn(resnet50, table(*samples))
-    assert [len(result[name].axes[0].get_yticklabels()) for name in ("phases", "phases-2")] == [
-        24,
-        6,
-    ]
-    assert "part 2 of 2, 6 of 30 points" in words(result["phases-2"])
-    assert "Compute is 62 to 64 % of what is timed" in words(result["phases-2"])
-    smoke: dict[str, Any] = {"fast": "not comparable"}
-    unchecked: dict[str, Any] = {"weights": "unverified"}
-    marked = [
-        sample(
-            "resnet50",
-            {"scenario": "offline", "batch": at},
-            1,
-            phases(**smoke, **(unchecked if at == 2 else {})),
-        )
-        for at in (1, 2)
-    ]
-    message = words(drawn(resnet50, table(*marked))["phases"])
-    assert "Compute is 60 % of what is timed (smoke test: not comparable)" in message
-    mark = "(weights not verified)"
-    assert message.count(mark) == message.count(f"batch=2 {mark}") == 1
-    other = sample(
-        "resnet50",
-        {"scenario": "offline", "batch": 1},
-        2,
-        phases(0.080, **smoke, loadgen="INVALID"),
-    )
-    message = words(drawn(resnet50, table(marked[0], other))["phases"])
-    assert (
-        "Compute is 60 % of what is timed (smoke test: not comparable) " in message
-    )  # of the series that is drawn, not of the other one
-
-
 @pytest.mark.parametrize(
     ("low", "high", "message"),
     [
@@ -163,26 +123,6 @@ def test_overhead_says_its_verdict(low: float, high: float, message: str) -> Non
         resnet50_overhead, table(sample("resnet50-overhead", {"limit": 0.05}, 1, values))
     )
     assert message in words(result["overhead"])
-
-
-@pytest.mark.parametrize(
-    ("marks", "message"), [({}, ["3 of 6"]), ({"fast": "not comparable", "loadgen": "INVALID"}, [])]
-)
-def test_overhead_says_of_how_many_treatments_loadgen_says_invalid(
-    marks: dict[str, Any], message: list[str]
-) -> None:
-    overhead = (("overhead", "mean"), ("overhead_bound", "low"), ("overhead_bound", "high"))
-    samples = []
-    for repetition, late in enumerate(((0, 1), (0,), ()), 1):
-        values = [value(metric, 0.2, "1", stat=stat, coords=marks) for metric, stat in overhead]
-        for pair, side in ((pair, side) for pair in (0, 1) for side in ("baseline", "treatment")):
-            valid = 0 if side == "treatment" and pair in late else 1
-            values.append(value("valid", valid, "1", coords={"side": side, "pair": pair, **marks}))
-        samples.append(sample("resnet50-overhead", {"limit": 0.05}, repetition, values))
-    result = words(drawn(resnet50_overhead, table(*samples))["overhead"])
-    assert (
-        re.findall(r"LoadGen says INVALID of the treatment in (\d of \d) runs", result) == message
-    )
 
 
 @pytest.mark.parametrize(
@@ -245,34 +185,6 @@ def test_one_invalid_sample_does_not_move_the_medians_of_the_valid() -> None:
     )
     assert "each of 2 copies keeps 10 % of its rate" in message
     assert "no valid sample: invalid: the copies ran at once" in message
-
-
-MARKS = {
-    "fast": "not comparable",
-    "loadgen": "INVALID",
-    "weights": "unverified",
-}
-
-
-def test_marks_stand_in_the_titles_of_comparisons() -> None:
-    message = "(smoke test: not comparable; LoadGen says INVALID; weights not verified)"
-    costs = [
-        ("overhead", 0.03, "mean"),
-        ("overhead_bound", 0.02, "low"),
-        ("overhead_bound", 0.04, "high"),
-    ]
-    values = [value(metric, number, "1", stat=stat, coords=MARKS) for metric, number, stat in costs]
-    samples = [sample("resnet50-overhead", {"limit": limit}, 1, values) for limit in (0.05, 0.06)]
-    assert f"passes {message}" in words(drawn(resnet50_overhead, table(samples[0]))["overhead"])
-    assert words(drawn(resnet50_overhead, table(*samples))["overhead"]).count(message) == 2
-    rows = sample(
-        "resnet50-interference", {"copies": 2}, 1, [value("rate_kept", 0.5, "1", coords=MARKS)]
-    )
-    assert message in words(
-        drawn(resnet50_interference, table([{**row, "subject": "copy 0"} for row in rows]))[
-            "matrix"
-        ]
-    )
 
 
 @pytest.mark.parametrize("module", [resnet50, resnet50_overhead, resnet50_interference])

@@ -100,18 +100,6 @@ def test_set_up_and_idle_time_are_no_part_of_it() -> None:
     assert gpu_queries.during(samples(1, 1), gpu_queries.DYNAMIC)[0]["samples"] == 2
 
 
-def test_each_run_is_judged_by_itself() -> None:
-    runs = [span(10 * number + 1, 10 * number + 9) for number in range(24)]
-    text = samples(*[0x40 if 20 < at < 40 else 0 for at in range(480)])
-    assert gpu_queries.slowed(gpu_queries.during(text, gpu_queries.DYNAMIC)) is None
-    (result,) = gpu_queries.during(text, gpu_queries.DYNAMIC, runs)
-    assert result["throttled"]["hardware thermal slowdown"] == pytest.approx(1 / 24)
-    assert gpu_queries.slowed([result]) == (
-        "GPU 0 was slowed down (hardware thermal slowdown) in 100 % of one of its runs: mend "
-        "cooling or power"
-    )
-
-
 def slowed(masks: list[int], spans: Any = (), computes: bool = True) -> str | None:
     text = samples(*masks)
     return gpu_queries.slowed(gpu_queries.during(text, gpu_queries.DYNAMIC, spans, computes))
@@ -165,14 +153,6 @@ def fake_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     return put
 
 
-def test_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    message = gpu_queries.problem(LocalHost()) or ""
-    assert "no NVIDIA driver" in message
-    assert "nvidia-device-plugin" in message
-    assert gpu_queries.facts(LocalHost()) == []
-
-
 def test_a_driver_that_refuses_is_in_the_record(fake_smi: Callable[[str], None]) -> None:
     refusal = "Unable to determine the device handle for GPU0: Unknown Error"
     fake_smi(f"echo '{refusal}'; exit 255")
@@ -200,15 +180,6 @@ def await_lines(folder: Path, programs: int = 1) -> None:
             return
         time.sleep(0.01)
     raise TimeoutError("nvidia-smi printed nothing")
-
-
-def test_sampling_runs_beside_and_ends(fake_smi: Callable[[str], None], tmp_path: Path) -> None:
-    fake_smi(SAMPLING)
-    with gpu_queries.watched(LocalHost()) as seen:
-        await_lines(tmp_path)
-    assert seen["during"][0]["samples"] >= 2
-    assert seen["slowed"] is None
-    assert seen.keys() == {"during", "slowed"}
 
 
 def test_a_field_that_a_version_does_not_know_costs_that_field_only(
@@ -307,39 +278,6 @@ def test_only_the_gpu_that_the_program_used_is_judged(
     assert str(watch.facts["against"]).startswith(against)
     assert watch.used == [used]
     assert len(watch.facts["gpus"]) == 2
-
-
-@pytest.mark.parametrize("hot", ["set-up", "run"])
-def test_the_gpu_is_judged_while_loadgen_ran(
-    hot: str, fake_smi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """By the times of the program's result, on a host whose clock shows another zone: ten
-    seconds each of set-up, run and checks.
-    """
-    began = {
-        what: round(NOON.timestamp()) + 10 * place
-        for place, what in enumerate(("set-up", "run", "checks"))
-    }
-    line = "0, 1500, 5000, 60, 70, 99, 1024, $mask, $(date -d @$at +'%Y/%m/%d %H:%M:%S.000')"
-    hot_at = f"[ $at -ge {began[hot]} ] && [ $at -lt {began[hot] + 10} ] && mask=0x40"
-    all_lines = (
-        f"for at in $(seq {began['set-up']} {began['checks'] + 9}); do mask=0x0; {hot_at}; echo "
-        f'"{line}"; done'
-    )
-    fake_smi(
-        f'case "$*" in -L) echo "GPU 0: T4";; *loop*) {all_lines}; {DONE}; exec sleep 60;; '
-        f'*uuid*) echo "{T4.splitlines()[0]}";; esac'
-    )
-    monkeypatch.setenv("TZ", "UTC-12")
-    host = LocalHost()
-    test = {"started": began["run"], "ended": began["run"] + 9}
-    result = json.dumps({"program": 2, "device": {"uuid": "GPU-1b2c"}, "test": test})
-    with launch.watched([host], Workload(device="cuda", system="stub")) as watch:
-        watch.result_text(host, CommandResult([], 0, result, "", 0.3))
-        await_lines(tmp_path)
-    assert watch.facts["during"][0]["samples"] == 10
-    throughout = "GPU 0 was slowed down (hardware thermal slowdown) in 100 % of the sample"
-    assert str(watch.facts["against"]).startswith(throughout if hot == "run" else "None")
 
 
 @needs_loadgen

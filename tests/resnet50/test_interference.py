@@ -15,7 +15,7 @@ import pytest
 from perfdag.benchmark.contract import Gang, Output
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed, Infrastructure, Invalid, Measurement, SampleError
+from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.shape import Shape
 from perfdag.stats.fairness import jain
 from perfdag.steps.resnet50 import launch
@@ -139,45 +139,7 @@ def test_the_environment_is_set_behind_the_wrapper_which_may_pass_none_on(
     assert all(argv == ["env", "-i", "env", "LAYER=on it", "SECOND=$X"] for argv in wrapped)
 
 
-class Losing(LocalHost):
-    """A host whose second run ends as told."""
-
-    def __init__(self, end: CommandResult | SampleError) -> None:
-        super().__init__("127.0.0.1")
-        self.end, self.runs = end, 0
-
-    def run(self, argv: Sequence[str], **_: Any) -> CommandResult:
-        self.runs += 1
-        if self.runs == 2:
-            if isinstance(self.end, SampleError):
-                raise self.end
-            return self.end
-        return CommandResult(list(argv), 0, RECORDED.read_text(), "", 1.0)
-
-
 UNFIT = json.dumps({"program": 2, "error": {"kind": "memory", "text": "batch 9 does not fit"}})
-
-
-@pytest.mark.parametrize(
-    ("end", "kind", "message"),
-    [
-        (
-            CommandResult([], 1, "", "boom", 1.0),
-            Failed,
-            "copy 1 alone: the program exited 1 without a result: boom",
-        ),
-        (Infrastructure("the pod is gone"), Infrastructure, "copy 1 alone: the pod is gone"),
-        (CommandResult([], 0, UNFIT, "", 1.0), Failed, "copy 1 alone: batch 9 does not fit"),
-    ],
-)
-def test_a_run_that_is_lost_keeps_the_texts_of_those_before_it_and_is_the_last(
-    end: Any, kind: type[SampleError], message: str, tmp_path: Path
-) -> None:
-    host = Losing(end)
-    with pytest.raises(kind) as error:
-        Resnet50Interference().run(gang(tmp_path, host), options())
-    assert (str(error.value), host.runs) == (message, 2)
-    assert json.loads(error.value.texts["solo-0"])["program"] == 2
 
 
 def test_a_copy_that_dies_beside_the_others_keeps_what_they_all_printed() -> None:
@@ -207,26 +169,6 @@ def test_a_copy_that_dies_beside_the_others_keeps_what_they_all_printed() -> Non
         match=r"^copy 2 beside the others \(2 of 3 copies ended well\): batch 9 does not fit$",
     ):
         collect_results([LocalHost()] * 3, [good, good, unfit], watch, {})
-
-
-@needs_loadgen
-@pytest.mark.parametrize(
-    ("wrapping", "message"),
-    [
-        ({"wrapper": ["no-such-tool"]}, ["no-such-tool"]),
-        (
-            {"wrapper": ["env"], "python": "/nowhere/python"},
-            ["/nowhere/python (Python) behind env"],
-        ),
-        ({"wrapper": ["env", "-C", "/"], "python": sys.executable}, []),
-        ({"python": "/nowhere/python"}, ["/nowhere/python (Python)"]),
-    ],
-)
-def test_what_runs_behind_a_wrapper_is_looked_for_there(
-    wrapping: dict[str, Any], message: list[str], tmp_path: Path
-) -> None:
-    missing = Resnet50Interference().missing(gang(tmp_path), options(**wrapping))
-    assert [item.program for item in missing] == message
 
 
 NEEDY = ["env", "NEED=1", "sh", "-c", 'test "$NEED" = 1 && exec "$@"', "x"]

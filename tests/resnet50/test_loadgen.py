@@ -79,25 +79,14 @@ def test_the_first_batch_of_a_size_in_the_answering_thread_is_no_part_of_a_laten
     assert mllog(tested)["result_max_latency_ns"] < 0.4e9
 
 
-class Noted(Stub):
-    """When its samples were there, and when the first of them was asked for."""
-
-    loaded = requested = 0.0
-
-    def load(self, indices: Sequence[int]) -> None:
-        self.loaded = time.time()
-
-    def infer(self, indices: Indices, ready: float) -> np.ndarray:
-        self.requested = self.requested or time.time()
-        return super().infer(indices, ready)
-
-
-class Slow(Noted):
+class Slow(Stub):
     """A set of samples takes 0.4 s to load."""
+
+    loaded = 0.0
 
     def load(self, indices: Sequence[int]) -> None:
         time.sleep(0.4)
-        super().load(indices)
+        self.loaded = time.time()
 
 
 @pytest.mark.parametrize("duration", [0.0001, 0.0014, 0.0037])
@@ -110,11 +99,19 @@ def test_offline_asks_min_queries_however_short_the_duration(duration: float, qu
 
 
 @pytest.mark.parametrize(
-    ("more", "rate"), [({}, 1.25 * 500), ({"fast": True}, 500), ({"target_rate": 2000}, 2000)]
+    ("scenario", "more", "rate"),
+    [
+        ("offline", {}, 1.25 * 500),
+        ("offline", {"fast": True}, 500),
+        ("offline", {"target_rate": 2000}, 2000),
+        ("server", {}, 250),
+        ("server", {"target_rate": 40}, 40),
+    ],
 )
-def test_offline_is_sized_by_target_rate_or_the_warm_up_with_a_margin(
-    monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], rate: float
+def test_a_test_is_sized_by_target_rate_or_the_warm_up(
+    monkeypatch: pytest.MonkeyPatch, scenario: str, more: dict[str, Any], rate: float
 ) -> None:
+    """Offline takes its rate with a margin, and Server half of it."""
     requests: list[Load] = []
 
     def measure_nothing(system: Any, load: Load, *_: Any) -> loadgen.LoadGenRun:
@@ -123,26 +120,11 @@ def test_offline_is_sized_by_target_rate_or_the_warm_up_with_a_margin(
 
     monkeypatch.setattr(loadgen, "measure", measure_nothing)
     monkeypatch.setattr(program, "warm_all", lambda spec, system, woken: (500.0, {}))
-    params = Workload(system="stub", scenario="offline", min_queries=16, min_duration=0.01, **more)
+    limits = {"min_queries": 16, "min_duration": 0.01}
+    params = Workload.model_validate({"system": "stub", "scenario": scenario, **limits, **more})
     Program(params.spec(), 1).measure()
-    assert requests[0].expected_rate == rate
-
-
-@pytest.mark.parametrize(("given", "rate"), [(None, 250.0), (40.0, 40.0)])
-def test_server_sends_half_of_what_the_warm_up_completed_unless_a_rate_is_given(
-    given: float | None, rate: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requests: list[Load] = []
-
-    def measure_nothing(system: Any, load: Load, *_: Any) -> loadgen.LoadGenRun:
-        requests.append(load)
-        return loadgen.LoadGenRun({}, {}, (0.0, 1.0))
-
-    monkeypatch.setattr(loadgen, "measure", measure_nothing)
-    monkeypatch.setattr(program, "warm_all", lambda spec, system, woken: (500.0, {}))
-    measured = Program(Workload(system="stub", scenario="server", target_rate=given).spec(), 1)
-    measured.measure()
-    assert requests[0].target_rate == measured.result["test"]["rate"] == rate
+    load = requests[0]
+    assert (load.expected_rate if scenario == "offline" else load.target_rate) == rate
 
 
 @pytest.mark.parametrize("scenario", ["offline", "single-stream"])
@@ -156,13 +138,6 @@ def test_the_span_of_a_test_is_loadgens_own(scenario: str) -> None:
     took = tested.span[1] - tested.span[0]
     assert took == pytest.approx((ended - began) % 60, abs=0.05)
     assert tested.span[0] > system.loaded - 0.2, "the time to load is no part of it"
-
-
-def test_the_time_in_which_loadgen_makes_its_queries_is_no_part_of_the_span() -> None:
-    system, load = Noted(0.001), Load("single-stream", 1, 0.05, 20, 8, 4e6)
-    began, _ = loadgen.measure(system, load, fail).span
-    assert system.loaded < began <= system.requested
-    assert began - system.loaded > system.requested - began
 
 
 def test_offline_counts_samples_and_batches(tmp_path: Path) -> None:

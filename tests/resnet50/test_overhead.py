@@ -2,14 +2,10 @@
 
 import json
 import math
-import os
 import re
-import shutil
 import statistics
-import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +19,8 @@ from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid
 from perfdag.shape import Shape
 from perfdag.stats.student import student_t
-from perfdag.steps.resnet50 import preload
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.interference import Resnet50Interference
-from perfdag.steps.resnet50.launch import program_facts
 from perfdag.steps.resnet50.overhead import OverheadParams, Resnet50Overhead, overhead
 from tests.recorded.measured import values
 from tests.resnet50.harness import needs_loadgen
@@ -78,15 +72,6 @@ def test_the_interval_decides_the_verdict(
     if verdict == "inconclusive":
         # Half the width needs four times the 8 pairs, less for the narrower t.
         assert 20 < result.needed < 60
-
-
-def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
-    rng = np.random.default_rng(3)
-    hits = 0
-    for _ in range(1000):
-        result = overhead(list(rng.normal(math.log1p(0.04), 0.02, 6)), 0.05)
-        hits += result.low <= 0.04 <= result.high
-    assert 0.93 < hits / 1000 < 0.97
 
 
 @pytest.mark.parametrize(
@@ -274,7 +259,9 @@ def test_sides_that_differ_by_more_than_the_treatment_are_no_comparison(
         model={"weights": "none", "threads": 16},
     )
     texts = texts_of("ABBA", raw, raw)
-    assert Resnet50Overhead().parse(Output(texts), options())
+    unnamed = raw | {"device": {"name": "CPU: unknown"}}
+    for treated in (raw, unnamed):  # gVisor does not name its CPU
+        assert Resnet50Overhead().parse(Output(texts_of("ABBA", unnamed, treated)), options())
     both = texts_of("ABBA", raw, raw | {name: other})
     what = message.split()[0]
     for changed, expected in (
@@ -286,26 +273,6 @@ def test_sides_that_differ_by_more_than_the_treatment_are_no_comparison(
     ):
         with pytest.raises(Invalid, match=expected):
             Resnet50Overhead().parse(Output(changed), options())
-
-
-class Newer(Drifting):
-    """LoadGen is another version behind the wrapper."""
-
-    def run(self, argv: Sequence[str], **more: Any) -> CommandResult:
-        result = super().run(argv, **more)
-        version = r'(loadgen_version\\", \\"value\\": \\")\S+'
-        newer = replace(result, stdout=re.sub(version, r"\g<1>9.9.9", result.stdout))
-        return newer if argv[0] == "treated" else result
-
-
-def test_another_loadgen_is_no_comparison_and_both_sides_are_in_the_facts() -> None:
-    output = Resnet50Overhead().run(gang(Newer(0.0)), options())
-    assert output.facts["sides"]["treatment"]["LoadGen"] == ["9.9.9"]
-    assert output.facts["sides"]["baseline"]["device"] == ["stub"]
-    with pytest.raises(
-        Invalid, match=r"LoadGen is \S+ in the baseline and 9\.9\.9 in the treatment"
-    ):
-        Resnet50Overhead().parse(output, options())
 
 
 def test_a_treatment_that_breaks_the_latency_bound_fails_and_a_baseline_that_does_is_invalid() -> (
@@ -337,29 +304,6 @@ def test_a_treatment_that_breaks_the_latency_bound_fails_and_a_baseline_that_doe
     ):
         with pytest.raises(Invalid, match=message):
             Resnet50Overhead().parse(Output(texts | broken), params)
-
-
-def test_marks_and_facts_are_those_of_one_measurement() -> None:
-    raw = recorded()
-    raw["model"]["weights_verified"] = False
-    logs = raw["test"]["logs"]
-    logs["summary"] = logs["summary"].replace("VALID", "INVALID")
-    logs["detail"] = (
-        logs["detail"]
-        .replace("VALID", "INVALID")
-        .replace('"result_query_count", "value": 700', '"result_query_count", "value": 20')
-    )
-    texts = texts_of("ABBA", raw, raw)
-    marks = {
-        "fast": "not comparable",
-        "loadgen": "INVALID",
-        "weights": "unverified",
-    }
-    params = options(fast=True)
-    for each in Resnet50Overhead().parse(Output(texts), params):
-        assert marks.items() <= each.coords.items()
-    facts = program_facts(texts)
-    assert facts["model"]["weights_verified"] is False
 
 
 def test_the_treatment_may_have_an_interpreter_of_its_own() -> None:
@@ -410,96 +354,23 @@ COMMON = {"fast": True, "min_duration": 0.1, "stub": {"base": 0.001}}
 NOWHERE = {"LD_PRELOAD": "/nowhere/layer.so"}
 
 
-@pytest.fixture
-def layer(tmp_path: Path) -> str:
-    """A library that nothing else has loaded: a copy of the C library's mathematics."""
-    result = re.search(r"(/\S*/libm[.-]\S*)$", Path("/proc/self/maps").read_text(), re.M)
-    if result is None:
-        pytest.skip("no libm is mapped here to make a library of")
-    return str(shutil.copy(result[1], tmp_path / "layer.so"))
-
-
-@pytest.mark.parametrize(
-    ("entry", "loads"),
-    [
-        ("{folder}/liblayer.so.1.2", True),
-        ("{folder}/link.so", True),
-        ("liblayer.so", True),
-        ("libc.so.6", True),
-        ("/opt/$LIB/libc.so.6", True),
-        ("{folder}/libc.so.6", False),
-        ("{folder}/other/liblayer.so.1.2", False),
-        ("liblay.so", False),
-        ("layer.so", False),
-        ("/opt/$LIB/libd.so", False),
-    ],
-)
-def test_a_library_is_found_by_its_path_or_its_name(
-    entry: str, loads: bool, tmp_path: Path
-) -> None:
-    mapped = {str(tmp_path.resolve() / "liblayer.so.1.2"), "/lib/libc.so.6"}
-    (tmp_path / "link.so").symlink_to(tmp_path / "liblayer.so.1.2")
-    assert preload.loaded(entry.format(folder=tmp_path), mapped) == loads
-
-
-def test_entries_are_cut_at_spaces_and_colons() -> None:
-    assert preload.entries(" /a.so:/b.so  c.so") == ["/a.so", "/b.so", "c.so"]
-
-
-def test_a_library_is_in_a_process_whatever_the_file_is_called_to_which_its_name_leads(
-    layer: str, tmp_path: Path
-) -> None:
-    named = tmp_path / "vgpu.so"
-    named.symlink_to(Path(layer).rename(tmp_path / "vgpu-1.2"))
-    code = (
-        "import json; from perfdag.steps.resnet50 import preload; "
-        "print(json.dumps(preload.inspect({})))"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "LD_PRELOAD": str(named)},
-        capture_output=True,
-        check=True,
-    )
-    assert json.loads(ran.stdout)["preloaded"] == {str(named): True}
-
-
-@needs_loadgen
-@pytest.mark.slow
-@pytest.mark.parametrize("wrapper", [[], ["env", "-i"]])
-def test_a_layer_that_is_loaded_is_a_treatment_whatever_the_wrapper_passes_on(
-    wrapper: list[str], layer: str
-) -> None:
-    benchmark = Resnet50Overhead()
-    environment = {"LD_PRELOAD": layer, "LAYER": "on"}
-    params = options(**COMMON, wrapper=wrapper, wrapper_env=environment)
-    assert benchmark.missing(gang(), params) == []
-    output = benchmark.run(gang(), params)
-    assert benchmark.parse(output, params)
-    raws = {name[3:]: json.loads(text) for name, text in output.texts.items() if name[3:] in "AB"}
-    assert raws["B"]["environment"] == environment
-    assert (raws["B"]["preloaded"], raws["A"]["preloaded"]) == ({layer: True}, {layer: False})
-    assert raws["A"]["environment"]["LAYER"] is None
-
-
 @needs_loadgen
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("benchmark", "params", "program", "of"),
+    ("benchmark", "params", "program"),
     [
-        (Resnet50(), {"wrapper_env": NOWHERE}, "", "program"),
-        (Resnet50Overhead(), {"wrapper_env": NOWHERE, "pairs": 2}, "", "program"),
-        (Resnet50Interference(), {"wrapper_env": NOWHERE}, "", "program"),
+        (Resnet50(), {"wrapper_env": NOWHERE}, ""),
+        (Resnet50Overhead(), {"wrapper_env": NOWHERE, "pairs": 2}, ""),
+        (Resnet50Interference(), {"wrapper_env": NOWHERE}, ""),
         (
             Resnet50Overhead(),
             {"wrapper": ["env", "LD_PRELOAD=/nowhere/layer.so"], "pairs": 2},
             " behind env",
-            "treatment",
         ),
     ],
 )
 def test_a_layer_that_ld_so_passes_over_is_missing_and_no_treatment_that_costs_nothing(
-    benchmark: Any, params: dict[str, Any], program: str, of: str
+    benchmark: Any, params: dict[str, Any], program: str
 ) -> None:
     value = benchmark.Params.model_validate(
         {"system": "stub", "scenario": "single-stream", **COMMON, **params}
@@ -509,53 +380,5 @@ def test_a_layer_that_ld_so_passes_over_is_missing_and_no_treatment_that_costs_n
     assert tool.program.startswith(f"/nowhere/layer.so (LD_PRELOAD){program}")
     refusal = "ERROR: ld.so: object '/nowhere/layer.so' from LD_PRELOAD cannot be preloaded"
     assert tool.advice.startswith(f"n1 reports: {refusal}")
-    output = benchmark.run(machine, value)
-    assert any(
-        "cannot be preloaded" in text for name, text in output.texts.items() if "stderr" in name
-    )
-    with pytest.raises(Invalid, match=f"LD_PRELOAD /nowhere/layer.so was not loaded into the {of}"):
-        benchmark.parse(output, value)
-
-
-@pytest.mark.parametrize(
-    ("plain", "treated", "message"),
-    [
-        (
-            {"preloaded": {"/l.so": False}},
-            {"preloaded": {"/l.so": True}, "environment": {"L": "1"}},
-            None,
-        ),
-        (
-            {"preloaded": {"/l.so": True}},
-            {"preloaded": {"/l.so": True}, "environment": {"L": "1"}},
-            "the baseline has /l.so too",
-        ),
-        (
-            {},
-            {"preloaded": {"/l.so": True}, "environment": {"L": None}},
-            r"\(treatment\): L of wrapper_env did not reach the program",
-        ),
-        ({}, {}, r"\(treatment\): LD_PRELOAD /l.so was not loaded"),
-        (
-            {"preloaded": {"/l.so": False}, "device": {"name": "CPU: Model X"}},
-            {
-                "preloaded": {"/l.so": True},
-                "environment": {"L": "1"},
-                "device": {"name": "CPU: unknown"},
-            },
-            None,
-        ),
-        (
-            {"preloaded": {"/old.so": False}},
-            {"preloaded": {"/l.so": True, "/old.so": False}, "environment": {"L": "1"}},
-            None,
-        ),
-    ],
-)
-def test_the_sides_differ_by_the_layer_and_not_by_a_cpu_without_a_name(
-    plain: dict[str, Any], treated: dict[str, Any], message: str | None
-) -> None:
-    params = options(wrapper=[], wrapper_env={"LD_PRELOAD": "/l.so", "L": "1"})
-    texts = texts_of("ABBA", recorded(**plain), recorded(**treated))
-    with pytest.raises(Invalid, match=message) if message else nullcontext():
-        assert Resnet50Overhead().parse(Output(texts), params)
+    with pytest.raises(Failed, match=r"LD_PRELOAD /nowhere/layer\.so was not loaded into"):
+        benchmark.run(machine, value)

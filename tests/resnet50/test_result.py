@@ -48,24 +48,10 @@ def parse(raw: dict[str, Any], options: Workload) -> list[Measurement]:
     return measured
 
 
-def test_single_stream() -> None:
-    measured = parse(recorded("single-stream"), params("single-stream", price_per_hour=3.6))
-    by = {each.stat: each.value for each in measured if each.metric == "latency"}
-    # 700 queries are too few for p99.9, which needs 4603
-    assert by.keys() == {"p50", "p90", "p95", "p99", "mean"}
-    assert values(measured, "tail_latency") == [by["p90"]]
-    assert 0.001 < by["p50"] <= by["p90"] <= by["p99"]
-    assert values(measured, "estimated_latency")[0] >= by["p90"]
-    assert values(measured, "cost_per_million") == [pytest.approx(1e3 * by["mean"])]
-
-
-def test_offline() -> None:
-    measured = parse(recorded("offline"), params("offline", batch=8, price_per_hour=0.54))
-    [throughput] = [each for each in measured if each.metric == "throughput"]
-    assert throughput.n is not None
-    assert throughput.n >= 640
-    assert 2000 < throughput.value <= 4000
-    cost = pytest.approx(0.54 / 3600 / throughput.value * 1e6)
+def test_the_cost_of_a_million_samples_is_that_of_their_time() -> None:
+    measured = parse(recorded("offline"), params("offline", batch=8, price_per_hour=3.6))
+    [throughput] = values(measured, "throughput")
+    cost = pytest.approx(1e3 / throughput)
     assert values(measured, "cost_per_million", currency="USD") == [cost]
     assert cost_per_million(3.6, 1000) == pytest.approx(1.0)
 
