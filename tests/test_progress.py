@@ -56,9 +56,9 @@ def test_a_terminal_has_a_bar_with_the_time_left_below_the_results(tmp_path: Pat
 
 def test_a_comparison_has_a_bar_over_both_variants_below_its_blocks(tmp_path: Path) -> None:
     suite, store = tmp_path / "suite.yaml", str(tmp_path / "store")
-    suite.write_text(SUITE.replace("0.4", "0.1"))
+    suite.write_text(SUITE.replace("0.4", "0.02"))
     argv = ["ab", str(suite), "--store", store, "--only", "nap", "--blocks", "8"]
-    output = on_a_terminal([*argv, "--b", "nap.argv=['sleep', '0.11']"], "stderr", 120)
+    output = on_a_terminal([*argv, "--b", "nap.argv=['sleep', '0.03']"], "stderr", 120)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
     assert re.search(r"\u2501 +\d+/32 +about [\d.]+ (ms|s) left +B nap argv=\S+.* \(", shown)
     assert [int(block) for block in re.findall(r"block (\d) of 8", shown)] == [*range(1, 9)]

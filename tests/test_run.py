@@ -207,7 +207,7 @@ def test_until_stops_at_the_precision_or_at_the_maximum(
 ) -> None:
     suite = write_suite(
         "name: until\nentries:\n"
-        "  - name: easy\n    benchmark: command\n    params: {argv: [sleep, '0.05']}\n"
+        "  - name: easy\n    benchmark: command\n    params: {argv: [sleep, '0.3']}\n"
         "    until: {relative_spread: 0.99, max_repetitions: 15}\n"
         "  - name: hard\n    benchmark: command\n    params: {argv: [sleep, '0.01']}\n"
         "    until: {relative_spread: 0.000001, max_repetitions: 8}\n"
@@ -489,13 +489,8 @@ def test_s3_that_cannot_be_reached_is_exit_4_in_one_line(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-    put = S3Store.put
-
-    def put_hastily(self: S3Store, key: str, data: bytes) -> None:
-        self.patience = 0.5
-        put(self, key, data)
-
-    monkeypatch.setattr(S3Store, "put", put_hastily)
+    init = S3Store.__init__
+    monkeypatch.setattr(S3Store, "__init__", lambda self, root, *_: init(self, root, 0.5))
     errors = cli(["run", str(write_suite.sleeps()), "--store", "s3://bucket/prefix"], 4).err
     assert "cannot be reached" in errors
     assert "Traceback" not in errors

@@ -14,7 +14,7 @@ name: stub
 pending_limit: 180s
 defaults:
   image: loadgen
-  params: {system: stub, scenario: single-stream, stub: {base: 5ms}, min_queries: 100, min_duration: 8s}
+  params: {system: stub, scenario: single-stream, stub: {base: 5ms}, min_queries: 100, min_duration: 12s}
 entries:
   - benchmark: resnet50
   - benchmark: resnet50-interference

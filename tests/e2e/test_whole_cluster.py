@@ -1,9 +1,7 @@
-"""What other runs on the cluster would feel too, so nothing runs beside these: a cordoned node,
-Multus, a node taken whole.
+"""What other runs on the cluster would feel too, so nothing runs beside these: a cordoned node, a
+node taken whole.
 """
 
-import json
-import os
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -33,54 +31,6 @@ def test_a_batch_waits_for_its_cordoned_node(bench: Namespace, tmp_path: Path) -
         )
     assert bench.watch(name).returncode == 0
     bench.assert_complete(run_id, 6)
-
-
-@pytest.mark.skipif(
-    "PERFDAG_TEST_NETWORKS" not in os.environ,
-    reason="PERFDAG_TEST_NETWORKS names no two Multus networks (namespace/name,namespace/name)",
-)
-def test_what_multus_added_is_what_is_measured(bench: Namespace) -> None:
-    """Three pods on three nodes have both networks; each entry measures one of them.
-
-    The entries have pods of their own. The pods read here are those of the first entry measured.
-    They tell its addresses, and the subnet of the other network.
-    """
-    network, more = os.environ["PERFDAG_TEST_NETWORKS"].split(",")
-    hosts, params = "{count: 3, pairs: ring, placement: spread}", "{duration: 2s}"
-    name = bench.submit(
-        "name: multus\npending_limit: 90s\nentries:\n"
-        + "".join(
-            f"  - {{benchmark: iperf, name: {interface}, hosts: {hosts}, params: {params}, "
-            f"network: {{name: {network}, also: [{more}], interface: {interface}}}}}\n"
-            for interface in ("net1", "net2")
-        )
-        + f"  - {{benchmark: iperf, name: absent, network: {{name: {bench.name}/absent}}}}\n"
-    )
-    pods = [bench.pod(name, rank) for rank in range(3)]
-    assert len({pod["spec"]["nodeName"] for pod in pods}) == 3
-    added: dict[str, set[str]] = {"net1": set(), "net2": set()}
-    for pod in pods:
-        status = pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"]
-        for each in json.loads(status):
-            if each.get("interface") in added:
-                added[each["interface"]] |= set(each["ips"])
-    run = bench.finish(name)
-    assert run.exit_code == 0, run.output
-    whole = []
-    for interface, known in added.items():
-        facts = [json.loads(row["env"])["sample"] for row in run.rows if row["entry"] == interface]
-        addresses = {fact[end] for fact in facts for end in ("client_address", "server_address")}
-        assert len(addresses) == 3
-        assert _subnets(addresses) == _subnets(known)
-        whole.append(addresses == known)
-    assert any(whole)
-    absent = run.by_entry()["absent"]
-    assert absent["status"] == "skipped"
-    assert "no such NetworkAttachmentDefinition" in absent["error"]
-
-
-def _subnets(addresses: set[str]) -> set[str]:
-    return {address.rpartition(".")[0] for address in addresses}
 
 
 @pytest.fixture

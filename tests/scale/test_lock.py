@@ -100,6 +100,7 @@ async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it
         return []
 
     monkeypatch.setattr(vmi, "ladder", measure)
+    server.add({"kind": "Namespace", "metadata": {"name": "perfdag-vmi"}})
     await vmi.measure(
         server.client(), vmi.Spec(log=message.append), vmi.VmiRequest(lock_timeout=1.0)
     )
