@@ -60,8 +60,9 @@ def noise_of(residuals: Iterable[float], prior: float = MIN_EFFECT) -> float:
     sizes = np.sort(np.abs(np.fromiter(residuals, dtype=np.float64)))
     if not sizes.size:
         return prior
-    own = max(SIGMA_OF_MAD * middle(sizes), float(np.quantile(sizes, 0.95)) / 1.96)
     weight = sizes.size - 1
+    q95 = float(np.interp(0.95 * weight, np.arange(sizes.size), sizes))  # as np.quantile, faster
+    own = max(SIGMA_OF_MAD * middle(sizes), q95 / 1.96)
     return math.sqrt((weight * own**2 + WEIGHT * prior**2) / (weight + WEIGHT))
 
 
