@@ -21,6 +21,15 @@ from perfdag.steps.resnet50.system import System
 Ids = Sequence[int] | np.ndarray
 Queued = tuple[np.ndarray, np.ndarray, float]
 """Ids and indices of samples, and when they were queued (time.monotonic() seconds)."""
+SCENARIOS = {"offline": "Offline", "server": "Server", "single-stream": "SingleStream"}
+"""LoadGen's name of each scenario."""
+SPARE, MOST_SPARE = 3.0, 100_000
+"""Factors of a stream's queries over those of the expected rate, and the queries they add.
+
+LoadGen itself makes twice as many. A test that runs out of them, after a slow warm-up, is
+INVALID. A test that reaches its minimum duration leaves the rest. LoadGen makes all queries
+before its clock starts, a million in about a second and 230 MB, so their number is limited."""
+LOGS = ("summary", "detail")
 
 
 class Batcher:
@@ -124,10 +133,6 @@ class Batcher:
             self._failed(error)
 
 
-SCENARIOS = {"offline": "Offline", "server": "Server", "single-stream": "SingleStream"}
-"""LoadGen's name of each scenario."""
-
-
 @dataclass(frozen=True)
 class Load:
     """Settings of one LoadGen test. Times in seconds, rates in 1/s.
@@ -148,15 +153,6 @@ class Load:
     max_delay: float = 0.0
     seed: int = 0
     workers: int = 1
-
-
-SPARE, MOST_SPARE = 3.0, 100_000
-"""Factors of a stream's queries over those of the expected rate, and the queries they add.
-
-LoadGen itself makes twice as many. A test that runs out of them, after a slow warm-up, is
-INVALID. A test that reaches its minimum duration leaves the rest. LoadGen makes all queries
-before its clock starts, a million in about a second and 230 MB, so their number is limited."""
-LOGS = ("summary", "detail")
 
 
 @dataclass(frozen=True)
