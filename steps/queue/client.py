@@ -18,6 +18,9 @@ PERCENTILES = {0.5: 1, 0.9: 44, 0.95: 90, 0.99: 459, 0.999: 4603}
 """Samples that each needs: with fewer, the chance that none lies above it exceeds 1 %."""
 STEP = 1.01
 ERRORS_KEPT = 1000
+RETRY_SECONDS = 0.2
+UNREACHABLE = ("cannot connect", "connection lost", "no valid reply")
+"""Causes of requests that no frontend answered."""
 
 
 class Latencies:
@@ -248,13 +251,6 @@ def suspects(nodes: Iterable[tuple[str, Node]]) -> list[str]:
         if count >= 3 and rest and count / (done[device] + count) > 3 * others / rest:
             suspicious.append(device)
     return sorted(suspicious)
-
-
-RETRY_SECONDS = 0.2
-
-
-UNREACHABLE = ("cannot connect", "connection lost", "no valid reply")
-"""Causes of requests that no frontend answered."""
 
 
 class NoAnswerError(Exception):

@@ -29,6 +29,15 @@ from perfdag.units import plural
 
 PART_OF = "app.kubernetes.io/part-of"
 FINAL_PHASES = ("Succeeded", "Failed")
+POLL_SECONDS = 0.5
+OPTIONAL = {"ServiceMonitor", "ScaledObject", "ScaledJob"}
+"""Kinds of operators that a validation does not need."""
+CONTROL_PORT = 9996
+TOKEN_SECRET = "perfdag-queue-token"
+"""Secret of the token of the clients' control ports."""
+Send = Callable[[str, str], Awaitable[bytes]]
+CLIENT_SECONDS = 10.0
+"""Time of a client's control port to answer."""
 
 
 def not_permitted(refusal: str, benchmark: str) -> Skip:
@@ -173,11 +182,6 @@ def _ready(pod: dict[str, Any]) -> bool:
         c["type"] == "Ready" and c["status"] == "True"
         for c in pod.get("status", {}).get("conditions", [])
     )
-
-
-POLL_SECONDS = 0.5
-OPTIONAL = {"ServiceMonitor", "ScaledObject", "ScaledJob"}
-"""Kinds of operators that a validation does not need."""
 
 
 @asynccontextmanager
@@ -333,14 +337,6 @@ async def _delete(kube: Kube, body: dict[str, Any], namespace: str | None) -> No
         await kube.delete(
             resource, body["metadata"]["name"], body["metadata"].get("namespace") or namespace
         )
-
-
-CONTROL_PORT = 9996
-TOKEN_SECRET = "perfdag-queue-token"
-"""Secret of the token of the clients' control ports."""
-Send = Callable[[str, str], Awaitable[bytes]]
-CLIENT_SECONDS = 10.0
-"""Time of a client's control port to answer."""
 
 
 class HttpLoad:

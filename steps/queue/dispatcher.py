@@ -27,6 +27,8 @@ BOUNDS = (
     0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
     1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 3600.0,
 )  # fmt: skip
+RESERVE = 384
+"""Descriptors that are no peers: connections of the metrics port, listeners, files."""
 
 
 class Histogram:
@@ -222,10 +224,6 @@ class Limits:
     reply_grace: float = 30.0
     reply_seconds: float = 0.0
     interval: float = 0.0
-
-
-RESERVE = 384
-"""Descriptors that are no peers: connections of the metrics port, listeners, files."""
 
 
 def raise_file_limit(peers: int) -> None:

@@ -39,6 +39,7 @@ EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 MESSAGE_BYTES = 4 * wire.ORIGINAL_BYTES
 LOG_SECONDS = 60.0
 """Seconds between two log lines about exhausted resources."""
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Peer:
@@ -420,9 +421,6 @@ class Frontend:
                 if deadline <= now:
                     self.stuck += 1
                     worker.close(abort=True)
-
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def escape(label: str) -> str:

@@ -26,6 +26,8 @@ from perfdag.steps.queue.steady_state import Stats
 from perfdag.steps.queue.wire import Address
 from perfdag.steps.queue.workload import Workload, device
 
+QUEUE = "local"
+
 
 class Processes:
     """Replicas of one backend, a Target of the validator.
@@ -144,9 +146,6 @@ class LocalLoad:
 
     async def stats(self) -> Stats:
         return self.client_stats.as_json()
-
-
-QUEUE = "local"
 
 
 class Local:

@@ -7,6 +7,10 @@ from typing import Any
 from perfdag.kube.resources import Object
 from perfdag.steps.queue.spec import Data, Queue, Queues
 
+FRONTEND = "perfdag-queue-frontend"
+PORTS = {"clients": 9997, "metrics": 9998, "workers": 9999}
+_PART = {"app.kubernetes.io/part-of": "perfdag-queue"}
+
 
 def manifests(queues: Queues, token: str | None = None) -> list[Object]:
     """Return all objects. `token`: of the clients (None: a new random one).
@@ -234,10 +238,6 @@ def _ingress(queues: Queues, queue: Queue) -> Object:
     }
 
 
-FRONTEND = "perfdag-queue-frontend"
-PORTS = {"clients": 9997, "metrics": 9998, "workers": 9999}
-
-
 def meta(namespace: str | None, name: str, **more: Any) -> Object:
     """Return the metadata of an object, cluster-wide without a namespace."""
     body: Object = {
@@ -383,9 +383,6 @@ def client(queues: Queues, queue: Queue) -> Object:
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
     }
     return _deployment(queues.namespace, name, 1, pod(queues, name, container))
-
-
-_PART = {"app.kubernetes.io/part-of": "perfdag-queue"}
 
 
 def scaling(queues: Queues) -> list[tuple[Queue | None, Object]]:

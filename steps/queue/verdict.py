@@ -19,6 +19,10 @@ _COLUMNS: tuple[Callable[[float], float], ...] = (
     lambda n: n - 1,
     lambda n: n * (n - 1),
 )
+SATURATED = 0.95
+"""Utilisation from which a device counts as saturated."""
+SLOW = 1.25
+"""Seconds of an item, relative to the other devices or to the step before, that are named."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +68,6 @@ def fit(points: Sequence[tuple[int, float]], coherence: bool = True) -> Scalabil
                 best[list(free)] = solved
     a, b, c = (*map(float, best), 0.0)[:3]
     return ScalabilityLaw(1 / a, b / a, c / a, math.sqrt(rest / len(points)))
-
-
-SATURATED = 0.95
-"""Utilisation from which a device counts as saturated."""
-SLOW = 1.25
-"""Seconds of an item, relative to the other devices or to the step before, that are named."""
 
 
 def subject(node: str, device: str) -> str:

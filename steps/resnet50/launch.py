@@ -22,6 +22,11 @@ TORCH = {"pip": "'perfdag[torch]'"}
 _REFUSED = re.compile(r"object '([^']*)' from \S+ cannot be preloaded")
 SETUP = 90.0
 """Seconds for imports, weights, warm-up and checks, at most."""
+W = TypeVar("W", bound=Workload)
+DRIVER = Tool(
+    "the NVIDIA driver (nvidia-smi)",
+    {"apt": "nvidia-driver", "dnf": "nvidia-driver", "zypper": "nvidia-driver-G06"},
+)
 
 
 def interpreter(params: Workload) -> str:
@@ -237,13 +242,6 @@ def watched(hosts: Sequence[Host], params: Workload) -> Iterator[Watch]:
     (_, first), *peers = watch.gpus.hosts.items()
     watch.facts |= first | ({"peers": dict(peers)} if peers else {})
     watch.facts |= {"against": watch.gpus.against, "used": sorted(watch.gpus.used)}
-
-
-W = TypeVar("W", bound=Workload)
-DRIVER = Tool(
-    "the NVIDIA driver (nvidia-smi)",
-    {"apt": "nvidia-driver", "dnf": "nvidia-driver", "zypper": "nvidia-driver-G06"},
-)
 
 
 class WorkloadBenchmark(Benchmark[W], Generic[W]):

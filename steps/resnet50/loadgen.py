@@ -4,12 +4,11 @@ It runs in a process that can import mlperf_loadgen. LoadGen calls issue_query i
 with the GIL. The batcher takes the samples and returns at once, so that the schedule is kept.
 """
 
-import contextlib
 import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +21,15 @@ from perfdag.steps.resnet50.system import System
 Ids = Sequence[int] | np.ndarray
 Queued = tuple[np.ndarray, np.ndarray, float]
 """Ids and indices of samples, and when they were queued (time.monotonic() seconds)."""
+SCENARIOS = {"offline": "Offline", "server": "Server", "single-stream": "SingleStream"}
+"""LoadGen's name of each scenario."""
+SPARE, MOST_SPARE = 3.0, 100_000
+"""Factors of a stream's queries over those of the expected rate, and the queries they add.
+
+LoadGen itself makes twice as many. A test that runs out of them, after a slow warm-up, is
+INVALID. A test that reaches its minimum duration leaves the rest. LoadGen makes all queries
+before its clock starts, a million in about a second and 230 MB, so their number is limited."""
+LOGS = ("summary", "detail")
 
 
 class Batcher:
@@ -49,18 +57,16 @@ class Batcher:
         self._samples = 0
         self._changed = threading.Condition()
         self._closed = False
-        self._errands: dict[int, tuple[Callable[[], object], threading.Event]] = {}
         self.batch_sizes: Counter[int] = Counter()
-        self._workers = [
-            threading.Thread(target=self._work, args=(number,), name="batcher", daemon=True)
-            for number in range(workers)
-        ]
+        self._workers = [threading.Thread(target=self._work, daemon=True) for _ in range(workers)]
+
+    def start(self, first: Callable[[], object] = lambda: None) -> None:
+        """Start the workers, and wait until each has called `first` in its thread."""
+        self._first, self._ready = first, threading.Semaphore(0)
         for worker in self._workers:
             worker.start()
-
-    def begin(self, complete: Callable[[np.ndarray, Ids], None]) -> None:
-        """Begin another test with an empty queue: set `complete` and reset the counts."""
-        self._complete, self.batch_sizes = complete, Counter()
+        for _ in self._workers:
+            self._ready.acquire()
 
     def put(self, ids: Ids, indices: Ids) -> None:
         """Queue samples and return at once, as LoadGen requires."""
@@ -70,38 +76,31 @@ class Batcher:
             self._samples += len(ids)
             self._changed.notify(max(1, len(ids)))
 
-    def run_in_workers(self, call: Callable[[], object]) -> None:
-        """Call a function in each worker's thread between batches, and wait for all."""
-        ends = [threading.Event() for _ in self._workers]
-        with self._changed:
-            self._errands = {number: (call, done) for number, done in enumerate(ends)}
-            self._changed.notify_all()
-        for done in ends:
-            done.wait()
-
     def close(self) -> None:
         """Run the queued samples, then end the workers."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         for worker in self._workers:
-            worker.join()
+            if worker.ident:  # it was started
+                worker.join()
 
-    def _take(self, number: int) -> Queued | None:
-        """Return the next batch; None if the batcher is closed and drained, or has an errand."""
+    def _take(self) -> Queued | None:
+        """Return the next batch; None if the batcher is closed and drained."""
         with self._changed:
-            while not (self._queue or self._closed or number in self._errands):
-                self._changed.wait()
-            if number in self._errands:
-                return None
-            while (
-                self._max_delay > 0
-                and 0 < self._samples < self._max_batch
-                and not self._closed
-                and (left := self._queue[0][2] + self._max_delay - time.monotonic()) > 0
-            ):
-                self._changed.wait(left)
-            return self._batch()
+            while True:
+                while not (self._queue or self._closed):
+                    self._changed.wait()
+                while (
+                    self._max_delay > 0
+                    and 0 < self._samples < self._max_batch
+                    and not self._closed
+                    and (left := self._queue[0][2] + self._max_delay - time.monotonic()) > 0
+                ):
+                    self._changed.wait(left)
+                # Another worker may have taken what there was.
+                if (batch := self._batch()) or self._closed:
+                    return batch
 
     def _batch(self) -> Queued | None:
         """Remove and return up to `max_batch` samples, None without any."""
@@ -119,40 +118,19 @@ class Batcher:
         ids, indices = (np.concatenate([item[what] for item in batch]) for what in (0, 1))
         return ids, indices, batch[-1][2]
 
-    def _run_errand(self, number: int) -> bool:
-        """Run the worker's pending errand; return False if there is none."""
-        with self._changed:
-            errand = self._errands.pop(number, None)
-        if errand is None:
-            return False
-        call, done = errand
+    def _work(self) -> None:
         try:
-            call()
-        finally:
-            done.set()
-        return True
-
-    def _work(self, number: int) -> None:
-        try:
-            while True:
-                if (batch := self._take(number)) is None:
-                    if self._run_errand(number) or not self._drained():
-                        continue
-                    return
+            try:
+                self._first()
+            finally:
+                self._ready.release()
+            while batch := self._take():
                 ids, indices, at = batch
                 self._complete(ids, self._infer(indices, at))
                 with self._changed:
                     self.batch_sizes[len(ids)] += 1
         except BaseException as error:
             self._failed(error)
-
-    def _drained(self) -> bool:
-        with self._changed:
-            return self._closed and not self._queue
-
-
-SCENARIOS = {"offline": "Offline", "server": "Server", "single-stream": "SingleStream"}
-"""LoadGen's name of each scenario."""
 
 
 @dataclass(frozen=True)
@@ -175,15 +153,6 @@ class Load:
     max_delay: float = 0.0
     seed: int = 0
     workers: int = 1
-
-
-SPARE, MOST_SPARE = 3.0, 100_000
-"""Factors of a stream's queries over those of the expected rate, and the queries they add.
-
-LoadGen itself makes twice as many. A test that runs out of them, after a slow warm-up, is
-INVALID. A test that reaches its minimum duration leaves the rest. LoadGen makes all queries
-before its clock starts, a million in about a second and 230 MB, so their number is limited."""
-LOGS = ("summary", "detail")
 
 
 @dataclass(frozen=True)
@@ -235,24 +204,6 @@ def spare(load: Load) -> float:
     return min(SPARE, 1 + MOST_SPARE / (2 * load.expected_rate * load.min_duration))
 
 
-@contextlib.contextmanager
-def _batching(
-    system: System, load: Load, failed: Callable[[BaseException], None]
-) -> Iterator[Batcher]:
-    batcher = Batcher(
-        system.infer,
-        lambda ids, results: None,
-        load.batch,
-        load.max_delay if load.scenario == "server" else 0.0,
-        failed,
-        load.workers,
-    )
-    try:
-        yield batcher
-    finally:
-        batcher.close()
-
-
 def measure(
     system: System,
     load: Load,
@@ -289,29 +240,28 @@ def measure(
         nonlocal begun
         try:
             system.load(indices)
-            # The first batch of a thread allocates its arena and its handles.
-            if not begun and load.scenario != "single-stream":
-                answering.run_in_workers(
+            if begun:
+                return
+            begun = True
+            if load.scenario != "single-stream":
+                # The first batch of a thread allocates its arena and its handles.
+                batcher.start(
                     lambda: [
                         system.infer(np.resize(indices, size), time.monotonic())
                         for size in system.buckets(load.batch)
                     ]
                 )
-            if not begun:
-                begin()
-            begun = True
+            begin()
         except BaseException as error:
             failed(error)
 
-    with (
-        TemporaryDirectory(prefix="loadgen-") as folder,
-        _batching(system, load, failed) as answering,
-    ):
-        answering.begin(complete)
+    delay = load.max_delay if load.scenario == "server" else 0.0
+    batcher = Batcher(system.infer, complete, load.batch, delay, failed, load.workers)
+    with TemporaryDirectory(prefix="loadgen-") as folder:
         logs = lg.LogSettings()
         logs.enable_trace = False
         logs.log_output.outdir = folder
-        take = answer if load.scenario == "single-stream" else answering.put
+        take = answer if load.scenario == "single-stream" else batcher.put
 
         def issue(ids: Sequence[int], indices: Sequence[int]) -> None:
             nonlocal began
@@ -329,12 +279,9 @@ def measure(
         finally:
             lg.DestroyQSL(qsl)
             lg.DestroyFastSUT(sut)
-        # The batcher counts a batch after it answers: wait for the last.
-        answering.run_in_workers(lambda: None)
+            batcher.close()
         texts = {
             name: (Path(folder) / f"mlperf_log_{name}.txt").read_text(errors="replace")
             for name in LOGS
         }
-        return LoadGenRun(
-            texts, dict(answering.batch_sizes), (end if began is None else began, end)
-        )
+        return LoadGenRun(texts, dict(batcher.batch_sizes), (end if began is None else began, end))

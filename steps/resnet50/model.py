@@ -20,6 +20,22 @@ from perfdag.steps.resnet50.system import UnusableError
 IMAGE = (224, 224, 3)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and deviation of ImageNet's channels (torchvision.models.ResNet50_Weights)."""
+KNOWN = {"0676ba61", "11ad3fa6", "19c8e357"}
+"""First digits of the SHA-256 of torchvision's files of weights (ResNet50_Weights)."""
+STEPS = 32
+"""Most sizes of an eager batch."""
+_TYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+TF32 = (8, 0)
+"""Compute capability from which tf32 exists; below it PyTorch silently computes in fp32."""
+_NO_GPU = ("no cuda-capable device", "no cuda gpus are available", "found no nvidia driver")
+"""PyTorch's messages if a driver exists and no GPU is visible.
+
+The last one comes from a container without the driver's libraries."""
 
 
 def images(seed: int, indices: Sequence[int]) -> np.ndarray:
@@ -40,10 +56,6 @@ def preprocess(raw: np.ndarray) -> np.ndarray:
     pixels -= np.array(MEAN, np.float32)
     pixels /= np.array(STD, np.float32)
     return pixels.transpose(0, 3, 1, 2)
-
-
-KNOWN = {"0676ba61", "11ad3fa6", "19c8e357"}
-"""First digits of the SHA-256 of torchvision's files of weights (ResNet50_Weights)."""
 
 
 def build(
@@ -101,16 +113,6 @@ def build(
         "weights_verified": verified,
         "trained": True,
     }
-
-
-STEPS = 32
-"""Most sizes of an eager batch."""
-_TYPES = {
-    "fp32": torch.float32,
-    "tf32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-}
 
 
 class Resnet50:
@@ -299,14 +301,6 @@ class DeviceResnet50(Resnet50):
 
     def finish(self) -> None:
         torch.cuda.synchronize(self.device)
-
-
-TF32 = (8, 0)
-"""Compute capability from which tf32 exists; below it PyTorch silently computes in fp32."""
-_NO_GPU = ("no cuda-capable device", "no cuda gpus are available", "found no nvidia driver")
-"""PyTorch's messages if a driver exists and no GPU is visible.
-
-The last one comes from a container without the driver's libraries."""
 
 
 class ModelSubject:

@@ -17,6 +17,8 @@ from perfdag.steps.resnet50 import launch, result
 from perfdag.steps.resnet50.params import Text, Workload
 from perfdag.steps.resnet50.result import MARKS, caveats, is_only_late, result_fault, weights_of
 
+UNNAMED = "CPU: unknown"
+
 
 @dataclass(frozen=True)
 class Overhead:
@@ -68,9 +70,6 @@ def _needed(mean: float, sigma: float, n: int, limit: float) -> int:
         if student_t(0.975, pairs - 1) * sigma / math.sqrt(pairs) < gap:
             return pairs
     return 9999
-
-
-UNNAMED = "CPU: unknown"
 
 
 class OverheadParams(Workload):

@@ -15,6 +15,8 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 TAIL = {"server": "p99", "single-stream": "p90"}
 UNUSABLE = {"device", "missing"}
 """Errors of a missing device or package, which skip the sample."""
+MARKS = ("fast", "loadgen", "weights")
+"""Coordinates of `caveats`."""
 
 
 @dataclass(frozen=True)
@@ -151,10 +153,6 @@ def weights_of(result: Result) -> str:
     """Return what the weights were: the digest of a file, or the seed of random ones."""
     model = result.raw.get("model", {})
     return str(model.get("weights_sha256") or model.get("weights"))
-
-
-MARKS = ("fast", "loadgen", "weights")
-"""Coordinates of `caveats`."""
 
 
 def caveats(results: Sequence[Result], params: Workload) -> dict[str, Any]:

@@ -18,6 +18,9 @@ TOLERANCE = 0.1
 The rule is perf_analyzer's. Windows are shorter if five batches would not fit three times."""
 STRETCH = 16
 """Batches to wait for when they exceed the limit: three windows of five, and one."""
+WARM_LIMIT, WARM_LIMIT_FAST = 60.0, 2.0
+WARM_LEAST_CUDA = 1.0
+"""Seconds that a GPU stays busy before its rate counts: its clocks rise meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +78,6 @@ def largest_fitting(fits: Callable[[int], bool], failing: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
-
-
-WARM_LIMIT, WARM_LIMIT_FAST = 60.0, 2.0
-WARM_LEAST_CUDA = 1.0
-"""Seconds that a GPU stays busy before its rate counts: its clocks rise meanwhile."""
 
 
 def warm_all(spec: Mapping[str, Any], system: System, woken: float) -> tuple[float, dict[str, Any]]:

@@ -28,7 +28,9 @@ class Recorder:
         self.done.append((list(ids), list(results), time.monotonic()))
 
     def batcher(self, max_batch: int, max_delay: float) -> Batcher:
-        return Batcher(self.infer, self.complete, max_batch, max_delay, self.errors.append)
+        batcher = Batcher(self.infer, self.complete, max_batch, max_delay, self.errors.append)
+        batcher.start()
+        return batcher
 
 
 @pytest.fixture
@@ -80,6 +82,7 @@ def test_queries_that_come_while_busy_form_the_next_batch(seen: Recorder) -> Non
 def test_an_error_is_told_once_and_ends_the_worker(seen: Recorder) -> None:
     broken = Mock(side_effect=MemoryError("batch"))
     batcher = Batcher(broken, seen.complete, 1, 0.0, seen.errors.append)
+    batcher.start()
     batcher.put([1, 2], [0, 1])
     batcher.close()
     assert [type(error) for error in seen.errors] == [MemoryError]

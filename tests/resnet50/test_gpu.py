@@ -43,11 +43,6 @@ def test_static_facts_have_units() -> None:
     assert "ecc" not in second
 
 
-def test_an_error_text_in_place_of_a_table_is_no_gpu() -> None:
-    text = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n"
-    assert gpus.parse(text, gpu_queries.STATIC) == []
-
-
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
