@@ -1,7 +1,7 @@
 """Check a run: its gate, and the messages about it."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -67,17 +67,17 @@ class GateOutcome:
             for result in gate.cases
             if result.state in ("failed", "absent") and result.group != "change"
         ]
-        lines += answer_lines(gate, worse=False)
+        lines += answer_lines(gate, told={key for alert in gate.alerts for key in alert.keys})
         lines += [f"damaged, left out: {key}" for key in gate.damaged]
         lines.append(f"checks  {publish.counts(gate)}")
         lines.append(f"gate {'FAILED' if gate.failed else 'passed'}  {gate.suite}  {gate.run}")
         return highlighted(lines)
 
 
-def answer_lines(gate: GateResult, *, worse: bool = True) -> list[str]:
+def answer_lines(gate: GateResult, told: Container[str] = ()) -> list[str]:
     """Return the answer about a run, then each headline series that is not the same as before.
 
-    Without `worse`, those that alerts tell of are left out.
+    Series whose ids are in `told` are left out.
     """
     if not gate.series:
         return []
@@ -88,7 +88,7 @@ def answer_lines(gate: GateResult, *, worse: bool = True) -> list[str]:
     lines += [
         f"  {line.name}: {line.answer.text}"
         for line in sorted(gate.headlines, key=lambda line: RANK.index(line.answer.word))
-        if line.answer.word not in ("same", *([] if worse else ["worse"]))
+        if line.answer.word != "same" and line.info.series_id not in told
     ][:MOST_LINES]
     if gate.rechecks:
         lines.append(f"measured again right after it: {', '.join(gate.rechecks)}")

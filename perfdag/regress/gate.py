@@ -16,7 +16,7 @@ from perfdag.regress.alert_records import (
     record_key,
 )
 from perfdag.regress.alerts import recovered_alerts, worse_alerts
-from perfdag.regress.history import Series, series_of, suspects
+from perfdag.regress.history import series_of, suspects
 from perfdag.regress.result import (
     CheckResult,
     GateResult,
@@ -73,7 +73,7 @@ def check(store: Store, suite: str, run_id: str, rules: Rules) -> GateResult:
     gate.series = [line for line in series if line.info.point in points]
     records = read_records(store, suite)
     previous = _previous(history, records)
-    _levels(gate, night, series, tuning, previous)
+    _levels(gate, night, tuning, previous)
     _own_verdicts(gate, own_verdicts(table), rules)
     absent = find_absent(gate, store, history, tuning, rules, records)
     references = References(store, history, series, gate.damaged)
@@ -114,12 +114,11 @@ def store_record(store: Store, gate: GateResult) -> None:
 def _levels(
     gate: GateResult,
     medians: RunMedians,
-    series: Sequence[Series],
     tuning: Tuning,
     previous: Record | None,
 ) -> None:
     """Add the alerts of series that are worse or good again, and the answer about each series."""
-    paging = [line for line in series if tuning.pages(line.info)]
+    paging = [line for line in gate.series if tuning.pages(line.info)]
     canaries = series_of(medians, tuning, canaries=True)
     gate.alerts += worse_alerts(medians, paging, canaries, gate.run)
     gate.alerts += recovered_alerts(gate.suite, paging, previous)
