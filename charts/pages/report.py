@@ -65,8 +65,8 @@ def report(
     answers = Answers(gate, trust)
     first = tiles(cells, own_verdicts(table), answers)
     plots, first_chart = _take(pictures, most_telling(cells, answers))
-    head = _summary(table, cells, plan, links, first + first_chart)
-    tail = [_problems(cells), _environment(table), _suite(plan), _reading(table, plan, root)]
+    head = _summary(table, cells, plan, links, f"{first}{_problems(cells)}{first_chart}")
+    tail = [_skipped(cells), _environment(table), _suite(plan), _reading(table, plan, root)]
     fixed_parts = (head, page.css(), page.script(), *tail)
     room = page.LIMIT - sum(len(part.encode("utf-8", "replace")) for part in fixed_parts) - 20_000
     body = _benchmarks(table, cells, plots, room)
@@ -152,11 +152,15 @@ def _finding_list(name: str, cells: Sequence[Cell]) -> str:
 
 
 def _problems(cells: Sequence[Cell]) -> str:
-    bad, skipped = page.problems(cells, words.BAD), page.problems(cells, ("skipped",))
-    html = (
+    bad = page.problems(cells, words.BAD)
+    return (
         f'<h2 id="problems">What went wrong</h2>\n<div class="alert">{bad}</div>\n' if bad else ""
     )
-    return html + (f'<h2 id="skipped">Skipped</h2>\n{skipped}\n' if skipped else "")
+
+
+def _skipped(cells: Sequence[Cell]) -> str:
+    skipped = page.problems(cells, ("skipped",))
+    return f'<h2 id="skipped">Skipped</h2>\n{skipped}\n' if skipped else ""
 
 
 def _benchmarks(table: pa.Table, cells: Sequence[Cell], plots: Sequence[Picture], room: int) -> str:

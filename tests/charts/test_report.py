@@ -139,6 +139,19 @@ def test_a_page_names_no_fault_where_all_is_well() -> None:
     assert "What went wrong" not in text
 
 
+def test_the_first_screen_begins_with_failures_and_claims_nothing_of_unusable_values() -> None:
+    steady = [rows.sample("x", {"k": 1}, r, [rows.throughput(1e9 + r)]) for r in (1, 2, 3)]
+    apart = [rows.sample("x", {"k": 2}, r, [rows.throughput(3e9 * r * r)]) for r in (1, 2, 3)]
+    lost = rows.sample("x", {"k": 3}, 1, [], status="failed", error="no such device")
+    html = report_of(rows.table(*steady, *apart, lost))
+    assert '<a href="#problems">1 of 3 points failed</a>: k=3: failed: no such device' in html
+    assert html.index('id="problems"') < html.index("<figure") < html.index('id="b0"')
+    assert "Highest throughput: k=1, 1" in checked(html).words()
+    html = report_of(rows.table(*apart))
+    assert '<b class="muted">unusable</b>' in html
+    assert "Throughput: too noisy to rank" in checked(html).words()
+
+
 def test_missing_and_invalid_are_never_called_ok() -> None:
     table = rows.table(
         rows.sample(
