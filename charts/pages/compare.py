@@ -7,15 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from perfdag.charts.style import (
+    BETTER,
     INK,
     MUTED,
     ON_PALE,
     PALE,
     PAPER,
     PNG_DPI,
-    SERIES,
+    UNCLEAR,
+    WORSE,
     caption,
     figure,
     in_house_style,
@@ -23,11 +26,16 @@ from perfdag.charts.style import (
     on_cell,
     size_columns,
 )
+from perfdag.regress.verdict import counts
+from perfdag.stats.levels import Word
 
 MOST_ROWS = 60
-COLOURS = {"better": SERIES[0], "worse": SERIES[1]}
-"""Blue and orange keep apart with every common colour blindness; what is not shown is grey."""
+COLOURS = {"better": BETTER, "worse": WORSE, "unclear": UNCLEAR}
 MARKERS = {"better": "^", "worse": "v"}
+MOST_RATIO = 4.0
+"""B over A beyond which an effect or an interval ends in an arrow head."""
+STEPS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 4.0)
+"""Ratios that the axis can name."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +46,15 @@ class Effect:
     effect: float
     low: float | None
     high: float | None
-    word: str
+    word: Word
 
 
 @in_house_style
 def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: int = 0) -> Figure:
-    """Draw effects sorted by size, the largest gain on top.
+    """Draw B over A on a log axis, the worse series first, then the better ones, by size.
 
-    Grey is the same, hollow markers are unclear. Above 60 series, those with a
-    verdict come first. The subtitle counts what is left out and what has its own unit (`absolute`).
+    The others are drawn where no series is worse or better. The subtitle counts what is left out
+    and what has its own unit (`absolute`).
     """
     if not effects:
         return no_data(
@@ -56,12 +64,17 @@ def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: 
         )
     if absolute:
         subtitle += f"; not drawn: {absolute} compared in their own unit"
-    largest = sorted(effects, key=lambda effect: (effect.word not in COLOURS, -abs(effect.effect)))[
-        :MOST_ROWS
-    ]
-    largest.sort(key=lambda effect: effect.effect)
-    if len(largest) < len(effects):
-        subtitle += f"; {len(largest)} of {len(effects)} series, largest effects"
+    decided = [effect for effect in effects if effect.word in MARKERS]
+    largest = sorted(decided or effects, key=lambda e: (e.word != "worse", -_distance(e.effect)))
+    largest, left = largest[:MOST_ROWS], largest[MOST_ROWS:]
+    left += [effect for effect in effects if decided and effect.word not in MARKERS]
+    if left:
+        subtitle += f"; not drawn: {counts([effect.word for effect in left])}"
+    limit = 1.1 * min(MOST_RATIO, max(1.1, *(2 ** _distance(e.effect) for e in largest)))
+
+    def clipped(effect: float) -> float:
+        return min(max(1 + effect, 1 / limit), limit)
+
     fig, (ax,) = figure(
         heights=(max(1.6, 0.19 * len(largest) + 0.7),), title=title, subtitle=subtitle
     )
@@ -71,29 +84,48 @@ def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: 
         colour = COLOURS.get(effect.word, MUTED)
         if effect.low is not None and effect.high is not None:
             ax.plot(
-                [100 * effect.low, 100 * effect.high],
+                [clipped(effect.low), clipped(effect.high)],
                 [y, y],
                 color=colour,
                 linewidth=1.6,
                 gid="interval",
                 zorder=2,
             )
-        ax.plot(
-            [100 * effect.effect],
-            [y],
-            marker=MARKERS.get(effect.word, "o"),
-            color=colour,
-            markerfacecolor="none" if effect.word == "unclear" else colour,
-            linestyle="none",
-            gid=effect.word,
-            zorder=3,
-        )
-    ax.axvline(0, color=INK, linewidth=0.9, zorder=1)
+        ends = ((effect.low, "|", "end"), (effect.high, "|", "end"))
+        for value, mark, gid in (
+            *ends,
+            (effect.effect, MARKERS.get(effect.word, "o"), effect.word),
+        ):
+            if value is not None:
+                ax.plot(
+                    [clipped(value)],
+                    [y],
+                    marker=">" if 1 + value > limit else "<" if 1 + value < 1 / limit else mark,
+                    color=colour,
+                    markerfacecolor="none" if effect.word == "unclear" else colour,
+                    linestyle="none",
+                    gid=gid,
+                    zorder=3,
+                    clip_on=False,
+                )
+    ax.axvline(1, color=INK, linewidth=0.9, zorder=1)
     ax.set_yticks(range(len(largest)), [effect.label for effect in largest], fontsize=7.5)
-    ax.set_ylim(-0.7, len(largest) - 0.3)
+    ax.set_ylim(len(largest) - 0.3, -0.7)
     ax.grid(axis="y", visible=False)
-    ax.set_xlabel("B against A (%)")
+    ax.set_xscale("log")
+    ax.set_xlim(1 / limit, limit)
+    steps = [step for step in STEPS if step <= limit][-3:]
+    names = {f"÷{step:g}": 1 / step for step in reversed(steps)} | {"1": 1.0}
+    names |= {f"×{step:g}": step for step in steps}
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xticks(list(names.values()), list(names))
+    ax.set_xlabel("B over A, log scale")
     return fig
+
+
+def _distance(effect: float) -> float:
+    """Return how far a relative effect is from none: the logarithm to base 2 of the ratio."""
+    return abs(math.log2(1 + effect)) if effect > -1 else math.inf
 
 
 @dataclass(frozen=True)
@@ -103,12 +135,12 @@ class Ratio:
     row: str
     size: float
     effect: float
-    word: str
+    word: Word
 
 
 @in_house_style
 def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
-    """Draw log2 of B over A by message size: blue for better, orange for worse, blank for noise."""
+    """Draw log2 of B over A by message size: teal is better, red worse, blank the same."""
     cells = [cell for cell in cells if cell.effect > -1]
     if not cells:
         return no_data("no series over message sizes in common")
@@ -124,7 +156,7 @@ def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
             grid[y, x] = np.nan if sign is None else sign * abs(math.log2(1 + cell.effect))
             words[y, x] = f"{100 * cell.effect:+.0f}"
     legend = (
-        "number: % that B differs from A; blue: better, orange: worse; "
+        "number: % that B differs from A; teal: better, red: worse; "
         "blank: same; number without colour: unclear"
     )
     legend += (
@@ -138,7 +170,7 @@ def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
     )
     fig.set_dpi(PNG_DPI)  # as in forest
     most = max([0.1, *np.abs(grid[np.isfinite(grid)])])
-    colours = LinearSegmentedColormap.from_list("verdicts", [SERIES[1], PALE, SERIES[0]])
+    colours = LinearSegmentedColormap.from_list("verdicts", [WORSE, PALE, BETTER])
     edges = np.arange(len(sizes) + 1), np.arange(len(first_rows) + 1)
     ax.set_facecolor(PALE)
     mesh = ax.pcolormesh(
