@@ -131,6 +131,12 @@ def test_the_page_has_summary_failures_values_environment_suite_and_canary(
     assert text in words
 
 
+def test_verdicts_have_the_same_colours_in_pages_as_in_charts() -> None:
+    triple = {"bad": style.WORSE, "good": style.BETTER, "noisy": style.UNCLEAR}
+    assert all(f"--{name}: {colour};" in page.css() for name, colour in triple.items())
+    assert not set(triple.values()) & set(style.SERIES)
+
+
 def test_a_page_names_no_fault_where_all_is_well() -> None:
     table = rows.table(*(rows.sample("x", {}, r, [rows.throughput(1e9)]) for r in (1, 2)))
     text = checked(report_of(table)).words()
