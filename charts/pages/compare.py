@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from perfdag.charts.style import (
     BETTER,
@@ -32,10 +31,10 @@ from perfdag.stats.levels import Word
 MOST_ROWS = 60
 COLOURS = {"better": BETTER, "worse": WORSE, "unclear": UNCLEAR}
 MARKERS = {"better": "^", "worse": "v"}
-MOST_RATIO = 4.0
-"""B over A beyond which an effect or an interval ends in an arrow head."""
 STEPS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 4.0)
 """Ratios that the axis can name."""
+MOST_DOUBLINGS = 2.0
+"""Doublings or halvings beyond which an effect or an interval ends in an arrow head."""
 
 
 @dataclass(frozen=True)
@@ -65,16 +64,12 @@ def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: 
     if absolute:
         subtitle += f"; not drawn: {absolute} compared in their own unit"
     decided = [effect for effect in effects if effect.word in MARKERS]
-    largest = sorted(decided or effects, key=lambda e: (e.word != "worse", -_distance(e.effect)))
+    largest = sorted(decided or effects, key=lambda e: (e.word != "worse", -abs(_log2(e.effect))))
     largest, left = largest[:MOST_ROWS], largest[MOST_ROWS:]
     left += [effect for effect in effects if decided and effect.word not in MARKERS]
     if left:
         subtitle += f"; not drawn: {counts([effect.word for effect in left])}"
-    limit = 1.1 * min(MOST_RATIO, max(1.1, *(2 ** _distance(e.effect) for e in largest)))
-
-    def clipped(effect: float) -> float:
-        return min(max(1 + effect, 1 / limit), limit)
-
+    limit = 1.1 * min(MOST_DOUBLINGS, max(0.14, *(abs(_log2(e.effect)) for e in largest)))
     fig, (ax,) = figure(
         heights=(max(1.6, 0.19 * len(largest) + 0.7),), title=title, subtitle=subtitle
     )
@@ -82,50 +77,41 @@ def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: 
     fig.set_dpi(PNG_DPI)
     for y, effect in enumerate(largest):
         colour = COLOURS.get(effect.word, MUTED)
+        marks: list[tuple[float, str, str]] = [
+            (effect.effect, MARKERS.get(effect.word, "o"), effect.word)
+        ]
         if effect.low is not None and effect.high is not None:
+            ends = [max(_log2(effect.low), -limit), min(_log2(effect.high), limit)]
+            ax.plot(ends, [y, y], color=colour, linewidth=1.6, gid="interval", zorder=2)
+            marks += [(effect.low, "|", "end"), (effect.high, "|", "end")]
+        for value, mark, gid in marks:
+            x = _log2(value)
             ax.plot(
-                [clipped(effect.low), clipped(effect.high)],
-                [y, y],
+                [min(max(x, -limit), limit)],
+                [y],
+                marker=">" if x > limit else "<" if x < -limit else mark,
                 color=colour,
-                linewidth=1.6,
-                gid="interval",
-                zorder=2,
+                markerfacecolor="none" if effect.word == "unclear" else colour,
+                linestyle="none",
+                gid=gid,
+                zorder=3,
+                clip_on=False,
             )
-        ends = ((effect.low, "|", "end"), (effect.high, "|", "end"))
-        for value, mark, gid in (
-            *ends,
-            (effect.effect, MARKERS.get(effect.word, "o"), effect.word),
-        ):
-            if value is not None:
-                ax.plot(
-                    [clipped(value)],
-                    [y],
-                    marker=">" if 1 + value > limit else "<" if 1 + value < 1 / limit else mark,
-                    color=colour,
-                    markerfacecolor="none" if effect.word == "unclear" else colour,
-                    linestyle="none",
-                    gid=gid,
-                    zorder=3,
-                    clip_on=False,
-                )
-    ax.axvline(1, color=INK, linewidth=0.9, zorder=1)
+    ax.axvline(0, color=INK, linewidth=0.9, zorder=1)
     ax.set_yticks(range(len(largest)), [effect.label for effect in largest], fontsize=7.5)
     ax.set_ylim(len(largest) - 0.3, -0.7)
     ax.grid(axis="y", visible=False)
-    ax.set_xscale("log")
-    ax.set_xlim(1 / limit, limit)
-    steps = [step for step in STEPS if step <= limit][-3:]
-    names = {f"÷{step:g}": 1 / step for step in reversed(steps)} | {"1": 1.0}
-    names |= {f"×{step:g}": step for step in steps}
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xticks(list(names.values()), list(names))
-    ax.set_xlabel("B over A, log scale")
+    ax.set_xlim(-limit, limit)
+    steps = [step for step in STEPS if step <= 2**limit][-2:]
+    ticks = sorted([1.0, *steps, *(1 / step for step in steps)])
+    ax.set_xticks(np.log2(ticks), [f"{100 * (tick - 1):+.3g} %" for tick in ticks])
+    ax.set_xlabel("B against A, log scale")
     return fig
 
 
-def _distance(effect: float) -> float:
-    """Return how far a relative effect is from none: the logarithm to base 2 of the ratio."""
-    return abs(math.log2(1 + effect)) if effect > -1 else math.inf
+def _log2(effect: float) -> float:
+    """Return the logarithm to base 2 of the ratio that a relative effect stands for."""
+    return math.log2(1 + effect) if effect > -1 else -math.inf
 
 
 @dataclass(frozen=True)

@@ -120,10 +120,6 @@ def _summary(
     links += [("#environment", "Environment"), ("#suite", "Suite"), ("#rows", "The rows")]
     links += [(file, name) for name, file in pages.items()]
     nav = "".join(f'<a href="{where}">{text(name)}</a>' for where, name in links)
-    findings = "".join(
-        _finding_list(name, [cell for cell in cells if cell.state.benchmark == name])
-        for name in names
-    )
     more = (
         f"<p>{plural(plan.merged, 'equal point')} of the suite "
         f"{'was' if plan.merged == 1 else 'were'} merged.</p>"
@@ -136,19 +132,10 @@ def _summary(
         f"<nav>{nav}</nav>\n{first}\n"
         f"<p>{text(words.what_ran(table, cells, plan.suite))} {text(words.when_where(table))}</p>\n"
         f"{more}{page.verdicts(table)}<p>{end_text} {text(words.noise(cells, table))}</p>\n"
-        f"<ul>{findings}</ul>\n"
         '<p class="muted small">Every value is a median with its spread in parentheses: the range '
         "of fewer than 6 samples, from 6 on the interval that covers the true median with at least "
         "95 %. n counts samples. Times are UTC.</p>"
     )
-
-
-def _finding_list(name: str, cells: Sequence[Cell]) -> str:
-    findings = [finding[:1].upper() + finding[1:] for finding in words.findings(cells)]
-    if len(findings) == 1:
-        return f"<li><strong>{text(name)}</strong>: {text(findings[0])}</li>"
-    items = "".join(f"<li>{text(finding)}</li>" for finding in findings)
-    return f"<li><strong>{text(name)}</strong><ul>{items}</ul></li>"
 
 
 def _problems(cells: Sequence[Cell]) -> str:

