@@ -131,18 +131,17 @@ def _summary(
         f'<h1>{text(plan.suite)}</h1>\n<p class="muted">run {text(plan.run_id)}</p>\n'
         f"<nav>{nav}</nav>\n{first}\n"
         f"<p>{text(words.what_ran(table, cells, plan.suite))} {text(words.when_where(table))}</p>\n"
-        f"{more}{page.verdicts(table)}<p>{end_text} {text(words.noise(cells, table))}</p>\n"
+        f"{more}{page.verdicts(table)}<p>{end_text}</p>\n"
         '<p class="muted small">Every value is a median with its spread in parentheses: the range '
         "of fewer than 6 samples, from 6 on the interval that covers the true median with at least "
-        "95 %. n counts samples. Times are UTC.</p>"
+        "95 %. n counts samples, and ~ marks a point with disturbed ones. Times are UTC.</p>"
     )
 
 
 def _problems(cells: Sequence[Cell]) -> str:
     bad = page.problems(cells, words.BAD)
-    return (
-        f'<h2 id="problems">What went wrong</h2>\n<div class="alert">{bad}</div>\n' if bad else ""
-    )
+    html = f'<h2 id="problems">What went wrong</h2>\n<div class="alert">{bad}</div>\n'
+    return html if bad else ""
 
 
 def _skipped(cells: Sequence[Cell]) -> str:

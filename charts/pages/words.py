@@ -99,31 +99,6 @@ def how_it_ended(cells: Sequence[Cell]) -> tuple[bool, str]:
     return not bad, text
 
 
-def noise(cells: Sequence[Cell], table: pa.Table) -> str:
-    """Return how many samples were disturbed, and by what."""
-    noisy = [cell for cell in cells if cell.noisy]
-    if not noisy:
-        return "No sample was marked as disturbed (stolen CPU time, load before it)."
-    noisy_rows = table.filter(
-        pc.and_(pc.is_valid(table["noise"]), pc.equal(table["phase"], "measure"))
-    )
-    samples = {
-        sample
-        for sample in zip(
-            *(noisy_rows[name].to_pylist() for name in ("point", "repetition", "variant")),
-            strict=True,
-        )
-        if sample[0] != "canary"
-    }
-    reasons = Counter(reason.split(" ")[0] for cell in noisy for reason in cell.state.noise)
-    why = ", ".join(name for name, _ in reasons.most_common())
-    return (
-        f"{plural(len(samples), 'sample')} of {plural(len(noisy), 'point')} "
-        f"{'was' if len(samples) == 1 else 'were'} marked as disturbed ({why}); "
-        "they count in the medians and are marked with ~."
-    )
-
-
 def environment(table: pa.Table) -> list[tuple[str, str]]:
     """Return the facts of the hosts as flat text, with all values of a fact that differs."""
     facts: dict[str, dict[str, None]] = {}
