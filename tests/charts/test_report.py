@@ -110,7 +110,7 @@ def words(html: str) -> str:
         "Samples: 50 ok, 3 failed, 1 skipped. 2 points of 12 have no valid sample.",
         "Measured 2026-11-20 02:00:01 UTC",
         "on node-1 (2 threads)",
-        "noisy: 2 of 11 points (spread 100 % of fio iodepth=1 rw=randrw iops direction=read, steal)",
+        "rw=randrw iops direction=read, steal); 1 skipped",
         "Highest throughput: streams=4, 23.46 (23.23 to 23.69) Gbit/s, n=3",
         "2 equal points of the suite were merged",
         "streams=8 3 failed of 3 exit 1: <connection> refused & gone",
