@@ -14,6 +14,10 @@ for (const table of document.querySelectorAll("table.values")) {
     const number = parseFloat(text);
     return Number.isNaN(number) || column < 2 ? text : number;
   };
+  // Each metric has its unit, so that numbers sort within a metric.
+  const metric = (row) => row.cells[1].firstChild.textContent;
+  const metrics = [...new Set(first.map(metric))];
+  const group = (row, column) => column < 2 ? 0 : metrics.indexOf(metric(row));
   const compare = (a, b) => typeof a === typeof b && typeof a === "number" ? a - b
     : String(a).localeCompare(String(b), undefined, { numeric: true });
   const show = (rows) => {
@@ -30,7 +34,8 @@ for (const table of document.querySelectorAll("table.values")) {
     heads.forEach((cell) => cell.removeAttribute("aria-sort"));
     if (order) head.setAttribute("aria-sort", order);
     const sign = order === "descending" ? -1 : 1;
-    show(order ? [...first].sort((a, b) => sign * compare(value(a, column), value(b, column))) : first);
+    show(order ? [...first].sort((a, b) => group(a, column) - group(b, column)
+      || sign * compare(value(a, column), value(b, column))) : first);
   };
   heads.forEach((head, column) => {
     const button = document.createElement("button");

@@ -29,6 +29,8 @@ ON_PALE, ON_DARK = "#000001", "#fffffe"
 PALE = "#f6f6f4"
 """The middle of a diverging colour map."""
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+WORSE, BETTER, UNCLEAR = "#b3261e", "#006a7a", "#7a5200"
+"""Colours of verdicts, as in report.css. They keep apart with every common colour blindness."""
 MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES: tuple[Any, ...] = (
     "-",

@@ -71,12 +71,12 @@ SHARE = {"metric": "efficiency", "unit": "1"}
         (STEADY + canary("disk", 1e-5, 9e-5), "good", "good: 1 point"),
         (
             point([1e8, 3.1e9, 1e8]) + point([1e9, 3e9, 2e9], "z"),
-            "bad",
+            "noisy",
             "unusable: 1 of 2 points (spread 3,000 % of x throughput); "
             "noisy: 1 of 2 points (spread 100 % of z throughput)",
         ),
-        ([*STEADY, bare("failed")], "bad", "unusable: 1 of 2 points (no valid sample)"),
-        ([bare("skipped")], "bad", "unusable: no point was measured; 1 skipped"),
+        ([*STEADY, bare("failed")], "noisy", "unusable: 1 of 2 points (no valid sample)"),
+        ([bare("skipped")], "noisy", "unusable: no point was measured; 1 skipped"),
     ],
 )
 def test_the_headline_is_the_trust_in_the_worst_point(

@@ -29,6 +29,7 @@ from perfdag.charts.series import (
     with_latencies,
 )
 from perfdag.results.summary import Series
+from perfdag.results.trust import unusable
 
 PERCENTILES = ("p50", "p99", "p99.9")
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "p99.99": 0.9999}
@@ -140,12 +141,15 @@ def _distribution(distributions: dict[str, list[tuple[float, Series]]], where: s
         for name, shares in distributions.items()
     }
     longest_tails = sorted(distributions, key=lambda name: -tails[name])[: len(style.SERIES)]
-    longest = longest_tails[0]
-    title = (
-        f"{longest}: {most} of the completion latency is {tails[longest]:.1f} times its {least}"
-        if common
-        else "Completion latency"
-    )
+    usable = [
+        name
+        for name in longest_tails
+        if not any(unusable(s) for _, s in distributions[name] if s.stat in (least, most))
+    ]
+    title = "Completion latency"
+    if common and usable:
+        times = f"{tails[usable[0]]:.1f} times its {least}"
+        title = f"{usable[0]}: {most} of the completion latency is {times}"
     cut = (
         f"the {len(longest_tails)} longest tails of {len(distributions)}"
         if len(longest_tails) < len(distributions)

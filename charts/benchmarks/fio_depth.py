@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from perfdag.charts import style
 from perfdag.charts.series import Cell, band_words, words_without
 from perfdag.results.summary import Series
+from perfdag.results.trust import unusable
 from perfdag.units import short
 
 DEPTHS = 3  # fewest queue depths that make a curve
@@ -82,8 +83,13 @@ def knee(curve: Curve) -> int:
     This is the power of Kleinrock (ICC 1979). Beyond the knee, waiting grows faster than IOPS.
     """
     return max(
-        curve, key=lambda point: point[1].middle / point[2].middle if point[2].middle > 0 else 0.0
+        _usable(curve) or curve,
+        key=lambda point: point[1].middle / point[2].middle if point[2].middle > 0 else 0.0,
     )[0]
+
+
+def _usable(curve: Curve) -> Curve:
+    return [point for point in curve if not any(map(unusable, point[1:]))]
 
 
 def _knees(curves: dict[tuple[str, str], dict[str, Curve]]) -> str:
@@ -92,6 +98,7 @@ def _knees(curves: dict[tuple[str, str], dict[str, Curve]]) -> str:
         (" ".join(part for part in (*facet, name) if part), curve)
         for facet, by_name in curves.items()
         for name, curve in by_name.items()
+        if _usable(curve)
     ]
     for name, curve in named_curves:
         depth = knee(curve)
@@ -99,6 +106,8 @@ def _knees(curves: dict[tuple[str, str], dict[str, Curve]]) -> str:
         where = f"{depth} in flight: {short(iops.middle, '1/s')} at p99 {short(late.middle, 's')}"
         head = f"{name}: " if len(named_curves) > 1 else ""
         texts.append(f"{head}{'no knee up to' if depth == curve[-1][0] else 'knee at'} {where}")
+    if not texts:
+        return "IOPS over queue depth: too noisy to rank"
     return "; ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
 
 

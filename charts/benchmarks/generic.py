@@ -21,6 +21,7 @@ from perfdag.charts.series import (
     value_words,
 )
 from perfdag.results.summary import Series
+from perfdag.results.trust import unusable
 from perfdag.units import plural
 
 PANELS = 3  # metrics in a figure; the others are in the table
@@ -113,15 +114,21 @@ def dot_figure(
 
 
 def finding(cells: Sequence[Cell], metric: str) -> str:
-    """Return the result of a metric in words: the best point with its spread and n."""
-    values = [(cell, series) for cell in cells for series in cell.series(metric)]
+    """Return the result of a metric in words: the best point with its spread and n.
+
+    Points whose samples are too far apart are left out.
+    """
+    every = [(cell, series) for cell in cells for series in cell.series(metric)]
     bad = sum(1 for cell in cells if cell.why)
     tail = f"; {bad} of {plural(len(cells), 'point')} without a valid sample" if bad else ""
     name = style.metric_text(metric)
-    if not values:
+    values = [(cell, series) for cell, series in every if not unusable(series)]
+    if not every:
         points = plural(len(cells), "point")
         return f"{cells[0].state.benchmark}: no valid sample in {points}"
-    if len(values) == 1 or len(cells) == 1:
+    if not values:
+        return f"{name}: too noisy to rank{tail}"
+    if len(every) == 1 or len(cells) == 1:
         cell, only = values[0]
         which = " ".join(part for part in (name, dots.detail(only)) if part)
         return f"{which}: {f'{cell.label}, ' if len(cells) > 1 else ''}{value_words(only)}{tail}"

@@ -27,6 +27,7 @@ from perfdag.charts.series import (
     words_without,
 )
 from perfdag.results.summary import Series
+from perfdag.results.trust import unusable
 from perfdag.units import short
 
 MARKS = ("zero_byte_latency", "half_bandwidth_size")
@@ -160,7 +161,7 @@ def _finding(kind: str, cells: Sequence[Cell]) -> str:
             (series.middle, cell.label, series, cell)
             for cell in cells
             for series in cell.series(metric)
-            if series.values
+            if series.values and not unusable(series)
         ]
         if candidates:
             _, name, series, cell = best(candidates, key=lambda row: row[0])

@@ -9,6 +9,7 @@ from perfdag.charts import lines, style
 from perfdag.charts.benchmarks.generic import points
 from perfdag.charts.series import Cell, band_words, failed_labels, read, runs_words, value_words
 from perfdag.results.summary import Series
+from perfdag.results.trust import unusable
 from perfdag.units import short
 
 LINES = 12
@@ -106,7 +107,10 @@ def _lines(
 def _best(cells: Sequence[Cell], headline: str, metric: str) -> tuple[Cell, Series] | None:
     """Return the point with the lowest latency or the highest bandwidth, and its headline."""
     candidates = [
-        (cell, series) for cell in cells for series in cell.series(headline) if series.values
+        (cell, series)
+        for cell in cells
+        for series in cell.series(headline)
+        if series.values and not unusable(series)
     ]
     return (
         (min if metric == "latency" else max)(candidates, key=lambda pair: pair[1].middle)

@@ -66,7 +66,8 @@ def _intervals(cells: Sequence[Cell], title: str, where: str) -> Figure:
 
 
 def _bar(ax: Axes, row: int, cell: Cell, mean: float, low: float, high: float) -> None:
-    color = style.SERIES[row % len(style.SERIES)]
+    word = verdict(low, high, limit_of(cell))
+    color = {"passes": style.BETTER, "fails": style.WORSE}.get(word, style.UNCLEAR)
     ax.errorbar(
         [mean],
         [row],
@@ -77,7 +78,7 @@ def _bar(ax: Axes, row: int, cell: Cell, mean: float, low: float, high: float) -
         mfc="none" if cell.why else color,
     )
     ax.annotate(
-        _words(cell, verdict(low, high, limit_of(cell))),
+        _words(cell, word),
         (mean, row),
         xytext=(0, 7),
         textcoords="offset points",

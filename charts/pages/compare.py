@@ -9,13 +9,15 @@ from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 
 from perfdag.charts.style import (
+    BETTER,
     INK,
     MUTED,
     ON_PALE,
     PALE,
     PAPER,
     PNG_DPI,
-    SERIES,
+    UNCLEAR,
+    WORSE,
     caption,
     figure,
     in_house_style,
@@ -23,11 +25,16 @@ from perfdag.charts.style import (
     on_cell,
     size_columns,
 )
+from perfdag.regress.verdict import counts
+from perfdag.stats.levels import Word
 
 MOST_ROWS = 60
-COLOURS = {"better": SERIES[0], "worse": SERIES[1]}
-"""Blue and orange keep apart with every common colour blindness; what is not shown is grey."""
+COLOURS = {"better": BETTER, "worse": WORSE, "unclear": UNCLEAR}
 MARKERS = {"better": "^", "worse": "v"}
+STEPS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 4.0)
+"""Ratios that the axis can name."""
+MOST_DOUBLINGS = 2.0
+"""Doublings or halvings beyond which an effect or an interval ends in an arrow head."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +45,15 @@ class Effect:
     effect: float
     low: float | None
     high: float | None
-    word: str
+    word: Word
 
 
 @in_house_style
 def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: int = 0) -> Figure:
-    """Draw effects sorted by size, the largest gain on top.
+    """Draw B over A on a log axis, the worse series first, then the better ones, by size.
 
-    Grey is the same, hollow markers are unclear. Above 60 series, those with a
-    verdict come first. The subtitle counts what is left out and what has its own unit (`absolute`).
+    The others are drawn where no series is worse or better. The subtitle counts what is left out
+    and what has its own unit (`absolute`).
     """
     if not effects:
         return no_data(
@@ -56,12 +63,13 @@ def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: 
         )
     if absolute:
         subtitle += f"; not drawn: {absolute} compared in their own unit"
-    largest = sorted(effects, key=lambda effect: (effect.word not in COLOURS, -abs(effect.effect)))[
-        :MOST_ROWS
-    ]
-    largest.sort(key=lambda effect: effect.effect)
-    if len(largest) < len(effects):
-        subtitle += f"; {len(largest)} of {len(effects)} series, largest effects"
+    decided = [effect for effect in effects if effect.word in MARKERS]
+    largest = sorted(decided or effects, key=lambda e: (e.word != "worse", -abs(_log2(e.effect))))
+    largest, left = largest[:MOST_ROWS], largest[MOST_ROWS:]
+    left += [effect for effect in effects if decided and effect.word not in MARKERS]
+    if left:
+        subtitle += f"; not drawn: {counts([effect.word for effect in left])}"
+    limit = 1.1 * min(MOST_DOUBLINGS, max(0.14, *(abs(_log2(e.effect)) for e in largest)))
     fig, (ax,) = figure(
         heights=(max(1.6, 0.19 * len(largest) + 0.7),), title=title, subtitle=subtitle
     )
@@ -69,31 +77,41 @@ def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: 
     fig.set_dpi(PNG_DPI)
     for y, effect in enumerate(largest):
         colour = COLOURS.get(effect.word, MUTED)
+        marks: list[tuple[float, str, str]] = [
+            (effect.effect, MARKERS.get(effect.word, "o"), effect.word)
+        ]
         if effect.low is not None and effect.high is not None:
+            ends = [max(_log2(effect.low), -limit), min(_log2(effect.high), limit)]
+            ax.plot(ends, [y, y], color=colour, linewidth=1.6, gid="interval", zorder=2)
+            marks += [(effect.low, "|", "end"), (effect.high, "|", "end")]
+        for value, mark, gid in marks:
+            x = _log2(value)
             ax.plot(
-                [100 * effect.low, 100 * effect.high],
-                [y, y],
+                [min(max(x, -limit), limit)],
+                [y],
+                marker=">" if x > limit else "<" if x < -limit else mark,
                 color=colour,
-                linewidth=1.6,
-                gid="interval",
-                zorder=2,
+                markerfacecolor="none" if effect.word == "unclear" else colour,
+                linestyle="none",
+                gid=gid,
+                zorder=3,
+                clip_on=False,
             )
-        ax.plot(
-            [100 * effect.effect],
-            [y],
-            marker=MARKERS.get(effect.word, "o"),
-            color=colour,
-            markerfacecolor="none" if effect.word == "unclear" else colour,
-            linestyle="none",
-            gid=effect.word,
-            zorder=3,
-        )
     ax.axvline(0, color=INK, linewidth=0.9, zorder=1)
     ax.set_yticks(range(len(largest)), [effect.label for effect in largest], fontsize=7.5)
-    ax.set_ylim(-0.7, len(largest) - 0.3)
+    ax.set_ylim(len(largest) - 0.3, -0.7)
     ax.grid(axis="y", visible=False)
-    ax.set_xlabel("B against A (%)")
+    ax.set_xlim(-limit, limit)
+    steps = [step for step in STEPS if step <= 2**limit][-2:]
+    ticks = sorted([1.0, *steps, *(1 / step for step in steps)])
+    ax.set_xticks(np.log2(ticks), [f"{100 * (tick - 1):+.3g} %" for tick in ticks])
+    ax.set_xlabel("B against A, log scale")
     return fig
+
+
+def _log2(effect: float) -> float:
+    """Return the logarithm to base 2 of the ratio that a relative effect stands for."""
+    return math.log2(1 + effect) if effect > -1 else -math.inf
 
 
 @dataclass(frozen=True)
@@ -103,12 +121,12 @@ class Ratio:
     row: str
     size: float
     effect: float
-    word: str
+    word: Word
 
 
 @in_house_style
 def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
-    """Draw log2 of B over A by message size: blue for better, orange for worse, blank for noise."""
+    """Draw log2 of B over A by message size: teal is better, red worse, blank the same."""
     cells = [cell for cell in cells if cell.effect > -1]
     if not cells:
         return no_data("no series over message sizes in common")
@@ -124,7 +142,7 @@ def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
             grid[y, x] = np.nan if sign is None else sign * abs(math.log2(1 + cell.effect))
             words[y, x] = f"{100 * cell.effect:+.0f}"
     legend = (
-        "number: % that B differs from A; blue: better, orange: worse; "
+        "number: % that B differs from A; teal: better, red: worse; "
         "blank: same; number without colour: unclear"
     )
     legend += (
@@ -138,7 +156,7 @@ def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
     )
     fig.set_dpi(PNG_DPI)  # as in forest
     most = max([0.1, *np.abs(grid[np.isfinite(grid)])])
-    colours = LinearSegmentedColormap.from_list("verdicts", [SERIES[1], PALE, SERIES[0]])
+    colours = LinearSegmentedColormap.from_list("verdicts", [WORSE, PALE, BETTER])
     edges = np.arange(len(sizes) + 1), np.arange(len(first_rows) + 1)
     ax.set_facecolor(PALE)
     mesh = ax.pcolormesh(

@@ -21,13 +21,15 @@ LIMIT = 980_000  # bytes of a page; charts above it are named instead
 VERDICTS = 10  # on the first screen; the others are folded
 ROWS = 400  # most rows of a table; the Parquet file has all
 INLINE = 200_000  # bytes of an SVG above which its PNG stands in, where that is smaller
-_SERIES = {colour: f"var(--s{i})" for i, colour in enumerate(style.SERIES)}
 _VARIABLES = {
     style.INK: "var(--ink)",
     style.MUTED: "var(--muted)",
     style.GRID: "var(--grid)",
     style.PAPER: "var(--paper)",
-    **_SERIES,
+    style.WORSE: "var(--bad)",
+    style.BETTER: "var(--good)",
+    style.UNCLEAR: "var(--noisy)",
+    **{colour: f"var(--s{i})" for i, colour in enumerate(style.SERIES)},
 }
 _COLOUR = re.compile("|".join(_VARIABLES))
 _HEAD = re.compile(r"^.*?(?=<svg)", re.S)

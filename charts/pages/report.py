@@ -65,8 +65,8 @@ def report(
     answers = Answers(gate, trust)
     first = tiles(cells, own_verdicts(table), answers)
     plots, first_chart = _take(pictures, most_telling(cells, answers))
-    head = _summary(table, cells, plan, links, first + first_chart)
-    tail = [_problems(cells), _environment(table), _suite(plan), _reading(table, plan, root)]
+    head = _summary(table, cells, plan, links, f"{first}{_problems(cells)}{first_chart}")
+    tail = [_skipped(cells), _environment(table), _suite(plan), _reading(table, plan, root)]
     fixed_parts = (head, page.css(), page.script(), *tail)
     room = page.LIMIT - sum(len(part.encode("utf-8", "replace")) for part in fixed_parts) - 20_000
     body = _benchmarks(table, cells, plots, room)
@@ -120,10 +120,6 @@ def _summary(
     links += [("#environment", "Environment"), ("#suite", "Suite"), ("#rows", "The rows")]
     links += [(file, name) for name, file in pages.items()]
     nav = "".join(f'<a href="{where}">{text(name)}</a>' for where, name in links)
-    findings = "".join(
-        _finding_list(name, [cell for cell in cells if cell.state.benchmark == name])
-        for name in names
-    )
     more = (
         f"<p>{plural(plan.merged, 'equal point')} of the suite "
         f"{'was' if plan.merged == 1 else 'were'} merged.</p>"
@@ -135,28 +131,22 @@ def _summary(
         f'<h1>{text(plan.suite)}</h1>\n<p class="muted">run {text(plan.run_id)}</p>\n'
         f"<nav>{nav}</nav>\n{first}\n"
         f"<p>{text(words.what_ran(table, cells, plan.suite))} {text(words.when_where(table))}</p>\n"
-        f"{more}{page.verdicts(table)}<p>{end_text} {text(words.noise(cells, table))}</p>\n"
-        f"<ul>{findings}</ul>\n"
+        f"{more}{page.verdicts(table)}<p>{end_text}</p>\n"
         '<p class="muted small">Every value is a median with its spread in parentheses: the range '
         "of fewer than 6 samples, from 6 on the interval that covers the true median with at least "
-        "95 %. n counts samples. Times are UTC.</p>"
+        "95 %. n counts samples, and ~ marks a point with disturbed ones. Times are UTC.</p>"
     )
-
-
-def _finding_list(name: str, cells: Sequence[Cell]) -> str:
-    findings = [finding[:1].upper() + finding[1:] for finding in words.findings(cells)]
-    if len(findings) == 1:
-        return f"<li><strong>{text(name)}</strong>: {text(findings[0])}</li>"
-    items = "".join(f"<li>{text(finding)}</li>" for finding in findings)
-    return f"<li><strong>{text(name)}</strong><ul>{items}</ul></li>"
 
 
 def _problems(cells: Sequence[Cell]) -> str:
-    bad, skipped = page.problems(cells, words.BAD), page.problems(cells, ("skipped",))
-    html = (
-        f'<h2 id="problems">What went wrong</h2>\n<div class="alert">{bad}</div>\n' if bad else ""
-    )
-    return html + (f'<h2 id="skipped">Skipped</h2>\n{skipped}\n' if skipped else "")
+    bad = page.problems(cells, words.BAD)
+    html = f'<h2 id="problems">What went wrong</h2>\n<div class="alert">{bad}</div>\n'
+    return html if bad else ""
+
+
+def _skipped(cells: Sequence[Cell]) -> str:
+    skipped = page.problems(cells, ("skipped",))
+    return f'<h2 id="skipped">Skipped</h2>\n{skipped}\n' if skipped else ""
 
 
 def _benchmarks(table: pa.Table, cells: Sequence[Cell], plots: Sequence[Picture], room: int) -> str:

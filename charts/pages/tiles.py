@@ -8,7 +8,7 @@ from perfdag.charts.series import Cell
 from perfdag.regress.result import GateResult
 from perfdag.regress.verdict import Answer
 from perfdag.results.summary import Series
-from perfdag.results.trust import WORSE_LEVELS, RunTrust
+from perfdag.results.trust import WORSE_LEVELS, RunTrust, unusable
 from perfdag.results.verdicts import OwnVerdict
 from perfdag.units import plural, scaled
 
@@ -20,7 +20,7 @@ _CLASSES = {
     "failed": "bad",
     "unclear": "noisy",
     "passed": "good",
-    "unusable": "bad",
+    "unusable": "noisy",
     "noisy": "noisy",
 }
 DECIDING = 3
@@ -38,11 +38,6 @@ class Answers:
         """Return the answer about a series, or None for a first run."""
         line = self.lines.get(series.series_id)
         return line.answer if line and self.gate and self.gate.runs > 1 else None
-
-    def usable(self, series: Series) -> bool:
-        """Return whether a value can be a headline."""
-        point = self.trust.points.get(series.point)
-        return point is None or point.level != "unusable"
 
 
 def tiles(cells: Sequence[Cell], verdicts: Sequence[OwnVerdict], answers: Answers) -> str:
@@ -79,12 +74,12 @@ def _tile_values(cells: Sequence[Cell], answers: Answers) -> list[tuple[Cell, Se
     for cell, series in headlines:
         key = (cell.state.benchmark, series.metric)
         sign = -1 if series.better == "lower" else 1
-        rank = (answers.usable(series), sign * series.middle)
-        if key not in best or rank > (answers.usable(best[key][1]), sign * best[key][1].middle):
+        rank = (not unusable(series), sign * series.middle)
+        if key not in best or rank > (not unusable(best[key][1]), sign * best[key][1].middle):
             best[key] = (cell, series)
     tile_values: dict[int, tuple[Cell, Series]] = {}
-    usable = sorted(best.values(), key=lambda pair: not answers.usable(pair[1]))
-    for pair in [*changes[: TILES - 1], *usable]:
+    usable_first = sorted(best.values(), key=lambda pair: unusable(pair[1]))
+    for pair in [*changes[: TILES - 1], *usable_first]:
         tile_values.setdefault(id(pair[1]), pair)
     return list(tile_values.values())[:TILES]
 
@@ -98,17 +93,20 @@ def _tile(name: str, value: str, under: Sequence[str], kind: str = "", details: 
 def _value(cell: Cell, series: Series, answers: Answers) -> str:
     band, (factor, unit) = series.band, scaled(series.unit, abs(series.middle))
     middle, low, high = (f"{v / factor:.4g}" for v in (series.middle, band.low, band.high))
-    spread = f"{low} to {high}, n={band.n}" if band.n > 1 else "n=1"
+    spread = f"{low} to {high} {unit}, n={band.n}" if band.n > 1 else "n=1"
     about = " ".join(f"{key}={value}" for key, value in series.coords.items())
     lines = [text(f"{cell.label} {about}".strip()), spread]
-    if (point := answers.trust.points.get(cell.state.point)) and point.level != "good":
-        lines.append(f'<span class="{_CLASSES[point.level]}">{point.level}</span>')
+    shown, kind = f"{middle} {unit}", ""
+    if unusable(series):
+        shown, kind = "unusable", "muted"
+    elif (point := answers.trust.points.get(cell.state.point)) and point.level != "good":
+        lines.append('<span class="noisy">noisy</span>')
     if answer := answers.of(series):
-        kind = _CLASSES.get(answer.word, "muted")
-        lines.append(f'<span class="{kind}">{text(answer.text)}</span>')
+        colour = _CLASSES.get(answer.word, "muted")
+        lines.append(f'<span class="{colour}">{text(answer.text)}</span>')
     name = style.metric_text(series.metric)
     stat = "" if series.stat == "value" else f" {series.stat}"
-    return _tile(f"{cell.state.benchmark}: {name}{stat}", f"{middle} {unit}", lines)
+    return _tile(f"{cell.state.benchmark}: {name}{stat}", shown, lines, kind)
 
 
 def _answer(cells: Sequence[Cell], verdicts: Sequence[OwnVerdict], answers: Answers) -> str:
@@ -125,8 +123,8 @@ def _answer(cells: Sequence[Cell], verdicts: Sequence[OwnVerdict], answers: Answ
         lines.append(text(f"{gate.counted}, {plural(gate.runs, 'run')} of history"))
     if lost:
         value, kind = "failed", "bad"
-        points = plural(len(cells), "point")
-        lines.insert(0, f"{len(lost)} of {points} measured nothing")
+        where = f'<a href="#problems">{len(lost)} of {plural(len(cells), "point")} failed</a>'
+        lines.insert(0, f"{where}: {text(lost[0].label)}: {text(lost[0].why)}")
     if failed:
         value, kind = "failed", "bad"
         lines.insert(0, text(f"{failed[0].where}: {failed[0].text}"))
@@ -134,7 +132,7 @@ def _answer(cells: Sequence[Cell], verdicts: Sequence[OwnVerdict], answers: Answ
         lines.append(f"{plural(len(verdicts), 'verdict')} of benchmarks, none failed")
     if gate and gate.alerts and any(alert.gates for alert in gate.alerts) and value != "failed":
         titles = [alert.title for alert in gate.alerts if alert.gates and alert.kind != "worse"]
-        lines += [text(title) for title in titles[:DECIDING]]
+        lines[:0] = [text(title) for title in titles[:DECIDING]]
         if titles:
             value, kind = "failed", "bad"
     return _tile("Verdict", value, lines, kind)

@@ -1,4 +1,4 @@
-"""Describe a run in sentences: what ran, where, when, how it ended, and the results."""
+"""Describe a run in sentences: what ran, where, when, and how it ended."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -9,12 +9,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdag.charts.benchmarks.generic import finding
-from perfdag.charts.series import Cell, metrics, sweep
+from perfdag.charts.series import Cell
 from perfdag.units import plural, short, short_seconds
 
 BAD = ("failed", "invalid", "missing")
-FINDINGS = 4  # metrics of a benchmark that get a sentence
 
 
 def counts(cells: Sequence[Cell]) -> Counter[str]:
@@ -99,47 +97,6 @@ def how_it_ended(cells: Sequence[Cell]) -> tuple[bool, str]:
     if not counts_by_status:
         return False, "No samples."
     return not bad, text
-
-
-def noise(cells: Sequence[Cell], table: pa.Table) -> str:
-    """Return how many samples were disturbed, and by what."""
-    noisy = [cell for cell in cells if cell.noisy]
-    if not noisy:
-        return "No sample was marked as disturbed (stolen CPU time, load before it)."
-    noisy_rows = table.filter(
-        pc.and_(pc.is_valid(table["noise"]), pc.equal(table["phase"], "measure"))
-    )
-    samples = {
-        sample
-        for sample in zip(
-            *(noisy_rows[name].to_pylist() for name in ("point", "repetition", "variant")),
-            strict=True,
-        )
-        if sample[0] != "canary"
-    }
-    reasons = Counter(reason.split(" ")[0] for cell in noisy for reason in cell.state.noise)
-    why = ", ".join(name for name, _ in reasons.most_common())
-    return (
-        f"{plural(len(samples), 'sample')} of {plural(len(noisy), 'point')} "
-        f"{'was' if len(samples) == 1 else 'were'} marked as disturbed ({why}); "
-        "they count in the medians and are marked with ~."
-    )
-
-
-def findings(cells: Sequence[Cell]) -> list[str]:
-    """Return a sentence for each headline metric: the best point with median, spread and n.
-
-    Metrics over a coordinate are left to the charts.
-    """
-    names = [
-        name
-        for name in metrics(cells)
-        if any(series.headline for cell in cells for series in cell.series(name))
-        and not sweep([s for cell in cells for s in cell.series(name)])
-    ]
-    return [finding(cells, name) for name in (names or metrics(cells)[:1])[:FINDINGS]] or [
-        finding(cells, "")
-    ]
 
 
 def environment(table: pa.Table) -> list[tuple[str, str]]:

@@ -133,7 +133,7 @@ function levels(figure, series, points, log) {
 /** Return the figure of relative changes, one row a series: {name, change, text, verdict}. */
 function changesOf(rows) {
   const most = narrow() ? 20 : 48;
-  const short = (name) => name.length > most ? `${name.slice(0, most - 1)}…` : name;
+  const short = (name) => name.length > most ? `…${name.slice(1 - most)}` : name;
   const names = rows.map((row, i) => `${i + 1}. ${short(row.name)}`).reverse();
   const inOrder = [...rows].reverse();
   const figure = newFigure(90 + 22 * rows.length, { y_range: names, x_axis_label: "B against A, %" });

@@ -258,9 +258,9 @@ async function benchmarkPage() {
 
 /** Return the rows of two runs side by side. `verdicts` are those of the product, by series id. */
 function pairs(series, a, b, verdicts) {
-  const same = new Set(verdicts?.same);
-  return series.filter((line) => a.has(line.id) || b.has(line.id)).map((line) => {
-    const [left, right] = [a.get(line.id)?.[0], b.get(line.id)?.[0]];
+  const same = new Set(verdicts?.same), inA = verdicts?.paired ?? {}, paired = new Set(Object.values(inA));
+  return series.filter((line) => !paired.has(line.id) && (a.has(line.id) || b.has(line.id))).map((line) => {
+    const [left, right] = [a.get(inA[line.id] ?? line.id)?.[0], b.get(line.id)?.[0]];
     const change = left && right && left.value ? right.value / left.value - 1 : null;
     const [verdict, answer, size, noise] = verdicts?.series[line.id] ?? [];
     return { series: line, name: line.name, left, right, change, verdict, answer, size, noise, same: same.has(line.id), text: `${shown(left?.value, line)} and ${shown(right?.value, line)}` };
@@ -310,7 +310,8 @@ async function comparePage() {
   const ranks = ["worse", "better", "unclear"];
   const rank = (row) => ranks.includes(row.verdict) ? ranks.indexOf(row.verdict) : 3;
   rows.sort((x, y) => rank(x) - rank(y) || y.series.headline - x.series.headline || Math.abs(y.change ?? 0) - Math.abs(x.change ?? 0));
-  const charted = rows.filter((row) => row.change !== null).slice(0, 25);
+  const changed = rows.filter((row) => row.change !== null), decided = changed.filter((row) => rank(row) < 2);
+  const charted = (decided.length ? decided : changed).slice(0, 25);
   const go = (values) => { location.href = page("compare", { suite: head.suite, a, b, ...values }); };
   const choices = [...head.runs].reverse().map(([run, name]) => [run, `${whenOf(run)} ${name}`]);
   return [
@@ -319,7 +320,9 @@ async function comparePage() {
     verdicts ? make("p", {}, `Verdicts: ${verdicts.count}.`)
       : make("p", { className: "muted" }, "No verdicts are stored for these two: ", make("code", {}, `perfdag compare ${a} ${b}`), ", or open the pages with ", make("code", {}, "perfdag site --serve"), "."),
     make("details", { open: differs.length > 0 && differs.length < 8 }, make("summary", {}, `Environment: ${differs.length || "no"} difference${differs.length === 1 ? "" : "s"}`), make("ul", { className: "small" }, ...differs.map((key) => make("li", {}, `${key}: ${from[key] ?? "-"} -> ${to[key] ?? "-"}`)))),
-    ...(verdicts?.missing ?? []).map((line) => make("p", { className: "muted small" }, line)),
+    ...Object.entries(verdicts?.parameters ?? {}).map(([key, [from, to]]) => make("p", {}, `${key}: ${from} -> ${to}`)),
+    ...Object.entries(verdicts?.missing ?? {}).map(([kind, [count, lines]]) => make("details", {}, make("summary", {}, `${kind}: ${count}`),
+      make("ul", { className: "small" }, ...lines.map((line) => make("li", {}, line)), count > lines.length ? make("li", {}, `and ${count - lines.length} more`) : null))),
     charted.length ? make("section", { id: "changes", className: "chart" }, make("h3", {}, "Changes, ", charted.length < rows.length ? `${charted.length} of ${rows.length} series ` : "", link("#", "#changes")), lazyPlot(() => changesOf(charted), 90 + 22 * charted.length)) : null,
     table(pairColumns(verdicts, head), rows, { most: 50, label: "series" }),
   ];

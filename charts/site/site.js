@@ -69,8 +69,8 @@ const percent = (part, sign = true) => part === null || !isFinite(part)
 
 const colours = {
   good: "good", passed: "good", ok: "good", better: "good",
-  noisy: "noisy", inconclusive: "noisy", unclear: "noisy",
-  unusable: "bad", failed: "bad", invalid: "bad", missing: "bad", worse: "bad",
+  noisy: "noisy", unusable: "noisy", inconclusive: "noisy", unclear: "noisy",
+  failed: "bad", invalid: "bad", missing: "bad", worse: "bad",
 };
 
 /** Return a text in the colour of a word, by default of itself. */

@@ -21,18 +21,17 @@ def write_charts(comparison: Comparison, chart: Path | None, sizes_chart: Path |
 
 
 def forest_plot(comparison: Comparison) -> Figure:
-    """Return the forest plot of the headline series, or of all series if none is a headline."""
-    rows = [row for row in comparison.rows if row.info.headline] or comparison.rows
+    """Return the forest plot of the series."""
     effects = [
         Effect(row.full_name, answer.effect, None, None, answer.word)
-        for row in rows
+        for row in comparison.rows
         if not (answer := row.answer).absolute and answer.effect is not None
     ]
     return forest(
         effects,
         f"{comparison.b.words} against {comparison.a.words}: {count(comparison.rows)}",
-        f"suite {comparison.b.suite}; grey: same, hollow: unclear",
-        len(rows) - len(effects),
+        f"suite {comparison.b.suite}",
+        len(comparison.rows) - len(effects),
     )
 
 

@@ -34,8 +34,8 @@ from perfdag.units import plural
 class Row:
     """One series of both sides with the answer. `label` tells points of an entry apart.
 
-    The medians `a` and `b` are those of the sides. Where the level rule decided, the effect is that
-    of the levels in which the runs lie.
+    The medians `a` and `b` are those of the sides, `series_a` is the id of the series in A. Where
+    the level rule decided, the effect is that of the levels in which the runs lie.
     """
 
     info: SeriesInfo
@@ -45,6 +45,7 @@ class Row:
     spread_b: Spread
     a: float
     b: float
+    series_a: str
     note: str = ""
 
     @property
@@ -207,9 +208,8 @@ def _compare(
     versions = (before.benchmark_version, info.benchmark_version)
     note = f"version {versions[0]} against {versions[1]}" if versions[0] != versions[1] else ""
     label = labels.get(info.point, "")
-    comparison.rows.append(
-        Row(info, label, answer, spread(a), spread(b), median(a), median(b), note)
-    )
+    spreads, medians = (spread(a), spread(b)), (median(a), median(b))
+    comparison.rows.append(Row(info, label, answer, *spreads, *medians, before.series_id, note))
 
 
 def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:

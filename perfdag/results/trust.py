@@ -118,6 +118,11 @@ def relative_spread(series: Series) -> float | None:
     return (band.high - band.low) / scale if band.n > 1 and scale else None
 
 
+def unusable(series: Series) -> bool:
+    """Return whether the samples of a series are so far apart that its median says nothing."""
+    return (relative_spread(series) or 0.0) > UNUSABLE_SPREAD
+
+
 def _point_trust(state: PointState, name: str, moved: dict[str, float]) -> PointTrust:
     trust = PointTrust()
     if not state.statuses.get("ok"):

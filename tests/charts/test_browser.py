@@ -39,6 +39,22 @@ async def test_a_report_never_scrolls_sideways(tmp_path: Path) -> None:
                 assert await page.value("document.body.innerText.length") > 500
 
 
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: the tables are not sorted")
+async def test_numbers_of_a_table_sort_within_their_metric(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(report_of(rows.fio((1, 4))).replace("<body>", '<body data-ready="1">'))
+    cells = "[...document.querySelector('table.values').tBodies[0].rows].map(r => [r.cells[1].firstChild.textContent.trim(), r.cells[3].textContent, r.cells[2].textContent])"  # noqa: E501
+    with chromium(tmp_path / "profile") as port:
+        async with tab(port) as page:
+            await page.open(file.as_uri())
+            await page.value("document.querySelectorAll('table.values th button')[2].click()")
+            shown = await page.value(cells)
+    by_unit = {unit: [float(row[2]) for row in shown if row[1] == unit] for _, unit, _ in shown}
+    assert [name for name, *_ in shown] == ["IOPS"] * 4 + ["bandwidth"] * 4
+    assert len(by_unit) == 2
+    assert all(values == sorted(values) for values in by_unit.values())
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: the marks are not looked at")
 async def test_a_mark_shows_its_value_spread_and_n_under_the_mouse(tmp_path: Path) -> None:
     file = tmp_path / "report.html"

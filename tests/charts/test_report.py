@@ -110,7 +110,7 @@ def words(html: str) -> str:
         "Samples: 50 ok, 3 failed, 1 skipped. 2 points of 12 have no valid sample.",
         "Measured 2026-11-20 02:00:01 UTC",
         "on node-1 (2 threads)",
-        "1 sample of 1 point was marked as disturbed (steal)",
+        "rw=randrw iops direction=read, steal); 1 skipped",
         "Highest throughput: streams=4, 23.46 (23.23 to 23.69) Gbit/s, n=3",
         "2 equal points of the suite were merged",
         "streams=8 3 failed of 3 exit 1: <connection> refused & gone",
@@ -131,12 +131,31 @@ def test_the_page_has_summary_failures_values_environment_suite_and_canary(
     assert text in words
 
 
+def test_verdicts_have_the_same_colours_in_pages_as_in_charts() -> None:
+    triple = {"bad": style.WORSE, "good": style.BETTER, "noisy": style.UNCLEAR}
+    assert all(f"--{name}: {colour};" in page.css() for name, colour in triple.items())
+    assert not set(triple.values()) & set(style.SERIES)
+
+
 def test_a_page_names_no_fault_where_all_is_well() -> None:
     table = rows.table(*(rows.sample("x", {}, r, [rows.throughput(1e9)]) for r in (1, 2)))
     text = checked(report_of(table)).words()
-    assert "Samples: 2 ok. No sample was marked as disturbed" in text
+    assert "Samples: 2 ok. Every value" in text
     assert "Trust good why good: 1 point" in text
     assert "What went wrong" not in text
+
+
+def test_the_first_screen_begins_with_failures_and_claims_nothing_of_unusable_values() -> None:
+    steady = [rows.sample("x", {"k": 1}, r, [rows.throughput(1e9 + r)]) for r in (1, 2, 3)]
+    apart = [rows.sample("x", {"k": 2}, r, [rows.throughput(3e9 * r * r)]) for r in (1, 2, 3)]
+    lost = rows.sample("x", {"k": 3}, 1, [], status="failed", error="no such device")
+    html = report_of(rows.table(*steady, *apart, lost))
+    assert '<a href="#problems">1 of 3 points failed</a>: k=3: failed: no such device' in html
+    assert html.index('id="problems"') < html.index("<figure") < html.index('id="b0"')
+    assert "Highest throughput: k=1, 1" in checked(html).words()
+    html = report_of(rows.table(*apart))
+    assert '<b class="muted">unusable</b>' in html
+    assert "Throughput: too noisy to rank" in checked(html).words()
 
 
 def test_missing_and_invalid_are_never_called_ok() -> None:

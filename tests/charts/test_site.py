@@ -48,6 +48,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> str:
         store, 9, lambda night, point: 1e-4, points=("bs=4KiB", HOSTILE), suite="disk", entry="fio",
         metric="latency", unit="s", better="lower",
     )  # fmt: skip
+    for night, runtime, points in ((0, 1, ("bs=4", "bs=8", "bs=16")), (1, 2, ("bs=4", "bs=8"))):
+        names = [f"{point},runtime={runtime}" for point in points]
+        level = 1e-4 * (1 + night)
+        synthetic.nights(
+            store, 1, lambda *_, level=level: level, points=names, suite="grid", entry="fio",
+            metric="latency", unit="s", better="lower", first=night,
+        )  # fmt: skip
     store_record(store, check(store, "net", run_id(29), Rules()))
     store.put(f"runs/{run_id(29)}/report.html", b"<!doctype html><title>report</title>")
     write_site(store, print)
@@ -154,6 +161,22 @@ async def test_a_comparison_has_the_product_s_verdicts(site: str, port: int) -> 
         assert page.errors == []
 
 
+async def test_a_comparison_pairs_points_over_a_changed_parameter(site: str, port: int) -> None:
+    async with tab(port) as page:
+        await page.look(1280, 900)
+        await page.open(f"{site}/compare.html?suite=grid")
+        text = await page.value("document.querySelector('main').innerText")
+        assert "fio.runtime: 1 -> 2" in text
+        assert "only in A: 1\n" in text
+        row = await _cells(page, "tbody tr:first-child td")
+        assert row["answer"].startswith("worse +")
+        assert all("us (" in row[side] for side in ("A", "B")), "a verdict has its numbers"
+        await page.until("document.querySelector('.plot').dataset.drawn")
+        verdicts = "[...new Set(Object.values(drawn.values().next().value.figure.renderers[0].data_source.data.verdict))]"  # noqa: E501
+        assert await page.value(verdicts) == ["worse"]
+        assert page.errors == []
+
+
 async def test_the_legend_of_a_benchmark_hides_a_series(site: str, port: int) -> None:
     async with tab(port) as page:
         await page.look(1280, 900)
@@ -169,7 +192,7 @@ async def test_an_unknown_suite_gives_one_line(site: str, port: int) -> None:
     async with tab(port) as page:
         await page.open(f"{site}/history.html?suite=nett")
         assert await page.value("document.querySelector('.alert').textContent") == (
-            "no suite nett; there are disk, net"
+            "no suite nett; there are disk, grid, net"
         )
 
 

@@ -123,6 +123,8 @@ def test_overhead_says_its_verdict(low: float, high: float, message: str) -> Non
         resnet50_overhead, table(sample("resnet50-overhead", {"limit": 0.05}, 1, values))
     )
     assert message in words(result["overhead"])
+    colour = {"passes": style.BETTER, "fails": style.WORSE}.get(message, style.UNCLEAR)
+    assert result["overhead"].axes[0].lines[0].get_color() == colour
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 
 from perfdag.app.comparison_charts import size_map
 from perfdag.charts.pages.compare import Effect, forest
-from perfdag.charts.style import ON_DARK, ON_PALE
+from perfdag.charts.style import BETTER, ON_DARK, ON_PALE, WORSE
 from perfdag.cli import main
 from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import make_plan
@@ -249,7 +249,6 @@ def test_ratios_over_message_sizes_are_blank_inside_the_noise_floor() -> None:
     assert values[1][1] == pytest.approx(1)
     assert np.isnan(values[1][0])
     assert {(text.get_text(), text.get_color()) for text in ax.texts} == {
-        ("-50", ON_PALE),
         ("-50", ON_DARK),
         ("+300", ON_PALE),
     }, "the colour with more contrast to the cell"
@@ -524,20 +523,24 @@ def test_history_of_nothing(store: Store, cli: CommandLine) -> None:
         assert output in cli(["history", *argv, "--store", store.root], 2).err
 
 
-def test_forest_marks_what_is_shown() -> None:
+def test_forest_shows_verdicts_on_a_log_axis_and_counts_the_others() -> None:
     effects = [
-        Effect("a", -0.2, -0.25, -0.15, "worse"),
         Effect("b", 0.01, None, None, "unclear"),
-        Effect("c", 0.1, 0.08, 0.12, "better"),
+        Effect("c", 0.1, 0.08, 300.0, "better"),
+        Effect("a", -0.2, -0.25, -0.15, "worse"),
     ]
     ax = forest(effects, "t").axes[0]
-    assert artist(ax, "worse").get_xdata()[0] == pytest.approx(-20)
-    assert artist(ax, "unclear").get_markerfacecolor() == "none"
-    assert artist(ax, "worse").get_color() != artist(ax, "better").get_color()
-    assert len(artists(ax, "interval")) == 2
-    assert names(ax.get_yticklabels()) == ["a", "b", "c"]
+    assert 2 ** artist(ax, "worse").get_xdata()[0] == pytest.approx(0.8), "a log axis"
+    assert (artist(ax, "worse").get_color(), artist(ax, "better").get_color()) == (WORSE, BETTER)
+    assert [(end.get_marker(), end.get_xdata()[0]) for end in artists(ax, "end")][-1] == (
+        ">",
+        ax.get_xlim()[1],
+    )
+    assert names(ax.get_yticklabels()) == ["a", "c"]
     figure = forest(effects, "t", "net", absolute=2)
-    assert "net; not drawn: 2 compared in their own unit" in words(figure)
+    assert "net; not drawn: 2 compared in their own unit; not drawn: 1 unclear" in words(figure)
+    ax = forest(effects[:1], "t").axes[0]
+    assert artist(ax, "unclear").get_markerfacecolor() == "none", "nothing else to draw"
     assert "2 series, compared in their own unit" in words(forest([], "t", absolute=2))
 
 

@@ -34,7 +34,7 @@ from perfdag.results.runs import PARTIAL
 from perfdag.results.schema import explain_unreadable
 from perfdag.store.base import NotStoredError, Store
 
-FORMAT = 1
+FORMAT = 2
 """Version of the data. The site of another version is written again."""
 MOST_ANSWERS = 3
 """Series of the newest run that the index names."""

@@ -11,8 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-HIGHLIGHTS = {"worse": "bold dark_orange", "better": "bold blue", "failed": "bold red"}
-"""Style of a row by its verdict."""
+BAD = "bold red"
+HIGHLIGHTS = {"worse": BAD, "better": "bold cyan", "unclear": "yellow", "failed": BAD}
+"""Style of a row by its verdict, in the hues of report.css."""
 WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 FAILURE = re.compile(r"(verdict .*: |trust +)?(gate )?(failed|absent|damaged|unusable)\b", re.I)
 """Beginning of a line that tells of a failure."""
