@@ -222,7 +222,7 @@ def _first_of_night(medians: RunMedians) -> int:
 def _why_nothing(medians: RunMedians, info: SeriesInfo, values: Array) -> str:
     _, bad, error, _ = medians.runs[_first_of_night(medians)].points.get(info.point, (0, 0, "", ""))
     last = medians.runs[int(np.flatnonzero(np.isfinite(values))[-1])].run_id
-    return error if bad else f"not measured since {day_of(last)}"
+    return error.removeprefix("failed: ") if bad else f"not measured since {day_of(last)}"
 
 
 def _against_run_before(medians: RunMedians, i: int, tuning: Tuning) -> Answer:

@@ -90,7 +90,7 @@ CASES: dict[str, tuple[Sequence[float], str]] = {
         [100] * 10 + [140, math.nan, 140, math.nan, 140],
         "worse +40.7 % since 2026-01-15 (3 runs)",
     ),
-    "the newest run failed": ([100] * 10 + [math.nan], "failed: failed: it would not start"),
+    "the newest run failed": ([100] * 10 + [math.nan], "failed: it would not start"),
 }
 
 
