@@ -146,10 +146,11 @@ def _distribution(distributions: dict[str, list[tuple[float, Series]]], where: s
         for name in longest_tails
         if not any(unusable(s) for _, s in distributions[name] if s.stat in (least, most))
     ]
-    title = "Completion latency"
-    if common and usable:
-        times = f"{tails[usable[0]]:.1f} times its {least}"
-        title = f"{usable[0]}: {most} of the completion latency is {times}"
+    title = (
+        f"{usable[0]}: {most} of the completion latency is {tails[usable[0]]:.1f} times its {least}"
+        if common and usable
+        else "Completion latency"
+    )
     cut = (
         f"the {len(longest_tails)} longest tails of {len(distributions)}"
         if len(longest_tails) < len(distributions)

@@ -20,6 +20,12 @@ from perfdag.units import scaled, short
 LIMIT = 980_000  # bytes of a page; charts above it are named instead
 VERDICTS = 10  # on the first screen; the others are folded
 ROWS = 400  # most rows of a table; the Parquet file has all
+CLASSES = {
+    **dict.fromkeys(("worse", "failed"), "bad"),
+    **dict.fromkeys(("better", "passed"), "good"),
+    **dict.fromkeys(("unclear", "inconclusive", "unusable", "noisy"), "noisy"),
+}
+"""Words and their colours in report.css."""
 INLINE = 200_000  # bytes of an SVG above which its PNG stands in, where that is smaller
 _VARIABLES = {
     style.INK: "var(--ink)",
@@ -170,9 +176,8 @@ def _cells(cell: Cell, series: Series, factor: float, unit: str) -> list[str]:
 
 def verdicts(table: pa.Table) -> str:
     """Return the verdict of each point whose benchmark has one, the failed ones first."""
-    classes = {"passed": "good", "failed": "bad", "inconclusive": "noisy"}
     items = [
-        f'<li><span class="{classes[verdict.word]}"><strong>{text(verdict.where)}</strong>: '
+        f'<li><span class="{CLASSES[verdict.word]}"><strong>{text(verdict.where)}</strong>: '
         f"{text(verdict.text)}</span>{text(f' ({count})' if count else '')}</li>"
         for verdict, count in worst_of_points(own_verdicts(table))
     ]

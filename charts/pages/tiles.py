@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from perfdag.charts import style
-from perfdag.charts.pages.page import text
+from perfdag.charts.pages.page import CLASSES, text
 from perfdag.charts.series import Cell
 from perfdag.regress.result import GateResult
 from perfdag.regress.verdict import Answer
@@ -14,15 +14,6 @@ from perfdag.units import plural, scaled
 
 TILES = 6
 """Headline values on the first screen."""
-_CLASSES = {
-    "worse": "bad",
-    "better": "good",
-    "failed": "bad",
-    "unclear": "noisy",
-    "passed": "good",
-    "unusable": "noisy",
-    "noisy": "noisy",
-}
 DECIDING = 3
 """Series that the tile of the answer names."""
 
@@ -102,7 +93,7 @@ def _value(cell: Cell, series: Series, answers: Answers) -> str:
     elif (point := answers.trust.points.get(cell.state.point)) and point.level != "good":
         lines.append('<span class="noisy">noisy</span>')
     if answer := answers.of(series):
-        colour = _CLASSES.get(answer.word, "muted")
+        colour = CLASSES.get(answer.word, "muted")
         lines.append(f'<span class="{colour}">{text(answer.text)}</span>')
     name = style.metric_text(series.metric)
     stat = "" if series.stat == "value" else f" {series.stat}"
@@ -116,7 +107,7 @@ def _answer(cells: Sequence[Cell], verdicts: Sequence[OwnVerdict], answers: Answ
     failed = [verdict for verdict in verdicts if verdict.word == "failed"]
     value, kind = "first run", "muted"
     if gate and gate.runs > 1 and gate.word:
-        value, kind = gate.word, _CLASSES.get(gate.word, "muted")
+        value, kind = gate.word, CLASSES.get(gate.word, "muted")
         deciding = [line for line in gate.headlines if line.answer.word == value]
         if value != "same":
             lines += [text(f"{line.name}: {line.answer.text}") for line in deciding[:DECIDING]]
@@ -139,7 +130,7 @@ def _answer(cells: Sequence[Cell], verdicts: Sequence[OwnVerdict], answers: Answ
 
 
 def _trust(trust: RunTrust) -> str:
-    kind = "good" if trust.proven else _CLASSES.get(trust.level, "muted")
+    kind = "good" if trust.proven else CLASSES.get(trust.level, "muted")
     lines = [
         f"{len(points)} of {plural(len(trust.points), 'point')} {level}"
         for level in WORSE_LEVELS

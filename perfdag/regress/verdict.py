@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from perfdag.results.result_files import day_of
+from perfdag.results.trust import UNUSABLE_SPREAD
 from perfdag.stats.levels import (
     SIGMAS,
     STEP,
@@ -25,8 +26,6 @@ from perfdag.stats.levels import (
 from perfdag.stats.robust import Array, finite, middle, scale_for
 from perfdag.units import plural
 
-UNUSABLE_SPREAD = 1.0
-"""Spread of the samples of a run, relative to their median, beyond which it decides nothing."""
 TOO_NOISY = 0.5
 """Where only larger changes than this would be seen, nothing is called the same."""
 RANK: tuple[Word, ...] = ("failed", "worse", "better", "unclear", "same")
