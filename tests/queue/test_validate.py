@@ -167,7 +167,7 @@ async def run(command: list[str], plan: Plan) -> Verdict:
 @pytest.mark.slow
 async def test_a_serial_fifth_fails_at_the_right_step_and_names_the_slow_item() -> None:
     """By Amdahl's law the doublings gain 1.667, 1.5 and 1.333; items take as much longer."""
-    verdict = await run(["usl", "0.15", "0.2", "0"], Plan(8, 1.42))
+    verdict = await run(["usl", "0.3", "0.2", "0"], Plan(8, 1.42))
     result = verdict.as_json()
     assert result["verdict"] == "failed"
     steps = result["steps"]
