@@ -63,10 +63,7 @@ class Figure(Params):
     def read(self, texts: Mapping[str, str]) -> float:
         """Return the figure in its SI base unit. Raises ValueError if it is not there."""
         printed = self._matched(texts) if self.regex is not None else self._in_json(texts)
-        value = float(printed) * to_base(self.unit)[1]
-        if not math.isfinite(value):
-            raise ValueError(f"{printed} is not a finite number")
-        return value
+        return float(printed) * to_base(self.unit)[1]
 
     def _matched(self, texts: Mapping[str, str]) -> str:
         for role in _OUTPUTS:
@@ -137,7 +134,14 @@ class Command(Benchmark[CommandParams]):
         except ValidationError:  # reported with the entry
             figures = {}
         declared = {
-            name: Metric(name, to_base(figure.unit)[0], figure.better, name, headline=True)
+            name: Metric(
+                name,
+                to_base(figure.unit)[0],
+                figure.better,
+                name,
+                headline=True,
+                lowest=-math.inf,
+            )
             for name, figure in figures.items()
         }
         wall_time = Metric(_WALL_TIME, "s", "lower", "wall time", headline=not declared)

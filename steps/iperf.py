@@ -152,7 +152,13 @@ class Iperf(two_hosts.TwoHostBenchmark[IperfParams]):
         Metric("sent_throughput", "bit/s", "none", "payload handed to the sender's socket"),
         Metric("retransmits", "1", "lower", "TCP segments sent again"),
         Metric("jitter", "s", "lower", "UDP interarrival jitter (RFC 1889), mean over the streams"),
-        Metric("lost_fraction", "1", "lower", "UDP datagrams lost of those sent"),
+        Metric(
+            "lost_fraction",
+            "1",
+            "lower",
+            "UDP datagrams lost of those sent",
+            highest=1,
+        ),
         Metric("out_of_order", "1", "lower", "UDP datagrams received out of order"),
         Metric("sender_cpu", "1", "lower", "cores used by the sending process"),
         Metric("receiver_cpu", "1", "lower", "cores used by the receiving process"),
@@ -164,6 +170,7 @@ class Iperf(two_hosts.TwoHostBenchmark[IperfParams]):
             "1",
             "none",
             "1: a process used all its cores, so the network may do more; else 0",
+            highest=1,
         ),
     )
 
