@@ -324,7 +324,8 @@ def _refused(finished: CommandResult) -> bool:
 
 def _read(text: str) -> dict[str, Any]:
     """Return iperf3's report; up to 3.12 a line of text may precede it. Raises Failed."""
-    return read_report("iperf3", text, {"client": text})
+    report: dict[str, Any] = read_report("iperf3", text, {"client": text})
+    return report
 
 
 def _give_up(error: str, texts: dict[str, str]) -> None:
