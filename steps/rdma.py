@@ -29,23 +29,30 @@ _BY_CM = ("RC", "UD")
 """Connection types that perftest connects with rdma_cm."""
 
 
-_OWN = (
-    "iters", "duration", "size", "all", "mtu", "connection", "ib-dev", "ib-port", "gid-index",
-    "rdma_cm", "comm_rdma_cm", "atomic_type", "use_cuda", "use_cuda_bus_id", "qp", "bidirectional",
-    "port", "CPU-freq", "dualport", "report-cycles", "report-histogrm", "report-unsorted",
-    "report_gbits", "out_json", "out_json_file", "output", "run_infinitely", "help", "version",
+_EXTRA = (
+    "aes_block_size", "aes_xts", "bind_source_ip", "burst_size", "congest_type", "cq-mod",
+    "cqe_poll", "cuda_mem_type", "data_enc_keys_number", "dest_mac", "disable_pcie_relaxed",
+    "dlid", "dont_xchg_versions", "encrypt_on_tx", "events", "flow_label", "flows", "flows_burst",
+    "force-link", "gpu_touch", "hop_limit", "inline_size", "ipv6", "ipv6-addr", "latency_gap",
+    "limit_bw", "limit_msgrate", "log_active_dci_streams", "log_dci_streams", "margin", "mmap",
+    "mmap-offset", "mr_per_qp", "no_enhanced_reorder", "no_lock", "noPeak", "odp", "outs",
+    "payload_file_path", "perform_warm_up", "pkey_index", "post_list", "qp-timeout", "rate_limit",
+    "rate_limit_type", "rate_units", "recv_post_list", "report-counters", "retry_count", "rx-depth",
+    "send_with_imm", "sig_before", "sl", "source_ip", "tclass", "tos", "tx-depth",
+    "typical_pkt_size", "unsolicited_write", "use-null-mr", "use-srq", "use_cuda_dmabuf",
+    "use_cuda_pcie_mapping", "use_data_direct", "use_hugepages", "use_old_post_send", "use_ooo",
+    "vector", "wait_destroy", "write_with_imm",
 )  # fmt: skip
-"""Long options of perftest that a parameter sets, or that change what perfdag reads."""
-_OWN_LETTERS = re.compile("-[aFegzRvhbNVCHUOZP]*[nDsamcdixRzAqbpFOCHUhV]")
-"""Their letters, which may follow other letters without a value in the same word."""
+"""Long options of perftest that change the traffic, and neither its size nor what it prints."""
+_EXTRA_LETTERS = re.compile(r"-[eN]*([STtruIXolQLfwyW].*)?")
+"""Their letters: those without a value first, then one with its value in the same word."""
 
 
-def _is_own(argument: str) -> bool:
+def _is_extra(argument: str) -> bool:
     if argument.startswith("--"):
-        # getopt_long(3) accepts any prefix of a name.
-        prefix = argument[2:].partition("=")[0]
-        return any(name.startswith(prefix) for name in _OWN)
-    return _OWN_LETTERS.match(argument) is not None
+        # getopt_long(3) accepts a prefix of a name, which another option may have in common
+        return argument[2:].partition("=")[0] in _EXTRA
+    return _EXTRA_LETTERS.fullmatch(argument) is not None
 
 
 class RdmaParams(Params):
@@ -97,17 +104,16 @@ class RdmaParams(Params):
     )
     extra_args: list[Annotated[str, Field(pattern=r"^--?[A-Za-z0-9]")]] = Field(
         [],
-        description="added to the command on both sides, for example --tclass=96;"
-        " options that a parameter sets are refused",
+        description="added to the command on both sides, for example --tclass=96:"
+        " options that change neither what a parameter sets nor what perftest prints",
     )
 
     @field_validator("extra_args")
     @classmethod
     def _not_ours(cls, arguments: list[str]) -> list[str]:
-        own = [argument for argument in arguments if _is_own(argument)]
-        if own:
+        if other := [argument for argument in arguments if not _is_extra(argument)]:
             raise ValueError(
-                f"{', '.join(own)}: a parameter sets this option, or it would change what is"
+                f"{', '.join(other)}: a parameter sets this option, or it would change what is"
                 " measured or read here; set the parameter, or leave it out"
             )
         return arguments

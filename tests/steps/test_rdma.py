@@ -636,6 +636,8 @@ def test_of_mig_and_of_gpus_that_are_not_there_it_is_not_known_which_one_is_used
     [
         *("; rm -rf /", "--", "--qp=8", "-q8", "--iters=5", "--iter=5", "-b", "-Nb", "-R", "-p1"),
         *("--use_cuda_bus_id=0000:03:00.0", "-C", "--run_infinitely", "--out_json_file=/tmp/x"),
+        *("--report-both", "--report-b", "--report-per-port", "--cpu_util", "-Z", "-eb", "-NH"),
+        *("--report", "--use_rocm=0", "--output=latency", "--data_validation", "--new-option"),
     ],
 )
 def test_extra_args_that_perfdag_sets_or_reads_are_refused(word: str) -> None:
