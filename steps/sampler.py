@@ -11,7 +11,7 @@ from typing import Any
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Gang, Output
 from perfdag.hosts import canary, disturbance
-from perfdag.hosts.base import Host
+from perfdag.hosts.base import Host, plain
 from perfdag.hosts.facts import env_class
 from perfdag.hosts.packages import install_command
 from perfdag.outcome import Failed, Infrastructure, SampleError, Skip
@@ -87,7 +87,7 @@ class Sampler:
         record.noise = guard.disturbed(record.env.get("cpu_threads") or 1)
         if record.error:
             parts = (record.error, guard.starved(), self._site.advice(shape, record.error))
-            record.error = " ".join("; ".join(part for part in parts if part).split())
+            record.error = " ".join(plain("; ".join(part for part in parts if part)).split())
         record.finished_at = now()
         return record
 

@@ -4,6 +4,7 @@ A retry replaces the file.
 """
 
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,8 +50,24 @@ class SampleRecord:
     where: dict[str, Any] = field(default_factory=dict)
 
     def dump(self) -> bytes:
-        """Return the sample as JSON, without the known secret values."""
-        return redact_json(orjson.dumps({"schema": 1, **vars(self)}, option=orjson.OPT_SORT_KEYS))
+        """Return the sample as JSON, without the known secret values.
+
+        Of a name that is not UTF-8, as Linux allows, the other bytes are written in hexadecimal.
+        """
+        fields = {"schema": 1, **vars(self)}
+        try:
+            data = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
+        except TypeError:
+            data = orjson.dumps(_utf8(fields), option=orjson.OPT_SORT_KEYS)
+        return redact_json(data)
+
+
+def _utf8(data: Any) -> Any:
+    if isinstance(data, str):
+        return os.fsencode(data).decode(errors="backslashreplace")
+    if isinstance(data, Mapping):
+        return {_utf8(key): _utf8(value) for key, value in data.items()}
+    return [_utf8(item) for item in data] if isinstance(data, list | tuple) else data
 
 
 def read_sample(data: bytes) -> SampleRecord:
