@@ -16,7 +16,8 @@ class Measurement:
 
     `coords` are coordinates that the tool reports (message_bytes, direction). `n` counts the
     observations behind the value. `subject` names the part of the sample that it belongs to.
-    `note` says what a number cannot, such as the figure that decided a verdict.
+    `note` says what a number cannot, such as the figure that decided a verdict. `step` is the
+    smallest difference, in the unit of the value, that the tool's clock or its print can show.
     """
 
     metric: str
@@ -26,6 +27,7 @@ class Measurement:
     n: int | None = None
     subject: str | None = None
     note: str | None = None
+    step: float = 0.0
 
 
 def verdict(

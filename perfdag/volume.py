@@ -144,6 +144,11 @@ class Volume(Strict):
         return self.common and not self.claim
 
     @property
+    def created(self) -> bool:
+        """Whether each batch has claims of its own."""
+        return self.kind == "claim" and self.claim is None
+
+    @property
     def common(self) -> bool:
         """Whether all pods of a gang share the volume, on whatever nodes they are."""
         return self.kind == "claim" and (self.claim is not None or self.access == "ReadWriteMany")

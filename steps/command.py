@@ -1,9 +1,8 @@
 """command: the wall time of any command and figures that it prints, without code of your own."""
 
-import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from pydantic import (
@@ -18,6 +17,7 @@ from pydantic import (
 
 from perfdag.benchmark.contract import Benchmark, Better, Gang, Metric, Output, Params, Tool
 from perfdag.outcome import VERDICT, Failed, Measurement, Skip
+from perfdag.steps.json_report import read_report
 from perfdag.units import to_base
 
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_.-]*$"
@@ -41,7 +41,9 @@ class Figure(Params):
         None, description="Python regular expression; its one group is the number; last match"
     )
     json_path: str | None = Field(
-        None, alias="json", description="keys and indices in JSON on stdout: jobs.0.read.bw"
+        None,
+        alias="json",
+        description="keys (they may hold dots) and indices in JSON on stdout: jobs.0.read.bw",
     )
     unit: Annotated[str, AfterValidator(_check_unit)] = Field(
         "1", description="unit that the tool prints: 1, s, ms, B, MiB/s, Gbit/s, 1/s"
@@ -63,10 +65,7 @@ class Figure(Params):
     def read(self, texts: Mapping[str, str]) -> float:
         """Return the figure in its SI base unit. Raises ValueError if it is not there."""
         printed = self._matched(texts) if self.regex is not None else self._in_json(texts)
-        value = float(printed) * to_base(self.unit)[1]
-        if not math.isfinite(value):
-            raise ValueError(f"{printed} is not a finite number")
-        return value
+        return float(printed) * to_base(self.unit)[1]
 
     def _matched(self, texts: Mapping[str, str]) -> str:
         for role in _OUTPUTS:
@@ -76,15 +75,27 @@ class Figure(Params):
         raise ValueError(f"nothing matches {self.regex!r}")
 
     def _in_json(self, texts: Mapping[str, str]) -> float:
-        value = json.loads(texts.get("stdout", ""))
-        for key in (self.json_path or "").split("."):
-            try:
-                value = value[int(key)] if isinstance(value, list) else value[key]
-            except (KeyError, IndexError, TypeError, ValueError):
-                raise ValueError(f"no {key!r} of {self.json_path!r} in the JSON") from None
+        path = self.json_path or ""
+        report = read_report("the command", texts.get("stdout", ""), texts)
+        value = next(_lookup(report, path.split(".")), None)
+        if value is None:
+            raise ValueError(f"no {path!r} in the JSON")
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError(f"{self.json_path} is no number")
         return float(value)
+
+
+def _lookup(node: Any, keys: Sequence[str]) -> Iterator[Any]:
+    """Yield what is at a path. A key may hold dots, as fio's "99.000000"; shorter keys go first."""
+    if not keys:
+        yield node
+    elif isinstance(node, list):
+        if re.fullmatch(r"-?\d+", keys[0]) and -len(node) <= int(keys[0]) < len(node):
+            yield from _lookup(node[int(keys[0])], keys[1:])
+    elif isinstance(node, dict):
+        for end in range(1, len(keys) + 1):
+            if (key := ".".join(keys[:end])) in node:
+                yield from _lookup(node[key], keys[end:])
 
 
 Figures = dict[Annotated[str, StringConstraints(pattern=FIGURE)], Figure]
@@ -137,7 +148,14 @@ class Command(Benchmark[CommandParams]):
         except ValidationError:  # reported with the entry
             figures = {}
         declared = {
-            name: Metric(name, to_base(figure.unit)[0], figure.better, name, headline=True)
+            name: Metric(
+                name,
+                to_base(figure.unit)[0],
+                figure.better,
+                name,
+                headline=True,
+                lowest=-math.inf,
+            )
             for name, figure in figures.items()
         }
         wall_time = Metric(_WALL_TIME, "s", "lower", "wall time", headline=not declared)
@@ -176,7 +194,7 @@ class Command(Benchmark[CommandParams]):
         for name, figure in params.metrics.items():
             try:
                 values.append(Measurement(name, figure.read(output.texts)))
-            except ValueError as error:
+            except (ValueError, Failed) as error:
                 raise Failed(f"metrics.{name}: {error}", output.texts) from None
         try:
             return [*values, Measurement(_WALL_TIME, float(match[1]))]

@@ -1,5 +1,6 @@
 """fio: I/O of a file system or block device, on one host or several."""
 
+import math
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -490,12 +491,11 @@ def _one(
         coords = {"direction": direction}
         # fio 2 reports KiB/s only.
         bandwidth = side["bw_bytes"] if "bw_bytes" in side else side["bw"] * 1024
-        measurements.append(
-            Measurement("iops", float(side["iops"]), coords=coords, n=total, subject=subject)
-        )
-        measurements.append(
-            Measurement("bandwidth", float(bandwidth), coords=coords, n=total, subject=subject)
-        )
+        for metric, rate in (("iops", float(side["iops"])), ("bandwidth", float(bandwidth))):
+            step = rate / side["runtime"] if side["runtime"] else math.inf
+            measurements.append(
+                Measurement(metric, rate, coords=coords, n=total, subject=subject, step=step)
+            )
         for metric, key in _LATENCIES:
             # fio 2 reports microseconds, under the name without a suffix.
             block, scale = (side[key], 1e9) if key in side else (side[key.removesuffix("_ns")], 1e6)

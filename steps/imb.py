@@ -580,17 +580,31 @@ def _bandwidth(row: dict[str, float], params: ImbParams) -> float | None:
     return messages * size / time * 1e6 if time else row["bandwidth"] * 1e6
 
 
+PRINTED = 1e-8
+"""Seconds of the last digit of a time: IMB prints microseconds with two decimals."""
+
+
 def _headlines(rows: list[dict[str, float]], params: ImbParams) -> list[Measurement]:
     """Return the headline figures of a whole table; the printed columns decide which exist."""
     measurements = []
     first, last = rows[0], rows[-1]
     if params.benchmark in (*PAIRS, *STREAMS) and "t_avg" in first:
         measurements.append(
-            Measurement("zero_byte_latency", first["t_avg"] * 1e-6, n=int(first["repetitions"]))
+            Measurement(
+                "zero_byte_latency",
+                first["t_avg"] * 1e-6,
+                n=int(first["repetitions"]),
+                step=PRINTED,
+            )
         )
     if params.benchmark in (*COLLECTIVES, *SYNCS):
         measurements.append(
-            Measurement("operation_time", last["t_avg"] * 1e-6, n=int(last["repetitions"]))
+            Measurement(
+                "operation_time",
+                last["t_avg"] * 1e-6,
+                n=int(last["repetitions"]),
+                step=PRINTED,
+            )
         )
     speeds = [(_bandwidth(row, params), int(row.get("bytes", 0))) for row in rows]
     fast = [(speed, size) for speed, size in speeds if speed]

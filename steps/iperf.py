@@ -20,6 +20,8 @@ from perfdag.units import BitRate, Duration, PositiveDuration, Size
 _TOOL = Tool("iperf3", dict.fromkeys(("apt", "dnf", "zypper", "pacman", "brew"), "iperf3"))
 BUSY = 0.95
 """Share of its cores above which a side, not the network, limits the throughput."""
+BOTH_WAYS = (3, 11)
+"""First iperf3 whose report keeps the two directions of a bidirectional test apart."""
 THREADED = (3, 16)
 """First iperf3 with a thread for each stream (its release notes)."""
 _DIRECTIONS = (("client_to_server", ""), ("server_to_client", "_bidir_reverse"))
@@ -152,7 +154,13 @@ class Iperf(two_hosts.TwoHostBenchmark[IperfParams]):
         Metric("sent_throughput", "bit/s", "none", "payload handed to the sender's socket"),
         Metric("retransmits", "1", "lower", "TCP segments sent again"),
         Metric("jitter", "s", "lower", "UDP interarrival jitter (RFC 1889), mean over the streams"),
-        Metric("lost_fraction", "1", "lower", "UDP datagrams lost of those sent"),
+        Metric(
+            "lost_fraction",
+            "1",
+            "lower",
+            "UDP datagrams lost of those sent",
+            highest=1,
+        ),
         Metric("out_of_order", "1", "lower", "UDP datagrams received out of order"),
         Metric("sender_cpu", "1", "lower", "cores used by the sending process"),
         Metric("receiver_cpu", "1", "lower", "cores used by the receiving process"),
@@ -164,6 +172,7 @@ class Iperf(two_hosts.TwoHostBenchmark[IperfParams]):
             "1",
             "none",
             "1: a process used all its cores, so the network may do more; else 0",
+            highest=1,
         ),
     )
 
@@ -178,6 +187,14 @@ class Iperf(two_hosts.TwoHostBenchmark[IperfParams]):
 
     def least_seconds(self, params: IperfParams) -> float:
         return params.duration + params.omit
+
+    def require(self, gang: Gang, params: IperfParams) -> None:
+        if params.bidirectional:
+            for host in self.hosts(gang):
+                _check_both_ways(_version(host.run(["iperf3", "--version"], timeout=10).stdout))
+
+    def prepare(self, gang: Gang, params: IperfParams) -> None:
+        self.require(gang, params)
 
     def run(self, gang: Gang, params: IperfParams) -> Output:
         client, server = self.hosts(gang)
@@ -220,7 +237,7 @@ class Iperf(two_hosts.TwoHostBenchmark[IperfParams]):
             "cores": _cores(client, server, cpus),
         }
         report = _read(client_end.stdout)
-        tool = "iperf3 " + ".".join(map(str, _version(report)))
+        tool = "iperf3 " + ".".join(map(str, _reported(report)))
         facts |= _cpu_bound(sides(report, params, facts["cores"]))
         return Output(texts, [serve, connect], tool, facts)
 
@@ -307,7 +324,8 @@ def _refused(finished: CommandResult) -> bool:
 
 def _read(text: str) -> dict[str, Any]:
     """Return iperf3's report; up to 3.12 a line of text may precede it. Raises Failed."""
-    return read_report("iperf3", text, {"client": text})
+    report: dict[str, Any] = read_report("iperf3", text, {"client": text})
+    return report
 
 
 def _give_up(error: str, texts: dict[str, str]) -> None:
@@ -325,14 +343,29 @@ def _give_up(error: str, texts: dict[str, str]) -> None:
     raise Failed(f"iperf3: {error}", texts)
 
 
-def _version(report: dict[str, Any]) -> tuple[int, ...]:
-    """Return the version, for example (3, 12); (0,) if the report has none."""
-    match = re.search(r"iperf (\d+(?:\.\d+)+)", str(report.get("start", {}).get("version", "")))
+def _version(text: str) -> tuple[int, ...]:
+    """Return the version in a text of iperf3, for example (3, 12); (0,) if it has none."""
+    match = re.search(r"iperf (\d+(?:\.\d+)+)", text)
     return tuple(int(part) for part in match[1].split(".")) if match else (0,)
+
+
+def _reported(report: dict[str, Any]) -> tuple[int, ...]:
+    return _version(str(report.get("start", {}).get("version", "")))
+
+
+def _check_both_ways(version: tuple[int, ...]) -> None:
+    """Raise Skip for a version whose report of a bidirectional test has one key for two halves."""
+    if (0,) < version < BOTH_WAYS:
+        raise Skip(
+            f"bidirectional: the report of iperf3 {'.'.join(map(str, version))} has both directions"
+            " under one key; use iperf3 3.11 or later"
+        )
 
 
 def _verify(report: dict[str, Any], params: IperfParams, texts: dict[str, str]) -> None:
     """Check that iperf3 used the requested options. Raises Invalid if it used others."""
+    if params.bidirectional:
+        _check_both_ways(_reported(report))
     start, end = report["start"], report["end"]
     options = start["test_start"]
     for name, actual, wanted in (
@@ -369,10 +402,8 @@ def _verify(report: dict[str, Any], params: IperfParams, texts: dict[str, str]) 
         raise Failed(
             f"iperf3 reports {len(end['streams'])} streams, {expected} were requested", texts
         )
-    if end["sum_sent"]["seconds"] < 0.9 * params.duration:
-        raise Failed(
-            f"iperf3 ended after {end['sum_sent']['seconds']:.1f} s of {params.duration:g} s", texts
-        )
+    if (seconds := _sent(end, "")["seconds"]) < 0.9 * params.duration:
+        raise Failed(f"iperf3 ended after {seconds:.1f} s of {params.duration:g} s", texts)
 
 
 def _measurements(
@@ -388,19 +419,18 @@ def _measurements(
     if not all(rate > 0 for rate in received):
         raise Failed("iperf3's receiver got nothing", texts)
     measurements = [Measurement("throughput", sum(received))]
-    sent = sum(float(end[f"sum_sent{suffix}"]["bits_per_second"]) for _, suffix in directions)
-    measurements.append(Measurement("sent_throughput", sent))
-    for (name, suffix), value in zip(directions, received, strict=True):
+    sent = [_sent(end, suffix) for _, suffix in directions]
+    total = sum(float(each["bits_per_second"]) for each in sent)
+    measurements.append(Measurement("sent_throughput", total))
+    for (name, suffix), value, side in zip(directions, received, sent, strict=True):
         coords = {"direction": name} if params.bidirectional else {}
         if params.bidirectional:
             measurements.append(Measurement("direction_throughput", value, coords=coords))
         if params.protocol == "udp":
             measurements += _udp(end, suffix, coords)
-        elif "retransmits" in end[f"sum_sent{suffix}"]:  # only Linux and FreeBSD report them
+        elif "retransmits" in side:  # only Linux and FreeBSD report them
             measurements.append(
-                Measurement(
-                    "retransmits", float(end[f"sum_sent{suffix}"]["retransmits"]), coords=coords
-                )
+                Measurement("retransmits", float(side["retransmits"]), coords=coords)
             )
     measurements += _streams(end, params)
     if params.protocol == "tcp":
@@ -460,17 +490,20 @@ def _streams(end: dict[str, Any], params: IperfParams) -> list[Measurement]:
     return _by_stream(received, params.bidirectional)
 
 
-def _received(end: dict[str, Any], suffix: str) -> float:
-    """Return bit/s at the receiver.
+def _sent(end: dict[str, Any], suffix: str) -> dict[str, Any]:
+    """Return what was sent. Before 3.11 a UDP report has `sum` alone, with the lost datagrams."""
+    total: dict[str, Any] = end.get(f"sum_sent{suffix}") or end[f"sum{suffix}"]
+    return total
 
-    Before 3.7, a UDP report has only `sum`: what was sent, and the lost datagrams.
-    """
+
+def _received(end: dict[str, Any], suffix: str) -> float:
+    """Return bit/s at the receiver."""
     total = end.get(f"sum_received{suffix}")
     if total is not None:
         return float(total["bits_per_second"])
     total = end[f"sum{suffix}"]
     return float(total["bits_per_second"]) * (
-        1 - int(total["lost_packets"]) / int(total["packets"])
+        1 - int(total["lost_packets"]) / max(1, int(total["packets"]))
     )
 
 
@@ -535,7 +568,7 @@ def sides(report: dict[str, Any], params: IperfParams, cores: Mapping[str, Any])
     used = report.get("end", {}).get("cpu_utilization_percent")
     if not used:
         return []
-    threaded = _version(report) >= THREADED
+    threaded = _reported(report) >= THREADED
     threads = params.streams * (2 if params.bidirectional else 1) if threaded else 1
     result = []
     for name, remote in (("sender", params.reverse), ("receiver", not params.reverse)):

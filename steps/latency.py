@@ -98,7 +98,7 @@ def measurements(text: str, params: LatencyParams) -> list[Measurement]:
         units, *used = (lines[name] for name in _HEADERS)
     except (KeyError, ValueError) as error:
         raise Failed(f"netperf's output lacks {error}", texts) from error
-    if units != "Trans/s" or not all(math.isfinite(value) for value in values.values()):
+    if units != "Trans/s":
         raise Failed(f"netperf printed no transactions a second but {units}", texts)
     requested = [
         params.test[:3],
@@ -111,11 +111,9 @@ def measurements(text: str, params: LatencyParams) -> list[Measurement]:
     rate, elapsed = values["THROUGHPUT"], values["ELAPSED_TIME"]
     if elapsed < _WHOLE * params.duration:
         raise Failed(f"netperf ended after {elapsed:g} s of {params.duration:g} s", texts)
-    count, us = round(rate * elapsed), {stat: values[name] for stat, name in _STATS.items()}
-    if count < 1:
+    if not 1 <= rate * elapsed < math.inf:
         raise Failed("netperf completed no transaction", texts)
-    if not (0 <= us["min"] <= us["mean"] <= us["max"] and us["p50"] <= us["p90"] <= us["p99"]):
-        raise Failed(f"netperf's latencies are out of order: {us}", texts)
+    count, us = round(rate * elapsed), {stat: values[name] for stat, name in _STATS.items()}
     rows = [Measurement("transaction_rate", rate, n=count)]
     rows += [
         Measurement("latency", value / 1e6, stat, n=count)

@@ -1,6 +1,7 @@
 """rdma-bandwidth and rdma-latency: RDMA verbs between two hosts, with perftest."""
 
 import json
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -29,23 +30,30 @@ _BY_CM = ("RC", "UD")
 """Connection types that perftest connects with rdma_cm."""
 
 
-_OWN = (
-    "iters", "duration", "size", "all", "mtu", "connection", "ib-dev", "ib-port", "gid-index",
-    "rdma_cm", "comm_rdma_cm", "atomic_type", "use_cuda", "use_cuda_bus_id", "qp", "bidirectional",
-    "port", "CPU-freq", "dualport", "report-cycles", "report-histogrm", "report-unsorted",
-    "report_gbits", "out_json", "out_json_file", "output", "run_infinitely", "help", "version",
+_EXTRA = (
+    "aes_block_size", "aes_xts", "bind_source_ip", "burst_size", "congest_type", "cq-mod",
+    "cqe_poll", "cuda_mem_type", "data_enc_keys_number", "dest_mac", "disable_pcie_relaxed",
+    "dlid", "dont_xchg_versions", "encrypt_on_tx", "events", "flow_label", "flows", "flows_burst",
+    "force-link", "gpu_touch", "hop_limit", "inline_size", "ipv6", "ipv6-addr", "latency_gap",
+    "limit_bw", "limit_msgrate", "log_active_dci_streams", "log_dci_streams", "margin", "mmap",
+    "mmap-offset", "mr_per_qp", "no_enhanced_reorder", "no_lock", "noPeak", "odp", "outs",
+    "payload_file_path", "perform_warm_up", "pkey_index", "post_list", "qp-timeout", "rate_limit",
+    "rate_limit_type", "rate_units", "recv_post_list", "report-counters", "retry_count", "rx-depth",
+    "send_with_imm", "sig_before", "sl", "source_ip", "tclass", "tos", "tx-depth",
+    "typical_pkt_size", "unsolicited_write", "use-null-mr", "use-srq", "use_cuda_dmabuf",
+    "use_cuda_pcie_mapping", "use_data_direct", "use_hugepages", "use_old_post_send", "use_ooo",
+    "vector", "wait_destroy", "write_with_imm",
 )  # fmt: skip
-"""Long options of perftest that a parameter sets, or that change what perfdag reads."""
-_OWN_LETTERS = re.compile("-[aFegzRvhbNVCHUOZP]*[nDsamcdixRzAqbpFOCHUhV]")
-"""Their letters, which may follow other letters without a value in the same word."""
+"""Long options of perftest that change the traffic, and neither its size nor what it prints."""
+_EXTRA_LETTERS = re.compile(r"-[eN]*([STtruIXolQLfwyW].*)?")
+"""Their letters: those without a value first, then one with its value in the same word."""
 
 
-def _is_own(argument: str) -> bool:
+def _is_extra(argument: str) -> bool:
     if argument.startswith("--"):
-        # getopt_long(3) accepts any prefix of a name.
-        prefix = argument[2:].partition("=")[0]
-        return any(name.startswith(prefix) for name in _OWN)
-    return _OWN_LETTERS.match(argument) is not None
+        # getopt_long(3) accepts a prefix of a name, which another option may have in common
+        return argument[2:].partition("=")[0] in _EXTRA
+    return _EXTRA_LETTERS.fullmatch(argument) is not None
 
 
 class RdmaParams(Params):
@@ -97,17 +105,16 @@ class RdmaParams(Params):
     )
     extra_args: list[Annotated[str, Field(pattern=r"^--?[A-Za-z0-9]")]] = Field(
         [],
-        description="added to the command on both sides, for example --tclass=96;"
-        " options that a parameter sets are refused",
+        description="added to the command on both sides, for example --tclass=96:"
+        " options that change neither what a parameter sets nor what perftest prints",
     )
 
     @field_validator("extra_args")
     @classmethod
     def _not_ours(cls, arguments: list[str]) -> list[str]:
-        own = [argument for argument in arguments if _is_own(argument)]
-        if own:
+        if other := [argument for argument in arguments if not _is_extra(argument)]:
             raise ValueError(
-                f"{', '.join(own)}: a parameter sets this option, or it would change what is"
+                f"{', '.join(other)}: a parameter sets this option, or it would change what is"
                 " measured or read here; set the parameter, or leave it out"
             )
         return arguments
@@ -295,37 +302,36 @@ def option_mismatch(output: Output, requested: Mapping[str, str | None]) -> str 
     return None
 
 
-def read_table(text: str, columns: int) -> list[tuple[str, list[float]]]:
-    """Return the rows of a report's last table, each with its header line.
+_TITLE = re.compile(r"tps average|[\w.%]+(?: \w+)*\[[^]]*\]|\S+")
 
-    `columns` is how many numbers a whole row has; the CPU use may add one.
-    Raises Failed if a row is cut or not numeric.
+
+def read_table(text: str, titles: Sequence[str]) -> list[list[float]]:
+    """Return the numbers below `titles` in each row of a report's tables.
+
+    Raises Failed if a table lacks a title, as with another unit, or if a row is cut or not numeric.
     """
-    rows: list[tuple[str, list[float]]] = []
-    header = ""
+    rows: list[list[float]] = []
+    header: list[str] = []
     for line in text.splitlines():
         if line.lstrip().startswith("#bytes"):
-            header = line
+            header = _TITLE.findall(line)
+            if absent := [title for title in titles if title not in header]:
+                raise Failed(f"perftest's table lacks {', '.join(absent)}: {line.strip()}")
         elif header and line.startswith("---"):
-            header = ""
+            header = []
         elif header and line.strip():
             cells = line.split()
             if not cells[0].isdigit():
                 continue  # a warning line between the rows
             try:
-                values = [float(word) for word in cells]
+                values = dict(zip(header, map(float, cells), strict=True))
             except ValueError:
                 raise Failed(
-                    f"perftest's table has a row that is not numbers: {line.strip()}"
+                    f"perftest's table has a row that is not {len(header)} numbers: {line.strip()}"
                 ) from None
-            if not columns <= len(values) <= columns + 1 or any(
-                value != value or abs(value) == float("inf") for value in values
-            ):
-                raise Failed(
-                    f"perftest's table has a row of {len(values)} numbers, not {columns}:"
-                    f" {line.strip()}"
-                )
-            rows.append((header, values[:columns]))
+            if not all(map(math.isfinite, values.values())):
+                raise Failed(f"perftest's table has a row without a number: {line.strip()}")
+            rows.append([values[title] for title in titles])
     return rows
 
 
@@ -338,20 +344,19 @@ def read_json(text: str) -> dict[str, float] | None:
     return {name: float(value) for name, value in results.items() if isinstance(value, int | float)}
 
 
-def rows_of(
-    output: Output, params: RdmaParams, keys: Sequence[str]
-) -> list[tuple[str, list[float]]]:
-    """Return header and numbers of every row of every run. A JSON row has an empty header.
+def rows_of(output: Output, params: RdmaParams, columns: Mapping[str, str]) -> list[list[float]]:
+    """Return the numbers of every row of every run, in the order of `columns`.
 
-    `keys` are the JSON's names of the columns. Raises Failed if a row is cut or garbled.
+    `columns` has the names of the JSON, and their titles in the table. Raises Failed if a row is
+    cut or garbled.
     """
     rows = []
     for number, size in enumerate(params.runs()):
         results = read_json(output.texts.get(f"json{number}", "")) if size is not None else None
-        if results is not None and set(keys) <= results.keys():
-            rows.append(("", [results[key] for key in keys]))
+        if results is not None and columns.keys() <= results.keys():
+            rows.append([results[key] for key in columns])
         else:
-            rows += read_table(output.texts.get(f"client{number}", ""), len(keys))
+            rows += read_table(output.texts.get(f"client{number}", ""), list(columns.values()))
     return rows
 
 
@@ -577,7 +582,13 @@ class Rdma(Benchmark[R], Generic[R]):
         return measurements
 
 
-_BANDWIDTH_KEYS = ("MsgSize", "n_iterations", "BW_peak", "BW_average", "MsgRate")
+_BANDWIDTHS = {
+    "MsgSize": "#bytes",
+    "n_iterations": "#iterations",
+    "BW_peak": "BW peak[Gb/sec]",
+    "BW_average": "BW average[Gb/sec]",
+    "MsgRate": "MsgRate[Mpps]",
+}
 _SHARED_DEPTH = 512
 """DEF_RX_SEND of perftest, limited by the iterations."""
 _GBIT = 1e9
@@ -650,19 +661,13 @@ class RdmaBandwidth(Rdma[BandwidthParams]):
         return ["-q", str(params.qps), "--report_gbits", *(["-b"] if params.bidirectional else [])]
 
     def parse(self, output: Output, params: BandwidthParams) -> list[Measurement]:
-        rows = rows_of(output, params, _BANDWIDTH_KEYS)
-        for header, _ in rows:
-            if header and "BW average[Gb/sec]" not in header:
-                raise Failed(
-                    f"perftest's table has bandwidths in another unit than Gb/s: {header.strip()}",
-                    output.texts,
-                )
-        check_sizes(params, [int(values[0]) for _, values in rows], output.texts)
-        best = max(values[3] for _, values in rows) * _GBIT
+        rows = rows_of(output, params, _BANDWIDTHS)
+        check_sizes(params, [int(values[0]) for values in rows], output.texts)
+        best = max(values[3] for values in rows) * _GBIT
         if best <= 0:
             raise Failed("perftest reports no bandwidth", output.texts)
         measurements = [Measurement("highest_bandwidth", best)]
-        for _, (size, count, peak, average, rate) in rows:
+        for size, count, peak, average, rate in rows:
             coords, iterations = {"message_bytes": int(size)}, int(count)
             measurements.append(
                 Measurement("bandwidth", average * _GBIT, "mean", coords, iterations)
@@ -676,18 +681,23 @@ class RdmaBandwidth(Rdma[BandwidthParams]):
         return self.judged(output, params, measurements)
 
 
-_LATENCY_KEYS = (
-    "MsgSize",
-    "n_iterations",
-    "t_min",
-    "t_max",
-    "t_typical",
-    "t_avg",
-    "t_stdev",
-    "percentile_99",
-    "percentile_99.9",
-)
-_TIMED_LATENCY_KEYS = ("MsgSize", "n_iterations", "t_avg", "tps_average")
+_LATENCIES = {
+    "MsgSize": "#bytes",
+    "n_iterations": "#iterations",
+    "t_min": "t_min[usec]",
+    "t_max": "t_max[usec]",
+    "t_typical": "t_typical[usec]",
+    "t_avg": "t_avg[usec]",
+    "t_stdev": "t_stdev[usec]",
+    "percentile_99": "99% percentile[usec]",
+    "percentile_99.9": "99.9% percentile[usec]",
+}
+_TIMED_LATENCIES = {
+    "MsgSize": "#bytes",
+    "n_iterations": "#iterations",
+    "t_avg": "t_avg[usec]",
+    "tps_average": "tps average",
+}
 _COLUMNS = ("min", "max", "p50", "mean", "stdev", "p99", "p99.9")
 # p99.9 is an exception. perftest reports it for its default of 1000 iterations, and users look
 # for it, although needed(0.999) asks for 4,603.
@@ -743,22 +753,19 @@ class RdmaLatency(Rdma[LatencyParams]):
 
     def parse(self, output: Output, params: LatencyParams) -> list[Measurement]:
         timed = params.duration is not None
-        table = rows_of(output, params, _TIMED_LATENCY_KEYS if timed else _LATENCY_KEYS)
-        if unknown := next(
-            (header for header, _ in table if header and "t_avg[usec]" not in header), None
-        ):
-            raise Failed(
-                f"perftest's table has latencies in another unit than usec: {unknown.strip()}",
-                output.texts,
-            )
-        rows = [values for _, values in table]
+        rows = rows_of(output, params, _TIMED_LATENCIES if timed else _LATENCIES)
         check_sizes(params, [int(values[0]) for values in rows], output.texts)
         rows.sort()
         typical = rows[0][2 if timed else 4]
         if typical <= 0:
             raise Failed("perftest reports a latency of zero", output.texts)
         measurements = [
-            Measurement("lowest_latency", typical * 1e-6, coords={"message_bytes": int(rows[0][0])})
+            Measurement(
+                "lowest_latency",
+                typical * 1e-6,
+                coords={"message_bytes": int(rows[0][0])},
+                step=1e-8,  # perftest prints microseconds with two decimals
+            )
         ]
         for size, iterations, *values in rows:
             coords, n = {"message_bytes": int(size)}, int(iterations)
@@ -766,12 +773,6 @@ class RdmaLatency(Rdma[LatencyParams]):
                 measurements.append(Measurement("latency", values[0] * 1e-6, "mean", coords, n))
                 measurements.append(Measurement("exchange_rate", values[1], "mean", coords, n))
                 continue
-            if not values[0] <= values[2] <= values[1]:
-                raise Failed(
-                    f"perftest's row of {size:.0f} bytes is out of order: min {values[0]},"
-                    f" typical {values[2]}, max {values[1]}",
-                    output.texts,
-                )
             for stat, value in zip(_COLUMNS, values, strict=True):
                 if n >= _NEEDED.get(stat, 0):
                     measurements.append(Measurement("latency", value * 1e-6, stat, coords, n))

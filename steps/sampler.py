@@ -11,11 +11,11 @@ from typing import Any
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Gang, Output
 from perfdag.hosts import canary, disturbance
-from perfdag.hosts.base import Host
+from perfdag.hosts.base import Host, plain
 from perfdag.hosts.facts import env_class
 from perfdag.hosts.packages import install_command
 from perfdag.outcome import Failed, Infrastructure, SampleError, Skip
-from perfdag.results.samples import SampleRecord, as_row, now
+from perfdag.results.samples import SampleRecord, as_rows, now
 from perfdag.shape import Shape
 from perfdag.steps.concurrent import two_of
 from perfdag.steps.site import Site
@@ -87,7 +87,7 @@ class Sampler:
         record.noise = guard.disturbed(record.env.get("cpu_threads") or 1)
         if record.error:
             parts = (record.error, guard.starved(), self._site.advice(shape, record.error))
-            record.error = " ".join("; ".join(part for part in parts if part).split())
+            record.error = " ".join(plain("; ".join(part for part in parts if part)).split())
         record.finished_at = now()
         return record
 
@@ -136,7 +136,7 @@ class Sampler:
         measurements = benchmark.parse(output, params)
         if not measurements:
             raise Failed(f"{benchmark.name} yielded no value", output.texts)
-        record.rows = [as_row(benchmark, measurement, point.params) for measurement in measurements]
+        record.rows = as_rows(benchmark, measurements, point.params)
 
     def add_provenance(self, record: SampleRecord, hosts: Sequence[Host]) -> None:
         """Add the nodes and facts of hosts to a record."""
@@ -184,7 +184,7 @@ def _keep_values(
 ) -> None:
     """Keep the measurements of a failed sample; append the fault of a bad value to the error."""
     try:
-        record.rows = [as_row(benchmark, measurement, params) for measurement in error.measurements]
+        record.rows = as_rows(benchmark, error.measurements, params)
     except Exception as fault:
         record.error, record.rows = f"{record.error}; {type(fault).__name__}: {fault}", []
 

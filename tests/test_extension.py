@@ -167,7 +167,11 @@ def test_a_broken_package_breaks_no_other(site: Path, tmp_path: Path, cli: Comma
             "odd returned the metric 'figur', which it does not declare; it declares figure",
             False,
         ),
-        ("return [Measurement('figure', float('nan'))]", "figure is not a number", False),
+        (
+            "return [Measurement('figure', float('nan'))]",
+            "figure cannot be nan s: it is a number from 0 to inf",
+            False,
+        ),
         ("return {}['none']", "KeyError: 'none'", True),
     ],
 )

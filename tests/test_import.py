@@ -62,7 +62,7 @@ def options(benchmark: str, values: dict[str, Any], shape: Shape) -> str:
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    text, _ = import_suite([str(GOLDEN / "kube-perftest.yaml")])
+    text, *_ = import_suite([str(GOLDEN / "kube-perftest.yaml")])
     return place_hosts(make_plan(parse_suite(text)))
 
 
@@ -155,9 +155,9 @@ def resource(spec: str, kind: str = "Fio", name: str = "a") -> str:
 def imported(tmp_path: Path, *texts: str) -> tuple[list[dict[str, Any]], str]:
     file = tmp_path / "original.yaml"
     file.write_text("---\n".join(texts))
-    text, notes = import_suite([str(file)])
+    text, notes, left_out = import_suite([str(file)])
     parse_suite(text)
-    return yaml.safe_load(text)["entries"], "\n".join(notes)
+    return yaml.safe_load(text)["entries"], "\n".join([*notes, *left_out])
 
 
 def benchmark_set(kind: str, spec: str, permutations: str) -> str:
@@ -229,7 +229,7 @@ def test_what_cannot_be_measured_is_left_out_and_listed(tmp_path: Path) -> None:
     [entry], notes = imported(tmp_path, text)
     rows = [{"procs": 2, "nodes": 1}, {"procs": 2, "nodes": 2}, {"procs": 3, "nodes": 1}]
     assert entry["permutations"] == {"explicit": rows}
-    assert "a: numProcs=3 numNodes=2: left out: procs (3) is not divisible by nodes (2)" in notes
+    assert "a: numProcs=3 numNodes=2: procs (3) is not divisible by nodes (2)" in notes
 
 
 @pytest.mark.parametrize(
@@ -311,6 +311,21 @@ def test_another_format_or_file_is_named(cli: CommandLine) -> None:
         (["kube-perftest", "absent.yaml"], "absent.yaml: no such file\n"),
     ):
         assert cli(["import", *words], 2).err.endswith(message)
+
+
+def test_a_benchmark_that_is_left_out_ends_with_exit_code_1(
+    tmp_path: Path, cli: CommandLine
+) -> None:
+    file = tmp_path / "original.yaml"
+    both = [
+        resource("{duration: 30, streams: 8}", "IPerf", "a"),
+        resource("{numProcs: 3, numNodes: 2}", "OpenFOAM", "b"),
+    ]
+    file.write_text("---\n".join(both))
+    printed = cli(["import", "kube-perftest", str(file)], 1)
+    assert [entry["name"] for entry in yaml.safe_load(printed.out)["entries"]] == ["a"]
+    assert "left out: b: procs (3) is not divisible by nodes (2)" in printed.err
+    assert "not kept: a: iperf 2: iperf3 measures instead" in printed.err
 
 
 def test_notes_go_to_stderr(cli: CommandLine) -> None:

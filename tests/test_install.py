@@ -131,8 +131,8 @@ def test_objects_are_only_created_in_the_namespaces_that_allow_names(
     [
         ("scale", "scale: name the namespaces of its objects: scale=NAMESPACE,NAMESPACE"),
         ("scale=", "scale=: name the namespaces"),
-        ("scale=a,B", "scale=a,B: name the namespaces"),
-        ("scale=*", "scale=*: name the namespaces"),
+        ("scale=a,B", "'B' is no name in Kubernetes"),
+        ("scale=*", "'*' is no name in Kubernetes"),
         ("scale=bench", "scale creates pods there, which may use the accounts and Secrets"),
         ("scale=default", "scale creates pods there"),
         ("vmi-burst=kube-system", "vmi-burst creates pods there"),

@@ -296,6 +296,23 @@ def test_shapes_alternate_between_rounds() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("volume", "pods"), [("{size: 1GiB}", 4), ("{claim: data}", 1), ("{kind: emptyDir}", 1)]
+)
+def test_each_permutation_has_the_claim_that_its_batch_creates(volume: str, pods: int) -> None:
+    plan = make_plan(
+        parse_suite(
+            "name: s\nrepetitions: 2\nentries:\n  - benchmark: fio\n"
+            "    params: {size: 16MiB, runtime: 1s}\n"
+            f"    volume: {volume}\n"
+            "    permutations: {product: {rw: [read, randread]}}\n"
+        )
+    )
+    points = [{plan.order[position][0] for position in batch.samples} for batch in plan.batches]
+    assert len(points) == pods
+    assert all(len(each) == (1 if pods > 1 else 2) for each in points)
+
+
 def test_defaults_give_params_to_the_benchmarks_that_have_them() -> None:
     plan = make_plan(
         parse_suite(

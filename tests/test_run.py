@@ -494,3 +494,33 @@ def test_s3_that_cannot_be_reached_is_exit_4_in_one_line(
     errors = cli(["run", str(write_suite.sleeps()), "--store", "s3://bucket/prefix"], 4).err
     assert "cannot be reached" in errors
     assert "Traceback" not in errors
+
+
+def test_names_that_are_not_utf8_and_escape_sequences_of_a_tool_do_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    other = os.fsencode(tmp_path) + b"/caf\xe9"
+    Path(os.fsdecode(other)).mkdir()
+    tool = tmp_path / "tool"
+    tool.write_text("#!/bin/sh\nprintf '\\033[31mboom\\007\\033]0;t\\007' >&2; exit 3\n")
+    tool.chmod(0o755)
+    fio = "{rw: read, size: 4MiB, runtime: 300ms, direct: false, ioengine: psync}"
+    Path("s.yaml").write_text(
+        f"name: s\nrepetitions: 1\nentries:\n  - {{benchmark: fio, params: {fio}}}\n"
+    )
+    perfdag = [sys.executable, "-m", "perfdag", "run", "--no-report"]
+    for words, code, said in (
+        (["s.yaml", "--store", other + b"/st"], 2, b"is not UTF-8"),
+        (["--store", "st", "--", "printf", b"caf\xe9"], 2, b"is not UTF-8"),
+        (["s.yaml", "--store", "st"], 0, b"1 ok"),
+        (["--store", "st", "--", str(tool)], 1, b"not 0: boom\n"),
+    ):
+        ended = subprocess.run(
+            [*perfdag, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "TMPDIR": os.fsdecode(other)},
+        )
+        assert (ended.returncode, said in ended.stdout) == (code, True), ended.stdout
+        assert not re.search(rb"[\x07\x1b]", ended.stdout)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.store.base import BadKeyError, NotStoredError, Store, StoreError
+from perfdag.store.base import AddressError, BadKeyError, NotStoredError, Store, StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
 from perfdag.store.s3 import S3Store
@@ -476,3 +476,29 @@ def test_without_the_extra_a_profile_names_it(files: Path, monkeypatch: pytest.M
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/token")
     monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/x")
     open_store("s3://bench/x")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("AWS_ENDPOINT_URL", "minio:9000"),
+        ("AWS_ENDPOINT_URL", ""),
+        ("AWS_ENDPOINT_URL", "http://"),
+        ("AWS_ENDPOINT_URL", "http://h:99999"),
+        ("AWS_ENDPOINT_URL", "http://a b:9"),
+        ("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9\n"),
+        ("AWS_ACCESS_KEY_ID", "k\n"),
+        ("AWS_SESSION_TOKEN", " t"),
+        ("AWS_REGION", "us east"),
+        ("AWS_SKIP_SIGNATURE", "maybe"),
+        ("AWS_CHECKSUM_ALGORITHM", "none"),
+    ],
+)
+def test_a_malformed_setting_is_named_before_native_code_reads_it(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(key, "k")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(AddressError, match="AWS_"):
+        S3Store("s3://b/x", 0.0)

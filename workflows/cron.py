@@ -1,6 +1,7 @@
 """The schedule of a suite: two CronWorkflows, and the ConfigMap with the suite that they read."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,10 +35,9 @@ def schedule(
     `max_age`, or a suite that is too large for a ConfigMap.
     """
     loaded = load_model(suite)
-    expected = make_plan(loaded).seconds()
     if store:
         check_cluster_address(store)
-    age_limit = int(seconds(max_age)) if max_age else default_max_age(schedules, expected)
+    age_limit = int(seconds(max_age)) if max_age else None
     return scheduled(loaded, schedules, namespace, store, age_limit, cluster_scope)
 
 
@@ -46,13 +46,18 @@ def scheduled(
     schedules: Sequence[str],
     namespace: str,
     store: str,
-    max_age: int,
+    max_age: int | None,
     cluster_scope: bool,
 ) -> list[Object]:
     """Return the ConfigMap with the suite, the check of its age (in seconds), and its schedule.
 
+    Without `max_age` it is that of a daily schedule.
+
     Raises ValueError if Kubernetes would refuse one of them.
     """
+    for each in schedules:
+        check_schedule(each)
+    max_age = max_age or default_max_age(schedules, make_plan(loaded).seconds())
     suite = loaded.suite
     config_map = runs.config_map(namespace, suite.name, suite_text(loaded))
     # `kubectl apply` keeps the object as JSON in an annotation
@@ -73,6 +78,61 @@ def scheduled(
         cluster_scope=cluster_scope,
     )
     return [config_map, check, cron]
+
+
+MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
+_FIELDS: tuple[tuple[str, int, int, Sequence[str]], ...] = (
+    ("minute", 0, 59, ()),
+    ("hour", 0, 23, ()),
+    ("day of month", 1, 31, ()),
+    ("month", 1, 12, MONTHS),
+    ("day of week", 0, 6, DAYS),
+)
+_NAMED = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
+_LONGEST = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+"""Days of each month, in a leap year."""
+
+
+def check_schedule(schedule: str) -> None:
+    """Raise ValueError for a text that is no schedule of Argo, or that never comes."""
+    if schedule in _NAMED:
+        return
+    texts = schedule.split()
+    if len(texts) != len(_FIELDS):
+        raise ValueError(
+            f"schedule {schedule!r}: write five fields, minute, hour, day of month, month and day"
+            " of week, for example '41 4 * * *'"
+        )
+    try:
+        _, _, days, months, _ = (
+            _moments(text, *field) for text, field in zip(texts, _FIELDS, strict=True)
+        )
+    except ValueError as error:
+        raise ValueError(f"schedule {schedule!r}: {error}") from None
+    # with a day of the week too, either of the two days is enough
+    if texts[4] in ("*", "?") and min(days) > max(_LONGEST[month - 1] for month in months):
+        raise ValueError(f"schedule {schedule!r}: no such day comes in these months")
+
+
+def _moments(text: str, name: str, lowest: int, highest: int, names: Sequence[str]) -> set[int]:
+    """Return the values of one field. Raises ValueError."""
+    values: set[int] = set()
+    for part in text.lower().split(","):
+        match = re.fullmatch(r"(?:[*?]|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/([0-9]+))?", part)
+        ends = [
+            names.index(word) + lowest if word in names else int(word) if word.isdecimal() else -1
+            for word in (match.groups()[:2] if match else ())
+            if word
+        ]
+        first, last = (*ends, lowest, highest)[0], highest
+        if ends and not (match and match[3] and len(ends) == 1):
+            last = ends[-1]
+        step = int(match[3] or 1) if match else 0
+        if not lowest <= first <= last <= highest or step < 1:
+            raise ValueError(f"{name} {part!r}: write {lowest} to {highest}, *, */2, 1-5 or 1,3")
+        values.update(range(first, last + 1, step))
+    return values
 
 
 def default_max_age(schedules: Sequence[str], expected: float) -> int:

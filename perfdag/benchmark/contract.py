@@ -5,6 +5,7 @@ on hosts (`run`) and reads the tool's output (`parse`). `run` and `parse` are se
 recorded output of the real tool tests the parser.
 """
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +43,8 @@ P = TypeVar("P", bound=Params)
 class Metric:
     """A figure that a benchmark measures. `unit` is an SI base unit: s, B, B/s, bit/s, 1/s or 1.
 
-    `nominal`: between nodes it is compared with the speed of the NIC.
+    `nominal`: between nodes it is compared with the speed of the NIC. A sample with a value below
+    `lowest` or above `highest` is failed.
     """
 
     name: str
@@ -51,6 +53,8 @@ class Metric:
     about: str
     headline: bool = False
     nominal: bool = False
+    lowest: float = 0.0
+    highest: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -284,5 +288,5 @@ class Benchmark(ABC, Generic[P]):
 
 @cache
 def _by_name(cls: type[Benchmark[Any]]) -> dict[str, Metric]:
-    own = (Metric(VERDICT, "1", "higher", cls.verdict),) if cls.verdict else ()
+    own = (Metric(VERDICT, "1", "higher", cls.verdict, highest=1),) if cls.verdict else ()
     return {metric.name: metric for metric in (*cls.metrics, *own)}

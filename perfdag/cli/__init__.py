@@ -121,6 +121,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments:
         parser().print_help(sys.stderr)
         return EXIT_INPUT
+    if other := [text for text in arguments if not _is_utf8(text)]:
+        print(f"perfdag: {other[0]!r} is not UTF-8; use another name", file=sys.stderr)
+        return EXIT_INPUT
     verb = next((argument for argument in arguments if not argument.startswith("-")), None)
     if verb is not None and verb not in (*VERBS, INTERNAL):
         from perfdag.removed import removal_note
@@ -141,6 +144,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except Exception as error:
         return _explain(error, verb)
+
+
+def _is_utf8(text: str) -> bool:
+    """Return whether a text has no byte of a name that is not UTF-8 (PEP 383)."""
+    return not any("\udc80" <= character <= "\udcff" for character in text)
 
 
 class Output:
@@ -179,6 +187,7 @@ def program() -> NoReturn:
     """
     for name in ("stdout", "stderr"):
         if stream := getattr(sys, name):  # None if it was closed before the start
+            stream.reconfigure(errors="backslashreplace")
             setattr(sys, name, Output(stream))
     try:
         code = main()

@@ -4,7 +4,7 @@ import argparse
 
 from perfdag.cli import import_history
 from perfdag.cli.options import log
-from perfdag.exit_codes import EXIT_OK
+from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
 
 SUITES = {
     "kube-perftest": "its benchmarks and BenchmarkSets",
@@ -15,7 +15,8 @@ EPILOG = """examples:
   perfdag import perfscale-load-generator kubevirt-burst-100.yaml > suite.yaml
   perfdag import history boot.csv
 
-What a suite cannot keep is listed on stderr. docs/kube-perftest.md compares the two.
+What a suite cannot keep is listed on stderr. Exit code 1: a benchmark is left out.
+docs/kube-perftest.md compares the two.
 """
 
 
@@ -41,9 +42,14 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.app.kube_perftest.suite import import_suite
     from perfdag.app.scale.workload_import import import_workloads
 
-    read = import_suite if args.format == "kube-perftest" else import_workloads
-    text, notes = read(args.files)
+    left_out: list[str] = []
+    if args.format == "kube-perftest":
+        text, notes, left_out = import_suite(args.files)
+    else:
+        text, notes = import_workloads(args.files)
     print(text, end="")
     for note in notes:
         log(f"not kept: {note}")
-    return EXIT_OK
+    for benchmark in left_out:
+        log(f"left out: {benchmark}")
+    return EXIT_FAILED if left_out else EXIT_OK

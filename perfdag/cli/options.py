@@ -1,6 +1,7 @@
 """Options and output that several verbs share."""
 
 import argparse
+import re
 import sys
 from typing import Any
 
@@ -75,6 +76,7 @@ def add_namespace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--namespace",
         "-n",
+        type=namespace,
         default="perfdag",
         help="namespace of the installation (default: perfdag)",
     )
@@ -121,3 +123,22 @@ def print_json(data: Any) -> None:
     import orjson
 
     print(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
+
+
+def namespace(text: str) -> str:
+    """Return the name of a namespace (RFC 1123 label). Raises argparse.ArgumentTypeError."""
+    if not re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name in Kubernetes: write at most 63 of a-z, 0-9 and -, and a letter"
+            " or digit first and last"
+        )
+    return text
+
+
+def object_name(text: str) -> str:
+    """Return the name of an object (RFC 1123 subdomain). Raises argparse.ArgumentTypeError."""
+    if len(text) > 253:
+        raise argparse.ArgumentTypeError(f"{text[:20]}...: a name has at most 253 characters")
+    for label in text.split("."):
+        namespace(label)
+    return text

@@ -3,6 +3,7 @@
 A benchmark does not know whether a host is this machine or a pod on another node.
 """
 
+import re
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,14 @@ from perfdag.outcome import Failed
 from perfdag.redaction import redact
 
 Argv = Sequence[str]
+
+
+_ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.?)", re.S)
+
+
+def plain(text: str) -> str:
+    """Return a tool's text without escape sequences and control characters; lines stay."""
+    return "".join(c if c.isprintable() or c == "\n" else " " for c in _ESCAPE.sub("", text))
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,7 @@ class CommandResult:
 
     def tail(self, limit: int = 400) -> str:
         """Return the end of stderr, or of stdout if stderr is empty, for the error of a row."""
-        output = redact(self.stderr.strip() or self.stdout.strip())
+        output = redact(plain(self.stderr).strip() or plain(self.stdout).strip())
         return output if len(output) <= limit else "..." + output[-limit:]
 
     def check(self, what: str) -> "CommandResult":

@@ -202,34 +202,40 @@ def _hours(seconds: float) -> str:
 def cut_batches(
     plan: Plan, batch_time: float, rounds_per_batch: int | None, pod_per_sample: bool
 ) -> list[Batch]:
-    """Group the order into batches of one shape.
+    """Group the order into batches of one shape, or of one point where a batch has its own claim.
 
-    Take the rounds in blocks of `rounds_per_batch`: by default 1 with several shapes, else all.
-    Within a block, order the shapes by seed. Begin a new batch where the expected time passes
+    Take the rounds in blocks of `rounds_per_batch`: by default 1 with several groups, else all.
+    Within a block, order the groups by seed. Begin a new batch where the expected time passes
     `batch_time` seconds. With `pod_per_sample`, each sample is a batch, or the pairs at once.
     """
-    used = {point.shape for point in plan.points}
     if pod_per_sample:
         groups = concurrent_groups(plan.points, plan.order, range(len(plan.order)))
         return [
             Batch(plan.point_at(group[0]).shape, group, plan.group_seconds(group) - SAMPLE_OVERHEAD)
             for group in groups
         ]
+    volumes = [Shape.model_validate(shape).volume for shape in plan.shapes]
+    # what one permutation wrote to a volume would disturb the next
+    group_of = [
+        (point.shape, index if (volume := volumes[point.shape]) and volume.created else -1)
+        for index, point in enumerate(plan.points)
+    ]
+    used = set(group_of)
     block_of: dict[int, int] = {}
     for _, repetition in plan.order:
         block_of.setdefault(repetition, len(block_of))
     per_block = rounds_per_batch or (1 if len(used) > 1 else max(len(block_of), 1))
-    blocks: dict[int, dict[int, list[int]]] = {}
+    blocks: dict[int, dict[tuple[int, int], list[int]]] = {}
     for position, (index, repetition) in enumerate(plan.order):
         blocks.setdefault(block_of[repetition] // per_block, {}).setdefault(
-            plan.points[index].shape, []
+            group_of[index], []
         ).append(position)
     batches: list[Batch] = []
-    for number, by_shape in blocks.items():
-        shapes = sorted(by_shape)
-        random.Random(f"{plan.seed}:block:{number}").shuffle(shapes)
-        for shape in shapes:
-            batches += _cut(plan, shape, by_shape[shape], batch_time)
+    for number, by_group in blocks.items():
+        keys = sorted(by_group)
+        random.Random(f"{plan.seed}:block:{number}").shuffle(keys)
+        for key in keys:
+            batches += _cut(plan, key[0], by_group[key], batch_time)
     return batches
 
 

@@ -3,15 +3,19 @@
 A retry replaces the file.
 """
 
+import math
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import orjson
 
 from perfdag.benchmark.contract import Benchmark
-from perfdag.outcome import Failed, Measurement
+from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.redaction import redact_json
 from perfdag.store.base import Store
 
@@ -46,8 +50,24 @@ class SampleRecord:
     where: dict[str, Any] = field(default_factory=dict)
 
     def dump(self) -> bytes:
-        """Return the sample as JSON, without the known secret values."""
-        return redact_json(orjson.dumps({"schema": 1, **vars(self)}, option=orjson.OPT_SORT_KEYS))
+        """Return the sample as JSON, without the known secret values.
+
+        Of a name that is not UTF-8, as Linux allows, the other bytes are written in hexadecimal.
+        """
+        fields = {"schema": 1, **vars(self)}
+        try:
+            data = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
+        except TypeError:
+            data = orjson.dumps(_utf8(fields), option=orjson.OPT_SORT_KEYS)
+        return redact_json(data)
+
+
+def _utf8(data: Any) -> Any:
+    if isinstance(data, str):
+        return os.fsencode(data).decode(errors="backslashreplace")
+    if isinstance(data, Mapping):
+        return {_utf8(key): _utf8(value) for key, value in data.items()}
+    return [_utf8(item) for item in data] if isinstance(data, list | tuple) else data
 
 
 def read_sample(data: bytes) -> SampleRecord:
@@ -62,15 +82,53 @@ def read_sample(data: bytes) -> SampleRecord:
         raise ValueError(str(error)) from None
 
 
+def as_rows(
+    benchmark: Benchmark[Any],
+    measurements: Sequence[Measurement],
+    params: Mapping[str, Any] | None = None,
+) -> list[dict[str, Any]]:
+    """Return the rows of a sample, whose values are possible.
+
+    Raises Failed for what as_row refuses and for statistics out of order, Invalid for a headline
+    that the tool resolves in fewer than STEPS steps.
+    """
+    rows = [as_row(benchmark, measurement, params) for measurement in measurements]
+    figures: dict[tuple[Any, ...], dict[str, Measurement]] = {}
+    for one, row in zip(measurements, rows, strict=True):
+        if row["headline"] and one.step * STEPS > abs(one.value):
+            raise Invalid(
+                f"{one.metric} is {one.value:g} {row['unit']} in steps of {one.step:g}: the tool's"
+                f" clock or print has fewer than {STEPS} steps for it; measure more or longer"
+            )
+        if _ORDERED.fullmatch(one.stat):
+            figure = one.metric, one.subject, *sorted(one.coords.items())
+            figures.setdefault(figure, {})[one.stat] = one
+    for by_stat in figures.values():
+        parts = sorted((name for name in by_stat if name[0] == "p"), key=lambda p: float(p[1:]))
+        for order in (["min", *parts, "max"], ["min", "mean", "max"]):
+            for low, high in pairwise(by_stat[name] for name in order if name in by_stat):
+                if low.value - _BIN * abs(low.value) > high.value:
+                    raise Failed(
+                        f"{low.metric} cannot have {low.stat} {low.value:g} and {high.stat}"
+                        f" {high.value:g}: they are out of order"
+                    )
+    return rows
+
+
+STEPS = 20
+"""Steps of a tool's clock that a headline needs: fewer cannot show a change of 5 %."""
+_ORDERED = re.compile(r"min|mean|max|p\d+(\.\d+)?")
+_BIN = 0.1
+"""Share of a value that a bin of a tool's histogram may span, as netperf's do."""
+
+
 def as_row(
     benchmark: Benchmark[Any], measurement: Measurement, params: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return a measurement with what the benchmark declares of its metric with these params.
 
-    Raises Failed for an undeclared metric and for NaN.
+    Raises Failed for an undeclared metric and for a value that the metric cannot have.
     """
-    if measurement.value != measurement.value:
-        raise Failed(f"{measurement.metric} is not a number")
     metrics = benchmark.declared_metrics(params)
     metric = metrics.get(measurement.metric)
     if metric is None:
@@ -78,6 +136,12 @@ def as_row(
         raise Failed(
             f"{benchmark.name} returned the metric {measurement.metric!r}, which it does not "
             f"declare; it declares {declared}"
+        )
+    most = metric.highest * (1 + 1e-9)  # a share of 1 may be a rounding error above it
+    if not metric.lowest <= measurement.value <= most or math.isinf(measurement.value):
+        raise Failed(
+            f"{metric.name} cannot be {measurement.value:g} {metric.unit}: it is a number from"
+            f" {metric.lowest:g} to {metric.highest:g}"
         )
     columns: dict[str, Any] = {
         "metric": metric.name,

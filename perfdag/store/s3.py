@@ -4,15 +4,16 @@ import contextlib
 import itertools
 import mimetypes
 import os
+import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from perfdag.store.base import NotStoredError, StoreError, check_key, is_key
+from perfdag.store.base import AddressError, NotStoredError, StoreError, check_key, is_key
 
 T = TypeVar("T")
 
@@ -54,9 +55,15 @@ class S3Store:
             config |= {"endpoint": self.endpoint, "virtual_hosted_style_request": False}
         retry: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
         client: Any = {"allow_http": True, "connect_timeout": "5s", "timeout": "60s"}
-        self._bucket = Bucket(
-            bucket, prefix=prefix or None, client_options=client, retry_config=retry, **config
-        )
+        _check_settings(root, {"endpoint_url": self.endpoint, "region": config["region"]})
+        try:
+            self._bucket = Bucket(
+                bucket, prefix=prefix or None, client_options=client, retry_config=retry, **config
+            )
+        except Exception as error:  # obstore has no common class, and prints its source
+            cause = re.search(r'source: \w+ \{(.*?)\}|"(.*?)"', str(error), re.S)
+            text = cause[0] if cause else str(error).partition("\n")[0]
+            raise AddressError(f"store {root}: a setting AWS_*: {' '.join(text.split())}") from None
 
     def _error(self, error: Exception) -> StoreError:
         return StoreError(f"store {self.root}: {_s3_reason(error)}")
@@ -80,6 +87,10 @@ class S3Store:
                     raise self._error(error) from error
                 time.sleep(pause)
                 pause = min(2 * pause, 5.0)
+            except BaseException as error:
+                if type(error).__name__ == "PanicException":  # of obstore; it is no Exception
+                    raise AddressError(f"store {self.root}: a setting AWS_*: {error}") from None
+                raise
             else:
                 self._answered()
                 return result
@@ -176,6 +187,33 @@ class S3Store:
 def _endpoint(configured: str | None) -> str | None:
     environ = os.environ
     return environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or configured
+
+
+_PORT = r"(6553[0-5]|655[0-2]\d|65[0-4]\d\d|6[0-4]\d{3}|[1-5]\d{4}|\d{1,4})"
+_ENDPOINT = rf"https?://([A-Za-z0-9_.-]+|\[[0-9a-fA-F:.]+\])(:{_PORT})?(/[!-~]*)?"
+
+
+def _check_settings(root: str, used: Mapping[str, str | None]) -> None:
+    """Raise AddressError for a setting that would end in a panic of native code.
+
+    `used` are the endpoint and the region, of the environment or of a profile. The value is not in
+    the message, as it may be a key.
+    """
+    for name, value in os.environ.items():
+        if name.startswith("AWS_") and not (value.isprintable() and value == value.strip()):
+            raise AddressError(f"store {root}: {name} has a line break or a space at an end")
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
+        if os.environ.get(name) == "":
+            raise AddressError(f"store {root}: {name} is empty; unset it, or write https://HOST")
+    for key, form, example in (
+        ("endpoint_url", _ENDPOINT, "https://HOST:PORT"),
+        ("region", r"[A-Za-z0-9-]+", "eu-west-1"),
+    ):
+        chosen = used[key]
+        if chosen is not None and not re.fullmatch(form, chosen):
+            raise AddressError(
+                f"store {root}: AWS_{key.upper()} or the profile: {chosen[:200]!r}; write {example}"
+            )
 
 
 def endpoint_of(root: str) -> str | None:

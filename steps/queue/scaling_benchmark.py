@@ -1,5 +1,6 @@
 """queue-scaling: does throughput grow with the backends of a queue, and by which law?"""
 
+import math
 import sys
 from typing import Any, ClassVar
 
@@ -125,6 +126,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "1",
             "higher",
             "throughput relative to the step before, by number of replicas, with its 95 % interval",
+            lowest=-math.inf,
         ),
         Metric(
             "latency",
@@ -139,19 +141,17 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "items a second of one replica, by the Universal Scalability Law",
         ),
         Metric(
-            "serial_share",
-            "1",
-            "lower",
-            "sigma of the Universal Scalability Law",
+            "serial_share", "1", "lower", "sigma of the Universal Scalability Law", lowest=-math.inf
         ),
         Metric(
-            "amdahl_share", "1", "lower", "serial share by Amdahl's law, which knows no coherence"
-        ),
-        Metric(
-            "coherence",
+            "amdahl_share",
             "1",
             "lower",
-            "kappa of the Universal Scalability Law",
+            "serial share by Amdahl's law, which knows no coherence",
+            lowest=-math.inf,
+        ),
+        Metric(
+            "coherence", "1", "lower", "kappa of the Universal Scalability Law", lowest=-math.inf
         ),
         Metric(
             "items",
@@ -170,6 +170,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "1",
             "none",
             "of a GPU of this machine by number of replicas (i915, xe: share of time awake)",
+            highest=1,
         ),
         Metric("device_memory", "B", "none", "most memory in use of a GPU of this machine"),
         Metric("device_power", "W", "none", "power of a GPU of this machine"),

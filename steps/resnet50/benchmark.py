@@ -69,6 +69,7 @@ METRICS = (
         "lower",
         "torch.compile: first minus steady batch of a size (coordinate batch), and their total;"
         " without lazy initialisation",
+        lowest=-math.inf,
     ),
     Metric(
         "warm_batch", "s", "lower", "median time of a batch at the end of the warm-up, closed loop"

@@ -115,6 +115,7 @@ class Resnet50Interference(launch.WorkloadBenchmark[InterferenceParams]):
             "higher",
             "Jain's index of what each copy kept of its own rate,"
             " in Server of its tail (alone over together): 1 is equal, 1/n the worst",
+            highest=1,
         ),
         Metric(
             "aggregate",
@@ -137,9 +138,16 @@ class Resnet50Interference(launch.WorkloadBenchmark[InterferenceParams]):
             "higher",
             "1: LoadGen reports VALID for a copy; 0: INVALID. Together, a copy may be INVALID only"
             " for a broken latency bound",
+            highest=1,
         ),
         Metric("memory_seen", "B", "none", "device memory that a copy sees"),
-        Metric("overlap", "1", "higher", "share of the time in which all copies ran"),
+        Metric(
+            "overlap",
+            "1",
+            "higher",
+            "share of the time in which all copies ran",
+            highest=1,
+        ),
     )
 
     def check(self, params: InterferenceParams, shape: Shape) -> list[str]:

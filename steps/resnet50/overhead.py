@@ -112,7 +112,12 @@ class Resnet50Overhead(launch.WorkloadBenchmark[OverheadParams]):
     coords: ClassVar[tuple[str, ...]] = ("pair", "side", *MARKS)
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
-            "overhead", "1", "lower", "relative cost of the treatment: 0.03 is 3 %", headline=True
+            "overhead",
+            "1",
+            "lower",
+            "relative cost of the treatment: 0.03 is 3 %",
+            headline=True,
+            lowest=-math.inf,
         ),
         Metric(
             "kept",
@@ -121,7 +126,9 @@ class Resnet50Overhead(launch.WorkloadBenchmark[OverheadParams]):
             "what the program keeps under the treatment: cost of the"
             " baseline over that of the treatment",
         ),
-        Metric("overhead_bound", "1", "lower", "ends of its 95 % interval: low, high"),
+        Metric(
+            "overhead_bound", "1", "lower", "ends of its 95 % interval: low, high", lowest=-math.inf
+        ),
         Metric(
             "pairs_needed",
             "1",
@@ -135,6 +142,7 @@ class Resnet50Overhead(launch.WorkloadBenchmark[OverheadParams]):
             "higher",
             "1: LoadGen reports VALID for a run; 0: INVALID. The treatment may be INVALID only"
             " for a broken latency bound",
+            highest=1,
         ),
     )
 

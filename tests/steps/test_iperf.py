@@ -5,6 +5,8 @@ import json
 import os
 import shutil
 import socket
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,12 +83,13 @@ def test_udp_loss_is_a_fraction_of_the_datagrams() -> None:
 
 
 def test_udp_of_an_old_iperf3_counts_what_arrived() -> None:
-    # before 3.7 a UDP report has no sum_received: `sum` holds what was sent and how many datagrams
-    # were lost
-    params, output = changed("udp-lossy", end__sum_received=None)
+    # before 3.11 a UDP report has `sum` alone: what was sent and how many datagrams were lost
+    params, output = changed("udp-lossy", end__sum_received=None, end__sum_sent=None)
     total = json.loads(output.texts["client"])["end"]["sum"]
     arrived = total["bits_per_second"] * (1 - total["lost_packets"] / total["packets"])
-    assert values(IPERF.parse(output, params), "throughput") == [pytest.approx(arrived)]
+    measurements = IPERF.parse(output, params)
+    assert values(measurements, "throughput") == [pytest.approx(arrived)]
+    assert values(measurements, "sent_throughput") == [total["bits_per_second"]]
 
 
 @pytest.mark.parametrize(
@@ -154,6 +157,8 @@ SMALL_PATH = [
         ("tcp-2-streams-bidirectional", {"end__streams": [{}]}, Failed, "1 streams, 4"),
         ("tcp", {"end__sum_sent__seconds": 0.4}, Failed, r"0\.4 s of 1 s"),
         ("no-such-congestion", {}, Skip, "tcp_available_congestion_control"),
+        ("tcp-2-streams-bidirectional", {"start__version": "iperf 3.9"}, Skip, "3.11 or later"),
+        ("udp-bidirectional", {"start__version": "iperf 3.10.1"}, Skip, "3.11 or later"),
         (
             "tcp",
             {"start__test_start__num_streams": 2},
@@ -172,6 +177,20 @@ def test_a_test_of_something_else_is_no_sample(
     params, output = changed(name, **changes)
     with pytest.raises(error, match=match):
         IPERF.parse(output, params)
+
+
+@pytest.mark.parametrize(("version", "runs"), [("3.7", False), ("3.10.1", False), ("3.11", True)])
+def test_both_directions_of_an_old_iperf3_are_skipped_before_it_runs(
+    version: str, runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "iperf3"
+    tool.write_text(f"#!/bin/sh\necho 'iperf {version} (cJSON 1.7.15)'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    gang = Gang([LocalHost(), LocalHost()], Shape(), 20, str(tmp_path))
+    IPERF.prepare(gang, IperfParams())
+    with nullcontext() if runs else pytest.raises(Skip, match=r"3\.11 or later"):
+        IPERF.prepare(gang, IperfParams(bidirectional=True))
 
 
 def test_the_version_is_part_of_the_series() -> None:

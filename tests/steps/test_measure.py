@@ -143,7 +143,7 @@ NO_ROW = Failed("half a report", {}, [Measurement("figure", float("nan"))])
             id="what a failed sample read and is no row costs nothing more",
         ),
         pytest.param(
-            ["nan"], [("failed", 1, "not a number", {})], id="a value that is no number fails"
+            ["nan"], [("failed", 1, "cannot be nan", {})], id="a value that is no number fails"
         ),
     ],
 )

@@ -321,20 +321,34 @@ def test_latency_of_all_sizes(iterations: int, percentiles: set[str]) -> None:
 BANDWIDTH, LATENCY = "constructed-write-bw-all-26.04.txt", "constructed-read-lat-all-26.04.txt"
 
 
+def test_columns_are_found_by_their_titles() -> None:
+    text = (RECORDED / BANDWIDTH).read_text()
+    wider = re.sub(r"^( #bytes|  ?\d+ )", r"\1   #sl ", text, flags=re.M)
+    wider = re.sub(r"^(  ?\d+ ) *#sl ", r"\1   3 ", wider, flags=re.M)
+    wider = wider.replace("MsgRate[Mpps]", "MsgRate[Mpps]    CPU_Util[%]")
+    wider = re.sub(r"^(  ?\d+ .*\d)\s*$", r"\1  98.50", wider, flags=re.M)
+    assert wider.count("98.50") == 23
+    values = [
+        RdmaBandwidth().parse(Output({"client0": each}, tool="x"), BandwidthParams())
+        for each in (text, wider)
+    ]
+    assert values[0] == values[1]
+
+
 @pytest.mark.parametrize(
     ("benchmark", "name", "old", "new", "message"),
     [
-        (RdmaBandwidth(), BANDWIDTH, " 1000 ", " 10x0 ", "not numbers|row of"),
-        (RdmaBandwidth(), BANDWIDTH, "1000 ", "nan ", "row of"),
-        (RdmaBandwidth(), BANDWIDTH, "Gb/sec", "Tb/sec", "another unit"),
-        (RdmaLatency(), LATENCY, " 1000 ", " 10x0 ", "not numbers|row of"),
-        (RdmaLatency(), LATENCY, "1000 ", "nan ", "row of"),
+        (RdmaBandwidth(), BANDWIDTH, " 1000 ", " 10x0 ", "row that is not 5 numbers"),
+        (RdmaBandwidth(), BANDWIDTH, "1000 ", "nan ", "row without a number"),
+        (RdmaBandwidth(), BANDWIDTH, "Gb/sec", "Tb/sec", r"lacks BW peak\[Gb/sec\]"),
+        (RdmaLatency(), LATENCY, " 1000 ", " 10x0 ", "row that is not 9 numbers"),
+        (RdmaLatency(), LATENCY, "1000 ", "nan ", "row without a number"),
         (
             RdmaLatency(),
             LATENCY,
             "[usec]",
             "[cycles]",
-            r"another unit than usec: #bytes .*t_typical\[cycles\]",
+            r"lacks t_min\[usec\], .*: #bytes .*t_typical\[cycles\]",
         ),
     ],
 )
@@ -636,6 +650,8 @@ def test_of_mig_and_of_gpus_that_are_not_there_it_is_not_known_which_one_is_used
     [
         *("; rm -rf /", "--", "--qp=8", "-q8", "--iters=5", "--iter=5", "-b", "-Nb", "-R", "-p1"),
         *("--use_cuda_bus_id=0000:03:00.0", "-C", "--run_infinitely", "--out_json_file=/tmp/x"),
+        *("--report-both", "--report-b", "--report-per-port", "--cpu_util", "-Z", "-eb", "-NH"),
+        *("--report", "--use_rocm=0", "--output=latency", "--data_validation", "--new-option"),
     ],
 )
 def test_extra_args_that_perfdag_sets_or_reads_are_refused(word: str) -> None:

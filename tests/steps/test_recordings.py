@@ -39,6 +39,31 @@ def test_a_decimal_comma_is_refused(name: str) -> None:
     damage.check_decimal_comma(DAMAGED[name].load())
 
 
+IMPOSSIBLE = [
+    ("iperf/udp-lossy", r'("lost_packets":\s*)\d+', r"\g<1>-5"),
+    ("iperf/udp-lossy", r'("lost_packets":\s*)\d+', r"\g<1>10000000"),
+    ("iperf/tcp", r'("retransmits":\s*)\d+', r"\g<1>-1"),
+    ("iperf/tcp", r'("min_rtt":\s*)\d+', r"\g<1>99999999"),
+    ("fio/randread", r'("iops" : )[\d.]+', r"\g<1>-4.0"),
+    ("fio/randread", r'("iops" : )[\d.]+', r"\g<1>Infinity"),
+    ("fio/randread", r'("99.000000" : )\d+', r"\g<1>999999999999"),
+    ("fio/write-once", r'("runtime" : )103', r"\g<1>1"),
+    ("perftest/constructed-write-bw-all-26.04.txt", r"^( 4 .*)0\.13", r"\g<1>-0.13"),
+    ("imb/pingpong-shm", r"^( +0 +\d+ +)\S+", r"\g<1>0.01"),
+]
+"""A recording, and what to replace so that a figure of it is impossible, or too coarse."""
+
+
+@pytest.mark.parametrize(("name", "pattern", "by"), IMPOSSIBLE)
+def test_an_impossible_figure_is_no_sample(name: str, pattern: str, by: str) -> None:
+    recording = CASES[name].load()
+    texts = {
+        role: re.sub(pattern, by, text, flags=re.M) for role, text in recording.output.texts.items()
+    }
+    assert texts != recording.output.texts
+    damage.check_refused(recording, texts)
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -4,8 +4,10 @@ import base64
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
+from perfdag.workflows.cron import check_schedule
 from tests.conftest import CommandLine
 
 SUITE = (
@@ -60,11 +62,38 @@ def test_a_bad_schedule_or_store_renders_nothing(tmp_path: Path, cli: CommandLin
     (tmp_path / "nightly.yaml").write_text(SUITE)
     for words, message in (
         (["--schedule", "0 14 * * 1-5"], "does not run daily; set the maximum age"),
+        (["--schedule", "*/7 25 * * *"], "hour '25': write 0 to 23"),
+        (["--schedule", "0 4 * *", "--max-age", "26h"], "write five fields"),
+        (["--store-secret", "My_Secret"], "'My_Secret' is no name in Kubernetes"),
+        (["--pull-secret", "a..b"], "'' is no name in Kubernetes"),
+        (["--lock-namespace", "a.b"], "'a.b' is no name in Kubernetes"),
+        (["--namespace", "b" * 64], "is no name in Kubernetes"),
         (["--store", "./here"], "pods share no folder"),
     ):
         captured = cli(["render", "nightly.yaml", *words], 2)
         assert captured.out == ""
         assert message in captured.err
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    ["0 4 * * *", "*/7 2 29 2 *", "0 4 31 2 MON-fri", "1,2-5/2 0/6 1 JAN ?", "@daily"],
+)
+def test_schedules_that_argo_reads(schedule: str) -> None:
+    check_schedule(schedule)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        *("61 4 * * *", "*/0 4 * * *", "0 4 32 * *", "0 4 * 13 *", "0 4 * * 7", "0 4 * * 8"),
+        *("0 4 31 2 *", "0 4 31 feb,apr,jun ?", "0 0 4 * * *", "0 4 * * 3L", "5-1 4 * * *"),
+        *("0 4 0 * *", ", 4 * * *", "1.5 4 * * *", "@fortnightly", ""),
+    ],
+)
+def test_schedules_that_never_come_or_are_none(schedule: str) -> None:
+    with pytest.raises(ValueError, match="schedule '"):
+        check_schedule(schedule)
 
 
 def test_a_suite_that_no_object_may_hold_renders_nothing(tmp_path: Path, cli: CommandLine) -> None:

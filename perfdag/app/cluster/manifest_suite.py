@@ -12,7 +12,7 @@ from perfdag.store.open import on_cluster
 from perfdag.suite.load import load_suite
 from perfdag.workflows import runs
 from perfdag.workflows.containers import Installation
-from perfdag.workflows.cron import default_max_age, scheduled
+from perfdag.workflows.cron import scheduled
 
 
 def suite_manifests(
@@ -36,9 +36,8 @@ def suite_manifests(
         store = loaded.suite.store
     if schedules:
         try:
-            age = max_age or default_max_age(schedules, plan.seconds())
             scope = installation.cluster_scope
-            return scheduled(loaded, schedules, installation.namespace, store, age, scope)
+            return scheduled(loaded, schedules, installation.namespace, store, max_age, scope)
         except ValueError as error:
             raise CommandError(str(error)) from None
     parameters = {"suite": runs.suite_parameter(loaded)}

@@ -26,24 +26,29 @@ from perfdag.suite.yaml_document import Document
 _NOWHERE = Document("", "")
 
 
-def import_suite(files: list[str]) -> tuple[str, list[str]]:
-    """Return the suite of the resources in these files as YAML, and what it does not keep.
+def import_suite(files: list[str]) -> tuple[str, list[str], list[str]]:
+    """Return the suite of these files as YAML, what it does not keep, and what it leaves out.
 
     Raises BadDocument, or CommandError if nothing can be measured.
     """
     lost: dict[str, list[str]] = {}
+    left_out: list[str] = []
     entries: dict[str, Values] = {}
     for resource in read(files):
         name = _name(resource, entries)
         notes: list[str] = []
-        entry = _entry(resource, notes)
+        refused: list[str] = []
+        entry = _entry(resource, notes, refused)
+        left_out += [f"{name}: {text}" for text in refused]
         for note in dict.fromkeys(notes):
             lost.setdefault(note, []).append(name)
         if entry is not None:
             entries[name] = {"name": name, **entry}
     notes = [f"{', '.join(names)}: {text}" for text, names in lost.items()]
     if not entries:
-        raise CommandError(f"{', '.join(files)}: nothing can be measured; {'; '.join(notes[:3])}")
+        raise CommandError(
+            f"{', '.join(files)}: nothing can be measured; {'; '.join([*left_out, *notes][:3])}"
+        )
     name = next(iter(entries)) if len(entries) == 1 else "kube-perftest"
     suite = {
         "name": re.sub(r"[^a-z0-9]+", "-", name.lower())[:40].strip("-"),
@@ -55,7 +60,7 @@ def import_suite(files: list[str]) -> tuple[str, list[str]]:
     text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=100)
     if merged := enumerate_points(parse_suite(text)).merged:
         notes.append(f"{merged} equal benchmarks are measured once; raise `repetitions`")
-    return text, notes
+    return text, notes, left_out
 
 
 def _name(resource: Resource, names: Iterable[str]) -> str:
@@ -65,10 +70,14 @@ def _name(resource: Resource, names: Iterable[str]) -> str:
     return next(free for free in itertools.chain([name], numbered) if free not in names)
 
 
-def _entry(resource: Resource, notes: list[str]) -> Values | None:
-    """Return the entry of a resource without its name, or None. Add what is lost to `notes`."""
+def _entry(resource: Resource, notes: list[str], left_out: list[str]) -> Values | None:
+    """Return the entry of a resource without its name, or None. Add what is lost to the lists."""
     product, explicit = (
-        [keys for row, benchmark in part if (keys := _point(row, benchmark, notes)) is not None]
+        [
+            keys
+            for row, benchmark in part
+            if (keys := _point(row, benchmark, notes, left_out)) is not None
+        ]
         for part in (resource.product, resource.explicit)
     )
     rows = [*product, *explicit]
@@ -95,8 +104,10 @@ def _entry(resource: Resource, notes: list[str]) -> Values | None:
     return entry
 
 
-def _point(row: Values, benchmark: Benchmark, notes: list[str]) -> Values | None:
-    """Return the keys of a point with dots, or None and the reason in `notes`."""
+def _point(
+    row: Values, benchmark: Benchmark, notes: list[str], left_out: list[str]
+) -> Values | None:
+    """Return the keys of a point with dots, or None and the reason in `left_out`."""
     where = " ".join(f"{name}={value}" for name, value in row.items())
     try:
         params, shape, lost = benchmark.params(), benchmark.shape(), benchmark.lost()
@@ -104,7 +115,7 @@ def _point(row: Values, benchmark: Benchmark, notes: list[str]) -> Values | None
     except ValueError as error:
         refused = str(error)
     if refused:
-        notes.append(f"{where}{': ' if where else ''}left out: {refused}")
+        left_out.append(f"{where}{': ' if where else ''}{refused}")
         return None
     notes += lost
     keys = {"benchmark": benchmark.benchmark, **shape}

@@ -1,10 +1,9 @@
 """The options of an installation, which `install` and `render` share."""
 
 import argparse
-import re
 from typing import TYPE_CHECKING
 
-from perfdag.cli.options import duration
+from perfdag.cli.options import duration, namespace, object_name
 
 if TYPE_CHECKING:
     from perfdag.app.cluster.installation import Installation
@@ -15,13 +14,18 @@ WEEK = 7 * 86400
 def add_installation(parser: argparse.ArgumentParser) -> None:
     """Add the options of an installation."""
     parser.add_argument(
-        "--namespace", "-n", default="perfdag", help="namespace of the runs (default: perfdag)"
+        "--namespace",
+        "-n",
+        type=namespace,
+        default="perfdag",
+        help="namespace of the runs (default: perfdag)",
     )
     parser.add_argument(
         "--store", default="", metavar="ROOT", help="s3://bucket/prefix or claim://NAME"
     )
     parser.add_argument(
         "--store-secret",
+        type=object_name,
         default="perfdag-store",
         metavar="NAME",
         help="Secret with AWS_* keys (default: perfdag-store)",
@@ -60,6 +64,7 @@ def _add_images(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--pull-secret",
         action="append",
+        type=object_name,
         default=[],
         metavar="NAME",
         help="image pull secret; repeat the option to add more",
@@ -90,6 +95,7 @@ def _add_scope(group: argparse._ArgumentGroup) -> None:
 def _add_limits(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--lock-namespace",
+        type=namespace,
         default="perfdag",
         metavar="NAME",
         help="installations with the same name measure one after the other, whatever their "
@@ -139,12 +145,11 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
 def _allow(text: str) -> tuple[str, tuple[str, ...]]:
     """Return a benchmark and its namespaces. Raises argparse.ArgumentTypeError."""
     name, _, rest = text.partition("=")
-    namespaces = tuple(rest.split(","))
-    if not all(re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", item) for item in namespaces):
+    if not rest:
         raise argparse.ArgumentTypeError(
             f"{text}: name the namespaces of its objects: {name}=NAMESPACE,NAMESPACE"
         )
-    return name, namespaces
+    return name, tuple(map(namespace, rest.split(",")))
 
 
 def _count(text: str) -> int:

@@ -1,5 +1,6 @@
 """From scenario results to a benchmark's measurements."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -28,8 +29,15 @@ METRICS = (
         "s",
         "lower",
         "time since the previous stage, over all objects (coords: stage, since)",
+        lowest=-math.inf,
     ),
-    Metric("object_latency", "s", "lower", "time since the previous stage of one object"),
+    Metric(
+        "object_latency",
+        "s",
+        "lower",
+        "time since the previous stage of one object",
+        lowest=-math.inf,
+    ),
     Metric(
         "object_time", "s", "lower", "when an object reached a stage, from the first submission"
     ),
@@ -49,10 +57,20 @@ METRICS = (
         "paced_throughput", "1/s", "none", "throughput if the arrivals set the pace (open loop)"
     ),
     Metric("create_rate", "1/s", "none", "objects created a second"),
-    Metric("success_ratio", "1", "higher", "objects that reached the goal, of those planned"),
-    Metric("create_ratio", "1", "higher", "creations accepted, of those planned"),
+    Metric(
+        "success_ratio", "1", "higher", "objects that reached the goal, of those planned", highest=1
+    ),
+    Metric(
+        "create_ratio",
+        "1",
+        "higher",
+        "creations accepted, of those planned",
+        highest=1,
+    ),
     Metric("schedule_held", "1", "higher", "share of its rate that the open loop reached"),
-    Metric("submit_lag", "s", "lower", "how late creations were sent (open loop)"),
+    Metric(
+        "submit_lag", "s", "lower", "how late creations were sent (open loop)", lowest=-math.inf
+    ),
     Metric("left_behind", "1", "lower", "objects still there after deletion"),
     Metric(
         "api_latency",
@@ -83,6 +101,7 @@ METRICS = (
         "s",
         "lower",
         "p99 of the time from a due change to its watch event",
+        lowest=-math.inf,
     ),
     Metric(
         "component",
