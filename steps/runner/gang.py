@@ -9,8 +9,8 @@ from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import Plan
 from perfdag.plan.time_left import TimeLeft
 from perfdag.results import missing_reason
-from perfdag.results.confirming import plan_of_batch
 from perfdag.results.missing_reason import budget_spent
+from perfdag.results.rechecks import plan_of_batch
 from perfdag.results.runs import variants
 from perfdag.results.samples import run_folder, stored_samples
 from perfdag.steps.measure import MeasuringLoop, ProgressListener
