@@ -4,7 +4,7 @@ from hera.workflows import DAG, Container, Parameter, RetryStrategy, Task, UserC
 from hera.workflows import models as m
 
 from perfdag.kube.config import SERVICE_ACCOUNT
-from perfdag.kube.labels import LABEL, MEASURING, RUN, SUITE, UNRECOVERABLE
+from perfdag.kube.labels import BENCHMARK, ENTRY, LABEL, MEASURING, RUN, SUITE, UNRECOVERABLE
 from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, NODES, PORT
 from perfdag.kube.pod_patch import CREDENTIALS
 from perfdag.kube.pod_security import hardened
@@ -104,6 +104,8 @@ def _of_shape(key: str) -> str:
     return f"jsonpath(workflow.outputs.parameters.shapes, '$['+inputs.parameters.shape+'].{key}')"
 
 
+_KIND_INPUTS = ("shape", "image", "benchmark", "entry")
+"""Fields of a kind that are inputs of its pods."""
 _KIND = "jsonpath(workflow.outputs.parameters.kindof, '$['+inputs.parameters.batch+']')"
 
 
@@ -151,8 +153,8 @@ def measure(installation: Installation, host: Container) -> DAG:
             arguments={
                 "rank": "{{item}}",
                 "batch": "{{inputs.parameters.batch}}",
-                "shape": f"{{{{={_of_kind('shape')}}}}}",
                 "attempt": "{{retries}}",
+                **{name: f"{{{{={_of_kind(name)}}}}}" for name in _KIND_INPUTS},
             },
         )
     return attempt
@@ -177,9 +179,9 @@ def measuring_pod(installation: Installation) -> Container:
         installation,
         "host",
         store_env=False,
-        image=installation.image("base"),
+        image="{{inputs.parameters.image}}",
         args=["step", role, *arguments],
-        inputs=[Parameter(name=name) for name in ("rank", "batch", "shape", "attempt")],
+        inputs=[Parameter(name=name) for name in ("rank", "batch", "attempt", *_KIND_INPUTS)],
         service_account_name="perfdag-measure",
         init_containers=[credentials(installation, role)],
         volumes=credential_volumes(installation),
@@ -190,6 +192,8 @@ def measuring_pod(installation: Installation) -> Container:
             MEASURING: "true",
             RUN: "{{workflow.outputs.parameters.run}}",
             SUITE: "{{workflow.outputs.parameters.suitename}}",
+            BENCHMARK: "{{inputs.parameters.benchmark}}",
+            ENTRY: "{{inputs.parameters.entry}}",
             f"{LABEL}/batch": "{{inputs.parameters.batch}}",
             f"{LABEL}/rank": "{{inputs.parameters.rank}}",
             f"{LABEL}/attempt": "{{inputs.parameters.attempt}}",

@@ -86,7 +86,6 @@ def patch(shape: Shape, context: Context) -> Object:
     )
     main: Object = {
         "name": "main",
-        "image": image(shape.image, context.images),
         "securityContext": hardened(root, added),
         "volumeMounts": [],
     }

@@ -12,7 +12,15 @@ import orjson
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.labels import LABEL
 from perfdag.kube.placement import of_roles
-from perfdag.kube.pod_patch import Context, account_of, own_image, patch, priority_class, ssh_port
+from perfdag.kube.pod_patch import (
+    Context,
+    account_of,
+    image,
+    own_image,
+    patch,
+    priority_class,
+    ssh_port,
+)
 from perfdag.kube.resources import Object
 from perfdag.plan.gated import gated
 from perfdag.plan.placement import place_hosts
@@ -105,10 +113,14 @@ def outputs(plan: Plan, context: PodContext) -> dict[str, Any]:
     check_size(plan)
     kinds, shapes = plan.kinds(), _shapes_of(plan, context)
     check_shapes(shapes)
+    benchmarks = {point.entry: point.benchmark for point in plan.points}
     numbers = [kinds.index(plan.kind(batch)) for batch in plan.batches]
     return {
         "kindof": [str(number) for number in [*numbers, *[*range(len(kinds))] * ROUNDS]],
-        "kinds": [_kind_output(plan, index) for index, _ in kinds],
+        "kinds": [
+            _kind_output(plan, index, entry, context.images) | {"benchmark": benchmarks[entry]}
+            for index, entry in kinds
+        ],
         "shapes": shapes,
         "pending": f"{int(plan.options.get('pending_limit', 600)) + PENDING_GRACE}s",
         "run": plan.run_id,
@@ -124,7 +136,7 @@ def write_outputs(out: Path, values: Mapping[str, Any]) -> None:
         (out / name).write_text(value if isinstance(value, str) else orjson.dumps(value).decode())
 
 
-def _kind_output(plan: Plan, index: int) -> Object:
+def _kind_output(plan: Plan, index: int, entry: str, images: str) -> Object:
     """Return what Argo gets of a kind of batches.
 
     `turn` is the mutex of batches that may overlap: two half-placed gangs would deadlock. Volcano
@@ -132,7 +144,13 @@ def _kind_output(plan: Plan, index: int) -> Object:
     """
     shape = Shape.model_validate(plan.shapes[index])
     gang = shape.hosts.count > 1 and shape.scheduler != "volcano"
-    return {"shape": str(index), "pods": str(shape.hosts.count), "turn": "gang" if gang else ""}
+    return {
+        "entry": entry,
+        "image": image(shape.image, images),
+        "pods": str(shape.hosts.count),
+        "shape": str(index),
+        "turn": "gang" if gang else "",
+    }
 
 
 def _shapes_of(plan: Plan, context: PodContext) -> list[Object]:

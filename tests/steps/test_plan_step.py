@@ -94,7 +94,16 @@ def test_outputs_are_numbers_kinds_and_shapes() -> None:
     assert len(plan.batches) == 2
     parameters = outputs(plan, place())
     assert parameters["kindof"] == ["0"] * 4  # two more for rechecks
-    assert parameters["kinds"] == [{"shape": "0", "pods": "1", "turn": ""}]
+    assert parameters["kinds"] == [
+        {
+            "benchmark": "command",
+            "entry": "command",
+            "image": "r/perfdag-base:1",
+            "pods": "1",
+            "shape": "0",
+            "turn": "",
+        }
+    ]
     assert parameters["gated"] == "false"
     assert len(json.dumps(parameters)) < 256 * 1024
 
@@ -120,11 +129,8 @@ def test_pairs_share_the_pods_of_one_gang() -> None:
         "name: s\nentries:\n  - benchmark: iperf\n    hosts: {count: 4, pairs: all}\n"
         "    repetitions: 2\n"
     )
-    parameters = outputs(make_plan(parse_suite(text), run_id=place().run_id), place())
-    assert (parameters["kindof"][0], parameters["kinds"]) == (
-        "0",
-        [{"shape": "0", "pods": "4", "turn": "gang"}],
-    )
+    [kind] = outputs(make_plan(parse_suite(text), run_id=place().run_id), place())["kinds"]
+    assert (kind["image"], kind["pods"], kind["turn"]) == ("r/perfdag-iperf:1", "4", "gang")
 
 
 @pytest.mark.parametrize(
