@@ -6,7 +6,7 @@ from hera.workflows import models as m
 from perfdag.kube.config import SERVICE_ACCOUNT
 from perfdag.kube.labels import BENCHMARK, ENTRY, LABEL, MEASURING, RUN, SUITE, UNRECOVERABLE
 from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, NODES, PORT
-from perfdag.kube.pod_patch import CREDENTIALS
+from perfdag.kube.pod_patch import CREDENTIALS, SUMMARY
 from perfdag.kube.pod_security import hardened
 from perfdag.workflows.containers import Installation, container, labels, variable
 from perfdag.workflows.retries import annotation
@@ -182,6 +182,8 @@ def measuring_pod(installation: Installation) -> Container:
         image="{{inputs.parameters.image}}",
         args=["step", role, *arguments],
         inputs=[Parameter(name=name) for name in ("rank", "batch", "attempt", *_KIND_INPUTS)],
+        # only a lead has figures
+        outputs=[Parameter(name="summary", value_from=m.ValueFrom(path=SUMMARY, default=""))],
         service_account_name="perfdag-measure",
         init_containers=[credentials(installation, role)],
         volumes=credential_volumes(installation),

@@ -84,6 +84,7 @@ def template(installation: Installation) -> WorkflowTemplate:
                 name="measure",
                 template=batch,
                 with_param="{{inputs.parameters.batches}}",
+                when="'{{item.n}}' != ''",  # else the cluster refuses the batch
                 arguments={"batch": "{{item.n}}"},
             )
         with DAG(name="run", fail_fast=False):

@@ -18,6 +18,8 @@ from perfdag.shape import Shape
 
 SSH_PORT = 2222
 STORE = "/perfdag/store"
+SUMMARY = "/tmp/perfdag-summary"
+"""File of a lead with what its batch measured, in a line: an output of its node in Argo."""
 MTU = "mtu"
 """Name of the init container that sets the MTU."""
 CREDENTIALS = "credentials"

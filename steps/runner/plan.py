@@ -57,12 +57,22 @@ ITEM_LENGTH = 80
 """Most characters of the text of a batch, which Argo puts into the names of its nodes."""
 
 
-def item(number: int, plan: Plan, index: int) -> dict[str, str]:
+def item(number: int, plan: Plan, index: int, refusals: Refusals) -> dict[str, str]:
     """Return what Argo fans out over for a batch: its text and its number, which nodes show.
 
-    `index` is that of the batch in `plan`, which is a recheck or the run itself.
+    `index` is that of the batch in `plan`, which is a recheck or the run itself. A batch that the
+    cluster refuses has no number, and its text says why.
     """
-    return {"benchmark": _text_of(plan, plan.batches[index]), "n": str(number)}
+    batch = plan.batches[index]
+    if number in refusals:
+        text = f"{plan.kind(batch)[1]}: {refusals[number][1]}"
+        return {"benchmark": _plain(text)[:ITEM_LENGTH], "n": ""}
+    return {"benchmark": _text_of(plan, batch), "n": str(number)}
+
+
+def _plain(text: str) -> str:
+    """Return a text in one line and without double braces, which Argo would replace."""
+    return re.sub(r"\{(?=\{)", "{ ", " ".join(text.split()))
 
 
 def _text_of(plan: Plan, batch: Batch) -> str:
@@ -87,7 +97,7 @@ def _text_of(plan: Plan, batch: Batch) -> str:
         which = f"round {first}" if first == last else f"rounds {first} to {last}"
         which += f" of {max(point.rounds for point in points)}"
     end = f"{where}, {which}"
-    what = re.sub(r"\{(?=\{)", "{ ", what.strip())  # else Argo would replace it
+    what = _plain(what)
     return (what[: max(ITEM_LENGTH - len(end), 0)] + end)[:ITEM_LENGTH]
 
 
@@ -327,7 +337,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     if not has_priority:  # the API server refuses a pod that names a missing PriorityClass
         for shape in parameters["shapes"]:
             del shape["patch"]["priorityClassName"]
-    parameters["batches"] = [item(each, plan, each) for each in left if each not in refusals]
+    parameters["batches"] = [item(each, plan, each, refusals) for each in left]
     write_outputs(out, parameters)
     return plan
 

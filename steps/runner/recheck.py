@@ -42,9 +42,9 @@ def step(context: PodContext, out: Path) -> list[str]:
         member, index = plan_of_batch(store, plan, number)
         missing_reason.write(store, member.run_id, MissingReason("batch", status, text, index))
     batches = [
-        item(number, again, index)
+        item(number, again, index, refusals)
         for number, again, index in recheck_batches(plan, rechecks)
-        if number in objects and number not in refusals
+        if number in objects
     ]
     write_outputs(out, {"batches": batches})
     points_again = rechecks[0].points if rechecks else []

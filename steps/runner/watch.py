@@ -163,18 +163,22 @@ async def _pods_of(kube: Kube, kind: Resource, context: PodContext) -> list[Pod]
 
 
 async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list[Pod]) -> None:
-    """End pods so that Argo calls them failed: it creates a deleted Pending pod again."""
+    """End pods so that Argo calls them failed: it creates a deleted Pending pod again.
+
+    The message of a pod that never started is that of its node in the Workflow.
+    """
     for pod in doomed:
-        if pod.node and not pod.abandoned:
-            body: Object = {"spec": {"activeDeadlineSeconds": 1}}
-            await kube.patch(kind, pod.name, body, context.namespace)
-        else:  # no kubelet would end it, and Argo would wait for it
-            message = (pod.trouble or "")[:1000]
+        if pod.phase == "Pending" or pod.abandoned or not pod.node:
+            where = f"on {pod.node}: " if pod.node and not pod.abandoned else ""
+            message = f"{where}{pod.trouble or ''}"[:1000]
             status: Object = {"phase": "Failed", "reason": GIVEN_UP, "message": message}
-            if pod.abandoned:
+            if pod.abandoned:  # no kubelet would end it, and Argo would wait for it
                 status["containerStatuses"] = [_KILLED_EXECUTOR]
-            body = {"status": status}
+            body: Object = {"status": status}
             await kube.patch(kind, pod.name, body, context.namespace, subresource="status")
+        else:
+            body = {"spec": {"activeDeadlineSeconds": 1}}
+            await kube.patch(kind, pod.name, body, context.namespace)
 
 
 # -- the last sample -------------------------------------------------------------------------------

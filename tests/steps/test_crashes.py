@@ -145,7 +145,7 @@ def test_a_lost_gang_counts_and_a_pod_that_was_told_to_end_does_not(
 
     def measure(_: object, __: object, ___: object, ____: int, listeners: list[UnderWay]) -> None:
         listeners[0].started(plan.points[0], 1)
-        listeners[0].finished(plan.points[0], Mock(repetition=1, status="ok", error=None))
+        listeners[0].finished(plan.points[0], Mock(repetition=1, status="ok", error=None, rows=[]))
         listeners[0].started(plan.points[0], 2)
         raise end
 

@@ -178,10 +178,15 @@ def test_the_item_of_a_batch_says_what_it_measures(
     entries: str, settings: str, texts: list[str]
 ) -> None:
     plan = make_plan(parse_suite(f"{{name: s, {settings}, entries: [{entries}]}}"))
-    items = [item(number, plan, number) for number in range(len(plan.batches))]
+    items = [item(number, plan, number, {}) for number in range(len(plan.batches))]
     assert [each["n"] for each in items] == [str(number) for number in range(len(texts))]
     assert sorted(each["benchmark"] for each in items) == sorted(texts)
     assert all(len(text) <= ITEM_LENGTH for text in texts)
+    refused = item(0, plan, 0, {0: ("skipped", "4 nodes are needed, 3 fit")})
+    assert refused == {
+        "benchmark": f"{plan.points[0].entry}: 4 nodes are needed, 3 fit",
+        "n": "",
+    }
 
 
 @pytest.mark.parametrize(

@@ -254,6 +254,7 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
         if each.method == "PATCH"
     ]
     assert [kind for kind, _ in done] == ["workflows", "pods", "workflows"]
+    assert done[1][1]["status"]["message"].startswith("on node-1: "), "what its node in Argo says"
     workflow["metadata"] |= done[0][1]["metadata"]
     unrecoverable = unrecoverable_batches(workflow)
     notes = from_annotations(OURS, workflow["metadata"]["annotations"])
