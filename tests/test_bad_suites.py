@@ -240,7 +240,7 @@ def plan_in_pod(store: FolderStore, **environment: str) -> dict[str, Any]:
     """The output parameters of the plan step."""
     variables = {f"PERFDAG_{name}": value for name, value in environment.items()}
     context = from_environment({"PERFDAG_STORE": "s3://b/r", "PERFDAG_RUN": ID, **variables})
-    return outputs(plan_of(context, store, variables), context, [])
+    return outputs(plan_of(context, store, variables), context)
 
 
 ID = "20260101T020000Z-0a1b2c3d"

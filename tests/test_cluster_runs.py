@@ -1,5 +1,6 @@
 """Runs on a cluster as the command line treats them: refusals, resume, delete, and waits."""
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -183,7 +184,8 @@ def test_a_gang_of_volcano_has_a_pod_group_for_all_its_pods(
     assert group["spec"]["minMember"] == 3
     [owner] = group["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"]) == ("Lease", "perfdag-uid-b0")
-    assert (tmp_path / "out" / "batches").read_text() == "[0]", "the batch is measured"
+    [item] = json.loads((tmp_path / "out" / "batches").read_text())
+    assert item["n"] == "0", "the batch is measured"
 
 
 async def test_a_refusal_ends_the_watch(watch: Watch) -> None:
@@ -270,7 +272,7 @@ def test_troubles_of_batches_that_are_over_are_left_out_until_the_end() -> None:
     ("templates", "of", "message"),
     [
         (
-            ["finish", "rank"],
+            ["finish", "host"],
             "perfdag",
             "workflow w Succeeded: its templates are of another version of perfdag",
         ),
@@ -353,10 +355,10 @@ def test_a_pod_that_ended_is_one_trouble_and_a_watchdog_that_fails_on_purpose_is
         }
 
     nodes = {
-        "w-11": node("rank", "137"),
+        "w-11": node("host", "137"),
         "w-12": node("watchdog-pod", "1"),
         "w-13": node("watchdog-pod", "137"),
-        "w-14": node("rank", "137", displayName="rank(3:3)"),  # its pod is not there any more
+        "w-14": node("host", "137", displayName="host(3:3)"),  # its pod is not there any more
     }
     killed = "OOMKilled: container main passed its memory limit of 1Gi"
     pods = [
@@ -377,7 +379,7 @@ def test_a_pod_that_ended_is_one_trouble_and_a_watchdog_that_fails_on_purpose_is
     assert crashed.troubles() == [
         f"w-rank-11: {killed}",
         "w-watchdog-pod-13: main ended with exit code 137",
-        "rank(3:3): Error (exit code 137)",
+        "host(3:3): Error (exit code 137)",
     ]
 
 
@@ -449,10 +451,10 @@ def node(seconds: float, ready: str = "Unknown") -> dict[str, Any]:
     }
 
 
-def steps(seconds: float, confirm: str = "Skipped", watchdog: str = "Running") -> dict[str, Any]:
+def steps(seconds: float, recheck: str = "Skipped", watchdog: str = "Running") -> dict[str, Any]:
     return {
         "b": {"templateName": "batches", "phase": "Succeeded", "finishedAt": ago(seconds)},
-        "c": {"templateName": "confirm", "phase": confirm, "finishedAt": ago(seconds)},
+        "c": {"templateName": "recheck", "phase": recheck, "finishedAt": ago(seconds)},
         "d": {"templateName": "watchdog", "type": "Retry", "phase": watchdog},
     }
 
@@ -537,7 +539,7 @@ def test_the_nodes_of_pods_in_trouble_are_read_where_the_user_may(
     [
         (lambda: steps(130), True),
         (lambda: steps(130, watchdog="Succeeded"), False),
-        (lambda: steps(130, confirm="Running"), False),
+        (lambda: steps(130, recheck="Running"), False),
         (lambda: steps(0), False),
         (dict, False),
     ],

@@ -68,7 +68,7 @@ def plan() -> Plan:
 
 @pytest.fixture(scope="module")
 def shapes(plan: Plan) -> list[dict[str, Any]]:
-    shapes: list[dict[str, Any]] = outputs(plan, place(plan.run_id), [])["shapes"]
+    shapes: list[dict[str, Any]] = outputs(plan, place(plan.run_id))["shapes"]
     return shapes
 
 

@@ -121,7 +121,7 @@ entries:
 def test_an_account_with_rights_is_never_in_a_foreign_image(image: str) -> None:
     plan = make_plan(parse_suite(RIGHTS.replace("IMAGE", image)), run_id=place().run_id)
     context = replace(place(), images=IMAGES, allowed=("vmi-burst",))
-    [shape] = outputs(plan, context, ())["shapes"]
+    [shape] = outputs(plan, context)["shapes"]
     if image == "base":
         check_own_images(plan, IMAGES, ("vmi-burst",))
         assert shape["patch"]["serviceAccountName"] == "perfdag-measure-vmi-burst"
@@ -142,7 +142,7 @@ def test_a_pod_with_rights_measures_its_own_benchmark_alone(tmp_path: Path) -> N
         for number, batch in enumerate(plan.batches)
         if plan.point_at(batch.samples[0]).benchmark == "vmi-burst"
     )
-    shape = outputs(plan, context, ())["shapes"][plan.batches[number].shape]
+    shape = outputs(plan, context)["shapes"][plan.batches[number].shape]
     [main_container] = [item for item in shape["patch"]["containers"] if item["name"] == "main"]
     account = shape["patch"]["serviceAccountName"]
     assert main_container["env"] == [{"name": "PERFDAG_ACCOUNT", "value": account}]

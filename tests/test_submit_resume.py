@@ -13,7 +13,7 @@ from perfdag.app.cluster.watch import follow_run
 from perfdag.cli.options import log
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.results.confirming import store_confirming_plans
+from perfdag.results.rechecks import store_rechecks
 from perfdag.results.samples import SampleRecord, sample_key
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
@@ -145,7 +145,7 @@ def test_where_no_workflow_is_left_the_store_knows_the_last_run(
 ) -> None:
     plan = put(store, ID)
     resume("last")
-    store_confirming_plans(store, plan, {plan.points[0].id})
+    store_rechecks(store, plan, {plan.points[0].id})
     resume("last")  # what confirms a run is measured with it
     duel = on_cluster(prepare_duet(parse_suite(SUITE), parse_suite(SUITE), ("a", "b"), 8))
     for variant in (duel.a, duel.b):

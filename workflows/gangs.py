@@ -1,12 +1,12 @@
-"""The pods of a batch as Argo creates them: a gang."""
+"""The pods of a batch as Argo creates them."""
 
 from hera.workflows import DAG, Container, Parameter, RetryStrategy, Task, UserContainer
 from hera.workflows import models as m
 
 from perfdag.kube.config import SERVICE_ACCOUNT
-from perfdag.kube.labels import LABEL, MEASURING, RUN, SUITE, UNRECOVERABLE
+from perfdag.kube.labels import BENCHMARK, ENTRY, LABEL, MEASURING, RUN, SUITE, UNRECOVERABLE
 from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, NODES, PORT
-from perfdag.kube.pod_patch import CREDENTIALS
+from perfdag.kube.pod_patch import CREDENTIALS, SUMMARY
 from perfdag.kube.pod_security import hardened
 from perfdag.workflows.containers import Installation, container, labels, variable
 from perfdag.workflows.retries import annotation
@@ -104,22 +104,29 @@ def _of_shape(key: str) -> str:
     return f"jsonpath(workflow.outputs.parameters.shapes, '$['+inputs.parameters.shape+'].{key}')"
 
 
-def _of_batch(key: str) -> str:
-    """Return an expression for the shape or the number of pods of this batch."""
-    return f"jsonpath(workflow.outputs.parameters.shapeof, '$['+inputs.parameters.batch+'].{key}')"
+_KIND_INPUTS = ("shape", "image", "benchmark", "entry")
+"""Fields of a kind that are inputs of its pods."""
+_KIND = "jsonpath(workflow.outputs.parameters.kindof, '$['+inputs.parameters.batch+']')"
+
+
+def _of_kind(key: str) -> str:
+    """Return an expression for a field of the kind of this batch."""
+    return f"jsonpath(workflow.outputs.parameters.kinds, '$['+{_KIND}+'].{key}')"
 
 
 def _turns(installation: Installation) -> m.Synchronization | None:
-    """Return a mutex for each kind of gang: two half-placed gangs would deadlock."""
+    """Return the mutex of batches of several pods: two half-placed gangs would deadlock."""
     if installation.parallel_batches == 1:
         return None
+    turn = _of_kind("turn")
+    turn = f"{turn} == '' ? inputs.parameters.batch : {turn}"
     return m.Synchronization(
-        mutexes=[m.Mutex(name=f"perfdag-{{{{workflow.uid}}}}-{{{{={_of_batch('turn')}}}}}")]
+        mutexes=[m.Mutex(name=f"perfdag-{{{{workflow.uid}}}}-{{{{={turn}}}}}")]
     )
 
 
-def gang(installation: Installation, rank: Container) -> DAG:
-    """Return the pods of a batch, all created at once; a retry creates the whole gang again.
+def measure(installation: Installation, host: Container) -> DAG:
+    """Return the pods of a batch, all created at once; a retry creates them all again.
 
     Argo gives the retryStrategy of a DAG no exit code and no message. So the watchdog records which
     batches no retry can repair.
@@ -133,21 +140,21 @@ def gang(installation: Installation, rank: Container) -> DAG:
         limit=str(installation.retries), retry_policy="Always", expression=expression
     )
     with DAG(
-        name="gang",
+        name="measure",
         inputs=[Parameter(name="batch")],
         fail_fast=False,
         retry_strategy=retries,
         synchronization=_turns(installation),
     ) as attempt:
         Task(
-            name="rank",
-            template=rank,
-            with_sequence=m.Sequence(count=m.IntOrString(root=f"{{{{={_of_batch('n')}}}}}")),
+            name="host",
+            template=host,
+            with_sequence=m.Sequence(count=m.IntOrString(root=f"{{{{={_of_kind('pods')}}}}}")),
             arguments={
                 "rank": "{{item}}",
                 "batch": "{{inputs.parameters.batch}}",
-                "shape": f"{{{{={_of_batch('s')}}}}}",
                 "attempt": "{{retries}}",
+                **{name: f"{{{{={_of_kind(name)}}}}}" for name in _KIND_INPUTS},
             },
         )
     return attempt
@@ -170,11 +177,13 @@ def measuring_pod(installation: Installation) -> Container:
     arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
     return container(
         installation,
-        "rank",
+        "host",
         store_env=False,
-        image=installation.image("base"),
+        image="{{inputs.parameters.image}}",
         args=["step", role, *arguments],
-        inputs=[Parameter(name=name) for name in ("rank", "batch", "shape", "attempt")],
+        inputs=[Parameter(name=name) for name in ("rank", "batch", "attempt", *_KIND_INPUTS)],
+        # only a lead has figures
+        outputs=[Parameter(name="summary", value_from=m.ValueFrom(path=SUMMARY, default=""))],
         service_account_name="perfdag-measure",
         init_containers=[credentials(installation, role)],
         volumes=credential_volumes(installation),
@@ -185,6 +194,8 @@ def measuring_pod(installation: Installation) -> Container:
             MEASURING: "true",
             RUN: "{{workflow.outputs.parameters.run}}",
             SUITE: "{{workflow.outputs.parameters.suitename}}",
+            BENCHMARK: "{{inputs.parameters.benchmark}}",
+            ENTRY: "{{inputs.parameters.entry}}",
             f"{LABEL}/batch": "{{inputs.parameters.batch}}",
             f"{LABEL}/rank": "{{inputs.parameters.rank}}",
             f"{LABEL}/attempt": "{{inputs.parameters.attempt}}",

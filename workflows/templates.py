@@ -1,8 +1,8 @@
 """The WorkflowTemplate of a run.
 
-The step `plan` fans out over batches (`gang`), beside a `watchdog`. Then `confirm` plans
-the batches that confirm suspicious points. `finish` is the exit handler. The templates follow this
-topology, never a benchmark.
+The step `plan` fans out over batches (`measure`), each with a pod for every `host`, beside a
+`watchdog`. Then `recheck` plans batches that measure suspicious points again. `finish` is the exit
+handler. The templates follow this topology, never a benchmark.
 
 Names of parameters have no hyphen, so that expressions can reach them with a dot. A suite's text is
 only passed as base64: Argo rewrites `{{...}}`, and the kubelet `$(VAR)`, in parameters, arguments
@@ -30,7 +30,7 @@ from perfdag.workflows.containers import (
     with_store,
 )
 from perfdag.workflows.containers import Installation as Installation
-from perfdag.workflows.gangs import gang, measuring_pod
+from perfdag.workflows.gangs import measure, measuring_pod
 from perfdag.workflows.retries import annotation, refused, step_was_lost, with_retries
 from perfdag.workflows.rights import Grant
 
@@ -41,7 +41,7 @@ PLAN_MEMORY = "2Gi"
 as is allowed, needs 0.9 GB when it is read again, and the two of `ab` need 1.4 GB."""
 _RUN = "{{workflow.outputs.parameters.run}}"
 """The run id as an output of the plan step, for the steps after it."""
-_GLOBAL = ("shapeof", "shapes", "run", "pending", "suitename")
+_GLOBAL = ("kindof", "kinds", "shapes", "run", "pending", "suitename")
 """Outputs of the plan step that the pods of all steps read."""
 
 
@@ -64,11 +64,11 @@ def template(installation: Installation) -> WorkflowTemplate:
         not_done = f"{{{{={annotation(WATCHDOG_DONE)} != workflow.uid}}}}"
         lost_or_new = f"lastRetry.status == 'Error' || {not_done}"
         watchdog = with_retries(installation, "watchdog", _watchdog(installation), lost_or_new)
-        confirm = with_retries(
+        recheck = with_retries(
             installation,
-            "confirm",
-            _confirm(installation),
-            step_was_lost(installation, "confirm", FINISH_SECONDS),
+            "recheck",
+            _recheck(installation),
+            step_was_lost(installation, "recheck", FINISH_SECONDS),
         )
         with_retries(
             installation,
@@ -77,32 +77,33 @@ def template(installation: Installation) -> WorkflowTemplate:
             step_was_lost(installation, "finish", FINISH_SECONDS),
             f"{{{{=!({refused('plan')})}}}} == true",
         )
-        attempt = gang(installation, measuring_pod(installation))
+        batch = measure(installation, measuring_pod(installation))
         # a DAG of its own, since the limit on parallel batches must not count the watchdog
         with DAG(name="batches", fail_fast=False, inputs=[Parameter(name="batches")]) as batches:
             Task(
-                name="gang",
-                template=attempt,
+                name="measure",
+                template=batch,
                 with_param="{{inputs.parameters.batches}}",
-                arguments={"batch": "{{item}}"},
+                when="'{{item.n}}' != ''",  # else the cluster refuses the batch
+                arguments={"batch": "{{item.n}}"},
             )
         with DAG(name="run", fail_fast=False):
             Task(name="plan", template=plan)
             Task(name="watchdog", template=watchdog, depends="plan")
             Task(name="batches", template=batches, depends="plan", arguments=_batches_of("plan"))
-            # confirm the suspicious points of other batches even if one failed
+            # measure the suspicious points of other batches again even if one failed
             measured = "batches.Succeeded || batches.Failed || batches.Errored"
             Task(
-                name="confirm",
-                template=confirm,
+                name="recheck",
+                template=recheck,
                 depends=measured,
                 when="{{tasks.plan.outputs.parameters.gated}} == true",
             )
             Task(
-                name="confirming",
+                name="recheck-batches",
                 template=batches,
-                depends="confirm.Succeeded",
-                arguments=_batches_of("confirm"),
+                depends="recheck.Succeeded",
+                arguments=_batches_of("recheck"),
             )
     return w
 
@@ -200,18 +201,18 @@ def _watchdog(installation: Installation) -> Container:
     )
 
 
-def _confirm(installation: Installation) -> Container:
+def _recheck(installation: Installation) -> Container:
     return container(
         installation,
-        "confirm-pod",
+        "recheck-pod",
         image=installation.image("finish"),
-        args=["step", "confirm", "--out", "/tmp/perfdag-confirm"],
+        args=["step", "recheck", "--out", "/tmp/perfdag-recheck"],
         outputs=[
-            Parameter(name="batches", value_from=m.ValueFrom(path="/tmp/perfdag-confirm/batches"))
+            Parameter(name="batches", value_from=m.ValueFrom(path="/tmp/perfdag-recheck/batches"))
         ],
         active_deadline_seconds=FINISH_SECONDS,
         affinity=ASIDE,
-        labels=labels("confirm", _RUN),
+        labels=labels("recheck", _RUN),
         pod_spec_patch=with_store(installation, step_pod_patch({"cpu": "100m", "memory": "256Mi"})),
     )
 
@@ -240,7 +241,7 @@ def document(installation: Installation) -> dict[str, Any]:
     for item in manifest["spec"]["templates"]:
         if item["name"] == "batches":
             item["parallelism"] = installation.parallel_batches
-        if item["name"] == "rank":
+        if item["name"] == "host":
             item["pendingTimeout"] = "{{workflow.outputs.parameters.pending}}"
         elif "container" in item:  # the workflow holds the lock of all that measure
             item["pendingTimeout"] = f"{installation.pending_limit}s"

@@ -160,12 +160,12 @@ def measure_again(
 ) -> None:
     """Measure the suspicious points of a run twice more, as two runs. Raises StoreError."""
     from perfdag.results.collect import collect
-    from perfdag.results.confirming import store_confirming_plans
+    from perfdag.results.rechecks import store_rechecks
 
     names = ", ".join(line.name for line in gate.suspects)
     report(f"suspicious, measured again: {names}")
     points = {line.info.point for line in gate.suspects}
-    for again in store_confirming_plans(store, plan, points):
+    for again in store_rechecks(store, plan, points):
         with resumable(f"perfdag run --resume {plan.run_id}"):
             measure_plan(again, store, report)
         collect(store, again)

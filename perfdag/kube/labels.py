@@ -3,6 +3,8 @@
 LABEL = "perfdag"
 RUN, SUITE = f"{LABEL}/run", f"{LABEL}/suite"
 """Labels: the run that an object belongs to, and its suite."""
+BENCHMARK, ENTRY = f"{LABEL}/benchmark", f"{LABEL}/entry"
+"""Labels of a measuring pod: what it measures."""
 BATCH, ATTEMPT, RANK = f"{LABEL}/batch", f"{LABEL}/attempt", f"{LABEL}/rank"
 """Labels of a measuring pod: numbers from 0."""
 ROLE = f"{LABEL}/role"

@@ -18,6 +18,8 @@ from perfdag.shape import Shape
 
 SSH_PORT = 2222
 STORE = "/perfdag/store"
+SUMMARY = "/tmp/perfdag-summary"
+"""File of a lead with what its batch measured, in a line: an output of its node in Argo."""
 MTU = "mtu"
 """Name of the init container that sets the MTU."""
 CREDENTIALS = "credentials"
@@ -86,7 +88,6 @@ def patch(shape: Shape, context: Context) -> Object:
     )
     main: Object = {
         "name": "main",
-        "image": image(shape.image, context.images),
         "securityContext": hardened(root, added),
         "volumeMounts": [],
     }

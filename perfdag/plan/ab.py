@@ -97,8 +97,8 @@ def prepare_duet(
 def on_cluster(duet: Duet) -> Duet:
     """Return the duet with batches, whose pods measure both variants.
 
-    Points of one shape share their pods for all blocks. Raises BadDocument if the variants differ
-    in their shapes.
+    Points of one entry and shape share their pods for all blocks. Raises BadDocument if the
+    variants differ in their shapes.
     """
     a, b = place_hosts(duet.a), place_hosts(duet.b)
     for left, right in zip(a.points, b.points, strict=True):
@@ -117,12 +117,13 @@ def on_cluster(duet: Duet) -> Duet:
     ]
     plans = []
     for plan in (a, replace(b, points=points, shapes=a.shapes)):
-        samples: dict[int, list[int]] = {point.shape: [] for point in plan.points}
+        samples: dict[tuple[int, str], list[int]] = {}
         for position in range(len(plan.order)):
-            samples[plan.point_at(position).shape].append(position)
+            point = plan.point_at(position)
+            samples.setdefault((point.shape, point.entry), []).append(position)
         batches = [
             Batch(shape, mine, sum(plan.point_at(position).seconds for position in mine))
-            for shape, mine in sorted(samples.items())
+            for (shape, _), mine in sorted(samples.items())
         ]
         plans.append(replace(plan, batches=batches, options={**plan.options, "cluster": True}))
     return replace(duet, a=plans[0], b=plans[1])

@@ -32,7 +32,7 @@ SAMPLE_OVERHEAD = 0.3  # seconds the lead needs around a sample; only for expect
 
 @dataclass
 class Batch:
-    """Samples of one shape that the same pods measure, as positions in the plan's order."""
+    """Samples of one entry and shape that the same pods measure: positions in the plan's order."""
 
     shape: int
     samples: list[int]
@@ -93,6 +93,14 @@ class Plan:
     def shape_of(self, batch: int) -> Shape:
         """Return the shape of a batch's pods."""
         return Shape.model_validate(self.shapes[self.batches[batch].shape])
+
+    def kind(self, batch: Batch) -> tuple[int, str]:
+        """Return the shape and the entry of a batch."""
+        return batch.shape, self.point_at(batch.samples[0]).entry
+
+    def kinds(self) -> list[tuple[int, str]]:
+        """Return the distinct shapes and entries of batches."""
+        return sorted({self.kind(batch) for batch in self.batches})
 
     def dump(self) -> bytes:
         """Return plan.json."""
@@ -202,10 +210,10 @@ def _hours(seconds: float) -> str:
 def cut_batches(
     plan: Plan, batch_time: float, rounds_per_batch: int | None, pod_per_sample: bool
 ) -> list[Batch]:
-    """Group the order into batches of one shape, or of one point where a batch has its own claim.
+    """Group the order into batches of one kind: a shape and entry, and a point with its own claim.
 
-    Take the rounds in blocks of `rounds_per_batch`: by default 1 with several groups, else all.
-    Within a block, order the groups by seed. Begin a new batch where the expected time passes
+    Take the rounds in blocks of `rounds_per_batch`: by default 1 with several kinds, else all.
+    Within a block, order the kinds by seed. Begin a new batch where the expected time passes
     `batch_time` seconds. With `pod_per_sample`, each sample is a batch, or the pairs at once.
     """
     if pod_per_sample:
@@ -216,26 +224,30 @@ def cut_batches(
         ]
     volumes = [Shape.model_validate(shape).volume for shape in plan.shapes]
     # what one permutation wrote to a volume would disturb the next
-    group_of = [
-        (point.shape, index if (volume := volumes[point.shape]) and volume.created else -1)
+    kind_of = [
+        (
+            point.shape,
+            point.entry,
+            index if (volume := volumes[point.shape]) and volume.created else -1,
+        )
         for index, point in enumerate(plan.points)
     ]
-    used = set(group_of)
+    used = set(kind_of)
     block_of: dict[int, int] = {}
     for _, repetition in plan.order:
         block_of.setdefault(repetition, len(block_of))
     per_block = rounds_per_batch or (1 if len(used) > 1 else max(len(block_of), 1))
-    blocks: dict[int, dict[tuple[int, int], list[int]]] = {}
+    blocks: dict[int, dict[tuple[int, str, int], list[int]]] = {}
     for position, (index, repetition) in enumerate(plan.order):
         blocks.setdefault(block_of[repetition] // per_block, {}).setdefault(
-            group_of[index], []
+            kind_of[index], []
         ).append(position)
     batches: list[Batch] = []
-    for number, by_group in blocks.items():
-        keys = sorted(by_group)
-        random.Random(f"{plan.seed}:block:{number}").shuffle(keys)
-        for key in keys:
-            batches += _cut(plan, key[0], by_group[key], batch_time)
+    for number, by_kind in blocks.items():
+        kinds = sorted(by_kind)
+        random.Random(f"{plan.seed}:block:{number}").shuffle(kinds)
+        for kind in kinds:
+            batches += _cut(plan, kind[0], by_kind[kind], batch_time)
     return batches
 
 

@@ -1,1 +1,1 @@
-"""The steps of a run, one a pod: plan, lead, peer, watchdog, confirm and finish."""
+"""The steps of a run, one a pod: plan, lead, peer, watchdog, recheck and finish."""

@@ -13,7 +13,7 @@ from perfdag.kube.labels import LABEL
 from perfdag.kube.services import service_ports, services
 from perfdag.kube.volumes import claim_spec, shared_claim
 from perfdag.plan.plan import Plan
-from perfdag.results.confirming import ROUNDS
+from perfdag.results.rechecks import ROUNDS
 from perfdag.results.samples import run_folder
 from perfdag.shape import Shape
 from perfdag.steps.runner.credentials import make_keys
@@ -55,14 +55,15 @@ def secret(context: PodContext) -> Object:
 
 
 def shape_of(plan: Plan, number: int) -> Shape:
-    """Return the shape of a batch of the run, or of one that confirms it.
+    """Return the shape of a batch of the run, or of one of its rechecks.
 
-    perfdag.results.confirming numbers confirming batches after those of the run.
+    perfdag.results.rechecks numbers those batches after the ones of the run.
     """
     first = len(plan.batches)
     if number < first:
         return plan.shape_of(number)
-    return Shape.model_validate(plan.shapes[(number - first) % len(plan.shapes)])
+    kinds = plan.kinds()
+    return Shape.model_validate(plan.shapes[kinds[(number - first) % len(kinds)][0]])
 
 
 def batch_objects(shape: Shape, context: PodContext, number: int) -> list[Object]:
@@ -232,7 +233,7 @@ def release(context: PodContext, plan: Plan, phase: str) -> None:
 
 def releasable(context: PodContext, plan: Plan) -> list[str]:
     """Return the Leases of a run that succeeded, in all of its Workflows."""
-    numbers = range(len(plan.batches) + ROUNDS * len(plan.shapes))
+    numbers = range(len(plan.batches) + ROUNDS * len(plan.kinds()))
     return [
         name
         for uid in (context.workflow_uid, *plan.where.get("before", {}))
@@ -242,12 +243,12 @@ def releasable(context: PodContext, plan: Plan) -> list[str]:
 
 def measured_batches(workflow: Object) -> set[int]:
     """Return the batches whose gangs succeeded: Argo does not create these again."""
-    gangs = [
+    batches = [
         node
         for node in nodes_of(workflow).values()
-        if template_of(node) == "gang" and node.get("phase") == "Succeeded"
+        if template_of(node) == "measure" and node.get("phase") == "Succeeded"
     ]
-    return {int(number) for gang in gangs if (number := inputs_of(gang).get("batch"))}
+    return {int(number) for batch in batches if (number := inputs_of(batch).get("batch"))}
 
 
 def leases_of_batches(

@@ -2,7 +2,7 @@
 
 The plan step starts the clock, so that the wait for other runs and for a node does not count. The
 last step stops it: a run that is retried or resumed has all of its budget for what is left. The
-first batch of a confirming run starts a clock of its own, or the first measurement would leave it
+first batch of a recheck starts a clock of its own, or the first measurement would leave it
 nothing.
 """
 

@@ -1,7 +1,7 @@
 """Write why samples of a run on Argo are missing: from the lead, the watchdog and the last step.
 
 perfdag.results.missing_reason defines the record and its channels. This module decides whose run
-a reason belongs to: that of both variants of `ab`, or one that confirms another.
+a reason belongs to: that of both variants of `ab`, or a recheck.
 """
 
 import time
@@ -11,8 +11,8 @@ from datetime import datetime
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
-from perfdag.results.confirming import plan_of_batch
 from perfdag.results.missing_reason import MissingReason
+from perfdag.results.rechecks import plan_of_batch
 from perfdag.results.runs import load_plan, variants
 from perfdag.results.samples import stored_samples
 from perfdag.steps.runner.pod_context import EXIT_REFUSED, EXIT_RETRYABLE, PodContext
@@ -30,16 +30,16 @@ class BatchReasons:
     def __call__(self, batch: int, text: str) -> None:
         """Write why the samples of a batch are missing. Raises StoreError.
 
-        The variants of `ab` share their pods: both runs get the reason. A batch that confirms
-        another run may be planned while the watchdog runs: the plan is read again.
+        The variants of `ab` share their pods: both runs get the reason. A recheck may be
+        planned while the watchdog runs: the plan is read again.
         """
-        plan, index = self._confirming(batch)
+        plan, index = self._owner(batch)
         for variant in variants(self._store, plan):
             reason = MissingReason("batch", "failed", text, index)
             missing_reason.write(self._store, variant.run_id, reason)
 
-    def _confirming(self, batch: int) -> tuple[Plan, int]:
-        """Return the plan of a batch of this run, or of one that confirms it, and its index."""
+    def _owner(self, batch: int) -> tuple[Plan, int]:
+        """Return the plan of a batch of this run, or of one of its rechecks, and its index."""
         if batch >= len(self._plan.batches) and "confirmed" not in self._plan.options:
             self._plan = load_plan(self._store, self._plan.run_id)
         return plan_of_batch(self._store, self._plan, batch)
@@ -78,7 +78,7 @@ def copy_annotation(context: PodContext, store: Store, plan: Plan) -> None:
 
 
 def record_workflow_end(context: PodContext, store: Store, plan: Plan, phase: str) -> None:
-    """Write that the Workflow did not succeed, for the run's samples and those that confirm it.
+    """Write that the Workflow did not succeed, for the run's samples and its rechecks.
 
     `phase` is Argo's. A run that belongs to another Workflow gets no reason, except where it has no
     sample yet. Raises StoreError.
@@ -91,8 +91,8 @@ def record_workflow_end(context: PodContext, store: Store, plan: Plan, phase: st
     except KubeError:
         reason = None
     text = f"workflow {context.workflow} {reason or f'ended {phase}'}"
-    confirming = [load_plan(store, run_id) for run_id in plan.options.get("confirmed", [])]
-    for member in [*variants(store, plan), *confirming]:
+    rechecks = [load_plan(store, run_id) for run_id in plan.options.get("confirmed", [])]
+    for member in [*variants(store, plan), *rechecks]:
         missing_reason.write(store, member.run_id, MissingReason("workflow", "missing", text))
 
 

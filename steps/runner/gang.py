@@ -9,8 +9,8 @@ from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import Plan
 from perfdag.plan.time_left import TimeLeft
 from perfdag.results import missing_reason
-from perfdag.results.confirming import plan_of_batch
 from perfdag.results.missing_reason import budget_spent
+from perfdag.results.rechecks import plan_of_batch
 from perfdag.results.runs import variants
 from perfdag.results.samples import run_folder, stored_samples
 from perfdag.steps.measure import MeasuringLoop, ProgressListener
@@ -78,14 +78,15 @@ def _progress(
     plans: Sequence[Plan], index: int, stored: Mapping[str, Set[str]]
 ) -> ProgressReporter:
     """Return the progress over the missing samples of a batch, with the time to the run's end."""
-    total, time_left = 0, TimeLeft(plans[0], [])
+    total, time_left, points = 0, TimeLeft(plans[0], []), set[str]()
     for plan in plans:
         have = stored[plan.run_id]
         left = [each for each in plan.batches[index].samples if plan.key(each) not in have]
         total += len(left)
+        points |= {plan.point_at(position).id for position in left}
         later = (each for batch in plan.batches[index + 1 :] for each in batch.samples)
         time_left.add(plan, [*left, *later])
-    return ProgressReporter(total, time_left)
+    return ProgressReporter(total, time_left, len(points))
 
 
 def measure_batch(

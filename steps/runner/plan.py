@@ -1,6 +1,7 @@
 """The first step of a run on a cluster: make the plan, and create what its batches need."""
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,15 +12,23 @@ import orjson
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.labels import LABEL
 from perfdag.kube.placement import of_roles
-from perfdag.kube.pod_patch import Context, account_of, own_image, patch, priority_class, ssh_port
+from perfdag.kube.pod_patch import (
+    Context,
+    account_of,
+    image,
+    own_image,
+    patch,
+    priority_class,
+    ssh_port,
+)
 from perfdag.kube.resources import Object
 from perfdag.plan.gated import gated
 from perfdag.plan.placement import place_hosts
-from perfdag.plan.plan import Plan, make_plan, read_plan
+from perfdag.plan.plan import Batch, Plan, make_plan, read_plan
 from perfdag.results import missing_reason
-from perfdag.results.confirming import ROUNDS
 from perfdag.results.durations import with_learned_times
 from perfdag.results.missing_reason import MissingReason
+from perfdag.results.rechecks import ROUNDS
 from perfdag.results.runs import resume_obstacle, store_plan, variants
 from perfdag.results.samples import delete_damaged_samples, run_folder, stored_samples
 from perfdag.shape import Shape
@@ -44,18 +53,84 @@ MULTUS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-
 """Annotations that name a Multus network, by whether it replaces the pod's default network."""
 
 
-def outputs(plan: Plan, context: PodContext, left: Sequence[int]) -> dict[str, Any]:
-    """Return the output parameters by name, with the batches that are `left` to measure.
+ITEM_LENGTH = 80
+"""Most characters of the text of a batch, which Argo puts into the names of its nodes."""
 
-    `shapeof` has the shape and the number of pods of each batch, `shapes` the distinct shapes.
-    Raises BadDocument.
+
+def item(number: int, plan: Plan, index: int, refusals: Refusals) -> dict[str, str]:
+    """Return what Argo fans out over for a batch: its text and its number, which nodes show.
+
+    `index` is that of the batch in `plan`, which is a recheck or the run itself. A batch that the
+    cluster refuses has no number, and its text says why.
+    """
+    batch = plan.batches[index]
+    if number in refusals:
+        text = f"{plan.kind(batch)[1]}: {refusals[number][1]}"
+        return {"benchmark": _plain(text)[:ITEM_LENGTH], "n": ""}
+    return {"benchmark": _text_of(plan, batch), "n": str(number)}
+
+
+def _plain(text: str) -> str:
+    """Return a text in one line and without double braces, which Argo would replace."""
+    return re.sub(r"\{(?=\{)", "{ ", " ".join(text.split()))
+
+
+def _text_of(plan: Plan, batch: Batch) -> str:
+    """Return what a batch measures: the entry, what varies, where, and which rounds."""
+    indices, repetitions = zip(*(plan.order[position] for position in batch.samples), strict=True)
+    points = [plan.points[index] for index in sorted({*indices})]
+    varied: dict[str, list[str]] = {}
+    for point in points:
+        for word in point.label.split():
+            name, _, value = word.partition("=")
+            varied.setdefault(name, []).append(value)
+    words = [f"{name}={_span(values)}" for name, values in varied.items()]
+    what = " ".join([points[0].entry, *(words if len(points) > 1 else [points[0].label])])
+    shape = Shape.model_validate(plan.shapes[batch.shape])
+    where = f" on {shape.volume.storage_class or shape.volume.kind}" if shape.volume else ""
+    if shape.hosts.count > 1:
+        where += f" {_network_of(shape)} network"
+    rounds = sorted({repetition for repetition in repetitions if repetition > 0})
+    which = "warm-up"
+    if rounds:
+        first, last = rounds[0], rounds[-1]
+        which = f"round {first}" if first == last else f"rounds {first} to {last}"
+        which += f" of {max(point.rounds for point in points)}"
+    end = f"{where}, {which}"
+    what = _plain(what)
+    return (what[: max(ITEM_LENGTH - len(end), 0)] + end)[:ITEM_LENGTH]
+
+
+def _span(values: Sequence[str]) -> str:
+    """Return the values of a parameter: numbers as the first and the last, else each."""
+    distinct = [*dict.fromkeys(values)]
+    if len(distinct) > 1 and all(value[:1].isdigit() for value in distinct):
+        return f"{distinct[0]}..{distinct[-1]}"
+    return ",".join(distinct)
+
+
+def _network_of(shape: Shape) -> str:
+    network = shape.network
+    return ",".join(network.attachments) or ("host" if network.host else "pod")
+
+
+def outputs(plan: Plan, context: PodContext) -> dict[str, Any]:
+    """Return the output parameters by name, without the batches to measure.
+
+    `kindof` has the kind of each batch, `kinds` what batches of one shape and entry share, and
+    `shapes` the distinct shapes. Raises BadDocument.
     """
     check_size(plan)
-    shapes = _shapes_of(plan, context)
+    kinds, shapes = plan.kinds(), _shapes_of(plan, context)
     check_shapes(shapes)
+    benchmarks = {point.entry: point.benchmark for point in plan.points}
+    numbers = [kinds.index(plan.kind(batch)) for batch in plan.batches]
     return {
-        "batches": list(left),
-        "shapeof": _shape_of_batches(plan),
+        "kindof": [str(number) for number in [*numbers, *[*range(len(kinds))] * ROUNDS]],
+        "kinds": [
+            _kind_output(plan, index, entry, context.images) | {"benchmark": benchmarks[entry]}
+            for index, entry in kinds
+        ],
         "shapes": shapes,
         "pending": f"{int(plan.options.get('pending_limit', 600)) + PENDING_GRACE}s",
         "run": plan.run_id,
@@ -71,24 +146,21 @@ def write_outputs(out: Path, values: Mapping[str, Any]) -> None:
         (out / name).write_text(value if isinstance(value, str) else orjson.dumps(value).decode())
 
 
-def _turn(shape: Shape, pods: int, number: int) -> str:
-    """Return the name of the mutex of a batch, for an installation where batches overlap.
+def _kind_output(plan: Plan, index: int, entry: str, images: str) -> Object:
+    """Return what Argo gets of a kind of batches.
 
-    All gangs share one: two half-placed gangs would deadlock. Volcano places a gang as a whole.
+    `turn` is the mutex of batches that may overlap: two half-placed gangs would deadlock. Volcano
+    places a gang as a whole.
     """
-    return "gang" if pods > 1 and shape.scheduler != "volcano" else str(number)
-
-
-def _shape_of_batches(plan: Plan) -> list[Object]:
-    """Return the shape and the pods of each batch; batches that confirm the run come last."""
-    indices = [batch.shape for batch in plan.batches] + [*range(len(plan.shapes))] * ROUNDS
-    batches = []
-    for number, index in enumerate(indices):
-        shape = Shape.model_validate(plan.shapes[index])
-        count = shape.hosts.count
-        turn = _turn(shape, count, number)
-        batches.append({"s": str(index), "n": str(count), "turn": turn})
-    return batches
+    shape = Shape.model_validate(plan.shapes[index])
+    gang = shape.hosts.count > 1 and shape.scheduler != "volcano"
+    return {
+        "entry": entry,
+        "image": image(shape.image, images),
+        "pods": str(shape.hosts.count),
+        "shape": str(index),
+        "turn": "gang" if gang else "",
+    }
 
 
 def _shapes_of(plan: Plan, context: PodContext) -> list[Object]:
@@ -126,7 +198,7 @@ def _shape_output(shape: Shape, plan: Plan, context: PodContext, account: str | 
             for role in ("client", "server")
         },
         "netkey": MULTUS[network.default] if network.name else NETWORK,
-        "network": ",".join(network.attachments) or ("host" if network.host else "pod"),
+        "network": _network_of(shape),
     }
 
 
@@ -243,14 +315,12 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
         raise refuse(why)  # before anything of that run is changed
     for variant in plans:
         missing_reason.forget_all(store, variant.run_id)
-    parameters = outputs(plan, context, batches_left(store, plans))
+    parameters, left = outputs(plan, context), batches_left(store, plans)
     _put(store, plans)  # before the cluster may refuse: then rows say why
     budget.begin(store, plan.run_id)
     priority = priority_class(plan.options.get("priority", 0))
     try:
-        facts, refusals = run_with_client(
-            lambda kube: _prepare(kube, context, store, plan, parameters["batches"])
-        )
+        facts, refusals = run_with_client(lambda kube: _prepare(kube, context, store, plan, left))
         has_priority = run_with_client(lambda kube: has_class(kube, priority))
     except (KubeError, PeerError) as error:
         for variant in plans:
@@ -267,7 +337,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     if not has_priority:  # the API server refuses a pod that names a missing PriorityClass
         for shape in parameters["shapes"]:
             del shape["patch"]["priorityClassName"]
-    parameters["batches"] = [each for each in parameters["batches"] if each not in refusals]
+    parameters["batches"] = [item(each, plan, each, refusals) for each in left]
     write_outputs(out, parameters)
     return plan
 

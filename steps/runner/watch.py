@@ -36,17 +36,17 @@ _COUNT_COST = 20
 
 
 def finished(workflow: Object) -> bool:
-    """Return whether the Workflow or all its batches are over, those that confirm included.
+    """Return whether the Workflow or all its batches are over, rechecks included.
 
     The DAG of the batches may be a task of another Workflow.
     """
     if _ended_early(workflow):
         return True
-    fans, confirms = _phases(workflow, "batches"), _phases(workflow, "confirm")
-    if not fans or not confirms or not _DONE.issuperset([*fans, *confirms]):
+    fans, rechecks = _phases(workflow, "batches"), _phases(workflow, "recheck")
+    if not fans or not rechecks or not _DONE.issuperset([*fans, *rechecks]):
         return False
-    # confirming batches are a second fan, whose node may not exist yet
-    return "Succeeded" not in confirms or len(fans) > 1
+    # the batches of a recheck are a second fan, whose node may not exist yet
+    return "Succeeded" not in rechecks or len(fans) > 1
 
 
 def _ended_early(workflow: Object) -> bool:
@@ -56,14 +56,14 @@ def _ended_early(workflow: Object) -> bool:
 
 
 def failed(workflow: Object) -> bool:
-    """Return whether `argo retry` would measure batches again, or plan some that confirm.
+    """Return whether `argo retry` would measure batches again, or plan rechecks.
 
-    The Workflow was stopped or ran out of time, a batch failed, or the step that confirms did.
+    The Workflow was stopped or ran out of time, a batch failed, or the step recheck did.
     """
-    fans, confirms = _phases(workflow, "batches"), _phases(workflow, "confirm")
+    fans, rechecks = _phases(workflow, "batches"), _phases(workflow, "recheck")
     # the phases of that step include its attempts: the last one may have succeeded
-    confirming = [] if "Succeeded" in confirms else confirms
-    phases = [(workflow.get("status") or {}).get("phase"), *fans, *confirming]
+    lost = [] if "Succeeded" in rechecks else rechecks
+    phases = [(workflow.get("status") or {}).get("phase"), *fans, *lost]
     return bool(workflow["spec"].get("shutdown")) or not {"Failed", "Error"}.isdisjoint(phases)
 
 
@@ -75,7 +75,7 @@ def _phases(workflow: Object, template: str) -> list[str | None]:
 async def watch_run(context: PodContext, pending: str) -> bool:
     """Watch the run until its last batch ends. Return True if no batch failed.
 
-    The watch ends when the last sample is stored, unless the gate may add confirming runs. So the
+    The watch ends when the last sample is stored, unless the gate may add rechecks. So the
     watchdog does not end after the measuring pods, which would cost the controller a look of 10 s.
     If batches failed, the watchdog has to fail too: `argo retry` keeps pods that succeeded, and
     nobody would watch the pods of the retry. The watchdog does not mount a claim, which only one
@@ -163,18 +163,22 @@ async def _pods_of(kube: Kube, kind: Resource, context: PodContext) -> list[Pod]
 
 
 async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list[Pod]) -> None:
-    """End pods so that Argo calls them failed: it creates a deleted Pending pod again."""
+    """End pods so that Argo calls them failed: it creates a deleted Pending pod again.
+
+    The message of a pod that never started is that of its node in the Workflow.
+    """
     for pod in doomed:
-        if pod.node and not pod.abandoned:
-            body: Object = {"spec": {"activeDeadlineSeconds": 1}}
-            await kube.patch(kind, pod.name, body, context.namespace)
-        else:  # no kubelet would end it, and Argo would wait for it
-            message = (pod.trouble or "")[:1000]
+        if pod.phase == "Pending" or pod.abandoned or not pod.node:
+            where = f"on {pod.node}: " if pod.node and not pod.abandoned else ""
+            message = f"{where}{pod.trouble or ''}"[:1000]
             status: Object = {"phase": "Failed", "reason": GIVEN_UP, "message": message}
-            if pod.abandoned:
+            if pod.abandoned:  # no kubelet would end it, and Argo would wait for it
                 status["containerStatuses"] = [_KILLED_EXECUTOR]
-            body = {"status": status}
+            body: Object = {"status": status}
             await kube.patch(kind, pod.name, body, context.namespace, subresource="status")
+        else:
+            body = {"spec": {"activeDeadlineSeconds": 1}}
+            await kube.patch(kind, pod.name, body, context.namespace)
 
 
 # -- the last sample -------------------------------------------------------------------------------

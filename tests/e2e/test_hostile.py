@@ -170,6 +170,7 @@ def test_a_string_of_10_mb_is_a_word_that_no_program_takes(open_to_all: Namespac
 def test_no_pod_of_a_batch_starts_without_a_plan(open_to_all: Namespace) -> None:
     """Whoever submits may choose another entrypoint and its inputs."""
     inputs = {"rank": "0", "batch": HOST_PATH, "shape": "0", "attempt": "0"}
-    workflow = ended(open_to_all, {**inputs, "store": f"claim://{HOST_PATH}"}, entrypoint="rank")
+    inputs |= {"image": IMAGES.replace("{name}", "base"), "benchmark": "command", "entry": "x"}
+    workflow = ended(open_to_all, {**inputs, "store": f"claim://{HOST_PATH}"}, entrypoint="host")
     assert workflow["status"]["phase"] in ("Failed", "Error")
     assert not pods(open_to_all, workflow)

@@ -7,7 +7,7 @@ import pytest
 
 from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.results.confirming import confirming_plans
+from perfdag.results.rechecks import recheck_plans
 from perfdag.results.samples import stored_samples
 from perfdag.steps.runner import budget, gang
 from perfdag.steps.runner.pod_context import from_environment
@@ -57,7 +57,7 @@ def test_a_spent_budget_skips_all_but_what_confirms_and_a_run_that_ended_has_all
     with monkeypatch.context() as half_an_hour_ago:
         half_an_hour_ago.setattr(time, "time", lambda now=time.time: now() - 1801)
         budget.begin(store, plan.run_id)
-    confirming = confirming_plans(plan, {plan.points[0].id})[0]
+    confirming = recheck_plans(plan, {plan.points[0].id})[0]
     assert measure(store, confirming) == 2, "the runs that confirm have a clock of their own"
     assert measure(store, plan) == 0
     assert b"the budget of 1800 s was spent" in store.get(f"runs/{plan.run_id}/notes/budget-0.json")

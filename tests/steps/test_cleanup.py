@@ -7,7 +7,7 @@ import pytest
 
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.results.confirming import ROUNDS
+from perfdag.results.rechecks import ROUNDS
 from perfdag.steps.runner.batch_objects import (
     batch_objects,
     create,
@@ -50,7 +50,7 @@ def workflow(phases: dict[int, str]) -> dict[str, Any]:
     """A Workflow whose gangs ended so, by batch."""
     nodes: dict[str, Any] = {
         str(number): {
-            "templateName": "gang",
+            "templateName": "measure",
             "phase": phase,
             "inputs": {"parameters": [{"name": "batch", "value": str(number)}]},
         }

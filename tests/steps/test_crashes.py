@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from perfdag.hosts.local import LocalHost
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan.plan import Batch, Plan, make_plan
 from perfdag.results.collect import gather
 from perfdag.results.samples import stored_samples
 from perfdag.steps.runner import gang
@@ -74,7 +74,13 @@ def suite(good: int, bad: int, repetitions: int) -> Plan:
         for each in range(bad)
     ]
     entries = "".join(fine + kills)
-    return make_plan(parse_suite(f"name: s\nrepetitions: {repetitions}\nentries:\n{entries}"))
+    text = f"name: s\nrepetitions: {repetitions}\nentries:\n{entries}"
+    return in_one_batch(make_plan(parse_suite(text)))
+
+
+def in_one_batch(plan: Plan) -> Plan:
+    plan.batches = [Batch(0, [*range(len(plan.order))], 0.0)]
+    return plan
 
 
 def errors(store: FolderStore, plans: Sequence[Plan]) -> dict[str, set[tuple[str, str | None]]]:
@@ -121,7 +127,7 @@ def test_a_point_that_kills_the_pods_of_variants_leaves_the_others_of_both(
         f"  - {{benchmark: command, name: bad, params: {{argv: {KILLS}}}}}\n"
     )
     duet = duet_of(text, b=(change,))
-    for plan in (duet.a, duet.b):
+    for plan in map(in_one_batch, (duet.a, duet.b)):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     assert attempts(store, duet.a) == [None, None, 0], "two pods for the pair"
     assert errors(store, [duet.a, duet.b]) == {"one": {("ok", None)}, "bad": {("failed", LOST)}}
@@ -139,7 +145,7 @@ def test_a_lost_gang_counts_and_a_pod_that_was_told_to_end_does_not(
 
     def measure(_: object, __: object, ___: object, ____: int, listeners: list[UnderWay]) -> None:
         listeners[0].started(plan.points[0], 1)
-        listeners[0].finished(plan.points[0], Mock(repetition=1, status="ok", error=None))
+        listeners[0].finished(plan.points[0], Mock(repetition=1, status="ok", error=None, rows=[]))
         listeners[0].started(plan.points[0], 2)
         raise end
 

@@ -277,6 +277,7 @@ def test_progress_is_told_to_argo(
 ) -> None:
     file = tmp_path / "progress"
     monkeypatch.setenv("ARGO_PROGRESS_FILE", str(file))
+    monkeypatch.setattr("perfdag.steps.runner.progress.SUMMARY", str(tmp_path / "summary"))
     progress = ProgressReporter(4)
     assert file.read_text() == "0/4\n"
     point = make_plan(parse_suite(SLEEPS)).points[0]
@@ -289,6 +290,39 @@ def test_progress_is_told_to_argo(
     assert capsys.readouterr().out.splitlines() == [
         f"1/4 failed command {point.label} repetition 1: it broke"
     ]
+
+
+@pytest.mark.parametrize(
+    ("better", "summary"),
+    [
+        ("lower", "streams=1 1.5 (1 to 2) Gbit/s, 2 of 3 points"),
+        ("higher", "streams=4 8 Gbit/s, 2 of 3 points"),
+    ],
+)
+def test_the_output_of_a_node_is_its_best_headline(
+    better: str,
+    summary: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("ARGO_PROGRESS_FILE", str(tmp_path / "progress"))
+    monkeypatch.setattr("perfdag.steps.runner.progress.SUMMARY", str(tmp_path / "summary"))
+    text = "{name: s, entries: [{benchmark: iperf, permutations: {product: {streams: [1, 4, 8]}}}]}"
+    points = make_plan(parse_suite(text)).points
+    progress = ProgressReporter(5, points=3)
+    assert (tmp_path / "summary").read_text() == "0 of 3 points"
+    for point, repetition, value in (
+        (points[0], -1, 9e9),
+        (points[0], 1, 1e9),
+        (points[0], 2, 2e9),
+        (points[1], 1, 8e9),
+    ):
+        row = {"headline": True, "value": value, "unit": "bit/s", "better": better}
+        progress.finished(point, SampleRecord(point.id, repetition, "ok", rows=[row]))
+    progress.finished(points[2], SampleRecord(points[2].id, 1, "failed", "it broke"))
+    assert (tmp_path / "summary").read_text() == summary
+    assert "4/5 ok iperf streams=4 repetition 1 8 Gbit/s" in capsys.readouterr().out
 
 
 def test_progress_that_cannot_be_told_is_said_once_and_costs_no_sample(

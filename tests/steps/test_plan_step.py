@@ -16,7 +16,14 @@ from perfdag.shape import Shape
 from perfdag.steps.runner.batch_objects import batch_objects
 from perfdag.steps.runner.limits import check_size
 from perfdag.steps.runner.placement import wrong_placement
-from perfdag.steps.runner.plan import batches_left, outputs, plan_of, suite_text
+from perfdag.steps.runner.plan import (
+    ITEM_LENGTH,
+    batches_left,
+    item,
+    outputs,
+    plan_of,
+    suite_text,
+)
 from perfdag.steps.runner.pod_context import PodContext, from_environment
 from perfdag.store.base import AddressError
 from perfdag.store.folder import FolderStore
@@ -82,14 +89,21 @@ def test_a_stored_plan_is_continued(store: FolderStore) -> None:
     assert plan_of(place(), store, {}).dump() == plan.dump()
 
 
-def test_outputs_are_integers_and_shapes_and_skip_what_is_stored() -> None:
+def test_outputs_are_numbers_kinds_and_shapes() -> None:
     plan = make_plan(parse_suite(suite(4, "batch_time: 2600ms\n")), run_id=place().run_id)
     assert len(plan.batches) == 2
-    parameters = outputs(plan, place(), [1])
-    assert parameters["batches"] == [1]
-    assert parameters["shapeof"] == [
-        {"s": "0", "n": "1", "turn": str(number)} for number in range(4)
-    ]  # two more for runs that confirm
+    parameters = outputs(plan, place())
+    assert parameters["kindof"] == ["0"] * 4  # two more for rechecks
+    assert parameters["kinds"] == [
+        {
+            "benchmark": "command",
+            "entry": "command",
+            "image": "r/perfdag-base:1",
+            "pods": "1",
+            "shape": "0",
+            "turn": "",
+        }
+    ]
     assert parameters["gated"] == "false"
     assert len(json.dumps(parameters)) < 256 * 1024
 
@@ -107,7 +121,7 @@ def test_what_is_stored_is_not_measured_again_unless_it_cannot_be_read(store: Fo
 
 def test_10_000_points_travel_as_a_few_bytes() -> None:
     plan = make_plan(parse_suite(suite(10_000)), run_id=place().run_id)
-    assert len(json.dumps(outputs(plan, place(), []))) < 10_000
+    assert len(json.dumps(outputs(plan, place()))) < 10_000
 
 
 def test_pairs_share_the_pods_of_one_gang() -> None:
@@ -115,11 +129,64 @@ def test_pairs_share_the_pods_of_one_gang() -> None:
         "name: s\nentries:\n  - benchmark: iperf\n    hosts: {count: 4, pairs: all}\n"
         "    repetitions: 2\n"
     )
-    parameters = outputs(make_plan(parse_suite(text), run_id=place().run_id), place(), [0])
-    assert (parameters["batches"], parameters["shapeof"][0]) == (
-        [0],
-        {"s": "0", "n": "4", "turn": "gang"},
-    )
+    [kind] = outputs(make_plan(parse_suite(text), run_id=place().run_id), place())["kinds"]
+    assert (kind["image"], kind["pods"], kind["turn"]) == ("r/perfdag-iperf:1", "4", "gang")
+
+
+@pytest.mark.parametrize(
+    ("entries", "settings", "texts"),
+    [
+        pytest.param(
+            "{benchmark: iperf, permutations: {product: {streams: [1, 2, 64]}}}",
+            "repetitions: 5, rounds_per_batch: 1",
+            [f"iperf streams=1..64 pod network, round {n} of 5" for n in range(1, 6)],
+            id="spans",
+        ),
+        pytest.param(
+            "{benchmark: iperf, network: {host: true}}",
+            "repetitions: 2, warmup: 1, rounds_per_batch: 1",
+            [
+                f"iperf host network, {which}"
+                for which in ("warm-up", "round 1 of 2", "round 2 of 2")
+            ],
+            id="warm-up",
+        ),
+        pytest.param(
+            "{benchmark: fio, volume: {storage_class: csi}, "
+            "permutations: {product: {rw: [randread, read], bs: [4KiB]}}}",
+            "repetitions: 3",
+            ["fio rw=randread,read bs=4KiB on csi, rounds 1 to 3 of 3"],
+            id="volume",
+        ),
+        pytest.param(
+            "{benchmark: command, name: a, params: {argv: [x]}}, "
+            "{benchmark: command, name: b, params: {argv: [y]}}",
+            "repetitions: 2",
+            ["a, round 1 of 2", "a, round 2 of 2", "b, round 1 of 2", "b, round 2 of 2"],
+            id="entries",
+        ),
+        pytest.param(
+            "{benchmark: command, params: {argv: [x]}, "
+            "permutations: {product: {env: [{A: '{{{workflow.name}}" + 90 * "y" + "'}]}}}",
+            "isolation: pod, repetitions: 1",
+            ['command env={"A":"{ { {workflow.name}}' + 28 * "y" + ", round 1 of 1"],
+            id="long, and with what Argo replaces",
+        ),
+    ],
+)
+def test_the_item_of_a_batch_says_what_it_measures(
+    entries: str, settings: str, texts: list[str]
+) -> None:
+    plan = make_plan(parse_suite(f"{{name: s, {settings}, entries: [{entries}]}}"))
+    items = [item(number, plan, number, {}) for number in range(len(plan.batches))]
+    assert [each["n"] for each in items] == [str(number) for number in range(len(texts))]
+    assert sorted(each["benchmark"] for each in items) == sorted(texts)
+    assert all(len(text) <= ITEM_LENGTH for text in texts)
+    refused = item(0, plan, 0, {0: ("skipped", "4 nodes are needed, 3 fit")})
+    assert refused == {
+        "benchmark": f"{plan.points[0].entry}: 4 nodes are needed, 3 fit",
+        "n": "",
+    }
 
 
 @pytest.mark.parametrize(
@@ -140,7 +207,7 @@ def test_a_network_is_an_annotation_and_a_peers_port_is_what_its_lead_calls(
         f"params: {{argv: ['true']}}}}]\n"
     )
     plan = make_plan(parse_suite(text), run_id=place().run_id)
-    [shape] = outputs(plan, place(), [])["shapes"]
+    [shape] = outputs(plan, place())["shapes"]
     assert shape["netkey"] == key
     values = {"{host: true}": "host", "{}": "pod"}
     values["{name: bench/net, also: [bench/b, c]}"] = "bench/net,bench/b,c"
@@ -160,14 +227,12 @@ def test_gangs_of_several_hosts_take_turns_unless_volcano_places_them() -> None:
         )
     )
     plan = make_plan(parse_suite(f"name: s\nentries:\n{entries}"), run_id=place().run_id)
-    parameters = outputs(plan, place(), [])["shapeof"][: len(plan.batches)]
-    assert sorted((each["n"], each["turn"] == "gang") for each in parameters) == [
-        ("1", False),
-        ("2", True),
-        ("3", True),
-        ("4", False),
+    assert [(each["pods"], each["turn"]) for each in outputs(plan, place())["kinds"]] == [
+        ("1", ""),
+        ("2", "gang"),
+        ("3", "gang"),
+        ("4", ""),
     ]
-    assert len({each["turn"] for each in parameters}) == 3
 
 
 def test_shapes_of_every_network_are_fanned_out_over_in_the_plans_order() -> None:
@@ -187,8 +252,9 @@ def test_shapes_of_every_network_are_fanned_out_over_in_the_plans_order() -> Non
     )
     plan = make_plan(parse_suite(text), run_id="r")
     assert len(plan.batches) == 18
-    parameters = outputs(plan, place(), [])
-    shapes = [int(parameters["shapeof"][number]["s"]) for number in range(18)]
+    parameters = outputs(plan, place())
+    kinds = [parameters["kinds"][int(kind)] for kind in parameters["kindof"][:18]]
+    shapes = [int(kind["shape"]) for kind in kinds]
     networks = [parameters["shapes"][shape]["network"] for shape in shapes]
     blocks = [networks[first : first + 3] for first in range(0, 18, 3)]
     assert all(sorted(block) == ["bench/fast", "host", "pod"] for block in blocks), networks
@@ -203,7 +269,7 @@ def test_an_allowed_benchmark_has_pods_and_an_account_of_its_own() -> None:
     plan = make_plan(parse_suite(text), run_id="r")
     shapes = {point.benchmark: point.shape for point in plan.points}
     assert len(set(shapes.values())) == 3, "rights are not lent to what shares the pods"
-    parameters = outputs(plan, replace(place(), allowed=("vmi-burst",)), [])
+    parameters = outputs(plan, replace(place(), allowed=("vmi-burst",)))
     accounts = {
         name: parameters["shapes"][shape]["patch"].get("serviceAccountName")
         for name, shape in shapes.items()
@@ -241,7 +307,7 @@ def test_spread_on_one_node_is_invalid() -> None:
 @pytest.mark.parametrize(("priority", "name"), [(0, "perfdag"), (1, "perfdag-preempting")])
 def test_pods_have_the_priority_class_of_their_suite(priority: int, name: str) -> None:
     plan = make_plan(parse_suite(suite(1, f"priority: {priority}\n")), run_id="r")
-    [shape] = outputs(plan, place(), [])["shapes"]
+    [shape] = outputs(plan, place())["shapes"]
     assert shape["patch"]["priorityClassName"] == name
 
 
@@ -283,7 +349,7 @@ def test_the_claim_that_pods_share_is_the_workflows_own() -> None:
     names = []
     for context in (place(), replace(place(), workflow_uid="another")):
         (claim,) = batch_objects(plan.shape_of(0), context, 0)
-        (shape,) = outputs(plan, context, [])["shapes"]
+        (shape,) = outputs(plan, context)["shapes"]
         names.append(claim["metadata"]["name"])
         mounted = next(each for each in shape["patch"]["volumes"] if each["name"] == "measured")
         assert mounted["persistentVolumeClaim"]["claimName"].replace(BATCH, "0") == names[-1]

@@ -19,11 +19,11 @@ from perfdag.kube.pods import Pod, pod_trouble, read_pod, selector, with_events
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.collect import gather
-from perfdag.results.confirming import store_confirming_plans
 from perfdag.results.missing_reason import (
     as_annotation,
     from_annotations,
 )
+from perfdag.results.rechecks import store_rechecks
 from perfdag.results.samples import sample_key
 from perfdag.steps.runner.end_reason import BatchReasons, copy_annotation
 from perfdag.steps.runner.pod_context import EXIT_REFUSED, EXIT_RETRYABLE
@@ -254,6 +254,7 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
         if each.method == "PATCH"
     ]
     assert [kind for kind, _ in done] == ["workflows", "pods", "workflows"]
+    assert done[1][1]["status"]["message"].startswith("on node-1: "), "what its node in Argo says"
     workflow["metadata"] |= done[0][1]["metadata"]
     unrecoverable = unrecoverable_batches(workflow)
     notes = from_annotations(OURS, workflow["metadata"]["annotations"])
@@ -536,7 +537,7 @@ def test_what_a_cluster_waits_for_imports_nothing_heavy_and_what_measures_no_par
 def test_finished_reads_compressed_nodes() -> None:
     nodes = {
         "a": {"name": "w.batches", "templateName": "batches", "phase": "Failed"},
-        "b": {"templateName": "confirm", "phase": "Skipped"},
+        "b": {"templateName": "recheck", "phase": "Skipped"},
     }
     packed = base64.b64encode(gzip.compress(json.dumps(nodes).encode())).decode()
     workflow: dict[str, Any] = {
@@ -553,7 +554,7 @@ def _nodes(fan: str, *suspects: str) -> dict[str, Any]:
     had some.
     """
     steps = {
-        f"s{number}": {"templateName": "confirm", "phase": phase}
+        f"s{number}": {"templateName": "recheck", "phase": phase}
         for number, phase in enumerate(suspects)
     }
     return {"b": {"templateName": "batches", "phase": fan}, **steps}
@@ -574,7 +575,7 @@ def _nodes(fan: str, *suspects: str) -> dict[str, Any]:
         ),
         (
             {},
-            {"phase": "Running", "nodes": {"r": {"templateName": "rank", "phase": "Failed"}}},
+            {"phase": "Running", "nodes": {"r": {"templateName": "host", "phase": "Failed"}}},
             False,
         ),
         ({}, {"phase": "Running", "nodes": _nodes("Succeeded", "Failed", "Failed")}, True),
@@ -617,7 +618,7 @@ def test_the_batches_that_confirm_are_guarded_too_and_in_a_dag_of_ones_own(
     nodes += [
         {
             "name": f"{root}.suspect",
-            "templateRef": {"name": "perfdag", "template": "confirm"},
+            "templateRef": {"name": "perfdag", "template": "recheck"},
             "phase": phase,
         }
         for phase in suspects
@@ -676,7 +677,7 @@ def test_a_batch_that_confirms_is_noted_in_the_run_that_it_is_of(
     watchdog: Watchdog, store: FolderStore, plan: Plan
 ) -> None:
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    [first, _] = store_confirming_plans(store, plan, {plan.points[0].id})
+    [first, _] = store_rechecks(store, plan, {plan.points[0].id})
     watchdog.note(1, "no room")
     assert store.list(f"runs/{first.run_id}/notes") == [f"runs/{first.run_id}/notes/batch-0.json"]
 
@@ -792,7 +793,7 @@ async def test_a_pod_that_ends_together_with_its_batch_tells_why(
     lead = gang_pod({"phase": "Failed", "containerStatuses": [main]}, attempt=2)
     over = {
         "b": {"templateName": "batches", "phase": "Failed"},
-        "c": {"templateName": "confirm", "phase": "Succeeded"},
+        "c": {"templateName": "recheck", "phase": "Succeeded"},
         "d": {"templateName": "batches", "phase": "Succeeded"},
     }
     server = ApiServer(workflow_of(here, phase="Running", nodes=over) | {"spec": end})

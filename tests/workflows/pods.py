@@ -34,7 +34,7 @@ def pod(
     )
     spec = json.loads(text.replace(BATCH, str(batch)).replace(ATTEMPT, str(attempt)))
     for each in [*spec["containers"], *spec["initContainers"]]:
-        each.setdefault("image", "registry.example/argoexec:1")
+        each.setdefault("image", "registry.example/image:1")
     numbers = {
         "perfdag/batch": str(batch),
         "perfdag/rank": str(rank),

@@ -31,8 +31,8 @@ def _template(template: Object) -> Iterator[str]:
     patch = template.get("podSpecPatch", "")
     if not container.get("command"):
         yield f"{name}: no command, so the controller would ask a registry for it"
-    if "retryStrategy" in template and name.startswith("rank"):
-        yield f"{name}: a retried rank has a new address, unknown to its gang; retry the gang"
+    if "retryStrategy" in template and name == "host":
+        yield f"{name}: a retried host has a new address, unknown to its batch; retry the batch"
     if not patch:
         yield f"{name}: without a podSpecPatch PodSecurity restricted refuses Argo's containers"
     if patch.startswith("{{=") and "}}" in patch[:-2]:

@@ -245,10 +245,10 @@ def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_a
     )
     pods = [each for each in template["spec"]["templates"] if "container" in each]
     pending = "{{workflow.outputs.parameters.pending}}"
-    steps = {"plan-pod": "30s", "watchdog-pod": "30s", "confirm-pod": "30s", "finish-pod": "30s"}
+    steps = {"plan-pod": "30s", "watchdog-pod": "30s", "recheck-pod": "30s", "finish-pod": "30s"}
     assert {each["name"]: each.get("pendingTimeout") for each in pods} == {
         **steps,
-        "rank": pending,
+        "host": pending,
     }
     assert not any("retryStrategy" in each for each in pods), (
         "Argo forgets the pendingTimeout of a template that has one"
@@ -258,12 +258,12 @@ def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_a
         for each in template["spec"]["templates"]
         if "retryStrategy" in each
     }
-    limits = {"plan": PLAN_SECONDS, "confirm": FINISH_SECONDS, "finish": FINISH_SECONDS}
+    limits = {"plan": PLAN_SECONDS, "recheck": FINISH_SECONDS, "finish": FINISH_SECONDS}
     assert {name: each["retryPolicy"] for name, each in tried.items()} == dict.fromkeys(
-        (*limits, "watchdog", "gang"), "Always"
+        (*limits, "watchdog", "measure"), "Always"
     )
     hopeless = "(workflow.annotations['perfdag/unrecoverable'] ?? '')"
-    assert {tried["gang"]["expression"]} == {
+    assert {tried["measure"]["expression"]} == {
         (
             f"{{{{=!({hopeless} startsWith workflow.uid + ' ' && {hopeless} contains ',' + "
             f"inputs.parameters.batch + ',')}}}}"

@@ -1,4 +1,4 @@
-"""The steps that plan: the plan of a run, and the runs that confirm its suspicious points.
+"""The steps that plan: the plan of a run, and the rechecks of its suspicious points.
 
 The Workflow records that such a step runs, so that it can be repeated if its pod is lost.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from perfdag.app.errors import CommandError
 from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
-from perfdag.steps.runner import confirm, plan, step_state
+from perfdag.steps.runner import plan, recheck, step_state
 from perfdag.steps.runner.credentials import PeerError
 from perfdag.steps.runner.pod_context import from_environment
 from perfdag.units import plural
@@ -34,16 +34,16 @@ def plan_step(folder: Path, output: Callable[[str], None]) -> int:
     return step_state.step(context, "plan", work)
 
 
-def confirm_step(folder: Path, output: Callable[[str], None]) -> int:
-    """Plan the confirming runs and write the output parameters. Return the exit code.
+def recheck_step(folder: Path, output: Callable[[str], None]) -> int:
+    """Plan the rechecks and write the output parameters. Return the exit code.
 
     Raises StoreError.
     """
     context = from_environment()
 
     def work() -> int:
-        names = confirm.step(context, folder)
+        names = recheck.step(context, folder)
         output(f"measured again now: {', '.join(names)}" if names else "nothing to measure again")
         return EXIT_OK
 
-    return step_state.step(context, "confirm", work)
+    return step_state.step(context, "recheck", work)

@@ -110,7 +110,7 @@ async def _first_workflow(client: Kube, name: str, namespace: str) -> View | Non
 def _measured_plan(store: Store, plan: Plan) -> Plan:
     """Return the plan that a run is measured with.
 
-    A confirming run is measured with the run that it confirms, variant B with variant A. Raises
+    A recheck is measured with its run, variant B with variant A. Raises
     StoreError.
     """
     other = plan.options.get("confirms") or (plan.options["other"] if plan.variant == "B" else None)

@@ -7,7 +7,7 @@ from perfdag.exit_codes import EXIT_REACH
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 
 ARGO = "argoproj.io/v1alpha1"
-REQUIRED_TEMPLATES = {"plan-pod", "watchdog-pod", "finish-pod", "batches"}
+REQUIRED_TEMPLATES = {"plan-pod", "watchdog-pod", "finish-pod", "recheck", "host"}
 """Templates of an installation that this version reads."""
 
 

@@ -108,7 +108,7 @@ def _watchdog_seconds(view: View) -> float:
     watchdogs = [node for node in nodes if template_of(node) in ("watchdog", "watchdog-pod")]
     if not any(node.get("phase") in ("Pending", "Running") for node in watchdogs):
         return 0.0
-    ends = [_end_text(node) for node in nodes if template_of(node) in ("batches", "confirm")]
+    ends = [_end_text(node) for node in nodes if template_of(node) in ("batches", "recheck")]
     return _seconds_since(max(ends)) if any(ends) else 0.0
 
 

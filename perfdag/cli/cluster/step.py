@@ -24,7 +24,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     steps = parser.add_subparsers(dest="step", metavar="STEP", required=True)
     for name, text, run in (
         ("plan", "make the plan, the run's key pair and claims", plan),
-        ("confirm", "plan the runs that confirm suspicious points", confirm),
+        ("recheck", "plan rechecks of suspicious points", recheck),
     ):
         step = steps.add_parser(name, help=text)
         step.add_argument("--out", type=Path, required=True, help="folder of the output parameters")
@@ -72,11 +72,11 @@ def plan(args: argparse.Namespace) -> int:
     return plan_step(args.out, print_now)
 
 
-def confirm(args: argparse.Namespace) -> int:
-    """Plan the confirming runs and write the output parameters of the step."""
-    from perfdag.app.cluster.plan_steps import confirm_step
+def recheck(args: argparse.Namespace) -> int:
+    """Plan the rechecks and write the output parameters of the step."""
+    from perfdag.app.cluster.plan_steps import recheck_step
 
-    return confirm_step(args.out, print_now)
+    return recheck_step(args.out, print_now)
 
 
 def watchdog(args: argparse.Namespace) -> int:

@@ -5,17 +5,17 @@ samples.
 import pytest
 
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.results.confirming import (
-    ROUNDS,
-    confirming_batches,
-    confirming_plans,
-    plan_of_batch,
-    store_confirming_plans,
-)
 from perfdag.results.missing_reason import MissingReason, write
+from perfdag.results.rechecks import (
+    ROUNDS,
+    plan_of_batch,
+    recheck_batches,
+    recheck_plans,
+    store_rechecks,
+)
 from perfdag.results.runs import load_plan
 from perfdag.results.samples import SampleRecord, sample_key
-from perfdag.steps.runner import confirm
+from perfdag.steps.runner import recheck
 from perfdag.steps.runner.plan import outputs
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -47,9 +47,9 @@ def of(plan: Plan, *entries: str) -> set[str]:
 
 
 def test_only_the_suspicious_points_are_planned_again_with_all_their_samples(plan: Plan) -> None:
-    confirming = confirming_plans(plan, of(plan, "one", "pair"))
-    assert len({each.run_id for each in confirming}) == ROUNDS
-    for each in confirming:
+    rechecks = recheck_plans(plan, of(plan, "one", "pair"))
+    assert len({each.run_id for each in rechecks}) == ROUNDS
+    for each in rechecks:
         assert each.run_id > plan.run_id
         assert sorted(point.entry for point in each.points) == ["one", "pair"]
         assert len(each.order) == 2 * (3 + 1)
@@ -62,37 +62,38 @@ def test_only_the_suspicious_points_are_planned_again_with_all_their_samples(pla
 
 
 def test_numbers_lead_to_batches_and_their_shapes(store: FolderStore, plan: Plan) -> None:
-    confirming = store_confirming_plans(store, plan, of(plan, "other", "net"))
+    rechecks = store_rechecks(store, plan, of(plan, "other", "net"))
     plan = load_plan(store, plan.run_id)
-    assert plan.options["confirmed"] == [each.run_id for each in confirming]
-    shapeof = outputs(plan, place(), [])["shapeof"]
-    result = confirming_batches(plan, confirming)
+    assert plan.options["confirmed"] == [each.run_id for each in rechecks]
+    parameters = outputs(plan, place())
+    result = recheck_batches(plan, rechecks)
     assert len(result) == ROUNDS * 2
     for number, run, index in result:
         actual, at = plan_of_batch(store, plan, number)
         assert (actual.run_id, at) == (run.run_id, index)
         shape = run.batches[index].shape
-        assert {key: shapeof[number][key] for key in "sn"} == {
-            "s": str(shape),
-            "n": str(plan.shapes[shape].get("hosts", {}).get("count", 1)),
-        }
+        kind = parameters["kinds"][int(parameters["kindof"][number])]
+        assert (kind["shape"], kind["pods"]) == (
+            str(shape),
+            str(plan.shapes[shape].get("hosts", {}).get("count", 1)),
+        )
     assert plan_of_batch(store, plan, 1)[0].run_id == plan.run_id
 
 
 def test_what_is_stored_is_not_measured_again_and_the_rest_in_the_order_of_its_runs(
     store: FolderStore, plan: Plan
 ) -> None:
-    confirming = store_confirming_plans(store, plan, of(plan, "one", "net"))
-    assert confirm.batches_left(store, plan, []) == []
-    result = confirming_batches(plan, confirming)
+    rechecks = store_rechecks(store, plan, of(plan, "one", "net"))
+    assert recheck.batches_left(store, plan, []) == []
+    result = recheck_batches(plan, rechecks)
     assert [run.run_id for _, run, _ in result] == [
-        each.run_id for each in confirming for _ in each.batches
+        each.run_id for each in rechecks for _ in each.batches
     ]
-    assert confirm.batches_left(store, plan, confirming) == [number for number, _, _ in result]
-    done = confirming[0]
+    assert recheck.batches_left(store, plan, rechecks) == [number for number, _, _ in result]
+    done = rechecks[0]
     for position in range(len(done.order)):
         store.put(sample_key(done.run_id, done.key(position)), SampleRecord("x", 1, "ok").dump())
-    after = confirm.batches_left(store, plan, confirming)
+    after = recheck.batches_left(store, plan, rechecks)
     assert after == [number for number, run, _ in result if run is not done]
 
 
@@ -100,10 +101,10 @@ def test_what_goes_on_in_another_workflow_has_the_facts_of_both(
     store: FolderStore, plan: Plan
 ) -> None:
     plan.where = {"workflow_uid": "a"}
-    runs = store_confirming_plans(store, plan, of(plan, "one"))
+    runs = store_rechecks(store, plan, of(plan, "one"))
     plan.where = {"workflow_uid": "b", "before": {"a": {"workflow_uid": "a"}}}
     write(store, runs[0].run_id, MissingReason("batch", "failed", "there was no room", 0))
-    assert [each.run_id for each in confirm.resumed(store, plan)] == [each.run_id for each in runs]
+    assert [each.run_id for each in recheck.resumed(store, plan)] == [each.run_id for each in runs]
     assert [load_plan(store, each.run_id).where for each in runs] == [plan.where] * ROUNDS
     assert store.list(f"runs/{runs[0].run_id}/notes") == [], (
         "why an earlier Workflow did not measure it is no reason of this one"
