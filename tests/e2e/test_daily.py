@@ -103,7 +103,7 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(
     result = bench.watch(name)
     assert result.returncode == 3, result.stdout + result.stderr
     assert "WORSE stepped/slowed wall_time" in result.stdout
-    assert "measured again the same night" in result.stdout
+    assert "measured again right after it: " in result.stdout
     assert "WORSE stepped/steady" not in result.stdout
 
     workflow = _workflow(bench, "perfdag/suite=stepped")
