@@ -155,7 +155,11 @@ def test_pairs_share_the_pods_of_one_gang() -> None:
             "{benchmark: fio, volume: {storage_class: csi}, "
             "permutations: {product: {rw: [randread, read], bs: [4KiB]}}}",
             "repetitions: 3",
-            ["fio rw=randread,read bs=4KiB on csi, rounds 1 to 3 of 3"],
+            [
+                f"fio rw={rw} bs=4KiB on csi, round {n} of 3"
+                for rw in ("randread", "read")
+                for n in (1, 2, 3)
+            ],
             id="volume",
         ),
         pytest.param(
