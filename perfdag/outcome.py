@@ -16,8 +16,8 @@ class Measurement:
 
     `coords` are coordinates that the tool reports (message_bytes, direction). `n` counts the
     observations behind the value. `subject` names the part of the sample that it belongs to.
-    `note` says what a number cannot, such as the figure that decided a verdict. `step` is the
-    smallest difference, in the unit of the value, that the tool's clock or its print can show.
+    `note` says what a number cannot, such as the figure that decided a verdict. `step` is by how
+    much the tool's clock or its print can be off, in the unit of the value.
     """
 
     metric: str

@@ -580,8 +580,8 @@ def _bandwidth(row: dict[str, float], params: ImbParams) -> float | None:
     return messages * size / time * 1e6 if time else row["bandwidth"] * 1e6
 
 
-PRINTED = 1e-8
-"""Seconds of the last digit of a time: IMB prints microseconds with two decimals."""
+PRINTED = 0.5e-8
+"""Seconds by which a time can be off: IMB rounds microseconds to two decimals."""
 
 
 def _headlines(rows: list[dict[str, float]], params: ImbParams) -> list[Measurement]:

@@ -764,7 +764,7 @@ class RdmaLatency(Rdma[LatencyParams]):
                 "lowest_latency",
                 typical * 1e-6,
                 coords={"message_bytes": int(rows[0][0])},
-                step=1e-8,  # perftest prints microseconds with two decimals
+                step=0.5e-8,  # perftest rounds microseconds to two decimals
             )
         ]
         for size, iterations, *values in rows:

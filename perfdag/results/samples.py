@@ -90,15 +90,15 @@ def as_rows(
     """Return the rows of a sample, whose values are possible.
 
     Raises Failed for what as_row refuses and for statistics out of order, Invalid for a headline
-    that the tool resolves in fewer than STEPS steps.
+    that the tool knows to less than 1 part in STEPS.
     """
     rows = [as_row(benchmark, measurement, params) for measurement in measurements]
     figures: dict[tuple[Any, ...], dict[str, Measurement]] = {}
     for one, row in zip(measurements, rows, strict=True):
         if row["headline"] and one.step * STEPS > abs(one.value):
             raise Invalid(
-                f"{one.metric} is {one.value:g} {row['unit']} in steps of {one.step:g}: the tool's"
-                f" clock or print has fewer than {STEPS} steps for it; measure more or longer"
+                f"{one.metric} is {one.value:g} {row['unit']}, and the tool's clock or print can be"
+                f" off by {one.step:g}, more than 1 part in {STEPS}; measure more or longer"
             )
         if _ORDERED.fullmatch(one.stat):
             figure = one.metric, one.subject, *sorted(one.coords.items())
@@ -116,7 +116,7 @@ def as_rows(
 
 
 STEPS = 20
-"""Steps of a tool's clock that a headline needs: fewer cannot show a change of 5 %."""
+"""A headline is known to 1 part in so many: less cannot show a change of 5 %."""
 _ORDERED = re.compile(r"min|mean|max|p\d+(\.\d+)?")
 _BIN = 0.1
 """Share of a value that a bin of a tool's histogram may span, as netperf's do."""

