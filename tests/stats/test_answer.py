@@ -239,7 +239,7 @@ def test_every_surface_says_the_same(
     assert f"noise of a run {100 * noise:.1f} %" in out
     assert words in " ".join(cli(["history", "net", *root]).out.split())
     write_site(store, print)
-    [series] = read_script(store.get("site/data/net/series/work/0.js"))["series"]
+    [series] = read_script(store.get(f"site/data/net/series/{TIME['entry']}/0.js"))["series"]
     assert (series["word"], series["answer"]) == ("worse", words)
     runs = read_script(store.get("site/data/net/runs/2026-01.js"))["runs"]
     assert [run["word"] for run in runs][-5:] == ["same", "same", "same", "same", "worse"]
