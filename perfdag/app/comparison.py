@@ -167,10 +167,11 @@ def as_data(comparison: Comparison) -> dict[str, Any]:
 
     Effects are relative (0.1 is +10 %), or in the unit of the series if `absolute` is true.
     """
-    series = [
-        {**asdict(row.info), "name": row.full_name, **asdict(row), **asdict(row.answer)}
-        for row in comparison.rows
-    ]
+    series = []
+    for row in comparison.rows:
+        data = asdict(row)
+        info, answer = data.pop("info"), data.pop("answer")
+        series.append({**info, "name": row.full_name, **data, **answer})
     fields = ("only_a", "only_b", "failed", "refused", "damaged", "simulated")
     return {
         "a": asdict(comparison.a),

@@ -76,8 +76,7 @@ def _cells(series: Series, planned: Container[str]) -> tuple[str, ...]:
 def _step_lines(series: Series, step: Step) -> list[str]:
     facts = [f"{key} {before} -> {after}" for key, (before, after) in step.environment.items()]
     differs = "; ".join(facts) or "nothing recorded of the environment"
-    unit = series.info.unit
-    sizes = f"{short(step.before.reference, unit)} -> {short(step.after.reference, unit)}"
+    sizes = step.values(series.info.unit)
     return [
         f"{day_of(step.run)}  {step.size:>8} {step.word:7} {series.name}  {sizes}",
         f"            first run {step.run}; changed: {differs[:300]}",

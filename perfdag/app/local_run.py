@@ -151,14 +151,17 @@ def _measure_and_finish(
         measure_plan(plan, store, report)
     from perfdag.app.finish import finish_run
 
-    again = partial(measure_again, store, plan, report) if recheck else None
+    again = partial(measure_again, store, plan, command, report) if recheck else None
     return finish_run(store, plan, report, charts=charts, recheck=again)
 
 
 def measure_again(
-    store: Store, plan: Plan, report: Callable[[str], None], gate: "GateResult"
+    store: Store, plan: Plan, command: str, report: Callable[[str], None], gate: "GateResult"
 ) -> None:
-    """Measure the suspicious points of a run twice more, as two runs. Raises StoreError."""
+    """Measure the suspicious points of a run twice more, as two runs. `command` resumes the run.
+
+    Raises StoreError, and CommandError if it is interrupted.
+    """
     from perfdag.results.collect import collect
     from perfdag.results.rechecks import store_rechecks
 
@@ -166,7 +169,7 @@ def measure_again(
     report(f"suspicious, measured again: {names}")
     points = {line.info.point for line in gate.suspects}
     for again in store_rechecks(store, plan, points):
-        with resumable(f"perfdag run --resume {plan.run_id}"):
+        with resumable(command):
             measure_plan(again, store, report)
         collect(store, again)
 

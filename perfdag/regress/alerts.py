@@ -10,30 +10,27 @@ from perfdag.regress.alert_records import (
     acknowledgement,
 )
 from perfdag.regress.history import Series
-from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.verdict import percent
 from perfdag.results.result_files import day_of
 from perfdag.units import short
 
 
 def worse_alerts(
-    medians: RunMedians, series: Iterable[Series], canaries: Sequence[Series], run_id: str
+    suite: str, series: Iterable[Series], canaries: Sequence[Series], run_id: str
 ) -> list[Alert]:
     """Return an alert for each benchmark and step of which `series` are worse."""
     groups: dict[tuple[str, str], list[Series]] = {}
     for line in series:
         if line.answer.word == "worse" and line.left:
             groups.setdefault((line.info.benchmark, line.left.decided), []).append(line)
-    return [_worse(medians, group, canaries, run_id) for group in groups.values()]
+    return [_worse(suite, group, canaries, run_id) for group in groups.values()]
 
 
-def _worse(
-    medians: RunMedians, group: Sequence[Series], canaries: Sequence[Series], run_id: str
-) -> Alert:
+def _worse(suite: str, group: Sequence[Series], canaries: Sequence[Series], run_id: str) -> Alert:
     worst = max(group, key=lambda line: abs(line.answer.effect or 0))
     info, answer, left = worst.info, worst.answer, worst.left
     assert left is not None  # worse_alerts looks at it
-    title = f"WORSE {medians.suite}/{worst.name} {answer.text.removeprefix('worse ')}"
+    title = f"WORSE {suite}/{worst.name} {answer.text.removeprefix('worse ')}"
     wish = f" ({info.better} is better)" if info.better in ("higher", "lower") else ""
     noise = percent(answer.noise, answer.absolute, sign=False)
     differs = "; ".join(f"{key} {a} -> {b}" for key, (a, b) in left.environment.items())

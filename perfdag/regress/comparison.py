@@ -24,7 +24,7 @@ from perfdag.regress.series import SeriesInfo, series_labels
 from perfdag.regress.tuning import Tuning
 from perfdag.regress.verdict import RANK, Answer, compare_levels, compare_sides, counts
 from perfdag.results.schema import explain_unreadable, load_rows
-from perfdag.stats.levels import STEP, levels_of
+from perfdag.stats.levels import STEP, Levels, levels_of
 from perfdag.stats.robust import Array, Spread, finite, median, spread
 from perfdag.store.base import Store
 from perfdag.units import plural
@@ -87,13 +87,10 @@ def compare_selections(
     a: tuple[Store, Selection],
     b: tuple[Store, Selection],
     tuning: Tuning,
-    *,
-    everything: bool = True,
 ) -> Comparison:
     """Compare two selections, which may be in different stores.
 
-    `everything` includes series that are not headlines. Raises SelectionError where a side has no
-    rows, and StoreError.
+    Raises SelectionError where a side has no rows, and StoreError.
     """
     damaged: list[str] = []
     left, right = _side(*a, damaged), _side(*b, damaged)
@@ -117,7 +114,7 @@ def compare_selections(
     for key, info in right.series.items():
         if key not in left.series:
             comparison.only_b.append(full_name(info, labels))
-        elif everything or info.headline:
+        else:
             _compare(comparison, left, right, (old_keys.get(key, key), key), past, tuning, labels)
     comparison.only_a = [
         full_name(info, labels) for key, info in left.series.items() if key not in right.series
@@ -164,15 +161,17 @@ class _Past:
         values = self._medians.value[i]
         if not (np.isfinite(values[self.a]) and np.isfinite(values[self.b])):
             return None
-        levels = levels_of(values, **self._tuning.limits(info))
-        return compare_levels(values, levels, self.runs, self.a, self.b, info.better)
+        return compare_levels(values, self._levels(i, info), self.runs, self.a, self.b, info.better)
 
     def noise(self, info: SeriesInfo) -> float | None:
         """Return the noise of one run of a series, or None with fewer than three of them."""
         i = self._rows.get(info.key)
         if i is None or np.isfinite(self._medians.value[i]).sum() < STEP:
             return None
-        return levels_of(self._medians.value[i], **self._tuning.limits(info)).levels[-1].noise
+        return self._levels(i, info).levels[-1].noise
+
+    def _levels(self, i: int, info: SeriesInfo) -> Levels:
+        return levels_of(self._medians.value[i], **self._tuning.limits(info))
 
 
 def _compare(

@@ -44,9 +44,12 @@ def check(store: Store, suite: str, run_id: str, rules: Rules) -> GateResult:
     A re-measurement stands for the run that it repeats. Thresholds and presence come from that run
     alone, because a re-measurement has suspicious points only. Raises StoreError, SelectionError.
     """
-    run_id = str(_options(store, run_id).get("confirms", run_id))
+    options = _options(store, run_id)
+    if "confirms" in options:
+        run_id = str(options["confirms"])
+        options = _options(store, run_id)
     stored = {run for run, _ in stored_runs(store, suite)}
-    rechecks = [run for run in _options(store, run_id).get("confirmed", []) if run in stored]
+    rechecks = [run for run in options.get("confirmed", []) if run in stored]
     everything = read_run_medians(store, suite)
     history = history_until(everything, run_id)
     night = history_until(everything, max([run_id, *rechecks]))
@@ -76,7 +79,8 @@ def check(store: Store, suite: str, run_id: str, rules: Rules) -> GateResult:
     _levels(gate, night, tuning, previous)
     _own_verdicts(gate, own_verdicts(table), rules)
     absent = find_absent(gate, store, history, tuning, rules, records)
-    references = References(store, history, series, gate.damaged)
+    by_id = {line.info.series_id: line for line in series}
+    references = References(store, history, by_id, gate.damaged)
     _thresholds(gate, references, table, rules, absent)
     if rules.acks_wrong:
         gate.alerts.append(_unreadable_acks(gate, rules))
@@ -120,7 +124,7 @@ def _levels(
     """Add the alerts of series that are worse or good again, and the answer about each series."""
     paging = [line for line in gate.series if tuning.pages(line.info)]
     canaries = series_of(medians, tuning, canaries=True)
-    gate.alerts += worse_alerts(medians, paging, canaries, gate.run)
+    gate.alerts += worse_alerts(gate.suite, paging, canaries, gate.run)
     gate.alerts += recovered_alerts(gate.suite, paging, previous)
     states: dict[Word, Literal["ok", "failed", "unsure"]]
     states = {"same": "ok", "better": "ok", "unclear": "unsure", "worse": "failed"}

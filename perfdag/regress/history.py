@@ -11,15 +11,16 @@ import orjson
 import pyarrow.compute as pc
 
 from perfdag.regress.run_medians import RunMedians
-from perfdag.regress.series import SeriesInfo, series_labels
+from perfdag.regress.series import RunInfo, SeriesInfo, series_labels
 from perfdag.regress.tuning import Tuning
 from perfdag.regress.verdict import RANK, Answer, answer_of, compare_sides, percent, standing
 from perfdag.results.result_files import day_of
 from perfdag.results.runs import PARTIAL
 from perfdag.results.schema import load_rows
-from perfdag.stats.levels import STEP, WINDOW, Level, Levels, Word, levels_of, side_word
+from perfdag.stats.levels import STEP, Level, Levels, Word, levels_of, side_word
 from perfdag.stats.robust import Array, median
 from perfdag.store.base import Store
+from perfdag.units import short
 
 OBJECT_FAILURES = "failures"
 """The metric of benchmarks of many objects: how many failed with one message (coords: message)."""
@@ -67,6 +68,10 @@ class Step:
         """The effect in words: `-11.8 %`, or a number in the unit of the metric."""
         return percent(self.effect, self.before.scale.kind == "absolute")
 
+    def values(self, unit: str) -> str:
+        """Return both levels for people: `100 s -> 130 s`."""
+        return f"{short(self.before.reference, unit)} -> {short(self.after.reference, unit)}"
+
 
 @dataclass(frozen=True)
 class Series:
@@ -113,6 +118,11 @@ class Failure:
     reason: str
 
 
+def headlines(series: Sequence[Series]) -> Sequence[Series]:
+    """Return the headline series, or all where there is none."""
+    return [line for line in series if line.info.headline] or series
+
+
 def series_names(medians: RunMedians) -> list[str]:
     """Return the name of each series for people, in the order of the run medians."""
     labels = series_labels(medians.series)
@@ -151,30 +161,17 @@ def series_of(
         steps = tuple(_steps(medians, info, levels, values))
         now = standing(levels.levels, info.better, starts)
         left = next((step for step in steps if step.after is now.left), None)
-        if info.point in planned and not np.isfinite(values[first:]).any():
-            answer = Answer("failed", why=_why_nothing(medians, info, values))
+        at = int(np.flatnonzero(np.isfinite(values))[-1])
+        if info.point in planned and at < first:
+            answer = Answer("failed", why=_why_nothing(medians.runs[first], info, runs[at]))
         elif levels.measured > STEP:
-            at = int(np.flatnonzero(np.isfinite(values))[-1])
             band = (float(low[at]), float(high[at]))
             answer = answer_of(values, band, levels, runs, info.better, starts)
         else:
             answer = _against_run_before(medians, i, tuning)
-        tonight = values[first:][np.isfinite(values[first:])]
-        newest = float(tonight[-1]) if tonight.size else math.nan
+        newest = float(values[at]) if at >= first else math.nan
         found.append(
-            Series(
-                info,
-                name,
-                values,
-                low,
-                high,
-                levels,
-                steps,
-                left,
-                answer,
-                newest,
-                starts,
-            )
+            Series(info, name, values, low, high, levels, steps, left, answer, newest, starts)
         )
     return found
 
@@ -192,15 +189,13 @@ def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | N
         levels = line.levels.levels
         for k, level in enumerate(levels):
             now = standing(levels[: k + 1], line.info.better, line.accepted)
-            new = now.replaced is not None and line.info.better in ("higher", "lower")
+            directed = line.info.better in ("higher", "lower")
             end = levels[k + 1].decided if k + 1 < len(levels) else runs
             own = measured[measured >= level.start]
             for count, i in enumerate(own[own < end].tolist()):
                 if i >= level.decided:
-                    good: Word = (
-                        "better" if new and now.good is level and count < WINDOW else "same"
-                    )
-                    words[i].add("worse" if now.left else good)
+                    better = directed and now.improved(level, count)
+                    words[i].add("worse" if now.left else "better" if better else "same")
     words[-1] = {line.answer.word for line in series}
     for i in reversed(range(runs - 1)):
         if medians.runs[i + 1].trigger == "confirm":
@@ -219,9 +214,9 @@ def _first_of_night(medians: RunMedians) -> int:
     return whole[-1] if whole else len(medians.runs) - 1
 
 
-def _why_nothing(medians: RunMedians, info: SeriesInfo, values: Array) -> str:
-    _, bad, error, _ = medians.runs[_first_of_night(medians)].points.get(info.point, (0, 0, "", ""))
-    last = medians.runs[int(np.flatnonzero(np.isfinite(values))[-1])].run_id
+def _why_nothing(run: RunInfo, info: SeriesInfo, last: str) -> str:
+    """Return why a run has no value of a series. `last` is the last run that has one."""
+    _, bad, error, _ = run.points.get(info.point, (0, 0, "", ""))
     return error.removeprefix("failed: ") if bad else f"not measured since {day_of(last)}"
 
 

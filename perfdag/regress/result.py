@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from perfdag.regress.alert_records import REPORT, Alert, Kind, acknowledgement, message
-from perfdag.regress.history import Acknowledgement, Series
+from perfdag.regress.history import Acknowledgement, Series, headlines
 from perfdag.regress.verdict import counts, worst_word
 from perfdag.results.result_files import day_of
 from perfdag.stats.levels import Word
@@ -61,9 +61,9 @@ class GateResult:
         return worst_word([line.answer for line in self.headlines])
 
     @property
-    def headlines(self) -> list[Series]:
+    def headlines(self) -> Sequence[Series]:
         """The headline series, or all where the run has none."""
-        return [line for line in self.series if line.info.headline] or self.series
+        return headlines(self.series)
 
     @property
     def counted(self) -> str:

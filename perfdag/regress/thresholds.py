@@ -1,7 +1,7 @@
 """Thresholds of a suite's `checks`, evaluated for one run."""
 
 import fnmatch
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,13 +44,13 @@ class ThresholdResult:
 class References:
     """What ratios refer to: the good levels of series before the run, and named baselines.
 
-    `history` ends with the run, `series` are judged with it. `damaged` collects files that were
-    left out.
+    `history` ends with the run, `series` by id are judged with it. `damaged` collects files that
+    were left out.
     """
 
     store: Store
     history: RunMedians
-    series: Sequence[Series]
+    series: Mapping[str, Series]
     damaged: list[str]
 
 
@@ -179,7 +179,7 @@ def _limit(past: References, reference: RunMedians | None, rule: Check, info: Se
         if not positions:
             raise SelectionError(f"baseline {rule.baseline} has no value of it")
         return ratio * median(reference.value[positions[0]])
-    line = next((line for line in past.series if line.info.series_id == info.series_id), None)
+    line = past.series.get(info.series_id)
     level = line.good_before(len(past.history.runs) - 1) if line else None
     if level is None:
         raise SelectionError("no earlier run has a value of it")

@@ -91,6 +91,10 @@ class Standing:
     left: Level | None = None
     replaced: Level | None = None
 
+    def improved(self, level: Level, measurements: int) -> bool:
+        """Return whether a level with so many measurements is the new good one, and still news."""
+        return self.replaced is not None and self.good is level and measurements < WINDOW
+
 
 def standing(levels: Sequence[Level], better: str, accepted: Collection[int] = ()) -> Standing:
     """Return where a series stands after its levels.
@@ -141,7 +145,7 @@ def answer_of(
     here = replace(_at(level, better), effect=effect, before=level.reference, value=newest)
     if levels.beyond:
         return _undecided(level, levels, better)
-    if now.replaced is not None and now.good is level and len(level.values) < WINDOW:
+    if now.replaced is not None and now.improved(level, len(level.values)):
         if better in ("higher", "lower"):
             return _trusted(moved("better", now.replaced, level), newest, band)
         answer = moved("unclear", now.replaced, level)

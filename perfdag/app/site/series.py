@@ -26,6 +26,8 @@ SERIES = 1_000
 """Descriptions of series in one script file, about 1 MB."""
 
 Data = dict[str, Any]
+Clusters = Sequence[tuple[RunMedians, Sequence[Series]]]
+"""The runs of each cluster, and the series with their answers."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +40,12 @@ class Block:
     columns: list[int]
 
 
-def series_data(
-    medians: RunMedians, rules: Rules, series: dict[str, list[Series]]
-) -> dict[str, list[Data]]:
+def series_data(clusters: Clusters, rules: Rules) -> dict[str, list[Data]]:
     """Return the series of all clusters by benchmark, in the order of the history."""
     by_benchmark: dict[str, list[Data]] = {}
-    for cluster, own in series.items():
-        here = medians.on_cluster(cluster)
-        for line in own:
-            data = _series(line, here, rules.accepted) | {"cluster": cluster}
+    for here, series in clusters:
+        for line in series:
+            data = _series(line, here, rules.accepted) | {"cluster": here.runs[0].cluster}
             by_benchmark.setdefault(line.info.benchmark, []).append(data)
     for lines in by_benchmark.values():
         _keep_varied(lines)
@@ -86,7 +85,7 @@ def _change(step: Step, unit: str) -> Data:
         "before": step.run_before,
         "word": step.word,
         "size": step.size,
-        "step": f"{short(step.before.reference, unit)} -> {short(step.after.reference, unit)}",
+        "step": step.values(unit),
         "environment": step.environment,
     }
 

@@ -13,6 +13,7 @@ from perfdag.app.site.files import FOLDER, read_script, script, static_files
 from perfdag.app.site.runs import run_data
 from perfdag.app.site.series import (
     SERIES,
+    Clusters,
     key_name,
     rounded,
     scale,
@@ -23,7 +24,7 @@ from perfdag.app.site.series import (
 from perfdag.digest import digest
 from perfdag.regress.acks import read_checks, unattended_rules
 from perfdag.regress.alert_records import Record, message, read_records
-from perfdag.regress.history import Series, series_names, series_of, words_by_run
+from perfdag.regress.history import headlines, series_names, series_of, words_by_run
 from perfdag.regress.result import Rules, worst
 from perfdag.regress.rollup import read_run_medians
 from perfdag.regress.run_medians import RunMedians
@@ -147,16 +148,15 @@ def _write_suite(store: Store, suite: str, report: Report) -> None:
     records = read_records(store, suite)
     known = {run["id"]: run for run in _known_runs(folder, head)}
     rules = _rules(store, medians)
-    series = {
-        cluster: series_of(here, Tuning(rules.checks, cluster), rules.accepted)
-        for cluster in dict.fromkeys(run.cluster for run in medians.runs)
-        for here in [medians.on_cluster(cluster)]
-    }
+    clusters = [
+        (here, series_of(here, Tuning(rules.checks, here.runs[0].cluster), rules.accepted))
+        for here in map(medians.on_cluster, dict.fromkeys(run.cluster for run in medians.runs))
+    ]
     runs = run_data(store, medians, known, records)
-    _add_words(medians, series, runs)
+    _add_words(clusters, runs)
     _write_comparisons(folder, store, medians, runs, report)
     _write_runs(folder, medians, runs)
-    _write_series(folder, medians, rules, series)
+    _write_series(folder, medians, rules, clusters)
     head = {
         "format": FORMAT,
         "suite": suite,
@@ -233,27 +233,24 @@ def _write_runs(folder: _Folder, medians: RunMedians, runs: Sequence[Data]) -> N
         folder.put(f"runs/{name}.js", month)
 
 
-def _add_words(medians: RunMedians, series: dict[str, list[Series]], runs: Sequence[Data]) -> None:
+def _add_words(clusters: Clusters, runs: Sequence[Data]) -> None:
     """Add the answer about each run: the word of its headline series."""
     by_id = {run["id"]: run for run in runs}
-    for cluster, lines in series.items():
-        own = medians.on_cluster(cluster)
-        headlines = [line for line in lines if line.info.headline] or lines
-        for run, word in zip(own.runs, words_by_run(headlines, own), strict=True):
+    for own, series in clusters:
+        lines = headlines(series)
+        for run, word in zip(own.runs, words_by_run(lines, own), strict=True):
             by_id[run.run_id]["word"] = word
         newest = by_id[[run for run in own.runs if run.trigger != "confirm"][-1].run_id]
         newest["answers"] = [
             f"{line.name}: {line.answer.text}"
-            for line in headlines
+            for line in lines
             if line.answer.word == newest["word"] != "same"
         ][:MOST_ANSWERS]
 
 
-def _write_series(
-    folder: _Folder, medians: RunMedians, rules: Rules, series: dict[str, list[Series]]
-) -> None:
+def _write_series(folder: _Folder, medians: RunMedians, rules: Rules, clusters: Clusters) -> None:
     """Write the series of each benchmark, and their values month by month."""
-    for benchmark, lines in series_data(medians, rules, series).items():
+    for benchmark, lines in series_data(clusters, rules).items():
         for number, start in enumerate(range(0, len(lines), SERIES)):
             data = {"benchmark": benchmark, "series": lines[start : start + SERIES]}
             path = f"series/{key_name(benchmark)}/{number}.js"
