@@ -12,13 +12,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Network, Output, Params, Tool
 from perfdag.benchmark.rules import broken, refuse
 from perfdag.hosts.base import Host
 from perfdag.hosts.filesystems import filesystem
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.quantities import parse_quantity
-from perfdag.shape import Placement, Shape
+from perfdag.shape import Shape
 from perfdag.steps import devices
 from perfdag.steps.mpi import openmpi
 from perfdag.steps.openfoam.line_clock import RANK_LINE
@@ -603,7 +603,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
     name: ClassVar[str] = "openfoam"
     version: ClassVar[int] = 2
     image: ClassVar[str] = "openfoam"
-    placement: ClassVar[Placement] = "spread"
+    network: ClassVar[Network] = "spread"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     Params: ClassVar[type[OpenFoamParams]] = OpenFoamParams
     coords: ClassVar[tuple[str, ...]] = ("step",)
@@ -681,10 +681,10 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         return 2 + cavity.cells**3 * (5e-6 + cavity.time_steps * step / params.procs)
 
     def require(self, gang: Gang, params: OpenFoamParams) -> None:
+        super().require(gang, params)
         openmpi.require(gang.hosts, params.procs, params.oversubscribe, params.transport)
 
     def prepare(self, gang: Gang, params: OpenFoamParams) -> None:
-        self.require(gang, params)
         variables = environment()
         lead = gang.hosts[0]
         need(lead, gang.volume or gang.scratch, params)
@@ -718,7 +718,13 @@ class OpenFoam(Benchmark[OpenFoamParams]):
                 )
             gang.notes["decompose_s"] = cut.check("decomposePar").seconds
 
-    def run(self, gang: Gang, params: OpenFoamParams) -> Output:
+    def run(self, gang: Gang, params: OpenFoamParams) -> list[Measurement]:
+        self.prepare(gang, params)
+        gang.output = self.measure(gang, params)
+        gang.output.comparable = False
+        return self.parse(gang.output, params)
+
+    def measure(self, gang: Gang, params: OpenFoamParams) -> Output:
         lead, folder = gang.hosts[0], gang.notes["case"]
         solver = [
             sys.executable,
@@ -780,9 +786,6 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         return Output(
             texts, [argv], f"OpenFOAM {version(finished.stdout) or '(version not said)'}", facts
         )
-
-    def series(self, output: Output) -> str:
-        return output.tool
 
     def parse(self, output: Output, params: OpenFoamParams) -> list[Measurement]:
         stdout = output.texts.get("stdout", "")
