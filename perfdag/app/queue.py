@@ -97,11 +97,11 @@ def run_backend_once(workload: Workload, glob: str, report: Report) -> tuple[int
     Return 1 if it fails or takes too long, else 0, and what the item used: its time, CPU time (of
     all its processes), the memory of its largest process, and the use of this machine's GPUs.
     """
-    from perfdag.hosts import device_use
+    from perfdag.hosts import gpu_use
     from perfdag.hosts.local import LocalHost
 
     _report_device(workload, glob, report)
-    with device_use.watched(LocalHost()) as devices:
+    with gpu_use.devices_watched(LocalHost()) as devices:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         start = time.monotonic()
         outcome = workload.run(None, 0.0)

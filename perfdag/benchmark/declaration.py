@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from perfdag.benchmark.contract import Benchmark, Better, Params
-from perfdag.hosts.packages import MANAGERS
+from perfdag.hosts.base import MANAGERS
 from perfdag.units import BASE_UNITS
 
 RESERVED = ("network", "hosts", "resources", "volume", "hugepages", "node_selector")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from perfdag.benchmark.contract import Gang, Tool
-from perfdag.hosts import cgroups
+from perfdag.hosts import facts
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Skip
@@ -138,7 +138,7 @@ def _cpus(host: Host) -> tuple[set[int], float | None]:
             if hasattr(os, "sched_getaffinity")
             else set(range(os.cpu_count() or 1))
         )
-        return own, cgroups.limits()["cpu_limit"]
+        return own, facts.limits()["cpu_limit"]
     result = host.run(["cat", *_LIMITS], timeout=10)  # cat prints those that exist.
     allowed, quota = _ALLOWED.search(result.stdout), _QUOTA.search(result.stdout)
     if allowed is None:

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
 from perfdag.benchmark.rules import broken, refuse
 from perfdag.hosts.base import Host
-from perfdag.hosts.filesystems import filesystem
+from perfdag.hosts.local import filesystem
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.quantities import parse_quantity
 from perfdag.shape import Placement, Shape
