@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from perfdag.kube.client import Kube, KubeError, Object
-from perfdag.kube.errors import ignore_status
-from perfdag.kube.node_fit import nodes_with, takes, without_simulated, zones_of
-from perfdag.kube.placement import of_roles
+from perfdag.kube.config import ignore_status
+from perfdag.kube.patch import of_roles
+from perfdag.kube.pods import nodes_with, takes, without_simulated, zones_of
 from perfdag.quantities import parse_quantity
 from perfdag.shape import ACROSS, Shape
 from perfdag.units import plural

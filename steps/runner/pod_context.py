@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from perfdag.kube.pod_patch import STORE
+from perfdag.kube.patch import STORE
 from perfdag.plan.names import is_run_id
 from perfdag.plan.plan import new_run_id
 from perfdag.steps.runner.limits import refuse

@@ -11,7 +11,7 @@ from perfdag.app.result_text import result_text
 from perfdag.app.site.write import write_after_run
 from perfdag.exit_codes import EXIT_REACH
 from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.labels import RUN, SUITE
+from perfdag.kube.patch import RUN, SUITE
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import collect
 from perfdag.results.runs import load_plan

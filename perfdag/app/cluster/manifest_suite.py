@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from perfdag.app.errors import CommandError
-from perfdag.kube.resources import Object
+from perfdag.kube.client import Object
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.steps.devices import without_gpu

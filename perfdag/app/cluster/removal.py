@@ -10,8 +10,7 @@ from perfdag.app.cluster.view import View
 from perfdag.app.errors import CommandError
 from perfdag.app.run_removal import removable_keys
 from perfdag.exit_codes import EXIT_REACH
-from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.resources import Object, Resource
+from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
 from perfdag.plan.names import is_run_id
 from perfdag.results.runs import load_plan
 from perfdag.store.base import NotStoredError

@@ -4,7 +4,7 @@ from perfdag.app.doctor.finding import Finding
 from perfdag.app.doctor.rights import check_account, required_rights
 from perfdag.benchmark import registry
 from perfdag.kube.client import Kube
-from perfdag.kube.pod_patch import account_of, priority_class
+from perfdag.kube.patch import account_of, priority_class
 from perfdag.plan.placement import cluster_shapes
 from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
