@@ -11,8 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
-from perfdag.benchmark.rules import broken, refuse
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool, broken, refuse
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import CommandResult, Host
 from perfdag.hosts.local import LocalHost, common, filesystem

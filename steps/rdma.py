@@ -9,8 +9,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
-from perfdag.benchmark.rules import broken, refuse
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool, broken, refuse
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import CommandResult, Host
 from perfdag.outcome import Failed, Invalid, Measurement, Skip

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfdag import signals
 from perfdag.app.errors import CommandError
-from perfdag.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_REACH
+from perfdag.signals import EXIT_FAILED, EXIT_OK, EXIT_REACH
 from perfdag.steps.queue import wire
 from perfdag.steps.queue.dispatcher import Limits, raise_file_limit
 from perfdag.steps.queue.workload import FILENAME, Workload, matching

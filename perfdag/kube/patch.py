@@ -14,8 +14,7 @@ from typing import Any
 
 from perfdag.kube.client import Kube, Object
 from perfdag.kube.config import ignore_status
-from perfdag.shape import ACROSS, Shape
-from perfdag.volume import Volume
+from perfdag.shape import ACROSS, Shape, Volume
 
 LABEL = "perfdag"
 RUN, SUITE = f"{LABEL}/run", f"{LABEL}/suite"

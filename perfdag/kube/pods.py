@@ -11,8 +11,8 @@ import orjson
 
 from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.kube.patch import ATTEMPT, BATCH, MEASURING, MTU, RANK, RUN, ZONE
-from perfdag.quantities import parse_quantity
 from perfdag.shape import Shape, Toleration
+from perfdag.units import parse_quantity
 
 
 def without_simulated(nodes: Sequence[Object]) -> list[Object]:

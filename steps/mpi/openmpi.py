@@ -16,8 +16,8 @@ from perfdag.hosts import facts
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Skip
-from perfdag.quantities import parse_cpu_list, parse_quantity
 from perfdag.shape import Shape
+from perfdag.units import parse_cpu_list, parse_quantity
 
 Transport = Literal["tcp", "rdma"]
 MPIRUN = Tool(

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from perfdag.kube.client import KubeError
 from perfdag.outcome import Infrastructure
 from perfdag.plan.ab import stored_duet
-from perfdag.plan.plan import Plan
-from perfdag.plan.time_left import TimeLeft
+from perfdag.plan.plan import Plan, TimeLeft
 from perfdag.results import missing_reason
 from perfdag.results.missing_reason import budget_spent
 from perfdag.results.rechecks import plan_of_batch

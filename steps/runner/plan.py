@@ -21,9 +21,7 @@ from perfdag.kube.patch import (
     priority_class,
     ssh_port,
 )
-from perfdag.plan.gated import gated
-from perfdag.plan.placement import place_hosts
-from perfdag.plan.plan import Batch, Plan, make_plan, read_plan
+from perfdag.plan.plan import Batch, Plan, gated, make_plan, place_hosts, read_plan
 from perfdag.results import missing_reason
 from perfdag.results.durations import with_learned_times
 from perfdag.results.missing_reason import MissingReason

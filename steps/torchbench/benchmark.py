@@ -4,8 +4,7 @@ import sys
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output
-from perfdag.benchmark.rules import broken
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, broken
 from perfdag.hosts import gpu_use
 from perfdag.outcome import Failed, Measurement, Skip
 from perfdag.shape import Shape
