@@ -10,7 +10,7 @@ from typing import Any
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Gang
-from perfdag.hosts import canary, disturbance
+from perfdag.hosts import disturbance
 from perfdag.hosts.base import Host, plain
 from perfdag.hosts.facts import env_class
 from perfdag.outcome import Failed, Infrastructure, SampleError, Skip
@@ -156,9 +156,9 @@ class Sampler:
             benchmark_version="1",
             where=dict(self._site.where),
         )
-        values = canary.canary()
+        values = disturbance.canary()
         steal = disturbance.steal(before, disturbance.moment())
-        record.rows = canary.canary_rows(values, steal)
+        record.rows = disturbance.canary_rows(values, steal)
         refused = ", ".join(name for name, value in values.items() if value is None)
         record.noise = f"no canary of {refused}: the system refused it" if refused else None
         self.add_provenance(record, self._site.hosts_for(Shape())[:1])

@@ -16,8 +16,8 @@ from perfdag.hosts import disturbance
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.facts import gather
 from perfdag.hosts.local import LocalHost
+from perfdag.kube.client import KubeError
 from perfdag.kube.config import load_config
-from perfdag.kube.errors import KubeError
 from perfdag.outcome import SampleError
 from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
