@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from perfdag import redaction
 from perfdag.hosts.local import LocalHost
 from perfdag.kube import config
-from perfdag.kube.pod_patch import Context, patch
+from perfdag.kube.patch import Context, patch
 from perfdag.plan.plan import make_plan
 from perfdag.redaction import is_secret, redact, redact_json, redact_strings, register
 from perfdag.shape import Shape

@@ -2,8 +2,8 @@
 
 from hera.workflows import Parameter
 
-from perfdag.kube.pod_security import step_pod_patch
-from perfdag.kube.resources import Object
+from perfdag.kube.client import Object
+from perfdag.kube.patch import step_pod_patch
 from perfdag.workflows.containers import (
     ASIDE,
     Installation,

@@ -7,8 +7,7 @@ from hera.workflows import Parameter, Task, Workflow
 from hera.workflows import models as m
 from hera.workflows._context import _context
 
-from perfdag.kube.labels import LABEL
-from perfdag.kube.pod_security import step_pod_patch
+from perfdag.kube.patch import LABEL, step_pod_patch
 from perfdag.plan.plan import make_plan
 from perfdag.store.open import check_cluster_address
 from perfdag.suite.text import load_model

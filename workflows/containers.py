@@ -14,9 +14,7 @@ from hera.workflows import (
 )
 from hera.workflows import models as m
 
-from perfdag.kube.labels import LABEL, ROLE
-from perfdag.kube.pod_patch import STORE
-from perfdag.kube.pod_security import hardened
+from perfdag.kube.patch import LABEL, ROLE, STORE, hardened
 
 
 def is_claim(store: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from perfdag.kube.resources import Object
+from perfdag.kube.client import Object
 
 
 class _Plain(yaml.SafeDumper):

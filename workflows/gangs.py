@@ -4,10 +4,23 @@ from hera.workflows import DAG, Container, Parameter, RetryStrategy, Task, UserC
 from hera.workflows import models as m
 
 from perfdag.kube.config import SERVICE_ACCOUNT
-from perfdag.kube.labels import BENCHMARK, ENTRY, LABEL, MEASURING, RUN, SUITE, UNRECOVERABLE
-from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, NODES, PORT
-from perfdag.kube.pod_patch import CREDENTIALS, SUMMARY
-from perfdag.kube.pod_security import hardened
+from perfdag.kube.patch import (
+    ATTEMPT_NUMBER,
+    BATCH_NUMBER,
+    BENCHMARK,
+    CLAIMED,
+    CREDENTIALS,
+    ENTRY,
+    LABEL,
+    MEASURING,
+    NODES,
+    PORT,
+    RUN,
+    SUITE,
+    SUMMARY,
+    UNRECOVERABLE,
+    hardened,
+)
 from perfdag.workflows.containers import Installation, container, labels, variable
 from perfdag.workflows.retries import annotation
 
@@ -229,8 +242,8 @@ def _patch(installation: Installation) -> str:
     )
     patch = f"toJson({_of_shape('patch')})"
     for placeholder, value in (
-        (f"'{BATCH}'", "inputs.parameters.batch"),
-        (f"'{ATTEMPT}'", "inputs.parameters.attempt"),
+        (f"'{BATCH_NUMBER}'", "inputs.parameters.batch"),
+        (f"'{ATTEMPT_NUMBER}'", "inputs.parameters.attempt"),
         (f"toJson('{PORT}')", _port()),
         (f"toJson('{NODES}')", nodes),
         (f"toJson('{CLAIMED}')", f"({claim})"),

@@ -3,7 +3,7 @@
 from hera.workflows import DAG, Container, Parameter, RetryStrategy, Task
 from hera.workflows import models as m
 
-from perfdag.kube.labels import STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED
+from perfdag.kube.patch import STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED
 from perfdag.workflows.containers import Installation
 
 

@@ -5,8 +5,8 @@ import base64
 from hera.workflows import Parameter, Workflow
 from hera.workflows import models as m
 
-from perfdag.kube.labels import LABEL
-from perfdag.kube.resources import Object
+from perfdag.kube.client import Object
+from perfdag.kube.patch import LABEL
 from perfdag.suite.model import LoadedSuite
 from perfdag.suite.text import suite_text
 from perfdag.suite.yaml_document import BadDocument, Problem

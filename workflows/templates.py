@@ -16,10 +16,8 @@ from typing import Any
 from hera.workflows import DAG, Container, Parameter, Task, WorkflowTemplate
 from hera.workflows import models as m
 
-from perfdag.kube.labels import LABEL, WATCHDOG_DONE
-from perfdag.kube.placement import node_loss_tolerance
-from perfdag.kube.pod_security import step_pod_patch
-from perfdag.kube.resources import Object
+from perfdag.kube.client import Object
+from perfdag.kube.patch import LABEL, WATCHDOG_DONE, node_loss_tolerance, step_pod_patch
 from perfdag.workflows import age, rights
 from perfdag.workflows.containers import (
     ASIDE,

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from perfdag.kube.pod_patch import PRIORITY_CLASSES, Context, account_of, own_image, patch
+from perfdag.kube.patch import PRIORITY_CLASSES, Context, account_of, own_image, patch
 from perfdag.plan.plan import MAX_BATCHES, Plan
 from perfdag.shape import Shape
 from perfdag.suite.yaml_document import BadDocument, Problem

@@ -9,22 +9,19 @@ from typing import Any
 
 import orjson
 
-from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.labels import LABEL
-from perfdag.kube.placement import of_roles
-from perfdag.kube.pod_patch import (
+from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.kube.patch import (
+    LABEL,
     Context,
     account_of,
     image,
+    of_roles,
     own_image,
     patch,
     priority_class,
     ssh_port,
 )
-from perfdag.kube.resources import Object
-from perfdag.plan.gated import gated
-from perfdag.plan.placement import place_hosts
-from perfdag.plan.plan import Batch, Plan, make_plan, read_plan
+from perfdag.plan.plan import Batch, Plan, gated, make_plan, place_hosts, read_plan
 from perfdag.results import missing_reason
 from perfdag.results.durations import with_learned_times
 from perfdag.results.missing_reason import MissingReason

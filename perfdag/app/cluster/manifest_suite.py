@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from perfdag.app.errors import CommandError
-from perfdag.kube.resources import Object
-from perfdag.plan.placement import place_hosts
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.kube.client import Object
+from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.steps.devices import without_gpu
 from perfdag.steps.runner.limits import check_size
 from perfdag.store.open import on_cluster

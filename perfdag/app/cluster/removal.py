@@ -9,11 +9,10 @@ from perfdag.app.cluster.template import ARGO
 from perfdag.app.cluster.view import View
 from perfdag.app.errors import CommandError
 from perfdag.app.run_removal import removable_keys
-from perfdag.exit_codes import EXIT_REACH
-from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.resources import Object, Resource
-from perfdag.plan.names import is_run_id
+from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
+from perfdag.plan.plan import is_run_id
 from perfdag.results.runs import load_plan
+from perfdag.signals import EXIT_REACH
 from perfdag.store.base import NotStoredError
 from perfdag.store.open import open_store
 

@@ -8,9 +8,8 @@ from perfdag.app.cluster.view import View
 from perfdag.app.errors import CommandError
 from perfdag.app.runs import check_samples
 from perfdag.kube.client import Kube, run_with_client
-from perfdag.kube.labels import SUITE
-from perfdag.plan.names import is_run_id
-from perfdag.plan.plan import Plan
+from perfdag.kube.patch import SUITE
+from perfdag.plan.plan import Plan, is_run_id
 from perfdag.results.runs import load_plan, resume_command, resume_obstacle, variants
 from perfdag.results.samples import stored_samples
 from perfdag.steps.runner.feasibility import cluster_name

@@ -10,7 +10,7 @@ from perfdag.app.cluster.view import View, view_run
 from perfdag.app.cluster.waits import Observation, observe
 from perfdag.app.cluster.watch import clock, describe
 from perfdag.kube.client import Kube, run_with_client
-from perfdag.plan.names import is_run_id
+from perfdag.plan.plan import is_run_id
 from perfdag.steps.runner.progress import seconds_left
 
 

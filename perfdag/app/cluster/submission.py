@@ -10,8 +10,7 @@ from perfdag.app.cluster import template
 from perfdag.app.cluster.manifest_suite import report_missing_gpus
 from perfdag.app.cluster.resume import SubmittedRun, resumable_run
 from perfdag.benchmark import registry
-from perfdag.plan.placement import place_hosts
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.results.runs import store_plan
 from perfdag.steps.runner.limits import check_size
 from perfdag.store.base import StoreError

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from perfdag.app.errors import CommandError
-from perfdag.exit_codes import EXIT_REACH
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.signals import EXIT_REACH
 
 ARGO = "argoproj.io/v1alpha1"
 REQUIRED_TEMPLATES = {"plan-pod", "watchdog-pod", "finish-pod", "recheck", "host"}

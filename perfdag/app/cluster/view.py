@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from perfdag.app.cluster.template import ARGO, is_other_version
-from perfdag.exit_codes import EXIT_INPUT, EXIT_REACH
-from perfdag.kube.argo import inputs_of, nodes_of, template_of
 from perfdag.kube.client import Kube, Object
-from perfdag.kube.labels import RUN, WATCHDOG_DONE
-from perfdag.kube.pods import Pod, read_pod, troubles, with_events
+from perfdag.kube.patch import RUN, WATCHDOG_DONE
+from perfdag.kube.pods import Pod, inputs_of, nodes_of, read_pod, template_of, troubles, with_events
+from perfdag.signals import EXIT_INPUT, EXIT_REACH
 
 DONE = {"Succeeded", "Failed", "Error"}
 OTHER_VERSION = "its templates are of another version of perfdag: perfdag install again"

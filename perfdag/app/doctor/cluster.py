@@ -15,7 +15,7 @@ from perfdag.app.doctor.store_claim import check_claim
 from perfdag.app.doctor.store_pod import check_store
 from perfdag.benchmark import registry
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.node_fit import is_ready, without_simulated
+from perfdag.kube.pods import is_ready, without_simulated
 from perfdag.plan.plan import Plan
 from perfdag.units import plural
 

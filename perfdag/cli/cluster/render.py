@@ -5,7 +5,7 @@ import argparse
 from perfdag.app.errors import CommandError
 from perfdag.cli.cluster.installation_options import add_installation, installation_of
 from perfdag.cli.options import duration, log
-from perfdag.exit_codes import EXIT_OK
+from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
   perfdag render --base --namespace bench --store s3://bench/results

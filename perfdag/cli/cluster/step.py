@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from perfdag.cli.options import log, print_now
-from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
+from perfdag.signals import EXIT_FAILED, EXIT_OK
 
 EPILOG = """examples:
   perfdag step rsh 10.0.0.7 hostname

@@ -11,7 +11,7 @@ from perfdag.cli.options import (
     log,
     print_now,
 )
-from perfdag.exit_codes import EXIT_OK
+from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
   perfdag submit suites/quick.yaml --namespace bench --watch
