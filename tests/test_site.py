@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from perfdag.app.errors import CommandError
 from perfdag.app.site import serve
 from perfdag.app.site.files import read_script, script
 from perfdag.app.site.write import write_site
-from perfdag.cli import main
+from perfdag.commands.main import main
+from perfdag.commands.options import CommandError
 from perfdag.regress.gate import check, store_record
 from perfdag.regress.result import Rules
 from perfdag.store.base import Store

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdag.app.finish import judge
 from perfdag.app.site.files import read_script
 from perfdag.app.site.write import write_site
-from perfdag.cli import main
+from perfdag.commands.finish import judge
+from perfdag.commands.main import main
 from perfdag.plan.plan import make_plan
 from perfdag.regress.gate import check
 from perfdag.regress.history import Acknowledgement

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.plan.plan import make_plan
 from perfdag.regress import publish
 from perfdag.regress.acks import read_acks

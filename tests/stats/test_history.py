@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from perfdag.app.comparison_charts import size_map
 from perfdag.charts.pages.compare import Effect, forest
 from perfdag.charts.style import BETTER, ON_DARK, ON_PALE, WORSE
-from perfdag.cli import main
+from perfdag.commands.compare import size_map
+from perfdag.commands.main import main
 from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import make_plan
 from perfdag.regress import rollup

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from perfdag import __version__
-from perfdag.app.errors import CommandError
 from perfdag.app.site import comparison
 from perfdag.app.site.files import FOLDER, read_script, script, static_files
 from perfdag.app.site.runs import run_data
@@ -21,6 +20,7 @@ from perfdag.app.site.series import (
     value_blocks,
     values,
 )
+from perfdag.commands.options import CommandError
 from perfdag.digest import digest
 from perfdag.regress.acks import read_checks, unattended_rules
 from perfdag.regress.alert_records import Record, message, read_records
