@@ -18,7 +18,7 @@ from perfdag.hosts.local import LocalHost, common, filesystem
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.stats.percentiles import needed
-from perfdag.steps.json_report import read_report
+from perfdag.steps.reports import read_report
 from perfdag.units import Duration, PositiveDuration, Size
 
 JOB = "worker"
@@ -402,7 +402,7 @@ def _parse(
     Raises Failed if a direction or a host is missing from the report.
     """
     # Warnings and the servers' log lines precede the report on the same stream.
-    report = read_report("fio", texts.get("client", ""), texts)
+    report = read_report("fio", texts.get("client", ""))
     try:
         if not workers:
             return _one(_jobs(report, "jobs", 1, texts)[0], directions, runtime, texts)
