@@ -29,7 +29,7 @@ from perfdag.charts.series import (
 )
 from perfdag.results.runs import load_plan
 from perfdag.results.schema import load_rows
-from perfdag.results.trust import trust_in
+from perfdag.results.summary import trust_in
 from perfdag.store.open import open_store
 from perfdag.units import plural
 

@@ -13,8 +13,7 @@ import pyarrow as pa
 from perfdag.charts import style
 from perfdag.charts.pages.pick import Picture
 from perfdag.charts.series import Cell
-from perfdag.results.summary import Series
-from perfdag.results.verdicts import own_verdicts, worst_of_points
+from perfdag.results.summary import Series, own_verdicts, worst_of_points
 from perfdag.units import scaled, short
 
 LIMIT = 980_000  # bytes of a page; charts above it are named instead

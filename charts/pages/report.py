@@ -18,10 +18,7 @@ from perfdag.charts.pages.tiles import Answers, most_telling, tiles
 from perfdag.charts.series import Cell, label_cells
 from perfdag.plan.plan import Plan
 from perfdag.regress.result import GateResult
-from perfdag.results.nominal import add_nominal
-from perfdag.results.summary import summarise
-from perfdag.results.trust import trust_in
-from perfdag.results.verdicts import own_verdicts
+from perfdag.results.summary import add_nominal, own_verdicts, summarise, trust_in
 from perfdag.units import plural
 
 ALL_ROWS = 1500  # of all tables of values, about 500 kB

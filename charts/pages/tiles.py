@@ -7,9 +7,7 @@ from perfdag.charts.pages.page import CLASSES, text
 from perfdag.charts.series import Cell
 from perfdag.regress.result import GateResult
 from perfdag.regress.verdict import Answer
-from perfdag.results.summary import Series
-from perfdag.results.trust import WORSE_LEVELS, RunTrust, unusable
-from perfdag.results.verdicts import OwnVerdict
+from perfdag.results.summary import WORSE_LEVELS, OwnVerdict, RunTrust, Series, unusable
 from perfdag.units import plural, scaled
 
 TILES = 6

@@ -7,7 +7,7 @@ import orjson
 from perfdag.app.errors import CommandError
 from perfdag.benchmark import registry
 from perfdag.regress.publish import markdown_table
-from perfdag.suite.yaml_document import choices
+from perfdag.suite.document import choices
 
 Description = dict[str, Any]
 METRIC_KEYS = ("name", "unit", "better", "headline", "about")

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from perfdag.app.errors import CommandError
 from perfdag.app.finish import RunResult, finish_run, missing_drawing, result_of
 from perfdag.app.runs import read_run
-from perfdag.results import exports
-from perfdag.results.collect import collect, gather
+from perfdag.results.collect import collect, gather, write_exports
 from perfdag.results.schema import load_rows
 from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.units import plural
@@ -23,7 +22,7 @@ def collect_run(root: str | None, selector: str, report: Callable[[str], None]) 
     lines = [f"{plural(collected.rows, 'row')}  {store.url(collected.key)}"]
     if collected.kept:
         lines.append("kept as they were: some of their samples are stored no more")
-    lines += [f"also  {export}" for export in exports.write(store, plan.run_id, rows)]
+    lines += [f"also  {export}" for export in write_exports(store, plan.run_id, rows)]
     good = all(status in ("ok", "skipped") for status in collected.statuses)
     return "\n".join(lines), EXIT_OK if good else EXIT_FAILED
 

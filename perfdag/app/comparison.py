@@ -15,7 +15,7 @@ from perfdag.regress.selection import select
 from perfdag.regress.tuning import Tuning
 from perfdag.regress.verdict import percent
 from perfdag.store.open import open_store
-from perfdag.suite.checks import Check
+from perfdag.suite.model import Check
 from perfdag.units import with_spread
 
 MAX_ROWS = 60

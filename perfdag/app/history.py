@@ -19,12 +19,12 @@ from perfdag.regress.nodes import (
 from perfdag.regress.rollup import read_run_medians
 from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.tuning import Tuning
-from perfdag.results.result_files import day_of, suites
+from perfdag.results.runs import day_of, suites
 from perfdag.results.schema import explain_unreadable
-from perfdag.stats.variability import Variability
+from perfdag.stats.robust import Variability
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
-from perfdag.suite.yaml_document import choices
+from perfdag.suite.document import choices
 from perfdag.units import plural
 
 

@@ -8,7 +8,7 @@ from perfdag.app.terminal.text_table import HIGHLIGHTS, fitted, text_table
 from perfdag.regress.history import Failure, Series, Step, planned_points
 from perfdag.regress.nodes import NodeOutlier
 from perfdag.regress.verdict import RANK, percent
-from perfdag.results.result_files import day_of
+from perfdag.results.runs import day_of
 from perfdag.units import plural, short
 
 MAX_ROWS = 60

@@ -19,9 +19,7 @@ from perfdag.app.terminal.progress import Progress
 from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results import missing_reason
-from perfdag.results.durations import with_learned_times
-from perfdag.results.run_lock import run_lock
-from perfdag.results.runs import resume_command, store_plan
+from perfdag.results.runs import resume_command, run_lock, store_plan, with_learned_times
 from perfdag.results.samples import delete_damaged_samples, stored_samples
 from perfdag.shape import ACROSS, Resources, Shape
 from perfdag.signals import EXIT_INTERRUPTED, EXIT_REACH, end_once
@@ -30,9 +28,9 @@ from perfdag.steps.site import Site
 from perfdag.store.base import Store, StoreError
 from perfdag.store.open import open_store
 from perfdag.suite.candidate import ProblemCounter
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import LoadedSuite
-from perfdag.suite.yaml_document import BadDocument
 from perfdag.units import plural
 
 if TYPE_CHECKING:
@@ -161,7 +159,7 @@ def measure_again(
     Raises StoreError, and CommandError if it is interrupted.
     """
     from perfdag.results.collect import collect
-    from perfdag.results.rechecks import store_rechecks
+    from perfdag.results.runs import store_rechecks
 
     names = ", ".join(line.name for line in gate.suspects)
     report(f"suspicious, measured again: {names}")

@@ -8,13 +8,13 @@ from typing import Any
 from perfdag.app.terminal.text_table import text_table
 from perfdag.digest import canonical
 from perfdag.plan.plan import Plan, cluster_shapes, concurrent_groups, make_plan
-from perfdag.results.durations import ANY, with_learned_times
+from perfdag.results.runs import ANY, with_learned_times
 from perfdag.steps.runner.limits import check_size
 from perfdag.store.base import StoreError
 from perfdag.store.open import open_store
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
 from perfdag.suite.point import Point
-from perfdag.suite.yaml_document import BadDocument
 from perfdag.units import plural, short_seconds
 
 MAX_POINTS = 40

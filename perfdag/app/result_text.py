@@ -9,9 +9,14 @@ from perfdag.app.finish import RunResult
 from perfdag.app.gate import answer_lines
 from perfdag.app.terminal.text_table import HIGHLIGHTS, highlighted, text_table
 from perfdag.regress.result import gate_as_dict
-from perfdag.results.summary import PointState, point_labels, statuses_text
-from perfdag.results.trust import PointTrust, headlines
-from perfdag.results.verdicts import worst_of_points
+from perfdag.results.summary import (
+    PointState,
+    PointTrust,
+    headlines,
+    point_labels,
+    statuses_text,
+    worst_of_points,
+)
 from perfdag.units import plural, scaled
 
 HEADINGS = ("point", "metric", "median", "spread", "unit", "n", "of nominal", "state")

@@ -9,9 +9,7 @@ from perfdag.app.errors import CommandError
 from perfdag.app.runs import read_run
 from perfdag.plan.plan import Plan
 from perfdag.regress.selection import SelectionError, baselines
-from perfdag.results.result_files import result_key
-from perfdag.results.run_lock import run_lock
-from perfdag.results.runs import known_plan, load_plan, runs
+from perfdag.results.runs import known_plan, load_plan, result_key, run_lock, runs
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.store.open import open_store
 

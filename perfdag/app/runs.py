@@ -13,8 +13,7 @@ from perfdag.app.terminal.text_table import text_table
 from perfdag.plan.plan import Plan
 from perfdag.regress.selection import select_one
 from perfdag.results.collect import kept_rows
-from perfdag.results.result_files import result_key
-from perfdag.results.runs import find_run, known_plan, load_plan, newer_note, runs
+from perfdag.results.runs import find_run, known_plan, load_plan, newer_note, result_key, runs
 from perfdag.results.samples import stored_samples
 from perfdag.results.schema import SAMPLES, NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_of, statuses_text

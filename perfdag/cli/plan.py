@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     if args.schema:
         import orjson
 
-        from perfdag.suite.json_schema import json_schema
+        from perfdag.suite.model import json_schema
 
         options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
         print(orjson.dumps(json_schema(), option=options).decode())

@@ -23,7 +23,7 @@ from perfdag.regress.tuning import Tuning, covers
 from perfdag.results.runs import load_plan
 from perfdag.results.samples import stored_samples
 from perfdag.store.base import Store, StoreError
-from perfdag.suite.checks import Check
+from perfdag.suite.model import Check
 from perfdag.units import plural
 
 PRESENT_OF, PRESENT = 5, 3

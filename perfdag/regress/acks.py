@@ -11,14 +11,14 @@ from perfdag.regress.history import Acknowledgement
 from perfdag.regress.result import Rules
 from perfdag.results.runs import load_plan
 from perfdag.store.base import NotStoredError, Store, StoreError
-from perfdag.suite.checks import Check, checks_of
-from perfdag.suite.yaml_document import (
+from perfdag.suite.document import (
     BadDocument,
     Document,
     Problem,
     parse_document,
     read_document,
 )
+from perfdag.suite.model import Check, checks_of
 
 ACKS = "acks.yaml"
 

@@ -11,7 +11,7 @@ from perfdag.regress.alert_records import (
 )
 from perfdag.regress.history import Series
 from perfdag.regress.verdict import percent
-from perfdag.results.result_files import day_of
+from perfdag.results.runs import day_of
 from perfdag.units import short
 
 

@@ -30,10 +30,9 @@ from perfdag.regress.run_medians import COLUMNS, RunMedians
 from perfdag.regress.selection import SelectionError
 from perfdag.regress.thresholds import References, judge_thresholds
 from perfdag.regress.tuning import Tuning
-from perfdag.results.result_files import stored_runs
-from perfdag.results.runs import PARTIAL, load_plan
+from perfdag.results.runs import PARTIAL, load_plan, stored_runs
 from perfdag.results.schema import explain_unreadable, load_rows
-from perfdag.results.verdicts import OwnVerdict, own_verdicts
+from perfdag.results.summary import OwnVerdict, own_verdicts
 from perfdag.stats.levels import Word
 from perfdag.store.base import Store, StoreError
 

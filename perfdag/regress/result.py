@@ -7,9 +7,9 @@ from typing import Any, Literal
 from perfdag.regress.alert_records import REPORT, Alert, Kind, acknowledgement, message
 from perfdag.regress.history import Acknowledgement, Series, headlines
 from perfdag.regress.verdict import counts, worst_word
-from perfdag.results.result_files import day_of
+from perfdag.results.runs import day_of
 from perfdag.stats.levels import Word
-from perfdag.suite.checks import Check
+from perfdag.suite.model import Check
 
 
 @dataclass(frozen=True)

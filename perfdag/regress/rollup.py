@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from perfdag.regress.run_medians import COLUMNS, MonthlyRollup, RunMedians, add_run, merge_months
 from perfdag.regress.series import RunInfo, SeriesInfo
-from perfdag.results.result_files import VERSION, month_of, result_key, rollup_key, stored_runs
+from perfdag.results.runs import VERSION, month_of, result_key, rollup_key, stored_runs
 from perfdag.results.schema import SAMPLES, read_rows
 from perfdag.store.base import Store, StoreError
 

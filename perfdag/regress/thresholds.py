@@ -15,10 +15,9 @@ from perfdag.regress.selection import SelectionError, baseline
 from perfdag.regress.series import SeriesInfo, series_labels
 from perfdag.regress.tuning import covers, settings_by_kind
 from perfdag.results.schema import load_rows
-from perfdag.stats.percentiles import TooFewSamplesError, percentile
-from perfdag.stats.robust import Array, median
+from perfdag.stats.robust import Array, TooFewSamplesError, median, percentile
 from perfdag.store.base import Store
-from perfdag.suite.checks import Check, setting
+from perfdag.suite.model import Check, setting
 from perfdag.units import short
 
 OPERATORS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}

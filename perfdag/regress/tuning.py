@@ -10,7 +10,7 @@ import orjson
 from perfdag.regress.series import SeriesInfo
 from perfdag.stats.levels import MIN_EFFECT, MIN_FRACTION
 from perfdag.stats.robust import Array
-from perfdag.suite.checks import Check
+from perfdag.suite.model import Check
 
 MIN_EFFECT_TAIL = 0.15
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.results.result_files import day_of
-from perfdag.results.trust import UNUSABLE_SPREAD
+from perfdag.results.runs import day_of
+from perfdag.results.summary import UNUSABLE_SPREAD
 from perfdag.stats.levels import (
     SIGMAS,
     STEP,

@@ -1,18 +1,29 @@
 """Load a suite file with its includes and `--set` settings, and check everything in it."""
 
-from collections.abc import Iterable, Iterator
+import fnmatch
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
 
 from perfdag.benchmark import registry
+from perfdag.benchmark.contract import Metric
 from perfdag.removed import removal_note
-from perfdag.suite.check_targets import unmatched_check
-from perfdag.suite.checks import Check
-from perfdag.suite.enumerate import point_problems
-from perfdag.suite.model import Entry, LoadedSuite, Settings, Source, Suite
-from perfdag.suite.settings import apply_settings, split_settings
-from perfdag.suite.validation import validate_partially
-from perfdag.suite.yaml_document import (
+from perfdag.shape import (
+    FOLDER,
+    IMAGE,
+    INTERFACE,
+    LABEL_KEY,
+    LABEL_VALUE,
+    OBJECT_NAME,
+    PAIR_KINDS,
+    PAIRS,
+    SHAPE_KEYS,
+    merge,
+)
+from perfdag.suite.document import (
     BadDocument,
     Document,
     Problem,
@@ -22,6 +33,305 @@ from perfdag.suite.yaml_document import (
     parse_document,
     read_document,
 )
+from perfdag.suite.enumerate import point_problems
+from perfdag.suite.model import ENTRY_KEYS, Check, Entry, LoadedSuite, Settings, Source, Suite
+from perfdag.units import CPU_LIST
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def validate_partially(
+    document: Document,
+    prefix: Where,
+    raw: Any,
+    model: type[M],
+    problems: list[Problem],
+    fallback: Mapping[str, Any] | None = None,
+) -> tuple[M | None, frozenset[str]]:
+    """Return the model of the value at `prefix` without its wrong keys, and these keys.
+
+    Add mistakes to `problems`.
+
+    The model is None if nothing remains: the value is no mapping, or a required key without a
+    `fallback` is wrong.
+    """
+    remaining, dropped = raw, set[tuple[str | int, ...]]()
+    while True:
+        try:
+            return model.model_validate(remaining), frozenset(str(path[0]) for path in dropped)
+        except ValidationError as invalid:
+            errors = invalid.errors()
+        # an error of a whole mapping may be only a consequence of what was dropped from it
+        certain = [
+            error
+            for error in errors
+            if not any(path[: len(error["loc"])] == error["loc"] for path in dropped)
+        ]
+        problems += [explain(document, prefix, error, model) for error in certain]
+        before = remaining
+        for error in errors:
+            if error["loc"]:
+                remaining = (
+                    _without(remaining, error["loc"]) if isinstance(remaining, dict) else remaining
+                )
+                dropped.add(error["loc"])
+        remaining = {**(fallback or {}), **remaining} if isinstance(remaining, dict) else remaining
+        if remaining == before:
+            return None, frozenset(str(path[0]) for path in dropped)
+
+
+def _without(mapping: Mapping[str, Any], path: tuple[str | int, ...]) -> dict[str, Any]:
+    """Return a mapping without the key at `path`, or its innermost existing parent."""
+    key, inner = str(path[0]), mapping.get(str(path[0]))
+    if isinstance(inner, dict) and len(path) > 1 and path[1] in inner:
+        return {**mapping, key: _without(inner, path[1:])}
+    return {name: value for name, value in mapping.items() if name != key}
+
+
+def error_path(error: Mapping[str, Any]) -> Where:
+    """Return the path of a pydantic error without the parts that stand in no file."""
+    return tuple(
+        part
+        for part in error["loc"]
+        if not (isinstance(part, str) and part.startswith(("function-", "constrained-", "[key]")))
+    )
+
+
+def explain(
+    document: Document, prefix: Where, error: Mapping[str, Any], model: type[BaseModel]
+) -> Problem:
+    """Return a pydantic error as a problem of the document."""
+    where = error_path(error)
+    path = prefix + where
+    kind, context = error["type"], error.get("ctx", {})
+    value = error.get("input")
+    if kind == "extra_forbidden":
+        known = sorted(_fields_at(model, where[:-1]))
+        text = (
+            removal_note(str(where[-1]))
+            or f"unknown key{_place(document, path) or choices(where[-1], known, 'allowed:')}"
+        )
+    elif kind == "missing":
+        text = "is required"
+    elif kind in {"literal_error", "enum"}:
+        allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+        text = removal_note(f"{(path or ('',))[-1]}={value}") or (
+            f"unknown value {value!r}{choices(value, allowed, 'allowed:')}"
+        )
+    elif kind == "value_error":
+        text = str(error["msg"]).removeprefix("Value error, ")
+    elif kind == "string_pattern_mismatch":
+        form = _FORMS.get(context["pattern"], f"of the form {context['pattern']}")
+        text = f"{value!r} is not {form}"
+    elif kind in _TYPES:
+        text = f"must be {_TYPES[kind]}" + (
+            f", not {value!r}" if isinstance(value, str | int | float | bool) else ""
+        )
+    elif kind in _BOUNDS:
+        text = f"must be {_BOUNDS[kind][0]} {context[_BOUNDS[kind][1]]}, not {value!r}"
+    else:
+        text = f"{error['msg'][0].lower()}{error['msg'][1:]}" + (
+            f", not {value!r}" if isinstance(value, str | int | float | bool) else ""
+        )
+    return document.problem(path, text)
+
+
+def _place(document: Document, path: Where) -> str:
+    """Return where an unknown key of an entry belongs that is a parameter, or an empty text."""
+    if path[:1] != ("entries",) or len(path) not in (3, 4):
+        return ""
+    key, benchmark = str(path[-1]), document.data["entries"][path[1]].get("benchmark")
+    fields = registry.get(benchmark).Params.model_fields if registry.usable(benchmark) else {}
+    if path[2:-1] == ("permutations",) and key.partition(".")[0] in {*fields, *SHAPE_KEYS}:
+        return f"; write `product: {{{key}: ...}}`"
+    if len(path) == 3 and key in fields:
+        return f"; it is a parameter of {benchmark}: write `params: {{{key}: ...}}`"
+    return ""
+
+
+_TYPES = {
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "string_type": "text (in quotes, if it is a number)",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+}
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("less than", "lt"),
+}
+_FORMS = {
+    IMAGE: "an image: at most 512 of a-z, A-Z, 0-9 and . _ / : @ -",
+    FOLDER: "an absolute path: at most 1024 of a-z, A-Z, 0-9, space and . _ / : @ + = , ~ -",
+    "^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$": "a suite name: 1 to 40 of a-z, 0-9 and -, "
+    "beginning and ending with a letter or digit",
+    "^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$": "an entry name: 1 to 63 letters, "
+    "digits, - and _, a letter or digit at both ends",
+    PAIRS: f"one of {PAIR_KINDS}",
+    CPU_LIST: "a CPU list such as 0 or 2-3",
+    OBJECT_NAME: "the name of an object of Kubernetes: at most 253 of a-z, 0-9, - and ., "
+    "a letter or digit at both ends",
+    INTERFACE: "the name of a network interface: 1 to 15 letters, digits, "
+    "and _ . : - after the first",
+    LABEL_KEY: "a label's key: at most 63 letters, digits, - _ ., "
+    "which may follow a DNS name and a /",
+    LABEL_VALUE: "a label's value: at most 63 letters, digits, - _ ., "
+    "a letter or digit at both ends",
+}
+
+
+def _fields_at(model: type[BaseModel], path: Where) -> set[str]:
+    """Return the field names of the model at `path` below `model`, or none."""
+    current: Any = model
+    for part in path:
+        if isinstance(part, int):
+            continue
+        info = getattr(current, "model_fields", {}).get(part)
+        models = _models(info.annotation) if info else []
+        if not models:
+            return set()
+        current = models[0]
+    return set(current.model_fields)
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models(part)]
+
+
+EntrySettings = list[tuple[str, str, Any]]
+"""(entry, parameter or key, value) of each setting of an entry."""
+
+
+def split_settings(
+    document: Document, data: dict[str, Any], settings: Iterable[str], problems: list[Problem]
+) -> EntrySettings:
+    """Return (entry, name, value) of the settings of entries.
+
+    Those of the suite replace keys of `data`.
+    """
+    entry_settings: EntrySettings = []
+    for setting in settings:
+        left, equals, right = setting.partition("=")
+        if not equals or not left:
+            problems.append(
+                Problem(
+                    "--set",
+                    0,
+                    setting,
+                    "write it as entry.param=value, for example iperf.duration=5s",
+                )
+            )
+            continue
+        try:
+            value = parse_document(right, "--set").data
+        except BadDocument:
+            value = right
+        target, dot, name = left.partition(".")
+        if dot:
+            entry_settings.append((target, name, value))
+        elif target in Suite.model_fields and target not in {"entries", "include", "defaults"}:
+            data[target] = value
+            document.set_keys.add(target)
+        else:
+            known = sorted(set(Suite.model_fields) - {"entries", "include", "defaults"})
+            problems.append(
+                Problem(
+                    "--set",
+                    0,
+                    setting,
+                    f"no such key of a suite: {target}{nearest(target, known)}; "
+                    "for a parameter write entry.param=value",
+                )
+            )
+    return entry_settings
+
+
+def apply_settings(loaded: LoadedSuite, settings: EntrySettings, problems: list[Problem]) -> None:
+    """Apply `--set` settings to the entries that they name."""
+    names = [source.name for source in loaded.sources]
+    for target, name, value in settings:
+        targets = [source for source in loaded.sources if source.name == target]
+        if not targets and not loaded.incomplete:
+            problems.append(
+                Problem(
+                    "--set",
+                    0,
+                    f"{target}.{name}",
+                    f"no entry {target!r}{choices(target, names, 'there are')}",
+                )
+            )
+        for source in targets:
+            if name in ENTRY_KEYS and not _is_param(source, name):
+                _set_key(source, name, value, problems)
+            else:
+                source.sets[name] = value
+
+
+def _is_param(source: Source, name: str) -> bool:
+    return (
+        registry.usable(source.entry.benchmark)
+        and name in registry.get(source.entry.benchmark).Params.model_fields
+    )
+
+
+def _set_key(source: Source, name: str, value: Any, problems: list[Problem]) -> None:
+    """Replace a key that every entry has beside its params and shape keys."""
+    raw = {**source.raw, name: value}
+    try:
+        source.entry, source.raw = Entry.model_validate(raw), raw
+        source.set_keys.add((name,))
+    except ValidationError as error:
+        problems += [
+            Problem(
+                "--set",
+                0,
+                f"{source.name}.{name}",
+                explain(source.document, (), detail, Entry).text,
+            )
+            for detail in error.errors()
+        ]
+
+
+def unmatched_check(
+    check: Check, entries: Mapping[str, Sequence[Metric]]
+) -> tuple[str, str] | None:
+    """Return (field, error) of a check that no metric can match, or None.
+
+    `entries` maps the name of an entry to its metrics.
+    """
+    named = [entry for entry in entries if fnmatch.fnmatchcase(entry, check.entry or "*")]
+    if not named:
+        names = choices(check.entry, entries, "there are")
+        return "entry", f"no entry matches {check.entry!r}{names}"
+    targets = [
+        (entry, metric)
+        for entry in named
+        for metric in entries[entry]
+        if fnmatch.fnmatchcase(metric.name, check.metric)
+    ]
+    if not targets:
+        of = f"entry {check.entry}" if check.entry else "the entries"
+        known = list(dict.fromkeys(metric.name for entry in named for metric in entries[entry]))
+        names = choices(check.metric, known, "there are")
+        return "metric", f"no metric of {of} matches {check.metric!r}{names}"
+    unit = check.value.unit if check.value is not None else ""
+    for entry, metric in targets:
+        if unit and metric.unit != unit:
+            return "value", (
+                f"is in {unit}, and {metric.name} of {entry} is in {metric.unit}; "
+                f"write it in {metric.unit} or as a bare number"
+            )
+    return None
 
 
 def load_suite(file: Path | str, settings: Iterable[str] = ()) -> LoadedSuite:
@@ -241,3 +551,49 @@ def _check_checks(
             key, text = unmatched
             if complete or key == "value":
                 problems.append(loaded.document.problem(("checks", index, key), text))
+
+
+def suite_text(loaded: LoadedSuite) -> str:
+    """Return the suite as one text: as written, or with the entries of its includes in place."""
+    if not loaded.suite.include:
+        return loaded.document.text
+    suite = {
+        key: value
+        for key, value in loaded.document.data.items()
+        if key not in ("include", "entries", "defaults")
+    }
+    return _dump({**suite, "entries": [_entry(source) for source in loaded.sources]})
+
+
+def model_text(suite: Suite) -> str:
+    """Return the YAML of a suite that Python code built, with the keys that it set."""
+    return _dump(suite.model_dump(mode="json", by_alias=True, exclude_unset=True))
+
+
+def load_model(suite: Suite | Entry | str | Path) -> LoadedSuite:
+    """Return a suite file, a suite, or one entry as a suite of that name. Raises BadDocument."""
+    if isinstance(suite, str | Path):
+        return load_suite(suite)
+    if isinstance(suite, Entry):
+        name = (suite.name or suite.benchmark).lower().replace("_", "-")
+        suite = Suite(name=name, entries=[suite])
+    return parse_suite(model_text(suite), f"Suite({suite.name!r})")
+
+
+def _entry(source: Source) -> dict[str, Any]:
+    """Return an entry with the defaults of its file."""
+    fields = registry.get(source.entry.benchmark).Params.model_fields
+    defaults = source.raw_defaults.get("params") or {}
+    params = {name: value for name, value in defaults.items() if name in fields}
+    own = {
+        name: value
+        for name, value in source.raw.items()
+        if value is not None or name not in ENTRY_KEYS
+    }
+    entry = merge(source.raw_defaults, {"name": source.name, **own})
+    # As in enumeration, a value of params replaces the default as a whole.
+    return {**entry, "params": {**params, **source.entry.params}}
+
+
+def _dump(data: dict[str, Any]) -> str:
+    return yaml.safe_dump(data, sort_keys=False, width=10**9, allow_unicode=True)

@@ -23,9 +23,9 @@ from perfdag.regress.history import Acknowledgement
 from perfdag.regress.result import GateResult, Rules
 from perfdag.results.samples import sample_key
 from perfdag.store.base import Store
-from perfdag.suite.checks import Check
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.suite.yaml_document import BadDocument
+from perfdag.suite.model import Check
 from perfdag.units import quantity
 from tests.conftest import CommandLine
 from tests.stats.receiver import Receiver

@@ -17,7 +17,7 @@ from perfdag.regress.verdict import percent
 from perfdag.results.schema import load_rows
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.store.base import Store
-from perfdag.suite.checks import checks_of
+from perfdag.suite.model import checks_of
 from perfdag.units import plural, short
 
 HEADINGS = ["series", "A median", "B median", "B against A", "interval", "p", "verdict"]

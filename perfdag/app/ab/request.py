@@ -9,8 +9,8 @@ from perfdag.app.runs import check_samples
 from perfdag.plan.ab import Duet, prepare_duet, stored_duet
 from perfdag.results.runs import load_plan, variants
 from perfdag.store.open import open_store
-from perfdag.suite.checks import share
 from perfdag.suite.load import load_suite
+from perfdag.suite.model import share
 
 
 @dataclass(frozen=True)

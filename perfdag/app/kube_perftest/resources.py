@@ -10,9 +10,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from perfdag.app.kube_perftest.kinds import KINDS, Benchmark, Positive, Strict
-from perfdag.suite.placement import MAX_POINTS
-from perfdag.suite.validation import explain
-from perfdag.suite.yaml_document import (
+from perfdag.suite.document import (
     BadDocument,
     Document,
     Problem,
@@ -21,6 +19,8 @@ from perfdag.suite.yaml_document import (
     parse_document,
     read_text,
 )
+from perfdag.suite.load import explain
+from perfdag.suite.placement import MAX_POINTS
 
 GROUP = "perftest.stackhpc.com/"
 SET = "BenchmarkSet"

@@ -17,11 +17,10 @@ from perfdag.app.kube_perftest.kinds import Benchmark
 from perfdag.app.kube_perftest.resources import Resource, Values, read
 from perfdag.benchmark import registry
 from perfdag.shape import Shape, merge, overlay
+from perfdag.suite.document import Document
 from perfdag.suite.enumerate import enumerate_points
-from perfdag.suite.load import parse_suite
+from perfdag.suite.load import explain, parse_suite
 from perfdag.suite.permutations import nested
-from perfdag.suite.validation import explain
-from perfdag.suite.yaml_document import Document
 
 _NOWHERE = Document("", "")
 

@@ -15,7 +15,7 @@ from perfdag.regress.result import Rules
 from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.series import SeriesInfo, settings_of
 from perfdag.results.labels import flatten
-from perfdag.results.result_files import day_of, month_of
+from perfdag.results.runs import day_of, month_of
 from perfdag.stats.robust import Array
 from perfdag.store.base import is_key
 from perfdag.units import quantity, short

@@ -30,8 +30,7 @@ from perfdag.regress.rollup import read_run_medians
 from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.selection import SelectionError
 from perfdag.regress.tuning import Tuning
-from perfdag.results.result_files import month_of, suites
-from perfdag.results.runs import PARTIAL
+from perfdag.results.runs import PARTIAL, month_of, suites
 from perfdag.results.schema import explain_unreadable
 from perfdag.store.base import NotStoredError, Store
 
