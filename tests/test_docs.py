@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from perfdag.analysis.gate import put_acks
 from perfdag.benchmark import registry
 from perfdag.plan.plan import make_plan
-from perfdag.regress.acks import put_acks
 from perfdag.results.schema import SAMPLES
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite

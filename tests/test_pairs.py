@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfdag.analysis.medians import MonthlyRollup, add_run, series_labels
 from perfdag.app.finish import finish_run
 from perfdag.app.local_run import needs_cluster
 from perfdag.app.plan_text import plan_text
@@ -20,8 +21,6 @@ from perfdag.benchmark.contract import Gang, Output
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed
 from perfdag.plan.plan import Plan, concurrent_groups, make_plan, read_plan
-from perfdag.regress.run_medians import MonthlyRollup, add_run
-from perfdag.regress.series import series_labels
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import load_plan
 from perfdag.stats.nodes import ROUNDS, Hunt

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from perfdag.analysis.alerts import GateResult
 from perfdag.benchmark import registry
 from perfdag.charts.pages import page, pick, words
 from perfdag.charts.pages.page import text
@@ -17,7 +18,6 @@ from perfdag.charts.pages.recipes import recipes
 from perfdag.charts.pages.tiles import Answers, most_telling, tiles
 from perfdag.charts.series import Cell, label_cells
 from perfdag.plan.plan import Plan
-from perfdag.regress.result import GateResult
 from perfdag.results.summary import add_nominal, own_verdicts, summarise, trust_in
 from perfdag.units import plural
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from perfdag.analysis.alerts import GateResult
+from perfdag.analysis.verdict import Answer
 from perfdag.charts import style
 from perfdag.charts.pages.page import CLASSES, text
 from perfdag.charts.series import Cell
-from perfdag.regress.result import GateResult
-from perfdag.regress.verdict import Answer
 from perfdag.results.summary import WORSE_LEVELS, OwnVerdict, RunTrust, Series, unusable
 from perfdag.units import plural, scaled
 

@@ -1,6 +1,6 @@
 """Set and show the acknowledgements of a store."""
 
-from perfdag.regress.acks import ACKS, put_acks, stored_acks
+from perfdag.analysis.gate import ACKS, put_acks, stored_acks
 from perfdag.store.open import open_store
 from perfdag.units import plural
 

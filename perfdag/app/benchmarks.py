@@ -4,9 +4,9 @@ from typing import Any
 
 import orjson
 
+from perfdag.analysis.alerts import markdown_table
 from perfdag.app.errors import CommandError
 from perfdag.benchmark import registry
-from perfdag.regress.publish import markdown_table
 from perfdag.suite.document import choices
 
 Description = dict[str, Any]

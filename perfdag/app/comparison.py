@@ -5,15 +5,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from perfdag.analysis.alerts import markdown_table
+from perfdag.analysis.compare import Comparison, Row, compare_selections, count
+from perfdag.analysis.gate import read_checks
+from perfdag.analysis.selection import select
+from perfdag.analysis.verdict import Tuning, percent
 from perfdag.app.errors import CommandError
 from perfdag.app.runs import explain_last
 from perfdag.app.terminal.text_table import HIGHLIGHTS, highlighted, text_table
-from perfdag.regress.acks import read_checks
-from perfdag.regress.comparison import Comparison, Row, compare_selections, count
-from perfdag.regress.publish import markdown_table
-from perfdag.regress.selection import select
-from perfdag.regress.tuning import Tuning
-from perfdag.regress.verdict import percent
 from perfdag.store.open import open_store
 from perfdag.suite.model import Check
 from perfdag.units import with_spread

@@ -6,9 +6,9 @@ from pathlib import Path
 import orjson
 from matplotlib.figure import Figure
 
+from perfdag.analysis.compare import Comparison, count
 from perfdag.app.chart_file import write_chart
 from perfdag.charts.pages.compare import Effect, Ratio, forest, ratios
-from perfdag.regress.comparison import Comparison, count
 from perfdag.results.labels import series_name
 
 

@@ -6,11 +6,10 @@ from importlib.util import find_spec
 
 import pyarrow as pa
 
+from perfdag.analysis.alerts import GateResult
+from perfdag.analysis.gate import check, unattended_rules
+from perfdag.analysis.selection import SelectionError
 from perfdag.plan.plan import Plan, gated
-from perfdag.regress.acks import unattended_rules
-from perfdag.regress.gate import check
-from perfdag.regress.result import GateResult
-from perfdag.regress.selection import SelectionError
 from perfdag.results.collect import CollectionResult, collect, write_exports
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import (

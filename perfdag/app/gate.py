@@ -6,18 +6,26 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from perfdag.analysis.alerts import (
+    Alert,
+    GateResult,
+    Rules,
+    WebhookError,
+    gate_as_dict,
+    gate_counts,
+    junit,
+    markdown,
+    send,
+    worst,
+)
+from perfdag.analysis.gate import check, read_acks, read_checks, store_record
+from perfdag.analysis.medians import read_run_medians
+from perfdag.analysis.selection import select_one
+from perfdag.analysis.verdict import RANK
 from perfdag.app.errors import CommandError
 from perfdag.app.finish import RunResult
 from perfdag.app.runs import explain_last
 from perfdag.app.terminal.text_table import highlighted
-from perfdag.regress import publish
-from perfdag.regress.acks import read_acks, read_checks
-from perfdag.regress.alert_records import Alert
-from perfdag.regress.gate import check, store_record
-from perfdag.regress.result import GateResult, Rules, gate_as_dict, worst
-from perfdag.regress.rollup import read_run_medians
-from perfdag.regress.selection import select_one
-from perfdag.regress.verdict import RANK
 from perfdag.signals import EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
@@ -47,11 +55,11 @@ class GateOutcome:
 
     def junit(self) -> bytes:
         """Return the gate as JUnit XML."""
-        return publish.junit(self.gate)
+        return junit(self.gate)
 
     def markdown(self) -> str:
         """Return the gate as Markdown."""
-        return publish.markdown(self.gate)
+        return markdown(self.gate)
 
     def text(self) -> str:
         """Return the gate as text: alerts, checks that fail, suspicious points, counts."""
@@ -69,7 +77,7 @@ class GateOutcome:
         ]
         lines += answer_lines(gate, told={key for alert in gate.alerts for key in alert.keys})
         lines += [f"damaged, left out: {key}" for key in gate.damaged]
-        lines.append(f"checks  {publish.counts(gate)}")
+        lines.append(f"checks  {gate_counts(gate)}")
         lines.append(f"gate {'FAILED' if gate.failed else 'passed'}  {gate.suite}  {gate.run}")
         return highlighted(lines)
 
@@ -177,8 +185,8 @@ def _send(webhook: str | None, gate: GateResult, report: Callable[[str], None]) 
     """Send the alerts of a gate to the webhook, if there is one. Return whether it took them."""
     try:
         if webhook:
-            publish.send(webhook, gate, gate.alerts)
-    except publish.WebhookError as error:
+            send(webhook, gate, gate.alerts)
+    except WebhookError as error:
         report(f"perfdag check: {error}")
         return False
     return True

@@ -6,19 +6,18 @@ from datetime import date
 from fnmatch import fnmatchcase
 from typing import Any
 
-from perfdag.app.errors import CommandError
-from perfdag.regress.acks import read_acks, read_checks
-from perfdag.regress.history import Failure, Series, Step, failures, object_failures, series_of
-from perfdag.regress.nodes import (
+from perfdag.analysis.gate import read_acks, read_checks
+from perfdag.analysis.history import Failure, Series, Step, failures, object_failures, series_of
+from perfdag.analysis.medians import RunMedians, read_run_medians
+from perfdag.analysis.nodes import (
     NodeOutlier,
     node_outliers,
     noise_report,
     recent_rows,
     runs_for_nodes,
 )
-from perfdag.regress.rollup import read_run_medians
-from perfdag.regress.run_medians import RunMedians
-from perfdag.regress.tuning import Tuning
+from perfdag.analysis.verdict import Tuning
+from perfdag.app.errors import CommandError
 from perfdag.results.runs import day_of, suites
 from perfdag.results.schema import explain_unreadable
 from perfdag.stats.robust import Variability

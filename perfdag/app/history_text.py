@@ -3,11 +3,11 @@
 from collections.abc import Container
 from math import isnan
 
+from perfdag.analysis.history import Failure, Series, Step, planned_points
+from perfdag.analysis.nodes import NodeOutlier
+from perfdag.analysis.verdict import RANK, percent
 from perfdag.app.history import History
 from perfdag.app.terminal.text_table import HIGHLIGHTS, fitted, text_table
-from perfdag.regress.history import Failure, Series, Step, planned_points
-from perfdag.regress.nodes import NodeOutlier
-from perfdag.regress.verdict import RANK, percent
 from perfdag.results.runs import day_of
 from perfdag.units import plural, short
 

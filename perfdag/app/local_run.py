@@ -34,8 +34,8 @@ from perfdag.suite.model import LoadedSuite
 from perfdag.units import plural
 
 if TYPE_CHECKING:
+    from perfdag.analysis.alerts import GateResult
     from perfdag.app.finish import RunResult
-    from perfdag.regress.result import GateResult
 
 
 @dataclass(frozen=True)

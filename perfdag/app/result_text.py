@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, replace
 from textwrap import shorten
 from typing import Any
 
+from perfdag.analysis.alerts import gate_as_dict
 from perfdag.app.finish import RunResult
 from perfdag.app.gate import answer_lines
 from perfdag.app.terminal.text_table import HIGHLIGHTS, highlighted, text_table
-from perfdag.regress.result import gate_as_dict
 from perfdag.results.summary import (
     PointState,
     PointTrust,

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import cast
 
+from perfdag.analysis.selection import SelectionError, baselines
 from perfdag.app.errors import CommandError
 from perfdag.app.runs import read_run
 from perfdag.plan.plan import Plan
-from perfdag.regress.selection import SelectionError, baselines
 from perfdag.results.runs import known_plan, load_plan, result_key, run_lock, runs
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.store.open import open_store

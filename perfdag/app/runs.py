@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from perfdag.analysis.selection import select_one
 from perfdag.app.errors import CommandError
 from perfdag.app.terminal.text_table import text_table
 from perfdag.plan.plan import Plan
-from perfdag.regress.selection import select_one
 from perfdag.results.collect import kept_rows
 from perfdag.results.runs import find_run, known_plan, load_plan, newer_note, result_key, runs
 from perfdag.results.samples import stored_samples

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
+from perfdag.analysis.gate import check, unattended_rules
 from perfdag.kube.client import run_with_client
 from perfdag.plan.plan import Plan
-from perfdag.regress.acks import unattended_rules
-from perfdag.regress.gate import check
 from perfdag.results import missing_reason
 from perfdag.results.collect import collect
 from perfdag.results.missing_reason import MissingReason

@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdag.regress.alert_records import Record
-from perfdag.regress.run_medians import RunMedians
-from perfdag.regress.series import RunInfo
+from perfdag.analysis.alerts import Record
+from perfdag.analysis.medians import RunInfo, RunMedians
 from perfdag.results.runs import result_key
 from perfdag.results.schema import read_rows
 from perfdag.results.summary import PointState, own_verdicts, summarise, trust_in, worst_of_points

@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 
 import orjson
 
-from perfdag.regress.rollup import read_run_medians
+from perfdag.analysis.medians import read_run_medians
 from perfdag.results.runs import PARTIAL, day_of, find_run, runs, suites, trigger
 from perfdag.store.base import NotStoredError, Store
 from perfdag.suite.document import nearest
