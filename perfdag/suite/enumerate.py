@@ -17,8 +17,14 @@ from perfdag.benchmark.contract import Benchmark
 from perfdag.digest import canonical
 from perfdag.redaction import secret_names
 from perfdag.suite.candidate import Candidate, ProblemCounter
-from perfdag.suite.document import BadDocument, Problem, choices
-from perfdag.suite.load import error_path, explain, validate_partially
+from perfdag.suite.document import (
+    BadDocument,
+    Problem,
+    choices,
+    error_path,
+    explain,
+    validate_partially,
+)
 from perfdag.suite.model import LoadedSuite, PointSettings, Source, Until, unmet_where
 from perfdag.suite.permutations import count_combinations, expand
 from perfdag.suite.placement import MAX_POINTS, Placer

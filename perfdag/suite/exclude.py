@@ -16,8 +16,7 @@ from pydantic.fields import FieldInfo
 
 from perfdag.benchmark.contract import Benchmark
 from perfdag.shape import Shape
-from perfdag.suite.document import Document, Where, choices
-from perfdag.suite.load import explain
+from perfdag.suite.document import Document, Where, choices, explain
 from perfdag.suite.model import Permutations
 from perfdag.units import Quantity, parse_quantity
 

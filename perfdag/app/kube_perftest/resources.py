@@ -16,10 +16,10 @@ from perfdag.suite.document import (
     Problem,
     Where,
     choices,
+    explain,
     parse_document,
     read_text,
 )
-from perfdag.suite.load import explain
 from perfdag.suite.placement import MAX_POINTS
 
 GROUP = "perftest.stackhpc.com/"

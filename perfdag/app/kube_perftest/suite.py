@@ -17,9 +17,9 @@ from perfdag.app.kube_perftest.kinds import Benchmark
 from perfdag.app.kube_perftest.resources import Resource, Values, read
 from perfdag.benchmark import registry
 from perfdag.shape import Shape, merge, overlay
-from perfdag.suite.document import Document
+from perfdag.suite.document import Document, explain
 from perfdag.suite.enumerate import enumerate_points
-from perfdag.suite.load import explain, parse_suite
+from perfdag.suite.load import parse_suite
 from perfdag.suite.permutations import nested
 
 _NOWHERE = Document("", "")
