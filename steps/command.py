@@ -168,9 +168,12 @@ class Command(Benchmark[CommandParams]):
         if gang.hosts[0].which(params.argv[0]) is None:
             raise Skip(f"{params.argv[0]} is not on {gang.hosts[0].name}")
 
-    def run(self, gang: Gang, params: CommandParams) -> Output:
+    def run(self, gang: Gang, params: CommandParams) -> list[Measurement]:
+        gang.output = self.measure(gang, params)
+        return self.parse(gang.output, params)
+
+    def measure(self, gang: Gang, params: CommandParams) -> Output:
         host = gang.hosts[0]
-        self.require(gang, params)
         finished = host.run(
             params.argv, timeout=gang.timeout, env=params.env, cpus=gang.shape.hosts.cpus.client
         )

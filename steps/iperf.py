@@ -75,6 +75,10 @@ class IperfParams(Params):
         f" {', '.join(_EXTRA)}",
     )
 
+    @property
+    def directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
     @model_validator(mode="after")
     def _possible(self) -> Self:
         refused = [
@@ -178,24 +182,21 @@ class Iperf(two_hosts.TwoHostBenchmark[IperfParams]):
     def check(self, params: IperfParams, shape: Shape) -> list[str]:
         return two_hosts.problems(self.name, shape, params.port)
 
-    def directions(self, params: IperfParams) -> int:
-        return 2 if params.bidirectional else 1
-
     def seconds(self, params: IperfParams) -> float:
         return params.duration + params.omit + 0.1
 
-    def least_seconds(self, params: IperfParams) -> float:
-        return params.duration + params.omit
-
     def require(self, gang: Gang, params: IperfParams) -> None:
+        super().require(gang, params)
         if params.bidirectional:
             for host in self.hosts(gang):
                 _check_both_ways(_version(host.run(["iperf3", "--version"], timeout=10).stdout))
 
-    def prepare(self, gang: Gang, params: IperfParams) -> None:
-        self.require(gang, params)
+    def run(self, gang: Gang, params: IperfParams) -> list[Measurement]:
+        gang.output = self.measure(gang, params)
+        gang.output.comparable = False
+        return self.parse(gang.output, params)
 
-    def run(self, gang: Gang, params: IperfParams) -> Output:
+    def measure(self, gang: Gang, params: IperfParams) -> Output:
         client, server = self.hosts(gang)
         cpus = gang.shape.hosts.cpus
         serving, port = two_hosts.serve(
@@ -251,9 +252,6 @@ class Iperf(two_hosts.TwoHostBenchmark[IperfParams]):
             raise Failed(
                 f"iperf3's report lacks {error}: not the JSON of a whole test", output.texts
             ) from error
-
-    def series(self, output: Output) -> str:
-        return output.tool
 
 
 def _cores(client: Host, server: Host, cpus: Cpus) -> dict[str, Any]:

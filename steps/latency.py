@@ -168,10 +168,11 @@ class Latency(two_hosts.TwoHostBenchmark[LatencyParams]):
     def seconds(self, params: LatencyParams) -> float:
         return params.duration + 0.1
 
-    def least_seconds(self, params: LatencyParams) -> float:
-        return params.duration
+    def run(self, gang: Gang, params: LatencyParams) -> list[Measurement]:
+        gang.output = self.measure(gang, params)
+        return self.parse(gang.output, params)
 
-    def run(self, gang: Gang, params: LatencyParams) -> Output:
+    def measure(self, gang: Gang, params: LatencyParams) -> Output:
         client, server = self.hosts(gang)
         cpus = gang.shape.hosts.cpus
         serving, port = two_hosts.serve(

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, TypeVar
 
-from perfdag.benchmark.contract import Benchmark, Gang, Params
+from perfdag.benchmark.contract import Benchmark, Gang, Network, Params
 from perfdag.hosts.base import Host, Server
 from perfdag.outcome import Failed
-from perfdag.shape import Placement, Shape
+from perfdag.shape import Shape
 
 P = TypeVar("P", bound=Params)
 
@@ -14,9 +14,7 @@ P = TypeVar("P", bound=Params)
 class TwoHostBenchmark(Benchmark[P], Generic[P]):
     """A benchmark between a client on the first host and a server on the second."""
 
-    pairwise: ClassVar[bool] = True
-    forwardable: ClassVar[bool] = True
-    placement: ClassVar[Placement] = "spread"
+    network: ClassVar[Network] = "services"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "loopback")
     pins: ClassVar[tuple[str, ...]] = ("client", "server")
 

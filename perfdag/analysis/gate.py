@@ -49,8 +49,8 @@ from perfdag.analysis.medians import (
 from perfdag.analysis.selection import SelectionError, baseline
 from perfdag.analysis.verdict import Tuning, covers, settings_by_kind
 from perfdag.plan.plan import Plan
-from perfdag.results.runs import PARTIAL, load_plan, stored_runs
-from perfdag.results.samples import stored_samples
+from perfdag.results.runs import PARTIAL, load_plan
+from perfdag.results.samples import stored_runs, stored_samples
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.summary import OwnVerdict, own_verdicts
 from perfdag.stats.levels import Word

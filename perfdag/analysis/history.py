@@ -20,7 +20,8 @@ from perfdag.analysis.verdict import (
     percent,
     standing,
 )
-from perfdag.results.runs import PARTIAL, day_of
+from perfdag.results.runs import PARTIAL
+from perfdag.results.samples import day_of
 from perfdag.results.schema import load_rows
 from perfdag.stats.levels import STEP, Level, Levels, Word, levels_of, side_word
 from perfdag.stats.robust import Array, median

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from perfdag.results.labels import flatten, labels_by_point, point_settings, series_name
-from perfdag.results.runs import VERSION, month_of, result_key, rollup_key, stored_runs
+from perfdag.results.samples import month_of, result_key, rollup_key, stored_runs
 from perfdag.results.schema import SAMPLES, read_rows
 from perfdag.stats.robust import INTERVAL_FROM, Array, median_ranks, middle
 from perfdag.store.base import Store, StoreError
@@ -147,6 +147,9 @@ def numbers(column: pa.ChunkedArray | pa.Array, absent: float = math.nan) -> NDA
         return filled
     return np.from_dlpack(array)
 
+
+VERSION = 3
+"""Version of the roll-ups."""
 
 COLUMNS = (
     "suite",

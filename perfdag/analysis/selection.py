@@ -12,7 +12,8 @@ from datetime import UTC, date, datetime
 import orjson
 
 from perfdag.analysis.medians import read_run_medians
-from perfdag.results.runs import PARTIAL, day_of, find_run, runs, suites, trigger
+from perfdag.results.runs import PARTIAL, find_run, runs, trigger
+from perfdag.results.samples import day_of, suites
 from perfdag.store.base import NotStoredError, Store
 from perfdag.suite.document import nearest
 from perfdag.units import plural

@@ -15,7 +15,7 @@ import orjson
 from numpy.typing import ArrayLike
 
 from perfdag.analysis.medians import SeriesInfo
-from perfdag.results.runs import day_of
+from perfdag.results.samples import day_of
 from perfdag.results.summary import UNUSABLE_SPREAD
 from perfdag.stats.levels import (
     MIN_EFFECT,

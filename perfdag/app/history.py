@@ -18,7 +18,7 @@ from perfdag.analysis.nodes import (
 )
 from perfdag.analysis.verdict import Tuning
 from perfdag.app.errors import CommandError
-from perfdag.results.runs import day_of, suites
+from perfdag.results.samples import day_of, suites
 from perfdag.results.schema import explain_unreadable
 from perfdag.stats.robust import Variability
 from perfdag.store.base import Store

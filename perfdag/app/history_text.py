@@ -8,7 +8,7 @@ from perfdag.analysis.nodes import NodeOutlier
 from perfdag.analysis.verdict import RANK, percent
 from perfdag.app.history import History
 from perfdag.app.terminal.text_table import HIGHLIGHTS, fitted, text_table
-from perfdag.results.runs import day_of
+from perfdag.results.samples import day_of
 from perfdag.units import plural, short
 
 MAX_ROWS = 60

@@ -9,7 +9,8 @@ from perfdag.analysis.selection import SelectionError, baselines
 from perfdag.app.errors import CommandError
 from perfdag.app.runs import read_run
 from perfdag.plan.plan import Plan
-from perfdag.results.runs import known_plan, load_plan, result_key, run_lock, runs
+from perfdag.results.runs import known_plan, load_plan, run_lock, runs
+from perfdag.results.samples import result_key
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.store.open import open_store
 

@@ -13,8 +13,8 @@ from perfdag.app.errors import CommandError
 from perfdag.app.terminal.text_table import text_table
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import kept_rows
-from perfdag.results.runs import find_run, known_plan, load_plan, newer_note, result_key, runs
-from perfdag.results.samples import stored_samples
+from perfdag.results.runs import find_run, known_plan, load_plan, newer_note, runs
+from perfdag.results.samples import result_key, stored_samples
 from perfdag.results.schema import SAMPLES, NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_of, statuses_text
 from perfdag.store.base import DamagedError, NotStoredError, Store

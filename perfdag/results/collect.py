@@ -22,11 +22,13 @@ from perfdag.no_gc import gc_paused
 from perfdag.plan.plan import Plan
 from perfdag.results.labels import span_of
 from perfdag.results.missing_reason import reason_for, stored_reasons
-from perfdag.results.runs import month_of, result_key, rollup_key
 from perfdag.results.samples import (
     SampleRecord,
     headline,
+    month_of,
     read_sample,
+    result_key,
+    rollup_key,
     run_folder,
     sample_key,
     stored_samples,

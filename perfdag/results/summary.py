@@ -223,7 +223,7 @@ def _nominal_series(state: PointState) -> list[tuple[Series, int]]:
         benchmark: Benchmark[Any] = registry.get(state.benchmark)
         names = {metric.name for metric in benchmark.metrics if metric.nominal}
         compared = [series for series in state.series if series.metric in names]
-        directions = benchmark.directions(benchmark.Params.model_validate(state.params))
+        directions = benchmark.Params.model_validate(state.params).directions
     except Exception:  # a benchmark that is not installed here, or of another version
         return []
     return [(series, directions) for series in compared]

@@ -13,7 +13,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Benchmark
 from perfdag.digest import canonical
 from perfdag.redaction import secret_names
 from perfdag.suite.candidate import Candidate, ProblemCounter
@@ -181,6 +180,7 @@ class Keeper:
             for value in (entry.retries, defaults.retries, self._suite.retries)
             if value is not None
         )
+        timeout = entry.timeout or defaults.timeout or self._suite.timeout
         optional = defaults.optional if entry.optional is None else entry.optional
         for candidate in candidates:
             benchmark, model = candidate.benchmark, candidate.model
@@ -196,7 +196,7 @@ class Keeper:
                 ),
                 repetitions=repetitions,
                 seconds=benchmark.seconds(model) * candidate.measurements,
-                timeout=self._timeout(source, benchmark, model) or benchmark.limit(model),
+                timeout=timeout or benchmark.limit(model),
                 retries=retries,
                 until=until,
                 pair=candidate.pair,
@@ -236,32 +236,6 @@ class Keeper:
             )
             self._problems.add(source, ("until", "max_repetitions"), text)
         return repetitions, until
-
-    def _timeout(self, source: Source, benchmark: Benchmark[Any], model: Any) -> float | None:
-        """Return the `timeout` of the suite in seconds, or None if none is set.
-
-        One that ends every sample is a problem.
-        """
-        entry, defaults = source.entry, source.defaults
-        timeout, least = (
-            entry.timeout or defaults.timeout or self._suite.timeout,
-            benchmark.least_seconds(model),
-        )
-        if timeout is None or timeout > least or "timeout" in source.refused:
-            return timeout
-        text = (
-            f"{timeout:g} s would end every sample: {benchmark.name} "
-            f"is expected to take {round(benchmark.seconds(model), 1):g} s; "
-            f"give more than {least:g} s, "
-            f"or leave timeout out (then it is {benchmark.limit(model):g} s)"
-        )
-        if entry.timeout:
-            self._problems.add(source, ("timeout",), text)
-        elif defaults.timeout:
-            self._problems.count(source.document.problem(("defaults", "timeout"), text))
-        else:
-            self._problems.count(self._loaded.document.problem(("timeout",), text))
-        return timeout
 
 
 def _label_value(value: Any) -> str:

@@ -66,11 +66,11 @@ class Placer:
         """
         benchmark, hosts = candidate.benchmark, shape.hosts
         for key in ("pairs", "roles"):
-            if getattr(hosts, key) and not benchmark.pairwise:
+            if getattr(hosts, key) and benchmark.network not in ("pairs", "services"):
                 text = f"{benchmark.name} does not measure between two hosts; leave {key} out"
                 self._problems.add(candidate.source, ("hosts", key), text)
                 return True
-        if shape.network.forwarded and not benchmark.forwardable:
+        if shape.network.forwarded and benchmark.network != "services":
             text = f"{benchmark.name} measures no Service; use pod or host"
             self._problems.add(candidate.source, ("network", "path"), text)
             return True

@@ -158,7 +158,7 @@ class Resnet50Overhead(launch.WorkloadBenchmark[OverheadParams]):
             )
         return tools
 
-    def run(self, gang: Gang, params: OverheadParams) -> Output:
+    def measure(self, gang: Gang, params: OverheadParams) -> Output:
         host, spec, plain = gang.hosts[0], launch.program_input(params), launch.program_argv(params)
         wrapped = [
             *launch.wrapper_argv(params),
@@ -180,6 +180,11 @@ class Resnet50Overhead(launch.WorkloadBenchmark[OverheadParams]):
                     runs.append(result.read(texts[f"{number:03}{side}"]))
         facts = {**launch.program_facts(texts), **watch.facts, "sides": sides(runs, order)}
         return Output(texts, [plain, wrapped], launch.versions(texts["000" + order[0]]), facts)
+
+    def run(self, gang: Gang, params: OverheadParams) -> list[Measurement]:
+        gang.output = self.measure(gang, params)
+        gang.output.comparable = False
+        return self.parse(gang.output, params)
 
     def parse(self, output: Output, params: OverheadParams) -> list[Measurement]:
         order = output.texts.get("order", "")

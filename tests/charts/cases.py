@@ -19,7 +19,6 @@ from tests.recorded.recordings import DAMAGED
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 sample_charts: Any = importlib.import_module("sample_charts")
-run_picture: Any = importlib.import_module("run_picture")
 
 Values = list[dict[str, Any]]
 Base = list[tuple[dict[str, Any], Values]]
@@ -49,7 +48,7 @@ def recorded(benchmark: str) -> Base:
         recording = case.load()
         if recording.benchmark.name == benchmark:
             params = recording.params.model_dump(mode="json", exclude_none=True)
-            measured = recording.benchmark.parse(recording.output, recording.params)
+            measured = recording.parse(recording.output.texts, recording.params)
             points.append((params, [as_row(recording.benchmark, item) for item in measured]))
     return points
 

@@ -33,7 +33,7 @@ def gang(params: LatencyParams, scratch: str, **shape: Any) -> Gang:
 
 
 def test_rates_are_of_a_second_and_latencies_in_seconds() -> None:
-    _, params, output = load("latency/tcp-rr")
+    _, params, output, _ = load("latency/tcp-rr")
     rows = {(row.metric, row.stat): row for row in LATENCY.parse(output, params)}
     assert rows["transaction_rate", "value"].value == 26891.16
     assert rows["latency", "p99"].value == 162e-6
@@ -59,7 +59,7 @@ def test_rates_are_of_a_second_and_latencies_in_seconds() -> None:
 def test_what_netperf_did_otherwise_is_no_sample(
     changes: dict[str, str], error: type[SampleError], message: str
 ) -> None:
-    _, params, output = load("latency/tcp-rr")
+    _, params, output, _ = load("latency/tcp-rr")
     for name, value in changes.items():
         output.texts["client"] = re.sub(
             rf"^{name}=.*", f"{name}={value}", output.texts["client"], flags=re.M
@@ -72,7 +72,7 @@ def test_a_lost_datagram_is_invalid_and_a_slow_last_transaction_is_not() -> None
     """UDP has the figures that netperf printed when its server was stopped after 0.76 s of 2 s."""
     lost = {"THROUGHPUT": "15017.62", "ELAPSED_TIME": "2.00", "MEAN_LATENCY": "25.31"}
     for name, reason in (("udp-rr", "no answer in 1.24 s of 2.00 s: .*lost"), ("tcp-rr", None)):
-        _, params, output = load(f"latency/{name}")
+        _, params, output, _ = load(f"latency/{name}")
         for key, value in lost.items():
             output.texts["client"] = re.sub(f"{key}=.*", f"{key}={value}", output.texts["client"])
         if reason is None:
@@ -86,7 +86,7 @@ def test_a_lost_datagram_is_invalid_and_a_slow_last_transaction_is_not() -> None
 
 
 def test_percentiles_are_refused_below_the_transactions_they_need() -> None:
-    _, params, output = load("latency/tcp-rr")
+    _, params, output, _ = load("latency/tcp-rr")
     few = {"THROUGHPUT": "100", "MEAN_LATENCY": "10000"}
     for name, value in few.items():
         output.texts["client"] = re.sub(rf"{name}=.*", f"{name}={value}", output.texts["client"])
@@ -144,7 +144,7 @@ def test_one_pair_is_never_measured_under_the_name_of_all(tmp_path: Path) -> Non
     four = gang(LatencyParams(), str(tmp_path), hosts={"count": 4, "pairs": "all"})
     four.hosts = [LocalHost() for _ in range(4)]
     with pytest.raises(Failed, match="2 hosts, not 4"):
-        LATENCY.run(four, LatencyParams())
+        LATENCY.measure(four, LatencyParams())
 
 
 @INSTALLED
@@ -154,7 +154,7 @@ def test_a_real_run_with_client_and_server_on_their_own_cpus(test: Any, tmp_path
     last = max(os.sched_getaffinity(0))
     client, server = WatchingHost(), WatchingHost()
     shape = {"cpus": {"client": "0", "server": str(last)}}
-    output = LATENCY.run(
+    output = LATENCY.measure(
         replace(gang(params, str(tmp_path), hosts=shape), hosts=[client, server]), params
     )
     [rate] = [
@@ -173,7 +173,7 @@ def test_a_port_that_another_process_holds_says_so(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         params = LatencyParams(duration=1, port=taken.getsockname()[1])
         with pytest.raises(Failed, match=r"netserver ended \(exit 1\) before it listened"):
-            LATENCY.run(gang(params, str(tmp_path)), params)
+            LATENCY.measure(gang(params, str(tmp_path)), params)
 
 
 @INSTALLED
@@ -186,4 +186,4 @@ def test_a_test_that_another_server_answered_fails(
         monkeypatch.setattr(LocalHost, "serve", lambda host, argv, **named: start(host, argv))
         params = LatencyParams(duration=1, port=port)
         with pytest.raises(Failed, match=f"another process answered netperf on port {port}"):
-            LATENCY.run(gang(params, str(tmp_path)), params)
+            LATENCY.measure(gang(params, str(tmp_path)), params)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from perfdag.analysis.alerts import Record
 from perfdag.analysis.medians import RunInfo, RunMedians
-from perfdag.results.runs import result_key
+from perfdag.results.samples import result_key
 from perfdag.results.schema import read_rows
 from perfdag.results.summary import PointState, own_verdicts, summarise, trust_in, worst_of_points
 from perfdag.store.base import Store

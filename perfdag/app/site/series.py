@@ -14,7 +14,7 @@ from perfdag.analysis.history import Acknowledgement, Series, Step
 from perfdag.analysis.medians import RunMedians, SeriesInfo, settings_of
 from perfdag.digest import digest
 from perfdag.results.labels import flatten
-from perfdag.results.runs import day_of, month_of
+from perfdag.results.samples import day_of, month_of
 from perfdag.stats.robust import Array
 from perfdag.store.base import is_key
 from perfdag.units import quantity, short

@@ -28,7 +28,8 @@ from perfdag.app.site.series import (
     values,
 )
 from perfdag.digest import digest
-from perfdag.results.runs import PARTIAL, month_of, suites
+from perfdag.results.runs import PARTIAL
+from perfdag.results.samples import month_of, suites
 from perfdag.results.schema import explain_unreadable
 from perfdag.store.base import NotStoredError, Store
 
