@@ -125,7 +125,7 @@ def main() -> int:
         print(f"history                               {text_of(whole)}")
         ok = [at_most("wall time", whole[0], 3.0 if remote else 1.0, "s")]
         words = ["history", "net", "--store", store.root]
-        script = f"import sys; from perfdag.cli import main; sys.exit(main({words!r}))"
+        script = f"import sys; from perfdag.commands.main import main; sys.exit(main({words!r}))"
         walls = best_time(
             lambda: subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
         )

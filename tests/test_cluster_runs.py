@@ -19,7 +19,7 @@ from perfdag.app.cluster.template import (
 from perfdag.app.cluster.view import View
 from perfdag.app.cluster.waits import Observation
 from perfdag.app.cluster.watch import describe, follow_run
-from perfdag.cli.options import log
+from perfdag.commands.options import log
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.patch import WATCHDOG_DONE
 from perfdag.kube.pods import Pod

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdag.analysis.medians import MonthlyRollup, add_run, series_labels
-from perfdag.app.finish import finish_run
-from perfdag.app.local_run import needs_cluster
-from perfdag.app.plan_text import plan_text
 from perfdag.benchmark.contract import Gang, Output
+from perfdag.commands.finish import finish_run
+from perfdag.commands.plan import plan_text
+from perfdag.commands.run import needs_cluster
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed
 from perfdag.plan.plan import Plan, concurrent_groups, make_plan, read_plan

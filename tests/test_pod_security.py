@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.app.doctor.pod_security import check_pod_security
+from perfdag.commands.doctor_cluster import check_pod_security
 from perfdag.kube.client import Object
 from perfdag.kube.patch import LEVEL, LEVELS, Context, level_needs, own_image, patch
 from perfdag.plan.plan import make_plan

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.app.finish import RunResult, result_of
-from perfdag.app.result_text import result_text
+from perfdag.commands.finish import RunResult, result_of
+from perfdag.commands.results import result_text
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import CollectionResult
 from perfdag.results.summary import headlines

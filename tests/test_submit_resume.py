@@ -10,7 +10,7 @@ import pytest
 
 from perfdag.app.cluster.template import InstalledTemplate
 from perfdag.app.cluster.watch import follow_run
-from perfdag.cli.options import log
+from perfdag.commands.options import log
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.runs import store_rechecks

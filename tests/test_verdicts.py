@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from perfdag.benchmark import registry
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.outcome import VERDICT, VERDICT_VALUES, Failed, VerdictWord, verdict
 from perfdag.results.samples import as_row
 from perfdag.results.summary import own_verdicts, worst_of_points

@@ -17,7 +17,7 @@ import pytest
 from perfdag.analysis.alerts import GateResult, Rules, send
 from perfdag.analysis.gate import check, read_acks, store_record
 from perfdag.analysis.history import Acknowledgement
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import sample_key
 from perfdag.store.base import Store

@@ -22,10 +22,10 @@ from perfdag.analysis.medians import medians_of_rows
 from perfdag.analysis.nodes import node_outliers, noise_report, recent_rows, runs_for_nodes
 from perfdag.analysis.selection import SelectionError, select
 from perfdag.analysis.verdict import Tuning
-from perfdag.app.comparison_charts import size_map
 from perfdag.charts.pages.compare import Effect, forest
 from perfdag.charts.style import BETTER, ON_DARK, ON_PALE, WORSE
-from perfdag.cli import main
+from perfdag.commands.compare import size_map
+from perfdag.commands.main import main
 from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import make_plan
 from perfdag.results.runs import load_plan

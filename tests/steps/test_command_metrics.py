@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.outcome import Failed
 from perfdag.plan.plan import make_plan
 from perfdag.results.schema import load_rows

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perfdag.cli import parser
+from perfdag.commands.main import parser
 from perfdag.kube.client import KubeError
 from perfdag.plan.ab import prepare_duet
 from perfdag.plan.plan import Plan, make_plan

@@ -166,7 +166,7 @@ def test_a_dag_on_a_schedule() -> None:
 def test_a_schedule_in_one_call_is_what_render_prints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from perfdag.cli import main
+    from perfdag.commands.main import main
 
     suite = Suite(name="nightly", priority=3, entries=[LS])
     suite.save("nightly.yaml")

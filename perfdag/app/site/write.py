@@ -13,7 +13,6 @@ from perfdag.analysis.history import headlines, series_names, series_of, words_b
 from perfdag.analysis.medians import RunMedians, read_run_medians
 from perfdag.analysis.selection import SelectionError
 from perfdag.analysis.verdict import Tuning
-from perfdag.app.errors import CommandError
 from perfdag.app.site import comparison
 from perfdag.app.site.files import FOLDER, read_script, script, static_files
 from perfdag.app.site.runs import run_data
@@ -27,6 +26,7 @@ from perfdag.app.site.series import (
     value_blocks,
     values,
 )
+from perfdag.commands.options import CommandError
 from perfdag.digest import digest
 from perfdag.results.runs import PARTIAL
 from perfdag.results.samples import month_of, suites
