@@ -17,7 +17,7 @@ from perfdag.hosts.base import CommandResult, Host
 from perfdag.hosts.local import LocalHost, common, filesystem
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
-from perfdag.stats.percentiles import needed
+from perfdag.stats.robust import needed
 from perfdag.steps.reports import read_report
 from perfdag.units import Duration, PositiveDuration, Size
 

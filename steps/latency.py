@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from perfdag.benchmark.contract import Gang, Metric, Output, Params, Tool, refuse
 from perfdag.outcome import Failed, Invalid, Measurement
-from perfdag.stats.percentiles import needed
+from perfdag.stats.robust import needed
 from perfdag.steps import two_hosts
 from perfdag.units import PositiveDuration, Size
 

@@ -25,7 +25,7 @@ from perfdag.hosts import gpu_use
 from perfdag.hosts.base import CommandResult, Host
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
-from perfdag.stats.percentiles import needed
+from perfdag.stats.robust import needed
 from perfdag.steps import devices, gpu_watch
 from perfdag.units import PositiveDuration, Size
 

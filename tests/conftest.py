@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 import pytest
 from hypothesis import settings
 
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.hosts import disturbance
 from tests.fakes.api_server import ApiServer
 

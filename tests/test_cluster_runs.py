@@ -19,13 +19,13 @@ from perfdag.app.cluster.template import (
 from perfdag.app.cluster.view import View
 from perfdag.app.cluster.waits import Observation
 from perfdag.app.cluster.watch import describe, follow_run
-from perfdag.cli.options import log
+from perfdag.commands.options import log
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.patch import WATCHDOG_DONE
 from perfdag.kube.pods import Pod
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import make_plan
-from perfdag.results.result_files import result_key
+from perfdag.results.samples import result_key
 from perfdag.steps.runner.plan import step
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.app.kube_perftest.suite import import_suite
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Gang
+from perfdag.commands.import_kube_perftest import import_suite
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.shape import Shape
 from perfdag.steps.fio import FioTarget, job_file

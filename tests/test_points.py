@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdag.plan.plan import Plan, make_plan, order, read_plan
+from perfdag.suite.document import BadDocument
 from perfdag.suite.enumerate import enumerate_points
-from perfdag.suite.load import load_suite, parse_suite
+from perfdag.suite.load import load_suite, parse_suite, suite_text
 from perfdag.suite.model import Until
-from perfdag.suite.text import suite_text
-from perfdag.suite.yaml_document import BadDocument
 from tests.conftest import CommandLine
 
 AXES = {"exit_code": st.integers(0, 255), "expected": st.integers(1, 50)}

@@ -16,13 +16,18 @@ from perfdag.benchmark import registry
 from perfdag.digest import canonical
 from perfdag.redaction import secret_names
 from perfdag.suite.candidate import Candidate, ProblemCounter
-from perfdag.suite.checks import Settings, unmet_where
-from perfdag.suite.model import LoadedSuite, Source, Until
+from perfdag.suite.document import (
+    BadDocument,
+    Problem,
+    choices,
+    error_path,
+    explain,
+    validate_partially,
+)
+from perfdag.suite.model import LoadedSuite, PointSettings, Source, Until, unmet_where
 from perfdag.suite.permutations import count_combinations, expand
 from perfdag.suite.placement import MAX_POINTS, Placer
 from perfdag.suite.point import Point, SuitePoints
-from perfdag.suite.validation import error_path, explain, validate_partially
-from perfdag.suite.yaml_document import BadDocument, Problem, choices
 
 MAX_COMBINATIONS = 1_000_000
 """Combinations of all entries of a suite, those that `exclude` leaves out too."""
@@ -38,7 +43,7 @@ def enumerate_points(loaded: LoadedSuite, only: Sequence[str] = ()) -> SuitePoin
     enumerated = _enumerate(loaded, loaded.sources, problems)
     if mistakes := problems.problems():
         raise BadDocument(mistakes)
-    settings: dict[str, list[Settings]] = {}
+    settings: dict[str, list[PointSettings]] = {}
     for point in enumerated.points:
         own = point.params, enumerated.shapes[point.shape]
         settings.setdefault(point.entry, []).append(own)

@@ -11,8 +11,8 @@ from perfdag.benchmark.contract import Benchmark
 from perfdag.digest import canonical, digest
 from perfdag.shape import Hosts, Shape, overlay
 from perfdag.suite.candidate import Candidate, ProblemCounter
+from perfdag.suite.document import error_path, explain
 from perfdag.suite.host_pairs import HUNT_MEASUREMENTS, count_pairs, host_pairs
-from perfdag.suite.validation import error_path, explain
 
 MAX_POINTS = 100_000
 MAX_PARAMS = 32 << 20

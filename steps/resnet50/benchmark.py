@@ -12,7 +12,7 @@ from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Gang, Metric, Output
 from perfdag.hosts import gpu_use
 from perfdag.outcome import Invalid, Measurement, SampleError
-from perfdag.stats.percentiles import needed
+from perfdag.stats.robust import needed
 from perfdag.steps.resnet50 import launch, result
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.result import (

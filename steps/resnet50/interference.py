@@ -14,7 +14,7 @@ from perfdag.benchmark.contract import Gang, Metric, Output, broken
 from perfdag.hosts.base import CommandResult, Host
 from perfdag.outcome import Invalid, Measurement, SampleError, verdict
 from perfdag.shape import Shape
-from perfdag.stats.fairness import jain
+from perfdag.stats.robust import jain
 from perfdag.steps.resnet50 import launch, result
 from perfdag.steps.resnet50.params import MARGIN, Workload
 from perfdag.steps.resnet50.result import MARKS, caveats, is_only_late, result_fault, weights_of

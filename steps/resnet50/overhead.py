@@ -12,7 +12,7 @@ from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Gang, Metric, Output, Tool
 from perfdag.outcome import Failed, Invalid, Measurement, VerdictWord, verdict
 from perfdag.stats.paired import blocks
-from perfdag.stats.student import student_t
+from perfdag.stats.robust import student_t
 from perfdag.steps.resnet50 import launch, result
 from perfdag.steps.resnet50.params import Text, Workload
 from perfdag.steps.resnet50.result import MARKS, caveats, is_only_late, result_fault, weights_of

@@ -17,7 +17,7 @@ from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.shape import Shape
-from perfdag.stats.fairness import jain
+from perfdag.stats.robust import jain
 from perfdag.steps.resnet50 import launch
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.interference import (

@@ -18,7 +18,7 @@ from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid
 from perfdag.shape import Shape
-from perfdag.stats.student import student_t
+from perfdag.stats.robust import student_t
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.interference import Resnet50Interference
 from perfdag.steps.resnet50.overhead import OverheadParams, Resnet50Overhead, overhead

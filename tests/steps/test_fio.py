@@ -19,7 +19,7 @@ from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost, filesystem
 from perfdag.outcome import Failed, Invalid, Skip
 from perfdag.shape import Shape, merge
-from perfdag.stats.percentiles import needed
+from perfdag.stats.robust import needed
 from perfdag.steps import fio
 from perfdag.steps.fio import Fio, FioParams, FioTarget, job_file, options
 from tests.recorded.measured import values

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from perfdag.app.local_run import local_hosts, needs_cluster
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
+from perfdag.commands.run import local_hosts, needs_cluster
 from perfdag.hosts import disturbance
 from perfdag.hosts.disturbance import Moment
 from perfdag.outcome import Failed, Infrastructure, Invalid, Measurement, SampleError

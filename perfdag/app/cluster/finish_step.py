@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from perfdag.app.ab import cluster as ab_cluster
-from perfdag.app.ab import outcome as ab_outcome
-from perfdag.app.errors import CommandError
-from perfdag.app.finish import finish_run
-from perfdag.app.gate import publish_gate
-from perfdag.app.result_text import result_text
 from perfdag.app.site.write import write_after_run
+from perfdag.commands import ab as ab_cluster
+from perfdag.commands import ab as ab_outcome
+from perfdag.commands.check import publish_gate
+from perfdag.commands.finish import finish_run
+from perfdag.commands.options import CommandError
+from perfdag.commands.results import result_text
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.patch import RUN, SUITE
 from perfdag.plan.plan import Plan
@@ -43,8 +43,8 @@ def _finish(context: PodContext, phase: str, output: Report, report: Report) -> 
     budget.end(store, plan.run_id)
     _record_end(context, store, plan, phase, report)
     if plan.trigger == "ab":
-        result = ab_cluster.finish(store, plan, report)
-        output(ab_outcome.text(result))
+        result = ab_cluster.finish_variants(store, plan, report)
+        output(ab_outcome.outcome_text(result))
         _release(context, store, plan, phase, report)
         return result.exit_code
     for run_id in plan.options.get("confirmed", []):

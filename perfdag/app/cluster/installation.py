@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from perfdag.app.cluster import prune
 from perfdag.app.cluster.store_secret import remove_old_keys, secret_notes, store_secret
-from perfdag.app.doctor import store_claim
-from perfdag.app.errors import CommandError
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Rights
+from perfdag.commands import doctor_cluster
+from perfdag.commands.options import CommandError
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import LEVEL, enforced_level, label_command
 from perfdag.store.open import check_cluster_address
@@ -86,7 +86,7 @@ def install(
             report(f"perfdag install: {note}")
         if await enforced_level(client, namespace) not in (pod_security, None):
             report(f"perfdag install: {label_command(namespace, pod_security)}")
-        for finding in await store_claim.check_claim(
+        for finding in await doctor_cluster.check_claim(
             client, namespace, store, installation.parallel_batches
         ):
             report(f"perfdag install: {finding.what}: {finding.do}")

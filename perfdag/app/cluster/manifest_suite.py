@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from perfdag.app.errors import CommandError
+from perfdag.commands.options import CommandError
 from perfdag.kube.client import Object
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.steps.devices import without_gpu

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from perfdag.app.errors import CommandError
+from perfdag.commands.options import CommandError
 from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.steps.runner import plan, recheck, step_state
 from perfdag.steps.runner.credentials import PeerError

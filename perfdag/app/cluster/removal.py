@@ -7,8 +7,8 @@ from collections.abc import Callable
 from perfdag.app.cluster.find import NoRun, workflows_of_run
 from perfdag.app.cluster.template import ARGO
 from perfdag.app.cluster.view import View
-from perfdag.app.errors import CommandError
-from perfdag.app.run_removal import removable_keys
+from perfdag.commands.options import CommandError
+from perfdag.commands.runs import removable_keys
 from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
 from perfdag.plan.plan import is_run_id
 from perfdag.results.runs import load_plan

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from perfdag.app.cluster.find import NoRun, workflows_of_run
 from perfdag.app.cluster.view import View
-from perfdag.app.errors import CommandError
-from perfdag.app.runs import check_samples
+from perfdag.commands.options import CommandError
+from perfdag.commands.runs import check_samples
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.kube.patch import SUITE
 from perfdag.plan.plan import Plan, is_run_id

@@ -3,7 +3,7 @@
 import argparse
 
 from perfdag.cli.cluster.installation_options import add_installation, installation_of
-from perfdag.cli.options import log
+from perfdag.commands.options import log
 from perfdag.kube.patch import LEVELS
 from perfdag.signals import EXIT_OK
 
@@ -17,7 +17,7 @@ EPILOG = """examples:
 """
 
 
-def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_install(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "install",

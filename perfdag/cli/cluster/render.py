@@ -2,9 +2,8 @@
 
 import argparse
 
-from perfdag.app.errors import CommandError
 from perfdag.cli.cluster.installation_options import add_installation, installation_of
-from perfdag.cli.options import duration, log
+from perfdag.commands.options import CommandError, duration, log
 from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
@@ -16,7 +15,7 @@ EPILOG = """examples:
 """
 
 
-def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_render(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "render",

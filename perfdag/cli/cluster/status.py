@@ -2,7 +2,7 @@
 
 import argparse
 
-from perfdag.cli.options import add_cluster_run, add_watch, log, print_json, print_now
+from perfdag.commands.options import add_cluster_run, add_watch, log, print_json, print_now
 from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
@@ -12,7 +12,7 @@ EPILOG = """examples:
 """
 
 
-def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_status(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "status",

@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from perfdag.cli.options import log, print_now
+from perfdag.commands.options import log, print_now
 from perfdag.signals import EXIT_FAILED, EXIT_OK
 
 EPILOG = """examples:
@@ -12,7 +12,7 @@ EPILOG = """examples:
 """
 
 
-def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_step(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "step",
@@ -122,8 +122,8 @@ def finish(args: argparse.Namespace) -> int:
 
 def age(args: argparse.Namespace) -> int:
     """Check the age of the newest run of a suite, which the Workflow's parameters name."""
-    from perfdag.app.errors import CommandError
-    from perfdag.app.gate import check_age
+    from perfdag.commands.check import check_age
+    from perfdag.commands.options import CommandError
     from perfdag.steps.runner.pod_context import from_environment
     from perfdag.units import seconds
 

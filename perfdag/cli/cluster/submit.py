@@ -2,7 +2,7 @@
 
 import argparse
 
-from perfdag.cli.options import (
+from perfdag.commands.options import (
     CLUSTER_RUN_HELP,
     add_namespace,
     add_suite_options,
@@ -21,7 +21,7 @@ EPILOG = """examples:
 """
 
 
-def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_submit(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "submit",
