@@ -11,7 +11,7 @@ _HOMES = {
     "Suite": "perfdag.commands.script",
     "Entry": "perfdag.suite.model",
     "Permutations": "perfdag.suite.model",
-    "load": "perfdag.results.tidy",
+    "load": "perfdag.results.schema",
 }
 __all__ = ["Entry", "Permutations", "Suite", "__version__", "load"]
 

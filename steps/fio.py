@@ -17,8 +17,8 @@ from perfdag.hosts.base import CommandResult, Host
 from perfdag.hosts.local import LocalHost, common, filesystem
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
-from perfdag.stats.percentiles import needed
-from perfdag.steps.json_report import read_report
+from perfdag.stats.robust import needed
+from perfdag.steps.reports import read_report
 from perfdag.units import Duration, PositiveDuration, Size
 
 JOB = "worker"
@@ -116,7 +116,7 @@ class FioParams(Params):
     )
 
     @property
-    def directions(self) -> tuple[str, ...]:
+    def io_directions(self) -> tuple[str, ...]:
         """Return the directions of the jobs: some of read, write and trim."""
         kind = self.rw.removeprefix("rand")
         if kind == "rw":
@@ -128,7 +128,7 @@ class FioParams(Params):
     @property
     def writes(self) -> bool:
         """Whether the run overwrites existing data."""
-        return self.prefill or self.directions != ("read",)
+        return self.prefill or self.io_directions != ("read",)
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -172,7 +172,7 @@ class FioParams(Params):
             ),
             (
                 self.prefill
-                and self.directions == ("read",)
+                and self.io_directions == ("read",)
                 and self.file is not None
                 and not self.overwrite,
                 f"prefill writes over {self.file}; set overwrite: true, or prefill: false",
@@ -287,7 +287,7 @@ def _refuse(
     if device and kind == "block":
         check_access(host, device, params.writes)
     if device and not ours and params.writes and not params.overwrite and _exists(host, device):
-        by = params.rw if params.directions != ("read",) else "prefill"
+        by = params.rw if params.io_directions != ("read",) else "prefill"
         raise Failed(
             f"{device} on {host.name} exists and {by} would destroy its data;"
             " name another, or set overwrite: true"
@@ -402,7 +402,7 @@ def _parse(
     Raises Failed if a direction or a host is missing from the report.
     """
     # Warnings and the servers' log lines precede the report on the same stream.
-    report = read_report("fio", texts.get("client", ""), texts)
+    report = read_report("fio", texts.get("client", ""))
     try:
         if not workers:
             return _one(_jobs(report, "jobs", 1, texts)[0], directions, runtime, texts)
@@ -658,7 +658,7 @@ class Fio(Benchmark[FioParams]):
         )
         return broken(
             (
-                "trim" in params.directions
+                "trim" in params.io_directions
                 and not block
                 and not (params.file or "").startswith("/dev/"),
                 f"rw {params.rw} needs a block device: volume.mode Block, or file /dev/...",
@@ -694,14 +694,15 @@ class Fio(Benchmark[FioParams]):
         moved = params.size * params.numjobs / 1e9
         return (params.runtime if params.runtime is not None else moved) + params.ramp + moved + 0.2
 
-    def least_seconds(self, params: FioParams) -> float:
-        return 0.0 if params.runtime is None else params.runtime + params.ramp
-
     def provenance(self, gang: Gang, params: FioParams) -> dict[str, Any]:
         target = params.file or target_directory(gang, params, gang.hosts[0])
         return {"filesystem": filesystem(gang.hosts[0], target)}
 
-    def run(self, gang: Gang, params: FioParams) -> Output:
+    def run(self, gang: Gang, params: FioParams) -> list[Measurement]:
+        gang.output = self.measure(gang, params)
+        return self.parse(gang.output, params)
+
+    def measure(self, gang: Gang, params: FioParams) -> Output:
         with prepared_targets(gang, params) as places, ExitStack() as stack:
             with self._laying_out(gang, params, places):
                 servers = self._servers(gang, places, stack) if len(places) > 1 else {}
@@ -722,7 +723,7 @@ class Fio(Benchmark[FioParams]):
         """
         # fio itself writes files that it only reads, but not the blocks of a device.
         if params.prefill and (
-            params.directions != ("read",)
+            params.io_directions != ("read",)
             or any(place.described.get("type") == "block" for place in places)
         ):
             fill = {
@@ -803,7 +804,7 @@ class Fio(Benchmark[FioParams]):
 
     def parse(self, output: Output, params: FioParams) -> list[Measurement]:
         measurements = _parse(
-            output.texts, params.directions, params.runtime, output.facts.get("workers")
+            output.texts, params.io_directions, params.runtime, output.facts.get("workers")
         )
         if output.facts.get("started"):
             starts = [float(text) for text in output.facts["started"]]

@@ -16,8 +16,8 @@ import yaml
 
 from perfdag.commands.main import VERBS, main, parser
 from perfdag.plan.plan import make_plan
-from perfdag.suite.json_schema import json_schema
 from perfdag.suite.load import parse_suite
+from perfdag.suite.model import json_schema
 from tests.conftest import CommandLine, SuiteWriter
 
 ROOT = Path(__file__).parent.parent

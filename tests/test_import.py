@@ -19,7 +19,7 @@ from perfdag.commands.import_kube_perftest import import_suite
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.shape import Shape
 from perfdag.steps.fio import FioTarget, job_file
-from perfdag.steps.iperf import commands
+from perfdag.steps.iperf import client_command
 from perfdag.steps.mpi import openmpi
 from perfdag.steps.runner.plan import outputs
 from perfdag.steps.torchbench.benchmark import arguments
@@ -42,7 +42,7 @@ def options(benchmark: str, values: dict[str, Any], shape: Shape) -> str:
     measured: Any = result
     match benchmark:
         case "iperf":
-            words = commands(params, "10.0.0.1", 5001)[1]
+            words = client_command(params, "10.0.0.1", 5001)
         case "imb":
             shape = shape.model_copy(
                 update={"network": shape.network.model_copy(update={"interface": "eth0"})}

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfdag.analysis.medians import MonthlyRollup, add_run, series_labels
 from perfdag.benchmark.contract import Gang, Output
 from perfdag.commands.finish import finish_run
 from perfdag.commands.plan import plan_text
@@ -20,20 +21,18 @@ from perfdag.commands.run import needs_cluster
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed
 from perfdag.plan.plan import Plan, concurrent_groups, make_plan, read_plan
-from perfdag.regress.run_medians import MonthlyRollup, add_run
-from perfdag.regress.series import series_labels
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import load_plan
-from perfdag.stats.hunt import ROUNDS, Hunt
+from perfdag.stats.nodes import ROUNDS, Hunt
 from perfdag.steps.concurrent import two_of
 from perfdag.steps.measure import MeasuringLoop
 from perfdag.steps.runner.gather import Hosts
 from perfdag.steps.runner.placement import site_of, wrong_placement
 from perfdag.steps.site import GangLost, Site
 from perfdag.store.folder import FolderStore
+from perfdag.suite.document import BadDocument
 from perfdag.suite.host_pairs import rounds
 from perfdag.suite.load import parse_suite
-from perfdag.suite.yaml_document import BadDocument
 from tests.conftest import CommandLine
 
 from .steps.test_measure import FakeBenchmark, Watcher

@@ -18,8 +18,8 @@ from perfdag.steps.runner.gang import lead
 from perfdag.steps.runner.limits import check_account, check_own_images
 from perfdag.steps.runner.plan import outputs
 from perfdag.store.folder import FolderStore
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.suite.yaml_document import BadDocument
 from tests.fakes.api_server import ApiServer
 
 from .steps.test_plan_step import place

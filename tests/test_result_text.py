@@ -9,7 +9,7 @@ from perfdag.commands.finish import RunResult, result_of
 from perfdag.commands.results import result_text
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import CollectionResult
-from perfdag.results.trust import headlines
+from perfdag.results.summary import headlines
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.charts import rows

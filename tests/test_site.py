@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from perfdag.analysis.alerts import Rules
+from perfdag.analysis.gate import check, store_record
 from perfdag.app.site import serve
 from perfdag.app.site.files import read_script, script
 from perfdag.app.site.write import write_site
 from perfdag.commands.main import main
 from perfdag.commands.options import CommandError
-from perfdag.regress.gate import check, store_record
-from perfdag.regress.result import Rules
 from perfdag.store.base import Store
 from perfdag.store.folder import FolderStore
 from tests.stats import synthetic

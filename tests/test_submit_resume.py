@@ -12,7 +12,7 @@ from perfdag.app.cluster.template import InstalledTemplate
 from perfdag.app.cluster.watch import follow_run
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.results.rechecks import store_rechecks
+from perfdag.results.runs import store_rechecks
 from perfdag.results.samples import SampleRecord, sample_key
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore

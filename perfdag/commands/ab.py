@@ -14,6 +14,9 @@ from typing import Any
 
 import orjson
 
+from perfdag.analysis.ab import Outcome, SeriesVerdict, analyse, outcome_data
+from perfdag.analysis.alerts import markdown_table
+from perfdag.analysis.verdict import Tuning, percent
 from perfdag.app.cluster.template import installed_template
 from perfdag.commands.compare import write_chart
 from perfdag.commands.finish import write_report
@@ -36,10 +39,6 @@ from perfdag.commands.runs import check_samples
 from perfdag.commands.terminal import HIGHLIGHTS, fitted, text_table
 from perfdag.plan.ab import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.plan.plan import Plan
-from perfdag.regress.ab import Outcome, SeriesVerdict, analyse, outcome_data
-from perfdag.regress.publish import markdown_table
-from perfdag.regress.tuning import Tuning
-from perfdag.regress.verdict import percent
 from perfdag.results import missing_reason
 from perfdag.results.collect import collect
 from perfdag.results.runs import load_plan, store_plan, variants
@@ -48,8 +47,8 @@ from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.steps.runner.limits import check_size
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
-from perfdag.suite.checks import checks_of, share
 from perfdag.suite.load import load_suite
+from perfdag.suite.model import checks_of, share
 from perfdag.units import plural, short, short_seconds
 
 logger = logging.getLogger(__name__)

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from perfdag.analysis import selection
+from perfdag.analysis.history import series_names
+from perfdag.analysis.medians import COLUMNS, medians_of_rows
+from perfdag.analysis.selection import Selection
 from perfdag.commands.options import CommandError, add_store, print_json
-from perfdag.regress import selection
-from perfdag.regress.history import series_names
-from perfdag.regress.run_medians import COLUMNS, medians_of_rows
-from perfdag.regress.selection import Selection
 from perfdag.results.schema import load_rows
 from perfdag.stats.robust import median, spread
 from perfdag.store.open import open_store

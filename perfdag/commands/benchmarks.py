@@ -6,10 +6,10 @@ from typing import Any
 
 import orjson
 
+from perfdag.analysis.alerts import markdown_table
 from perfdag.benchmark import registry
 from perfdag.commands.options import CommandError, print_json
-from perfdag.regress.publish import markdown_table
-from perfdag.suite.yaml_document import choices
+from perfdag.suite.document import choices
 
 logger = logging.getLogger(__name__)
 

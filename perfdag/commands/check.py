@@ -9,6 +9,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from perfdag.analysis import alerts
+from perfdag.analysis.alerts import Alert, GateResult, Rules, gate_as_dict, worst
+from perfdag.analysis.gate import (
+    ACKS,
+    check,
+    put_acks,
+    read_acks,
+    read_checks,
+    store_record,
+    stored_acks,
+)
+from perfdag.analysis.medians import read_run_medians
+from perfdag.analysis.selection import select_one
+from perfdag.analysis.verdict import RANK
 from perfdag.commands.finish import RunResult
 from perfdag.commands.options import (
     RUN_HELP,
@@ -20,14 +34,6 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.runs import explain_last
 from perfdag.commands.terminal import highlighted
-from perfdag.regress import publish
-from perfdag.regress.acks import ACKS, put_acks, read_acks, read_checks, stored_acks
-from perfdag.regress.alert_records import Alert
-from perfdag.regress.gate import check, store_record
-from perfdag.regress.result import GateResult, Rules, gate_as_dict, worst
-from perfdag.regress.rollup import read_run_medians
-from perfdag.regress.selection import select_one
-from perfdag.regress.verdict import RANK
 from perfdag.signals import EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
@@ -187,11 +193,11 @@ class GateOutcome:
 
     def junit(self) -> bytes:
         """Return the gate as JUnit XML."""
-        return publish.junit(self.gate)
+        return alerts.junit(self.gate)
 
     def markdown(self) -> str:
         """Return the gate as Markdown."""
-        return publish.markdown(self.gate)
+        return alerts.markdown(self.gate)
 
     def text(self) -> str:
         """Return the gate as text: alerts, checks that fail, suspicious points, counts."""
@@ -209,7 +215,7 @@ class GateOutcome:
         ]
         lines += answer_lines(gate, told={key for alert in gate.alerts for key in alert.keys})
         lines += [f"damaged, left out: {key}" for key in gate.damaged]
-        lines.append(f"checks  {publish.counts(gate)}")
+        lines.append(f"checks  {alerts.gate_counts(gate)}")
         lines.append(f"gate {'FAILED' if gate.failed else 'passed'}  {gate.suite}  {gate.run}")
         return highlighted(lines)
 
@@ -304,8 +310,8 @@ def _send(webhook: str | None, gate: GateResult) -> bool:
     """Send the alerts of a gate to the webhook, if there is one. Return whether it took them."""
     try:
         if webhook:
-            publish.send(webhook, gate, gate.alerts)
-    except publish.WebhookError as error:
+            alerts.send(webhook, gate, gate.alerts)
+    except alerts.WebhookError as error:
         logger.warning(f"perfdag check: {error}")
         return False
     return True

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from perfdag.analysis.alerts import markdown_table
+from perfdag.analysis.compare import Comparison, Row, compare_selections, count
+from perfdag.analysis.gate import read_checks
+from perfdag.analysis.selection import select
+from perfdag.analysis.verdict import Tuning, percent
 from perfdag.commands.options import CommandError, add_store, print_json
 from perfdag.commands.runs import explain_last
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
-from perfdag.regress.acks import read_checks
-from perfdag.regress.comparison import Comparison, Row, compare_selections, count
-from perfdag.regress.publish import markdown_table
-from perfdag.regress.selection import select
-from perfdag.regress.tuning import Tuning
-from perfdag.regress.verdict import percent
 from perfdag.results.labels import series_name
 from perfdag.signals import EXIT_GATE, EXIT_OK
 from perfdag.store.open import open_store
-from perfdag.suite.checks import Check
+from perfdag.suite.model import Check
 from perfdag.units import with_spread
 
 EPILOG = """examples:

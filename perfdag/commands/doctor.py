@@ -10,11 +10,11 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Gang
+from perfdag.benchmark.contract import Gang, NotInstalled, need_tools
 from perfdag.commands.options import print_json
 from perfdag.commands.run import needs_cluster
 from perfdag.hosts import disturbance
-from perfdag.hosts.base import CommandResult, install_command
+from perfdag.hosts.base import CommandResult
 from perfdag.hosts.facts import gather
 from perfdag.hosts.local import LocalHost
 from perfdag.kube.client import KubeError
@@ -202,26 +202,18 @@ def _lacks(subject: _Subject, host: LocalHost) -> list[Finding]:
         return [Finding("missing", f"{name}: {reason}", "measure it with perfdag submit")]
     gang = Gang([host] * subject.shape.hosts.count, subject.shape, 60.0, "")
     try:
-        tools = (
-            benchmark.missing(gang, params)
-            if params is not None
-            else [tool for tool in benchmark.tools if host.which(tool.program) is None]
-        )
-        if tools:
-            return [
-                Finding(
-                    "missing",
-                    f"{name}: {tool.program} is not installed",
-                    tool.advice or install_command(tool.packages),
-                )
-                for tool in {tool.program: tool for tool in tools}.values()
-            ]
         if params is None:
+            need_tools(gang.hosts, benchmark.tools)
             text = f"{name}: has params without a default; only a suite says what it needs"
             return [Finding("warn", text, "perfdag doctor SUITE")]
-        if benchmark.uses_api(params):
+        if benchmark.api.named and params.uses_api:
             load_config()
         benchmark.require(gang, params)
+    except NotInstalled as error:
+        return [
+            Finding("missing", f"{name}: {tool.program} is not installed", tool.remedy)
+            for tool in {tool.program: tool for tool in error.tools}.values()
+        ]
     except (SampleError, KubeError) as error:
         return [Finding("missing", f"{name}: {error}")]
     return []

@@ -349,7 +349,7 @@ def benchmarks_with_rights(plan: Plan) -> list[str]:
         benchmark = registry.get(point.benchmark)
         if not benchmark.api.named or point.benchmark in names:
             continue
-        if benchmark.uses_api(benchmark.Params.model_validate(point.params)):
+        if benchmark.Params.model_validate(point.params).uses_api:
             names.add(point.benchmark)
     return sorted(names)
 

@@ -7,21 +7,24 @@ from importlib.util import find_spec
 
 import pyarrow as pa
 
+from perfdag.analysis.alerts import GateResult
+from perfdag.analysis.gate import check, unattended_rules
+from perfdag.analysis.selection import SelectionError
 from perfdag.plan.plan import Plan, gated
-from perfdag.regress.acks import unattended_rules
-from perfdag.regress.gate import check
-from perfdag.regress.result import GateResult
-from perfdag.regress.selection import SelectionError
-from perfdag.results import exports
-from perfdag.results.collect import CollectionResult, collect
-from perfdag.results.nominal import add_nominal
+from perfdag.results.collect import CollectionResult, collect, write_exports
 from perfdag.results.schema import load_rows
-from perfdag.results.summary import PointState, summarise
-from perfdag.results.trust import RunTrust, trust_in
-from perfdag.results.verdicts import OwnVerdict, own_verdicts
+from perfdag.results.summary import (
+    OwnVerdict,
+    PointState,
+    RunTrust,
+    add_nominal,
+    own_verdicts,
+    summarise,
+    trust_in,
+)
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.store.base import Store
-from perfdag.suite.checks import checks_of
+from perfdag.suite.model import checks_of
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +77,7 @@ def finish_run(
         logger.warning(f"perfdag: no report: {missing.replace('RUN', plan.run_id)}")
     elif charts:
         page = write_report(store, plan, table, gate)
-    files = exports.write(store, plan.run_id, table)
+    files = write_exports(store, plan.run_id, table)
     result = result_of(store, plan, table, collected)
     return replace(result, report=page, exports=files, gate=gate, gated=gated(plan))
 

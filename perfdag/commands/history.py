@@ -9,10 +9,8 @@ from fnmatch import fnmatchcase
 from math import isnan
 from typing import Any
 
-from perfdag.commands.options import CommandError, add_acks_file, print_json
-from perfdag.commands.terminal import HIGHLIGHTS, fitted, text_table
-from perfdag.regress.acks import read_acks, read_checks
-from perfdag.regress.history import (
+from perfdag.analysis.gate import read_acks, read_checks
+from perfdag.analysis.history import (
     Failure,
     Series,
     Step,
@@ -21,23 +19,23 @@ from perfdag.regress.history import (
     planned_points,
     series_of,
 )
-from perfdag.regress.nodes import (
+from perfdag.analysis.medians import RunMedians, read_run_medians
+from perfdag.analysis.nodes import (
     NodeOutlier,
     node_outliers,
     noise_report,
     recent_rows,
     runs_for_nodes,
 )
-from perfdag.regress.rollup import read_run_medians
-from perfdag.regress.run_medians import RunMedians
-from perfdag.regress.tuning import Tuning
-from perfdag.regress.verdict import RANK, percent
-from perfdag.results.result_files import day_of, suites
+from perfdag.analysis.verdict import RANK, Tuning, percent
+from perfdag.commands.options import CommandError, add_acks_file, print_json
+from perfdag.commands.terminal import HIGHLIGHTS, fitted, text_table
+from perfdag.results.samples import day_of, suites
 from perfdag.results.schema import explain_unreadable
-from perfdag.stats.variability import Variability
+from perfdag.stats.robust import Variability
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
-from perfdag.suite.yaml_document import choices
+from perfdag.suite.document import choices
 from perfdag.units import plural, short
 
 logger = logging.getLogger(__name__)

@@ -16,20 +16,20 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from perfdag.benchmark import registry
 from perfdag.commands.options import CommandError
 from perfdag.shape import Shape, merge, overlay
-from perfdag.suite.enumerate import enumerate_points
-from perfdag.suite.load import parse_suite
-from perfdag.suite.permutations import nested
-from perfdag.suite.placement import MAX_POINTS
-from perfdag.suite.validation import explain
-from perfdag.suite.yaml_document import (
+from perfdag.suite.document import (
     BadDocument,
     Document,
     Problem,
     Where,
     choices,
+    explain,
     parse_document,
     read_text,
 )
+from perfdag.suite.enumerate import enumerate_points
+from perfdag.suite.load import parse_suite
+from perfdag.suite.permutations import nested
+from perfdag.suite.placement import MAX_POINTS
 from perfdag.units import parse_quantity
 
 _SECONDS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -136,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verb = next((argument for argument in arguments if not argument.startswith("-")), None)
     if verb is not None and verb not in (*VERBS, INTERNAL):
         from perfdag.removed import removal_note
-        from perfdag.suite.yaml_document import nearest
+        from perfdag.suite.document import nearest
 
         harmless = [name for name in VERBS if name not in DESTRUCTIVE]
         hint = nearest(verb, harmless) or "; `perfdag --help` lists the verbs"
@@ -211,10 +211,10 @@ def program() -> NoReturn:
 
 def _explain(error: Exception, verb: str | None) -> int:
     """Print an expected error and return its exit code. Raise any other error again."""
+    from perfdag.analysis.selection import SelectionError
     from perfdag.kube.client import KubeError
-    from perfdag.regress.selection import SelectionError
     from perfdag.store.base import AddressError, DamagedError, NotStoredError, StoreError
-    from perfdag.suite.yaml_document import BadDocument
+    from perfdag.suite.document import BadDocument
 
     if isinstance(error, BadDocument):
         for problem in error.problems:

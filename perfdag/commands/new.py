@@ -217,19 +217,21 @@ class {cls}(Benchmark[{cls}Params]):
     def seconds(self, params: {cls}Params) -> float:
         return 1.0
 
-    def run(self, gang: Gang, params: {cls}Params) -> Output:
+    def run(self, gang: Gang, params: {cls}Params) -> list[Measurement]:
         size = [f"bs={{params.block}}", f"count={{params.count}}"]
         argv = ["dd", "if=/dev/zero", "of=/dev/null", *size]
         finished = gang.hosts[0].run(argv, timeout=gang.timeout)
+        gang.output = Output(finished.texts(), [argv], "dd")
         if finished.timed_out or finished.code != 0:
-            raise Failed(f"dd exited {{finished.code}}: {{finished.tail()}}", finished.texts())
-        return Output(finished.texts(), [argv], "dd")
+            raise Failed(f"dd exited {{finished.code}}: {{finished.tail()}}")
+        return parse(gang.output.texts, params)
 
-    def parse(self, output: Output, params: {cls}Params) -> list[Measurement]:
-        copied = _COPIED.search(output.texts.get("stderr", ""))
-        if copied is None or int(copied[1]) != params.block * params.count:
-            raise Failed("dd printed no time for all blocks", output.texts)
-        return [Measurement("throughput", int(copied[1]) / float(copied[2]))]
+
+def parse(texts: dict[str, str], params: {cls}Params) -> list[Measurement]:
+    copied = _COPIED.search(texts.get("stderr", ""))
+    if copied is None or int(copied[1]) != params.block * params.count:
+        raise Failed("dd printed no time for all blocks")
+    return [Measurement("throughput", int(copied[1]) / float(copied[2]))]
 '''
 _CONTAINERFILE = """\
 # {name} on perfdag's base image.
@@ -246,16 +248,16 @@ _TEST = '''\
 from pathlib import Path
 
 from perfdag import testing
-from perfdag.benchmark.registry import get
+from {module} import {cls}, parse
 
 RECORDING = Path(__file__).parent / "recorded" / "default"
 
 
 def test_the_parser_notices_damage() -> None:
-    benchmark = get("{name}")
+    benchmark = {cls}()
     if not RECORDING.with_name("default.json").exists():  # record once, and keep the files
         testing.record(benchmark, {{}}, RECORDING)
-    testing.check(testing.load(benchmark, RECORDING), roles=["stderr"])
+    testing.check(testing.load(benchmark, parse, RECORDING), roles=["stderr"])
 '''
 _SUITE = """\
 name: {name}

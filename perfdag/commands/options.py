@@ -52,8 +52,8 @@ class Parser(argparse.ArgumentParser):
 
     def _unknown(self, words: list[str], argv: list[str], suite: str | None) -> str:
         """Return what is wrong with words of `argv` that no option and no argument takes."""
+        from perfdag.suite.document import nearest
         from perfdag.suite.model import Suite
-        from perfdag.suite.yaml_document import nearest
 
         if self.takes_command and suite and shutil.which(suite):
             command = " ".join(argv[argv.index(suite) :])

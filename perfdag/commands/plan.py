@@ -11,14 +11,14 @@ from perfdag.commands.options import CommandError, add_suite_options
 from perfdag.commands.terminal import text_table
 from perfdag.digest import canonical
 from perfdag.plan.plan import Plan, cluster_shapes, concurrent_groups, make_plan
-from perfdag.results.durations import ANY, with_learned_times
+from perfdag.results.runs import ANY, with_learned_times
 from perfdag.signals import EXIT_OK
 from perfdag.steps.runner.limits import check_size
 from perfdag.store.base import StoreError
 from perfdag.store.open import open_store
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
 from perfdag.suite.point import Point
-from perfdag.suite.yaml_document import BadDocument
 from perfdag.units import plural, short_seconds
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if args.schema:
         import orjson
 
-        from perfdag.suite.json_schema import json_schema
+        from perfdag.suite.model import json_schema
 
         options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
         print(orjson.dumps(json_schema(), option=options).decode())

@@ -6,18 +6,22 @@ from dataclasses import asdict, dataclass, replace
 from textwrap import shorten
 from typing import Any
 
+from perfdag.analysis.alerts import gate_as_dict
 from perfdag.commands.check import answer_lines
 from perfdag.commands.finish import RunResult, finish_run, missing_drawing, result_of
 from perfdag.commands.options import CommandError, add_stored_run, print_json
 from perfdag.commands.runs import read_run
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
-from perfdag.regress.result import gate_as_dict
-from perfdag.results import exports
-from perfdag.results.collect import collect, gather
+from perfdag.results.collect import collect, gather, write_exports
 from perfdag.results.schema import load_rows
-from perfdag.results.summary import PointState, point_labels, statuses_text
-from perfdag.results.trust import PointTrust, headlines
-from perfdag.results.verdicts import worst_of_points
+from perfdag.results.summary import (
+    PointState,
+    PointTrust,
+    headlines,
+    point_labels,
+    statuses_text,
+    worst_of_points,
+)
 from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.units import plural, scaled
 
@@ -112,7 +116,7 @@ def collect_run(root: str | None, selector: str) -> tuple[str, int]:
     lines = [f"{plural(collected.rows, 'row')}  {store.url(collected.key)}"]
     if collected.kept:
         lines.append("kept as they were: some of their samples are stored no more")
-    lines += [f"also  {export}" for export in exports.write(store, plan.run_id, rows)]
+    lines += [f"also  {export}" for export in write_exports(store, plan.run_id, rows)]
     good = all(status in ("ok", "skipped") for status in collected.statuses)
     return "\n".join(lines), EXIT_OK if good else EXIT_FAILED
 

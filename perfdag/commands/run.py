@@ -25,9 +25,7 @@ from perfdag.commands.progress import Progress
 from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results import missing_reason
-from perfdag.results.durations import with_learned_times
-from perfdag.results.run_lock import run_lock
-from perfdag.results.runs import resume_command, store_plan
+from perfdag.results.runs import resume_command, run_lock, store_plan, with_learned_times
 from perfdag.results.samples import delete_damaged_samples, stored_samples
 from perfdag.shape import ACROSS, Resources, Shape
 from perfdag.signals import EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH, end_once
@@ -36,9 +34,9 @@ from perfdag.steps.site import Site
 from perfdag.store.base import Store, StoreError
 from perfdag.store.open import open_store
 from perfdag.suite.candidate import ProblemCounter
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import LoadedSuite
-from perfdag.suite.yaml_document import BadDocument
 from perfdag.units import plural
 
 logger = logging.getLogger(__name__)
@@ -130,8 +128,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 if TYPE_CHECKING:
+    from perfdag.analysis.alerts import GateResult
     from perfdag.commands.finish import RunResult
-    from perfdag.regress.result import GateResult
 
 
 @dataclass(frozen=True)
@@ -248,7 +246,7 @@ def measure_again(store: Store, plan: Plan, command: str, gate: "GateResult") ->
     Raises StoreError, and CommandError if it is interrupted.
     """
     from perfdag.results.collect import collect
-    from perfdag.results.rechecks import store_rechecks
+    from perfdag.results.runs import store_rechecks
 
     names = ", ".join(line.name for line in gate.suspects)
     logger.info(f"suspicious, measured again: {names}")

@@ -12,6 +12,7 @@ from typing import cast
 
 import pyarrow as pa
 
+from perfdag.analysis.selection import SelectionError, baselines, select_one
 from perfdag.commands.options import (
     RUN_HELP,
     CommandError,
@@ -22,12 +23,9 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.terminal import text_table
 from perfdag.plan.plan import Plan
-from perfdag.regress.selection import SelectionError, baselines, select_one
 from perfdag.results.collect import kept_rows
-from perfdag.results.result_files import result_key
-from perfdag.results.run_lock import run_lock
-from perfdag.results.runs import find_run, known_plan, load_plan, newer_note, runs
-from perfdag.results.samples import stored_samples
+from perfdag.results.runs import find_run, known_plan, load_plan, newer_note, run_lock, runs
+from perfdag.results.samples import result_key, stored_samples
 from perfdag.results.schema import SAMPLES, NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_of, statuses_text
 from perfdag.signals import EXIT_OK

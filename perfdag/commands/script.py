@@ -14,9 +14,8 @@ from perfdag.commands.run import LocalRun, run_plan
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.store.open import open_store
 from perfdag.suite import model
-from perfdag.suite.load import load_suite
-from perfdag.suite.text import load_model, model_text, suite_text
-from perfdag.suite.yaml_document import parse_document
+from perfdag.suite.document import parse_document
+from perfdag.suite.load import load_model, load_suite, model_text, suite_text
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from perfdag.analysis.alerts import Rules
+from perfdag.analysis.gate import check, store_record
 from perfdag.app.site.write import write_site
-from perfdag.regress.gate import check, store_record
-from perfdag.regress.result import Rules
 from perfdag.store.folder import FolderStore
 from tests.charts.browser import CHROMIUM, Page, chromium, tab
 from tests.stats import synthetic

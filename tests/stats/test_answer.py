@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfdag.analysis.alerts import GateResult, Rules
+from perfdag.analysis.gate import check
+from perfdag.analysis.history import Acknowledgement
+from perfdag.analysis.verdict import compare_sides
 from perfdag.app.site.files import read_script
 from perfdag.app.site.write import write_site
 from perfdag.commands.finish import judge
 from perfdag.commands.main import main
 from perfdag.plan.plan import make_plan
-from perfdag.regress.gate import check
-from perfdag.regress.history import Acknowledgement
-from perfdag.regress.result import GateResult, Rules
-from perfdag.regress.verdict import compare_sides
 from perfdag.results.runs import load_plan
 from perfdag.stats.levels import levels_of, noise_of
 from perfdag.store.base import Store

@@ -8,7 +8,7 @@ import pytest
 from perfdag.commands.main import main
 from perfdag.results.runs import load_plan
 from perfdag.results.schema import load_rows
-from perfdag.results.verdicts import OwnVerdict
+from perfdag.results.summary import OwnVerdict
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 from tests.conftest import CommandLine

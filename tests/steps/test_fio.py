@@ -19,7 +19,7 @@ from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost, filesystem
 from perfdag.outcome import Failed, Invalid, Skip
 from perfdag.shape import Shape, merge
-from perfdag.stats.percentiles import needed
+from perfdag.stats.robust import needed
 from perfdag.steps import fio
 from perfdag.steps.fio import Fio, FioParams, FioTarget, job_file, options
 from tests.recorded.measured import values
@@ -43,7 +43,7 @@ def changed(output: Output, change: Callable[[dict[str, Any]], None]) -> Output:
 
 
 def test_values_are_those_of_the_report_in_base_units() -> None:
-    _, params, output = load("fio/randread")
+    _, params, output, _ = load("fio/randread")
     read = report_of(output)["jobs"][0]["read"]
     measurements = FIO.parse(output, params)
     for metric, stat, value in (
@@ -58,7 +58,7 @@ def test_values_are_those_of_the_report_in_base_units() -> None:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_percentiles_are_refused_below_the_samples_they_need(name: str) -> None:
-    _, params, output = load(name)
+    _, params, output, _ = load(name)
     for measurement in FIO.parse(output, params):
         if measurement.stat.startswith("p"):
             assert measurement.n is not None
@@ -66,7 +66,7 @@ def test_percentiles_are_refused_below_the_samples_they_need(name: str) -> None:
 
 
 def test_both_directions_and_the_syncs_of_a_mixed_load() -> None:
-    _, params, output = load("fio/randrw-psync-fsync")
+    _, params, output, _ = load("fio/randrw-psync-fsync")
     measurements = FIO.parse(output, params)
     [read], [write] = (
         values(measurements, "iops", direction=direction) for direction in ("read", "write")
@@ -79,7 +79,7 @@ def test_both_directions_and_the_syncs_of_a_mixed_load() -> None:
 
 
 def test_two_hosts_have_rows_of_their_own_and_a_total() -> None:
-    _, params, output = load("fio/two-hosts")
+    _, params, output, _ = load("fio/two-hosts")
     measurements = FIO.parse(output, params)
     iops, late = (
         {each.subject: each.value for each in measurements if (each.metric, each.stat) == row}
@@ -100,7 +100,7 @@ def test_two_hosts_have_rows_of_their_own_and_a_total() -> None:
 
 
 def test_percentiles_from_a_histogram_are_those_that_fio_computes() -> None:
-    _, _, output = load("fio/two-hosts")
+    _, _, output, _ = load("fio/two-hosts")
     text = output.texts["client"]
     report, _ = json.JSONDecoder().raw_decode(text, text.index("\n{") + 1)
     for client in report["client_stats"][:2]:
@@ -135,7 +135,7 @@ def test_a_percentile_is_the_first_bin_that_reaches_its_share() -> None:
 def test_a_job_that_did_not_do_what_was_asked_fails(
     name: str, change: Callable[[dict[str, Any]], None], match: str
 ) -> None:
-    _, params, output = load(f"fio/{name}")
+    _, params, output, _ = load(f"fio/{name}")
     with pytest.raises(Failed, match=match):
         FIO.parse(changed(output, change), params)
 
@@ -161,7 +161,7 @@ def until(is_over: Callable[[], object], seconds: float) -> None:
 
 
 def test_fio_2_is_read_in_its_own_units() -> None:
-    _, params, output = load("fio/randread")
+    _, params, output, _ = load("fio/randread")
     new, old = FIO.parse(output, params), FIO.parse(changed(output, as_fio_2), params)
     for metric, stat in (("bandwidth", "value"), ("latency", "mean"), ("latency", "p99")):
         assert values(old, metric, stat, direction="read") == pytest.approx(
@@ -170,7 +170,7 @@ def test_fio_2_is_read_in_its_own_units() -> None:
 
 
 def test_warnings_before_the_report_are_skipped() -> None:
-    _, params, output = load("fio/randread")
+    _, params, output, _ = load("fio/randread")
     warned = {"client": "fio: {something} is deprecated\nnote: both\n" + output.texts["client"]}
     assert FIO.parse(dataclasses.replace(output, texts=warned), params) == FIO.parse(output, params)
 
@@ -256,8 +256,8 @@ def test_bad_params_are_refused_with_what_is_allowed(changes: dict[str, Any], me
 
 def test_readwrite_is_rw() -> None:
     assert FioParams(rw="readwrite") == FioParams(rw="rw")
-    assert FioParams(rw="randrw", rwmixread=100).directions == ("read",)
-    assert FioParams(rw="trimwrite").directions == ("trim", "write")
+    assert FioParams(rw="randrw", rwmixread=100).io_directions == ("read",)
+    assert FioParams(rw="trimwrite").io_directions == ("trim", "write")
 
 
 RAW_CLAIM = {"volume": {"mode": "Block", "claim": "precious"}}
@@ -332,7 +332,7 @@ def left(folder: Path) -> list[str]:
 @pytest.fixture
 def local_gang(tmp_path: Path) -> Gang:
     machines = gang(tmp_path)
-    if FIO.missing(machines, FioParams()):
+    if not shutil.which("fio"):
         pytest.skip("fio is not installed")
     return machines
 
@@ -351,7 +351,7 @@ def test_a_real_run_leaves_no_file(
     params: dict[str, Any], directions: list[str], local_gang: Gang, tmp_path: Path
 ) -> None:
     requested = FioParams(**params, **SMALL)
-    output = FIO.run(local_gang, requested)
+    output = FIO.measure(local_gang, requested)
     measurements = FIO.parse(output, requested)
     assert all(values(measurements, "iops", direction=each)[0] > 0 for each in directions)
     assert output.facts["filesystem"]["type"]
@@ -378,7 +378,7 @@ def test_a_run_that_fails_says_why_and_leaves_no_file(
 ) -> None:
     machines = dataclasses.replace(gang(tmp_path, hosts), timeout=timeout)
     with pytest.raises(Failed, match=message):
-        FIO.run(machines, FioParams(**SMALL | params))
+        FIO.measure(machines, FioParams(**SMALL | params))
     assert left(tmp_path) == []
 
 
@@ -409,10 +409,10 @@ def test_reads_of_a_block_device_meet_data_once_it_is_prefilled(
     name, backing = device
     volume = dataclasses.replace(local_gang, volume=name)
     params = FioParams(rw="randread", **SMALL)
-    FIO.parse(FIO.run(volume, params), params)
+    FIO.parse(FIO.measure(volume, params), params)
     assert backing.stat().st_blocks == 0, "without it fio reads holes"
     filled = params.model_copy(update={"prefill": True})
-    FIO.parse(FIO.run(volume, filled), filled)
+    FIO.parse(FIO.measure(volume, filled), filled)
     assert backing.stat().st_blocks * 512 >= filled.size
 
 
@@ -431,10 +431,10 @@ def test_the_device_of_an_existing_claim_is_not_written_over(
     claimed = Shape.model_validate({"volume": {"mode": "Block", "claim": "precious"}})
     volume = dataclasses.replace(local_gang, volume=name, shape=claimed)
     with pytest.raises(Failed, match=f"{name} on .* exists and {by} would destroy its data"):
-        FIO.run(volume, FioParams(**changes, **SMALL))
+        FIO.measure(volume, FioParams(**changes, **SMALL))
     assert backing.stat().st_blocks == 0
     params = FioParams(**changes, **SMALL, overwrite=True)
-    FIO.parse(FIO.run(volume, params), params)
+    FIO.parse(FIO.measure(volume, params), params)
     assert backing.stat().st_blocks > 0
 
 
@@ -445,7 +445,7 @@ def test_files_of_several_hosts_are_laid_out_before_the_measured_run(
     serve = create_autospec(LocalHost.serve, side_effect=LocalHost.serve)
     monkeypatch.setattr(LocalHost, "serve", serve)
     params = FioParams(rw="randread", **SMALL)
-    output = FIO.run(gang(tmp_path, 2), params)
+    output = FIO.measure(gang(tmp_path, 2), params)
     commands = [call.args[1] for call in serve.call_args_list]
     assert ["--create_only=1" in argv for argv in commands] == [True, True, False, False]
     # the server runs the jobs of whoever connects
@@ -538,7 +538,7 @@ def test_direct_io_in_memory_is_skipped(local_gang: Gang, monkeypatch: pytest.Mo
         lambda host, path: {"type": "tmpfs", "mount": "/dev/shm", "free_bytes": 1 << 40},
     )
     with pytest.raises(Skip, match="direct: false"):
-        FIO.run(local_gang, FioParams(directory=local_gang.scratch))
+        FIO.measure(local_gang, FioParams(directory=local_gang.scratch))
 
 
 def test_scratch_in_memory_gives_way_to_a_disk(
@@ -558,9 +558,9 @@ def test_data_of_others_is_neither_overwritten_nor_removed(
     precious = tmp_path / "precious"
     precious.write_bytes(b"data" * 2048)
     with pytest.raises(Failed, match="would destroy its data"):
-        FIO.run(local_gang, FioParams(rw="write", file=str(precious), **SMALL))
+        FIO.measure(local_gang, FioParams(rw="write", file=str(precious), **SMALL))
     params = FioParams(rw="read", file=str(precious), **{**SMALL, "size": "8KiB"})
-    FIO.parse(FIO.run(local_gang, params), params)
+    FIO.parse(FIO.measure(local_gang, params), params)
     assert precious.read_bytes() == b"data" * 2048
 
 
@@ -570,23 +570,23 @@ def test_a_file_or_device_shorter_than_size_is_refused(
     short = tmp_path / "short"
     short.write_bytes(b"data" * 1024)
     with pytest.raises(Failed, match="holds 4096 B, size is 4194304 B"):
-        FIO.run(local_gang, FioParams(rw="read", file=str(short), **SMALL))
+        FIO.measure(local_gang, FioParams(rw="read", file=str(short), **SMALL))
     assert short.stat().st_size == 4096
     monkeypatch.setattr(
         fio, "filesystem", lambda host, path: {"type": "block", "total_bytes": 1 << 20}
     )
     with pytest.raises(Failed, match="holds 1048576 B"):
-        FIO.run(local_gang, FioParams(rw="read", file="/dev/null", **SMALL))
+        FIO.measure(local_gang, FioParams(rw="read", file="/dev/null", **SMALL))
 
 
 def test_a_file_of_its_own_is_removed(local_gang: Gang, tmp_path: Path) -> None:
     with pytest.raises(
         Failed, match=f"folder {tmp_path}/typo of file {tmp_path}/typo/made does not exist"
     ):
-        FIO.run(local_gang, FioParams(rw="write", file=str(tmp_path / "typo/made"), **SMALL))
+        FIO.measure(local_gang, FioParams(rw="write", file=str(tmp_path / "typo/made"), **SMALL))
     assert not (tmp_path / "typo").exists()
     params = FioParams(rw="write", file=str(tmp_path / "made"), **SMALL)
-    FIO.parse(FIO.run(local_gang, params), params)
+    FIO.parse(FIO.measure(local_gang, params), params)
     assert not (tmp_path / "made").exists()
 
 

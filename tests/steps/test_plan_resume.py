@@ -24,8 +24,8 @@ from perfdag.steps.runner.credentials import PeerError
 from perfdag.steps.runner.plan import Options, options, step
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.folder import FolderStore
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.suite.yaml_document import BadDocument
 from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer
 

@@ -14,8 +14,8 @@ from hera.workflows import DAG, CronWorkflow, Parameter, Task, Workflow
 from hera.workflows import models as m
 
 from perfdag import Entry, Suite
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.suite.yaml_document import BadDocument
 from perfdag.workflows import dump, measure, schedule, templates
 from perfdag.workflows.templates import Installation
 

@@ -5,7 +5,7 @@ from perfdag.app.cluster.view import View
 from perfdag.commands.options import CommandError
 from perfdag.kube.client import Kube, Object
 from perfdag.results.runs import LAST, ambiguous
-from perfdag.suite.yaml_document import nearest
+from perfdag.suite.document import nearest
 
 
 class NoRun(CommandError):

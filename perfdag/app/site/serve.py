@@ -10,10 +10,10 @@ from ipaddress import ip_address
 from socket import getfqdn, gethostname
 from urllib.parse import unquote, urlsplit
 
+from perfdag.analysis.selection import SelectionError
 from perfdag.app.site import comparison
 from perfdag.app.site.files import FOLDER, script
 from perfdag.commands.options import CommandError, print_now
-from perfdag.regress.selection import SelectionError
 from perfdag.signals import EXIT_REACH
 from perfdag.store.base import NotStoredError, Store, StoreError
 

@@ -8,6 +8,12 @@ from functools import partial
 from typing import Any
 
 from perfdag import __version__
+from perfdag.analysis.alerts import Record, Rules, message, read_records, worst
+from perfdag.analysis.gate import read_checks, unattended_rules
+from perfdag.analysis.history import headlines, series_names, series_of, words_by_run
+from perfdag.analysis.medians import RunMedians, read_run_medians
+from perfdag.analysis.selection import SelectionError
+from perfdag.analysis.verdict import Tuning
 from perfdag.app.site import comparison
 from perfdag.app.site.files import FOLDER, read_script, script, static_files
 from perfdag.app.site.runs import run_data
@@ -23,16 +29,8 @@ from perfdag.app.site.series import (
 )
 from perfdag.commands.options import CommandError
 from perfdag.digest import digest
-from perfdag.regress.acks import read_checks, unattended_rules
-from perfdag.regress.alert_records import Record, message, read_records
-from perfdag.regress.history import headlines, series_names, series_of, words_by_run
-from perfdag.regress.result import Rules, worst
-from perfdag.regress.rollup import read_run_medians
-from perfdag.regress.run_medians import RunMedians
-from perfdag.regress.selection import SelectionError
-from perfdag.regress.tuning import Tuning
-from perfdag.results.result_files import month_of, suites
 from perfdag.results.runs import PARTIAL
+from perfdag.results.samples import month_of, suites
 from perfdag.results.schema import explain_unreadable
 from perfdag.store.base import NotStoredError, Store
 

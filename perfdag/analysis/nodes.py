@@ -7,16 +7,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from perfdag.regress.environment import codes
-from perfdag.regress.history import series_names
-from perfdag.regress.run_medians import RunMedians, is_measured
-from perfdag.regress.tuning import Tuning
-from perfdag.results.node_facts import difference, facts_of_nodes
+from perfdag.analysis.history import series_names
+from perfdag.analysis.medians import RunMedians, codes, is_measured
+from perfdag.analysis.verdict import Tuning
+from perfdag.results.labels import difference, facts_of_nodes
 from perfdag.results.schema import load_rows
 from perfdag.stats.levels import side_word
 from perfdag.stats.nodes import FEWEST_NODES, Outlier, confirming, lone_gate, outliers
-from perfdag.stats.robust import Array, median, scale_for
-from perfdag.stats.variability import Variability, variability_of
+from perfdag.stats.robust import Array, Variability, median, scale_for, variability_of
 from perfdag.store.base import Store
 
 NEWEST = 30

@@ -10,12 +10,18 @@ import numpy as np
 import orjson
 import pyarrow.compute as pc
 
-from perfdag.regress.run_medians import RunMedians
-from perfdag.regress.series import RunInfo, SeriesInfo, series_labels
-from perfdag.regress.tuning import Tuning
-from perfdag.regress.verdict import RANK, Answer, answer_of, compare_sides, percent, standing
-from perfdag.results.result_files import day_of
+from perfdag.analysis.medians import RunInfo, RunMedians, SeriesInfo, series_labels
+from perfdag.analysis.verdict import (
+    RANK,
+    Answer,
+    Tuning,
+    answer_of,
+    compare_sides,
+    percent,
+    standing,
+)
 from perfdag.results.runs import PARTIAL
+from perfdag.results.samples import day_of
 from perfdag.results.schema import load_rows
 from perfdag.stats.levels import STEP, Level, Levels, Word, levels_of, side_word
 from perfdag.stats.robust import Array, median

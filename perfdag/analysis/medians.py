@@ -1,19 +1,155 @@
 """Run medians of a suite: one number per series and run."""
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from perfdag.regress.environment import codes, environment, numbers
-from perfdag.regress.series import RunInfo, SeriesInfo
+from perfdag.results.labels import flatten, labels_by_point, point_settings, series_name
+from perfdag.results.samples import month_of, result_key, rollup_key, stored_runs
+from perfdag.results.schema import SAMPLES, read_rows
 from perfdag.stats.robust import INTERVAL_FROM, Array, median_ranks, middle
+from perfdag.store.base import Store, StoreError
+
+
+@dataclass(frozen=True)
+class SeriesInfo:
+    """The identity of a series. `params`, `shape` and `coords` are canonical JSON.
+
+    `better` is higher, lower or none, `pair` empty or `0-3`, `span` that of the rows or empty.
+    """
+
+    series_id: str
+    entry: str
+    benchmark: str
+    point: str
+    params: str
+    shape: str
+    pair: str
+    coords: str
+    metric: str
+    stat: str
+    unit: str
+    better: str
+    benchmark_version: str
+    span: str
+    headline: bool
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str]:
+        """What is measured, regardless of the suite's name and the benchmark's version."""
+        return (self.point, self.coords, self.metric, self.stat, self.span)
+
+    @property
+    def name(self) -> str:
+        """Metric with its statistic, coordinates and span: `latency p99 direction=read`."""
+        return series_name(self.metric, self.stat, orjson.loads(self.coords or "{}"), self.span)
+
+    @property
+    def canary(self) -> bool:
+        """Whether it measures the machine and not the suite."""
+        return self.benchmark == "canary"
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """One run: start (ISO 8601, UTC), cluster, `env` as flat text, and the state of each point.
+
+    `points` maps a point to (ok, not ok, an error, entry).
+    """
+
+    run_id: str
+    started_at: str
+    trigger: str
+    cluster: str
+    env: dict[str, str]
+    points: dict[str, tuple[int, int, str, str]]
+
+    @property
+    def when(self) -> datetime:
+        """The time the run started."""
+        return datetime.fromisoformat(self.started_at)
+
+
+def settings_of(info: SeriesInfo) -> dict[str, str]:
+    """Return the settings of the point of a series as flat text."""
+    params, shape = orjson.loads(info.params or "{}"), orjson.loads(info.shape or "{}")
+    return point_settings(params, shape, info.pair)
+
+
+def series_labels(series: Iterable[SeriesInfo]) -> dict[str, str]:
+    """Return point id -> what distinguishes it within its entry (`streams=4 network.host=true`)."""
+    points = {info.point: info for info in series}
+    return labels_by_point((info.entry, info.point, settings_of(info)) for info in points.values())
+
+
+_VOLATILE = ("host", "sample", "free_bytes", "load")
+"""Facts that differ between runs and explain nothing: pod, sample, free space, load before it."""
+
+
+def environment(table: pa.Table) -> dict[str, str]:
+    """Return the environment of a run as flat text. A bar joins several values of one key.
+
+    The facts of all nodes count alike: which of them leads a gang is chance.
+    """
+    values: dict[str, set[str]] = {}
+    for text in _distinct(table["env"]):
+        lead = orjson.loads(text)
+        for facts in (lead, *lead.pop("peers", {}).values()):
+            for key, value in flatten(facts, _VOLATILE):
+                if value != "null":
+                    values.setdefault(key, set()).add(value)
+    for name in ("env_class", "perfdag_version", "tool"):
+        for text in _distinct(table[name]):
+            values.setdefault(name, set()).add(text)
+    digests, texts = codes(table["image_digest"])
+    for i in np.unique(digests, return_index=True)[1]:
+        if digests[i] >= 0:
+            values.setdefault(f"image {table['benchmark'][int(i)].as_py()}", set()).add(
+                texts[digests[i]]
+            )
+    nodes = set(_distinct(table["nodes"].combine_chunks().flatten()))
+    if nodes:
+        values["nodes"] = nodes
+    return {key: " | ".join(sorted(values)) for key, values in sorted(values.items())}
+
+
+def _distinct(column: pa.ChunkedArray | pa.Array) -> list[str]:
+    return [text for text in pc.unique(column).to_pylist() if text]
+
+
+def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[Any]]:
+    """Return a text column as numbers, and the text of each number. Null is -1."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    array = column.unify_dictionaries().combine_chunks()
+    return numbers(array.indices, -1).astype(np.int64), array.dictionary.to_pylist()
+
+
+def numbers(column: pa.ChunkedArray | pa.Array, absent: float = math.nan) -> NDArray[Any]:
+    """Return a numeric column as an array, with `absent` where it is null.
+
+    A column without nulls goes through dlpack, because to_numpy imports pandas where it is
+    installed, which takes longer than everything else.
+    """
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if array.null_count:
+        filled: NDArray[Any] = np.nan_to_num(array.to_numpy(zero_copy_only=False), nan=absent)
+        return filled
+    return np.from_dlpack(array)
+
+
+VERSION = 3
+"""Version of the roll-ups."""
 
 COLUMNS = (
     "suite",
@@ -289,3 +425,112 @@ def _order(info: SeriesInfo) -> tuple[Any, ...]:
         info.stat,
         info.coords,
     )
+
+
+def read_run_medians(store: Store, suite: str, *, write_back: bool = True) -> RunMedians:
+    """Return the run medians of a suite, from roll-ups where they are up to date.
+
+    Runs of `ab` are left out. An incomplete roll-up is written back where `write_back`, and a
+    failure to write is ignored. Unreadable files are left out and named in `damaged`. Raises
+    StoreError.
+    """
+    stored: dict[str, dict[str, str]] = {}
+    for run_id, _ in stored_runs(store, suite):
+        stored.setdefault(month_of(run_id), {})[run_id] = result_key(suite, run_id)
+    present = set(store.list(f"rollups/{suite}"))
+    wanted = [key for month in sorted(stored) if (key := rollup_key(suite, month)) in present]
+    months = {month: MonthlyRollup() for month in stored}
+    for key, data in store.get_many(wanted):
+        with contextlib.suppress(pa.ArrowInvalid, OSError, ValueError, KeyError, TypeError):
+            months[key.rpartition("/")[2].removesuffix(".parquet")] = _read(data)
+    damaged: list[str] = []
+    for month, runs in stored.items():
+        if _complete(store, months[month], runs, damaged) and write_back:
+            with contextlib.suppress(StoreError):
+                store.put(rollup_key(suite, month), _write(months[month]))
+    return merge_months(
+        suite,
+        [months[month] for month in sorted(months)],
+        {r for runs in stored.values() for r in runs},
+        damaged,
+    )
+
+
+def _complete(
+    store: Store, month: MonthlyRollup, stored: dict[str, str], damaged: list[str]
+) -> bool:
+    """Read the runs that a month lacks. Return whether there were any and all were readable."""
+    missing = [key for run_id, key in sorted(stored.items()) if run_id not in month.runs]
+    schema = pa.schema([SAMPLES.field(name) for name in COLUMNS])
+    changed, refused = False, list[str]()
+    for key, data in store.get_many(missing):
+        try:
+            rows = read_rows(data, schema)
+            if rows["run_id"].null_count:  # another program wrote the file
+                raise OSError("rows without a run")
+            refused += add_run(month, rows)
+            changed = True
+        except (pa.ArrowInvalid, OSError):
+            damaged.append(key)
+    damaged += refused
+    return changed and not refused
+
+
+def _write(month: MonthlyRollup) -> bytes:
+    envs = {repr(run.env): run.env for run in month.runs.values()}
+    number = {text: i for i, text in enumerate(envs)}
+    points: dict[tuple[str, str], int] = {}
+    runs = []
+    for run in month.runs.values():
+        counts = [
+            (points.setdefault((key, p[3]), len(points)), p[0], p[1], p[2])
+            for key, p in run.points.items()
+        ]
+        # Most points of a run have the same state: one list of numbers for all of them.
+        alike = sorted({count[1:] for count in counts})
+        grouped = [
+            [*state, [count[0] for count in counts if count[1:] == state]] for state in alike
+        ]
+        runs.append(
+            [run.run_id, run.started_at, run.trigger, run.cluster, number[repr(run.env)], grouped]
+        )
+    about = {
+        "version": VERSION,
+        "points": list(points),
+        "runs": runs,
+        "envs": list(envs.values()),
+        "series": [list(asdict(info).values()) for info in month.series.values()],
+    }
+    table = pa.concat_tables(month.rows) if month.rows else _empty()
+    table = table.replace_schema_metadata({b"perfdag": orjson.dumps(about)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _empty() -> pa.Table:
+    types = [pa.string(), pa.string(), pa.float64(), pa.float64(), pa.float64(), pa.int32()]
+    names = ["run_id", "series_id", "value", "low", "high", "n"]
+    return pa.schema(list(zip(names, types, strict=True))).empty_table()
+
+
+def _read(data: bytes) -> MonthlyRollup:
+    # read_table would import pyarrow.dataset and pandas, which takes longer than everything else.
+    table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+    about = orjson.loads(table.schema.metadata[b"perfdag"])
+    if about["version"] != VERSION:
+        raise ValueError("another version")
+    runs = {}
+    alike: dict[bytes, dict[str, tuple[int, int, str, str]]] = {}
+    for run_id, started, trigger, cluster, env, states in about["runs"]:
+        # Most runs have the same state of every point. They share one dict.
+        points = alike.setdefault(orjson.dumps(states), {})
+        if not points:
+            for ok, bad, error, which in states:
+                points.update(
+                    {about["points"][i][0]: (ok, bad, error, about["points"][i][1]) for i in which}
+                )
+        runs[run_id] = RunInfo(run_id, started, trigger, cluster, about["envs"][env], points)
+    series = {columns[0]: SeriesInfo(*columns) for columns in about["series"]}
+    return MonthlyRollup(runs, series, [table.replace_schema_metadata(None)])

@@ -11,11 +11,11 @@ from datetime import UTC, date, datetime
 
 import orjson
 
-from perfdag.regress.rollup import read_run_medians
-from perfdag.results.result_files import day_of, suites
+from perfdag.analysis.medians import read_run_medians
 from perfdag.results.runs import PARTIAL, find_run, runs, trigger
+from perfdag.results.samples import day_of, suites
 from perfdag.store.base import NotStoredError, Store
-from perfdag.suite.yaml_document import nearest
+from perfdag.suite.document import nearest
 from perfdag.units import plural
 
 KEYS = ("suite", "month", "run", "since", "until", "newest")
