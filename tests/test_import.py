@@ -18,7 +18,7 @@ from perfdag.benchmark.contract import Gang
 from perfdag.commands.import_kube_perftest import import_suite
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.shape import Shape
-from perfdag.steps.fio import FioTarget, job_file
+from perfdag.steps.fio import Target, job_file
 from perfdag.steps.iperf import client_command
 from perfdag.steps.mpi import openmpi
 from perfdag.steps.runner.plan import outputs
@@ -51,7 +51,7 @@ def options(benchmark: str, values: dict[str, Any], shape: Shape) -> str:
         case "openfoam":
             words = openmpi.mpirun(gang, params.procs, params.transport)
         case "fio":
-            words = job_file(params, FioTarget(gang.hosts[0], "/perfdag/volume", None, {})).split()
+            words = job_file(params, Target(gang.hosts[0], "/perfdag/volume", None, {})).split()
         case "torchbench":
             words = arguments(params)
         case _:

@@ -11,7 +11,7 @@ from typing import Any
 from perfdag import testing
 from perfdag.benchmark.registry import get
 from perfdag.outcome import Measurement
-from perfdag.steps import iperf, latency
+from perfdag.steps import fio, iperf, latency
 
 HERE = Path(__file__).parent
 _FAST: dict[str, Any] = {"size": "16MiB", "runtime": "300ms"}
@@ -86,7 +86,7 @@ CASES: dict[str, dict[str, Any]] = {
     "imb/uniband-shm": {"benchmark": "Uniband", "transport": "shm", **_SMALL},
 }
 
-PARSERS: dict[str, Any] = {"iperf": iperf.parse, "latency": latency.parse}
+PARSERS: dict[str, Any] = {"iperf": iperf.parse, "latency": latency.parse, "fio": fio.parse}
 """The parser of each benchmark that `record` records."""
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from perfdag.outcome import Measurement, SampleError
 from perfdag.results.samples import as_rows
+from perfdag.steps import fio
 from perfdag.steps.rdma import BandwidthParams, LatencyParams, RdmaBandwidth
 from perfdag.steps.torchbench.runner import MARK
 from perfdag.testing import Recording, damage
@@ -61,6 +62,11 @@ CHANGED = [
     ("iperf/tcp", r'("end":)', r'"error": "unable to connect to server", \1', "failed"),
     ("latency/tcp-rr", r"^ELAPSED_TIME=.*", "ELAPSED_TIME=0.50", "failed"),
     ("latency/tcp-rr", r"^THROUGHPUT_UNITS=.*", "THROUGHPUT_UNITS=10^6bits/s", "failed"),
+    ("fio/randread", r'("error" : )0', r"\g<1>28", "failed"),
+    ("fio/randread", r'("total_ios" : )\d+', r"\g<1>0", "failed"),
+    ("fio/randread", r'("runtime" : )\d\d\d', r"\g<1>120", "failed"),
+    ("fio/two-hosts", r'("jobname" : "worker")', r'"jobname" : "All clients"', "failed"),
+    ("fio/two-hosts", r'(host 1\)", "started": \d+)\d\.', r"\g<1>1.", "invalid"),
     # before 3.11 both directions have one key
     ("iperf/tcp-2-streams-bidirectional", r"iperf 3\.12", "iperf 3.9", "skipped"),
     ("iperf/udp-bidirectional", r"iperf 3\.12", "iperf 3.10.1", "skipped"),
@@ -77,6 +83,7 @@ CHANGED = [
     ("latency/udp-rr", r"^MEAN_LATENCY=.*", "MEAN_LATENCY=25", "invalid"),
     ("latency/tcp-rr", r"^MEAN_LATENCY=.*", "MEAN_LATENCY=25", "ok"),
     # other versions and other machines
+    ("fio/randread", r"\A", "fio: {something} is deprecated\\nnote: both\\n", "ok"),
     ("iperf/tcp", r',\s*"(sender|receiver)_tcp_congestion":\s*"\w+"', "", "ok"),
     ("iperf/tcp", r"iperf 3\.12", "iperf 3.18", "ok"),
 ]
@@ -158,6 +165,16 @@ def test_a_long_run_of_iperf_has_300_rates_at_most() -> None:
     rows = parse(texts, params.model_copy(update={"duration": 800.0}))
     seconds = [row.subject for row in rows if row.metric == "second_throughput"]
     assert (len(seconds), seconds[1]) == (267, "second 4")
+
+
+def test_percentiles_of_several_histograms_are_those_that_fio_computes() -> None:
+    text = CASES["fio/two-hosts"].load().output.texts["client"]
+    report, _ = json.JSONDecoder().raw_decode(text, text.index("\n{") + 1)
+    for client in report["client_stats"][:2]:
+        for latency in (client["read"]["lat_ns"], client["read"]["clat_ns"]):
+            assert fio.percentiles([latency["bins"]]) == latency["percentile"]
+    merged = fio.percentiles([{"10": 30, "20": 20}, {"10": 20, "30": 30}])
+    assert (merged["50.000000"], merged["90.000000"]) == (10.0, 30.0)
 
 
 def test_percentiles_need_enough_transactions() -> None:
