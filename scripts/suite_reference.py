@@ -176,7 +176,8 @@ def _type(value: dict[str, Any]) -> str:
     if value.get("type") == "array" and "items" in value:
         return f"list of {_type(value['items'])}"
     names = {"string": "text", "integer": "whole number", "object": "mapping"}
-    return names.get(value["type"], value["type"])
+    kind: str = value["type"]
+    return names.get(kind, kind)
 
 
 if __name__ == "__main__":

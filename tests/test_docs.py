@@ -99,10 +99,11 @@ def test_the_keys_of_a_suite_are_on_the_page_of_the_reference() -> None:
 
 def test_the_examples_of_the_reference_are_valid() -> None:
     for part, examples in suite_reference.EXAMPLES.items():
-        fields = getattr(model, part, getattr(shape, part, None)).model_fields
+        kind: Any = getattr(model, part, getattr(shape, part, None))
         for key, text in examples.items():
-            kind = Annotated[fields[key].annotation, *(fields[key].metadata or [None])]
-            TypeAdapter(kind).validate_python(yaml.safe_load(text))
+            field = kind.model_fields[key]
+            allowed: Any = Annotated[field.annotation, *(field.metadata or [None])]
+            TypeAdapter(allowed).validate_python(yaml.safe_load(text))
 
 
 def test_a_placeholder_that_a_page_does_not_explain_is_named() -> None:
