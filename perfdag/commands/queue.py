@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from perfdag import signals
-from perfdag.commands.options import CommandError, log, print_json, print_now
+from perfdag.commands.options import CommandError, print_json, print_now
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.units import plural
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from perfdag.steps.queue.frontend import Limits
     from perfdag.steps.queue.judge import Result
     from perfdag.steps.queue.validate import Plan
+
+logger = logging.getLogger(__name__)
 
 EPILOG = """examples:
   perfdag queue frontend sleep media
@@ -157,11 +159,11 @@ async def _serve_frontend(names: Sequence[str], limits: "Limits", *addresses: An
     await frontend.start(*addresses)
     clients, backends, metrics = frontend.ports
     if frontend.most_peers < limits.peers:
-        log(
+        logger.info(
             f"at most {frontend.most_peers} connections at once, not {limits.peers}: "
             "`ulimit -Hn` admits no more open files"
         )
-    log(
+    logger.info(
         f"queues {', '.join(frontend.queues)}: clients on port {clients}, "
         f"backends on {backends}, metrics on {metrics}"
     )
@@ -170,8 +172,8 @@ async def _serve_frontend(names: Sequence[str], limits: "Limits", *addresses: An
         try:
             await asyncio.wait_for(stopped.wait(), limits.interval or None)
         except TimeoutError:
-            log(frontend.summary())
-    log(frontend.summary())
+            logger.info(frontend.summary())
+    logger.info(frontend.summary())
     await frontend.stop()
 
 
@@ -248,7 +250,7 @@ def _backend(args: argparse.Namespace) -> int:
         null_out=args.null_out,
     )
     if args.glob:
-        log(f"{backend.FILENAME} stands for {workload.device}")
+        logger.info(f"{backend.FILENAME} stands for {workload.device}")
     if args.report and not args.once:
         raise ValueError("--report needs --once")
     if args.once:
@@ -263,12 +265,12 @@ def _backend(args: argparse.Namespace) -> int:
         backoff_max=max(args.backoff, args.backoff_max),
     )
     worker = backend.Backend(options, workload)
-    log(f"backend of queue {args.name!r} at {args.faddr}: {' '.join(workload.command)}")
+    logger.info(f"backend of queue {args.name!r} at {args.faddr}: {' '.join(workload.command)}")
     try:
         backend.serve_until_signal(worker)
     except backend.UnreachableError as error:
         raise CommandError(str(error), EXIT_REACH) from None
-    log(f"{plural(worker.completed, 'item')} done")
+    logger.info(f"{plural(worker.completed, 'item')} done")
     return EXIT_OK
 
 
@@ -288,7 +290,7 @@ def _run_once(workload: "Workload", report: bool) -> int:
         seconds = time.monotonic() - start
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if outcome.error:
-        log(outcome.error)
+        logger.info(outcome.error)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     if report:
         print_json(
@@ -390,9 +392,11 @@ async def _serve_client(
     token = chosen or secrets.token_urlsafe(24)
     server = await control.serve(address, control.Control(load), token, control.CHANGES)
     if not chosen:
-        log(f"{protocol.TOKEN_VARIABLE} is not set; the token of the control port is {token}")
+        logger.info(
+            f"{protocol.TOKEN_VARIABLE} is not set; the token of the control port is {token}"
+        )
     port = server.sockets[0].getsockname()[1]
-    log(f"requests to queue {work.queue!r} at {work.frontend}, control on port {port}")
+    logger.info(f"requests to queue {work.queue!r} at {work.frontend}, control on port {port}")
     stopped = asyncio.create_task(until_signal().wait())
     load.set_parallel(parallel)
     await asyncio.wait([stopped], timeout=duration or None)
@@ -496,7 +500,7 @@ async def _validate_local(args: argparse.Namespace, plan: "Plan") -> "dict[str, 
     from perfdag.steps.queue.validate import validate
 
     async with LocalSite(args.names, plan.limit, args.glob, args.item_limit) as site:
-        return {site.name: (await validate([site], plan, log))[0]}
+        return {site.name: (await validate([site], plan, logger.info))[0]}
 
 
 async def _validate_deployments(args: argparse.Namespace, plan: "Plan") -> "dict[str, Result]":
@@ -510,8 +514,8 @@ async def _validate_deployments(args: argparse.Namespace, plan: "Plan") -> "dict
             for name in args.names
         ]
         for site in sites:
-            await site.find(log)
-        results = await validate(sites, plan, log)
+            await site.find(logger.info)
+        results = await validate(sites, plan, logger.info)
     return {site.name: result for site, result in zip(sites, results, strict=True)}
 
 
@@ -556,7 +560,7 @@ def _manifests(args: argparse.Namespace) -> int:
     queues = load(args.file, args.queue, **shared)
     token = os.environ.get(TOKEN_VARIABLE)
     if not token:
-        log(
+        logger.info(
             "these objects have a new token, which locks out users of the old one: "
             f"set {TOKEN_VARIABLE} to keep one"
         )
