@@ -31,8 +31,8 @@ from perfdag.steps.runner.placement import site_of, wrong_placement
 from perfdag.steps.site import GangLost, Site
 from perfdag.store.folder import FolderStore
 from perfdag.suite.document import BadDocument
-from perfdag.suite.host_pairs import rounds
 from perfdag.suite.load import parse_suite
+from perfdag.suite.points import rounds
 from tests.conftest import CommandLine
 
 from .steps.test_measure import FakeBenchmark, Watcher
@@ -175,7 +175,7 @@ class Node(LocalHost):
 
 @pytest.fixture
 def pairwise(fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch) -> type[FakeBenchmark]:
-    monkeypatch.setattr(fake, "pairwise", True)
+    monkeypatch.setattr(fake, "network", "pairs")
     return fake
 
 

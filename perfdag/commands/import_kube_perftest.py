@@ -26,10 +26,9 @@ from perfdag.suite.document import (
     parse_document,
     read_text,
 )
-from perfdag.suite.enumerate import enumerate_points
 from perfdag.suite.load import parse_suite
 from perfdag.suite.permutations import nested
-from perfdag.suite.placement import MAX_POINTS
+from perfdag.suite.points import MAX_POINTS, enumerate_points
 from perfdag.units import parse_quantity
 
 _SECONDS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

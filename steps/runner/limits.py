@@ -4,13 +4,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import orjson
-from pydantic import ValidationError
 
 from perfdag.kube.patch import PRIORITY_CLASSES, Context, account_of, own_image, patch
-from perfdag.plan.plan import MAX_BATCHES, Plan
-from perfdag.shape import Shape
+from perfdag.plan.plan import Plan
 from perfdag.suite.document import BadDocument, Problem
 
+MAX_BATCHES = 1000
 MAX_SHAPES = 75_000
 """Bytes of all patches as text within JSON.
 
@@ -43,7 +42,7 @@ def check_own_images(plan: Plan, images: str, allowed: Iterable[str]) -> None:
     `images` is the pattern of the installation, `allowed` names these benchmarks.
     """
     for point in plan.points:
-        image = plan.shapes[point.shape].get("image")
+        image = plan.shapes[point.shape].image
         if point.benchmark in allowed and not own_image(image, images):
             raise refuse(
                 f"entry {point.entry}: {point.benchmark} has rights of its own here, "
@@ -52,7 +51,7 @@ def check_own_images(plan: Plan, images: str, allowed: Iterable[str]) -> None:
 
 
 def check_size(plan: Plan) -> None:
-    """Raise BadDocument if a plan has too many batches or shapes, or a shape that is none.
+    """Raise BadDocument if a plan has too many batches or shapes, or a wrong shape.
 
     A stored plan may come from elsewhere. The message names the settings that change this.
     """
@@ -63,19 +62,10 @@ def check_size(plan: Plan) -> None:
             "or split the suite"
         )
     context = Context(plan.run_id, 36 * "0", _LONG_IMAGE, priority_class=PRIORITY_CLASSES[1])
-    check_shapes({"patch": patch(_shape(shape), context)} for shape in plan.shapes)
-
-
-def _shape(data: dict[str, Any]) -> Shape:
-    """Return a shape of a plan. Raises BadDocument."""
-    try:
-        shape = Shape.model_validate(data)
-    except ValidationError as invalid:
-        error = invalid.errors()[0]
-        raise refuse(f"{'.'.join(map(str, error['loc']))}: {error['msg']}") from None
-    for key, text in shape.problems():
-        raise refuse(f"{key}: {text}")
-    return shape
+    for shape in plan.shapes:
+        for key, text in shape.problems():
+            raise refuse(f"{key}: {text}")
+    check_shapes({"patch": patch(shape, context)} for shape in plan.shapes)
 
 
 def check_shapes(shapes: Iterable[dict[str, Any]]) -> None:

@@ -81,7 +81,7 @@ def _text_of(plan: Plan, batch: Batch) -> str:
             varied.setdefault(name, []).append(value)
     words = [f"{name}={_span(values)}" for name, values in varied.items()]
     what = " ".join([points[0].entry, *(words if len(points) > 1 else [points[0].label])])
-    shape = Shape.model_validate(plan.shapes[batch.shape])
+    shape = plan.shapes[batch.shape]
     where = f" on {shape.volume.storage_class or shape.volume.kind}" if shape.volume else ""
     if shape.hosts.count > 1:
         where += f" {_network_of(shape)} network"
@@ -127,7 +127,7 @@ def outputs(plan: Plan, context: PodContext) -> dict[str, Any]:
             for index, entry in kinds
         ],
         "shapes": shapes,
-        "pending": f"{int(plan.options.get('pending_limit', 600)) + PENDING_GRACE}s",
+        "pending": f"{int(plan.options.pending_limit) + PENDING_GRACE}s",
         "run": plan.run_id,
         "suitename": plan.suite,
         "gated": str(gated(plan)).lower(),
@@ -147,7 +147,7 @@ def _kind_output(plan: Plan, index: int, entry: str, images: str) -> Object:
     `turn` is the mutex of batches that may overlap: two half-placed gangs would deadlock. Volcano
     places a gang as a whole.
     """
-    shape = Shape.model_validate(plan.shapes[index])
+    shape = plan.shapes[index]
     gang = shape.hosts.count > 1 and shape.scheduler != "volcano"
     return {
         "entry": entry,
@@ -164,10 +164,10 @@ def _shapes_of(plan: Plan, context: PodContext) -> list[Object]:
         point.shape: account_of(point.benchmark)
         for point in plan.points
         if point.benchmark in context.allowed
-        and own_image(plan.shapes[point.shape].get("image"), context.images)
+        and own_image(plan.shapes[point.shape].image, context.images)
     }
     return [
-        _shape_output(Shape.model_validate(shape), plan, context, accounts.get(number))
+        _shape_output(shape, plan, context, accounts.get(number))
         for number, shape in enumerate(plan.shapes)
     ]
 
@@ -179,7 +179,7 @@ def _shape_output(shape: Shape, plan: Plan, context: PodContext, account: str | 
         context.images,
         context.store,
         context.pull_policy,
-        priority_class(plan.options.get("priority", 0)),
+        priority_class(plan.options.priority),
         account,
     )
     ports = [ssh_port(shape, plan.run_id, rank) for rank in (0, 1)]
@@ -313,7 +313,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     parameters, left = outputs(plan, context), batches_left(store, plans)
     _put(store, plans)  # before the cluster may refuse: then rows say why
     budget.begin(store, plan.run_id)
-    priority = priority_class(plan.options.get("priority", 0))
+    priority = priority_class(plan.options.priority)
     try:
         facts, refusals = run_with_client(lambda kube: _prepare(kube, context, store, plan, left))
         has_priority = run_with_client(lambda kube: has_class(kube, priority))
@@ -377,7 +377,7 @@ async def _prepare(
 ) -> tuple[Object, Refusals]:
     """Create the objects of the batches `left`; return facts of the cluster and what it refuses."""
     await create(kube, context, plan, [secret(context)])
-    shapes = [Shape.model_validate(shape) for shape in plan.shapes]
+    shapes = plan.shapes
     infeasible = await unmet(kube, shapes, context.namespace)
     refusals: Refusals = {
         number: ("skipped", infeasible[shape])

@@ -76,7 +76,7 @@ def _stored_run(root: str, run_id: str, report: Callable[[str], None]) -> Submit
             f"whether it has run {run_id} is not known"
         )
         return None
-    return SubmittedRun(plan.run_id, root, plan.suite, int(plan.options.get("priority", 0)))
+    return SubmittedRun(plan.run_id, root, plan.suite, plan.options.priority)
 
 
 def kept_samples(run_id: str | None, root: str, namespace: str) -> str:
@@ -112,5 +112,5 @@ def _measured_plan(store: Store, plan: Plan) -> Plan:
     A recheck is measured with its run, variant B with variant A. Raises
     StoreError.
     """
-    other = plan.options.get("confirms") or (plan.options["other"] if plan.variant == "B" else None)
+    other = plan.options.confirms or (plan.options.other if plan.variant == "B" else None)
     return load_plan(store, other) if other else plan

@@ -63,7 +63,7 @@ def submit_suite(
     parameters = {}
     if not _put_plan(plan, store, report):
         parameters = submission.parameters(loaded)
-    priority = int(plan.options.get("priority", 0))
+    priority = plan.options.priority
     run = SubmittedRun(plan.run_id, store, plan.suite, priority)
     return run.run_id, _start(installed, run, parameters)
 
