@@ -2,10 +2,11 @@
 
 import argparse
 import contextlib
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 
-from perfdag.commands.options import CommandError, add_suite_options, log
+from perfdag.commands.options import CommandError, add_suite_options
 from perfdag.commands.terminal import text_table
 from perfdag.digest import canonical
 from perfdag.plan.plan import Plan, concurrent_groups, make_plan, place_hosts
@@ -19,6 +20,9 @@ from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
 from perfdag.suite.points import Point
 from perfdag.units import plural, short_seconds
+
+logger = logging.getLogger(__name__)
+
 
 EPILOG = """examples:
   perfdag plan suites/quick.yaml
@@ -62,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     plan, notes = plan_suite(args.suite, args.settings, args.only)
     print(plan.dump().decode() if args.json else plan_text(plan))
     for note in notes:
-        log(f"note: {note}")
+        logger.info(f"note: {note}")
     return EXIT_OK
 
 

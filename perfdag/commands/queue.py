@@ -11,17 +11,20 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from perfdag import signals
-from perfdag.commands.options import CommandError, log, print_json, print_now
+from perfdag.commands.options import CommandError, print_json, print_now
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.steps.queue import wire
 from perfdag.steps.queue.dispatcher import Limits, raise_file_limit
 from perfdag.steps.queue.workload import FILENAME, Workload, matching
 from perfdag.units import plural
+
+logger = logging.getLogger(__name__)
+
 
 EPILOG = """examples:
   perfdag queue frontend sleep media
@@ -136,7 +139,7 @@ def _frontend(args: argparse.Namespace) -> int:
         reply_seconds=args.reply_timeout,
         interval=args.interval,
     )
-    serve_frontend(args.names, limits, (args.caddr, args.waddr, args.maddr), log)
+    serve_frontend(args.names, limits, (args.caddr, args.waddr, args.maddr))
     return 0
 
 
@@ -205,7 +208,7 @@ def _backend(args: argparse.Namespace) -> int:
         null_out=args.null_out,
     )
     if args.once:
-        code, used = run_backend_once(workload, args.glob, log)
+        code, used = run_backend_once(workload, args.glob)
         if args.report:
             print_json(used)
         return code
@@ -220,7 +223,6 @@ def _backend(args: argparse.Namespace) -> int:
         node_variable=args.node_env,
         backoff=args.backoff,
         backoff_max=max(args.backoff, args.backoff_max),
-        report=log,
     )
     return EXIT_OK
 
@@ -275,7 +277,7 @@ def _client(args: argparse.Namespace) -> int:
     from perfdag.steps.queue.wire import address
 
     work = Work(address(args.faddr), args.name, after_dashes(args.args), args.limit)
-    text, code = serve_client(work, args.caddr, args.req_now, args.req_max, args.duration, log)
+    text, code = serve_client(work, args.caddr, args.req_now, args.req_max, args.duration)
     print_now(text)
     return code
 
@@ -354,7 +356,7 @@ def _validate(args: argparse.Namespace) -> int:
     plan = Plan(args.limit, args.factor, args.scale_timeout, criteria, args.seed)
     if args.local:
         command = [*([args.deployment] if args.deployment else []), *args.command]
-        verdict = validate_local(command, plan, args.glob, args.item_limit, log)
+        verdict = validate_local(command, plan, args.glob, args.item_limit)
     elif not args.deployment:
         raise ValueError("name a Deployment, or use --local and a command")
     elif args.glob or args.item_limit:
@@ -365,7 +367,7 @@ def _validate(args: argparse.Namespace) -> int:
     else:
         client = ClientAddress(args.client, args.client_namespace, args.client_url)
         verdict = validate_deployment(
-            args.deployment, args.namespace, client, plan, args.deploy, log
+            args.deployment, args.namespace, client, plan, args.deploy, logger.info
         )
     print_json(verdict.as_json()) if args.json else print(summary(verdict))
     return EXIT_GATE if verdict.word == "failed" else EXIT_OK
@@ -405,7 +407,7 @@ def _manifests(args: argparse.Namespace) -> int:
     if args.schema:
         print_json(Queues.model_json_schema())
         return 0
-    yaml = render_manifests(args.file, args.queue, args.namespace, args.image, args.monitor, log)
+    yaml = render_manifests(args.file, args.queue, args.namespace, args.image, args.monitor)
     print(yaml, end="")
     return 0
 
@@ -414,8 +416,6 @@ if TYPE_CHECKING:
     from perfdag.steps.queue.client import Work
     from perfdag.steps.queue.validate import Plan
     from perfdag.steps.queue.verdict import Verdict
-
-Report = Callable[[str], None]
 
 
 def until_signal() -> asyncio.Event:
@@ -426,13 +426,11 @@ def until_signal() -> asyncio.Event:
     return stopped
 
 
-def serve_frontend(
-    names: Sequence[str], limits: Limits, addresses: Sequence[str], report: Report
-) -> None:
+def serve_frontend(names: Sequence[str], limits: Limits, addresses: Sequence[str]) -> None:
     """Serve the queues until a signal. Raises ValueError, OSError.
 
-    `addresses`: of clients, backends and metrics. `report` receives the ports, and the statistics
-    at each interval and at the end.
+    `addresses`: of clients, backends and metrics. The ports are logged, and the
+    statistics at each interval and at the end.
     """
     for option, value, zero in (
         ("interval", limits.interval, True),
@@ -447,11 +445,11 @@ def serve_frontend(
         if not value and not zero:
             raise ValueError(f"--{option} {value} is not above 0")
     raise_file_limit(limits.peers)
-    asyncio.run(_serve_frontend(names, limits, [*map(wire.address, addresses)], report))
+    asyncio.run(_serve_frontend(names, limits, [*map(wire.address, addresses)]))
 
 
 async def _serve_frontend(
-    names: Sequence[str], limits: Limits, addresses: Sequence[wire.Address], report: Report
+    names: Sequence[str], limits: Limits, addresses: Sequence[wire.Address]
 ) -> None:
     from perfdag.steps.queue.frontend import Frontend
 
@@ -459,11 +457,11 @@ async def _serve_frontend(
     await frontend.start(*addresses)
     clients, backends, metrics = frontend.ports
     if frontend.max_peers < limits.peers:
-        report(
+        logger.info(
             f"at most {frontend.max_peers} connections at once, not {limits.peers}: "
             "`ulimit -Hn` admits no more open files"
         )
-    report(
+    logger.info(
         f"queues {', '.join(frontend.queues)}: clients on port {clients}, "
         f"backends on {backends}, metrics on {metrics}"
     )
@@ -472,12 +470,12 @@ async def _serve_frontend(
         try:
             await asyncio.wait_for(stopped.wait(), limits.interval or None)
         except TimeoutError:
-            report(frontend.summary())
-    report(frontend.summary())
+            logger.info(frontend.summary())
+    logger.info(frontend.summary())
     await frontend.stop()
 
 
-def run_backend_once(workload: Workload, glob: str, report: Report) -> tuple[int, dict[str, Any]]:
+def run_backend_once(workload: Workload, glob: str) -> tuple[int, dict[str, Any]]:
     """Run the command once without a frontend.
 
     Return 1 if it fails or takes too long, else 0, and what the item used: its time, CPU time (of
@@ -486,7 +484,7 @@ def run_backend_once(workload: Workload, glob: str, report: Report) -> tuple[int
     from perfdag.hosts import gpu_use
     from perfdag.hosts.local import LocalHost
 
-    _report_device(workload, glob, report)
+    _report_device(workload, glob)
     with gpu_use.devices_watched(LocalHost()) as devices:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         start = time.monotonic()
@@ -494,7 +492,7 @@ def run_backend_once(workload: Workload, glob: str, report: Report) -> tuple[int
         seconds = time.monotonic() - start
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if outcome.error:
-        report(outcome.error)
+        logger.info(outcome.error)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     used = {
         "seconds": seconds,
@@ -517,7 +515,6 @@ def serve_backend(
     node_variable: str,
     backoff: float,
     backoff_max: float,
-    report: Report,
 ) -> None:
     """Run the command for each item of a queue until a signal.
 
@@ -535,26 +532,26 @@ def serve_backend(
         backoff=backoff,
         backoff_max=backoff_max,
     )
-    _report_device(workload, glob, report)
+    _report_device(workload, glob)
     backend = Backend(options, workload)
     backend.catch_signals()
-    report(f"backend of queue {queue!r} at {frontend}: {' '.join(workload.command)}")
+    logger.info(f"backend of queue {queue!r} at {frontend}: {' '.join(workload.command)}")
     try:
         backend.serve()
     except UnreachableError as error:
         raise CommandError(str(error), EXIT_REACH) from None
-    report(f"{plural(backend.completed, 'item')} done")
+    logger.info(f"{plural(backend.completed, 'item')} done")
 
 
-def _report_device(workload: Workload, glob: str, report: Report) -> None:
+def _report_device(workload: Workload, glob: str) -> None:
     if glob:
         count = len(matching(glob))
         others = f", the first of {count} that match {glob}" if count > 1 else ""
-        report(f"{FILENAME} stands for {workload.device}{others}")
+        logger.info(f"{FILENAME} stands for {workload.device}{others}")
 
 
 def serve_client(
-    work: "Work", address: str, parallel: int, most: int, duration: float, report: Report
+    work: "Work", address: str, parallel: int, most: int, duration: float
 ) -> tuple[str, int]:
     """Send requests until the duration (seconds, 0: none) is over or a signal comes.
 
@@ -577,16 +574,11 @@ def serve_client(
             f"set {wire.TOKEN_VARIABLE}, or listen on localhost"
         )
     raise_file_limit(most)
-    return asyncio.run(_serve_client(work, control, parallel, most, duration, report))
+    return asyncio.run(_serve_client(work, control, parallel, most, duration))
 
 
 async def _serve_client(
-    work: "Work",
-    address: wire.Address,
-    parallel: int,
-    most: int,
-    duration: float,
-    report: Report,
+    work: "Work", address: wire.Address, parallel: int, most: int, duration: float
 ) -> tuple[str, int]:
     from perfdag.steps.queue import control, http
     from perfdag.steps.queue.client import ClientStats, Load
@@ -597,9 +589,9 @@ async def _serve_client(
     token = chosen or secrets.token_urlsafe(24)
     server = await http.serve(address, control.Control(stats, load), token, control.CHANGES)
     if not chosen:
-        report(f"{wire.TOKEN_VARIABLE} is not set; the token of the control port is {token}")
+        logger.info(f"{wire.TOKEN_VARIABLE} is not set; the token of the control port is {token}")
     port = server.sockets[0].getsockname()[1]
-    report(f"requests to queue {work.queue!r} at {work.frontend}, control on port {port}")
+    logger.info(f"requests to queue {work.queue!r} at {work.frontend}, control on port {port}")
     stopped = asyncio.create_task(until_signal().wait())
     load.set_parallel(parallel)
     await asyncio.wait([stopped], timeout=duration or None)
@@ -611,16 +603,14 @@ async def _serve_client(
     return json.dumps(result) if duration else text, code
 
 
-def validate_local(
-    command: Sequence[str], plan: "Plan", glob: str, item_limit: float, report: Report
-) -> "Verdict":
+def validate_local(command: Sequence[str], plan: "Plan", glob: str, item_limit: float) -> "Verdict":
     """Validate processes of this machine. Raises ValueError (BadInput), KeyboardInterrupt."""
     from perfdag.steps.queue.local import Local
     from perfdag.steps.queue.validate import validate
 
     async def work() -> "Verdict":
         async with Local(list(command), plan.limit, glob=glob, item_limit=item_limit) as local:
-            return await validate(local.target, local.load, plan, report)
+            return await validate(local.target, local.load, plan, logger.info)
 
     return signals.run_until_stopped(work())
 
@@ -631,7 +621,6 @@ def render_manifests(
     namespace: str | None,
     image: str | None,
     monitor: str | None,
-    report: Report,
 ) -> str:
     """Return the objects of the queues in a file and of `extra` queues (NAME=COMMAND) as YAML.
 
@@ -645,7 +634,7 @@ def render_manifests(
     queues = load(file, list(extra), namespace=namespace, image=image, monitor=monitor)
     token = os.environ.get(wire.TOKEN_VARIABLE)
     if not token:
-        report(
+        logger.info(
             "these objects have a new token, which locks out users of the old one: "
             f"set {wire.TOKEN_VARIABLE} to keep one"
         )

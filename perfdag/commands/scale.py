@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import logging
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 
 from perfdag import signals
-from perfdag.commands.options import log, print_now
+from perfdag.commands.options import print_now
 from perfdag.kube.client import Kube
 from perfdag.kube.prometheus import Prometheus
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
@@ -42,6 +43,8 @@ from perfdag.steps.scale.scenarios.session import Result
 from perfdag.steps.scale.scenarios.session import Session as State
 from perfdag.steps.scale.scenarios.vmi import VmiRequest
 from perfdag.units import plural, short
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from perfdag.kube.prometheus import Prometheus
@@ -281,7 +284,7 @@ def run_submit(args: argparse.Namespace) -> int:
     """Create the workloads."""
     from perfdag.steps.scale.runai.submit import SubmitRequest
 
-    session = open_session(args.context, args.output_dir, args.settings, print_now, log)
+    session = open_session(args.context, args.output_dir, args.settings)
     session.settings.project = args.project or session.settings.project
     session.settings.submitter = args.submitter or session.settings.submitter
     request = SubmitRequest(
@@ -300,7 +303,7 @@ def run_submit(args: argparse.Namespace) -> int:
         create_namespace=args.create_namespace,
         variables=parse_variables(args.var),
         lock_timeout=args.lock_timeout,
-        log=session.log,
+        log=logger.info,
     )
     return submit_workloads(session, request)
 
@@ -308,7 +311,7 @@ def run_submit(args: argparse.Namespace) -> int:
 def run_sample(args: argparse.Namespace) -> int:
     """Observe the workloads and write the files."""
     return sample_workloads(
-        open_session(args.context, args.output_dir, args.settings, print_now, log),
+        open_session(args.context, args.output_dir, args.settings),
         watch=args.watch,
         workload_type=args.workload_type,
         project=args.project,
@@ -317,7 +320,7 @@ def run_sample(args: argparse.Namespace) -> int:
 
 def run_plot(args: argparse.Namespace) -> int:
     """Draw a chart."""
-    session = open_session(None, args.output_dir, args.settings, print_now, log)
+    session = open_session(None, args.output_dir, args.settings)
     return write_plots(session, args.plot, args.skip_errors, args.head, args.tail)
 
 
@@ -325,7 +328,7 @@ def run_delete(args: argparse.Namespace) -> int:
     """Delete the objects of a run."""
     if args.run_id and args.output_dir:
         raise ValueError("--run and -o both name a run; use one of them")
-    session = open_session(args.context, args.output_dir, args.settings, print_now, log)
+    session = open_session(args.context, args.output_dir, args.settings)
     return delete_workloads(session, args.run_id, args.namespace, args.timeout)
 
 
@@ -345,8 +348,8 @@ def _add_nodes(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run_nodes(args: argparse.Namespace) -> int:
     """Create or delete simulated nodes."""
     if args.remove:
-        return delete_nodes(args.context, print_now)
-    return create_nodes(args.context, args.count, args.gpus, print_now)
+        return delete_nodes(args.context)
+    return create_nodes(args.context, args.count, args.gpus)
 
 
 SCENARIO_OF_OPTION = {
@@ -440,10 +443,10 @@ def run_vmi(args: argparse.Namespace) -> int:
         variables=parse_variables(args.var),
         gates=gates if args.no_api_gates else with_slo(gates),
         prometheus=prometheus_of(args) if args.prometheus else None,
-        log=log,
+        log=logger.info,
     )
     request = VmiRequest(args.scenario, args.count, lock_timeout=args.lock_timeout, **special)
-    session = open_session(args.context, args.output_dir, args.settings, print_now, log)
+    session = open_session(args.context, args.output_dir, args.settings)
     return vmi_scenario(session, spec, request)
 
 
@@ -481,7 +484,7 @@ def run_gated(args: argparse.Namespace) -> int:
 
     if min(args.count, args.parallel) < 1:
         raise ValueError("--count and --parallel must be 1 or more")
-    session = open_session(args.context, args.output_dir, args.settings, print_now, log)
+    session = open_session(args.context, args.output_dir, args.settings)
     spec = Spec(
         template="pod",
         count=args.count,
@@ -490,7 +493,7 @@ def run_gated(args: argparse.Namespace) -> int:
         gpus=args.gpus,
         timeout=args.timeout,
         gates=[parse_gate(text) for text in args.gate],
-        log=log,
+        log=logger.info,
     )
     return gated(session, spec, args.lock_timeout)
 
@@ -588,33 +591,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 T = TypeVar("T")
-Print = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Session:
-    """Where a command works: a context of the kubeconfig, a folder, and its settings.
-
-    `output` receives results, `log` progress and warnings.
-    """
+    """Where a command works: a context of the kubeconfig, a folder, and its settings."""
 
     context: str | None
     folder: Path
     settings: Settings
-    output: Print
-    log: Print
 
     def run(self, work: Callable[[Kube], Awaitable[T]], connections: int = 100) -> T:
         """Run the work on the session's cluster. Raises KubeError, KeyboardInterrupt."""
         return on_cluster(self.context, work, connections)
 
 
-def open_session(
-    context: str | None, folder: Path | None, settings_file: Path | None, output: Print, log: Print
-) -> Session:
+def open_session(context: str | None, folder: Path | None, settings_file: Path | None) -> Session:
     """Read the settings, which name the folder if `folder` is None. Raises SettingsError."""
     settings = read_settings(settings_file)
-    return Session(context, folder or Path(settings.output_dir), settings, output, log)
+    return Session(context, folder or Path(settings.output_dir), settings)
 
 
 def on_cluster(
@@ -662,9 +657,9 @@ def print_schedule(session: Session, batch: dict[str, Any]) -> None:
     parts += [] if batch["lag_p99_s"] is None else [f"lag p99 {batch['lag_p99_s']:.3f} s"]
     parts += [f"{batch['not_sent']} of {batch['planned']} never sent"] if batch["not_sent"] else []
     if batch["held"]:
-        session.output(f"the schedule was held: {', '.join(parts)}")
+        print_now(f"the schedule was held: {', '.join(parts)}")
     else:
-        session.log(f"the schedule was not held: {', '.join(parts)}")
+        logger.info(f"the schedule was not held: {', '.join(parts)}")
 
 
 def print_stages(session: Session, rows: list[Any]) -> None:
@@ -673,16 +668,16 @@ def print_stages(session: Session, rows: list[Any]) -> None:
     stages = summaries(rows)
     wide = max((len(summary.stage) for summary in stages), default=0) + 2
     since = max((len(summary.since) for summary in stages), default=0) + 2
-    session.output(f"{'stage':<{wide}}{'since':<{since}}{numbers}   +-")
+    print_now(f"{'stage':<{wide}}{'since':<{since}}{numbers}   +-")
     for summary in stages:
         values = (summary.p50, summary.p95, summary.p99)
         times = "".join(f"{short(value, 's'):>12}" for value in values)
         never = summary.censored + summary.failed
         error = short(summary.resolution_s, "s") if summary.resolution_s is not None else "-"
         counts = f"{summary.ok:>6}{never:>7}{summary.unobserved:>8}"
-        session.output(f"{summary.stage:<{wide}}{summary.since:<{since}}{counts}{times}   {error}")
+        print_now(f"{summary.stage:<{wide}}{summary.since:<{since}}{counts}{times}   {error}")
     if any(row.simulated for row in rows):
-        session.output("simulated nodes: these are figures of the control plane alone")
+        print_now("simulated nodes: these are figures of the control plane alone")
 
 
 KINDS = {
@@ -702,13 +697,13 @@ def submit_workloads(session: Session, request: SubmitRequest) -> int:
     batch = file.generator
     rate = f" ({batch['create_rate_per_s']:.0f}/s)" if batch["create_rate_per_s"] else ""
     created = f"{batch['created']} of {batch['planned']} created"
-    session.output(f"run {file.run}: {created} in {batch['seconds']:.1f} s{rate}")
+    print_now(f"run {file.run}: {created} in {batch['seconds']:.1f} s{rate}")
     print_schedule(session, batch)
     if batch["retries"]:
         causes = ", ".join(f"{count} x {cause}" for cause, count in batch["retries"].items())
-        session.log(f"tried again: {causes}")
+        logger.info(f"tried again: {causes}")
     for text, count in batch["errors"].items():
-        session.log(f"{count} failed: {text}")
+        logger.info(f"{count} failed: {text}")
     return EXIT_FAILED if batch["failed"] or batch["not_sent"] else EXIT_OK
 
 
@@ -732,12 +727,12 @@ def sample_workloads(
                 f"run {file.run} was submitted to project {file.project}, not {project}"
             )
 
-    request = SampleRequest(session.folder, session.settings, watch, check, session.log)
+    request = SampleRequest(session.folder, session.settings, watch, check, logger.info)
     result = session.run(lambda kube: sampling.sample(kube, request))
     counts = f"{result.scheduled} scheduled, {result.waiting} waiting"
-    session.output(f"{counts}, of {len(result.file.submissions)} submitted")
+    print_now(f"{counts}, of {len(result.file.submissions)} submitted")
     if result.absent:
-        session.log(f"not on this cluster, so not observed: {', '.join(result.absent)}")
+        logger.info(f"not on this cluster, so not observed: {', '.join(result.absent)}")
     print_stages(session, result.rows)
     return EXIT_OK
 
@@ -754,18 +749,18 @@ def delete_workloads(
         if run_id:
             await lease_lock.require_ended(kube, run_id)
             return await remove_run(
-                kube, run_id, namespace, PARALLEL_DELETIONS, timeout, session.log
+                kube, run_id, namespace, PARALLEL_DELETIONS, timeout, logger.info
             )
         return await submission.delete(
-            kube, session.folder, PARALLEL_DELETIONS, timeout, session.log
+            kube, session.folder, PARALLEL_DELETIONS, timeout, logger.info
         )
 
     left = session.run(work)
-    session.output(f"{left} left" if left else "all deleted")
+    print_now(f"{left} left" if left else "all deleted")
     return EXIT_FAILED if left else EXIT_OK
 
 
-def create_nodes(context: str | None, count: int, gpus: int, output: Print) -> int:
+def create_nodes(context: str | None, count: int, gpus: int) -> int:
     """Create simulated nodes and wait until they are Ready. Raises ValueError if they are not."""
 
     async def work(kube: Kube) -> tuple[int, int]:
@@ -779,13 +774,13 @@ def create_nodes(context: str | None, count: int, gpus: int, output: Print) -> i
 
     created, changed = on_cluster(context, work)
     changes = f", {plural(changed, 'existing one')} changed" if changed else ""
-    output(f"{plural(created, 'node')} created{changes}, {count} Ready, {gpus} GPUs each")
+    print_now(f"{plural(created, 'node')} created{changes}, {count} Ready, {gpus} GPUs each")
     return EXIT_OK
 
 
-def delete_nodes(context: str | None, output: Print) -> int:
+def delete_nodes(context: str | None) -> int:
     """Delete the simulated nodes."""
-    output(f"{plural(on_cluster(context, nodes.remove_nodes), 'node')} deleted")
+    print_now(f"{plural(on_cluster(context, nodes.remove_nodes), 'node')} deleted")
     return EXIT_OK
 
 
@@ -807,7 +802,7 @@ def vmi_scenario(session: Session, spec: vmi.Spec, request: VmiRequest) -> int:
     def write_state(state: State) -> None:
         nonlocal announced
         if not announced:  # a killed run may have left a journal in this folder
-            session.log(f"if this process is killed, `perfdag scale sample -o {journal}` goes on")
+            logger.info(f"if this process is killed, `perfdag scale sample -o {journal}` goes on")
         announced = True
         write_journal(journal, state)
 
@@ -819,7 +814,7 @@ def vmi_scenario(session: Session, spec: vmi.Spec, request: VmiRequest) -> int:
             # Whether other runs disturbed these sizes is known only now.
             _write_results(session.folder, results)
             counts = ", ".join(str(result.count) for result in results)
-            session.log(f"measured before: {counts} VMIs; their files are in {session.folder}")
+            logger.info(f"measured before: {counts} VMIs; their files are in {session.folder}")
         raise
     shutil.rmtree(journal, ignore_errors=True)
     _report(session, results)
@@ -836,7 +831,7 @@ def gated(session: Session, spec: workload_scenarios.Spec, lock_timeout: float) 
     _report(session, [result])
     for name in workload_scenarios.FIGURES:
         if (value := result.figures.get(name)) is not None:
-            session.output(f"{name}: {value:.6g}")
+            print_now(f"{name}: {value:.6g}")
     return _exit_code([result])
 
 
@@ -853,16 +848,16 @@ def _measure(session: Session, work: Callable[[Kube], Awaitable[T]], parallel: i
 def _report(session: Session, results: list[Result]) -> None:
     """Print the results and write their files."""
     for result in results:
-        session.output(f"{result.scenario} of {result.count}, run {result.run}")
+        print_now(f"{result.scenario} of {result.count}, run {result.run}")
         print_stages(session, result.rows)
         for batch in result.facts["generator"]:
             print_schedule(session, batch)
         for text in result.facts["notes"]:
-            session.log(text)
+            logger.info(text)
         if result.disturbed:
-            session.log(f"invalid: {result.disturbed}")
+            logger.info(f"invalid: {result.disturbed}")
         for verdict in result.verdicts:
-            session.output(str(verdict))
+            print_now(str(verdict))
     _write_results(session.folder, results)
 
 
@@ -994,15 +989,15 @@ def _plot_times(
         for reason, count in times_csv.exclusion_counts(workloads).items()
     ]
     for text in excluded:
-        session.log(f"of {plural(len(workloads), 'workload')} {text}")
+        logger.info(f"of {plural(len(workloads), 'workload')} {text}")
     if not selected:
-        session.log("no data to plot")
+        logger.info("no data to plot")
         return EXIT_FAILED
     times = [(str(workload.info["submitTimestamp"]), workload.deltas) for workload in selected]
     draw = charts.general if chart == "general" else charts.detailed
     path = session.folder / f"{chart}.png"
     path.write_bytes(to_bytes(draw(times, len(workloads), excluded))[1])
-    session.output(f"{path} and {table}: {len(selected)} of {plural(len(workloads), 'workload')}")
+    print_now(f"{path} and {table}: {len(selected)} of {plural(len(workloads), 'workload')}")
     return EXIT_OK
 
 
@@ -1024,7 +1019,7 @@ def _plot_stages(session: Session, chart: str, head: int | None, tail: int | Non
     for name, stages in of_runs(rows, head, tail).items():
         path = folder / f"{chart}{'-' if name else ''}{name}.png"
         path.write_bytes(to_bytes(getattr(charts, STAGE_CHARTS[chart])(stages))[1])
-        session.output(str(path))
+        print_now(str(path))
     return EXIT_OK
 
 
@@ -1048,9 +1043,9 @@ def _plot_calls(session: Session) -> int:
             if (call := call_name(deletion or figure)) and value is not None:
                 counts.setdefault(size, {})[f"{DELETION}: {call}" if deletion else call] = value
     if not counts:
-        session.log("no data to plot: no API calls were counted")
+        logger.info("no data to plot: no API calls were counted")
         return EXIT_FAILED
     path = session.folder / "api-calls.png"
     path.write_bytes(to_bytes(charts.api_calls(counts, unit))[1])
-    session.output(str(path))
+    print_now(str(path))
     return EXIT_OK

@@ -30,7 +30,7 @@ from perfdag.shape import Shape
 from perfdag.steps import devices
 from perfdag.steps.mpi import openmpi
 from perfdag.steps.openfoam.line_clock import RANK_LINE
-from perfdag.steps.time_bins import bins
+from perfdag.steps.reports import bins
 from perfdag.units import parse_quantity, short
 
 EDGE = 0.1

@@ -11,6 +11,7 @@ from typing import Any
 from perfdag import testing
 from perfdag.benchmark.registry import get
 from perfdag.outcome import Measurement
+from perfdag.steps import fio, iperf, latency
 
 HERE = Path(__file__).parent
 _FAST: dict[str, Any] = {"size": "16MiB", "runtime": "300ms"}
@@ -85,6 +86,9 @@ CASES: dict[str, dict[str, Any]] = {
     "imb/uniband-shm": {"benchmark": "Uniband", "transport": "shm", **_SMALL},
 }
 
+PARSERS: dict[str, Any] = {"iperf": iperf.parse, "latency": latency.parse, "fio": fio.parse}
+"""The parser of each benchmark that `record` records."""
+
 
 def names(benchmark: str, but: tuple[str, ...] = ()) -> list[str]:
     """Recordings of a benchmark."""
@@ -96,6 +100,8 @@ def names(benchmark: str, but: tuple[str, ...] = ()) -> list[str]:
 def load(name: str) -> testing.Recording:
     """The benchmark, its params and the output of a recording."""
     benchmark: Any = get(name.split("/")[0])
+    if benchmark.name in PARSERS:
+        return testing.load(benchmark, PARSERS[benchmark.name], HERE / name)
     recording = testing.load(benchmark, benchmark.parse, HERE / name)
 
     def parse(texts: dict[str, str], params: Any) -> list[Measurement]:

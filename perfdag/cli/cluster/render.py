@@ -3,7 +3,7 @@
 import argparse
 
 from perfdag.cli.cluster.installation_options import add_installation, installation_of
-from perfdag.commands.options import CommandError, duration, log
+from perfdag.commands.options import CommandError, duration
 from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
@@ -57,7 +57,6 @@ def run(args: argparse.Namespace) -> int:
     manifests = render(
         installation_of(args),
         args.suite,
-        log,
         base=args.base,
         schedules=args.schedule,
         max_age=args.max_age,

@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from perfdag.commands.options import log, print_now
+from perfdag.commands.options import print_now
 from perfdag.signals import EXIT_FAILED, EXIT_OK
 
 EPILOG = """examples:
@@ -69,14 +69,14 @@ def plan(args: argparse.Namespace) -> int:
     """Plan the run and write the output parameters of the step."""
     from perfdag.app.cluster.plan_steps import plan_step
 
-    return plan_step(args.out, print_now)
+    return plan_step(args.out)
 
 
 def recheck(args: argparse.Namespace) -> int:
     """Plan the rechecks and write the output parameters of the step."""
     from perfdag.app.cluster.plan_steps import recheck_step
 
-    return recheck_step(args.out, print_now)
+    return recheck_step(args.out)
 
 
 def watchdog(args: argparse.Namespace) -> int:
@@ -117,7 +117,7 @@ def finish(args: argparse.Namespace) -> int:
     """Collect, report and check the run in the last step of its Workflow."""
     from perfdag.app.cluster.finish_step import finish_step
 
-    return finish_step(args.phase, print_now, log)
+    return finish_step(args.phase)
 
 
 def age(args: argparse.Namespace) -> int:
@@ -133,7 +133,7 @@ def age(args: argparse.Namespace) -> int:
         limit = seconds(env["PERFDAG_MAXAGE"])
     except ValueError as error:
         raise CommandError(f"parameter maxage: {error}") from None
-    line, code = check_age("last", root, suite, limit, env.get("PERFDAG_WEBHOOK"), log)
+    line, code = check_age("last", root, suite, limit, env.get("PERFDAG_WEBHOOK"))
     print_now(line)
     return code
 

@@ -8,7 +8,6 @@ from perfdag.commands.options import (
     add_suite_options,
     add_watch,
     check_resume,
-    log,
     print_now,
 )
 from perfdag.signals import EXIT_OK
@@ -58,12 +57,12 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.app.cluster.watch import follow_run
 
     if args.resume:
-        run_id, workflow = resume_run(args.resume, args.namespace, args.store, log)
+        run_id, workflow = resume_run(args.resume, args.namespace, args.store)
     else:
         submission = Submission(args.suite, args.namespace, args.settings, args.only)
-        run_id, workflow = submit_suite(submission, args.store, log)
+        run_id, workflow = submit_suite(submission, args.store)
     print_now(f"run {run_id}, workflow {workflow} in namespace {args.namespace}")
     if args.watch:
-        return asyncio.run(follow_run(workflow, args.namespace, print_now, log))
+        return asyncio.run(follow_run(workflow, args.namespace))
     print(f"follow it: perfdag status {workflow} --namespace {args.namespace}")
     return EXIT_OK
