@@ -346,7 +346,7 @@ def controller_memory() -> str:
 def render(args: argparse.Namespace) -> None:
     """Plan and render 10,000 points; no cluster."""
     from perfdag.plan.plan import make_plan
-    from perfdag.steps.runner.limits import check_size
+    from perfdag.steps.runner.limits import kinds_of
     from perfdag.suite.load import parse_suite
     from perfdag.suite.text import suite_text
     from perfdag.workflows import runs
@@ -360,7 +360,7 @@ def render(args: argparse.Namespace) -> None:
     start = time.perf_counter()
     suite = parse_suite(text)
     plan = make_plan(suite)
-    check_size(plan)
+    kinds_of(plan)
     manifest = dump(
         [
             runs.config_map("bench", "big", suite_text(suite)),

@@ -11,7 +11,7 @@ from perfdag.plan.order import concurrent_groups
 from perfdag.plan.placement import cluster_shapes
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.durations import ANY, with_learned_times
-from perfdag.steps.runner.limits import check_size
+from perfdag.steps.runner.limits import kinds_of
 from perfdag.store.base import StoreError
 from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
@@ -60,7 +60,7 @@ def _row(point: Point) -> tuple[str, ...]:
 def _cluster_notes(plan: Plan) -> list[str]:
     """Return why `submit` and `render` would refuse a plan that one machine can measure."""
     try:
-        check_size(plan)
+        kinds_of(plan)
     except BadDocument as error:
         return [f"a cluster does not take it: {problem.text}" for problem in error.problems]
     return []

@@ -1,7 +1,7 @@
 """Where the pods of a shape are placed: affinity, topology spread, node selection."""
 
 from perfdag.kube.labels import LABEL
-from perfdag.kube.placeholders import ATTEMPT, BATCH, NODES
+from perfdag.kube.placeholders import ATTEMPT, BATCH
 from perfdag.kube.resources import Object
 from perfdag.shape import ACROSS, Shape
 
@@ -16,14 +16,14 @@ LOST_NODE_SECONDS = 60
 """Seconds after which Kubernetes deletes a pod whose node does not answer."""
 
 
-def node_loss_tolerance(seconds: int = LOST_NODE_SECONDS) -> Object:
-    """Return the spec that lets Kubernetes give up a pod `seconds` after its node is NotReady.
+def node_loss_tolerations(seconds: int = LOST_NODE_SECONDS) -> list[Object]:
+    """Return what lets Kubernetes give up a pod `seconds` after its node is NotReady.
 
-    So no pod needs the right to delete pods. A grace period of 0 removes the object at once. With
-    any other, the pod stays until a kubelet that is gone confirms its end, and Argo waits for it.
-    A kubelet that lives sends SIGTERM and gives 2 s.
+    So no pod needs the right to delete pods, if its grace period is 0 as well. With any other, the
+    pod stays until a kubelet that is gone confirms its end, and Argo waits for it. A kubelet that
+    lives sends SIGTERM and gives 2 s.
     """
-    tolerations = [
+    return [
         {
             "key": f"node.kubernetes.io/{state}",
             "operator": "Exists",
@@ -32,11 +32,10 @@ def node_loss_tolerance(seconds: int = LOST_NODE_SECONDS) -> Object:
         }
         for state in ("not-ready", "unreachable")
     ]
-    return {"terminationGracePeriodSeconds": 0, "tolerations": tolerations}
 
 
-def place(shape: Shape, spec: Object, run_id: str) -> None:
-    """Add the affinity, node selection and scheduler of a shape to a pod spec."""
+def place(shape: Shape, spec: Object, run_id: str, rank: int) -> None:
+    """Add the affinity, node selection and scheduler of a rank of a shape to a pod spec."""
     own: Object = {"matchLabels": {f"{LABEL}/run": run_id, f"{LABEL}/batch": BATCH}}
     # Pods of an earlier attempt remain on a dead node, and must not attract these pods.
     gang: Object = {"matchLabels": {**own["matchLabels"], f"{LABEL}/attempt": ATTEMPT}}
@@ -73,13 +72,12 @@ def place(shape: Shape, spec: Object, run_id: str) -> None:
         }
     if affinity:
         spec["affinity"] = affinity
-    if shape.hosts.roles:
-        spec["nodeSelector"] = NODES
-    elif shape.node_selector:
-        spec["nodeSelector"] = dict(shape.node_selector)
-    tolerations = [item.model_dump(exclude_none=True) for item in shape.tolerations]
-    lost = node_loss_tolerance()
-    spec |= {**lost, "tolerations": [*tolerations, *lost["tolerations"]]}
+    role = of_roles(shape).get("client" if rank == 0 else "server", shape)
+    if role.node_selector:
+        spec["nodeSelector"] = dict(role.node_selector)
+    if shape.tolerations:  # they replace those of the Workflow
+        own = [item.model_dump(exclude_none=True) for item in shape.tolerations]
+        spec["tolerations"] = [*own, *node_loss_tolerations()]
     if shape.scheduler == "volcano":
         spec["schedulerName"] = "volcano"
     if shape.runtime_class:

@@ -1,17 +1,17 @@
-"""The podSpecPatch of a shape, which Argo merges into a measuring pod by container name.
+"""The podSpecPatch of a shape: what it adds to the measuring pods of every run.
 
-It also patches Argo's own `init` and `wait` containers. Without a securityContext PodSecurity
-`restricted` rejects the pod, and without limits the pod cannot be Guaranteed. One patch serves all
-batches of a shape, so it has placeholders (`perfdag.kube.placeholders`).
+Argo merges it by container name into the pod, after the patch of the Workflow, which has what Pod
+Security `restricted` asks of every container. One patch serves all batches of a shape, so it has
+placeholders (`perfdag.kube.placeholders`).
 """
 
 import hashlib
 import re
 from dataclasses import dataclass
 
-from perfdag.kube.placeholders import CLAIMED, PORT
+from perfdag.kube.placeholders import PORT
 from perfdag.kube.placement import CLEARING, place
-from perfdag.kube.pod_security import hardened, helper, pod_security
+from perfdag.kube.pod_security import guaranteed_helper, hardened, helper, pod_security
 from perfdag.kube.resources import Object
 from perfdag.kube.volumes import add_volumes
 from perfdag.shape import Shape
@@ -72,56 +72,52 @@ def image(name: str | None, pattern: str) -> str:
     return pattern.replace("{name}", name or "base")
 
 
-def claim_patch(claim: str) -> Object:
-    """Return the patch that mounts a claim as the store."""
-    return {
-        "volumes": [{"name": "store", "persistentVolumeClaim": {"claimName": claim}}],
-        "containers": [{"name": "main", "volumeMounts": [{"name": "store", "mountPath": STORE}]}],
-    }
+def store_volume(store: str) -> Object:
+    """Return the volume of a store: its claim, or an empty one where the store is no claim."""
+    claim = store.removeprefix("claim://")
+    source = {"persistentVolumeClaim": {"claimName": claim}} if claim != store else {"emptyDir": {}}
+    return {"name": "store", **source}
 
 
-def patch(shape: Shape, context: Context) -> Object:
-    """Return the podSpecPatch of a measuring pod of this shape."""
-    root = bool(shape.privileges)
-    added = (("IPC_LOCK",) if "rdma" in shape.privileges else ()) + (
-        _SSHD if root and shape.hosts.count > 1 else ()
-    )
-    main: Object = {
-        "name": "main",
-        "securityContext": hardened(root, added),
-        "volumeMounts": [],
-    }
+def patch(shape: Shape, context: Context, rank: int = 0) -> Object:
+    """Return the podSpecPatch of the measuring pod of a rank of this shape; rank 0 leads.
+
+    All ranks from 1 on have the same one.
+    """
+    main: Object = {"name": "main", "volumeMounts": []}
+    init, credentials, wait = ({"name": name} for name in ("init", CREDENTIALS, "wait"))
+    spec: Object = {"volumes": []}
+    if shape.privileges:
+        rdma = ("IPC_LOCK",) if "rdma" in shape.privileges else ()
+        added = rdma + (_SSHD if shape.hosts.count > 1 else ())
+        spec["securityContext"] = pod_security(True)
+        main["securityContext"] = hardened(True, added)
+        # the user of the measuring container, which reads its files
+        credentials["securityContext"] = hardened(True)
+    if limited := guaranteed_helper(shape):
+        for container in (init, credentials, wait):
+            container["resources"] = limited
+    spec["initContainers"] = [each for each in (init, credentials) if len(each) > 1]
+    spec["containers"] = [*([wait] if limited else []), main]
     if shape.secret:
         main["envFrom"] = [{"secretRef": {"name": shape.secret}}]
-    helpers = helper(shape)
-    spec: Object = {
-        "securityContext": pod_security(root),
-        "initContainers": [
-            {"name": "init", "securityContext": hardened(), "resources": helpers},
-            # the user of the measuring container, which reads its files
-            {"name": CREDENTIALS, "securityContext": hardened(root), "resources": helpers},
-        ],
-        "containers": [{"name": "wait", "securityContext": hardened(), "resources": helpers}, main],
-        "volumes": [],
-    }
     _resources(shape, main)
     _network(shape, spec, main)
     add_volumes(shape, spec, main, context.workflow_uid)
     _mtu(shape, spec, context)
-    place(shape, spec, context.run_id)
+    place(shape, spec, context.run_id, rank)
     if context.priority_class:
         spec["priorityClassName"] = context.priority_class
     if context.account:
         spec |= {"serviceAccountName": context.account, "terminationGracePeriodSeconds": CLEARING}
         main["env"] = [{"name": "PERFDAG_ACCOUNT", "value": context.account}]
-    if context.store.startswith("claim://"):
-        spec["volumes"].append(CLAIMED)
+    if rank == 0 and context.store.startswith("claim://"):
+        # only the lead stores samples, and a claim may allow one node at a time
+        spec["volumes"].append(store_volume(context.store))
         main["volumeMounts"].append({"name": "store", "mountPath": STORE})
-    for container in (spec, main):
-        for key in ("volumes", "volumeMounts"):
-            if container.get(key) == []:
-                del container[key]
-    return spec
+    if not main["volumeMounts"]:
+        del main["volumeMounts"]
+    return {key: value for key, value in spec.items() if value not in ([], [{"name": "main"}])}
 
 
 def _resources(shape: Shape, main: Object) -> None:
@@ -158,7 +154,7 @@ def _mtu(shape: Shape, spec: Object, context: Context) -> None:
             "command": ["ip", "link", "set", "dev", interface, "mtu", str(shape.network.mtu)],
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "securityContext": hardened(True, ("NET_ADMIN",)),
-            "resources": helper(shape),
+            "resources": guaranteed_helper(shape) or helper(),
         }
     )
 

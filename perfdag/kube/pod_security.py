@@ -1,11 +1,7 @@
-"""Security contexts for PodSecurity `restricted`, and the patch of a pod that measures nothing."""
-
-from collections.abc import Mapping
-from typing import Any
+"""Security contexts for PodSecurity `restricted`, and what a shape asks for beyond it."""
 
 from perfdag.kube.client import Kube
 from perfdag.kube.errors import ignore_status
-from perfdag.kube.placement import node_loss_tolerance
 from perfdag.kube.resources import Object
 from perfdag.shape import Shape
 
@@ -79,29 +75,16 @@ def level_needs(shape: Shape) -> dict[str, str]:
     return needs
 
 
-def helper(shape: Shape | None = None) -> Object:
-    """Return the resources of a container beside the measuring one.
-
-    Its small limits delay the start of a pod by 2 s, so only a Guaranteed pod has them.
-    """
-    if shape is not None and {"cpu", "memory"} <= shape.resources.both.keys():
-        return {"requests": dict(HELPER_LIMITS), "limits": dict(HELPER_LIMITS)}
+def helper() -> Object:
+    """Return the resources of a container beside the measuring one."""
     return {"requests": dict(HELPER_REQUESTS)}
 
 
-def step_pod_patch(requests: Mapping[str, Any] | None = None, memory: str | None = None) -> Object:
-    """Return the patch of a pod that measures nothing; `memory` is the limit of its container."""
-    main: Object = {"name": "main", "securityContext": hardened()}
-    if requests:
-        main["resources"] = {"requests": dict(requests)}
-    if memory:
-        main["resources"]["limits"] = {"memory": memory}
-    return {
-        **node_loss_tolerance(),
-        "securityContext": pod_security(),
-        "initContainers": [{"name": "init", "securityContext": hardened(), "resources": helper()}],
-        "containers": [
-            {"name": "wait", "securityContext": hardened(), "resources": helper()},
-            main,
-        ],
-    }
+def guaranteed_helper(shape: Shape) -> Object:
+    """Return its resources in a pod that is Guaranteed; empty for a shape whose pods are not.
+
+    Such small limits delay the start of a pod by 2 s, so only a Guaranteed pod has them.
+    """
+    if {"cpu", "memory"} <= shape.resources.both.keys():
+        return {"requests": dict(HELPER_LIMITS), "limits": dict(HELPER_LIMITS)}
+    return {}

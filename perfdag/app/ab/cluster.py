@@ -13,7 +13,7 @@ from perfdag.plan.plan import Plan
 from perfdag.results.collect import collect
 from perfdag.results.runs import store_plan, variants
 from perfdag.results.schema import load_rows
-from perfdag.steps.runner.limits import check_size
+from perfdag.steps.runner.limits import kinds_of
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 
@@ -43,7 +43,7 @@ def submit(request: AbRequest, namespace: str) -> Submission:
     store = open_store(root)
     if request.resume is None:
         duet = on_cluster(duet)
-        check_size(duet.a)
+        kinds_of(duet.a)
         for plan in (duet.a, duet.b):
             store_plan(store, plan)
     elif not duet.a.options.get("cluster"):

@@ -7,7 +7,7 @@ from perfdag.kube.resources import Object
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.steps.devices import without_gpu
-from perfdag.steps.runner.limits import check_size
+from perfdag.steps.runner.limits import kinds_of
 from perfdag.store.open import on_cluster
 from perfdag.suite.load import load_suite
 from perfdag.workflows import runs
@@ -30,7 +30,7 @@ def suite_manifests(
     store = installation.store
     loaded = load_suite(file)
     plan = place_hosts(make_plan(loaded))
-    check_size(plan)
+    kinds_of(plan)
     report_missing_gpus(plan, report)
     if not store and loaded.suite.store and on_cluster(loaded.suite.store):
         store = loaded.suite.store

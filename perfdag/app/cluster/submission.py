@@ -13,7 +13,7 @@ from perfdag.benchmark import registry
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.runs import store_plan
-from perfdag.steps.runner.limits import check_size
+from perfdag.steps.runner.limits import kinds_of
 from perfdag.store.base import StoreError
 from perfdag.store.open import check_cluster_address, on_cluster, open_store
 from perfdag.suite.load import load_suite
@@ -34,7 +34,7 @@ class Submission:
         """Load and plan the suite, so that a bad one creates nothing. Raises BadDocument."""
         loaded = load_suite(self.file, self.settings)
         plan = place_hosts(make_plan(loaded, only=self.only))
-        check_size(plan)
+        kinds_of(plan)
         # Before its first step, the plan already names the place where the run may continue.
         plan.where = {"namespace": self.namespace}
         return loaded, plan

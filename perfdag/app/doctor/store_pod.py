@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from perfdag.app.doctor.finding import Finding
 from perfdag.kube.client import Kube, Object
-from perfdag.kube.pod_patch import STORE, claim_patch
+from perfdag.kube.pod_patch import STORE, store_volume
 from perfdag.kube.pod_security import hardened, helper, pod_security
 from perfdag.kube.pods import read_pod, with_events
 from perfdag.store.base import AddressError
@@ -61,6 +61,7 @@ def _pod_spec(root: str, template: Object) -> Object:
         "envFrom": container.get("envFrom"),
         "securityContext": hardened(),
         "resources": helper(),
+        "volumeMounts": [{"name": "store", "mountPath": STORE}],
     }
     spec: Object = {
         "restartPolicy": "Never",
@@ -69,10 +70,8 @@ def _pod_spec(root: str, template: Object) -> Object:
         "securityContext": pod_security(),
         "containers": [main],
         "automountServiceAccountToken": False,
+        "volumes": [store_volume(root)],
     }
-    if root.startswith("claim://"):
-        spec["volumes"] = claim_patch(root.removeprefix("claim://"))["volumes"]
-        main["volumeMounts"] = [{"name": "store", "mountPath": STORE}]
     return spec
 
 
