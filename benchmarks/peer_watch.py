@@ -21,7 +21,7 @@ from pathlib import Path
 
 from limits import at_most
 
-from perfdag.hosts.processes import descendants
+from perfdag.hosts.local import descendants
 from perfdag.hosts.ssh import SshHost
 from perfdag.steps.runner.credentials import Keys, client_config, make_keys
 from perfdag.steps.runner.gather import Hosts

@@ -75,3 +75,4 @@ for (const table of document.querySelectorAll("table.values")) {
   bar.append(copy);
   table.parentElement.before(bar);
 }
+document.body.dataset.ready = "yes";

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from perfdag.digest import canonical
 from perfdag.results.summary import PointState, Series, point_labels, summarise
-from perfdag.units import plural, short
+from perfdag.units import plural, scaled, short
 
 _SIZES = re.compile(r"\b((?:bs|size|\w*_?bytes|window|length|file_?size|message)=)(\d{4,})\b")
 SWEPT = 3
@@ -20,6 +20,44 @@ _SHAPE_KEY = re.compile(r"(?:^| )[a-z_]+\.[\w.]+=\S+")
 _UNSET = re.compile(r"(?:^| )[\w.]+=(?:false|null)(?= |$)")
 _RATES = re.compile(r"\b(rate=)(\d{4,})\b")
 _TRUE = re.compile(r"\b([\w.]+)=true\b")
+
+
+OPERATIONS = {
+    "iops": "IOPS",
+    "message_rate": "messages/s",
+    "samples_rate": "samples/s",
+    "throughput": "items/s",
+}
+"""What a metric in 1/s counts; others count operations."""
+
+
+def unit_for(largest: float, unit: str, metric: str = "") -> tuple[float, str]:
+    """Return (factor, name) of the unit for values up to `largest`: kIOPS, µs, GB/s."""
+    factor, name = scaled(unit, largest)
+    if unit == "1/s":
+        name = name.removesuffix("/s") + OPERATIONS.get(metric, "op/s")
+    return factor, "µs" if name == "us" else name
+
+
+def digits(value: float) -> str:
+    """Return a number of three significant digits without an exponent where that is readable."""
+    text = f"{value:.3g}"
+    return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e9 else text
+
+
+def amount(value: float, unit: str, metric: str = "") -> str:
+    """Return a value for people, such as `46.2 kIOPS`. The space does not break."""
+    factor, name = unit_for(value, unit, metric)
+    return f"{digits(value / factor)}\u00a0{name}".rstrip("\u00a0")
+
+
+def spread_text(series: Series) -> str:
+    """Return the spread in the unit of the median, such as `41.5 to 55 kIOPS, n=3`."""
+    band, (factor, name) = series.band, unit_for(series.middle, series.unit, series.metric)
+    if band.n < 2:
+        return f"n={band.n}"
+    low, high = (digits(value / factor) for value in (band.low, band.high))
+    return f"{low} to {high} {name}, n={band.n}".replace(" ,", ",")
 
 
 @dataclass

@@ -4,16 +4,341 @@ An entry names these keys beside `params`, and a permutation with dots (`network
 one shape may share pods. The JSON schema describes the keys (`perfdag plan --schema`).
 """
 
-from typing import Annotated, Any, Literal, TypeVar
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
-from perfdag.network import Network
-from perfdag.pod_text import IMAGE, LabelKey, LabelValue, Name, ObjectName, Strict, replaced_texts
-from perfdag.quantities import CpuList, Quantity
-from perfdag.resource_names import Resources, check_hugepages
-from perfdag.units import Size
-from perfdag.volume import Volume
+from perfdag.units import CpuList, Quantity, Size, parse_quantity
+
+IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}$"
+OBJECT_NAME = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"
+FOLDER = r"^/[A-Za-z0-9._/:@+=,~ -]{0,1023}$"
+_LABEL = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)"
+LABEL_KEY, LABEL_VALUE = rf"^([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_LABEL}$", rf"^{_LABEL}?$"
+Name = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?$")
+]
+ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME)]
+LabelKey = Annotated[str, StringConstraints(pattern=LABEL_KEY)]
+LabelValue = Annotated[str, StringConstraints(pattern=LABEL_VALUE)]
+_REPLACED = re.compile(r"\{\{|\$\(|@[A-Z]+@")
+"""What Argo, the kubelet or the template of a batch replaces."""
+
+
+class Strict(BaseModel):
+    """A part of a shape: no unknown keys, and no change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def replaced_texts(shape: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return (dotted key, problem) of each text of a shape that would not reach the pod as it is.
+
+    All texts are read, those of keys and lists too.
+    """
+    return [
+        (
+            key,
+            f"{text[:200]!r} has {{{{, $( or a placeholder such as @BATCH@, "
+            "which would be replaced in a pod; write the value out",
+        )
+        for key, text in _texts(shape, "")
+        if _REPLACED.search(text)
+    ]
+
+
+def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield path, key
+            yield from _texts(inner, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner, path)
+
+
+INTERFACE = r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,14}$"
+
+
+class Network(Strict):
+    """The network that is measured."""
+
+    host: bool | None = Field(
+        None,
+        description="true: the host's network; false: the pod network; unset: "
+        "the pod network on a cluster, the host's here",
+    )
+    path: Literal["pod", "service", "nodeport", "host"] | None = Field(
+        None,
+        description="how the client reaches the server: at its pod, through a Service, at a port "
+        "of its node, or both on the networks of their nodes; gives `host`",
+    )
+    name: Name | None = Field(None, description="a Multus network, `namespace/name`")
+    also: list[Name] = Field(
+        [], description="further Multus networks, which are the interfaces net2, net3 ..."
+    )
+    default: bool = Field(
+        False,
+        description="the Multus network replaces the default one "
+        "instead of being an extra interface",
+    )
+    interface: str | None = Field(
+        None,
+        pattern=INTERFACE,
+        description="interface whose address is measured, where the network is an extra one",
+    )
+    mtu: int | None = Field(
+        None,
+        ge=576,
+        le=65535,
+        description="MTU in bytes, set inside the pod (needs privileges: [mtu])",
+    )
+    family: Literal["ipv4", "ipv6"] = Field("ipv4", description="address family that is measured")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _host_of_path(cls, raw: Any) -> Any:
+        path = raw.get("path") if isinstance(raw, dict) else None
+        return raw if path is None else {"host": path == "host", **raw}
+
+    @model_validator(mode="after")
+    def _check_path(self) -> Self:
+        if self.path is not None and self.host != (self.path == "host"):
+            raise ValueError(f"host: {self.host} contradicts path: {self.path}; leave host out")
+        return self
+
+    @property
+    def attachments(self) -> list[str]:
+        """The Multus networks, in the order of their interfaces."""
+        return [*([self.name] if self.name else []), *self.also]
+
+    @property
+    def forwarded(self) -> bool:
+        """Whether a Service forwards what is measured."""
+        return self.path in ("service", "nodeport")
+
+
+_NATIVE = ("cpu", "memory", "ephemeral-storage")
+_HUGEPAGES = re.compile(r"hugepages-[1-9][0-9]*[KMG]i")
+
+
+def check_resource(name: str) -> str:
+    """Return the name of a resource that a container can request. Raises ValueError."""
+    if "/" not in name and name not in _NATIVE and not _HUGEPAGES.fullmatch(name):
+        raise ValueError(
+            f"no container can request {name!r}: there are {', '.join(_NATIVE)} "
+            "and devices such as nvidia.com/gpu"
+        )
+    return name
+
+
+def check_hugepages(name: str) -> str:
+    """Return the name of a kind of hugepages. Raises ValueError."""
+    if not _HUGEPAGES.fullmatch(name):
+        raise ValueError(f"{name!r} is no kind of hugepages: write hugepages-2Mi or hugepages-1Gi")
+    return name
+
+
+Amounts = dict[Annotated[Name, AfterValidator(check_resource)], Quantity]
+
+
+class Resources(BaseModel):
+    """Requests and limits of a container. A name beside `requests` and `limits` is in both."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: Amounts = Field(init=False)
+
+    requests: Amounts = Field({}, description="requested, without a limit")
+    limits: Amounts = Field({}, description="limits, where they differ from the requests")
+
+    @property
+    def both(self) -> Amounts:
+        """What is requested and also the limit."""
+        return self.__pydantic_extra__ or {}
+
+    def all_requests(self) -> Amounts:
+        """Return what the container requests."""
+        return {**self.both, **self.requests}
+
+    def all_limits(self) -> Amounts:
+        """Return the limits of the container."""
+        return {**self.both, **self.limits}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name, value in self.both.items():
+            if "/" in name and parse_quantity(value) % 1:
+                raise ValueError(f"{name}: {value}: devices are whole; request 1 or more")
+        requests, limits = self.all_requests(), self.all_limits()
+        for name in (*self.requests, *self.limits):
+            if "/" in name or name.startswith("hugepages-"):
+                raise ValueError(f"{name} has one amount: write it beside requests and limits")
+            if name in limits and parse_quantity(requests.get(name, 0)) > parse_quantity(
+                limits[name]
+            ):
+                raise ValueError(
+                    f"{name}: the request {requests[name]} is above the limit {limits[name]}"
+                )
+        return self
+
+
+Access = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
+
+
+class LabelExpression(Strict):
+    """A condition for labels, as in Kubernetes."""
+
+    key: LabelKey
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: list[LabelValue] | None = None
+
+
+class VolumeSelector(Strict):
+    """The labels of existing volumes, as in Kubernetes."""
+
+    matchLabels: dict[LabelKey, LabelValue] | None = None
+    matchExpressions: list[LabelExpression] | None = None
+
+
+class DataSource(Strict):
+    """The object whose data a new volume gets, as in Kubernetes."""
+
+    apiGroup: Name | None = None
+    kind: Name
+    name: Name
+
+
+class ClaimStorage(Strict):
+    """The size of a claim, as in Kubernetes."""
+
+    storage: Quantity
+
+
+class ClaimResources(Strict):
+    """The sizes of a claim, as in Kubernetes."""
+
+    requests: ClaimStorage
+    limits: ClaimStorage | None = None
+
+
+class ClaimTemplate(Strict):
+    """The spec of a PersistentVolumeClaim. Its fields are those of Kubernetes 1.34."""
+
+    accessModes: Annotated[list[Access], Field(min_length=1, max_length=1)] | None = None
+    resources: ClaimResources | None = None
+    storageClassName: LabelValue | None = None
+    volumeMode: Literal["Filesystem", "Block"] | None = None
+    volumeName: ObjectName | None = None
+    volumeAttributesClassName: ObjectName | None = None
+    selector: VolumeSelector | None = None
+    dataSource: DataSource | None = None
+    dataSourceRef: DataSource | None = None
+
+    def keys(self) -> dict[str, Any]:
+        """Return the keys of a volume that say the same as this spec."""
+        access = self.accessModes and self.accessModes[0].replace("OncePod", "Once")
+        size = self.resources and int(parse_quantity(self.resources.requests.storage))
+        keys = {
+            "storage_class": self.storageClassName,
+            "access": access,
+            "mode": self.volumeMode,
+            "size": size,
+        }
+        return {key: value for key, value in keys.items() if value}
+
+    def existing(self) -> list[str]:
+        """Return the names of the existing objects whose data the pod gets."""
+        sources = (self.dataSource, self.dataSourceRef)
+        names = [self.volumeName, *(source.name for source in sources if source)]
+        return [name for name in names if name]
+
+
+class Volume(Strict):
+    """The measured storage: a claim for each pod (RWO) or all (RWX), hostPath or emptyDir."""
+
+    kind: Literal["claim", "hostPath", "emptyDir"] = Field("claim", description="kind of volume")
+    storage_class: ObjectName | None = Field(
+        None, description="StorageClass of a new claim; unset: the default of the cluster"
+    )
+    size: Size = Field(1 << 30, description="bytes, or text such as 5GiB")
+    access: Literal["ReadWriteOnce", "ReadWriteMany"] = Field(
+        "ReadWriteOnce", description="ReadWriteMany: all hosts share one claim"
+    )
+    mode: Literal["Filesystem", "Block"] = Field(
+        "Filesystem", description="Block: a raw device; needs privileges: [block]"
+    )
+    path: str | None = Field(
+        None,
+        pattern=FOLDER,
+        description="hostPath: the folder on the node, writable for uid 1000 "
+        "(one that is absent is made for root alone); recorded as reused",
+    )
+    medium: Literal["", "Memory"] = Field("", description="emptyDir: Memory for a tmpfs")
+    claim: ObjectName | None = Field(
+        None,
+        description="an existing claim, used and not deleted; "
+        "recorded as reused (env.sample.volume_reused)",
+    )
+
+    claim_template: ClaimTemplate | None = Field(
+        None,
+        description="the spec of a PersistentVolumeClaim, for what the other keys cannot say; "
+        "a claim for each pod, or for all (ReadWriteMany)",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_keys(cls, raw: Any) -> Any:
+        template = raw.get("claim_template") if isinstance(raw, dict) else None
+        try:
+            return {**ClaimTemplate.model_validate(template).keys(), **raw} if template else raw
+        except ValidationError:
+            return raw  # reported at its own path
+
+    @model_validator(mode="after")
+    def _check_template(self) -> Self:
+        if self.claim_template is None:
+            return self
+        if self.kind != "claim" or self.claim:
+            raise ValueError("claim_template makes a new claim; leave out kind and claim")
+        for key, value in self.claim_template.keys().items():
+            if getattr(self, key) != value:
+                raise ValueError(f"claim_template has another {key}: {value}; leave out {key}")
+        return self
+
+    @property
+    def known_size(self) -> int | None:
+        """The size in bytes, or None for an existing claim or folder without a `size`."""
+        existing = self.kind == "hostPath" or self.claim is not None
+        return None if existing and "size" not in self.model_fields_set else self.size
+
+    @property
+    def batch_claim(self) -> bool:
+        """Whether the pods of a batch share a claim that is created for them."""
+        return self.common and not self.claim
+
+    @property
+    def created(self) -> bool:
+        """Whether each batch has claims of its own."""
+        return self.kind == "claim" and self.claim is None
+
+    @property
+    def common(self) -> bool:
+        """Whether all pods of a gang share the volume, on whatever nodes they are."""
+        return self.kind == "claim" and (self.claim is not None or self.access == "ReadWriteMany")
+
 
 Placement = Literal["any", "spread", "packed"]
 FEWEST_HUNTED = 8

@@ -1,4 +1,4 @@
-"""SIGTERM as a cancellation, as Ctrl-C is, and the cancellation of tasks."""
+"""The end of a process: exit codes, and what it does at SIGINT and SIGTERM."""
 
 import asyncio
 import signal
@@ -7,6 +7,18 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import Any, TypeVar
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+"""A sample has no valid value."""
+EXIT_INPUT = 2
+"""The suite, an option or a file is wrong."""
+EXIT_GATE = 3
+"""The gate failed: a regression, a broken threshold or absent data."""
+EXIT_REACH = 4
+"""The store, the cluster or the webhook is out of reach."""
+EXIT_INTERRUPTED = 130
+
 
 Handler = Callable[[int, FrameType | None], None]
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 from perfdag.hosts.base import Host
-from perfdag.hosts.processes import descendants
+from perfdag.hosts.local import descendants
 from perfdag.results.samples import SampleRecord
 from perfdag.suite.host_pairs import Pair
 

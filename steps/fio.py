@@ -11,12 +11,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
-from perfdag.benchmark.rules import broken, refuse
-from perfdag.hosts import gpu_queries
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool, broken, refuse
+from perfdag.hosts import gpu_use
 from perfdag.hosts.base import CommandResult, Host
-from perfdag.hosts.filesystems import common, filesystem
-from perfdag.hosts.local import LocalHost
+from perfdag.hosts.local import LocalHost, common, filesystem
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.stats.percentiles import needed
@@ -798,7 +796,7 @@ class Fio(Benchmark[FioParams]):
         output.facts |= {
             "started": starts,
             "workers": dict(
-                zip(servers, gpu_queries.by_name([place.host for place in places]), strict=True)
+                zip(servers, gpu_use.by_name([place.host for place in places]), strict=True)
             ),
         }
         return output

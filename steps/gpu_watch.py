@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfdag.hosts import gpu_queries
+from perfdag.hosts import gpu_use
 from perfdag.hosts.base import Host
 from perfdag.units import plural
 
@@ -18,7 +18,7 @@ Without it, the fastest GPU comes first."""
 
 @dataclass
 class Watch:
-    """The GPUs of hosts, by the names of gpu_queries.by_name().
+    """The GPUs of hosts, by the names of gpu_use.by_name().
 
     `hosts` has the `gpus` of a host. After the block it also has what they did, and `against`:
     why the figures are not the devices' own. `used` takes the uuids of the GPUs that the tool
@@ -28,9 +28,7 @@ class Watch:
 
     hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
-    spans: defaultdict[str, list[gpu_queries.Span]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    spans: defaultdict[str, list[gpu_use.Span]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def against(self) -> str | None:
@@ -47,7 +45,7 @@ class Watch:
 def uuids_of_device(host: Host, gpus: Sequence[Mapping[str, Any]], index: int) -> set[str]:
     """Return the uuid of the GPU that a tool in PCI_ORDER uses as CUDA device `index`.
 
-    `gpus` are the host's (gpu_queries.facts). The set is empty if the uuid is not known: no GPU
+    `gpus` are the host's (gpu_use.facts). The set is empty if the uuid is not known: no GPU
     has the index, CUDA_VISIBLE_DEVICES gives other numbers, or with MIG a device is a slice.
     """
     uuids = {gpu["uuid"] for gpu in gpus if gpu.get("index") == index and "uuid" in gpu}
@@ -65,31 +63,31 @@ def watched(
 ) -> Iterator[Watch]:
     """Watch the GPUs of the hosts in the block.
 
-    `before` has gpu_queries.facts() of the hosts by the same names, if they are known.
-    `computes` is as in gpu_queries.watched(), `timed` as in reason_against().
+    `before` has gpu_use.facts() of the hosts by the same names, if they are known.
+    `computes` is as in gpu_use.watched(), `timed` as in reason_against().
     """
-    named = gpu_queries.by_name(hosts)
+    named = gpu_use.by_name(hosts)
     watch = Watch(
         {
-            name: {"gpus": before[name] if before else gpu_queries.facts(host)}
+            name: {"gpus": before[name] if before else gpu_use.facts(host)}
             for name, host in named.items()
         }
     )
     with contextlib.ExitStack() as stack:
         sampled = {
-            name: stack.enter_context(gpu_queries.watched(host, watch.spans[name], computes))
+            name: stack.enter_context(gpu_use.watched(host, watch.spans[name], computes))
             for name, host in named.items()
         }
         yield watch
     for name, host in named.items():
         facts, during = watch.hosts[name], sampled[name]["during"]
         own = {
-            gpu["index"] for gpu in gpu_queries.used(facts["gpus"], watch.used) if "index" in gpu
+            gpu["index"] for gpu in gpu_use.used(facts["gpus"], watch.used) if "index" in gpu
         } or {gpu["index"] for gpu in during}
         facts |= sampled[name] | {
-            "slowed": gpu_queries.slowed([gpu for gpu in during if gpu["index"] in own])
+            "slowed": gpu_use.slowed([gpu for gpu in during if gpu["index"] in own])
         }
-        facts["against"] = reason_against(facts, gpu_queries.facts(host), own, timed)
+        facts["against"] = reason_against(facts, gpu_use.facts(host), own, timed)
 
 
 def reason_against(

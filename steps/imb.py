@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
-from perfdag.benchmark.rules import broken, refuse
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool, broken, refuse
 from perfdag.hosts.base import CommandResult
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape

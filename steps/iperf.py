@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from perfdag.benchmark.contract import Gang, Metric, Output, Params, Tool
-from perfdag.benchmark.rules import refuse
+from perfdag.benchmark.contract import Gang, Metric, Output, Params, Tool, refuse
 from perfdag.hosts.base import CommandResult, Host
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Cpus, Shape

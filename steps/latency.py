@@ -6,8 +6,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from perfdag.benchmark.contract import Gang, Metric, Output, Params, Tool
-from perfdag.benchmark.rules import refuse
+from perfdag.benchmark.contract import Gang, Metric, Output, Params, Tool, refuse
 from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.shape import Shape
 from perfdag.stats.percentiles import needed

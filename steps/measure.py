@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from perfdag.plan.order import concurrent_groups
-from perfdag.plan.plan import Plan
+from perfdag.plan.plan import Plan, concurrent_groups
 from perfdag.results.samples import (
     SampleRecord,
     headline,

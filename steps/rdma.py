@@ -9,9 +9,8 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
-from perfdag.benchmark.rules import broken, refuse
-from perfdag.hosts import gpu_queries
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool, broken, refuse
+from perfdag.hosts import gpu_use
 from perfdag.hosts.base import CommandResult, Host
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Placement, Shape
@@ -476,9 +475,7 @@ class Rdma(Benchmark[R], Generic[R]):
             # for the GID.
             gang.notes["family"] = ["--ipv6-addr", "--ipv6"]
         if params.cuda is not None:
-            problem = next(
-                (text for host in gang.hosts if (text := gpu_queries.problem(host))), None
-            )
+            problem = next((text for host in gang.hosts if (text := gpu_use.problem(host))), None)
             if problem:
                 raise Skip(problem)
             if "--use_cuda" not in help_text:
@@ -491,8 +488,7 @@ class Rdma(Benchmark[R], Generic[R]):
         facts: dict[str, Any] = {"memlock": [memlock(host) for host in gang.hosts]}
         if params.cuda is not None:
             facts["gpus"] = gang.notes["gpus"] = {
-                name: gpu_queries.facts(host)
-                for name, host in gpu_queries.by_name(gang.hosts).items()
+                name: gpu_use.facts(host) for name, host in gpu_use.by_name(gang.hosts).items()
             }
         return facts
 
@@ -501,7 +497,7 @@ class Rdma(Benchmark[R], Generic[R]):
             return self._measure(gang, params)
         # The NIC works on the GPUs' memory: their own computing is only set-up.
         with gpu_watch.watched(gang.hosts, gang.notes.get("gpus"), computes=False) as watch:
-            for name, host in gpu_queries.by_name(gang.hosts).items():
+            for name, host in gpu_use.by_name(gang.hosts).items():
                 watch.used |= gpu_watch.uuids_of_device(
                     host, watch.hosts[name]["gpus"], params.cuda
                 )

@@ -10,10 +10,9 @@ from typing import Any
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Gang, Output
-from perfdag.hosts import canary, disturbance
-from perfdag.hosts.base import Host, plain
+from perfdag.hosts import disturbance
+from perfdag.hosts.base import Host, install_command, plain
 from perfdag.hosts.facts import env_class
-from perfdag.hosts.packages import install_command
 from perfdag.outcome import Failed, Infrastructure, SampleError, Skip
 from perfdag.results.samples import SampleRecord, as_rows, now
 from perfdag.shape import Shape
@@ -166,9 +165,9 @@ class Sampler:
             benchmark_version="1",
             where=dict(self._site.where),
         )
-        values = canary.canary()
+        values = disturbance.canary()
         steal = disturbance.steal(before, disturbance.moment())
-        record.rows = canary.canary_rows(values, steal)
+        record.rows = disturbance.canary_rows(values, steal)
         refused = ", ".join(name for name, value in values.items() if value is None)
         record.noise = f"no canary of {refused}: the system refused it" if refused else None
         self.add_provenance(record, self._site.hosts_for(Shape())[:1])

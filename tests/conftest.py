@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from perfdag.cli import main
-from perfdag.hosts import canary
+from perfdag.hosts import disturbance
 from tests.fakes.api_server import ApiServer
 
 # Tests are collected faster if the garbage of so many modules is looked for less often.
@@ -106,7 +106,7 @@ def canary_figures() -> Iterator[None]:
     """Rounds have the figures of a canary without its load, which is 0.1 s of CPU time each."""
     figures = {"cpu": 20_000.0, "memory": 1e10, "loopback": 2e-5, "disk": 1e-4}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(canary, "canary", figures.copy)
+        patch.setattr(disturbance, "canary", figures.copy)
         yield
 
 

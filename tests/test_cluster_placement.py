@@ -11,11 +11,9 @@ import yaml
 from perfdag.app.doctor.requirements import check_requirements
 from perfdag.app.local_run import needs_cluster
 from perfdag.app.plan_text import plan_text
-from perfdag.kube.pod_patch import Context, patch
-from perfdag.kube.pod_security import hardened, pod_security
+from perfdag.kube.patch import Context, hardened, patch, pod_security
 from perfdag.plan.ab import on_cluster, prepare_duet
-from perfdag.plan.placement import place_hosts
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.shape import Shape
 from perfdag.steps.runner.feasibility import unmet
 from perfdag.suite.load import parse_suite

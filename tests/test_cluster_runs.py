@@ -21,7 +21,7 @@ from perfdag.app.cluster.waits import Observation
 from perfdag.app.cluster.watch import describe, follow_run
 from perfdag.cli.options import log
 from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.labels import WATCHDOG_DONE
+from perfdag.kube.patch import WATCHDOG_DONE
 from perfdag.kube.pods import Pod
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import make_plan

@@ -18,8 +18,8 @@ from perfdag.app.doctor.network_policy import check_network_policy
 from perfdag.app.doctor.requirements import benchmarks_with_rights, check_shapes, gpu_findings
 from perfdag.benchmark import registry
 from perfdag.cli import main
+from perfdag.hosts.base import install_command
 from perfdag.hosts.local import LocalHost
-from perfdag.hosts.packages import install_command
 from perfdag.kube.client import Kube
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
@@ -60,7 +60,7 @@ def test_open_mpi_without_its_imb_is_missing(write_suite: Any, cli: CommandLine)
 
 @pytest.mark.parametrize("pip", [True, False])
 def test_an_environment_that_uv_made_has_no_pip(pip: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfdag.hosts.packages.find_spec", lambda name: object() if pip else None)
+    monkeypatch.setattr("perfdag.hosts.base.find_spec", lambda name: object() if pip else None)
     command = (
         f"{sys.executable} -m pip install impi-rt"
         if pip

@@ -18,7 +18,7 @@ from perfdag.app.cluster.submission import report_other_packages
 from perfdag.app.doctor.store_pod import image_findings
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Metric, Params, Tool
-from perfdag.benchmark.declaration import mistake
+from perfdag.benchmark.registry import mistake
 from perfdag.cli import main
 from perfdag.plan.plan import make_plan
 from perfdag.steps.command import Command

@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 from perfdag.cli import main
-from perfdag.hosts import cgroups, device_use
-from perfdag.hosts import gpus as asking
-from perfdag.hosts.device_use import Counters, DeviceUse
-from perfdag.hosts.facts import env_class, gather
+from perfdag.hosts import facts, gpu_use
+from perfdag.hosts import gpu_use as asking
+from perfdag.hosts.facts import env_class, filesystem, gather
 from perfdag.hosts.facts import main as facts_main
-from perfdag.hosts.filesystem_facts import filesystem
-from perfdag.hosts.gpus import gpus
+from perfdag.hosts.gpu_use import Counters, DeviceUse, gpus
 from perfdag.hosts.local import LocalHost
 from tests.conftest import CommandLine, SuiteWriter
 from tests.fakes.files import write_files, write_programs
@@ -131,7 +129,7 @@ def test_a_server(server: Path) -> None:
     result = gather(server)
     result |= result["cgroup"] | result["sysctl"]
     assert {name: result[name] for name in SERVER} == SERVER
-    assert cgroups.memory(server) == 1 << 30
+    assert facts.memory(server) == 1 << 30
 
 
 ARM = "processor\t: {}\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n\n"
@@ -311,8 +309,8 @@ def test_as_a_program() -> None:
 def test_a_quota_counts_like_cpus(
     allowed: int | None, limit: float | None, used: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cgroups, "limits", lambda: {"cpus_allowed": allowed, "cpu_limit": limit})
-    assert cgroups.cpus() == used
+    monkeypatch.setattr(facts, "limits", lambda: {"cpus_allowed": allowed, "cpu_limit": limit})
+    assert facts.cpus() == used
 
 
 A100 = "NVIDIA A100-SXM4-40GB, 550.90.07, 40960, 400.00, Enabled, Disabled"
@@ -437,7 +435,7 @@ def tree(folder: Path, files: dict[str, str], drivers: dict[str, str]) -> Path:
 
 def test_the_tools_of_nvidia_and_intel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools(tmp_path, monkeypatch, nvidia_smi=NVIDIA, xpu_smi=XPU)
-    with device_use.watched(LocalHost(), None) as use:
+    with gpu_use.devices_watched(LocalHost(), None) as use:
         time.sleep(0.5)
     assert {name: (each.utilisation, each.memory, each.power) for name, each in use.items()} == {
         "nvidia0": (pytest.approx(0.98), 2048 * 2**20, 61.5),
@@ -457,7 +455,7 @@ def test_the_tools_of_nvidia_and_intel(tmp_path: Path, monkeypatch: pytest.Monke
     ],
 )
 def test_what_xpu_smi_does_not_say_is_unknown(text: str, use: dict[str, DeviceUse]) -> None:
-    assert device_use.from_xpu_smi(text) == use
+    assert gpu_use.from_xpu_smi(text) == use
 
 
 def test_counters_of_i915_and_xe(tmp_path: Path) -> None:
@@ -474,7 +472,7 @@ def test_counters_of_i915_and_xe(tmp_path: Path) -> None:
         f"{xe}/hwmon/hwmon5/name": "xe",
         "renderD130/device/hwmon/hwmon6/energy1_input": "7",
     }
-    before = device_use.read_counters(tree(tmp_path, files, drivers))
+    before = gpu_use.read_counters(tree(tmp_path, files, drivers))
     assert before == {
         "renderD128": Counters((1000, 9000), 5000000),
         "renderD129": Counters((200,), None),
@@ -483,13 +481,13 @@ def test_counters_of_i915_and_xe(tmp_path: Path) -> None:
     files[f"{i915}/drm/card0/gt/gt1/rc6_residency_ms"] = "11000"
     files[f"{i915}/hwmon/hwmon4/energy1_input"] = "65000000"
     files[f"{xe}/tile0/gt0/gtidle/idle_residency_ms"] = "2300"
-    after = device_use.read_counters(tree(tmp_path, files, drivers))
-    assert device_use.from_counters(before, after, 2.0) == {
+    after = gpu_use.read_counters(tree(tmp_path, files, drivers))
+    assert gpu_use.from_counters(before, after, 2.0) == {
         "renderD128": DeviceUse(0.75, None, 30.0),
         "renderD129": DeviceUse(0.0, None, None),  # idle for longer than the clock says
     }
-    assert device_use.from_counters({}, after, 2.0) == {}
-    assert device_use.read_counters(tmp_path / "none") == {}
+    assert gpu_use.from_counters({}, after, 2.0) == {}
+    assert gpu_use.read_counters(tmp_path / "none") == {}
 
 
 def test_once_reports_what_an_item_used(

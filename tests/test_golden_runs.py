@@ -41,12 +41,12 @@ FASTER = ("p9", "best_")
 """Statistics that only runs of enough operations or of enough seconds have."""
 
 
-def masked(store: str) -> dict[str, Any]:
-    """Return the rows of the only run of a store without what differs from run to run.
+def masked(store: str, run_id: str | None = None) -> dict[str, Any]:
+    """Return the rows of a run, by default the only one of a store, without what differs.
 
     `series` is how many series the rows are of, so that a series that splits or joins is seen.
     """
-    table = perfdag.load(store, everything=True)
+    table = perfdag.load(store, run=run_id, everything=True)
     counts: Counter[tuple[tuple[str, Any], ...]] = Counter()
     series: dict[tuple[tuple[str, Any], ...], set[str]] = {}
     for row in table.to_pylist():

@@ -16,8 +16,7 @@ import yaml
 from perfdag.app.kube_perftest.suite import import_suite
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Gang
-from perfdag.plan.placement import place_hosts
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.shape import Shape
 from perfdag.steps.fio import FioTarget, job_file
 from perfdag.steps.iperf import commands

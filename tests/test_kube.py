@@ -18,8 +18,7 @@ import yaml
 from aiohttp import web
 
 from perfdag.kube.client import Kube, KubeError, Resource
-from perfdag.kube.config import Cluster, load_config, tls_context
-from perfdag.kube.credentials import Credentials
+from perfdag.kube.config import Cluster, Credentials, load_config, tls_context
 from tests.fakes.api_server import ApiServer, Handle, client, served
 from tests.fakes.files import write_programs
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from perfdag.hosts import canary, cgroups, disturbance
+from perfdag.hosts import disturbance, facts
 from perfdag.hosts.base import CommandResult
-from perfdag.hosts.canary import canary as measure_canary
 from perfdag.hosts.disturbance import Moment
+from perfdag.hosts.disturbance import canary as measure_canary
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, SampleError
 from perfdag.results.schema import load_rows
@@ -94,7 +94,7 @@ def test_the_canary_takes_at_most_0_3_seconds_and_is_positive() -> None:
     assert best < 0.3
     # what it waits for the disk and for its turn; twice, for a machine whose cores are all taken
     assert wall < 0.6
-    assert set(values) == {name for name, _, _ in canary.CANARY_METRICS}
+    assert set(values) == {name for name, _, _ in disturbance.CANARY_METRICS}
     assert all(value and value > 0 for value in values.values())
 
 
@@ -163,11 +163,11 @@ def test_the_counters_are_those_of_our_own_cgroup_and_of_those_above_it(tmp_path
             "sys/fs/cgroup/memory/jobs/a/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",  # noqa: E501
         },
     )
-    assert (cgroups.throttled_us(second), cgroups.oom_kills(second)) == (320, 2), (
+    assert (facts.throttled_us(second), facts.oom_kills(second)) == (320, 2), (
         "a kill beside us in user.slice is not ours"
     )
-    assert (cgroups.throttled_us(first), cgroups.oom_kills(first)) == (320, 2)
-    assert (cgroups.throttled_us(tmp_path / "none"), cgroups.oom_kills(tmp_path / "none")) == (0, 0)
+    assert (facts.throttled_us(first), facts.oom_kills(first)) == (320, 2)
+    assert (facts.throttled_us(tmp_path / "none"), facts.oom_kills(tmp_path / "none")) == (0, 0)
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from perfdag.app.plan_text import plan_text
 from perfdag.benchmark.contract import Gang, Output
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed
-from perfdag.plan.order import concurrent_groups
-from perfdag.plan.plan import Plan, make_plan, read_plan
+from perfdag.plan.plan import Plan, concurrent_groups, make_plan, read_plan
 from perfdag.regress.run_medians import MonthlyRollup, add_run
 from perfdag.regress.series import series_labels
 from perfdag.results.collect import collect, gather

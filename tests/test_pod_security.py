@@ -11,8 +11,7 @@ import pytest
 
 from perfdag.app.doctor.pod_security import check_pod_security
 from perfdag.kube.client import Object
-from perfdag.kube.pod_patch import Context, own_image, patch
-from perfdag.kube.pod_security import LEVEL, LEVELS, level_needs
+from perfdag.kube.patch import LEVEL, LEVELS, Context, level_needs, own_image, patch
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.runner.gang import lead

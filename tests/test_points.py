@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdag.plan.order import order
-from perfdag.plan.plan import Plan, make_plan, read_plan
+from perfdag.plan.plan import Plan, make_plan, order, read_plan
 from perfdag.suite.enumerate import enumerate_points
 from perfdag.suite.load import load_suite, parse_suite
 from perfdag.suite.model import Until

@@ -9,8 +9,7 @@ import pytest
 
 from perfdag.app.plan_text import plan_suite
 from perfdag.app.terminal.progress import Progress
-from perfdag.plan.plan import SAMPLE_OVERHEAD, Plan, make_plan
-from perfdag.plan.time_left import TimeLeft
+from perfdag.plan.plan import SAMPLE_OVERHEAD, Plan, TimeLeft, make_plan
 from perfdag.results.collect import collect
 from perfdag.results.durations import ANY, with_learned_times
 from perfdag.results.samples import SampleRecord, sample_key

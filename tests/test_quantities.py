@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from perfdag.cli import main
 from perfdag.digest import canonical
-from perfdag.quantities import parse_cpu_list, parse_quantity
-from perfdag.units import bits_per_second, seconds, short, short_seconds, size_bytes
+from perfdag.units import (
+    bits_per_second,
+    parse_cpu_list,
+    parse_quantity,
+    seconds,
+    short,
+    short_seconds,
+    size_bytes,
+)
 from tests.conftest import CommandLine
 
 SUITE = "name: s\nentries:\n  - benchmark: {name}\n    resources: {{{resource}}}\n"

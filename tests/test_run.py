@@ -23,7 +23,7 @@ from perfdag import __file__ as package
 from perfdag import __version__
 from perfdag.app.cluster.submission import Submission
 from perfdag.cli import main
-from perfdag.hosts import canary
+from perfdag.hosts import disturbance
 from perfdag.plan.ab import prepare_duet
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import load_plan
@@ -74,7 +74,7 @@ def test_no_parquet_is_read_before_the_first_run_of_a_suite_is_measured(
 import sys
 from perfdag.app import local_run
 from perfdag.cli import main
-from perfdag.hosts import canary
+from perfdag.hosts import disturbance
 measure = local_run.measure_plan
 def measure_and_print(*parameters):
     measure(*parameters)
@@ -383,10 +383,10 @@ def test_with_no_room_for_temporary_files_it_is_exit_4_and_resume_completes(
 ) -> None:
     suite, root = write_suite.sleeps(points=2, repetitions=1), tmp_path / "store"
     full = OSError(28, "No space left on device")
-    figures = canary.canary() | {"disk": None}
+    figures = disturbance.canary() | {"disk": None}
     with monkeypatch.context() as patch:
         patch.setattr("tempfile.TemporaryDirectory", Mock(side_effect=full))
-        patch.setattr(canary, "canary", figures.copy)
+        patch.setattr(disturbance, "canary", figures.copy)
         errors = cli(["run", str(suite), "--store", str(root), "--no-report"], 4).err
     assert "cannot create a temporary folder" in errors
     assert "--resume" in errors

@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from perfdag.workflows.gangs import measuring_pod
 
 from perfdag import redaction
 from perfdag.hosts.local import LocalHost
 from perfdag.kube import config
-from perfdag.kube.pod_patch import Context, patch
+from perfdag.kube.patch import Context, patch
 from perfdag.plan.plan import make_plan
 from perfdag.redaction import is_secret, redact, redact_json, redact_strings, register
 from perfdag.shape import Shape
@@ -24,7 +25,6 @@ from perfdag.steps.runner import credentials
 from perfdag.steps.runner.credentials import OF_LEAD, OF_PEER, take_credentials
 from perfdag.suite.load import parse_suite
 from perfdag.suite.yaml_document import BadDocument
-from perfdag.workflows.gangs import measuring_pod
 from perfdag.workflows.templates import Installation
 from tests.conftest import CommandLine
 from tests.fakes.credentials import copied

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdag.benchmark import registry
-from perfdag.kube.pod_patch import KEEP_PODS
+from perfdag.kube.patch import KEEP_PODS
 from perfdag.store.open import CLUSTER_ADDRESS
 from perfdag.workflows import templates
 from perfdag.workflows.emit import dump

@@ -6,10 +6,10 @@ that Workflow stays as it is.
 
 from typing import Any
 
-from hera.workflows import Parameter, Resource, Step, Task
+from hera.workflows import Parameter, Resource
 from hera.workflows import models as m
 
-from perfdag.kube.pod_security import hardened, pod_security
+from perfdag.kube.patch import hardened, pod_security
 from perfdag.plan.plan import make_plan
 from perfdag.suite.model import Entry
 from perfdag.suite.text import load_model
@@ -41,7 +41,7 @@ _CREATING = dump(
 """The same for the pod that creates an object, which has no container `wait`."""
 
 
-def benchmark(name: str, *, task: str = "", **permutations: Any) -> Task | Step:
+def benchmark(name: str, *, task: str = "", **permutations: Any) -> Any:
     """Return a task that measures one benchmark: `benchmark("iperf", streams=[1, 2, 4])`.
 
     A list is permuted, any other value stands in every point. The names are parameters of the
@@ -63,7 +63,7 @@ def benchmark(name: str, *, task: str = "", **permutations: Any) -> Task | Step:
 
 def measure(
     suite: AnySuite, *, name: str = "measure", cluster_scope: bool = False, **task: Any
-) -> Task | Step:
+) -> Any:
     """Return a task that measures a suite, for the DAG or Steps whose `with` block is open.
 
     `suite` is a suite, a file, or one entry. `cluster_scope` is the option of `perfdag install`;
@@ -88,5 +88,4 @@ def measure(
         service_account_name="perfdag-run",
         pod_spec_patch=_CREATING,
     )
-    made: Task | Step = template(name=name, **task)
-    return made
+    return template(name=name, **task)

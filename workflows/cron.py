@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfdag.kube.resources import Object
+from perfdag.kube.client import Object
 from perfdag.plan.plan import make_plan
 from perfdag.suite.model import Entry, LoadedSuite, Suite
 from perfdag.suite.text import load_model

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from perfdag.kube.resources import Object
+from perfdag.kube.client import Object
 
 LINE = 110
 """Most characters of a list or mapping that is written in one line."""

@@ -6,8 +6,8 @@ from typing import Any
 from hera.workflows import ClusterWorkflowTemplate, WorkflowTemplate
 from hera.workflows import models as m
 
-from perfdag.kube.labels import STORE
-from perfdag.kube.resources import Object
+from perfdag.kube.client import Object
+from perfdag.kube.patch import STORE_ADDRESS
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,10 @@ class Installation:
         return kind(
             name=name,
             labels=self.labels,
-            annotations={"workflows.argoproj.io/description": description, STORE: self.store},
+            annotations={
+                "workflows.argoproj.io/description": description,
+                STORE_ADDRESS: self.store,
+            },
             image_pull_secrets=[m.LocalObjectReference(name=name) for name in self.pull_secrets]
             or None,
             ttl_strategy=m.TTLStrategy(seconds_after_completion=self.keep),

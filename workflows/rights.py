@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 
 from perfdag.benchmark.contract import Rights
-from perfdag.kube.labels import MEASURING
-from perfdag.kube.pod_patch import PRIORITY_CLASSES, SSH_PORT, account_of
-from perfdag.kube.resources import Object
+from perfdag.kube.client import Object
+from perfdag.kube.patch import MEASURING, PRIORITY_CLASSES, SSH_PORT, account_of
 from perfdag.workflows.installation import Installation
 
 _RBAC = "rbac.authorization.k8s.io"

@@ -7,8 +7,8 @@ import yaml
 from hera.workflows import Artifact, CronWorkflow, Parameter, RawArtifact, Workflow
 from hera.workflows import models as m
 
-from perfdag.kube.labels import RUN, SUITE
-from perfdag.kube.resources import Object
+from perfdag.kube.client import Object
+from perfdag.kube.patch import RUN, SUITE
 from perfdag.suite.model import LoadedSuite
 from perfdag.suite.text import suite_text
 from perfdag.suite.yaml_document import BadDocument, Problem
@@ -37,10 +37,10 @@ def workflow(
     `suite` is the name of the suite, or a suite for the Workflow to carry inside. Raises
     BadDocument if that is too large.
     """
-    name, artifacts = suite, list[Artifact]()
+    artifacts = list[Artifact]()
     if isinstance(suite, LoadedSuite):
-        name = suite.suite.name
-        artifacts = [RawArtifact(name="suite", data=inline(suite))]
+        artifacts.append(RawArtifact(name="suite", data=inline(suite)))
+    name = suite if isinstance(suite, str) else suite.suite.name
     resource = Workflow(
         generate_name=f"{NAME}-{name}-",
         namespace=namespace,

@@ -13,24 +13,31 @@ from typing import Any
 from hera.workflows import DAG, Artifact, Container, Parameter, RetryStrategy, Task, UserContainer
 from hera.workflows import models as m
 
-from perfdag.kube import pod_patch
+from perfdag.kube.client import Object
 from perfdag.kube.config import SERVICE_ACCOUNT
-from perfdag.kube.labels import (
+from perfdag.kube.patch import (
+    ATTEMPT_NUMBER,
+    BATCH_NUMBER,
+    CREDENTIALS,
     LABEL,
     MEASURING,
+    PORT,
     ROLE,
     RUN,
     STEP,
     STEP_BEGAN,
     STEP_REFUSED,
+    STORE,
     SUITE,
+    SUMMARY,
     UNRECOVERABLE,
     WATCHDOG_DONE,
+    hardened,
+    helper,
+    node_loss_tolerations,
+    pod_security,
+    store_volume,
 )
-from perfdag.kube.placeholders import ATTEMPT, BATCH, PORT
-from perfdag.kube.placement import node_loss_tolerations
-from perfdag.kube.pod_security import hardened, helper, pod_security
-from perfdag.kube.resources import Object
 from perfdag.workflows import rights
 from perfdag.workflows.emit import dump
 from perfdag.workflows.installation import Installation as Installation
@@ -182,8 +189,7 @@ def age(installation: Installation) -> Object:
         _step(
             installation,
             "age",
-            ["--suite", "{{workflow.parameters.suitename}}"]
-            + ["--max-age", "{{workflow.parameters.maxage}}"],
+            [f"--suite={_given('suitename')}", f"--max-age={_given('maxage')}"],
             image="finish",
             active_deadline_seconds=AGE_SECONDS,
         )
@@ -270,6 +276,10 @@ def _tolerations(**options: int) -> list[m.Toleration]:
     return [m.Toleration.model_validate(each) for each in node_loss_tolerations(**options)]
 
 
+def _given(name: str) -> str:
+    return f"{{{{workflow.parameters.{name}}}}}"
+
+
 def _artifact(source: str) -> Artifact:
     return Artifact(name="suite", from_=source, optional=True)
 
@@ -344,8 +354,8 @@ def _step(
         **({"limits": {"memory": memory}} if memory else {}),
     }
     secret = m.SecretEnvSource(name=installation.store_secret, optional=True)
-    source = m.Volume.model_validate(pod_patch.store_volume(installation.store))
-    mount = m.VolumeMount(name="store", mount_path=pod_patch.STORE)
+    source = m.Volume.model_validate(store_volume(installation.store))
+    mount = m.VolumeMount(name="store", mount_path=STORE)
     return Container(
         name=f"{name}-pod",
         labels={ROLE: name} | ({RUN: run} if run else {}),
@@ -367,8 +377,8 @@ def _plan(installation: Installation) -> Container:
         "PERFDAG_ALLOWED": " ".join(installation.allow),
         "PERFDAG_NETWORK_POLICY": "true" if installation.network_policy else "",
         "PERFDAG_PULL_POLICY": installation.pull_policy,
-        "PERFDAG_OPTIONS": "{{workflow.parameters.options}}",
-        "PERFDAG_CONFIGMAP": "{{workflow.parameters.suite}}",
+        "PERFDAG_OPTIONS": _given("options"),
+        "PERFDAG_CONFIGMAP": _given("suite"),
         "PERFDAG_CRON": "{{=workflow.labels['workflows.argoproj.io/cron-workflow'] ?? ''}}",
     }
     name = "{{=workflow.parameters.suite == '' ? 'perfdag-none' : workflow.parameters.suite}}"
@@ -378,7 +388,7 @@ def _plan(installation: Installation) -> Container:
         "plan",
         ["--out", "/tmp/perfdag-plan"],
         {name: value for name, value in settings.items() if value},
-        run="{{workflow.parameters.run}}",
+        run=_given("run"),
         inputs=[Artifact(name="suite", path="/tmp/perfdag-suite.yaml", optional=True)],
         outputs=[_planned(name, name in _GLOBAL) for name in ("batches", *_GLOBAL, "gated")],
         requests={"cpu": "100m", "memory": "128Mi"},
@@ -426,7 +436,7 @@ def _finish(installation: Installation) -> Container:
         installation,
         "finish",
         ["--phase", "{{workflow.status}}"],
-        run="{{workflow.parameters.run}}",
+        run=_given("run"),
         image="finish",
         service_account_name="perfdag-finish",
         active_deadline_seconds=FINISH_SECONDS,
@@ -505,15 +515,14 @@ def host(installation: Installation) -> Container:
         "pending": "{{workflow.outputs.parameters.pending}}",
     }
     patch = "inputs.parameters.pod"
-    for placeholder, value in ((BATCH, "batch"), (ATTEMPT, "attempt"), (f'"{PORT}"', "port")):
+    placeholders = {BATCH_NUMBER: "batch", ATTEMPT_NUMBER: "attempt", f'"{PORT}"': "port"}
+    for placeholder, value in placeholders.items():
         patch = f"replace({patch}, '{placeholder}', inputs.parameters.{value})"
     return Container(
         name="host",
         inputs=[Parameter(name=name) for name in given],
         # only a lead has figures
-        outputs=[
-            Parameter(name="summary", value_from=m.ValueFrom(path=pod_patch.SUMMARY, default=""))
-        ],
+        outputs=[Parameter(name="summary", value_from=m.ValueFrom(path=SUMMARY, default=""))],
         labels={
             ROLE: "measure",
             MEASURING: "true",
@@ -556,7 +565,7 @@ def _credentials(installation: Installation, role: str) -> UserContainer:
         "credentials": _TARGET,
     }
     return UserContainer(
-        name=pod_patch.CREDENTIALS,
+        name=CREDENTIALS,
         image=installation.image("base"),
         image_pull_policy=installation.pull_policy,
         command=["sh", "-c", _COPY],

@@ -1,32 +1,41 @@
 """report.html: one file without remote content, for light, dark and small screens.
 
-Its script only sorts, filters and copies tables.
+Its script sorts, filters and copies tables. The page is whole without it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from markupsafe import Markup
 
 from perfdag.benchmark import registry
-from perfdag.charts.pages import page, pick, words
-from perfdag.charts.pages.page import text
+from perfdag.charts import style
+from perfdag.charts.files import to_bytes
+from perfdag.charts.pages import page, pick, screen
+from perfdag.charts.pages.history import history
 from perfdag.charts.pages.pick import Picture
 from perfdag.charts.pages.recipes import recipes
-from perfdag.charts.pages.tiles import Answers, most_telling, tiles
-from perfdag.charts.series import Cell, label_cells
+from perfdag.charts.series import Cell, digits, label_cells, unit_for
 from perfdag.plan.plan import Plan
 from perfdag.regress.result import GateResult
 from perfdag.results.nominal import add_nominal
-from perfdag.results.summary import summarise
-from perfdag.results.trust import trust_in
-from perfdag.results.verdicts import own_verdicts
-from perfdag.units import plural
+from perfdag.results.summary import PointState, Series, statuses_text, summarise
+from perfdag.results.trust import relative_spread, trust_in
+from perfdag.results.verdicts import own_verdicts, worst_of_points
+from perfdag.units import short, short_seconds
 
+LIMIT = 980_000  # bytes of a page; charts above it are named instead
+ROWS = 400  # most rows of a table; the Parquet file has all
 ALL_ROWS = 1500  # of all tables of values, about 500 kB
 SUITE_TEXT = 200_000
 """Characters of the suite in the page."""
+NODES, COMMANDS, REASONS, FACTS = 6, 20, 3, 4
+"""Most nodes in the head, commands of a benchmark, reasons of a point, values of a fact."""
+BAD = ("failed", "invalid", "missing")
 
 
 def write(
@@ -60,219 +69,286 @@ def report(
 ) -> str:
     """Return the page of a run. Equal input gives an equal page."""
     table = _plain(table)
-    cells = _cells(table)
+    cells = _cells(summarise(table))
+    add_nominal(table, [cell.state for cell in cells])
+    run = judge(table, cells, gate)
+    first = _first_picture(run, pictures)
+    names = list(dict.fromkeys(cell.state.benchmark for cell in cells))
+    limit = min(ROWS, max(40, ALL_ROWS // max(2 * len(names), 1)))
+    sql, frame = recipes(plan.suite, plan.run_id, root)
+    context = {
+        "plan": plan,
+        "links": links,
+        "head": head(table),
+        "banner": screen.banner(run),
+        "rows": screen.rows(run),
+        "first": Markup("") if first is None else page.picture(first, 0),
+        "points": [_point(names.index(cell.state.benchmark), cell) for cell in cells],
+        "trust": run.trust,
+        "problems": list(_problems(cells, BAD)),
+        "skipped": list(_problems(cells, ("skipped",))),
+        "most": ROWS,
+        "samples": statuses_text(_statuses(cells)),
+        "verdicts": worst_of_points(run.verdicts),
+        "sections": [
+            Section(
+                name,
+                _about(name),
+                _common(own),
+                _values(own, True, limit),
+                _values(own, False, limit),
+                _commands(table, name),
+            )
+            for name in names
+            if (own := [cell for cell in cells if cell.state.benchmark == name])
+        ],
+        "environment": _facts(_environment(table)),
+        "sample_facts": _facts(_sample_facts(table)),
+        "canary": _values(_canary(table), None, limit),
+        "suite": plan.suite_text[:SUITE_TEXT],
+        "cut": len(plan.suite_text) > SUITE_TEXT,
+        "count": table.num_rows,
+        "sql": sql,
+        "frame": frame,
+    }
+    template = page.templates().get_template("report.html")
+    room = LIMIT - len(template.render(context, charts={}).encode("utf-8", "replace"))
+    others = [picture for picture in pictures if picture is not first]
+    return template.render(context, charts=_charts(names, others, room))
+
+
+def judge(table: pa.Table, cells: Sequence[Cell], gate: GateResult | None) -> screen.Judged:
+    """Return the points of a run with all that is said of them."""
+    lines = {line.info.series_id: line for line in gate.series} if gate else {}
     trust = trust_in(table, [cell.state for cell in cells])
-    answers = Answers(gate, trust)
-    first = tiles(cells, own_verdicts(table), answers)
-    plots, first_chart = _take(pictures, most_telling(cells, answers))
-    head = _summary(table, cells, plan, links, f"{first}{_problems(cells)}{first_chart}")
-    tail = [_skipped(cells), _environment(table), _suite(plan), _reading(table, plan, root)]
-    fixed_parts = (head, page.css(), page.script(), *tail)
-    room = page.LIMIT - sum(len(part.encode("utf-8", "replace")) for part in fixed_parts) - 20_000
-    body = _benchmarks(table, cells, plots, room)
-    contents = f"{head}\n{tail[0]}\n{body}\n{''.join(tail[1:])}"
-    return page.document(f"{plan.suite} {plan.run_id}", contents, page.script())
+    return screen.Judged(cells, gate, trust, own_verdicts(table), lines)
 
 
-def _take(pictures: Sequence[Picture], benchmark: str | None) -> tuple[Sequence[Picture], str]:
-    """Return the other pictures, and the first of a benchmark as HTML."""
-    name = pick.file_name(benchmark or "")
-    first = next((picture for picture in pictures if picture.benchmark == name), None)
-    if first is None or len(first.svg) > page.INLINE:
-        return pictures, ""
-    return [picture for picture in pictures if picture is not first], page.picture(first, 0)
+def _first_picture(run: screen.Judged, pictures: Sequence[Picture]) -> Picture | None:
+    """Return the picture that shows the sentence: a history that changed, or a chart of the run."""
+    deciding = run.deciding()
+    if deciding and deciding[0].answer.word in ("worse", "better"):
+        svg, png = to_bytes(history(deciding[0]))
+        return Picture("history", "first", deciding[0].name, svg, png)
+    shown = [pick.file_name(cell.state.benchmark) for cell, _ in run.headlines()[:1]]
+    own = [drawn for drawn in pictures if drawn.benchmark in shown]
+    return next((drawn for drawn in own if len(drawn.svg) <= page.INLINE), None)
+
+
+def _charts(
+    names: Sequence[str], pictures: Sequence[Picture], room: int
+) -> dict[str, list[Markup | str]]:
+    """Return the charts of each benchmark in `room` bytes. Those that do not fit are names."""
+    charts: dict[str, list[Markup | str]] = {}
+    number = 0
+    for name in names:
+        for drawn in pictures:
+            if drawn.benchmark == pick.file_name(name):
+                number += 1
+                chart: Markup | str = page.picture(drawn, number)
+                size = len(chart.encode("utf-8", "replace"))
+                chart, size = (chart, size) if size + 300 <= room else (f"{drawn.name}.svg", 300)
+                room -= size
+                charts.setdefault(name, []).append(chart)
+    return charts
 
 
 def _plain(table: pa.Table) -> pa.Table:
     """Return the table with text columns as plain strings, however they were encoded."""
-    return table.cast(
-        pa.schema(
-            [
-                pa.field(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type)
-                for f in table.schema
-            ]
-        )
-    )
+    types = {f.name: f.type for f in table.schema}
+    plain = {k: t.value_type if pa.types.is_dictionary(t) else t for k, t in types.items()}
+    return table.cast(pa.schema(list(plain.items())))
 
 
-def _cells(table: pa.Table) -> list[Cell]:
+def _cells(states: Sequence[PointState]) -> list[Cell]:
     """Return the points of all benchmarks. Labels are unique within a benchmark."""
-    states = summarise(table)
-    add_nominal(table, states)
-    return [
-        cell
-        for name in dict.fromkeys(s.benchmark for s in states)
-        for cell in label_cells([s for s in states if s.benchmark == name])
-    ]
+    names = dict.fromkeys(state.benchmark for state in states)
+    groups = ([state for state in states if state.benchmark == name] for name in names)
+    return [cell for group in groups for cell in label_cells(group)]
 
 
-def _summary(
-    table: pa.Table,
-    cells: Sequence[Cell],
-    plan: Plan,
-    pages: Mapping[str, str],
-    first: str,
-) -> str:
-    well, end_text = words.how_it_ended(cells)
-    names = list(dict.fromkeys(cell.state.benchmark for cell in cells))
-    links = [("#problems", "What went wrong")] if not well else []
-    links += [(f"#b{i}", name) for i, name in enumerate(names)]
-    links += [("#environment", "Environment"), ("#suite", "Suite"), ("#rows", "The rows")]
-    links += [(file, name) for name, file in pages.items()]
-    nav = "".join(f'<a href="{where}">{text(name)}</a>' for where, name in links)
-    more = (
-        f"<p>{plural(plan.merged, 'equal point')} of the suite "
-        f"{'was' if plan.merged == 1 else 'were'} merged.</p>"
-        if plan.merged
-        else ""
-    )
-    end_text = text(end_text) if well else f'<span class="bad">{text(end_text)}</span>'
-    return (
-        f'<h1>{text(plan.suite)}</h1>\n<p class="muted">run {text(plan.run_id)}</p>\n'
-        f"<nav>{nav}</nav>\n{first}\n"
-        f"<p>{text(words.what_ran(table, cells, plan.suite))} {text(words.when_where(table))}</p>\n"
-        f"{more}{page.verdicts(table)}<p>{end_text}</p>\n"
-        '<p class="muted small">Every value is a median with its spread in parentheses: the range '
-        "of fewer than 6 samples, from 6 on the interval that covers the true median with at least "
-        "95 %. n counts samples, and ~ marks a point with disturbed ones. Times are UTC.</p>"
-    )
+def head(table: pa.Table) -> list[str]:
+    """Return date, duration and machine of a run."""
+    start, end = pc.min(table["started_at"]).as_py(), pc.max(table["finished_at"]).as_py()
+    parts = [] if start is None else [f"{start:%-d %b %Y %H:%M} UTC"]
+    if start is not None and end is not None:
+        parts.append(short_seconds((end - start).total_seconds()))
+    nodes = _distinct(pc.list_flatten(table["nodes"].combine_chunks()))
+    more = f" and {len(nodes) - NODES} more" if len(nodes) > NODES else ""
+    parts += [f"cluster {name}" for name in _distinct(table["cluster"])]
+    parts += [", ".join(nodes[:NODES]) + more] if nodes else []
+    # a multiple of a class says no more than the number of nodes
+    classes = _distinct(table["env_class"])
+    return [*parts, *([name for name in classes if " x [" not in name] or classes)[:2]]
 
 
-def _problems(cells: Sequence[Cell]) -> str:
-    bad = page.problems(cells, words.BAD)
-    html = f'<h2 id="problems">What went wrong</h2>\n<div class="alert">{bad}</div>\n'
-    return html if bad else ""
+def _distinct(column: Any) -> list[str]:
+    return sorted(text for text in pc.unique(column).to_pylist() if text)
 
 
-def _skipped(cells: Sequence[Cell]) -> str:
-    skipped = page.problems(cells, ("skipped",))
-    return f'<h2 id="skipped">Skipped</h2>\n{skipped}\n' if skipped else ""
-
-
-def _benchmarks(table: pa.Table, cells: Sequence[Cell], plots: Sequence[Picture], room: int) -> str:
-    """Return the sections of the benchmarks in `room` bytes.
-
-    Tables have priority. Charts that do not fit are named.
-    """
-    by_name: dict[str, list[Cell]] = {}
+def _statuses(cells: Sequence[Cell]) -> dict[str, int]:
+    total: dict[str, int] = {}
     for cell in cells:
-        by_name.setdefault(cell.state.benchmark, []).append(cell)
-    limit = min(page.ROWS, max(40, ALL_ROWS // max(2 * len(by_name), 1)))
-    sections = []
-    for i, (name, own) in enumerate(by_name.items()):
-        sections.append(
-            (
-                name,
-                f'<h2 id="b{i}">{text(name)}</h2>\n{_about(name)}',
-                _values(own, limit) + _commands(table, name),
-            )
-        )
-    room -= sum(
-        len(part.encode("utf-8", "replace")) for section in sections for part in section[1:]
-    )
-    parts: list[str] = []
-    number = 0
-    for name, head, tail in sections:
-        parts.append(head)
-        for picture in (p for p in plots if p.benchmark == pick.file_name(name)):
-            number += 1
-            chart = page.picture(picture, number)
-            size = len(chart.encode("utf-8", "replace"))
-            if size > room:
-                chart, size = (
-                    '<p class="muted">Chart left out for its size: '
-                    f"{text(picture.name)}.svg beside this file.</p>",
-                    200,
-                )
-            room -= size
-            parts.append(chart)
-        parts.append(tail)
-    return "\n".join(parts)
+        for status, count in cell.state.statuses.items():
+            total[status] = total.get(status, 0) + count
+    return total
 
 
-def _about(name: str) -> str:
-    """Return the summary and clock of a benchmark, or nothing where it is not installed."""
+def _point(number: int, cell: Cell) -> tuple[int, str, str]:
+    """Return section, class and title of the square of a point."""
+    kind = ("skipped" if "skipped" in cell.state.statuses else "bad") if cell.why else "ok"
+    kind = "noisy" if cell.noisy and not cell.why else kind
+    said = cell.why or ("; ".join(cell.state.noise) if cell.noisy else "ok")
+    return number, kind, f"{cell.state.benchmark} {cell.label}: {said}"
+
+
+def _problems(cells: Sequence[Cell], statuses: Sequence[str]) -> Iterator[list[Any]]:
+    """Yield point, samples and reasons of the points with samples of these statuses."""
+    for cell in cells:
+        own = cell.state.statuses
+        counts = ", ".join(f"{own[status]} {status}" for status in statuses if own.get(status))
+        if counts:
+            reasons = cell.state.reasons[:REASONS] or ["no reason was stored"]
+            samples = f"{counts} of {sum(own.values())}"
+            yield [cell.state.entry, cell.label, samples, reasons]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A benchmark: what it is, the parameters of all its points, its values, and its commands."""
+
+    name: str
+    about: tuple[str, str]
+    common: list[tuple[str, str]]
+    first: "Values"
+    rest: "Values"
+    commands: list[str]
+
+
+@dataclass(frozen=True)
+class Values:
+    """A table of series: its columns with their classes, its rows, and how many more there are."""
+
+    columns: Sequence[tuple[str, str]]
+    rows: Sequence[Sequence[Any]]
+    more: int
+    caption: str
+
+
+def _about(name: str) -> tuple[str, str]:
+    """Return summary and clock of a benchmark, or nothing where it is not installed."""
     try:
         program = registry.get(name)
     except Exception:
-        return ""
-    clock = program.clock()
-    return f"<p>{text(program.summary())}</p>\n" + (
-        f'<p class="muted small">Clock: {text(clock)}</p>\n' if clock else ""
-    )
+        return "", ""
+    return program.summary(), program.clock()
 
 
-def _values(cells: Sequence[Cell], limit: int) -> str:
-    """Return tables of the headline metrics, with the other metrics folded."""
+def _common(cells: Sequence[Cell]) -> list[tuple[str, str]]:
+    """Return the parameters that all points of a benchmark share."""
+    every = [dict(_flat(cell.state.params)) for cell in cells]
+    return [pair for pair in every[0].items() if all(pair in own.items() for own in every)]
+
+
+def _values(cells: Sequence[Cell], headline: bool | None, limit: int) -> Values:
+    """Return the series of the headline metrics, those of the others, or all."""
     pairs = [(cell, series) for cell in cells for series in cell.state.series]
-    headlines = {pair[1].metric for pair in pairs if pair[1].headline} or {
-        pair[1].metric for pair in pairs[:1]
-    }
-    first = [pair for pair in pairs if pair[1].metric in headlines]
-    rest = [pair for pair in pairs if pair[1].metric not in headlines]
-    html = page.values(first, limit) if first else ""
-    if rest:
-        html += page.details(plural(len(rest), "further value"), f"\n{page.values(rest, limit)}")
-    return html
+    names = {series.metric for _, series in pairs if series.headline}
+    names = names or {series.metric for _, series in pairs[:1]}
+    if headline is not None:
+        pairs = [pair for pair in pairs if (pair[1].metric in names) is headline]
+    largest: dict[tuple[str, str], float] = {}
+    for _, series in pairs[:limit]:
+        key = series.metric, series.unit
+        largest[key] = max(largest.get(key, 0.0), abs(series.middle))
+    columns = [("point", "point"), ("metric", ""), ("median", "n"), ("unit", "value")]
+    columns += [("spread", "value"), ("±", "n"), ("n", "n"), ("", "noisy"), ("of nominal", "value")]
+    rows: list[list[Any]] = []
+    for cell, series in pairs[:limit]:
+        factor, unit = unit_for(largest[series.metric, series.unit], series.unit, series.metric)
+        rows.append([cell.label, *_value(cell, series, factor, unit)])
+    band = {series.band.kind for _, series in pairs} - {"none"}
+    words = {"range": "range of the samples", "interval": "95 % interval of the median"}
+    caption = " or ".join(words.get(kind, kind) for kind in sorted(band, reverse=True))
+    kept = [i for i, _ in enumerate(columns) if i < 4 or any(row[i] for row in rows)]
+    rows = [[row[i] for i in kept] for row in rows]
+    more = max(0, len(pairs) - limit)
+    return Values([columns[i] for i in kept], rows, more, caption and f"spread: {caption}")
 
 
-def _commands(table: pa.Table, name: str) -> str:
+def _value(cell: Cell, series: Series, factor: float, unit: str) -> Iterator[Any]:
+    """Yield the cells of a series after its point."""
+    band, part = series.band, relative_spread(series)
+    stat = "" if series.stat == "value" else f" {series.stat}"
+    about = " ".join(f"{key}={_coordinate(key, value)}" for key, value in series.coords.items())
+    yield style.metric_text(series.metric) + stat, about
+    yield digits(series.middle / factor)
+    yield unit or "1"
+    yield f"{digits(band.low / factor)} to {digits(band.high / factor)}" if band.n > 1 else ""
+    yield "" if part is None else f"{50 * part:.3g} %"
+    yield band.n
+    yield "~" if cell.noisy else ""
+    yield series.nominal
+
+
+def _coordinate(name: str, value: Any) -> str:
+    if name.endswith("bytes") and isinstance(value, int | float):
+        return short(float(value), "B")
+    return str(value)
+
+
+def _commands(table: pa.Table, name: str) -> list[str]:
     rows = table.filter(pc.equal(table["benchmark"], name))
-    commands = [command for command in rows["command"].unique().to_pylist() if command]
-    if not commands:
-        return ""
-    first = "\n".join(commands[:20]) + (
-        f"\n({len(commands) - 20} more in the rows)" if len(commands) > 20 else ""
-    )
-    return page.details("Commands that ran", f"<pre><code>{text(first)}</code></pre>")
+    commands = _distinct(rows["command"])
+    more = len(commands) - COMMANDS
+    return commands[:COMMANDS] + ([f"({more} more in the rows)"] if more > 0 else [])
 
 
-def _environment(table: pa.Table) -> str:
-    html = '<h2 id="environment">Environment</h2>\n'
-    facts = words.environment(table)
-    html += page.facts(facts) if facts else "<p>Nothing was recorded.</p>"
-    if sample_facts := words.sample_facts(table):
-        html += page.details("Facts of the samples and their tools", page.facts(sample_facts))
-    canary = table.filter(pc.equal(table["benchmark"], "canary"))
-    if canary.num_rows:
-        rows = page.values(
-            [(cell, series) for cell in _canary(canary) for series in cell.state.series]
-        )
-        html += (
-            "<h3>Canary</h3>\n<p>A fixed small load before and after each round. If it moves, the "
-            f"machine changed during the run.</p>\n{rows}"
-        )
-    return html
-
-
-def _canary(rows: pa.Table) -> list[Cell]:
+def _canary(table: pa.Table) -> list[Cell]:
+    rows = table.filter(pc.equal(table["benchmark"], "canary"))
     # summarise leaves out the benchmark `canary`, which is no point of the suite.
     at = rows.schema.get_field_index("benchmark")
-    return label_cells(
-        summarise(
-            rows.set_column(at, "benchmark", pa.array(["canary rows"] * rows.num_rows, pa.string()))
-        )
-    )
+    named = pa.array(["canary rows"] * rows.num_rows, pa.string())
+    return label_cells(summarise(rows.set_column(at, "benchmark", named)))
 
 
-def _suite(plan: Plan) -> str:
-    suite = plan.suite_text
-    if not suite:
-        return '<h2 id="suite">Suite</h2>\n<p>Its rows alone are stored, and no plan.</p>\n'
-    if len(suite) > SUITE_TEXT:
-        suite = suite[:SUITE_TEXT] + "\n# ... cut here; plan.json has all of it"
-    return (
-        f'<h2 id="suite">Suite</h2>\n<p>The suite as submitted. Seed {plan.seed} shuffled the '
-        f"points of each round.</p>\n<pre><code>{text(suite)}</code></pre>\n"
-    )
+def _environment(table: pa.Table) -> Iterator[tuple[str, str]]:
+    """Yield the facts of the hosts as flat text."""
+    for text in _distinct(table["env"]):
+        yield from _flat({k: v for k, v in orjson.loads(text).items() if k != "sample"})
 
 
-def _reading(table: pa.Table, plan: Plan, root: str) -> str:
-    sql, frame = recipes(plan.suite, plan.run_id, root)
-    return (
-        '<h2 id="rows">The rows</h2>\n<p>One row is one metric of one sample, in SI base units '
-        "(s, B, bit/s, 1/s). Failed samples are rows with a status, a reason and no value. This "
-        f"run has {plural(table.num_rows, 'row')}. With DuckDB:</p>\n"
-        f"<pre><code>{text(sql)}</code></pre>\n"
-        f"<p>With pandas:</p>\n<pre><code>{text(frame)}</code></pre>\n"
-    )
+def _sample_facts(table: pa.Table) -> Iterator[tuple[str, str]]:
+    """Yield the facts of samples, such as the file system of a target, and their tools."""
+    columns = [table[name].to_pylist() for name in ("benchmark", "env", "tool")]
+    for benchmark, text, tool in sorted(set(zip(*columns, strict=True)), key=str):
+        own = (orjson.loads(text) if text else {}).get("sample") or {}
+        for name, value in [*([("tool", tool)] if tool else []), *_flat(own)]:
+            yield f"{benchmark}: {name}", value
+
+
+def _facts(pairs: Iterator[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return each fact once, with the first of its values."""
+    facts: dict[str, dict[str, None]] = {}
+    for name, value in pairs:
+        facts.setdefault(name, {})[value] = None
+    cut = {
+        name: [*list(values)[:FACTS], *["..."][: len(values) > FACTS]]
+        for name, values in facts.items()
+    }
+    return [(name, " | ".join(values)) for name, values in cut.items()]
+
+
+def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        inner = [(f"{prefix}.{key}" if prefix else str(key), item) for key, item in value.items()]
+        return [pair for key, item in inner for pair in _flat(item, key)]
+    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        return [pair for i, item in enumerate(value, 1) for pair in _flat(item, f"{prefix}.{i}")]
+    if value in (None, "", []):
+        return []
+    if isinstance(value, list):
+        return [(prefix, ", ".join(map(str, value)))]
+    size = isinstance(value, int | float) and not isinstance(value, bool)
+    size = size and prefix.endswith(("bytes", "size", "bs", "block"))
+    return [(prefix, short(float(value), "B") if size else str(value))]

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from perfdag.app.errors import CommandError
 from perfdag.app.finish import RunResult, finish_run, missing_drawing, result_of
 from perfdag.app.runs import read_run
-from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
 from perfdag.results import exports
 from perfdag.results.collect import collect, gather
 from perfdag.results.schema import load_rows
+from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.units import plural
 
 

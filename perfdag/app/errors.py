@@ -1,6 +1,6 @@
 """The error that ends a verb with one line on stderr and an exit code."""
 
-from perfdag.exit_codes import EXIT_INPUT
+from perfdag.signals import EXIT_INPUT
 
 
 class CommandError(Exception):

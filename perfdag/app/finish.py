@@ -6,9 +6,7 @@ from importlib.util import find_spec
 
 import pyarrow as pa
 
-from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
-from perfdag.plan.gated import gated
-from perfdag.plan.plan import Plan
+from perfdag.plan.plan import Plan, gated
 from perfdag.regress.acks import unattended_rules
 from perfdag.regress.gate import check
 from perfdag.regress.result import GateResult
@@ -20,6 +18,7 @@ from perfdag.results.schema import load_rows
 from perfdag.results.summary import PointState, summarise
 from perfdag.results.trust import RunTrust, trust_in
 from perfdag.results.verdicts import OwnVerdict, own_verdicts
+from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.store.base import Store
 from perfdag.suite.checks import checks_of
 

@@ -10,7 +10,6 @@ from perfdag.app.errors import CommandError
 from perfdag.app.finish import RunResult
 from perfdag.app.runs import explain_last
 from perfdag.app.terminal.text_table import highlighted
-from perfdag.exit_codes import EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.regress import publish
 from perfdag.regress.acks import read_acks, read_checks
 from perfdag.regress.alert_records import Alert
@@ -19,6 +18,7 @@ from perfdag.regress.result import GateResult, Rules, gate_as_dict, worst
 from perfdag.regress.rollup import read_run_medians
 from perfdag.regress.selection import select_one
 from perfdag.regress.verdict import RANK
+from perfdag.signals import EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 from perfdag.units import plural, short_seconds

@@ -16,17 +16,15 @@ from typing import TYPE_CHECKING
 from perfdag.app.errors import CommandError
 from perfdag.app.new_suite import command_suite
 from perfdag.app.terminal.progress import Progress
-from perfdag.exit_codes import EXIT_INTERRUPTED, EXIT_REACH
 from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.resource_names import Resources
 from perfdag.results import missing_reason
 from perfdag.results.durations import with_learned_times
 from perfdag.results.run_lock import run_lock
 from perfdag.results.runs import resume_command, store_plan
 from perfdag.results.samples import delete_damaged_samples, stored_samples
-from perfdag.shape import ACROSS, Shape
-from perfdag.signals import end_once
+from perfdag.shape import ACROSS, Resources, Shape
+from perfdag.signals import EXIT_INTERRUPTED, EXIT_REACH, end_once
 from perfdag.steps.measure import MeasuringLoop, ProgressListener
 from perfdag.steps.site import Site
 from perfdag.store.base import Store, StoreError

@@ -7,9 +7,7 @@ from typing import Any
 
 from perfdag.app.terminal.text_table import text_table
 from perfdag.digest import canonical
-from perfdag.plan.order import concurrent_groups
-from perfdag.plan.placement import cluster_shapes
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan.plan import Plan, cluster_shapes, concurrent_groups, make_plan
 from perfdag.results.durations import ANY, with_learned_times
 from perfdag.steps.runner.limits import kinds_of
 from perfdag.store.base import StoreError

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfdag import signals
 from perfdag.app.errors import CommandError
-from perfdag.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_REACH
+from perfdag.signals import EXIT_FAILED, EXIT_OK, EXIT_REACH
 from perfdag.steps.queue import wire
 from perfdag.steps.queue.dispatcher import Limits, raise_file_limit
 from perfdag.steps.queue.workload import FILENAME, Workload, matching
@@ -97,11 +97,11 @@ def run_backend_once(workload: Workload, glob: str, report: Report) -> tuple[int
     Return 1 if it fails or takes too long, else 0, and what the item used: its time, CPU time (of
     all its processes), the memory of its largest process, and the use of this machine's GPUs.
     """
-    from perfdag.hosts import device_use
+    from perfdag.hosts import gpu_use
     from perfdag.hosts.local import LocalHost
 
     _report_device(workload, glob, report)
-    with device_use.watched(LocalHost()) as devices:
+    with gpu_use.devices_watched(LocalHost()) as devices:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         start = time.monotonic()
         outcome = workload.run(None, 0.0)

@@ -19,6 +19,21 @@ from perfdag.hosts.base import Host
 from perfdag.outcome import VERDICT, Measurement
 from perfdag.shape import Placement, Shape
 
+Rule = tuple[object, str]
+"""A condition and the message if it is true."""
+
+
+def broken(*rules: Rule) -> list[str]:
+    """Return the messages of the rules whose condition is true."""
+    return [message for condition, message in rules if condition]
+
+
+def refuse(*rules: Rule) -> None:
+    """Raise ValueError with the message of the first rule whose condition is true."""
+    for message in broken(*rules):
+        raise ValueError(message)
+
+
 if TYPE_CHECKING:
     import pyarrow
 

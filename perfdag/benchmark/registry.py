@@ -4,12 +4,78 @@ A benchmark is checked where it is loaded. A broken one breaks no other: whoever
 lists the `working` ones, and a suite that names a broken one is refused with its `fault`.
 """
 
+import inspect
+import re
+from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, get_args
 
-from perfdag.benchmark.contract import Benchmark
-from perfdag.benchmark.declaration import mistake
+from perfdag.benchmark.contract import Benchmark, Better, Params
+from perfdag.hosts.base import MANAGERS
+from perfdag.units import BASE_UNITS
+
+RESERVED = ("network", "hosts", "resources", "volume", "hugepages", "node_selector")
+"""Keys of a shape with keys below, which a permutation names with dots (`network.host`)."""
+
+
+def mistake(name: str, benchmark: Any) -> str:
+    """Return the first mistake of a benchmark class with the entry point `name`, or an empty text.
+
+    The text continues a sentence that begins with the name of the benchmark.
+    """
+    return next(_mistakes(name, benchmark), "")
+
+
+def _mistakes(name: str, benchmark: Any) -> Iterator[str]:
+    if not (inspect.isclass(benchmark) and issubclass(benchmark, Benchmark)):
+        yield f"is {benchmark!r}, not a subclass of perfdag.benchmark.contract.Benchmark"
+        return
+    if absent := sorted(benchmark.__abstractmethods__):
+        yield f"lacks the method {' and the method '.join(absent)}"
+    for attribute in ("name", "Params", "metrics"):
+        if not hasattr(benchmark, attribute):
+            yield f"lacks the attribute {attribute}"
+            return
+    if benchmark.name != name:
+        yield f"has name = {benchmark.name!r}, but its entry point is {name!r}"
+    if not benchmark.summary():
+        yield "has no docstring; its first line says what is measured"
+    if not benchmark.clock():
+        yield "has no `Clock:` paragraph in its docstring, which says what starts and stops it"
+    for tool in benchmark.tools:
+        for manager in tool.packages.keys() - set(MANAGERS):
+            managers = ", ".join(MANAGERS)
+            yield f"has the tool {tool.program} in {manager!r}; package managers are {managers}"
+    yield from _metric_mistakes(benchmark)
+    yield from _parameter_mistakes(benchmark.Params)
+
+
+def _metric_mistakes(benchmark: type[Benchmark[Any]]) -> Iterator[str]:
+    metrics = benchmark.metrics
+    if not any(metric.headline for metric in metrics):
+        yield "has no headline metric; set headline=True for the main one"
+    for metric_name, count in Counter(metric.name for metric in metrics).items():
+        if count > 1:
+            yield f"declares the metric {metric_name} {count} times"
+    for metric in metrics:
+        if metric.unit not in BASE_UNITS:
+            units = ", ".join(BASE_UNITS)
+            yield f"has the metric {metric.name} in {metric.unit!r}; SI base units are {units}"
+        if metric.better not in get_args(Better):
+            yield f"has the metric {metric.name} with better={metric.better!r}"
+
+
+def _parameter_mistakes(params: Any) -> Iterator[str]:
+    if not (inspect.isclass(params) and issubclass(params, Params)):
+        yield "has Params that are no subclass of perfdag.benchmark.contract.Params"
+        return
+    for key in params.model_fields:
+        if key in RESERVED:
+            yield f"has the parameter {key}, which is a key of the shape in suites; rename it"
+        elif not re.fullmatch(r"[a-z][a-z0-9_]*", key):
+            yield f"has the parameter {key}; a name has a-z, 0-9 and _, and begins with a letter"
 
 
 class BrokenBenchmark(KeyError):

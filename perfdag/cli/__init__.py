@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TextIO
 from perfdag import __version__
 from perfdag.app.errors import CommandError
 from perfdag.cli.parsers import Parser
-from perfdag.exit_codes import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH
+from perfdag.signals import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH
 
 GROUPS = {
     "measure": {

@@ -5,7 +5,7 @@ import asyncio
 from pathlib import Path
 
 from perfdag.cli.options import add_suite_options, add_watch, log, print_json, print_now
-from perfdag.exit_codes import EXIT_OK
+from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
   perfdag ab suites/quick.yaml --only iperf \\

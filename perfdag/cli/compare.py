@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from perfdag.cli.options import add_store, log, print_json
-from perfdag.exit_codes import EXIT_GATE, EXIT_OK
+from perfdag.signals import EXIT_GATE, EXIT_OK
 
 EPILOG = """examples:
   perfdag compare last~1 last

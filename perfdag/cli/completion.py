@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from perfdag.exit_codes import EXIT_OK
+from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
   perfdag completion bash > ~/.local/share/bash-completion/completions/perfdag

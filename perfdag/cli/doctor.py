@@ -3,7 +3,7 @@
 import argparse
 
 from perfdag.cli.options import print_json
-from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
+from perfdag.signals import EXIT_FAILED, EXIT_OK
 
 EPILOG = """examples:
   perfdag doctor

@@ -4,7 +4,7 @@ import argparse
 
 from perfdag.cli import import_history
 from perfdag.cli.options import log
-from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
+from perfdag.signals import EXIT_FAILED, EXIT_OK
 
 SUITES = {
     "kube-perftest": "its benchmarks and BenchmarkSets",

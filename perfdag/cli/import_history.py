@@ -14,7 +14,7 @@ from perfdag import __version__
 from perfdag.app.errors import CommandError
 from perfdag.cli.options import log
 from perfdag.digest import digest
-from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
+from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.units import plural, to_base
 
 COLUMNS = ("time", "series", "value", "unit", "better")

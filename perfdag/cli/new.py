@@ -2,7 +2,7 @@
 
 import argparse
 
-from perfdag.exit_codes import EXIT_OK
+from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
   perfdag new sysbench

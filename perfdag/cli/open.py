@@ -3,7 +3,7 @@
 import argparse
 
 from perfdag.cli.options import add_stored_run, log
-from perfdag.exit_codes import EXIT_OK
+from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
   perfdag open last

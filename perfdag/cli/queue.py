@@ -5,7 +5,7 @@ import logging
 from typing import Any
 
 from perfdag.cli.options import log, print_json, print_now
-from perfdag.exit_codes import EXIT_GATE, EXIT_OK
+from perfdag.signals import EXIT_GATE, EXIT_OK
 
 EPILOG = """examples:
   perfdag queue frontend sleep media

@@ -4,7 +4,7 @@ import argparse
 
 from perfdag.app.errors import CommandError
 from perfdag.cli.options import RUN_HELP, log, print_now
-from perfdag.exit_codes import EXIT_OK
+from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
   perfdag rm last~1

@@ -7,7 +7,7 @@ from pathlib import Path
 from perfdag.app.errors import CommandError
 from perfdag.cli.options import add_suite_options, check_resume, log, print_json
 from perfdag.cli.parsers import Parser
-from perfdag.exit_codes import EXIT_OK
+from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
   perfdag run suites/quick.yaml

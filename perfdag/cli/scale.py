@@ -498,7 +498,7 @@ def audit(args: argparse.Namespace) -> int:
     import time
 
     from perfdag.app.scale import commands
-    from perfdag.exit_codes import EXIT_OK
+    from perfdag.signals import EXIT_OK
 
     start = commands.unix_time(args.start)
     end = commands.unix_time(args.end) if args.end else time.time()
@@ -550,8 +550,8 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def run(args: argparse.Namespace) -> int:
     """Run a command. Bad values and requests that the API server refuses are input errors."""
     from perfdag.app.errors import CommandError
-    from perfdag.exit_codes import EXIT_INPUT, EXIT_REACH
     from perfdag.kube.client import KubeError
+    from perfdag.signals import EXIT_INPUT, EXIT_REACH
 
     try:
         code: int = args.command_run(args)

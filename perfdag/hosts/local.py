@@ -1,29 +1,199 @@
 """This machine as a host of benchmarks."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from perfdag.hosts.base import Argv, CommandResult, ServerProcess
-from perfdag.hosts.environment import measured_environment
+from perfdag.hosts import facts as host_facts
+from perfdag.hosts.base import Argv, CommandResult, Host, ServerProcess
 from perfdag.hosts.forwarding import Forwarding
-from perfdag.hosts.processes import (
-    descendants,
-    ends_with_perfdag,
-    has_ended,
-    holders,
-    listening,
-    signal_tree,
-)
 from perfdag.outcome import Failed
+
+_PREFIXES = ("AWS_", "PERFDAG_")
+_REMOTE_SHELL = ("PERFDAG_SSH_CONFIG", "PERFDAG_SSH_PORTS", "PERFDAG_IPS")
+"""Addresses and a path, without which an MPI launcher reaches no peer by `perfdag step rsh`."""
+hidden: set[str] = set()
+"""More variables that measured processes do not get, by name."""
+
+
+def measured_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a measured process: that of perfdag without its secrets.
+
+    `variables` are added, or replace inherited ones.
+    """
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _REMOTE_SHELL or not (name.startswith(_PREFIXES) or name in hidden)
+    }
+    # Tools print numbers and words by locale, and parsers read those of LC_ALL=C.UTF-8.
+    return {**inherited, "LC_ALL": "C.UTF-8", **(variables or {})}
+
+
+_LISTEN = "0A"
+_KILL_THE_LAST_LINE = """\
+while read -r line; do groups=$line; done
+for group in $groups; do kill -s KILL -- "-$group"; done
+"""
+_groups: set[int] = set()
+_telling = threading.Lock()
+
+
+def ends_with_perfdag(group: int) -> None:
+    """Have a process group killed once this process ends, even if it ends by SIGKILL.
+
+    A shell in a session of its own waits for that. PR_SET_PDEATHSIG would reach the leader of the
+    group alone and not its workers, and Python can set it only by a slow fork (3 to 9 ms instead
+    of 0.7 ms), which would be part of each measured time.
+    """
+    with _telling:
+        _groups.add(group)
+        _tell_groups()
+
+
+def has_ended(group: int) -> None:
+    """Forget a process group, since its id may be used again."""
+    with _telling:
+        _groups.discard(group)
+        _tell_groups()
+
+
+def _tell_groups() -> None:
+    with contextlib.suppress(OSError):  # the shell was killed
+        _waiting_shell().write(f"{' '.join(map(str, _groups))}\n".encode())
+
+
+@cache
+def _waiting_shell() -> IO[bytes]:
+    """Start the shell and return its standard input, the pipe that ends with this process."""
+    shell = subprocess.Popen(
+        ["/bin/sh", "-c", _KILL_THE_LAST_LINE],
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env={},
+        start_new_session=True,
+    )
+    assert shell.stdin
+    return shell.stdin
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the ids of the descendants of a process, also of those that left its process group."""
+    children_of = _children if _kernel_lists_children() else scan_children()
+    pids, queue = [], [pid]
+    while queue:
+        children = children_of(queue.pop())
+        pids += children
+        queue += children
+    return pids
+
+
+@cache
+def _kernel_lists_children() -> bool:
+    return Path(f"/proc/self/task/{os.getpid()}/children").exists()
+
+
+def _children(pid: int) -> list[int]:
+    """Return the children by the kernel's list (proc(5), CONFIG_PROC_CHILDREN).
+
+    This is faster than a scan of all processes, of which a busy node has thousands.
+    """
+    children: list[int] = []
+    with contextlib.suppress(OSError):  # the process ended
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                children += map(int, (thread / "children").read_text().split())
+    return children
+
+
+def scan_children() -> Callable[[int], list[int]]:
+    """Return a function from a process id to its children, by one scan of all processes."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    return lambda pid: children.get(pid, [])
+
+
+def signal_tree(pid: int, number: signal.Signals, descendant_pids: Iterable[int] = ()) -> None:
+    """Signal a process group, the descendants of its leader, and `descendant_pids`, former ones."""
+    for descendant in {*descendants(pid), *descendant_pids}:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(descendant, number)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def holders(pipe: int) -> list[int]:
+    """Return the other processes that have the pipe of a file descriptor open (proc(5))."""
+    pids = []
+    with contextlib.suppress(OSError):
+        target = os.readlink(f"/proc/self/fd/{pipe}")  # noqa: PTH115 - `pipe:[1234]` is no path
+        for folder in Path("/proc").glob("[0-9]*/fd"):
+            with contextlib.suppress(OSError):
+                if int(folder.parent.name) != os.getpid() and any(
+                    os.readlink(link) == target  # noqa: PTH115
+                    for link in folder.iterdir()
+                ):
+                    pids.append(int(folder.parent.name))
+    return pids
+
+
+def listening_ports(table: str) -> set[int]:
+    """Return the ports that are listened on by the text of /proc/net/tcp or tcp6 (proc(5))."""
+    rows = (line.split() for line in table.splitlines())
+    return {
+        int(row[1].rpartition(":")[2], 16)
+        for row in rows
+        if len(row) > 3 and row[3] == _LISTEN and ":" in row[1]
+    }
+
+
+def listening(port: int) -> bool:
+    """Return whether a TCP port is listened on on this machine."""
+    tables = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]
+    if not tables[0].exists():  # no /proc (macOS)
+        return not _bindable(port)
+    for table in tables:
+        with contextlib.suppress(OSError), table.open() as rows:
+            if port in listening_ports("".join(listening_rows(rows))):
+                return True
+    return False
+
+
+def listening_rows(rows: Iterable[str]) -> Iterator[str]:
+    """Yield the head of a TCP table, with the listening sockets.
+
+    The kernel lists them before all connections (net/ipv4/tcp_ipv4.c).
+    """
+    for number, row in enumerate(rows):
+        if number and row.split()[3] != _LISTEN:
+            return
+        yield row
+
+
+def _bindable(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+        return True
 
 
 class LocalProcess(ServerProcess):
@@ -232,6 +402,40 @@ class LocalHost:
                 target.unlink()
 
     def facts(self) -> dict[str, Any]:
-        from perfdag.hosts.facts import gather
+        return host_facts.gather()
 
-        return gather()
+
+_SHARED = (
+    "nfs",
+    "cifs",
+    "smb",
+    "ceph",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "wekafs",
+    "pvfs2",
+    "gfs2",
+    "ocfs2",
+    "fuse",
+)
+_LOCAL = ("fuseblk", "fuse.fuse-overlayfs", "fuse.mergerfs")
+
+
+def common(kind: str) -> bool:
+    """Whether hosts that mount this type may all mount the same file system.
+
+    FUSE counts as shared, except for types that are known to lie on a disk.
+    """
+    return kind.startswith(_SHARED) and kind not in _LOCAL
+
+
+def filesystem(host: Host, path: str) -> dict[str, Any]:
+    """Return the facts of the file system of a path on that host. Raises Failed."""
+    if isinstance(host, LocalHost):
+        return host_facts.filesystem(path)
+    finished = host.run(["python3", "-m", "perfdag.hosts.facts", "--filesystem", path], timeout=30)
+    answer: dict[str, Any] = json.loads(
+        finished.check(f"asking {host.name} what holds {path}").stdout
+    )
+    return answer

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfdag.kube.config import tls_context
-from perfdag.kube.errors import KubeError
+from perfdag.kube.config import KubeError, tls_context
 
 QUERY_REFUSED = "Refused"
 """The reason of a KubeError where Prometheus refuses a query, which no second try changes."""

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perfdag.digest import digest
-from perfdag.plan.order import order
-from perfdag.plan.placement import place_hosts
-from perfdag.plan.plan import Batch, Plan, make_plan, new_run_id
+from perfdag.plan.plan import Batch, Plan, make_plan, new_run_id, order, place_hosts
 from perfdag.stats.paired import FEWEST_BLOCKS, MOST_BLOCKS, blocks
 from perfdag.suite.model import LoadedSuite
 from perfdag.suite.yaml_document import BadDocument, Problem

@@ -2,28 +2,119 @@
 
 import contextlib
 import random
+import re
 import secrets
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
+from pydantic import BaseModel, Strict, StringConstraints, ValidationError
 
 import perfdag
+from perfdag.benchmark import registry
 from perfdag.digest import digest
 from perfdag.no_gc import gc_paused
-from perfdag.plan.names import check_names
-from perfdag.plan.order import concurrent_groups, order
 from perfdag.shape import Shape
+from perfdag.suite.checks import checks_of
 from perfdag.suite.enumerate import enumerate_points
 from perfdag.suite.host_pairs import Pair
-from perfdag.suite.model import LoadedSuite, Until
+from perfdag.suite.model import LoadedSuite, SuiteName, Until
 from perfdag.suite.point import Point, SuitePoints
 from perfdag.suite.yaml_document import BadDocument
+
+RUN_ID = r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}[ab]?"
+RunId = Annotated[str, StringConstraints(pattern=f"^{RUN_ID}$")]
+PointId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
+
+
+class _Point(BaseModel):
+    id: PointId
+
+
+class _Options(BaseModel):
+    confirms: RunId | None = None
+    confirmed: list[RunId] = []
+    other: RunId | None = None
+    priority: Annotated[int, Strict()] = 0
+    pending_limit: float = 600
+
+
+class Names(BaseModel):
+    """The run, its options, the suite and the points of a plan.json."""
+
+    run_id: RunId
+    suite: SuiteName
+    points: list[_Point]
+    options: _Options = _Options()
+
+
+def is_run_id(text: str) -> bool:
+    """Return whether a text has the form of a run id."""
+    return re.fullmatch(RUN_ID, text) is not None
+
+
+def check_names(raw: Mapping[str, Any]) -> None:
+    """Check a plan.json. Raises ValueError, which says where the first error is."""
+    try:
+        Names.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"{place} {str(first['input'])[:80]!r}: {first['msg']}") from None
+
+
+def order(points: list[Point], seed: int, warmup: int = 0) -> list[tuple[int, int]]:
+    """Return (point index, repetition) of every sample in the order of measuring.
+
+    Repetitions count from 1; warm-up rounds are -1, -2 and so on. The shuffle of a round is seeded
+    from `seed` and the round, so the order of one round does not depend on the number of rounds.
+    Host pairs that form one round of disjoint pairs stay together.
+    """
+    units: dict[object, list[int]] = {}
+    for index, point in enumerate(points):
+        units.setdefault((point.pair.of, point.pair.round) if point.pair else index, []).append(
+            index
+        )
+    samples: list[tuple[int, int]] = []
+    rounds = max((point.rounds for point in points), default=0)
+    for repetition in [*range(-1, -warmup - 1, -1), *range(1, rounds + 1)]:
+        due = [unit for unit in units.values() if points[unit[0]].rounds >= repetition]
+        random.Random(f"{seed}:{repetition}").shuffle(due)
+        samples += [(index, repetition) for unit in due for index in unit]
+    return samples
+
+
+def concurrent_groups(
+    points: Sequence[Point], order: Sequence[tuple[int, int]], positions: Iterable[int]
+) -> list[list[int]]:
+    """Group positions of the order that are measured at the same time.
+
+    A group has one position, or up to `parallel_pairs` positions of one round of host pairs.
+    """
+    groups: list[list[int]] = []
+    previous: object = None
+    for position in positions:
+        index, repetition = order[position]
+        pair = points[index].pair
+        key = (
+            (pair.of, repetition, pair.round, pair.slot // pair.parallel)
+            if pair and pair.parallel > 1
+            else None
+        )
+        if key is not None and key == previous:
+            groups[-1].append(position)
+        else:
+            groups.append([position])
+        previous = key
+    return groups
+
 
 MAX_BATCHES = 1000
 MAX_SAMPLES = 1_000_000
@@ -287,3 +378,91 @@ def _versions() -> dict[str, str]:
                 argv, capture_output=True, text=True, timeout=5, check=True
             ).stdout.strip()
     return versions
+
+
+def cluster_shapes(plan: Plan) -> list[dict[str, Any]]:
+    """Return the shapes of a plan, each of several hosts with its placement on a cluster."""
+    benchmarks = {point.shape: point.benchmark for point in plan.points}
+    shapes = []
+    for number, shape in enumerate(plan.shapes):
+        hosts = shape.get("hosts", {})
+        if hosts.get("count", 1) > 1 and number in benchmarks:
+            default = registry.get(benchmarks[number]).placement
+            shape = {**shape, "hosts": {"placement": default, **hosts}}
+        shapes.append(shape)
+    return shapes
+
+
+def place_hosts(plan: Plan) -> Plan:
+    """Return the plan as a cluster runs it. The ids of its points stay."""
+    return replace(plan, shapes=cluster_shapes(plan))
+
+
+def gated(plan: Plan) -> bool:
+    """Return whether the last step of a run is its gate. Raises BadDocument.
+
+    It is where the run was scheduled, or its suite has `checks` and was measured whole. The two
+    variants of a duet are compared with each other and never with the past.
+    """
+    if plan.trigger in ("ab", "cron", "part"):
+        return plan.trigger == "cron"
+    return bool(checks_of(plan.suite_text))
+
+
+_ALL = ""
+"""Stands for all entries; no entry has an empty name."""
+
+
+class TimeLeft:
+    """The expected seconds of some samples, and the ratio of measured to expected seconds.
+
+    The samples of an entry go by the ratio of its finished samples. Until one has finished, they go
+    by that of all. A running sample counts as soon as it takes longer than expected.
+    """
+
+    def __init__(self, plan: Plan, positions: Iterable[int]) -> None:
+        self._left: dict[str, float] = defaultdict(float)
+        self._expected: dict[str, float] = defaultdict(float)
+        self._took: dict[str, float] = defaultdict(float)
+        self.add(plan, positions)
+
+    def add(self, plan: Plan, positions: Iterable[int]) -> None:
+        """Add samples of a plan."""
+        for index, repetition in (plan.order[position] for position in positions):
+            self._left[plan.points[index].entry] += expected_seconds(plan.points[index], repetition)
+
+    def drop(self, point: Point, repetition: int) -> None:
+        """Remove a sample that is not measured."""
+        self._left[point.entry] -= expected_seconds(point, repetition)
+
+    def finish(self, point: Point, repetition: int, seconds: float) -> None:
+        """Remove a sample that took `seconds`."""
+        self.drop(point, repetition)
+        for entry in (point.entry, _ALL):
+            self._expected[entry] += point.seconds + SAMPLE_OVERHEAD
+            self._took[entry] += seconds
+
+    def of_sample(self, point: Point) -> float:
+        """Return the expected seconds of one sample."""
+        return (point.seconds + SAMPLE_OVERHEAD) * self._ratio(point.entry)
+
+    def seconds(
+        self, point: Point | None = None, repetition: int = 0, elapsed: float = 0.0
+    ) -> float:
+        """Return the expected seconds to the end; `point` is measured since `elapsed` seconds."""
+        if point is not None and elapsed > self.of_sample(point):
+            # At best, the sample ends now, and the others of its entry take as long.
+            late = deepcopy(self)
+            late.finish(point, repetition, elapsed)
+            return late.seconds()
+        left = sum(left * self._ratio(entry) for entry, left in self._left.items())
+        return max(left - elapsed, 0.0)
+
+    def _ratio(self, entry: str) -> float:
+        entry = entry if self._expected[entry] else _ALL
+        return self._took[entry] / self._expected[entry] if self._expected[entry] else 1.0
+
+
+def expected_seconds(point: Point, repetition: int) -> float:
+    """Return the expected seconds of a sample; 0 for a repetition that `until` may add."""
+    return point.seconds + SAMPLE_OVERHEAD if repetition <= point.repetitions else 0.0

@@ -4,8 +4,7 @@ import bisect
 import re
 from collections.abc import Mapping, Sequence
 
-from perfdag.plan.names import is_run_id
-from perfdag.plan.plan import Plan, read_plan
+from perfdag.plan.plan import Plan, is_run_id, read_plan
 from perfdag.results.result_files import result_key, stored_runs
 from perfdag.results.samples import run_folder
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError

@@ -15,11 +15,11 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from perfdag.benchmark.contract import Benchmark
-from perfdag.quantities import Quantity, parse_quantity
 from perfdag.shape import Shape
 from perfdag.suite.model import Permutations
 from perfdag.suite.validation import explain
 from perfdag.suite.yaml_document import Document, Where, choices
+from perfdag.units import Quantity, parse_quantity
 
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "lt": operator.lt,

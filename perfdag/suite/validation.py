@@ -6,12 +6,20 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from perfdag.benchmark import registry
-from perfdag.network import INTERFACE
-from perfdag.pod_text import FOLDER, IMAGE, LABEL_KEY, LABEL_VALUE, OBJECT_NAME
-from perfdag.quantities import CPU_LIST
 from perfdag.removed import removal_note
-from perfdag.shape import PAIR_KINDS, PAIRS, SHAPE_KEYS
+from perfdag.shape import (
+    FOLDER,
+    IMAGE,
+    INTERFACE,
+    LABEL_KEY,
+    LABEL_VALUE,
+    OBJECT_NAME,
+    PAIR_KINDS,
+    PAIRS,
+    SHAPE_KEYS,
+)
 from perfdag.suite.yaml_document import Document, Problem, Where, choices
+from perfdag.units import CPU_LIST
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from perfdag.benchmark.contract import Gang, Tool
-from perfdag.hosts import cgroups
+from perfdag.hosts import facts
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Skip
-from perfdag.quantities import parse_cpu_list, parse_quantity
 from perfdag.shape import Shape
+from perfdag.units import parse_cpu_list, parse_quantity
 
 Transport = Literal["tcp", "rdma"]
 MPIRUN = Tool(
@@ -138,7 +138,7 @@ def _cpus(host: Host) -> tuple[set[int], float | None]:
             if hasattr(os, "sched_getaffinity")
             else set(range(os.cpu_count() or 1))
         )
-        return own, cgroups.limits()["cpu_limit"]
+        return own, facts.limits()["cpu_limit"]
     result = host.run(["cat", *_LIMITS], timeout=10)  # cat prints those that exist.
     allowed, quota = _ALLOWED.search(result.stdout), _QUOTA.search(result.stdout)
     if allowed is None:

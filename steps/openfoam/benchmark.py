@@ -12,18 +12,16 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
-from perfdag.benchmark.rules import broken, refuse
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool, broken, refuse
 from perfdag.hosts.base import Host
-from perfdag.hosts.filesystems import filesystem
+from perfdag.hosts.local import filesystem
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
-from perfdag.quantities import parse_quantity
 from perfdag.shape import Placement, Shape
 from perfdag.steps import devices
 from perfdag.steps.mpi import openmpi
 from perfdag.steps.openfoam.line_clock import RANK_LINE
 from perfdag.steps.time_bins import bins
-from perfdag.units import short
+from perfdag.units import parse_quantity, short
 
 EDGE = 0.1
 LID_SPEED = 1.0

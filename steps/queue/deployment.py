@@ -16,9 +16,9 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from perfdag import signals
-from perfdag.hosts.device_use import DeviceUse
+from perfdag.hosts.gpu_use import DeviceUse
 from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.errors import ignore_status
+from perfdag.kube.config import ignore_status
 from perfdag.kube.pods import pod_trouble
 from perfdag.outcome import Skip
 from perfdag.steps.queue import wire

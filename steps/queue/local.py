@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from perfdag.hosts import device_use
-from perfdag.hosts.device_use import DeviceUse
-from perfdag.hosts.local import LocalHost
-from perfdag.hosts.processes import signal_tree
+from perfdag.hosts import gpu_use
+from perfdag.hosts.gpu_use import DeviceUse
+from perfdag.hosts.local import LocalHost, signal_tree
 from perfdag.steps.queue import wire
 from perfdag.steps.queue.client import ClientStats, Load, Work
 from perfdag.steps.queue.dispatcher import raise_file_limit
@@ -109,7 +108,7 @@ class Processes:
 
     def watch_devices(self) -> AbstractContextManager[dict[str, DeviceUse]]:
         """Return a context that fills a dictionary with the use of this machine's devices."""
-        return device_use.watched(LocalHost())
+        return gpu_use.devices_watched(LocalHost())
 
     async def drain(self) -> None:
         """Wait for ending replicas, then kill those beyond the grace."""

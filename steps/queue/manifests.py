@@ -4,7 +4,7 @@ import hashlib
 import secrets
 from typing import Any
 
-from perfdag.kube.resources import Object
+from perfdag.kube.client import Object
 from perfdag.steps.queue.spec import Data, Queue, Queues
 
 FRONTEND = "perfdag-queue-frontend"

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from perfdag.hosts.device_use import DeviceUse
+from perfdag.hosts.gpu_use import DeviceUse
 from perfdag.steps.queue.client import UNREACHABLE
 from perfdag.steps.queue.steady_state import (
     Rate,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from perfdag.hosts.device_use import DeviceUse
+from perfdag.hosts.gpu_use import DeviceUse
 from perfdag.outcome import VERDICT_VALUES, Measurement, VerdictWord, verdict
 from perfdag.steps.queue.steady_state import Rate, Stats, ratio
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Gang, Metric, Output
-from perfdag.hosts import gpu_queries
+from perfdag.hosts import gpu_use
 from perfdag.outcome import Invalid, Measurement, SampleError
 from perfdag.stats.percentiles import needed
 from perfdag.steps.resnet50 import launch, result
@@ -170,7 +170,7 @@ def summary_document(run: Result, params: Workload, facts: Mapping[str, Any]) ->
     As the field names say, times are in ms, rates in 1/s, memory in 10^9 bytes.
     """
     device = run.raw.get("device", {})
-    gpus = gpu_queries.used(facts.get("gpus") or [{}], {str(device.get("uuid"))})
+    gpus = gpu_use.used(facts.get("gpus") or [{}], {str(device.get("uuid"))})
     memory = device.get("memory")
     started = datetime.fromtimestamp(run.span[0], UTC).isoformat(timespec="seconds")
     return {

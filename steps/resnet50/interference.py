@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from perfdag.benchmark import contract
-from perfdag.benchmark.contract import Gang, Metric, Output
-from perfdag.benchmark.rules import broken
+from perfdag.benchmark.contract import Gang, Metric, Output, broken
 from perfdag.hosts.base import CommandResult, Host
 from perfdag.outcome import Invalid, Measurement, SampleError, verdict
 from perfdag.shape import Shape

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from perfdag.benchmark.contract import Benchmark, Gang, Output, Tool
-from perfdag.hosts import gpu_queries
+from perfdag.hosts import gpu_use
 from perfdag.hosts.base import CommandResult, Host
 from perfdag.outcome import Failed, SampleError, Skip
 from perfdag.shape import Shape
@@ -196,7 +196,7 @@ class Watch:
         text = result_text(finished, self.params)
         name = self.names.get(id(host), host.name)
         self.gpus.spans[name].extend(measured_spans(text))
-        gpus = gpu_queries.used(self.gpus.hosts.get(name, {}).get("gpus", []), {_uuid(text)})
+        gpus = gpu_use.used(self.gpus.hosts.get(name, {}).get("gpus", []), {_uuid(text)})
         # A MIG slice has a uuid of its own. A pod that sees one GPU used that one.
         self.used.append(gpus[0].get("uuid") if len(gpus) == 1 else None)
         return text
@@ -209,7 +209,7 @@ def _uuid(text: str) -> str:
         return ""
 
 
-def measured_spans(text: str) -> list[gpu_queries.Span]:
+def measured_spans(text: str) -> list[gpu_use.Span]:
     """Return when LoadGen's test ran."""
     try:
         test = json.loads(text)["test"]
@@ -221,7 +221,7 @@ def measured_spans(text: str) -> list[gpu_queries.Span]:
 def require(hosts: Iterable[Host], params: Workload) -> None:
     """Raise Skip if the params ask for a GPU and a host has none."""
     for host in hosts if params.device == "cuda" else ():
-        if reason := gpu_queries.problem(host):
+        if reason := gpu_use.problem(host):
             raise Skip(f"device cuda: {reason}")
 
 
@@ -230,7 +230,7 @@ def watched(hosts: Sequence[Host], params: Workload) -> Iterator[Watch]:
     """Watch the GPUs of the hosts in the block. Raises Skip if a host has none."""
     # Copies may share a host, and pods a node's name.
     distinct = list({id(host): host for host in hosts}.values())
-    names = {id(host): name for name, host in gpu_queries.by_name(distinct).items()}
+    names = {id(host): name for name, host in gpu_use.by_name(distinct).items()}
     watch = Watch(params, names=names)
     if params.device != "cuda":
         yield watch

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torchvision
 
-from perfdag.hosts import cgroups
+from perfdag.hosts import facts
 from perfdag.steps.resnet50.system import UnusableError
 
 IMAGE = (224, 224, 3)
@@ -317,7 +317,7 @@ class ModelSubject:
             raise UnusableError(
                 "device", f"precision tf32: {name} has none (Ampere or newer has); use fp32 or fp16"
             )
-        torch.set_num_threads(spec["threads"] or cgroups.cpus())
+        torch.set_num_threads(spec["threads"] or facts.cpus())
         net, weights = build(spec["weights"], spec["seed"], spec["weights_sha256"])
         self.fast = spec["fast"]
         self.facts = {
@@ -389,4 +389,4 @@ def device_facts(device: str) -> dict[str, Any]:
         }
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return {"name": f"CPU: {next(models, 'unknown')}", "cuda": None, "memory": cgroups.memory()}
+    return {"name": f"CPU: {next(models, 'unknown')}", "cuda": None, "memory": facts.memory()}

@@ -6,9 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from perfdag.benchmark import contract
-from perfdag.benchmark.rules import refuse
-from perfdag.quantities import CpuList
-from perfdag.units import Duration, PositiveDuration
+from perfdag.benchmark.contract import refuse
+from perfdag.units import CpuList, Duration, PositiveDuration
 
 Scenario = Literal["offline", "server", "single-stream"]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]

@@ -14,12 +14,12 @@ import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from perfdag.quantities import parse_cpu_list
 from perfdag.steps.resnet50 import loadgen
 from perfdag.steps.resnet50.loadgen import Load
 from perfdag.steps.resnet50.params import MARGIN, PROGRAM, SHARE_OF_CAPACITY
 from perfdag.steps.resnet50.system import OutOfMemoryError, StubSubject, System, classify
 from perfdag.steps.resnet50.warmup import warm_all
+from perfdag.units import parse_cpu_list
 
 
 def _pin(text: str) -> None:

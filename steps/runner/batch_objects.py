@@ -7,11 +7,9 @@ from pathlib import Path
 
 import orjson
 
-from perfdag.kube.argo import inputs_of, nodes_of, template_of
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.labels import LABEL
-from perfdag.kube.services import service_ports, services
-from perfdag.kube.volumes import claim_spec, shared_claim
+from perfdag.kube.patch import LABEL, claim_spec, service_ports, services, shared_claim
+from perfdag.kube.pods import inputs_of, nodes_of, template_of
 from perfdag.plan.plan import Plan
 from perfdag.results.rechecks import ROUNDS
 from perfdag.results.samples import run_folder

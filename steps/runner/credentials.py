@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfdag.hosts.environment import hidden
-from perfdag.hosts.ssh_connection import config_text
+from perfdag.hosts.local import hidden
+from perfdag.hosts.ssh import config_text
 from perfdag.kube.config import SERVICE_ACCOUNT, keep_token
 from perfdag.redaction import register
 from perfdag.steps.runner.pod_context import scratch_home

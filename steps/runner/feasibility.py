@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from perfdag.kube.client import Kube, KubeError, Object
-from perfdag.kube.errors import ignore_status
-from perfdag.kube.node_fit import nodes_with, takes, without_simulated, zones_of
-from perfdag.kube.placement import of_roles
-from perfdag.quantities import parse_quantity
-from perfdag.shape import ACROSS, Shape
-from perfdag.units import plural
-from perfdag.volume import Volume
+from perfdag.kube.config import ignore_status
+from perfdag.kube.patch import of_roles
+from perfdag.kube.pods import nodes_with, takes, without_simulated, zones_of
+from perfdag.shape import ACROSS, Shape, Volume
+from perfdag.units import parse_quantity, plural
 
 _DAEMONS = re.compile(
     r"(?<![a-z0-9])(calico|canal|cilium|flannel|ovn|antrea|kindnet|weave|kube-router|aws-node|multus|sriov|longhorn"

@@ -1,13 +1,13 @@
 """The lead of a gang: measure the samples of one batch, of `perfdag ab` both variants in turn."""
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 
 from perfdag.kube.client import KubeError
 from perfdag.outcome import Infrastructure
 from perfdag.plan.ab import stored_duet
-from perfdag.plan.plan import Plan
-from perfdag.plan.time_left import TimeLeft
+from perfdag.plan.plan import Plan, TimeLeft
 from perfdag.results import missing_reason
 from perfdag.results.missing_reason import budget_spent
 from perfdag.results.rechecks import plan_of_batch
@@ -24,6 +24,9 @@ from perfdag.steps.runner.pod_context import PodContext
 from perfdag.steps.runner.progress import ProgressReporter
 from perfdag.steps.site import GangLost, Site
 from perfdag.store.base import NotStoredError, Store
+
+STOP_SECONDS = 5.0
+"""Seconds within which `argo stop` tells all pods of a gang to end."""
 
 
 def lead(
@@ -63,7 +66,13 @@ def lead(
                 UnderWay(context, store, variant, index, attempt, progress) for variant in plans
             ]
             try:
-                measure_batch(store, plans, site, index, listeners)
+                try:
+                    measure_batch(store, plans, site, index, listeners)
+                except (KeyboardInterrupt, GangLost):  # a peer is gone
+                    # `argo stop` tells the pods of a gang to end one after the other: if it was
+                    # that, SIGTERM reaches this pod too, and no reason has to be written
+                    time.sleep(STOP_SECONDS)
+                    raise
             except SystemExit:  # told to end
                 for listener in listeners:
                     listener.forget()

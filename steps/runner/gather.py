@@ -18,7 +18,7 @@ from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.client import Kube
-from perfdag.kube.pod_patch import ssh_port
+from perfdag.kube.patch import ssh_port
 from perfdag.kube.pods import Pod, read_pod, selector, troubles, with_events
 from perfdag.outcome import Infrastructure
 from perfdag.plan.plan import Plan

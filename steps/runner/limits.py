@@ -7,8 +7,9 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from perfdag.kube.labels import LABEL
-from perfdag.kube.pod_patch import (
+from perfdag.kube.client import Object
+from perfdag.kube.patch import (
+    LABEL,
     PRIORITY_CLASSES,
     Context,
     account_of,
@@ -17,7 +18,6 @@ from perfdag.kube.pod_patch import (
     patch,
     ssh_port,
 )
-from perfdag.kube.resources import Object
 from perfdag.plan.plan import MAX_BATCHES, Plan
 from perfdag.shape import Shape
 from perfdag.suite.yaml_document import BadDocument, Problem

@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from perfdag.hosts.environment import measured_environment
-from perfdag.hosts.processes import descendants
+from perfdag.hosts.local import descendants, measured_environment
 from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.labels import RANK
+from perfdag.kube.patch import RANK
 from perfdag.kube.pods import read_pod, selector
 from perfdag.signals import end_once
 from perfdag.steps.runner.credentials import OF_PEER, Keys, PeerError, ensure_user

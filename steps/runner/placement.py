@@ -8,9 +8,8 @@ import orjson
 
 from perfdag.hosts.base import Host
 from perfdag.hosts.forwarding import PROGRAM, Forwarding
-from perfdag.kube.pod_security import USER
+from perfdag.kube.patch import USER, VOLUME
 from perfdag.kube.pods import Pod
-from perfdag.kube.volumes import VOLUME
 from perfdag.outcome import Failed
 from perfdag.shape import ACROSS, Shape
 from perfdag.steps.runner.batch_objects import services_key

@@ -9,12 +9,9 @@ from typing import Any
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.pod_patch import Context, priority_class
-from perfdag.kube.resources import Object
-from perfdag.plan.gated import gated
-from perfdag.plan.placement import place_hosts
-from perfdag.plan.plan import Batch, Plan, make_plan, read_plan
+from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.kube.patch import Context, priority_class
+from perfdag.plan.plan import Batch, Plan, gated, make_plan, place_hosts, read_plan
 from perfdag.results import missing_reason
 from perfdag.results.durations import with_learned_times
 from perfdag.results.missing_reason import MissingReason
@@ -35,7 +32,6 @@ from perfdag.steps.runner.feasibility import cluster_facts, cluster_name, has_cl
 from perfdag.steps.runner.limits import check_own_images, kinds_of, network_of, refuse
 from perfdag.steps.runner.pod_context import PENDING_GRACE, PodContext
 from perfdag.store.base import DamagedError, NotStoredError, Store
-from perfdag.suite.yaml_document import BadDocument
 
 ITEM_LENGTH = 80
 """Most characters of the text of a batch, which Argo puts into the names of its nodes."""

@@ -7,13 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from perfdag.kube.pod_patch import STORE
-from perfdag.plan.names import is_run_id
-from perfdag.plan.plan import new_run_id
+from perfdag.kube.patch import STORE
+from perfdag.plan.plan import is_run_id, new_run_id
 from perfdag.steps.runner.limits import refuse
 from perfdag.store.base import Store
 from perfdag.store.open import check_cluster_address, open_store
-from perfdag.store.wait import print_wait
+from perfdag.store.s3 import print_wait
 from perfdag.units import seconds
 
 EXIT_RETRYABLE = 75

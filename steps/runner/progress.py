@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from perfdag.kube.pod_patch import SUMMARY
-from perfdag.plan.time_left import TimeLeft
+from perfdag.kube.patch import SUMMARY
+from perfdag.plan.plan import TimeLeft
 from perfdag.results.samples import SampleRecord
 from perfdag.stats.robust import median, spread
 from perfdag.steps.measure import PRECISE

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Collection
 
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.labels import STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED, UNRECOVERABLE
+from perfdag.kube.patch import STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED, UNRECOVERABLE
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.base import AddressError, DamagedError, NotStoredError
 from perfdag.suite.yaml_document import BadDocument

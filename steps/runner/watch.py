@@ -4,12 +4,10 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from perfdag.kube.argo import nodes_of, template_of
 from perfdag.kube.client import Kube, KubeError, Object, Resource
-from perfdag.kube.labels import ROLE, RUN, UNRECOVERABLE, WATCHDOG_DONE
-from perfdag.kube.pods import WORKFLOW, Pod, read_pod, with_events
-from perfdag.plan.gated import gated
-from perfdag.plan.plan import Plan
+from perfdag.kube.patch import ROLE, RUN, UNRECOVERABLE, WATCHDOG_DONE
+from perfdag.kube.pods import WORKFLOW, Pod, nodes_of, read_pod, template_of, with_events
+from perfdag.plan.plan import Plan, gated
 from perfdag.results import missing_reason
 from perfdag.results.runs import load_plan, variants
 from perfdag.results.samples import stored_samples

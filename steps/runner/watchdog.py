@@ -7,9 +7,8 @@ can tell why its samples are missing.
 import time
 from collections.abc import Callable, Iterable
 
-from perfdag.kube.argo import inputs_of
-from perfdag.kube.pods import Pod, is_pulling, is_unpacking
-from perfdag.kube.resources import Object
+from perfdag.kube.client import Object
+from perfdag.kube.pods import Pod, inputs_of, is_pulling, is_unpacking
 from perfdag.steps.runner.pod_context import EXIT_REFUSED, EXIT_RETRYABLE
 
 LOOK_SECONDS = 3.0

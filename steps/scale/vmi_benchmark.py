@@ -11,8 +11,7 @@ import orjson
 from pydantic import AfterValidator, Field
 
 from perfdag import signals
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Rights
-from perfdag.benchmark.rules import broken
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Rights, broken
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.prometheus import Prometheus
 from perfdag.outcome import Failed, Invalid, Measurement

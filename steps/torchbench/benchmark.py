@@ -4,9 +4,8 @@ import sys
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output
-from perfdag.benchmark.rules import broken
-from perfdag.hosts import gpu_queries
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, broken
+from perfdag.hosts import gpu_use
 from perfdag.outcome import Failed, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.steps import devices, gpu_watch
@@ -118,7 +117,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
         host, python = gang.hosts[0], _python(params)
         folder = checkout.locate(host, params)
         if params.device == "cuda":
-            problem = gpu_queries.problem(host)
+            problem = gpu_use.problem(host)
             if problem:
                 raise Skip(problem)
         gang.notes |= {
@@ -135,7 +134,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
             "torchbench_commit": gang.notes["commit"],
         }
         if params.device == "cuda":
-            facts["gpus"] = gang.notes["gpus"] = gpu_queries.facts(gang.hosts[0])
+            facts["gpus"] = gang.notes["gpus"] = gpu_use.facts(gang.hosts[0])
         return facts
 
     def run(self, gang: Gang, params: TorchbenchParams) -> Output:

@@ -5,8 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from perfdag.benchmark.contract import Params
-from perfdag.benchmark.rules import refuse
+from perfdag.benchmark.contract import Params, refuse
 
 COMMIT = "0e83c440a51cd63464fee34724d01b7c814ce39b"
 _MODELS = """

@@ -19,7 +19,6 @@ from tests.recorded.recordings import DAMAGED
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 sample_charts: Any = importlib.import_module("sample_charts")
-run_picture: Any = importlib.import_module("run_picture")
 
 Values = list[dict[str, Any]]
 Base = list[tuple[dict[str, Any], Values]]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from perfdag.charts.pages import pick, report
+from perfdag.charts.pages import page, pick, report
 from perfdag.charts.pages.pick import Picture
 from perfdag.plan.plan import Plan
 from tests.charts.rows import RUN
@@ -23,3 +23,9 @@ def report_of(
     """Return the report of rows, with their charts or with these pictures."""
     drawn = list(pick.draw(table)) if pictures is None else pictures
     return report.report(table, plan or plan_of(), drawn, "./perfdag-results", {}, None)
+
+
+def document(body: str) -> str:
+    """Return a page in the style of all pages, which is ready."""
+    style = f"<style>{page.source('report.css')}</style>"
+    return f'<!doctype html><meta charset="utf-8">{style}<body data-ready="1"><main>{body}</main>'

@@ -12,6 +12,7 @@ from perfdag.charts.pages import page as html
 from perfdag.charts.pages import pick
 from tests.charts import cases
 from tests.charts.browser import CHROMIUM, chromium, tab
+from tests.charts.pages import document
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 SCRIPT = (Path(__file__).parent / "charts_check.js").read_text()
@@ -34,7 +35,7 @@ async def test_texts_do_not_overlap_and_are_not_cut(
             shown = html.picture(drawn, len(figures))
             figures.append(f'<section id="{name} {number} {drawn.slug}">{shown}</section>')
     file = tmp_path / "charts.html"
-    file.write_text(html.document(benchmark, "".join(figures), "document.body.dataset.ready = 1;"))
+    file.write_text(document("".join(figures)))
     async with tab(port) as page:
         await page.look(1280, 900, False)
         await page.open(file.as_uri())

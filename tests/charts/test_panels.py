@@ -19,7 +19,6 @@ from perfdag.charts.files import to_bytes
 from perfdag.charts.series import metrics, read, runs_words
 from perfdag.units import scaled
 from tests.charts import rows
-from tests.charts.cases import run_picture
 from tests.charts.figures import (
     artist,
     artists,
@@ -461,22 +460,3 @@ def test_every_mark_of_a_line_shows_its_values() -> None:
     unit = style.value_axis(ax.yaxis, "s", 0.003)
     ax.set(xlabel="depth", ylabel=style.axis_label("latency", unit, "lower"))
     assert marks(figure) == ["read: latency (ms) 1, depth 1", "read: latency (ms) 2, depth 2"]
-
-
-def test_the_picture_of_a_run_has_a_panel_for_each_benchmark() -> None:
-    table = pa.concat_tables([rows.plain(), rows.imb("PingPong", (2,)), rows.fio()])
-    with style.house():
-        figure = run_picture.run_picture(table)
-        figure.draw_without_rendering()
-    plain, imb, fio = figure.axes
-    assert (plain.get_xlabel(), plain.get_ylabel()) == (
-        "plain: streams",
-        "throughput (Gbit/s)\nhigher is better",
-    )
-    assert (imb.get_xscale(), imb.get_yscale()) == ("log", "log")
-    assert (imb.get_xlabel(), fio.get_xlabel()) == ("imb PingPong: message bytes", "fio: iodepth")
-    assert (
-        "Suite trial: 11 points of 3 benchmarks. Samples: 39 ok, 4 failed. 2 points of 11 "
-        "have no valid sample. Trust: unusable." in words(figure)
-    )
-    assert words(run_picture.run_picture(rows.plain().slice(0, 0))) == "no data"

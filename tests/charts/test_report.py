@@ -20,9 +20,14 @@ from perfdag.charts.benchmarks import generic
 from perfdag.charts.pages import page, pick, report
 from perfdag.charts.pages.recipes import recipes
 from perfdag.digest import canonical
+from perfdag.regress.gate import check
+from perfdag.regress.result import Rules
+from perfdag.results.schema import load_rows
+from perfdag.store.folder import FolderStore
 from perfdag.store.s3 import S3Store
 from tests.charts import rows
 from tests.charts.pages import plan_of, report_of
+from tests.stats import synthetic
 
 PLAN = plan_of(suite_text="name: trial # <b>&\n", merged=2)
 VOID = {"meta", "br", "img"}
@@ -85,7 +90,6 @@ def test_the_page_is_well_formed_stands_alone_and_its_links_lead_somewhere(html:
     assert len(checker.ids) == len(set(checker.ids))
     assert {"link", "iframe"} & checker.tags == set()
     assert html.count("<script") == 1
-    assert len(page.script()) < 15_000
     assert all(link.startswith("#") and link[1:] in checker.ids for link in checker.links)
     outside = [
         url
@@ -103,24 +107,18 @@ def words(html: str) -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        (
-            "Suite trial: 12 points of 3 benchmarks (fio, plain, swept), 54 samples. Warm-up "
-            "rounds are stored and left out here."
-        ),
-        "Samples: 50 ok, 3 failed, 1 skipped. 2 points of 12 have no valid sample.",
-        "Measured 2026-11-20 02:00:01 UTC",
-        "on node-1 (2 threads)",
+        "20 Nov 2026 02:00 UTC · 7.0 s · node-1 · 2 threads",
+        "1 of 12 points failed",
+        "12 points: 50 ok, 3 failed, 1 skipped",
         "rw=randrw iops direction=read, steal); 1 skipped",
-        "Highest throughput: streams=4, 23.46 (23.23 to 23.69) Gbit/s, n=3",
-        "2 equal points of the suite were merged",
         "streams=8 3 failed of 3 exit 1: <connection> refused & gone",
         "transport=rdma 1 skipped of 1 no RDMA device",
-        "streams=1 throughput 10.2 Gbit/s 10.1 to 10.3 2.0% 3 range",
-        "98% interval",
-        "streams=2 throughput 18.36 Gbit/s 18.18 to 18.54 2.0% 3 range ~",
+        "streams=1 throughput 10.2 Gbit/s 10.1 to 10.3 0.98 % 3",
+        "95 % interval of the median",
+        "streams=2 throughput 18.4 Gbit/s 18.2 to 18.5 0.98 % 3 ~",
         "cpu_model Model <X>",
         "memory_bytes 24 GiB",
-        "Seed 7 shuffled",
+        "Suite, with seed 7",
         "name: trial # <b>&",
         "Canary",
     ],
@@ -133,16 +131,33 @@ def test_the_page_has_summary_failures_values_environment_suite_and_canary(
 
 def test_verdicts_have_the_same_colours_in_pages_as_in_charts() -> None:
     triple = {"bad": style.WORSE, "good": style.BETTER, "noisy": style.UNCLEAR}
-    assert all(f"--{name}: {colour};" in page.css() for name, colour in triple.items())
+    assert all(f"--{name}: {c};" in page.source("report.css") for name, c in triple.items())
     assert not set(triple.values()) & set(style.SERIES)
 
 
-def test_a_page_names_no_fault_where_all_is_well() -> None:
-    table = rows.table(*(rows.sample("x", {}, r, [rows.throughput(1e9)]) for r in (1, 2)))
-    text = checked(report_of(table)).words()
-    assert "Samples: 2 ok. Every value" in text
-    assert "Trust good why good: 1 point" in text
-    assert "What went wrong" not in text
+def judged(folder: Path, nights: int, factor: float) -> str:
+    """The report of a night whose last five are slower by a factor."""
+    store = FolderStore(str(folder / f"{nights} {factor}"))
+    level = lambda night, point: 2e10 * (factor if night >= nights - 5 else 1)  # noqa: E731
+    synthetic.nights(store, nights, level, points=("streams=4",))
+    run = synthetic.run_id(nights - 1)
+    gate = check(store, "net", run, Rules())
+    table = load_rows(store, suites=["net"], runs=[run])
+    plan = plan_of(run_id=run, suite="net")
+    return report.report(table, plan, list(pick.draw(table)), ".", {}, gate)
+
+
+def test_the_first_screen_says_the_answer_of_the_gate(tmp_path: Path) -> None:
+    for factor, kind, said in (
+        (0.8, "bad", "Worse: iperf throughput -"),
+        (1.2, "good", "Better: iperf throughput +"),
+        (1.0, "same", "Same as the last 19 runs"),
+    ):
+        html = judged(tmp_path, 20, factor)
+        assert f'<div class="banner {kind}"><p class="sentence">{said}' in html
+        assert html.count('class="spark"') == 1
+    assert "perfdag compare" in judged(tmp_path, 20, 0.8)
+    assert '<p class="sentence">First run: ' in judged(tmp_path, 1, 1.0)
 
 
 def test_the_first_screen_begins_with_failures_and_claims_nothing_of_unusable_values() -> None:
@@ -150,26 +165,24 @@ def test_the_first_screen_begins_with_failures_and_claims_nothing_of_unusable_va
     apart = [rows.sample("x", {"k": 2}, r, [rows.throughput(3e9 * r * r)]) for r in (1, 2, 3)]
     lost = rows.sample("x", {"k": 3}, 1, [], status="failed", error="no such device")
     html = report_of(rows.table(*steady, *apart, lost))
-    assert '<a href="#problems">1 of 3 points failed</a>: k=3: failed: no such device' in html
-    assert html.index('id="problems"') < html.index("<figure") < html.index('id="b0"')
-    assert "Highest throughput: k=1, 1" in checked(html).words()
+    assert '<p class="sentence">1 of 3 points failed</p>' in html
+    assert "k=3: failed: no such device" in html
     html = report_of(rows.table(*apart))
-    assert '<b class="muted">unusable</b>' in html
-    assert "Throughput: too noisy to rank" in checked(html).words()
+    assert '<p class="sentence">Too noisy to judge</p>' in html
+    assert '<b class="unusable">unusable</b>' in html
+    html = report_of(rows.table(lost))
+    assert '<p class="sentence">Nothing was measured</p>' in html
 
 
 def test_missing_and_invalid_are_never_called_ok() -> None:
+    gone = "planned, but no result was stored"
     table = rows.table(
-        rows.sample(
-            "x", {"k": 1}, 1, [], status="missing", error="planned, but no result was stored"
-        ),
-        rows.sample(
-            "x", {"k": 2}, 1, [rows.throughput(1e9)], status="invalid", error="throttled for 1 s"
-        ),
+        rows.sample("x", {"k": 1}, 1, [], status="missing", error=gone),
+        rows.sample("x", {"k": 2}, 1, [rows.throughput(1e9)], status="invalid", error="throttled"),
     )
     text = checked(report_of(table)).words()
-    assert "Samples: 0 ok, 1 invalid, 1 missing. 2 points of 2 have no valid sample." in text
-    assert "k=2 1 invalid of 1 throttled for 1 s" in text
+    assert "2 points: 1 missing, 1 invalid" in text
+    assert "k=2 1 invalid of 1 throttled" in text
 
 
 EVIL = "<script>alert(1)</script>\"'&\x00\x1b]]></pre></style>"
@@ -263,7 +276,7 @@ def test_a_very_large_svg_is_replaced_by_its_png() -> None:
 
 
 def test_the_report_of_an_empty_table_has_no_samples() -> None:
-    assert "No samples." in checked(report_of(rows.plain().slice(0, 0))).words()
+    assert "no samples" in checked(report_of(rows.plain().slice(0, 0))).words()
 
 
 def test_dictionary_encoded_rows_give_the_same_page() -> None:

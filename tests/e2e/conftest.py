@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from perfdag.app.cluster.view import View
-from perfdag.kube.argo import nodes_of
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.kube.pods import nodes_of
 from perfdag.results.collect import gather
 from perfdag.results.runs import load_plan
 from perfdag.results.samples import stored_samples

@@ -23,8 +23,7 @@ import yaml
 from aiohttp import web
 
 from perfdag.kube.client import Kube, Object
-from perfdag.kube.config import Cluster
-from perfdag.kube.credentials import Credentials
+from perfdag.kube.config import Cluster, Credentials
 
 KINDS = {
     "v1": (

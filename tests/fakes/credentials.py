@@ -7,8 +7,9 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from perfdag.steps.runner.credentials import make_keys
 from perfdag.workflows.gangs import measuring_pod
+
+from perfdag.steps.runner.credentials import make_keys
 from perfdag.workflows.templates import Installation
 
 

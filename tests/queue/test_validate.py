@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from perfdag.cli import main
-from perfdag.hosts.device_use import DeviceUse
+from perfdag.hosts.gpu_use import DeviceUse
 from perfdag.kube.client import KubeError
 from perfdag.steps.queue import validate as validation
 from perfdag.steps.queue.client import ClientStats

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from perfdag.cli import main
-from perfdag.hosts import gpu_queries, gpus
+from perfdag.hosts import gpu_use
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
 from perfdag.steps import gpu_watch
@@ -31,7 +31,7 @@ T4 = (
 
 
 def test_static_facts_have_units() -> None:
-    first, second = gpus.parse(T4, gpu_queries.STATIC)
+    first, second = gpu_use.parse(T4, gpu_use.STATIC)
     assert (first["name"], first["driver"], first["memory"]) == (
         "Tesla T4",
         "550.90.07",
@@ -57,13 +57,13 @@ def samples(*masks: int) -> str:
     )
 
 
-def span(start: float, end: float) -> gpu_queries.Span:
+def span(start: float, end: float) -> gpu_use.Span:
     return NOON.timestamp() + start, NOON.timestamp() + end
 
 
 def test_what_the_gpu_did_meanwhile() -> None:
     cut = samples(4, 4, 0, 0) + "0, 1500, 50"
-    (result,) = gpu_queries.during(cut, gpu_queries.DYNAMIC)
+    (result,) = gpu_use.during(cut, gpu_use.DYNAMIC)
     assert result["samples"] == 4
     assert result["sm_clock"] == {"low": 1.47e9, "median": pytest.approx(1.485e9), "high": 1.5e9}
     assert result["utilisation"]["high"] == pytest.approx(0.99)
@@ -75,29 +75,29 @@ def test_set_up_and_idle_time_are_no_part_of_it() -> None:
     samples.
     """
     text = samples(*[1] * 29, *[0] * 29, 0x40, 0x41, 0x40)
-    whole = gpu_queries.during(text, gpu_queries.DYNAMIC)
-    assert (whole[0]["samples"], gpu_queries.slowed(whole)) == (
+    whole = gpu_use.during(text, gpu_use.DYNAMIC)
+    assert (whole[0]["samples"], gpu_use.slowed(whole)) == (
         31,
         (
             "GPU 0 was slowed down (hardware thermal slowdown) in 6 % of the sample: mend "
             "cooling or power"
         ),
     )
-    (result,) = gpu_queries.during(text, gpu_queries.DYNAMIC, [span(29, 30)])
+    (result,) = gpu_use.during(text, gpu_use.DYNAMIC, [span(29, 30)])
     assert (result["samples"], result["throttled"], result["sm_clock"]["high"]) == (
         2,
         {"hardware thermal slowdown": 1.0},
         0.92e9,
     )
-    assert "in 100 % of the sample" in str(gpu_queries.slowed([result]))
+    assert "in 100 % of the sample" in str(gpu_use.slowed([result]))
     # a driver without times, and a run between two samples, are judged by all that there is
-    assert gpu_queries.during(text, gpu_queries.DYNAMIC, [span(900, 901)]) == whole
-    assert gpu_queries.during(samples(1, 1), gpu_queries.DYNAMIC)[0]["samples"] == 2
+    assert gpu_use.during(text, gpu_use.DYNAMIC, [span(900, 901)]) == whole
+    assert gpu_use.during(samples(1, 1), gpu_use.DYNAMIC)[0]["samples"] == 2
 
 
 def slowed(masks: list[int], spans: Any = (), computes: bool = True) -> str | None:
     text = samples(*masks)
-    return gpu_queries.slowed(gpu_queries.during(text, gpu_queries.DYNAMIC, spans, computes))
+    return gpu_use.slowed(gpu_use.during(text, gpu_use.DYNAMIC, spans, computes))
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def fake_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 def test_a_driver_that_refuses_is_in_the_record(fake_smi: Callable[[str], None]) -> None:
     refusal = "Unable to determine the device handle for GPU0: Unknown Error"
     fake_smi(f"echo '{refusal}'; exit 255")
-    assert f"does not answer: {refusal}" in (gpu_queries.problem(LocalHost()) or "")
-    assert gpu_queries.facts(LocalHost()) == [{"error": refusal}]
-    with gpu_queries.watched(LocalHost()) as seen:
+    assert f"does not answer: {refusal}" in (gpu_use.problem(LocalHost()) or "")
+    assert gpu_use.facts(LocalHost()) == [{"error": refusal}]
+    with gpu_use.watched(LocalHost()) as seen:
         pass
     assert seen == {"during": [], "slowed": None, "error": refusal}
 
@@ -190,10 +190,10 @@ case "$*" in
 esac
 """  # noqa: E501
     fake_smi(refusal + SAMPLING.replace(LINE, f"0, 1500, 5000, 60, 70, 1024, 0x40, {TIME}"))
-    (result,) = gpu_queries.facts(LocalHost())
+    (result,) = gpu_use.facts(LocalHost())
     assert (result["name"], result["ecc_uncorrected"], result["pcie_width"]) == ("Tesla T4", 2, 16)
     assert result.keys().isdisjoint({"ecc_corrected", "mig", "error"})
-    with gpu_queries.watched(LocalHost()) as seen:
+    with gpu_use.watched(LocalHost()) as seen:
         await_lines(tmp_path)
     assert seen["untold"] == ["utilisation"]
     assert "hardware thermal slowdown" in seen["slowed"]  # by the field's new name

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.hosts import cgroups
+from perfdag.hosts import facts as host_facts
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.system import UnusableError, classify
 
@@ -47,7 +47,7 @@ def system(weights_of: Any, **more: Any) -> Any:
 
 def test_threads_keep_within_the_cpu_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     limited = {"cpus_allowed": 64, "cpu_limit": 2.5, "memory_limit_bytes": 1 << 29}
-    monkeypatch.setattr(cgroups, "limits", lambda *root: limited)
+    monkeypatch.setattr(host_facts, "limits", lambda *root: limited)
     facts = model.ModelSubject(spec()).facts
     assert (facts["model"]["threads"], facts["device"]["memory"]) == (2, 1 << 29)
     assert model.ModelSubject(spec(threads=1)).facts["model"]["threads"] == 1

@@ -5,6 +5,8 @@ kernel does where memory ends.
 import contextlib
 import os
 import signal
+import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from unittest.mock import Mock
@@ -14,6 +16,7 @@ import pytest
 from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Batch, Plan, make_plan
 from perfdag.results.collect import gather
+from perfdag.results.missing_reason import stored_reasons
 from perfdag.results.samples import stored_samples
 from perfdag.steps.runner import gang
 from perfdag.steps.runner.crashes import UnderWay, crashes
@@ -150,10 +153,29 @@ def test_a_lost_gang_counts_and_a_pod_that_was_told_to_end_does_not(
         raise end
 
     monkeypatch.setattr(gang, "measure_batch", measure)
+    monkeypatch.setattr(gang, "STOP_SECONDS", 0.0)
     with contextlib.suppress(SystemExit):
         gang.lead(place(plan.run_id), store, plan, 0, 0, False)
     lost = lost_pods(store, plan, 0)
     assert lost[0] == counts
+
+
+def test_a_gang_whose_pods_are_told_to_end_one_after_the_other_has_no_reason(
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(*_: object) -> None:
+        threading.Timer(0.2, signal.raise_signal, [signal.SIGTERM]).start()
+        raise GangLost("the peer on n-2 is gone")
+
+    plan = suite(1, 0, 2)
+    monkeypatch.setattr(gang, "measure_batch", measure)
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+    try:
+        with pytest.raises(SystemExit):
+            gang.lead(place(plan.run_id), store, plan, 0, 0, False)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not stored_reasons(store, plan.run_id)
 
 
 def test_a_sample_that_another_attempt_stored_is_no_crash(store: FolderStore) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from perfdag.kube.client import Kube
-from perfdag.kube.node_fit import without_simulated
-from perfdag.kube.placement import ZONE
+from perfdag.kube.patch import ZONE
+from perfdag.kube.pods import without_simulated
 from perfdag.shape import Shape
 from perfdag.steps.runner.feasibility import (
     ClusterInventory,

@@ -16,8 +16,7 @@ from pydantic import ValidationError
 
 from perfdag.benchmark.contract import Gang, Output
 from perfdag.hosts.base import CommandResult
-from perfdag.hosts.filesystems import filesystem
-from perfdag.hosts.local import LocalHost
+from perfdag.hosts.local import LocalHost, filesystem
 from perfdag.outcome import Failed, Invalid, Skip
 from perfdag.shape import Shape, merge
 from perfdag.stats.percentiles import needed

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from perfdag.hosts import cgroups
+from perfdag.hosts import facts
 from perfdag.hosts.base import CommandResult, Host
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Skip
@@ -69,13 +69,13 @@ def test_each_pod_and_each_node_has_cpus_for_its_ranks(
 
 
 def test_this_machine_several_times_has_its_cpus_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    has = cgroups.limits()["cpus_allowed"]
+    has = facts.limits()["cpus_allowed"]
     openmpi.need_cpus([LocalHost()] * has, has)
     with pytest.raises(
         Skip, match=f"has {has} CPUs for {2 * has} processes; use fewer, or set oversubscribe: true"
     ):
         openmpi.need_cpus([LocalHost()] * 2, 2 * has)
-    monkeypatch.setattr(cgroups, "limits", lambda: {"cpu_limit": 0.5})
+    monkeypatch.setattr(facts, "limits", lambda: {"cpu_limit": 0.5})
     with pytest.raises(Skip, match=r"a CPU quota of 0\.5 for 1 processes"):
         openmpi.need_cpus([LocalHost()], 1)
 

@@ -12,7 +12,7 @@ import orjson
 import pytest
 import yaml
 
-from perfdag.kube import pod_patch
+from perfdag.kube import patch
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.pods import read_pod, with_events
 from perfdag.plan.plan import make_plan
@@ -152,7 +152,7 @@ def test_pods_name_no_priority_class_that_is_not_there(
     here: PodContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        pod_patch, "PRIORITY_CLASSES", ("perfdag-not-there", "perfdag-not-there-either")
+        patch, "PRIORITY_CLASSES", ("perfdag-not-there", "perfdag-not-there-either")
     )
     plan = make_plan(
         parse_suite("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"),

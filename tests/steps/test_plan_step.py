@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfdag.hosts.local import LocalHost
-from perfdag.kube.placeholders import BATCH
-from perfdag.kube.pod_patch import ssh_port
+from perfdag.kube.patch import BATCH_NUMBER, ssh_port
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
@@ -356,5 +355,5 @@ def test_the_claim_that_pods_share_is_the_workflows_own() -> None:
         (shape,) = outputs(plan, context)["shapes"]
         names.append(claim["metadata"]["name"])
         mounted = next(each for each in shape["patch"]["volumes"] if each["name"] == "measured")
-        assert mounted["persistentVolumeClaim"]["claimName"].replace(BATCH, "0") == names[-1]
+        assert mounted["persistentVolumeClaim"]["claimName"].replace(BATCH_NUMBER, "0") == names[-1]
     assert names == ["perfdag-uid-b0", "perfdag-another-b0"]

@@ -14,10 +14,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from perfdag.hosts.local import LocalHost
-from perfdag.hosts.processes import listening_ports
-from perfdag.hosts.ssh import SshHost
-from perfdag.hosts.ssh_connection import Connection
+from perfdag.hosts.local import LocalHost, listening_ports
+from perfdag.hosts.ssh import Connection, SshHost
 from perfdag.kube.pods import Pod
 from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import make_plan

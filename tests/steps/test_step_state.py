@@ -3,7 +3,7 @@
 import pytest
 
 from perfdag.kube.client import KubeError
-from perfdag.kube.labels import STEP
+from perfdag.kube.patch import STEP
 from perfdag.steps.runner.limits import refuse
 from perfdag.steps.runner.step_state import step
 from perfdag.suite.yaml_document import BadDocument

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube.argo import nodes_of
-from perfdag.kube.labels import UNRECOVERABLE, WATCHDOG_DONE
-from perfdag.kube.pods import Pod, pod_trouble, read_pod, selector, with_events
+from perfdag.kube.patch import UNRECOVERABLE, WATCHDOG_DONE
+from perfdag.kube.pods import Pod, nodes_of, pod_trouble, read_pod, selector, with_events
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.collect import gather

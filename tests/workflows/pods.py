@@ -2,10 +2,17 @@
 
 import json
 
-from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, NODES, PORT
-from perfdag.kube.placement import of_roles
-from perfdag.kube.pod_patch import Context, patch
-from perfdag.kube.resources import Object
+from perfdag.kube.client import Object
+from perfdag.kube.patch import (
+    ATTEMPT_NUMBER,
+    BATCH_NUMBER,
+    CLAIMED,
+    NODES,
+    PORT,
+    Context,
+    of_roles,
+    patch,
+)
 from perfdag.shape import Shape
 
 
@@ -32,7 +39,7 @@ def pod(
         .replace(f'"{NODES}"', json.dumps(role[0].node_selector if role else {}))
         .replace(f'"{PORT}"', str(20000 + rank))
     )
-    spec = json.loads(text.replace(BATCH, str(batch)).replace(ATTEMPT, str(attempt)))
+    spec = json.loads(text.replace(BATCH_NUMBER, str(batch)).replace(ATTEMPT_NUMBER, str(attempt)))
     for each in [*spec["containers"], *spec["initContainers"]]:
         each.setdefault("image", "registry.example/image:1")
     numbers = {

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 
-from perfdag.kube.resources import Object
+from perfdag.kube.client import Object
 from perfdag.workflows.runs import MAX_BYTES
 
 

@@ -17,11 +17,15 @@ import pytest
 import yaml
 
 from perfdag.benchmark.contract import Rights
-from perfdag.kube.placeholders import PORT
-from perfdag.kube.placement import LOST_NODE_SECONDS
-from perfdag.kube.pod_patch import Context, host_port, patch
-from perfdag.kube.pod_security import step_pod_patch
-from perfdag.kube.volumes import claim_spec
+from perfdag.kube.patch import (
+    LOST_NODE_SECONDS,
+    PORT,
+    Context,
+    claim_spec,
+    host_port,
+    patch,
+    step_pod_patch,
+)
 from perfdag.shape import Shape
 from perfdag.steps.runner.limits import MAX_SHAPES, check_shapes
 from perfdag.suite.yaml_document import BadDocument

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.placement import WIDE_GANG
+from perfdag.kube.patch import WIDE_GANG
 
 from .pods import pod
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from perfdag.app.ab.outcome import AbResult, conclude
 from perfdag.app.ab.request import AbRequest, plan_variants
-from perfdag.app.cluster.template import installed_template
+from perfdag.app.cluster.template import NewRun, installed_template
 from perfdag.app.errors import CommandError
 from perfdag.app.finish import write_report
 from perfdag.plan.ab import on_cluster, stored_duet
@@ -33,7 +33,9 @@ def submit(request: AbRequest, namespace: str) -> Submission:
     Raises CommandError, BadDocument, StoreError, KubeError.
     """
     template = installed_template(namespace)
-    root = request.root or template.parameters.get("store") or "no store"
+    root = template.store
+    if request.root not in (None, root):
+        raise CommandError(f"the installation of namespace {namespace} has the store {root}")
     if not root.startswith("s3://"):
         raise CommandError(
             f"--submit needs an s3:// store that this machine reaches, not {root}: "
@@ -52,8 +54,8 @@ def submit(request: AbRequest, namespace: str) -> Submission:
         )
     elif request.within is not None:  # the last step on the cluster takes the limit from the plan
         store_plan(store, duet.a)
-    parameters = {"run": duet.a.run_id, "store": root}
-    name = template.start(duet.a.suite, parameters, int(duet.a.options.get("priority", 0)))
+    priority = int(duet.a.options.get("priority", 0))
+    name = template.start(NewRun(duet.a.run_id, duet.a.suite, priority))
     return Submission(
         name,
         f"ab {duet.a.run_id} and {duet.b.run_id}, workflow {name} in namespace {namespace}",

@@ -9,13 +9,13 @@ from typing import Any
 import orjson
 
 from perfdag.app.terminal.text_table import HIGHLIGHTS, fitted, text_table
-from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.plan.ab import Duet
 from perfdag.regress.ab import Outcome, SeriesVerdict, analyse, outcome_data
 from perfdag.regress.publish import markdown_table
 from perfdag.regress.tuning import Tuning
 from perfdag.regress.verdict import percent
 from perfdag.results.schema import load_rows
+from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.store.base import Store
 from perfdag.suite.checks import checks_of
 from perfdag.units import plural, short

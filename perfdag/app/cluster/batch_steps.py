@@ -3,7 +3,7 @@
 import asyncio
 import os
 
-from perfdag.kube.pod_patch import STORE
+from perfdag.kube.patch import STORE
 from perfdag.results.runs import load_plan
 from perfdag.signals import end_once
 from perfdag.steps.runner import gang

@@ -9,12 +9,12 @@ from perfdag.app.finish import finish_run
 from perfdag.app.gate import publish_gate
 from perfdag.app.result_text import result_text
 from perfdag.app.site.write import write_after_run
-from perfdag.exit_codes import EXIT_REACH
 from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.labels import RUN, SUITE
+from perfdag.kube.patch import RUN, SUITE
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import collect
 from perfdag.results.runs import load_plan
+from perfdag.signals import EXIT_REACH
 from perfdag.steps.runner import batch_objects, budget, end_reason, step_state
 from perfdag.steps.runner.pod_context import PodContext, from_environment
 from perfdag.store.base import NotStoredError, Store

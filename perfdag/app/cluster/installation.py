@@ -9,9 +9,9 @@ from perfdag.app.errors import CommandError
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Rights
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.pod_security import LEVEL, enforced_level, label_command
+from perfdag.kube.patch import LEVEL, enforced_level, label_command
 from perfdag.store.open import check_cluster_address
-from perfdag.workflows.containers import Installation
+from perfdag.workflows.installation import Installation
 from perfdag.workflows.templates import objects
 
 __all__ = ["Installation", "install", "installation_objects"]

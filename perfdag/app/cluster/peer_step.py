@@ -1,8 +1,8 @@
 """What a peer of a gang runs. It imports little: a wide gang starts many peers on few nodes."""
 
 from perfdag.app.errors import CommandError
-from perfdag.exit_codes import EXIT_FAILED
 from perfdag.kube.config import SERVICE_ACCOUNT
+from perfdag.signals import EXIT_FAILED
 from perfdag.steps.runner.credentials import Keys, PeerError, take_credentials
 from perfdag.steps.runner.peer import LeadWatch, serve
 from perfdag.steps.runner.pod_context import from_environment, pending_limit, scratch_home

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from perfdag.app.errors import CommandError
-from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
+from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.steps.runner import plan, recheck, step_state
 from perfdag.steps.runner.credentials import PeerError
 from perfdag.steps.runner.pod_context import from_environment

@@ -9,11 +9,10 @@ from perfdag.app.cluster.template import ARGO
 from perfdag.app.cluster.view import View
 from perfdag.app.errors import CommandError
 from perfdag.app.run_removal import removable_keys
-from perfdag.exit_codes import EXIT_REACH
-from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.resources import Object, Resource
-from perfdag.plan.names import is_run_id
+from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
+from perfdag.plan.plan import is_run_id
 from perfdag.results.runs import load_plan
+from perfdag.signals import EXIT_REACH
 from perfdag.store.base import NotStoredError
 from perfdag.store.open import open_store
 
@@ -52,7 +51,7 @@ def delete_run(
         run_id = view.run_id or "(no plan)"
         output(f"deleted workflow {workflow['metadata']['name']} of run {run_id}")
     if keys:
-        _delete_keys(root or view.parameter("store"), keys, output)
+        _delete_keys(root or view.store, keys, output)
     if remaining:
         seconds = _timeout(remaining)
         raise CommandError(f"still there after {seconds:g} s: {', '.join(remaining)}", EXIT_REACH)
@@ -60,7 +59,7 @@ def delete_run(
 
 def _results_of(view: View, root: str | None) -> list[str]:
     """Return the keys of a run's results. Raises CommandError if they cannot be deleted here."""
-    store = root or view.parameter("store")
+    store = root or view.store
     if not store.startswith("s3://"):
         raise CommandError(
             f"its results are in {store or 'no store'}, which only pods reach; "

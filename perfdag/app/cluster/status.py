@@ -10,7 +10,7 @@ from perfdag.app.cluster.view import View, view_run
 from perfdag.app.cluster.waits import Observation, observe
 from perfdag.app.cluster.watch import clock, describe
 from perfdag.kube.client import Kube, run_with_client
-from perfdag.plan.names import is_run_id
+from perfdag.plan.plan import is_run_id
 from perfdag.steps.runner.progress import seconds_left
 
 
@@ -74,5 +74,5 @@ def run_status(name: str, namespace: str) -> RunStatus:
     except NoRun as error:
         if not is_run_id(name):
             raise
-        root = installed_template(namespace).parameters["store"]
+        root = installed_template(namespace).store
         raise NoRun(f"{error}; {kept_samples(name, root, namespace)}") from None

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from perfdag.app.cluster.view import DONE, View, program_lines
-from perfdag.kube.argo import nodes_of, template_of
 from perfdag.kube.client import Kube, KubeError, Object
-from perfdag.kube.pods import Pod
+from perfdag.kube.pods import Pod, nodes_of, template_of
 from perfdag.steps.runner.watch import finished
-from perfdag.store.wait import is_wait_line, seconds_away
+from perfdag.store.s3 import is_wait_line, seconds_away
 
 SHORTEST_WAIT = 10.0
 """Seconds from which a wait is shown."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from perfdag.app.cluster.resume import kept_samples
 from perfdag.app.cluster.view import DONE, View, program_lines, view_run
 from perfdag.app.cluster.waits import observe
-from perfdag.exit_codes import EXIT_FAILED, EXIT_INPUT
 from perfdag.kube.client import Kube, KubeError
+from perfdag.signals import EXIT_FAILED, EXIT_INPUT
 
 POLL_INTERVAL = 2.0
 """Seconds between two looks at a run."""
@@ -37,7 +37,7 @@ async def follow_run(
                 if error.status == 404:
                     text = f"workflow {workflow} was deleted"
                     if view:
-                        samples = kept_samples(view.run_id, view.parameter("store"), namespace)
+                        samples = kept_samples(view.run_id, view.store, namespace)
                         text = f"{text}; {samples}"
                     report(text)
                     return EXIT_FAILED

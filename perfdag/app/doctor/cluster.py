@@ -3,7 +3,7 @@
 from perfdag.app.cluster.template import (
     ARGO,
     is_other_version,
-    template_parameters,
+    store_of,
 )
 from perfdag.app.doctor.argo import check_argo, list_readable
 from perfdag.app.doctor.finding import Finding
@@ -15,7 +15,7 @@ from perfdag.app.doctor.store_claim import check_claim
 from perfdag.app.doctor.store_pod import check_store
 from perfdag.benchmark import registry
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.node_fit import is_ready, without_simulated
+from perfdag.kube.pods import is_ready, without_simulated
 from perfdag.plan.plan import Plan
 from perfdag.units import plural
 
@@ -99,7 +99,7 @@ async def check_installation(
     for name, rights in required_rights().items():
         findings.append(await check_account(client, namespace, name, rights, install))
     findings.append(await check_network_policy(client, namespace, install))
-    root = root or template_parameters(template).get("store", "")
+    root = root or store_of(template)
     claim = await check_claim(client, namespace, root, _parallel_batches(template))
     if any(finding.what.startswith("there is no claim") for finding in claim):
         return [*findings, *claim]  # a pod that mounts the claim would never start

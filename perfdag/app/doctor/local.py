@@ -13,12 +13,11 @@ from perfdag.app.local_run import needs_cluster
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Gang
 from perfdag.hosts import disturbance
-from perfdag.hosts.base import CommandResult
+from perfdag.hosts.base import CommandResult, install_command
 from perfdag.hosts.facts import gather
 from perfdag.hosts.local import LocalHost
-from perfdag.hosts.packages import install_command
+from perfdag.kube.client import KubeError
 from perfdag.kube.config import load_config
-from perfdag.kube.errors import KubeError
 from perfdag.outcome import SampleError
 from perfdag.plan.plan import Plan
 from perfdag.shape import Shape

@@ -2,7 +2,7 @@
 
 from perfdag.app.doctor.finding import Finding
 from perfdag.kube.client import Kube
-from perfdag.kube.pod_security import LEVELS, enforced_level, label_command, level_needs
+from perfdag.kube.patch import LEVELS, enforced_level, label_command, level_needs
 from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
 

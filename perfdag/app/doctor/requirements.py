@@ -4,9 +4,8 @@ from perfdag.app.doctor.finding import Finding
 from perfdag.app.doctor.rights import check_account, required_rights
 from perfdag.benchmark import registry
 from perfdag.kube.client import Kube
-from perfdag.kube.pod_patch import account_of, priority_class
-from perfdag.plan.placement import cluster_shapes
-from perfdag.plan.plan import Plan
+from perfdag.kube.patch import account_of, priority_class
+from perfdag.plan.plan import Plan, cluster_shapes
 from perfdag.shape import Shape
 from perfdag.steps.devices import without_gpu
 from perfdag.steps.runner.feasibility import Requirement, has_class, read_inventory, requirements_of

@@ -9,6 +9,7 @@ Right = tuple[str, str, str]
 ARGO_GROUP = ARGO.partition("/")[0]
 USER_RIGHTS: tuple[Right, ...] = (
     *((ARGO_GROUP, "workflows", verb) for verb in ("create", "get", "list", "delete")),
+    *(("", "configmaps", verb) for verb in ("create", "delete", "patch")),
     ("", "pods", "list"),
     ("", "pods/log", "get"),
 )

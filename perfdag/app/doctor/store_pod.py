@@ -6,8 +6,7 @@ from collections.abc import Collection
 
 from perfdag.app.doctor.finding import Finding
 from perfdag.kube.client import Kube, Object
-from perfdag.kube.pod_patch import STORE, store_volume
-from perfdag.kube.pod_security import hardened, helper, pod_security
+from perfdag.kube.patch import STORE, hardened, helper, pod_security, store_volume
 from perfdag.kube.pods import read_pod, with_events
 from perfdag.store.base import AddressError
 from perfdag.store.open import check_cluster_address

@@ -14,7 +14,7 @@ from perfdag.app.kube_perftest.values import (
     arguments,
     bytes_text,
 )
-from perfdag.quantities import parse_quantity
+from perfdag.units import parse_quantity
 
 Text = Annotated[str, Field(min_length=1)]
 Positive = Annotated[int, Field(gt=0)]

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from perfdag import signals
-from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.kube.client import Kube
 from perfdag.kube.prometheus import Prometheus
+from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.steps.scale.cluster import lease_lock, nodes
 from perfdag.steps.scale.cluster.removal import remove_run
 from perfdag.steps.scale.figures.prometheus import (

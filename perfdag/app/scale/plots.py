@@ -8,7 +8,7 @@ from perfdag.charts.benchmarks import scale as charts
 from perfdag.charts.benchmarks.deltas import detailed, general
 from perfdag.charts.benchmarks.stages import of_runs
 from perfdag.charts.files import to_bytes
-from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
+from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.steps.scale.figures.api_metrics import DELETION
 from perfdag.steps.scale.figures.measurements import call_name, deletion_name
 from perfdag.steps.scale.runai import times_csv

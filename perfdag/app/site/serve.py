@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 from perfdag.app.errors import CommandError
 from perfdag.app.site import comparison
 from perfdag.app.site.files import FOLDER, script
-from perfdag.exit_codes import EXIT_REACH
 from perfdag.regress.selection import SelectionError
+from perfdag.signals import EXIT_REACH
 from perfdag.store.base import NotStoredError, Store, StoreError
 
 PICTURES = (".html", ".svg", ".png")

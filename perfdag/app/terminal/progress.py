@@ -6,8 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from perfdag.plan.plan import Plan
-from perfdag.plan.time_left import TimeLeft
+from perfdag.plan.plan import Plan, TimeLeft
 from perfdag.results.samples import SampleRecord, headline
 from perfdag.stats.robust import spread
 from perfdag.suite.point import Point

@@ -4,8 +4,8 @@ import argparse
 
 from perfdag.cli.cluster.installation_options import add_installation, installation_of
 from perfdag.cli.options import log
-from perfdag.exit_codes import EXIT_OK
-from perfdag.kube.pod_security import LEVELS
+from perfdag.kube.patch import LEVELS
+from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
   perfdag install --namespace bench --store s3://bench/results \\

@@ -161,7 +161,7 @@ def _count(text: str) -> int:
 
 def _keep_pods(text: str) -> int:
     """Return the seconds that a pod is kept. Raises argparse.ArgumentTypeError."""
-    from perfdag.kube.pod_patch import KEEP_PODS
+    from perfdag.kube.patch import KEEP_PODS
 
     if (value := duration(text)) < KEEP_PODS:
         raise argparse.ArgumentTypeError(

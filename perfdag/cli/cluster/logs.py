@@ -3,7 +3,7 @@
 import argparse
 
 from perfdag.cli.options import add_cluster_run, log, print_now
-from perfdag.exit_codes import EXIT_OK
+from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
   perfdag logs last --namespace bench

@@ -5,14 +5,12 @@ import argparse
 from perfdag.app.errors import CommandError
 from perfdag.cli.cluster.installation_options import add_installation, installation_of
 from perfdag.cli.options import duration, log
-from perfdag.exit_codes import EXIT_OK
+from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
   perfdag render --base --namespace bench --store s3://bench/results
   perfdag render suites/quick.yaml --namespace bench | kubectl create -f -
   perfdag render suites/quick.yaml --schedule '0 2 * * *' | kubectl apply -f -
-  perfdag render suites/quick.yaml --schedule '41 4 * * *' \\
-      --store s3://bench/nightly
 """
 
 

@@ -3,7 +3,7 @@
 import argparse
 
 from perfdag.cli.options import add_cluster_run, add_watch, log, print_json, print_now
-from perfdag.exit_codes import EXIT_OK
+from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
   perfdag status last --namespace bench

@@ -11,7 +11,7 @@ from perfdag.cli.options import (
     log,
     print_now,
 )
-from perfdag.exit_codes import EXIT_OK
+from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
   perfdag submit suites/quick.yaml --namespace bench --watch
@@ -34,11 +34,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume"
     )
     add_suite_options(parser)
-    parser.add_argument(
-        "--store",
-        metavar="ROOT",
-        help="s3://bucket/prefix or claim://NAME (default: the suite's, else the installation's)",
-    )
     add_namespace(parser)
     add_watch(parser)
     parser.add_argument(
@@ -58,10 +53,10 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.app.cluster.watch import follow_run
 
     if args.resume:
-        run_id, workflow = resume_run(args.resume, args.namespace, args.store, log)
+        run_id, workflow = resume_run(args.resume, args.namespace, log)
     else:
         submission = Submission(args.suite, args.namespace, args.settings, args.only)
-        run_id, workflow = submit_suite(submission, args.store, log)
+        run_id, workflow = submit_suite(submission, log)
     print_now(f"run {run_id}, workflow {workflow} in namespace {args.namespace}")
     if args.watch:
         return asyncio.run(follow_run(workflow, args.namespace, print_now, log))

@@ -9,7 +9,7 @@ from typing import Any
 
 from perfdag import signals
 from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.errors import ignore_status
+from perfdag.kube.config import ignore_status
 from perfdag.steps.scale.model.templates import RUN_LABEL
 
 NAME = "perfdag-performance-run"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from perfdag.kube.client import Kube, KubeError, Object
-from perfdag.kube.errors import ignore_status
-from perfdag.kube.node_fit import is_ready, is_schedulable
+from perfdag.kube.config import ignore_status
+from perfdag.kube.pods import is_ready, is_schedulable
 from perfdag.steps.scale.model.stages import VMI, Record
 from perfdag.units import plural
 

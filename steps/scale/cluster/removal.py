@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from perfdag.kube.client import Kube, KubeError, Object, Resource
-from perfdag.kube.errors import ignore_status
+from perfdag.kube.config import ignore_status
 from perfdag.steps.scale.model.templates import PROBE, RUN_LABEL
 
 PAUSE = 0.3

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.errors import ignore_status
+from perfdag.kube.config import ignore_status
 from perfdag.steps.scale.cluster.lease_lock import NAME
 from perfdag.steps.scale.model.templates import Template
 

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.errors import ignore_status
+from perfdag.kube.config import ignore_status
 from perfdag.stats.percentiles import needed
 from perfdag.steps.scale.model.stages import unix_ns
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from perfdag import signals
 from perfdag.kube.client import MERGE_PATCH, Kube, KubeError, Resource
-from perfdag.kube.errors import ignore_status
+from perfdag.kube.config import ignore_status
 from perfdag.steps.scale.measure.observer import PATIENCE
 from perfdag.steps.scale.model.templates import PROBE, RUN_LABEL
 

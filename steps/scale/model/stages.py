@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal
 
-from perfdag.kube.resources import Object
+from perfdag.kube.client import Object
 
 _WORKS = frozenset(("running", "ready", "succeeded", "bound"))
 

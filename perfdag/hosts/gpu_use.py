@@ -1,0 +1,569 @@
+"""GPUs: what a host has, what their drivers tell, and how they are used during a sample."""
+
+import contextlib
+import csv
+import io
+import re
+import shutil
+import statistics
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from perfdag.hosts.base import CommandResult, Host
+
+_FIELDS = {
+    "name": "name",
+    "driver": "driver_version",
+    "memory_bytes": "memory.total",
+    "power_limit": "power.limit",
+    "ecc": "ecc.mode.current",
+    "mig": "mig.mode.current",
+}
+_MEGA = {"sm_clock", "memory_clock", "sm_clock_max", "memory_clock_max"}
+_MIB = {"memory", "memory_bytes", "memory_used"}
+_PERCENT = {"utilisation"}
+_TEXT = {"name", "uuid", "driver", "vbios", "persistence", "compute_mode", "ecc", "mig"}
+_LEAST = ("name", "driver", "memory_bytes")
+"""Fields of every version. A version refuses a query with an unknown field."""
+TIMEOUT = 5.0
+"""Timeout of a query in seconds. All queries together fit into the timeout of SshHost.facts."""
+
+
+def gpus() -> list[dict[str, Any]] | None:
+    """Return the GPUs that this process may use, with their MIG slices.
+
+    The list is empty without a driver, and None if the driver does not answer.
+    """
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    for fields in (_FIELDS, {name: _FIELDS[name] for name in _LEAST}):
+        answer = _run(program, *query(fields)[1:])
+        if answer is None:
+            return None
+        code, output = answer
+        if code == 0:
+            break
+    else:
+        return None
+    devices = [
+        {"name": "unknown GPU"}
+        | {name: row.get(name) for name in fields if name in row or name != "name"}
+        for row in parse(output, fields)
+    ]
+    if any(device.get("mig") == "Enabled" for device in devices):
+        code, listing = _run(program, "-L") or (1, "")
+        for device, slices in zip(devices, _slices(listing if code == 0 else ""), strict=False):
+            device["slices"] = slices
+    return devices
+
+
+def kinds(devices: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the kinds of hardware: `2 x NVIDIA A100`, `NVIDIA A100 (MIG 1g.5gb)`."""
+    counts = Counter(
+        f"{device['name']} (MIG {', '.join(device['slices'])})"
+        if device.get("slices")
+        else device["name"]
+        for device in devices
+    )
+    return [kind if count == 1 else f"{count} x {kind}" for kind, count in sorted(counts.items())]
+
+
+def _run(program: str, *options: str) -> tuple[int, str] | None:
+    """Return exit code and output, or None if it cannot be started or does not end in time."""
+    try:
+        process = subprocess.Popen(
+            [program, *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+        )
+    except OSError:
+        return None
+    try:
+        output, _ = process.communicate(timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:
+            process.kill()
+            # A process that waits in the driver (state D) survives SIGKILL.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.2)
+    return process.returncode, output
+
+
+def query(fields: dict[str, str]) -> list[str]:
+    """Return the argv of nvidia-smi for these fields, as our names to its names."""
+    return [
+        "nvidia-smi",
+        f"--query-gpu={','.join(fields.values())}",
+        "--format=csv,noheader,nounits",
+    ]
+
+
+def parse(text: str, fields: dict[str, str]) -> list[dict[str, Any]]:
+    """Return a dictionary for each line of nvidia-smi, without unknown values.
+
+    Lines of another width are errors, and are skipped. Clocks are in Hz, memory in bytes, power in
+    W, times in seconds since the epoch. Utilisation is a fraction.
+    """
+    rows = []
+    for cells in csv.reader(io.StringIO(text), skipinitialspace=True):
+        if len(cells) == len(fields):
+            values = {
+                name: _value(name, cell.strip()) for name, cell in zip(fields, cells, strict=True)
+            }
+            rows.append({name: value for name, value in values.items() if value is not None})
+    return rows
+
+
+def _value(name: str, cell: str) -> Any:
+    if cell.startswith("[") or cell in ("", "N/A"):
+        return None
+    if name in _TEXT:
+        return cell
+    try:
+        if name == "reasons":
+            return int(cell, 16)
+        if name == "time":
+            return datetime.strptime(cell, "%Y/%m/%d %H:%M:%S.%f").replace(tzinfo=UTC).timestamp()
+        number = float(cell)
+    except ValueError:
+        return None
+    factor = 1e6 if name in _MEGA else 2**20 if name in _MIB else 0.01 if name in _PERCENT else 1
+    return (
+        int(number * factor)
+        if factor == 2**20 or name in ("index", "ecc_corrected", "ecc_uncorrected")
+        else number * factor
+    )
+
+
+def _slices(listing: str) -> list[list[str]]:
+    """Return the MIG profiles of each GPU of `nvidia-smi -L`, in its order."""
+    slices: list[list[str]] = []
+    for line in listing.splitlines():
+        if line.startswith("GPU "):
+            slices.append([])
+        elif slices and (profile := re.match(r"\s+MIG (\S+)", line)):
+            slices[-1].append(profile[1])
+    return slices
+
+
+STATIC = {
+    "index": "index",
+    "name": "name",
+    "uuid": "uuid",
+    "driver": "driver_version",
+    "vbios": "vbios_version",
+    "memory": "memory.total",
+    "power_limit": "power.limit",
+    "sm_clock_max": "clocks.max.sm",
+    "memory_clock_max": "clocks.max.memory",
+    "persistence": "persistence_mode",
+    "compute_mode": "compute_mode",
+    "ecc": "ecc.mode.current",
+    "ecc_corrected": "ecc.errors.corrected.volatile.total",
+    "ecc_uncorrected": "ecc.errors.uncorrected.volatile.total",
+    "mig": "mig.mode.current",
+    "pcie_generation": "pcie.link.gen.current",
+    "pcie_width": "pcie.link.width.current",
+}
+DYNAMIC = {
+    "index": "index",
+    "sm_clock": "clocks.sm",
+    "memory_clock": "clocks.mem",
+    "power": "power.draw",
+    "temperature": "temperature.gpu",
+    "utilisation": "utilization.gpu",
+    "memory_used": "memory.used",
+    "reasons": "clocks_throttle_reasons.active",
+    "time": "timestamp",
+}
+_RENAMED = {
+    "clocks_throttle_reasons.active": "clocks_event_reasons.active"
+}  # drivers from 535 on have both
+_REFUSED = re.compile(r'Field "([^"]+)" is not a valid field to query')
+REASONS = {
+    0x1: "idle",
+    0x2: "application clocks",
+    0x4: "software power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+    0x100: "display clocks",
+}
+"""Bits of clocks_throttle_reasons.active (nvml.h, nvmlClocksThrottleReasons)."""
+SLOWED = (
+    "hardware slowdown",
+    "software thermal slowdown",
+    "hardware thermal slowdown",
+    "hardware power brake",
+)
+"""Reasons that invalidate a figure. A loaded GPU normally runs at its power cap."""
+_IDLE = 0x1
+Span = tuple[float, float]
+"""Start and end of a run in seconds since the epoch, by its host's clock."""
+PERIOD = 0.5
+MARGIN = 0.05
+"""Fraction of the samples that may show a slowdown."""
+LASTING = 2
+"""Samples that must show a slowdown, if there are as many."""
+
+
+def known(host: Host, fields: dict[str, str]) -> tuple[dict[str, str], CommandResult]:
+    """Return the fields that the host's nvidia-smi knows, and its answer to their query."""
+    queried = dict(fields)
+    while True:
+        finished = host.run(query(queried), timeout=20)
+        refused = _REFUSED.search(finished.stdout + finished.stderr) if finished.code != 0 else None
+        name = next(
+            (name for name, field in queried.items() if refused and field == refused[1]), None
+        )
+        if name is None:
+            return queried, finished
+        if queried[name] in _RENAMED:
+            queried[name] = _RENAMED[queried[name]]
+        else:
+            del queried[name]
+
+
+def facts(host: Host) -> list[dict[str, Any]]:
+    """Return static facts of each GPU of a host, or one `error` if the driver does not answer.
+
+    The list is empty without a driver.
+    """
+    if host.which("nvidia-smi") is None:
+        return []
+    fields, finished = known(host, STATIC)
+    return parse(finished.stdout, fields) if finished.code == 0 else [{"error": finished.tail(200)}]
+
+
+def problem(host: Host) -> str | None:
+    """Return why a host cannot use CUDA and what to do, or None if a GPU answers."""
+    if host.which("nvidia-smi") is None:
+        return (
+            f"no NVIDIA driver on {host.name} (nvidia-smi is missing): install the driver; "
+            "in a pod ask for nvidia.com/gpu in resources, "
+            "and let the cluster run nvidia-device-plugin"
+        )
+    finished: CommandResult = host.run(["nvidia-smi", "-L"], timeout=20)
+    if finished.code != 0:
+        return f"the NVIDIA driver on {host.name} does not answer: {finished.tail(200)}"
+    if "GPU " not in finished.stdout:
+        return f"the NVIDIA driver on {host.name} shows no GPU: ask for nvidia.com/gpu in resources"
+    return None
+
+
+def by_name(hosts: Sequence[Host]) -> dict[str, Host]:
+    """Return the hosts by name. Hosts on one node have their rank in the name.
+
+    Each of their pods has GPUs of its own.
+    """
+    names = [host.name for host in hosts]
+    return {
+        f"{host.name} (host {place})" if names.count(host.name) > 1 else host.name: host
+        for place, host in enumerate(hosts)
+    }
+
+
+@contextlib.contextmanager
+def watched(
+    host: Host, spans: Sequence[Span] = (), computes: bool = True
+) -> Iterator[dict[str, Any]]:
+    """Sample clocks, power and throttle reasons twice a second in the block.
+
+    After it the dictionary has `during`, a summary for each GPU, and `slowed`, why the figure is
+    not that of the device. `spans` are the runs that count, without set-up; the block may fill
+    them. If `computes` is False, other devices use the GPU's memory, and idle samples count too.
+    `untold` names missing fields, `error` is the reason for an empty answer.
+    """
+    watch: dict[str, Any] = {}
+    fields, answer = known(host, DYNAMIC)
+    # The times of nvidia-smi have no zone.
+    with host.serve(
+        [*query(fields), f"--loop-ms={round(PERIOD * 1000)}"], env={"TZ": "UTC0"}
+    ) as sampling:
+        yield watch
+        sampler = sampling.stop()
+    watch["during"] = during(sampler.stdout, fields, spans, computes)
+    watch["slowed"] = slowed(watch["during"])
+    missing = sorted(DYNAMIC.keys() - fields.keys())
+    watch |= {"untold": missing} if missing else {}
+    if not watch["during"]:
+        watch["error"] = (answer if answer.code != 0 else sampler).tail(
+            200
+        ) or "nvidia-smi said nothing"
+
+
+def during(
+    text: str, fields: dict[str, str], spans: Sequence[Span] = (), computes: bool = True
+) -> list[dict[str, Any]]:
+    """Return a summary for each GPU of the samples in `spans`, or of all samples without spans.
+
+    It has the lowest, median and highest value of each field and the share of throttle reasons. If
+    there are several runs, it also has the share in the run with the most. If the tool `computes`,
+    idle samples do not count.
+    """
+    by_index: dict[int, list[dict[str, Any]]] = {}
+    for sample in parse(text, fields):
+        by_index.setdefault(int(sample.get("index", 0)), []).append(sample)
+    return [
+        _of_one(index, samples, spans, _working if computes else list)
+        for index, samples in sorted(by_index.items())
+    ]
+
+
+Samples = Sequence[dict[str, Any]]
+
+
+def _of_one(
+    index: int,
+    samples: Samples,
+    spans: Sequence[Span],
+    counting: Callable[[Samples], list[dict[str, Any]]],
+) -> dict[str, Any]:
+    # a sample stands for half a period before and after it
+    within = [
+        [
+            sample
+            for sample in samples
+            if start - PERIOD / 2 <= sample.get("time", 0.0) <= end + PERIOD / 2
+        ]
+        for start, end in spans
+    ]
+    runs = [counting(run) for run in within if run] or [counting(samples)]
+    # Runs at the same time share samples.
+    counted = list({id(sample): sample for run in runs for sample in run}.values())
+    summary = {"index": index, "samples": len(counted), **_summary(counted)}
+    if len(runs) > 1:
+        shares = [
+            {text: share for text, share in _throttled(run).items() if _lasting(share, len(run))}
+            for run in runs
+        ]
+        summary["throttled_most"] = {
+            text: max(share.get(text, 0.0) for share in shares)
+            for text in sorted(set().union(*shares))
+        }
+    return summary
+
+
+def _working(samples: Samples) -> list[dict[str, Any]]:
+    """Return the samples in which the GPU worked, or all samples if it was idle in all."""
+    return [sample for sample in samples if not sample.get("reasons", 0) & _IDLE] or list(samples)
+
+
+def _lasting(share: float, samples: int) -> bool:
+    return round(share * samples) >= min(LASTING, samples)
+
+
+def _summary(samples: Samples) -> dict[str, Any]:
+    summary: dict[str, Any] = {}
+    for name in DYNAMIC:
+        values = [sample[name] for sample in samples if name in sample]
+        if values and name not in ("index", "reasons", "time"):
+            summary[name] = {
+                "low": min(values),
+                "median": statistics.median(values),
+                "high": max(values),
+            }
+    return {**summary, "throttled": _throttled(samples)}
+
+
+def _throttled(samples: Samples) -> dict[str, float]:
+    masks = [sample["reasons"] for sample in samples if "reasons" in sample]
+    shares = {
+        text: sum(bool(mask & bit) for mask in masks) / len(masks)
+        for bit, text in REASONS.items()
+        if masks and bit != _IDLE
+    }
+    return {text: share for text, share in shares.items() if share > 0}
+
+
+def used(gpus: Sequence[dict[str, Any]], uuids: Collection[str]) -> list[dict[str, Any]]:
+    """Return the GPUs with one of these uuids, or all GPUs if none has one."""
+    return [gpu for gpu in gpus if gpu.get("uuid") in uuids] or list(gpus)
+
+
+def slowed(summaries: Sequence[dict[str, Any]]) -> str | None:
+    """Return why a slowdown invalidates the figure, or None.
+
+    It must affect more than 5 % of the samples of a run, and more than one sample.
+    """
+    for summary in summaries:
+        whole = {
+            text: share
+            for text, share in summary.get("throttled", {}).items()
+            if _lasting(share, summary["samples"])
+        }
+        bad = {
+            text: share
+            for text, share in summary.get("throttled_most", whole).items()
+            if text in SLOWED and share > MARGIN
+        }
+        if bad:
+            text, share = max(bad.items(), key=lambda item: item[1])
+            what = "one of its runs" if "throttled_most" in summary else "the sample"
+            return (
+                f"GPU {summary['index']} was slowed down ({text}) "
+                f"in {share * 100:.0f} % of {what}: mend cooling or power"
+            )
+    return None
+
+
+_XPU = {
+    "GPU Utilization (%)": "utilisation",
+    "GPU Power (W)": "power",
+    "GPU Memory Used (MiB)": "memory",
+}
+"""Columns of `xpu-smi dump -m 0,1,18`."""
+_IDLE_COUNTERS = {
+    "i915": "drm/card*/gt/gt*/rc6_residency_ms",
+    "xe": "tile*/gt*/gtidle/idle_residency_ms",
+}
+"""Counters of idle milliseconds below a device, by its driver."""
+
+
+@dataclass(frozen=True)
+class DeviceUse:
+    """Utilisation (0 to 1) and power (W) at the median or mean, memory (B) at its most.
+
+    What a reader does not know is None.
+    """
+
+    utilisation: float | None = None
+    memory: float | None = None
+    power: float | None = None
+
+
+@contextlib.contextmanager
+def devices_watched(
+    host: Host, sysfs: Path | None = Path("/sys")
+) -> Iterator[dict[str, DeviceUse]]:
+    """Watch the GPUs of a host in the block; after it, the dictionary has their use by device.
+
+    ``sysfs``: of this machine, None for a host elsewhere. Names are those of device files:
+    `nvidia0`, `renderD128`; of xpu-smi `xpu0`.
+    """
+    use: dict[str, DeviceUse] = {}
+    intel = host.which("xpu-smi") is not None
+    before = read_counters(sysfs) if sysfs and not intel else {}
+    start = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        nvidia = (
+            stack.enter_context(watched(host, computes=False)) if host.which("nvidia-smi") else {}
+        )
+        dump = ["xpu-smi", "dump", "-d", "-1", "-m", "0,1,18", "-i", "1"]
+        sampling = stack.enter_context(host.serve(dump)) if intel else None
+        yield use
+        seconds = time.monotonic() - start
+        after = read_counters(sysfs) if sysfs and not intel else {}
+        text = sampling.stop().stdout if sampling else ""
+    use |= from_nvidia(nvidia) | from_xpu_smi(text) | from_counters(before, after, seconds)
+
+
+def from_nvidia(watch: Mapping[str, list[dict[str, dict[str, float]]]]) -> dict[str, DeviceUse]:
+    """Return the use by GPU from the result of watched()."""
+    return {
+        f"nvidia{gpu['index']}": DeviceUse(
+            gpu.get("utilisation", {}).get("median"),
+            gpu.get("memory_used", {}).get("high"),
+            gpu.get("power", {}).get("median"),
+        )
+        for gpu in watch.get("during", ())
+    }
+
+
+def from_xpu_smi(text: str) -> dict[str, DeviceUse]:
+    """Return the use by GPU from the output of `xpu-smi dump`. Unknown cells are `N/A`."""
+    samples: dict[str, dict[str, list[float]]] = {}
+    for row in csv.DictReader(io.StringIO(text), skipinitialspace=True):
+        device = (row.get("DeviceId") or "").strip()
+        for column, name in _XPU.items():
+            with contextlib.suppress(TypeError, ValueError):
+                value = float(row.get(column) or "")
+                samples.setdefault(f"xpu{device}", {}).setdefault(name, []).append(value)
+    uses = {}
+    for device, values in samples.items():
+        utilisation, memory, power = (values.get(n) for n in ("utilisation", "memory", "power"))
+        uses[device] = DeviceUse(
+            statistics.median(utilisation) / 100 if utilisation else None,
+            max(memory) * 2**20 if memory else None,
+            statistics.median(power) if power else None,
+        )
+    return uses
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Counters of a GPU: idle milliseconds of each GT, and microjoules; None if unknown."""
+
+    idle: tuple[int, ...]
+    energy: int | None
+
+
+def read_counters(sysfs: Path) -> dict[str, Counters]:
+    """Return the counters of the GPUs of the drivers i915 and xe, by render node."""
+    counters = {}
+    for node in sorted((sysfs / "class/drm").glob("renderD*")):
+        device = node / "device"
+        driver = (device / "driver").resolve().name
+        if driver in _IDLE_COUNTERS:
+            idle = [_number(path) for path in sorted(device.glob(_IDLE_COUNTERS[driver]))]
+            energy = [
+                _number(path)
+                for path in sorted(device.glob("hwmon/hwmon*/energy1_input"))
+                if _text(path.with_name("name")) == driver  # i915 has one of each GT, too
+            ]
+            counters[node.name] = Counters(
+                tuple(value for value in idle if value is not None), energy[0] if energy else None
+            )
+    return counters
+
+
+def from_counters(
+    before: Mapping[str, Counters], after: Mapping[str, Counters], seconds: float
+) -> dict[str, DeviceUse]:
+    """Return the use of GPUs between two readings; utilisation is that of the busiest GT.
+
+    A GT counts as busy while it is awake, so utilisation is an upper bound.
+    """
+    uses = {}
+    for name, last in after.items():
+        first = before.get(name)
+        if first is None or seconds <= 0:
+            continue
+        busy = [1 - (b - a) / 1000 / seconds for a, b in zip(first.idle, last.idle, strict=False)]
+        power = None
+        if first.energy is not None and last.energy is not None:
+            power = (last.energy - first.energy) / 1e6 / seconds
+        uses[name] = DeviceUse(
+            min(1.0, max(0.0, *busy)) if busy else None,
+            None,
+            power if power is not None and power >= 0 else None,
+        )
+    return uses
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(_text(path))
+    except ValueError:
+        return None
