@@ -71,7 +71,7 @@ cd {_TARGET} && ssh-keygen -q -t ed25519 -N '' -C perfdag -f host \
 && ssh-keygen -q -s ca -h -I perfdag -n "$PERFDAG_IPS" host.pub && rm ca host.pub
 """
 # in all namespaces, and only preferred: a cluster may have one node
-_ASIDE = m.Affinity.model_validate(
+ASIDE = m.Affinity.model_validate(
     {
         "podAntiAffinity": {
             "preferredDuringSchedulingIgnoredDuringExecution": [
@@ -262,7 +262,7 @@ def _pods(installation: Installation) -> dict[str, Any]:
     return {
         "security_context": m.PodSecurityContext.model_validate(pod_security()),
         "tolerations": _tolerations(),
-        "affinity": _ASIDE,
+        "affinity": ASIDE,
         "pod_spec_patch": dump([patch], line=160),
     }
 

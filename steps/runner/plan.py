@@ -136,9 +136,9 @@ class Options:
     only: tuple[str, ...] = ()
 
 
-def suite_text(environment: Mapping[str, str], files: Sequence[Path] = SUITE_FILES) -> str:
-    """Return the text of the suite in the first of `files` that exists. Raises BadDocument."""
-    if found := next((file for file in files if file.is_file()), None):
+def suite_text(environment: Mapping[str, str]) -> str:
+    """Return the text of the suite in the first of SUITE_FILES that exists. Raises BadDocument."""
+    if found := next((file for file in SUITE_FILES if file.is_file()), None):
         return found.read_text()
     if name := environment.get("PERFDAG_CONFIGMAP"):
         raise refuse(f"the parameter suite: no ConfigMap {name} here has a key suite.yaml")

@@ -30,10 +30,9 @@ def render(
     age of the newest run, in seconds, above which the second of them fails. Raises CommandError,
     BadDocument, AddressError for a store that no cluster can have.
     """
-    manifests: list[Object] = []
-    if base:
+    if installation.store:
         check_cluster_address(installation.store)
-        manifests += installation_objects(installation)
+    manifests: list[Object] = installation_objects(installation) if base else []
     if suite:
         loaded = load_suite(suite)
         plan = place_hosts(make_plan(loaded))
