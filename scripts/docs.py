@@ -21,8 +21,8 @@ import yaml
 from glossary import link_glossary
 from sample_charts import picture
 
-from perfdag.app.benchmarks import Description, describe
-from perfdag.cli import VERBS, parser
+from perfdag.commands.benchmarks import Description, describe
+from perfdag.commands.main import VERBS, parser
 from perfdag.shape import merge
 from perfdag.suite.load import load_suite
 

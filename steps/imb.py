@@ -8,7 +8,17 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool, broken, refuse
+from perfdag.benchmark.contract import (
+    Benchmark,
+    Gang,
+    Metric,
+    NotInstalled,
+    Output,
+    Params,
+    Tool,
+    broken,
+    refuse,
+)
 from perfdag.hosts.base import CommandResult
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
@@ -116,6 +126,10 @@ class ImbParams(Params):
         False, description="allow more ranks than CPUs; they then spin against each other"
     )
 
+    @property
+    def directions(self) -> int:
+        return 2 if self.benchmark in STREAMS else 1
+
     @model_validator(mode="after")
     def _possible(self) -> "ImbParams":
         refuse(
@@ -201,8 +215,7 @@ class Imb(Benchmark[ImbParams]):
 
     name = "imb"
     image = "imb"
-    pairwise = True
-    placement = "spread"
+    network = "pairs"
     canaries = ("cpu", "memory", "loopback")
     tools = (intelmpi.IMB,)
     Params: ClassVar[type[Params]] = ImbParams
@@ -282,9 +295,6 @@ class Imb(Benchmark[ImbParams]):
             *few,
         ]
 
-    def directions(self, params: ImbParams) -> int:
-        return 2 if params.benchmark in STREAMS else 1
-
     def seconds(self, params: ImbParams) -> float:
         # Measured on two shared cores: a start costs 0.3 s, and a size below 64 KiB costs about
         # 15 ms for 1000 repetitions.
@@ -306,7 +316,7 @@ class Imb(Benchmark[ImbParams]):
         own = 5 * (0.4 + 0.01 * params.ranks) + sizes * (params.time_per_size + 2)
         return max(super().limit(params), own)
 
-    def missing(self, gang: Gang, params: ImbParams) -> list[Tool]:
+    def _missing(self, gang: Gang, params: ImbParams) -> list[Tool]:
         if params.mpi == "openmpi":
             program = params.program or OPENMPI_PROGRAM
             own = f"IMB-MPI1 built for Open MPI ({program}; that of impi-rt is for Intel MPI)"
@@ -327,10 +337,15 @@ class Imb(Benchmark[ImbParams]):
         return []
 
     def require(self, gang: Gang, params: ImbParams) -> None:
+        if tools := self._missing(gang, params):
+            raise NotInstalled(tools)
         openmpi.require(gang.hosts, params.ranks, params.oversubscribe, params.transport)
 
-    def run(self, gang: Gang, params: ImbParams) -> Output:
-        self.require(gang, params)
+    def run(self, gang: Gang, params: ImbParams) -> list[Measurement]:
+        gang.output = self.measure(gang, params)
+        return self.parse(gang.output, params)
+
+    def measure(self, gang: Gang, params: ImbParams) -> Output:
         library = openmpi.version(gang.lead) if params.mpi == "openmpi" else None
         argv, env = (
             self._intel(gang, params)

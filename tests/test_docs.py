@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
+from perfdag.analysis.gate import put_acks
 from perfdag.benchmark import registry
 from perfdag.plan.plan import make_plan
-from perfdag.regress.acks import put_acks
 from perfdag.results.schema import SAMPLES
 from perfdag.store.folder import FolderStore
-from perfdag.suite.checks import Check
 from perfdag.suite.load import parse_suite
+from perfdag.suite.model import Check
 from tests.test_readme import PAGES
 
 ROOT = Path(__file__).parent.parent

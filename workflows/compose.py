@@ -11,8 +11,8 @@ from hera.workflows import models as m
 
 from perfdag.kube.patch import hardened, pod_security
 from perfdag.plan.plan import make_plan
+from perfdag.suite.load import load_model
 from perfdag.suite.model import Entry
-from perfdag.suite.text import load_model
 from perfdag.workflows import runs
 from perfdag.workflows.cron import AnySuite
 from perfdag.workflows.emit import dump

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from perfdag.kube.client import Object
 from perfdag.plan.plan import make_plan
+from perfdag.suite.load import load_model
 from perfdag.suite.model import Entry, LoadedSuite, Suite
-from perfdag.suite.text import load_model
 from perfdag.units import seconds
 from perfdag.workflows import runs
 

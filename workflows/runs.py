@@ -9,9 +9,9 @@ from hera.workflows import models as m
 
 from perfdag.kube.client import Object
 from perfdag.kube.patch import RUN, SUITE
+from perfdag.suite.document import BadDocument, Problem
+from perfdag.suite.load import suite_text
 from perfdag.suite.model import LoadedSuite
-from perfdag.suite.text import suite_text
-from perfdag.suite.yaml_document import BadDocument, Problem
 from perfdag.workflows.templates import AGE, NAME
 
 MAX_BYTES = 256 * 1024

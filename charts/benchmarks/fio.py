@@ -28,8 +28,7 @@ from perfdag.charts.series import (
     swept_param,
     with_latencies,
 )
-from perfdag.results.summary import Series
-from perfdag.results.trust import unusable
+from perfdag.results.summary import Series, unusable
 
 PERCENTILES = ("p50", "p99", "p99.9")
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "p99.99": 0.9999}

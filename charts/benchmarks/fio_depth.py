@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import style
 from perfdag.charts.series import Cell, band_words, words_without
-from perfdag.results.summary import Series
-from perfdag.results.trust import unusable
+from perfdag.results.summary import Series, unusable
 from perfdag.units import short
 
 DEPTHS = 3  # fewest queue depths that make a curve

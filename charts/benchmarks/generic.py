@@ -20,8 +20,7 @@ from perfdag.charts.series import (
     swept_param,
     value_words,
 )
-from perfdag.results.summary import Series
-from perfdag.results.trust import unusable
+from perfdag.results.summary import Series, unusable
 from perfdag.units import plural
 
 PANELS = 3  # metrics in a figure; the others are in the table

@@ -26,8 +26,7 @@ from perfdag.charts.series import (
     value_words,
     words_without,
 )
-from perfdag.results.summary import Series
-from perfdag.results.trust import unusable
+from perfdag.results.summary import Series, unusable
 from perfdag.units import short
 
 MARKS = ("zero_byte_latency", "half_bandwidth_size")

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from perfdag.charts import style
-from perfdag.stats.fairness import jain
+from perfdag.stats.robust import jain
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 from perfdag.charts import lines, style
 from perfdag.charts.benchmarks.generic import points
 from perfdag.charts.series import Cell, band_words, failed_labels, read, runs_words, value_words
-from perfdag.results.summary import Series
-from perfdag.results.trust import unusable
+from perfdag.results.summary import Series, unusable
 from perfdag.units import short
 
 LINES = 12

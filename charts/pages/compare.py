@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 
+from perfdag.analysis.verdict import counts
 from perfdag.charts.style import (
     BETTER,
     INK,
@@ -25,7 +26,6 @@ from perfdag.charts.style import (
     on_cell,
     size_columns,
 )
-from perfdag.regress.verdict import counts
 from perfdag.stats.levels import Word
 
 MOST_ROWS = 60

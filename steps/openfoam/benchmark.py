@@ -12,15 +12,25 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool, broken, refuse
+from perfdag.benchmark.contract import (
+    Benchmark,
+    Gang,
+    Metric,
+    Network,
+    Output,
+    Params,
+    Tool,
+    broken,
+    refuse,
+)
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import filesystem
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
-from perfdag.shape import Placement, Shape
+from perfdag.shape import Shape
 from perfdag.steps import devices
 from perfdag.steps.mpi import openmpi
 from perfdag.steps.openfoam.line_clock import RANK_LINE
-from perfdag.steps.time_bins import bins
+from perfdag.steps.reports import bins
 from perfdag.units import parse_quantity, short
 
 EDGE = 0.1
@@ -601,7 +611,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
     name: ClassVar[str] = "openfoam"
     version: ClassVar[int] = 2
     image: ClassVar[str] = "openfoam"
-    placement: ClassVar[Placement] = "spread"
+    network: ClassVar[Network] = "spread"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     Params: ClassVar[type[OpenFoamParams]] = OpenFoamParams
     coords: ClassVar[tuple[str, ...]] = ("step",)
@@ -679,10 +689,10 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         return 2 + cavity.cells**3 * (5e-6 + cavity.time_steps * step / params.procs)
 
     def require(self, gang: Gang, params: OpenFoamParams) -> None:
+        super().require(gang, params)
         openmpi.require(gang.hosts, params.procs, params.oversubscribe, params.transport)
 
     def prepare(self, gang: Gang, params: OpenFoamParams) -> None:
-        self.require(gang, params)
         variables = environment()
         lead = gang.hosts[0]
         need(lead, gang.volume or gang.scratch, params)
@@ -716,7 +726,13 @@ class OpenFoam(Benchmark[OpenFoamParams]):
                 )
             gang.notes["decompose_s"] = cut.check("decomposePar").seconds
 
-    def run(self, gang: Gang, params: OpenFoamParams) -> Output:
+    def run(self, gang: Gang, params: OpenFoamParams) -> list[Measurement]:
+        self.prepare(gang, params)
+        gang.output = self.measure(gang, params)
+        gang.output.comparable = False
+        return self.parse(gang.output, params)
+
+    def measure(self, gang: Gang, params: OpenFoamParams) -> Output:
         lead, folder = gang.hosts[0], gang.notes["case"]
         solver = [
             sys.executable,
@@ -778,9 +794,6 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         return Output(
             texts, [argv], f"OpenFOAM {version(finished.stdout) or '(version not said)'}", facts
         )
-
-    def series(self, output: Output) -> str:
-        return output.tool
 
     def parse(self, output: Output, params: OpenFoamParams) -> list[Measurement]:
         stdout = output.texts.get("stdout", "")

@@ -20,7 +20,7 @@ from perfdag.kube.patch import (
 )
 from perfdag.plan.plan import MAX_BATCHES, Plan
 from perfdag.shape import Shape
-from perfdag.suite.yaml_document import BadDocument, Problem
+from perfdag.suite.document import BadDocument, Problem
 
 NETWORK = f"{LABEL}/network"
 """Annotation of a pod outside Multus networks: the network that it measures."""

@@ -13,10 +13,8 @@ from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import Context, priority_class
 from perfdag.plan.plan import Batch, Plan, gated, make_plan, place_hosts, read_plan
 from perfdag.results import missing_reason
-from perfdag.results.durations import with_learned_times
 from perfdag.results.missing_reason import MissingReason
-from perfdag.results.rechecks import ROUNDS
-from perfdag.results.runs import resume_obstacle, store_plan, variants
+from perfdag.results.runs import ROUNDS, resume_obstacle, store_plan, variants, with_learned_times
 from perfdag.results.samples import delete_damaged_samples, run_folder, stored_samples
 from perfdag.shape import Shape
 from perfdag.steps.runner import budget

@@ -11,7 +11,7 @@ import pytest
 from perfdag.charts.benchmarks import scale
 from perfdag.charts.benchmarks.deltas import general
 from perfdag.charts.benchmarks.stages import Stage, calls_of, of_results, of_runs
-from perfdag.cli import main
+from perfdag.commands.main import main
 from tests.conftest import CommandLine
 
 
@@ -193,7 +193,7 @@ class TestCharts:
         ]
         drawn: list[Any] = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("perfdag.app.scale.plots.to_bytes", lambda figure: (b"", b""))
+            patch.setattr("perfdag.charts.files.to_bytes", lambda figure: (b"", b""))
             patch.setattr(
                 "perfdag.charts.benchmarks.scale.api_calls",
                 lambda counts, of: drawn.append((counts, of)),

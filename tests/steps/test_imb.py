@@ -31,7 +31,7 @@ def replaced(output: Output, pattern: str, new: str | Callable[[re.Match[str]], 
 
 
 def measurements_of(name: str) -> list[Measurement]:
-    _, params, output = load(f"imb/{name}")
+    _, params, output, _ = load(f"imb/{name}")
     return IMB.parse(output, params)
 
 
@@ -55,7 +55,7 @@ def test_every_size_has_latency_and_bandwidth() -> None:
 
 @pytest.mark.parametrize("name", ["pingpong-shm", "sendrecv-shm"])
 def test_bandwidth_agrees_with_the_printed_column_whatever_an_mbyte_is(name: str) -> None:
-    _, params, output = load(f"imb/{name}")
+    _, params, output, _ = load(f"imb/{name}")
     printed = re.findall(r"^\s+1024\s.*\s(\S+)$", output.texts["stdout"], re.M)[-1]
     measurements = IMB.parse(output, params)
     assert values(measurements, "bandwidth", message_bytes=1024) == [
@@ -106,7 +106,7 @@ def test_collectives_have_extremes_over_the_ranks() -> None:
     ],
 )
 def test_a_table_of_something_else_fails(name: str, pattern: str, new: str, message: str) -> None:
-    _, params, output = load(f"imb/{name}")
+    _, params, output, _ = load(f"imb/{name}")
     with pytest.raises(Failed, match=message):
         IMB.parse(replaced(output, pattern, new), params)
 
@@ -128,7 +128,7 @@ def test_a_table_of_something_else_fails(name: str, pattern: str, new: str, mess
 def test_a_fallback_is_invalid_and_keeps_its_values(
     name: str, pattern: str, new: str, message: str
 ) -> None:
-    _, params, output = load(name)
+    _, params, output, _ = load(name)
     with pytest.raises(Invalid, match=message) as error:
         IMB.parse(replaced(output, pattern, new), params)
     assert error.value.measurements
@@ -202,7 +202,7 @@ def test_hosts_that_cannot_share_the_ranks_are_refused(
 
 def test_pairs_of_hosts_are_measured() -> None:
     pairs = Shape.model_validate({"hosts": {"count": 5, "pairs": "all"}})
-    assert IMB.pairwise
+    assert IMB.network == "pairs"
     assert IMB.check(ImbParams(), pairs.pair()) == []
 
 
@@ -265,7 +265,7 @@ def gang(params: ImbParams, scratch: Path, addresses: tuple[str, ...] = (), **sh
 def real_gang(params: ImbParams, scratch: Path, **shape: Any) -> Gang:
     """Return hosts that have IMB, or skip the test."""
     local_gang = gang(params, scratch, **shape)
-    if IMB.missing(local_gang, params):
+    if IMB._missing(local_gang, params):
         pytest.skip("IMB-MPI1 is not installed (pip install impi-rt)")
     return local_gang
 
@@ -355,7 +355,7 @@ def test_a_real_run_uses_the_fabric_that_was_asked(
     options: dict[str, Any], fabric: str, metric: str, least: float, tmp_path: Path
 ) -> None:
     params = ImbParams(**options, oversubscribe=True)
-    output = IMB.run(real_gang(params, tmp_path), params)
+    output = IMB.measure(real_gang(params, tmp_path), params)
     assert fabric in output.facts["fabric"]
     assert values(IMB.parse(output, params), metric)[0] > least
 
@@ -364,7 +364,7 @@ def test_an_interface_that_is_not_there_is_noticed(tmp_path: Path) -> None:
     params = ImbParams(max_log=2, iterations=10, oversubscribe=True)
     local_gang = real_gang(params, tmp_path, network={"interface": "nope0"})
     with pytest.raises((Invalid, Failed), match=r"interface nope0 was requested|exited"):
-        IMB.parse(IMB.run(local_gang, params), params)
+        IMB.parse(IMB.measure(local_gang, params), params)
 
 
 def test_ranks_on_two_hosts_are_started_by_the_remote_shell(
@@ -381,7 +381,7 @@ def test_ranks_on_two_hosts_are_started_by_the_remote_shell(
     shell.write_text(f'#!/bin/sh\n{words}echo "$1" >>{log}\nshift\nexec sh -c "$*"\n')
     shell.chmod(0o755)
     monkeypatch.setattr(intelmpi, "rsh_script", lambda gang: str(shell))
-    output = IMB.run(local_gang, params)
+    output = IMB.measure(local_gang, params)
     assert values(IMB.parse(output, params), "zero_byte_latency")[0] > 0
     assert log.read_text().split() == ["127.0.0.2"]
     # the same output, had it been asked on two nodes: MPI names one
@@ -414,7 +414,7 @@ def test_ranks_on_two_hosts_are_started_by_the_remote_shell(
 )
 def test_what_ended_the_table_is_said(size: int, line: str, message: str) -> None:
     """The two lines are IMB 2021.11's own, for another size each, on a table that was recorded."""
-    _, params, output = load("imb/allreduce-tcp")
+    _, params, output, _ = load("imb/allreduce-tcp")
     ended = replaced(output, rf"^ +{size} [^#]*", f"          {size} {line}\n\n\n")
     with pytest.raises(Failed, match=message) as error:
         IMB.parse(ended, params)
@@ -458,7 +458,7 @@ def test_rdma_without_a_device_is_skipped(tmp_path: Path) -> None:
     if Path("/sys/class/infiniband").is_dir() and any(Path("/sys/class/infiniband").iterdir()):
         pytest.skip("there is an RDMA device here")
     with pytest.raises(Skip, match="no RDMA device"):
-        IMB.run(gang(ImbParams(), tmp_path), ImbParams(transport="rdma", oversubscribe=True))
+        IMB.require(gang(ImbParams(), tmp_path), ImbParams(transport="rdma", oversubscribe=True))
 
 
 def test_openmpi_needs_an_imb_of_its_own_and_mpirun(
@@ -467,7 +467,7 @@ def test_openmpi_needs_an_imb_of_its_own_and_mpirun(
     def lacking(**options: str) -> list[str]:
         return [
             tool.program
-            for tool in IMB.missing(
+            for tool in IMB._missing(
                 gang(ImbParams(), tmp_path), ImbParams(mpi="openmpi", **options)
             )
         ]
@@ -503,7 +503,7 @@ def test_where_there_is_no_impi_rt_the_advice_is_open_mpi(monkeypatch: pytest.Mo
 def test_more_ranks_than_cpus_are_skipped_unless_asked_for(tmp_path: Path) -> None:
     params = ImbParams(benchmark="Bcast", ranks=4096, transport="shm")
     with pytest.raises(Skip, match="oversubscribe: true"):
-        IMB.run(gang(params, tmp_path), params)
+        IMB.require(gang(params, tmp_path), params)
 
 
 @pytest.mark.parametrize(
@@ -545,7 +545,8 @@ def test_ranks_that_did_not_run_where_they_were_asked_are_noticed(
     ],
 )
 def test_the_way_that_open_mpi_took_is_verified(name: str, way: str, node: str) -> None:
-    benchmark, params, output = load(f"imb/{name}")
+    benchmark: Any
+    benchmark, params, output, _ = load(f"imb/{name}")
     log = output.texts["stdout"] + output.texts["stderr"]
     assert openmpi.btls(log) == {way}
     assert openmpi.nodes_of_ranks(log) == {0: node, 1: node}
@@ -599,6 +600,6 @@ def test_a_real_run_with_open_mpi(transport: str, tmp_path: Path) -> None:
         "oversubscribe": True,
     }
     params = ImbParams(transport=transport, **options)
-    output = IMB.run(gang(params, tmp_path), params)
+    output = IMB.measure(gang(params, tmp_path), params)
     assert values(IMB.parse(output, params), "zero_byte_latency")[0] > 0
     assert re.fullmatch(r"IMB-MPI1, Open MPI \d+\.\d+\.\S+", output.tool)

@@ -522,7 +522,7 @@ needs_openfoam = pytest.mark.skipif(
 def measured(params: OpenFoamParams, scratch: Path) -> tuple[Output, dict[tuple[str, str], float]]:
     benchmark, gang = OpenFoam(), Gang([LocalHost()], Shape(), 120, str(scratch))
     benchmark.prepare(gang, params)
-    value = benchmark.run(gang, params)
+    value = benchmark.measure(gang, params)
     return value, values(value, params)
 
 

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perfdag.cli import parser
+from perfdag.commands.main import parser
 from perfdag.kube.client import KubeError
 from perfdag.plan.ab import prepare_duet
 from perfdag.plan.plan import Plan, make_plan
@@ -23,8 +23,8 @@ from perfdag.steps.runner.credentials import PeerError
 from perfdag.steps.runner.plan import step
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.folder import FolderStore
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.suite.yaml_document import BadDocument
 from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer
 

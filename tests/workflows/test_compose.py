@@ -12,8 +12,8 @@ import yaml
 from hera.workflows import DAG, CronWorkflow, Steps, Workflow
 
 from perfdag import Entry, Suite
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.suite.yaml_document import BadDocument
 from perfdag.workflows import benchmark, dump, measure, schedule, templates
 from perfdag.workflows.templates import Installation
 from tests.conftest import CommandLine

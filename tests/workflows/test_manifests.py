@@ -28,8 +28,8 @@ from perfdag.kube.patch import (
 )
 from perfdag.shape import Shape
 from perfdag.steps.runner.limits import MAX_KINDS
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.suite.yaml_document import BadDocument
 from perfdag.workflows import runs, templates
 from perfdag.workflows.emit import dump
 from perfdag.workflows.templates import FINISH_SECONDS, PLAN_SECONDS, Installation

@@ -8,7 +8,7 @@ from perfdag.steps.runner.plan import options, plan_of
 from perfdag.steps.runner.pod_context import from_environment
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
-from perfdag.suite.yaml_document import BadDocument
+from perfdag.suite.document import BadDocument
 
 
 @pytest.mark.parametrize(

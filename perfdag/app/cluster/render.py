@@ -1,9 +1,10 @@
 """Render the manifests of an installation and of a suite as YAML."""
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 
 from perfdag.app.cluster.installation import Installation, installation_objects
-from perfdag.app.errors import CommandError
+from perfdag.commands.options import CommandError
 from perfdag.kube.client import Object
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.steps.devices import without_gpu
@@ -14,11 +15,12 @@ from perfdag.workflows import runs
 from perfdag.workflows.cron import scheduled
 from perfdag.workflows.emit import dump
 
+logger = logging.getLogger(__name__)
+
 
 def render(
     installation: Installation,
     suite: str | None,
-    report: Callable[[str], None],
     *,
     base: bool,
     schedules: Sequence[str] = (),
@@ -37,7 +39,7 @@ def render(
         loaded = load_suite(suite)
         plan = place_hosts(make_plan(loaded))
         kinds_of(plan)
-        report_missing_gpus(plan, report)
+        report_missing_gpus(plan)
         namespace, scope = installation.namespace, installation.cluster_scope
         if schedules:
             try:
@@ -52,8 +54,8 @@ def render(
     return dump(manifests)
 
 
-def report_missing_gpus(plan: Plan, report: Callable[[str], None]) -> None:
+def report_missing_gpus(plan: Plan) -> None:
     """Report entries that use CUDA without a GPU resource: only some nodes give them a GPU."""
     for entry, why in without_gpu(plan).items():
         advice = "add resources: {nvidia.com/gpu: 1}"
-        report(f"entry {entry}: {why}, but its pods request no GPU; {advice}")
+        logger.warning(f"entry {entry}: {why}, but its pods request no GPU; {advice}")

@@ -1,12 +1,12 @@
 """Find the run that `perfdag submit --resume` continues, and check that it can continue here."""
 
-from collections.abc import Callable
+import logging
 
 from perfdag.app.cluster.find import NoRun, workflows_of_run
 from perfdag.app.cluster.template import NewRun
 from perfdag.app.cluster.view import View
-from perfdag.app.errors import CommandError
-from perfdag.app.runs import check_samples
+from perfdag.commands.options import CommandError
+from perfdag.commands.runs import check_samples
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.kube.patch import SUITE
 from perfdag.plan.plan import Plan, is_run_id
@@ -17,8 +17,10 @@ from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
 from perfdag.store.open import open_store
 from perfdag.units import plural
 
+logger = logging.getLogger(__name__)
 
-def resumable_run(name: str, namespace: str, store: str, report: Callable[[str], None]) -> NewRun:
+
+def resumable_run(name: str, namespace: str, store: str) -> NewRun:
     """Return the run to continue: as its plan describes it, else as its Workflow does.
 
     `name` is a run id, the name of a Workflow, or `last`: the newest run of the namespace, else of
@@ -34,7 +36,7 @@ def resumable_run(name: str, namespace: str, store: str, report: Callable[[str],
             f"run {run_id} is stored in {view.store}, and the installation has the store {store}; "
             f"continue it with perfdag install --namespace {namespace} --store {view.store}"
         )
-    if store.startswith("s3://") and (run := _stored_run(store, run_id, report)):
+    if store.startswith("s3://") and (run := _stored_run(store, run_id)):
         return run
     if view is None:
         if not is_run_id(run_id):
@@ -47,7 +49,7 @@ def resumable_run(name: str, namespace: str, store: str, report: Callable[[str],
     return NewRun(run_id, suite, int(view.workflow["spec"].get("priority") or 0))
 
 
-def _stored_run(root: str, run_id: str, report: Callable[[str], None]) -> NewRun | None:
+def _stored_run(root: str, run_id: str) -> NewRun | None:
     """Return the run as its stored plan describes it; None if the store cannot be reached.
 
     Raises CommandError if samples of another place are stored, NotStoredError, DamagedError.
@@ -63,7 +65,7 @@ def _stored_run(root: str, run_id: str, report: Callable[[str], None]) -> NewRun
     except (NotStoredError, DamagedError):
         raise
     except StoreError as error:
-        report(
+        logger.info(
             f"this machine cannot reach the store ({error}); "
             f"whether it has run {run_id} is not known"
         )

@@ -1,19 +1,22 @@
 """Submit a suite to a cluster, or continue a run there."""
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfdag.app.cluster import template
 from perfdag.app.cluster.render import report_missing_gpus
 from perfdag.app.cluster.resume import resumable_run
 from perfdag.app.cluster.template import NewRun
-from perfdag.app.errors import CommandError
 from perfdag.benchmark import registry
+from perfdag.commands.options import CommandError
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.steps.runner.limits import kinds_of
 from perfdag.store.open import check_cluster_address, on_cluster
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import LoadedSuite
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -33,14 +36,14 @@ class Submission:
         return loaded, plan
 
 
-def submit_suite(submission: Submission, report: Callable[[str], None]) -> tuple[str, str]:
+def submit_suite(submission: Submission) -> tuple[str, str]:
     """Submit a suite; return the run id and the name of its Workflow.
 
-    `report` receives warnings. Raises BadDocument, CommandError, KubeError.
+    Raises BadDocument, CommandError, KubeError.
     """
     loaded, plan = submission.plan()
-    report_missing_gpus(plan, report)
-    report_other_packages(plan, report)
+    report_missing_gpus(plan)
+    report_other_packages(plan)
     installed = template.installed_template(submission.namespace)
     own = loaded.suite.store
     if own and on_cluster(own) and own != installed.store:
@@ -61,23 +64,23 @@ def submit_suite(submission: Submission, report: Callable[[str], None]) -> tuple
     return run.run_id, installed.start(run)
 
 
-def report_other_packages(plan: Plan, report: Callable[[str], None]) -> None:
+def report_other_packages(plan: Plan) -> None:
     """Report benchmarks of other packages, which perfdag's own images do not have."""
     for name in sorted({point.benchmark for point in plan.points}):
         package = registry.package(name)
         if package.partition(" ")[0] != "perfdag":
-            report(
+            logger.info(
                 f"benchmark {name} is of package {package}: the images need it "
                 "(images/build --with WHEEL_OR_PATH); perfdag doctor --cluster asks them"
             )
 
 
-def resume_run(name: str, namespace: str, report: Callable[[str], None]) -> tuple[str, str]:
+def resume_run(name: str, namespace: str) -> tuple[str, str]:
     """Continue a run; return its id and the name of its new Workflow.
 
     Raises CommandError, StoreError, KubeError.
     """
     installed = template.installed_template(namespace)
     check_cluster_address(installed.store)
-    run = resumable_run(name, namespace, installed.store, report)
+    run = resumable_run(name, namespace, installed.store)
     return run.run_id, installed.start(run)

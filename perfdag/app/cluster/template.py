@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from perfdag.app.errors import CommandError
+from perfdag.commands.options import CommandError
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import STORE_ADDRESS
 from perfdag.signals import EXIT_REACH

@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from perfdag.cli.options import duration, log, print_now
+from perfdag.commands.options import duration, print_now
 from perfdag.signals import EXIT_FAILED, EXIT_OK
 
 PENDING = "how long Argo lets pods of a batch be Pending"
@@ -13,7 +13,7 @@ EPILOG = """examples:
 """
 
 
-def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_step(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "step",
@@ -70,14 +70,14 @@ def plan(args: argparse.Namespace) -> int:
     """Plan the run and write the output parameters of the step."""
     from perfdag.app.cluster.plan_steps import plan_step
 
-    return plan_step(args.out, print_now)
+    return plan_step(args.out)
 
 
 def recheck(args: argparse.Namespace) -> int:
     """Plan the rechecks and write the output parameters of the step."""
     from perfdag.app.cluster.plan_steps import recheck_step
 
-    return recheck_step(args.out, print_now)
+    return recheck_step(args.out)
 
 
 def watchdog(args: argparse.Namespace) -> int:
@@ -118,16 +118,16 @@ def finish(args: argparse.Namespace) -> int:
     """Collect, report and check the run in the last step of its Workflow."""
     from perfdag.app.cluster.finish_step import finish_step
 
-    return finish_step(args.phase, print_now, log)
+    return finish_step(args.phase)
 
 
 def age(args: argparse.Namespace) -> int:
     """Check the age of the newest run of a suite."""
-    from perfdag.app.gate import check_age
+    from perfdag.commands.check import check_age
     from perfdag.steps.runner.pod_context import from_environment
 
     root, webhook = from_environment().root, os.environ.get("PERFDAG_WEBHOOK")
-    line, code = check_age("last", root, args.suite, args.max_age, webhook, log)
+    line, code = check_age("last", root, args.suite, args.max_age, webhook)
     print_now(line)
     return code
 
