@@ -27,8 +27,7 @@ from perfdag.hosts.local import LocalHost
 from perfdag.kube.client import Kube
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
-from perfdag.steps.imb import Imb
-from perfdag.steps.mpi import intelmpi
+from perfdag.steps import mpi
 from perfdag.steps.runner.feasibility import unmet
 from perfdag.suite.load import load_suite, parse_suite
 from perfdag.workflows.templates import Installation
@@ -76,7 +75,7 @@ def test_an_environment_that_uv_made_has_no_pip(pip: bool, monkeypatch: pytest.M
 def test_a_tool_that_no_package_brings_here_has_its_own_advice(
     write_suite: Any, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    monkeypatch.setattr(Imb, "tools", (intelmpi.imb("Linux", "aarch64"),))
+    monkeypatch.setattr(mpi, "IMB", mpi.imb_tool("Linux", "aarch64"))
     monkeypatch.setattr(LocalHost, "which", lambda self, program: None)
     suite = str(
         write_suite(

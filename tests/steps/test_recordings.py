@@ -67,6 +67,9 @@ CHANGED = [
     ("fio/randread", r'("runtime" : )\d\d\d', r"\g<1>120", "failed"),
     ("fio/two-hosts", r'("jobname" : "worker")', r'"jobname" : "All clients"', "failed"),
     ("fio/two-hosts", r'(host 1\)", "started": \d+)\d\.', r"\g<1>1.", "invalid"),
+    ("imb/pingpong-shm", r"# Benchmarking(?s:.*)", "Invalid benchmark name nope\n", "failed"),
+    ("imb/allreduce-tcp", "#processes = 2", "#processes = 4", "failed"),
+    ("imb/allreduce-tcp", r"^\s+64 .*\n", "", "failed"),
     # before 3.11 both directions have one key
     ("iperf/tcp-2-streams-bidirectional", r"iperf 3\.12", "iperf 3.9", "skipped"),
     ("iperf/udp-bidirectional", r"iperf 3\.12", "iperf 3.10.1", "skipped"),
@@ -79,6 +82,9 @@ CHANGED = [
     ("latency/tcp-rr", r"^REQUEST_SIZE=.*", "REQUEST_SIZE=9", "invalid"),
     ("latency/tcp-rr", r"^PROTOCOL=.*", "PROTOCOL=UDP", "invalid"),
     ("latency/tcp-rr", r"^DIRECTION=.*", "DIRECTION=Connect|Send|Recv", "invalid"),
+    ("imb/pingpong-tcp", "provider: tcp", "provider: verbs;ofi_rxm", "invalid"),
+    ("imb/pingpong-tcp", r"^.*libfabric provider.*\n", "", "invalid"),
+    ("imb/pingpong-shm", "tuning_generic_shm", "tuning_generic_ofi", "invalid"),
     # netperf waits to the end for a datagram that was lost; TCP sends it again
     ("latency/udp-rr", r"^MEAN_LATENCY=.*", "MEAN_LATENCY=25", "invalid"),
     ("latency/tcp-rr", r"^MEAN_LATENCY=.*", "MEAN_LATENCY=25", "ok"),
