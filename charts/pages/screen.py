@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from perfdag.charts import style
-from perfdag.charts.series import Cell, amount, spread_text
+from perfdag.charts.series import Cell, spread_text
 from perfdag.regress.history import Series as Line
 from perfdag.regress.result import GateResult
 from perfdag.regress.verdict import Answer
@@ -180,7 +180,7 @@ def rows(run: Judged) -> list[Row]:
             Row(
                 style.metric_text(series.metric) + stat,
                 where,
-                amount(series.middle, series.unit, series.metric),
+                style.amount(series.middle, series.unit, series.metric),
                 spread_text(series),
                 line.answer if line else None,
                 spark(line) if line else None,

@@ -4,10 +4,9 @@ import orjson
 import pyarrow.parquet as pq
 
 from perfdag.app.scale.commands import Session
-from perfdag.charts.benchmarks import scale as charts
-from perfdag.charts.benchmarks.deltas import detailed, general
-from perfdag.charts.benchmarks.stages import of_runs
+from perfdag.charts import scale as charts
 from perfdag.charts.files import to_bytes
+from perfdag.charts.scale import detailed, general, of_runs
 from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.steps.scale.figures.api_metrics import DELETION
 from perfdag.steps.scale.figures.measurements import call_name, deletion_name
