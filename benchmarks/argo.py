@@ -347,8 +347,7 @@ def render(args: argparse.Namespace) -> None:
     """Plan and render 10,000 points; no cluster."""
     from perfdag.plan.plan import make_plan
     from perfdag.steps.runner.limits import check_size
-    from perfdag.suite.load import parse_suite
-    from perfdag.suite.text import suite_text
+    from perfdag.suite.load import parse_suite, suite_text
     from perfdag.workflows import runs
     from perfdag.workflows.emit import dump
 

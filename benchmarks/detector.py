@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
-from perfdag.regress.verdict import compare_sides
+from perfdag.analysis.verdict import compare_sides
 from perfdag.stats.levels import STEP, Levels
 
 Random = np.random.Generator

@@ -26,11 +26,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from limits import at_most
 
-from perfdag.regress import rollup
-from perfdag.regress.comparison import compare_selections
-from perfdag.regress.history import series_of
-from perfdag.regress.selection import Selection
-from perfdag.regress.tuning import Tuning
+from perfdag.analysis import medians
+from perfdag.analysis.compare import compare_selections
+from perfdag.analysis.history import series_of
+from perfdag.analysis.selection import Selection
+from perfdag.analysis.verdict import Tuning
 from perfdag.results.schema import SAMPLES
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
@@ -106,26 +106,26 @@ def main() -> int:
         store = open_store(args.store or folder)
         remote = (args.store or "").startswith("s3://")
         fill(store, args.runs, args.series, 3)
-        without = best_time(lambda: rollup.read_run_medians(store, "net", write_back=False), 1)
-        first = best_time(lambda: rollup.read_run_medians(store, "net"), 1)
+        without = best_time(lambda: medians.read_run_medians(store, "net", write_back=False), 1)
+        first = best_time(lambda: medians.read_run_medians(store, "net"), 1)
         print(f"first read, which writes the roll-up  {text_of(first)}")
-        reading = best_time(lambda: rollup.read_run_medians(store, "net"))
+        reading = best_time(lambda: medians.read_run_medians(store, "net"))
         print(
             f"reading by the roll-up                {text_of(reading)}   "
             f"{without[0] / reading[0]:.1f} times as fast as file by file"
         )
-        trends = rollup.read_run_medians(store, "net")
+        trends = medians.read_run_medians(store, "net")
         result = series_of(trends, Tuning())
         changes = best_time(lambda: series_of(trends, Tuning()))
         print(
             f"change points of {len(result)} x {len(trends.runs)}          "
             f"{text_of(changes)}   {sum(len(s.steps) for s in result)} found"
         )
-        whole = best_time(lambda: series_of(rollup.read_run_medians(store, "net"), Tuning()))
+        whole = best_time(lambda: series_of(medians.read_run_medians(store, "net"), Tuning()))
         print(f"history                               {text_of(whole)}")
         ok = [at_most("wall time", whole[0], 3.0 if remote else 1.0, "s")]
         words = ["history", "net", "--store", store.root]
-        script = f"import sys; from perfdag.cli import main; sys.exit(main({words!r}))"
+        script = f"import sys; from perfdag.commands.main import main; sys.exit(main({words!r}))"
         walls = best_time(
             lambda: subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
         )
@@ -141,7 +141,7 @@ def main() -> int:
         ok.append(at_most("CPU time", folding[1], 12.0, "s"))
         fill(store, 2, 2000, 5, suite="big")
         sides = [(store, Selection(run_id(n, "big"), "big", (run_id(n, "big"),))) for n in range(2)]
-        rollup.read_run_medians(store, "big")
+        medians.read_run_medians(store, "big")
         comparing = best_time(lambda: compare_selections(sides[0], sides[1], Tuning()))
         print(f"compare of two runs of 10,000 rows    {text_of(comparing)}")
         ok.append(at_most("wall time", comparing[0], 1.0, "s"))

@@ -10,9 +10,7 @@ import sys
 import numpy as np
 from limits import at_most
 
-from perfdag.stats.hunt import ROUNDS, Hunt
-from perfdag.stats.links import slow
-from perfdag.stats.nodes import outliers
+from perfdag.stats.nodes import ROUNDS, Hunt, outliers, slow
 from perfdag.suite.host_pairs import rounds
 
 HOSTS, SLOW, NOISE = 1000, 0.2, 0.05

@@ -30,15 +30,14 @@ from typing import Any
 from unittest.mock import patch
 
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Gang, Output
+from perfdag.benchmark.contract import Gang
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost, LocalProcess
-from perfdag.outcome import SampleError, Skip
+from perfdag.outcome import Measurement, SampleError, Skip
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.steps.measure import MeasuringLoop
-from perfdag.steps.openfoam.benchmark import DEBIAN_ROOT
 from perfdag.steps.site import Site
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -115,14 +114,11 @@ class Cost:
 
 
 class Watcher:
-    """Times each sample from outside; what the tool takes alone on what a sample prepared is
-    timed in between and taken off.
-    """
+    """Times each sample from outside, and the commands of the tool in it."""
 
     def __init__(self, name: str, hosts: list[WatchingHost]) -> None:
         self.name, self.hosts, self.cost = name, hosts, Cost([], [])
-        self._began = self._apart = self._prepared = 0.0
-        self._alone: float | None = None
+        self._began = 0.0
 
     def started(self, point: Point, repetition: int) -> None:
         """The lead begins a sample."""
@@ -130,24 +126,19 @@ class Watcher:
             host.laying.clear()
         self._began = time.perf_counter()
 
-    def prepared(self, gang: Gang) -> None:
+    def prepared(self) -> None:
         """The sample is ready to run."""
-        began = time.perf_counter()
-        self._prepared = gang.notes.get("mesh_s", 0.0) + gang.notes.get("decompose_s", 0.0)
-        self._alone = ico_foam(gang.notes["case"]) if self.name == "openfoam" else None
         for host in self.hosts:
             host.commands.clear()
-        self._apart = time.perf_counter() - began
 
     def finished(self, point: Point, part: SampleRecord) -> None:
         """The sample is stored."""
-        whole = time.perf_counter() - self._began - self._apart
+        whole = time.perf_counter() - self._began
         if part.status != "ok":
             raise Skip(part.error or part.status)
         self.cost.sample.append(whole)
-        self.cost.tool.append(
-            self._prepared + (tool_time(self.hosts) if self._alone is None else self._alone)
-        )
+        every = sum(seconds for host in self.hosts for _, seconds in host.commands)
+        self.cost.tool.append(every if self.name == "openfoam" else tool_time(self.hosts))
 
     def skipped(self, point: Point, repetition: int, why: str) -> None:
         """Nothing is passed over here."""
@@ -167,8 +158,8 @@ def measure(name: str, params: dict[str, Any], rounds: int) -> Cost:
     hosts = [WatchingHost() for _ in range(Shape.model_validate(plan.shapes[0]).hosts.count)]
     watcher, run = Watcher(name, hosts), benchmark.run
 
-    def run_watched(gang: Gang, options: Any) -> Output:
-        watcher.prepared(gang)
+    def run_watched(gang: Gang, options: Any) -> list[Measurement]:
+        watcher.prepared()
         return run(gang, options)
 
     with tempfile.TemporaryDirectory() as folder, patch.object(benchmark, "run", run_watched):
@@ -184,15 +175,6 @@ def tool_time(hosts: list[WatchingHost]) -> float:
         (item.stop().seconds for host in hosts for item in host.laying), default=0.0
     )
     return layout_seconds + max(seconds for host in hosts for _, seconds in host.commands)
-
-
-def ico_foam(case: str) -> float:
-    """Wall time in s of icoFoam alone on a case that prepare() made; it writes nothing there."""
-    root = os.environ.get("WM_PROJECT_DIR") or DEBIAN_ROOT
-    environment = {**os.environ, "WM_PROJECT_DIR": root, "FOAM_SIGFPE": "true"}
-    start = time.perf_counter()
-    subprocess.run(["icoFoam", "-case", case], env=environment, check=True, capture_output=True)
-    return time.perf_counter() - start
 
 
 def bare(argv: list[str], rounds: int) -> float:

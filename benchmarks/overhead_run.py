@@ -15,7 +15,7 @@ from pathlib import Path
 
 from limits import at_most
 
-from perfdag.app.local_run import local_hosts, needs_cluster
+from perfdag.commands.run import local_hosts, needs_cluster
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.steps.measure import MeasuringLoop

@@ -2,6 +2,6 @@
 
 A benchmark declares its charts in `charts/benchmarks.py`, or another package does by an entry point
 of the group `perfdag.charts` with the name of the benchmark: a list of `perfdag.charts.view.View`,
-or of functions from its rows in one run to pairs of a slug (a-z, 0-9, `-`) and a figure. A benchmark
+or of functions from its rows in one run to pairs of a slug (a-z, 0-9, `-`) and a figure. One
 without a declaration has a chart of each of its first headline metrics.
 """

@@ -251,7 +251,7 @@ def curve(ax: Axes, curves: Mapping[str, Sequence[tuple[float, Series, Series]]]
         ]
         for at, a, b in own:
             place: Any = {"xytext": (5, -10), "textcoords": "offset points", "fontsize": 8.5}
-            if len(curves) == 1 or k == 0:
+            if k == 0 and (len(own) <= 6 or at == own[-1][0]):
                 ax.annotate(f"{at:g}", (a.middle, b.middle), color=style.MUTED, **place)
     _values(ax, [b for _, _, b in every], True)
     first, largest = every[0][1], max(a.band.high for _, a, _ in every)

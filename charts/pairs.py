@@ -11,10 +11,9 @@ from matplotlib.patches import Rectangle
 
 from perfdag.charts import draw, style
 from perfdag.charts.series import Cell, metrics, read, runs_words
-from perfdag.results.node_facts import Facts, difference, facts_of_nodes
+from perfdag.results.labels import Facts, difference, facts_of_nodes
 from perfdag.results.summary import Series
-from perfdag.stats.links import slow
-from perfdag.stats.nodes import FEWEST_NODES
+from perfdag.stats.nodes import FEWEST_NODES, slow
 from perfdag.units import plural
 
 NUMBERS = 12  # most hosts whose cells carry their numbers

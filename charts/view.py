@@ -24,7 +24,7 @@ from perfdag.charts.series import (
     read,
     setting,
 )
-from perfdag.results.trust import unusable
+from perfdag.results.summary import unusable
 from perfdag.units import plural
 
 SWEPT = 3  # values of a number that make a line

@@ -8,10 +8,10 @@ from importlib import import_module
 
 __version__ = "0.1.0"
 _HOMES = {
-    "Suite": "perfdag.app.script",
+    "Suite": "perfdag.commands.script",
     "Entry": "perfdag.suite.model",
     "Permutations": "perfdag.suite.model",
-    "load": "perfdag.results.tidy",
+    "load": "perfdag.results.schema",
 }
 __all__ = ["Entry", "Permutations", "Suite", "__version__", "load"]
 

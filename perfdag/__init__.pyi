@@ -1,5 +1,5 @@
-from perfdag.app.script import Suite as Suite
-from perfdag.results.tidy import load as load
+from perfdag.commands.script import Suite as Suite
+from perfdag.results.schema import load as load
 from perfdag.suite.model import Entry as Entry
 from perfdag.suite.model import Permutations as Permutations
 

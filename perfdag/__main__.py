@@ -1,5 +1,5 @@
 """`python -m perfdag`."""
 
-from perfdag.cli import program
+from perfdag.commands.main import program
 
 program()

@@ -17,7 +17,7 @@ from pydantic import (
 
 from perfdag.benchmark.contract import Benchmark, Better, Gang, Metric, Output, Params, Tool
 from perfdag.outcome import VERDICT, Failed, Measurement, Skip
-from perfdag.steps.json_report import read_report
+from perfdag.steps.reports import read_report
 from perfdag.units import to_base
 
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_.-]*$"
@@ -76,7 +76,7 @@ class Figure(Params):
 
     def _in_json(self, texts: Mapping[str, str]) -> float:
         path = self.json_path or ""
-        report = read_report("the command", texts.get("stdout", ""), texts)
+        report = read_report("the command", texts.get("stdout", ""))
         value = next(_lookup(report, path.split(".")), None)
         if value is None:
             raise ValueError(f"no {path!r} in the JSON")
@@ -168,9 +168,12 @@ class Command(Benchmark[CommandParams]):
         if gang.hosts[0].which(params.argv[0]) is None:
             raise Skip(f"{params.argv[0]} is not on {gang.hosts[0].name}")
 
-    def run(self, gang: Gang, params: CommandParams) -> Output:
+    def run(self, gang: Gang, params: CommandParams) -> list[Measurement]:
+        gang.output = self.measure(gang, params)
+        return self.parse(gang.output, params)
+
+    def measure(self, gang: Gang, params: CommandParams) -> Output:
         host = gang.hosts[0]
-        self.require(gang, params)
         finished = host.run(
             params.argv, timeout=gang.timeout, env=params.env, cpus=gang.shape.hosts.cpus.client
         )

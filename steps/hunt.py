@@ -9,10 +9,10 @@ import orjson
 
 from perfdag.hosts.base import Host
 from perfdag.outcome import VERDICT, VERDICT_VALUES, VerdictWord
-from perfdag.results.node_facts import difference
+from perfdag.results.labels import difference
 from perfdag.results.samples import SampleRecord, now
 from perfdag.shape import Shape
-from perfdag.stats.hunt import Hunt
+from perfdag.stats.nodes import Hunt
 from perfdag.stats.robust import median
 from perfdag.steps.concurrent import by_number, run_concurrently
 from perfdag.steps.sampler import Sampler

@@ -4,17 +4,28 @@ import json
 import math
 import re
 import time
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool, broken, refuse
+from perfdag.benchmark.contract import (
+    Benchmark,
+    Gang,
+    Metric,
+    Network,
+    Output,
+    Params,
+    Tool,
+    broken,
+    refuse,
+)
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import CommandResult, Host
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
-from perfdag.shape import Placement, Shape
-from perfdag.stats.percentiles import needed
+from perfdag.shape import Shape
+from perfdag.stats.robust import needed
 from perfdag.steps import devices, gpu_watch
 from perfdag.units import PositiveDuration, Size
 
@@ -381,8 +392,7 @@ class Rdma(Benchmark[R], Generic[R]):
     """Both sides of one perftest program; a subclass names the program and reads its table."""
 
     image: ClassVar[str] = "perftest"
-    pairwise: ClassVar[bool] = True
-    placement: ClassVar[Placement] = "spread"
+    network: ClassVar[Network] = "pairs"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     suffix: ClassVar[str]
     tools: ClassVar[tuple[Tool, ...]] = (
@@ -450,13 +460,8 @@ class Rdma(Benchmark[R], Generic[R]):
             + self.messages(params) * sum(params.expected_sizes()) / SLOW_LINK
         )
 
-    def least_seconds(self, params: R) -> float:
-        return params.duration or 0.0  # Each size is a run with the whole timeout.
-
     def require(self, gang: Gang, params: R) -> None:
-        self.prepare(gang, params)
-
-    def prepare(self, gang: Gang, params: R) -> None:
+        super().require(gang, params)
         for host in gang.hosts:
             problem = missing_device(host)
             if problem:
@@ -492,7 +497,15 @@ class Rdma(Benchmark[R], Generic[R]):
             }
         return facts
 
-    def run(self, gang: Gang, params: R) -> Output:
+    def run(self, gang: Gang, params: R) -> list[Measurement]:
+        gang.output.facts |= self.provenance(gang, params)
+        facts = gang.output.facts
+        gang.output = self.measure(gang, params)
+        gang.output.facts |= facts | gang.output.facts
+        gang.output.comparable = False
+        return self.parse(gang.output, params)
+
+    def measure(self, gang: Gang, params: R) -> Output:
         if params.cuda is None:
             return self._measure(gang, params)
         # The NIC works on the GPUs' memory: their own computing is only set-up.
@@ -554,8 +567,9 @@ class Rdma(Benchmark[R], Generic[R]):
                 raise Skip(f"{argv[0]} finds no RDMA device on {server.name}: {reason}") from None
             raise
 
-    def series(self, output: Output) -> str:
-        return output.tool
+    @abstractmethod
+    def parse(self, output: Output, params: R) -> list[Measurement]:
+        """Return the values of an output."""
 
     def judged(
         self, output: Output, params: R, measurements: list[Measurement]
@@ -603,6 +617,10 @@ class BandwidthParams(RdmaParams):
         False, description="both sides send; the sum of both directions is reported"
     )
 
+    @property
+    def directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
     @model_validator(mode="after")
     def _shared_queue(self) -> Self:
         depth = _SHARED_DEPTH if self.duration is not None else min(_SHARED_DEPTH, self.iterations)
@@ -643,9 +661,6 @@ class RdmaBandwidth(Rdma[BandwidthParams]):
         ),
         Metric("message_rate", "1/s", "higher", "messages a second by message size"),
     )
-
-    def directions(self, params: BandwidthParams) -> int:
-        return 2 if params.bidirectional else 1
 
     def queue_pairs(self, params: BandwidthParams) -> int:
         return params.qps * (super().queue_pairs(params) if params.bidirectional else 1)

@@ -1,4 +1,4 @@
-"""Measure one sample: prepare, run and parse a benchmark, and record what disturbed it."""
+"""Measure one sample: run a benchmark, and record what it printed and what disturbed it."""
 
 import contextlib
 import tempfile
@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Benchmark, Gang, Output
+from perfdag.benchmark.contract import Benchmark, Gang
 from perfdag.hosts import disturbance
-from perfdag.hosts.base import Host, install_command, plain
+from perfdag.hosts.base import Host, plain
 from perfdag.hosts.facts import env_class
 from perfdag.outcome import Failed, Infrastructure, SampleError, Skip
 from perfdag.results.samples import SampleRecord, as_rows, now
@@ -74,7 +74,7 @@ class Sampler:
         except SampleError as error:
             retryable = isinstance(error, Infrastructure)
             record.status = "infrastructure" if retryable else error.status
-            record.error, record.texts = str(error), {**record.texts, **error.texts}
+            record.error, record.texts = str(error), record.texts or error.texts
             if not retryable:
                 _keep_values(record, benchmark, point.params, error)
         except NoScratch:
@@ -110,31 +110,22 @@ class Sampler:
                 starter=starter,
                 journal=partial(self._journal, point.key(record.repetition)),
             )
-            if missing := benchmark.missing(gang, params):
-                raise Skip(
-                    "; ".join(
-                        f"{tool.program} is not installed "
-                        f"({tool.advice or install_command(tool.packages)})"
-                        for tool in missing
-                    )
-                )
-            benchmark.prepare(gang, params)
-            record.facts |= benchmark.provenance(gang, params)
+            benchmark.require(gang, params)
             record.started_at = now()
             try:
-                output: Output = benchmark.run(gang, params)
+                measurements = benchmark.run(gang, params)
             finally:
                 for host in hosts:
                     if host is not starter:
                         with contextlib.suppress(SampleError, OSError):
                             host.remove(scratch)
-        record.texts, record.commands, record.tool = output.texts, output.argv, output.tool
-        record.facts |= output.facts
-        series = benchmark.series(output)
-        record.benchmark_version = f"{benchmark.version} {series}".strip()
-        measurements = benchmark.parse(output, params)
+                output = gang.output
+                record.texts, record.commands, record.tool = output.texts, output.argv, output.tool
+                record.facts |= output.facts
+                if not output.comparable:
+                    record.benchmark_version = f"{benchmark.version} {output.tool}".strip()
         if not measurements:
-            raise Failed(f"{benchmark.name} yielded no value", output.texts)
+            raise Failed(f"{benchmark.name} yielded no value")
         record.rows = as_rows(benchmark, measurements, point.params)
 
     def add_provenance(self, record: SampleRecord, hosts: Sequence[Host]) -> None:

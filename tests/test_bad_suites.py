@@ -16,8 +16,8 @@ from perfdag.plan.plan import make_plan
 from perfdag.steps.runner.plan import outputs, plan_of
 from perfdag.steps.runner.pod_context import from_environment
 from perfdag.store.folder import FolderStore
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite, parse_suite
-from perfdag.suite.yaml_document import BadDocument
 from tests.conftest import CommandLine
 
 CASES = yaml.safe_load((Path(__file__).parent / "bad_suites.yaml").read_text())

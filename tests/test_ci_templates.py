@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 import pytest
 import yaml
 
-from perfdag.cli import main
+from perfdag.commands.main import main
 from tests.fakes.files import write_programs
 from tests.fakes.http_server import QuietHandler, serving
 

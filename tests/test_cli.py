@@ -14,10 +14,10 @@ import orjson
 import pytest
 import yaml
 
-from perfdag.cli import VERBS, main, parser
+from perfdag.commands.main import VERBS, main, parser
 from perfdag.plan.plan import make_plan
-from perfdag.suite.json_schema import json_schema
 from perfdag.suite.load import parse_suite
+from perfdag.suite.model import json_schema
 from tests.conftest import CommandLine, SuiteWriter
 
 ROOT = Path(__file__).parent.parent
@@ -56,7 +56,7 @@ def test_examples_run(verb: str, cli: CommandLine, monkeypatch: pytest.MonkeyPat
 
 def test_help_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from perfdag.cli import main\ntry: main(['--help'])\n"
+        "import sys; from perfdag.commands.main import main\ntry: main(['--help'])\n"
         "except SystemExit: pass\nprint([m for m in ('pydantic', 'yaml', 'rich', 'numpy', "
         "'pyarrow') if m in sys.modules])"
     )
@@ -221,7 +221,7 @@ def test_benchmarks_as_json_are_complete(cli: CommandLine) -> None:
 
 def test_without_hera_one_line_says_what_to_install() -> None:
     code = (
-        "import sys; sys.modules['hera.workflows'] = None; from perfdag.cli import main; "
+        "import sys; sys.modules['hera.workflows'] = None; from perfdag.commands.main import main; "
         "sys.exit(main(['render', '--base']))"
     )
     result = subprocess.run(

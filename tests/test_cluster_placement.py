@@ -8,9 +8,9 @@ import orjson
 import pytest
 import yaml
 
-from perfdag.app.doctor.requirements import check_requirements
-from perfdag.app.local_run import needs_cluster
-from perfdag.app.plan_text import plan_text
+from perfdag.commands.doctor_cluster import check_requirements
+from perfdag.commands.plan import plan_text
+from perfdag.commands.run import needs_cluster
 from perfdag.kube.patch import Context, hardened, patch, pod_security
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan, place_hosts

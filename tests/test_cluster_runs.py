@@ -19,13 +19,12 @@ from perfdag.app.cluster.template import (
 from perfdag.app.cluster.view import View
 from perfdag.app.cluster.waits import Observation
 from perfdag.app.cluster.watch import describe, follow_run
-from perfdag.cli.options import log
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.patch import WATCHDOG_DONE
 from perfdag.kube.pods import Pod
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import make_plan
-from perfdag.results.result_files import result_key
+from perfdag.results.samples import result_key
 from perfdag.steps.runner.plan import step
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
@@ -60,7 +59,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
         monkeypatch.setattr("perfdag.app.cluster.watch.view_run", look)
         monkeypatch.setattr("perfdag.app.cluster.watch.Kube", ApiServer().client)
         monkeypatch.setattr("perfdag.app.cluster.watch.POLL_INTERVAL", 0.01)
-        code = await follow_run("w", "bench", print, log)
+        code = await follow_run("w", "bench")
         assert left == []
         return code
 
@@ -157,7 +156,7 @@ def test_a_workflow_that_argo_submitted_has_the_labels_of_its_run_at_the_end(
 ) -> None:
     plan = make_plan(parse_suite(SUITE))
     bench.add(workflow({}, run_id=""))
-    label_workflow(replace(pod_context(), workflow="w"), plan, FolderStore("store"), print)
+    label_workflow(replace(pod_context(), workflow="w"), plan, FolderStore("store"))
     [labelled] = bench.of("Workflow")
     assert labelled["metadata"]["labels"] == {"perfdag/run": plan.run_id, "perfdag/suite": "s"}
     report = labelled["metadata"]["annotations"]["perfdag/report"]
@@ -556,20 +555,19 @@ def test_finish_waits_for_a_watchdog_once_the_batches_are_over(
 
 
 async def test_a_watch_says_once_what_the_run_waits_for(
-    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("perfdag.app.cluster.watch.POLL_INTERVAL", 0.01)
     write_logs(server, SAMPLE, AWAY)
     server.add(workflow(steps(130)), pod("w-rank-1", "node-1", lost=True, **LEAD), node(130))
-    lines: list[str] = []
     looks = iter(range(1000))
 
     def end_later(request: Any) -> dict[str, Any] | None:
         return workflow(steps(130), "Failed") if next(looks) >= 3 else None
 
     server.on("GET .*/workflows/w$", end_later)
-    assert await follow_run("w", "bench", lines.append, lines.append) == 1
-    [line] = [line for line in lines if S3 in line]
+    assert await follow_run("w", "bench") == 1
+    [line] = [line for line in "".join(capsys.readouterr()).splitlines() if S3 in line]
     assert [text for text in (S3, NODE, WATCHDOG) if text not in line] == []
 
 

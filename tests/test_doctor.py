@@ -10,21 +10,24 @@ from typing import Any
 import pytest
 
 from perfdag.app.cluster.installation import installation_objects
-from perfdag.app.doctor import argo, store_claim
-from perfdag.app.doctor import rights as doctor_rights
-from perfdag.app.doctor.cluster import check_installation
-from perfdag.app.doctor.finding import Finding
-from perfdag.app.doctor.network_policy import check_network_policy
-from perfdag.app.doctor.requirements import benchmarks_with_rights, check_shapes, gpu_findings
 from perfdag.benchmark import registry
-from perfdag.cli import main
+from perfdag.commands import doctor_cluster
+from perfdag.commands import doctor_cluster as doctor_rights
+from perfdag.commands.doctor import Finding
+from perfdag.commands.doctor_cluster import (
+    benchmarks_with_rights,
+    check_installation,
+    check_network_policy,
+    check_shapes,
+    gpu_findings,
+)
+from perfdag.commands.main import main
 from perfdag.hosts.base import install_command
 from perfdag.hosts.local import LocalHost
 from perfdag.kube.client import Kube
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
-from perfdag.steps.imb import Imb
-from perfdag.steps.mpi import intelmpi
+from perfdag.steps import mpi
 from perfdag.steps.runner.feasibility import unmet
 from perfdag.suite.load import load_suite, parse_suite
 from perfdag.workflows.templates import Installation
@@ -72,7 +75,7 @@ def test_an_environment_that_uv_made_has_no_pip(pip: bool, monkeypatch: pytest.M
 def test_a_tool_that_no_package_brings_here_has_its_own_advice(
     write_suite: Any, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    monkeypatch.setattr(Imb, "tools", (intelmpi.imb("Linux", "aarch64"),))
+    monkeypatch.setattr(mpi, "IMB", mpi.imb_tool("Linux", "aarch64"))
     monkeypatch.setattr(LocalHost, "which", lambda self, program: None)
     suite = str(
         write_suite(
@@ -247,7 +250,7 @@ def definition(*fields: str) -> dict[str, Any]:
     ],
 )
 async def test_argo_has_to_know_pending_timeout(objects: list[dict[str, Any]], state: str) -> None:
-    *_, last = await argo.check_argo(ApiServer(*objects).client())
+    *_, last = await doctor_cluster.check_argo(ApiServer(*objects).client())
     assert last.state == state
     assert "4.1" in last.what + last.do
 
@@ -301,9 +304,9 @@ async def test_a_claim_that_two_nodes_cannot_mount_is_found_where_batches_overla
             {"kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {"accessModes": modes}}
         )
     cluster = server.client()
-    findings = await store_claim.check_claim(cluster, "bench", "claim://results", parallel)
+    findings = await doctor_cluster.check_claim(cluster, "bench", "claim://results", parallel)
     assert [finding.what[: len(words or "")] for finding in findings] == ([words] if words else [])
-    assert await store_claim.check_claim(cluster, "bench", "s3://b/r", parallel) == []
+    assert await doctor_cluster.check_claim(cluster, "bench", "s3://b/r", parallel) == []
 
 
 def test_every_right_that_a_role_grants_is_asked_for() -> None:

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 import pytest
 
 from perfdag.app.cluster.submission import report_other_packages
-from perfdag.app.doctor.store_pod import image_findings
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Metric, Params, Tool
 from perfdag.benchmark.registry import mistake
-from perfdag.cli import main
+from perfdag.commands.doctor_cluster import image_findings
+from perfdag.commands.main import main
 from perfdag.plan.plan import make_plan
 from perfdag.steps.command import Command
 from perfdag.suite.load import parse_suite
@@ -28,7 +28,7 @@ from tests.conftest import CommandLine
 ROOT = Path(__file__).parent.parent
 ODD = '''
 from perfdag.app.cluster.submission import report_other_packages
-from perfdag.app.doctor.store_pod import image_findings
+from perfdag.commands.doctor_cluster import image_findings
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Metric, Output, Params
 from perfdag.outcome import Measurement
@@ -41,8 +41,9 @@ class Odd(Benchmark[Params]):
     name, Params = "odd", Params
     metrics = (Metric("figure", "s", "lower", "a figure", headline=True),)
     def seconds(self, params): return 0.1
-    def run(self, gang, params): return Output({"stdout": "1"})
-    def parse(self, output, params): PARSE
+    def run(self, gang, params):
+        gang.output = Output({"stdout": "1"})
+        PARSE
 '''
 
 
@@ -107,7 +108,7 @@ WALL = Command.metrics[0]
     [
         (declared(), ""),
         ("a text", "is 'a text', not a subclass of"),
-        (Unfinished, "lacks the method parse and the method run and the method seconds"),
+        (Unfinished, "lacks the method run and the method seconds"),
         (declared(name="other"), "has name = 'other', but its entry point is 'changed'"),
         (declared(__doc__="Wall time."), "has no `Clock:` paragraph"),
         (
@@ -205,7 +206,7 @@ def test_a_new_benchmark_is_installed_measured_and_tested_as_written(tmp_path: P
     site = new_package(tmp_path, "mem-copy")
     assert (site / "perfdag_mem_copy/Containerfile").exists()
     code = (site / "perfdag_mem_copy/__init__.py").read_text()
-    assert len(code.splitlines()) <= 42
+    assert len(code.splitlines()) <= 44
     assert code in (ROOT / "docs/adding-a-benchmark.md").read_text()
     suite = str(tmp_path / "package/suite.yaml")
     words = ("run", suite, "--store", str(tmp_path / "store"), "--no-report")
@@ -259,10 +260,11 @@ def test_the_step_in_the_image_lists_its_benchmarks(
     assert image_findings(output, ("iperf", "odd"))[0].state == "ok"
 
 
-def test_submit_warns_of_a_benchmark_of_another_package(site: Path) -> None:
+def test_submit_warns_of_a_benchmark_of_another_package(
+    site: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     install(site, "odd", ODD.replace("PARSE", "return []"))
     text = "name: s\nentries:\n  - benchmark: odd\n  - {benchmark: command, params: {argv: [ls]}}\n"
-    lines: list[str] = []
-    report_other_packages(make_plan(parse_suite(text)), lines.append)
-    [line] = lines
+    report_other_packages(make_plan(parse_suite(text)))
+    [line] = caplog.messages
     assert line.startswith("benchmark odd is of package perfdag-odd 1.0: the images need it")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.hosts import facts, gpu_use
 from perfdag.hosts import gpu_use as asking
 from perfdag.hosts.facts import env_class, filesystem, gather

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.cli import main
+from perfdag.commands.main import main
 from tests.fakes.files import write_programs
 
 ROOT = Path(__file__).parents[1]

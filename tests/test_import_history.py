@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.results.schema import load_rows
 from perfdag.store.folder import FolderStore
 from tests.conftest import CommandLine

@@ -196,7 +196,7 @@ def test_a_quota_of_our_own_cgroup_makes_samples_invalid(
     )
     inside = (
         f"import os, sys; open('{quota_of_a_fifth}/cgroup.procs', 'w').write(str(os.getpid())); "
-        f"from perfdag.cli import main; sys.exit(main(sys.argv[1:]))"
+        f"from perfdag.commands.main import main; sys.exit(main(sys.argv[1:]))"
     )
     words = ["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]
     argv = [sys.executable, "-c", inside, *words]

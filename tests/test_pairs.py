@@ -13,27 +13,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdag.app.finish import finish_run
-from perfdag.app.local_run import needs_cluster
-from perfdag.app.plan_text import plan_text
+from perfdag.analysis.medians import MonthlyRollup, add_run, series_labels
 from perfdag.benchmark.contract import Gang, Output
+from perfdag.commands.finish import finish_run
+from perfdag.commands.plan import plan_text
+from perfdag.commands.run import needs_cluster
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed
 from perfdag.plan.plan import Plan, concurrent_groups, make_plan, read_plan
-from perfdag.regress.run_medians import MonthlyRollup, add_run
-from perfdag.regress.series import series_labels
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import load_plan
-from perfdag.stats.hunt import ROUNDS, Hunt
+from perfdag.stats.nodes import ROUNDS, Hunt
 from perfdag.steps.concurrent import two_of
 from perfdag.steps.measure import MeasuringLoop
 from perfdag.steps.runner.gather import Hosts
 from perfdag.steps.runner.placement import site_of, wrong_placement
 from perfdag.steps.site import GangLost, Site
 from perfdag.store.folder import FolderStore
+from perfdag.suite.document import BadDocument
 from perfdag.suite.host_pairs import rounds
 from perfdag.suite.load import parse_suite
-from perfdag.suite.yaml_document import BadDocument
 from tests.conftest import CommandLine
 
 from .steps.test_measure import FakeBenchmark, Watcher
@@ -405,7 +404,7 @@ def test_a_hunt_names_the_slow_node_with_the_facts_in_which_it_differs(
     tmp_path: Path, fleet: Plan
 ) -> None:
     store, _ = measured(tmp_path, fleet)
-    result = finish_run(store, fleet, print, charts=False)
+    result = finish_run(store, fleet, charts=False)
     (verdict,) = result.verdicts
     assert (verdict.word, verdict.rule, result.exit_code) == ("failed", "no slow host", 3)
     assert verdict.note.startswith("node-07 is 2")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.app.doctor.pod_security import check_pod_security
+from perfdag.commands.doctor_cluster import check_pod_security
 from perfdag.kube.client import Object
 from perfdag.kube.patch import LEVEL, LEVELS, Context, level_needs, own_image, patch
 from perfdag.plan.plan import make_plan
@@ -18,8 +18,8 @@ from perfdag.steps.runner.gang import lead
 from perfdag.steps.runner.limits import check_account, check_own_images
 from perfdag.steps.runner.plan import outputs
 from perfdag.store.folder import FolderStore
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.suite.yaml_document import BadDocument
 from tests.fakes.api_server import ApiServer
 
 from .steps.test_plan_step import place

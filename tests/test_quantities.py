@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.digest import canonical
 from perfdag.units import (
     bits_per_second,

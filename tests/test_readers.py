@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import s3fs
 
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.results.schema import SAMPLES, load_rows
 from perfdag.store.base import Store
 from perfdag.store.folder import FolderStore

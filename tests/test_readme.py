@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.app.benchmarks import describe, markdown
 from perfdag.benchmark import registry
-from perfdag.cli import main, parser
+from perfdag.commands.benchmarks import describe, table_markdown
+from perfdag.commands.main import main, parser
 from perfdag.plan.plan import make_plan
 from perfdag.suite.load import load_suite
 from tests.conftest import CommandLine, SuiteWriter
@@ -114,7 +114,7 @@ def test_the_table_of_benchmarks_is_current() -> None:
     own = [
         name for name in registry.names() if registry.get(name).__module__.startswith("perfdag.")
     ]
-    assert table[1].strip() == markdown([describe(name)[0] for name in own]), (
+    assert table[1].strip() == table_markdown([describe(name)[0] for name in own]), (
         "perfdag benchmarks --markdown"
     )
 

@@ -4,8 +4,8 @@ import pytest
 
 from perfdag import removed
 from perfdag.plan.plan import make_plan
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.suite.yaml_document import BadDocument
 from tests.conftest import CommandLine
 
 

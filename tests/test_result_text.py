@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.app.finish import RunResult, result_of
-from perfdag.app.result_text import result_text
+from perfdag.commands.finish import RunResult, result_of
+from perfdag.commands.results import result_text
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import CollectionResult
-from perfdag.results.trust import headlines
+from perfdag.results.summary import headlines
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.charts import rows

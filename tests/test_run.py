@@ -22,7 +22,7 @@ import pytest
 from perfdag import __file__ as package
 from perfdag import __version__
 from perfdag.app.cluster.submission import Submission
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.hosts import disturbance
 from perfdag.plan.ab import prepare_duet
 from perfdag.results.collect import collect, gather
@@ -72,14 +72,14 @@ def test_no_parquet_is_read_before_the_first_run_of_a_suite_is_measured(
     """What is measured may need the 40 MB of pyarrow."""
     code = """
 import sys
-from perfdag.app import local_run
-from perfdag.cli import main
+from perfdag.commands import run
+from perfdag.commands.main import main
 from perfdag.hosts import disturbance
-measure = local_run.measure_plan
+measure = run.measure_plan
 def measure_and_print(*parameters):
     measure(*parameters)
     print("pyarrow" in sys.modules)
-local_run.measure_plan = measure_and_print
+run.measure_plan = measure_and_print
 main(["run", *sys.argv[1:], "--no-report"])
 print("pyarrow" in sys.modules)
 """
@@ -224,7 +224,7 @@ def test_until_stops_at_the_precision_or_at_the_maximum(
 def perfdag(*words: str, env: dict[str, str] | None = None) -> "subprocess.Popen[bytes]":
     # a shell that runs the tests in the background has SIGINT ignored, and children inherit that
     listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code = listening + "import sys; from perfdag.cli import main; sys.exit(main())"
+    code = listening + "import sys; from perfdag.commands.main import main; sys.exit(main())"
     return subprocess.Popen(
         [sys.executable, "-c", code, *words],
         stdout=subprocess.DEVNULL,

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import perfdag
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.plan.plan import make_plan
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
-from perfdag.suite.yaml_document import BadDocument
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "suites").glob("*.yaml"))

@@ -22,8 +22,8 @@ from perfdag.redaction import is_secret, redact, redact_json, redact_strings, re
 from perfdag.shape import Shape
 from perfdag.steps.runner import credentials
 from perfdag.steps.runner.credentials import OF_LEAD, OF_PEER, take_credentials
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.suite.yaml_document import BadDocument
 from perfdag.workflows.gangs import measuring_pod
 from perfdag.workflows.templates import Installation
 from tests.conftest import CommandLine

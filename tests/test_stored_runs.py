@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.plan.ab import prepare_duet
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import collect

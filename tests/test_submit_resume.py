@@ -10,10 +10,9 @@ import pytest
 
 from perfdag.app.cluster.template import InstalledTemplate
 from perfdag.app.cluster.watch import follow_run
-from perfdag.cli.options import log
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.results.rechecks import store_rechecks
+from perfdag.results.runs import store_rechecks
 from perfdag.results.samples import SampleRecord, sample_key
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
@@ -245,7 +244,8 @@ async def test_the_watch_of_a_deleted_run_names_what_is_kept_and_how_to_go_on(
     def delete_later(line: str) -> None:
         cluster.remove("Workflow")
 
-    assert await follow_run("perfdag-s-b", "bench", delete_later, log) == 1
+    monkeypatch.setattr("perfdag.app.cluster.watch.print_now", delete_later)
+    assert await follow_run("perfdag-s-b", "bench") == 1
     assert capsys.readouterr().err == f"workflow perfdag-s-b was deleted; {kept}\n"
 
 

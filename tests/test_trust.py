@@ -7,9 +7,7 @@ import pyarrow as pa
 import pytest
 
 from perfdag.digest import canonical
-from perfdag.results.nominal import add_nominal
-from perfdag.results.summary import summarise
-from perfdag.results.trust import trust_in
+from perfdag.results.summary import add_nominal, summarise, trust_in
 from tests.charts import rows
 from tests.charts.pages import report_of
 

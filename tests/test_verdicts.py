@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from perfdag.benchmark import registry
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.outcome import VERDICT, VERDICT_VALUES, Failed, VerdictWord, verdict
 from perfdag.results.samples import as_row
-from perfdag.results.verdicts import own_verdicts, worst_of_points
+from perfdag.results.summary import own_verdicts, worst_of_points
 from tests.conftest import CommandLine, SuiteWriter
 
 RULE = "throughput grows 1.8 times with each doubling"

@@ -10,7 +10,7 @@ from hera.workflows._context import _context
 from perfdag.kube.patch import LABEL, step_pod_patch
 from perfdag.plan.plan import make_plan
 from perfdag.store.open import check_cluster_address
-from perfdag.suite.text import load_model
+from perfdag.suite.load import load_model
 from perfdag.workflows.cron import AnySuite
 from perfdag.workflows.runs import suite_parameter
 from perfdag.workflows.templates import NAME, Installation, workflow_fields

@@ -8,8 +8,8 @@ from pathlib import Path
 from perfdag.kube.client import Object
 from perfdag.plan.plan import make_plan
 from perfdag.store.open import check_cluster_address
+from perfdag.suite.load import load_model, suite_text
 from perfdag.suite.model import Entry, LoadedSuite, Suite
-from perfdag.suite.text import load_model, suite_text
 from perfdag.units import seconds
 from perfdag.workflows import age, runs
 

@@ -7,9 +7,9 @@ from hera.workflows import models as m
 
 from perfdag.kube.client import Object
 from perfdag.kube.patch import LABEL
+from perfdag.suite.document import BadDocument, Problem
+from perfdag.suite.load import suite_text
 from perfdag.suite.model import LoadedSuite
-from perfdag.suite.text import suite_text
-from perfdag.suite.yaml_document import BadDocument, Problem
 from perfdag.workflows.containers import cron_workflow
 from perfdag.workflows.templates import NAME
 

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 
+from perfdag.analysis.verdict import counts
 from perfdag.charts.series import setting
 from perfdag.charts.style import (
     BETTER,
@@ -25,7 +26,6 @@ from perfdag.charts.style import (
     no_data,
     on_cell,
 )
-from perfdag.regress.verdict import counts
 from perfdag.stats.levels import Word
 
 MOST_ROWS = 60

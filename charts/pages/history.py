@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from perfdag.analysis.history import Series
 from perfdag.charts import style
-from perfdag.regress.history import Series
-from perfdag.results.result_files import day_of
+from perfdag.results.samples import day_of
 
 RUNS = 60
 """Newest runs of a picture."""

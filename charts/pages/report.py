@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from markupsafe import Markup
 
+from perfdag.analysis.alerts import GateResult
 from perfdag.benchmark import registry
 from perfdag.charts import style
 from perfdag.charts.files import to_bytes
@@ -22,11 +23,17 @@ from perfdag.charts.pages.recipes import recipes
 from perfdag.charts.series import Cell, label_cells
 from perfdag.charts.style import digits, unit_for
 from perfdag.plan.plan import Plan
-from perfdag.regress.result import GateResult
-from perfdag.results.nominal import add_nominal
-from perfdag.results.summary import PointState, Series, statuses_text, summarise
-from perfdag.results.trust import relative_spread, trust_in
-from perfdag.results.verdicts import own_verdicts, worst_of_points
+from perfdag.results.summary import (
+    PointState,
+    Series,
+    add_nominal,
+    own_verdicts,
+    relative_spread,
+    statuses_text,
+    summarise,
+    trust_in,
+    worst_of_points,
+)
 from perfdag.units import short, short_seconds
 
 LIMIT = 980_000  # bytes of a page; charts above it are named instead

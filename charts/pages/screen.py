@@ -5,14 +5,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from perfdag.analysis.alerts import GateResult
+from perfdag.analysis.history import Series as Line
+from perfdag.analysis.verdict import Answer
 from perfdag.charts import style
 from perfdag.charts.series import Cell, spread_text
-from perfdag.regress.history import Series as Line
-from perfdag.regress.result import GateResult
-from perfdag.regress.verdict import Answer
-from perfdag.results.summary import Series
-from perfdag.results.trust import RunTrust, unusable
-from perfdag.results.verdicts import OwnVerdict
+from perfdag.results.summary import OwnVerdict, RunTrust, Series, unusable
 from perfdag.units import plural
 
 ROWS = 6

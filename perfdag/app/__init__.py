@@ -1,1 +1,1 @@
-"""What each verb does. The composition root: it may import every room below it."""
+"""The work of the cluster verbs and of the site, on its way into `commands`."""

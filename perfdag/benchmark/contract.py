@@ -1,8 +1,9 @@
 """The contract of a benchmark.
 
-A benchmark declares its parameters (`Params`) and requirements (`shape`, `tools`). It runs the tool
-on hosts (`run`) and reads the tool's output (`parse`). `run` and `parse` are separate, so that a
-recorded output of the real tool tests the parser.
+A benchmark declares its parameters (`Params`), its metrics and its requirements (`shape`, `tools`).
+`run` starts the tool on hosts, keeps what it printed in `gang.output`, and returns the values. They
+are read by a plain function of the benchmark's module, `parse(texts, params)`, so that a recorded
+output of the real tool tests it.
 """
 
 import math
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from perfdag.hosts.base import Host
-from perfdag.outcome import VERDICT, Measurement
+from perfdag.hosts.base import Host, install_command
+from perfdag.outcome import VERDICT, Measurement, Skip
 from perfdag.shape import Placement, Shape
 
 Rule = tuple[object, str]
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 Better = Literal["higher", "lower", "none"]
+Network = Literal["none", "spread", "pairs", "services"]
 MIN_TIMEOUT = 60.0
 SIMULATED = "simulated nodes"
 """`Output.tool` of a sample on simulated nodes, whose figures describe the control plane alone."""
@@ -49,6 +51,16 @@ class Params(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     retired: ClassVar[Mapping[str, Any]] = {}
     """Removed parameters with their defaults, which stay in the ids of points: history goes on."""
+
+    @property
+    def directions(self) -> int:
+        """In how many directions at once the data of a `nominal` metric flows."""
+        return 1
+
+    @property
+    def uses_api(self) -> bool:
+        """Whether a sample uses the Kubernetes rights that its benchmark declares."""
+        return True
 
 
 P = TypeVar("P", bound=Params)
@@ -83,19 +95,26 @@ class Tool:
     packages: Mapping[str, str]
     advice: str = ""
 
+    @property
+    def remedy(self) -> str:
+        """How to install it here."""
+        return self.advice or install_command(self.packages)
+
 
 @dataclass
 class Output:
     """The output of the tools in one sample.
 
-    `texts` holds the verbatim output by role (client, server ...), `argv` the commands, `tool` the
-    tool and its version, `facts` what the benchmark verified.
+    `texts` holds the verbatim output by role (client, server ...), and what else `parse` needs.
+    `argv` has the commands, `tool` the tool and its version, `facts` what the benchmark verified.
+    Where `comparable` is false, another `tool` begins another series.
     """
 
-    texts: dict[str, str]
+    texts: dict[str, str] = field(default_factory=dict)
     argv: list[list[str]] = field(default_factory=list)
     tool: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
+    comparable: bool = True
 
 
 @dataclass
@@ -106,7 +125,8 @@ class Gang:
     at the start. `volume` is the mount point of shape.volume, or None. `starter` is the host of the
     lead, the only one that reaches others by `perfdag step rsh`. None stands for the first host. A
     pair of a larger gang may not contain it. `journal` keeps a file (FOLDER/NAME) in the store
-    until the sample is stored, so that a killed benchmark loses nothing.
+    until the sample is stored, so that a killed benchmark loses nothing. `output` is what `run`
+    has of the tools so far: it is stored with the sample, a failed one too.
     """
 
     hosts: Sequence[Host]
@@ -115,6 +135,7 @@ class Gang:
     scratch: str
     volume: str | None = None
     notes: dict[str, Any] = field(default_factory=dict)
+    output: Output = field(default_factory=Output)
     starter: Host | None = None
     journal: Callable[[str, bytes], None] | None = None
 
@@ -144,6 +165,22 @@ class Rights:
         )
 
 
+class NotInstalled(Skip):
+    """A host lacks `tools`. The message says how to install each."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        reasons = (f"{tool.program} is not installed ({tool.remedy})" for tool in tools)
+        super().__init__("; ".join(reasons))
+        self.tools = tools
+
+
+def need_tools(hosts: Sequence[Host], tools: Sequence[Tool]) -> None:
+    """Raise NotInstalled if a host lacks one of the tools."""
+    missing = [tool for tool in tools if any(host.which(tool.program) is None for host in hosts)]
+    if missing:
+        raise NotInstalled(missing)
+
+
 class Benchmark(ABC, Generic[P]):
     """Base class of benchmarks.
 
@@ -154,24 +191,17 @@ class Benchmark(ABC, Generic[P]):
     version: ClassVar[int] = 1
     metrics: ClassVar[tuple[Metric, ...]]
     coords: ClassVar[tuple[str, ...]] = ()
-    """Names of the coordinates that `parse` gives to rows, which a check can select by."""
+    """Names of the coordinates that its values have, which a check can select by."""
     tools: ClassVar[tuple[Tool, ...]] = ()
     image: ClassVar[str] = "base"
-    pairwise: ClassVar[bool] = False
-    """Measures between two hosts, so hosts.pairs may run it over the pairs of a gang.
+    network: ClassVar[Network] = "none"
+    """What it uses of the network between its hosts, each more than the one before.
 
-    `check` and `run` then get two hosts.
-    """
-    forwardable: ClassVar[bool] = False
-    """Whether a Service may be between client and server, as `network.path` says.
-
-    `run` then binds the server to `host.address` at a port of `host.free_port`, and connects to
-    `host.target`.
-    """
-    placement: ClassVar[Placement] = "any"
-    """Where a cluster puts several hosts if the suite does not say.
-
-    A benchmark that measures the network between hosts has `spread`.
+    `spread`: a cluster puts several hosts on different nodes if the suite does not say where.
+    `pairs`: it measures between two hosts, so hosts.pairs may run it over the pairs of a gang;
+    `check` and `run` then get two hosts. `services`: a Service may be between client and server, as
+    `network.path` says; `run` then binds the server to `host.address` at a port of
+    `host.free_port`, and connects to `host.target`.
     """
     pins: ClassVar[tuple[str, ...]] = ()
     """Roles in hosts.cpus (client, server) that `run` pins. Other roles in a suite are refused."""
@@ -183,7 +213,7 @@ class Benchmark(ABC, Generic[P]):
     verdict: ClassVar[str] = ""
     """What the benchmark's own verdict says, where it has one, such as `every gate holds`.
 
-    `parse` then returns `outcome.verdict` for each rule.
+    Its values then have an `outcome.verdict` for each rule.
     """
     api: ClassVar[Rights] = Rights()
     """Kubernetes rights that a pod of this benchmark needs."""
@@ -197,10 +227,6 @@ class Benchmark(ABC, Generic[P]):
         """
         return {}
 
-    def uses_api(self, params: P) -> bool:
-        """Return whether a sample with these params uses the rights of `api`."""
-        return bool(self.api.named)
-
     def check(self, params: P, shape: Shape) -> list[str]:
         """Return why params and shape cannot be measured together, or an empty list.
 
@@ -212,13 +238,6 @@ class Benchmark(ABC, Generic[P]):
     def seconds(self, params: P) -> float:
         """Return the expected wall time of one sample in seconds."""
 
-    def least_seconds(self, params: P) -> float:
-        """Return the seconds that the tool runs at least with these params; 0 if unknown.
-
-        A `timeout` that is not longer would fail every sample.
-        """
-        return 0.0
-
     def limit(self, params: P) -> float:
         """Return the timeout in seconds of a sample for which the suite sets none.
 
@@ -227,52 +246,21 @@ class Benchmark(ABC, Generic[P]):
         """
         return max(MIN_TIMEOUT, 5 * self.seconds(params))
 
-    def missing(self, gang: Gang, params: P) -> list[Tool]:
-        """Return the tools that a host of the gang lacks."""
-        return [
-            tool
-            for tool in self.tools
-            if any(host.which(tool.program) is None for host in gang.hosts)
-        ]
-
     def require(self, gang: Gang, params: P) -> None:
-        """Check quickly that the hosts can measure the params; the tools are there.
+        """Check quickly that the hosts can measure the params. Raises Skip, which says what to do.
 
-        `prepare` or `run` checks the same. Raises Skip, which says what to do.
+        Each sample begins with it. Without an override the hosts need the `tools`.
         """
-
-    def prepare(self, gang: Gang, params: P) -> None:
-        """Do the work before a sample that is not timed (prefill, mesh). Raises SampleError."""
+        need_tools(gang.hosts, self.tools)
 
     @abstractmethod
-    def run(self, gang: Gang, params: P) -> Output:
-        """Measure once. Raises Failed, Skip, Invalid or Infrastructure.
+    def run(self, gang: Gang, params: P) -> list[Measurement]:
+        """Measure once, and return the values in base units.
 
-        No process and no file remains.
+        `gang.output` has the output of the tools before they are read. No process and no file
+        remains. Raises Failed if a value that the params imply is missing, Invalid if the tool
+        measured something else than the params say, Skip or Infrastructure.
         """
-
-    @abstractmethod
-    def parse(self, output: Output, params: P) -> list[Measurement]:
-        """Return the values in base units.
-
-        Raises Failed if a row that the params imply is missing, Invalid if the tool measured
-        something else than the params say.
-        """
-
-    def directions(self, params: P) -> int:
-        """Return in how many directions at once the data of a `nominal` metric flows."""
-        return 1
-
-    def series(self, output: Output) -> str:
-        """Return the part of the tool's version that identifies the series, such as `iperf3 3.12`.
-
-        Empty if versions are comparable.
-        """
-        return ""
-
-    def provenance(self, gang: Gang, params: P) -> dict[str, Any]:
-        """Return facts beyond those of the hosts: the file system of a target, a device."""
-        return {}
 
     def exports(self, rows: "pyarrow.Table") -> Mapping[str, bytes]:
         """Return further result files of this benchmark for a run, as name to content.
@@ -281,6 +269,11 @@ class Benchmark(ABC, Generic[P]):
         equal files.
         """
         return {}
+
+    @property
+    def placement(self) -> Placement:
+        """Where a cluster puts several hosts if the suite does not say."""
+        return "any" if self.network == "none" else "spread"
 
     @classmethod
     def clock(cls) -> str:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from perfdag.digest import digest
 from perfdag.plan.plan import Batch, Plan, make_plan, new_run_id, order, place_hosts
 from perfdag.stats.paired import FEWEST_BLOCKS, MOST_BLOCKS, blocks
+from perfdag.suite.document import BadDocument, Problem
 from perfdag.suite.model import LoadedSuite
-from perfdag.suite.yaml_document import BadDocument, Problem
 
 A_BLOCK = 2
 """Samples of each variant in a block (ABBA)."""

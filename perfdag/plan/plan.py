@@ -22,12 +22,11 @@ from perfdag.benchmark import registry
 from perfdag.digest import digest
 from perfdag.no_gc import gc_paused
 from perfdag.shape import Shape
-from perfdag.suite.checks import checks_of
+from perfdag.suite.document import BadDocument
 from perfdag.suite.enumerate import enumerate_points
 from perfdag.suite.host_pairs import Pair
-from perfdag.suite.model import LoadedSuite, SuiteName, Until
+from perfdag.suite.model import LoadedSuite, SuiteName, Until, checks_of
 from perfdag.suite.point import Point, SuitePoints
-from perfdag.suite.yaml_document import BadDocument
 
 RUN_ID = r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}[ab]?"
 RunId = Annotated[str, StringConstraints(pattern=f"^{RUN_ID}$")]

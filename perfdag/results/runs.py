@@ -1,14 +1,17 @@
-"""Which runs a store has, which one a text names, and their plans."""
+"""The runs of a store: which run a text names, their plans, expected times and rechecks."""
 
 import bisect
+import contextlib
+import errno
 import re
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from perfdag.plan.plan import Plan, is_run_id, read_plan
-from perfdag.results.result_files import result_key, stored_runs
-from perfdag.results.samples import run_folder
+from perfdag.plan.plan import Batch, Plan, is_run_id, new_run_id, read_plan
+from perfdag.results.samples import result_key, run_folder, stored_runs
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
-from perfdag.suite.yaml_document import nearest
+from perfdag.suite.document import nearest
 from perfdag.units import plural
 
 LAST = re.compile(r"last(?:~(\d+))?")
@@ -216,3 +219,130 @@ def resume_obstacle(plan: Plan, cluster: str | None, root: str) -> str | None:
             f"(uid of its kube-system {there}, here {cluster}); continue it there"
         )
     return None
+
+
+@contextlib.contextmanager
+def run_lock(run_id: str) -> Iterator[bool]:
+    """Lock a run and yield True, or yield False if another process of this machine has the lock.
+
+    The lock is an address that Linux frees with the process. Other systems have none and lock
+    nothing.
+    """
+    with socket.socket(socket.AF_UNIX) as holder:
+        try:
+            holder.bind(f"\0perfdag-{run_id}")
+            alone = True
+        except OSError as error:
+            alone = error.errno != errno.EADDRINUSE
+        yield alone
+
+
+ANY = "any"
+"""Stands for the cluster of the newest run, where nothing says which cluster will measure."""
+
+
+def with_learned_times(store: Store, plan: Plan, cluster: str | None) -> Plan:
+    """Return the plan with the median duration of each point in the newest run, if on this cluster.
+
+    `cluster` is that of the rows, or None for one machine. A point without past samples keeps the
+    estimate of its benchmark, as do all where the store cannot be read.
+    """
+    try:
+        runs = stored_runs(store, plan.suite)
+        if not runs:
+            return plan
+        past = _seconds(store.get(result_key(plan.suite, runs[-1][0])), cluster)
+    except (StoreError, OSError, ValueError):  # pyarrow's errors are ValueErrors
+        return plan
+    points = [replace(point, seconds=past.get(point.id, point.seconds)) for point in plan.points]
+    return replace(plan, points=points)
+
+
+def _seconds(data: bytes, cluster: str | None) -> dict[str, float]:
+    """Return the median seconds of the ok samples of each point in a file of rows."""
+    import pyarrow as pa
+
+    from perfdag.results.schema import SAMPLES, read_rows
+    from perfdag.stats.robust import median
+
+    names = ["point", "cluster", "status", "started_at", "finished_at"]
+    rows = read_rows(data, pa.schema([SAMPLES.field(name) for name in names])).to_pylist()
+    samples = {  # a sample has a row for each metric
+        (row["point"], row["started_at"], row["finished_at"])
+        for row in rows
+        if row["status"] == "ok" and cluster in (ANY, row["cluster"])
+    }
+    seconds: dict[str, list[float]] = {}
+    for point, start, end in samples:
+        if start and end:
+            seconds.setdefault(point, []).append((end - start).total_seconds())
+    return {point: median(values) for point, values in seconds.items()}
+
+
+ROUNDS = 2
+"""Number of rechecks of a run."""
+
+
+def recheck_plans(plan: Plan, points: set[str]) -> list[Plan]:
+    """Return the plans of ROUNDS rechecks, with one batch for each shape and entry.
+
+    They hold the samples that `plan` has of the points with these ids.
+    """
+    indices = [i for i, point in enumerate(plan.points) if point.id in points]
+    order = [(indices.index(i), repetition) for i, repetition in plan.order if i in indices]
+    chosen = [plan.points[i] for i in indices]
+    batches = []
+    for kind in sorted({(point.shape, point.entry) for point in chosen}):
+        mine = [
+            position
+            for position, (i, _) in enumerate(order)
+            if (chosen[i].shape, chosen[i].entry) == kind
+        ]
+        batches.append(
+            Batch(kind[0], mine, sum(chosen[order[position][0]].seconds for position in mine))
+        )
+    options = {**plan.options, "confirms": plan.run_id}
+    one = replace(
+        plan, points=chosen, order=order, batches=batches, trigger="confirm", options=options
+    )
+    return [replace(one, run_id=run_id) for run_id in sorted(new_run_id() for _ in range(ROUNDS))]
+
+
+def store_rechecks(store: Store, plan: Plan, points: set[str]) -> list[Plan]:
+    """Store the plans of the rechecks and name them in the plan of their run.
+
+    Raises StoreError.
+    """
+    rechecks = recheck_plans(plan, points)
+    for again in rechecks:
+        store_plan(store, again)
+    plan.options["confirmed"] = [again.run_id for again in rechecks]
+    store_plan(store, plan)
+    return rechecks
+
+
+def recheck_batches(plan: Plan, rechecks: list[Plan]) -> list[tuple[int, Plan, int]]:
+    """Return (number, plan, index in the plan) of each batch of a recheck.
+
+    Numbers continue after the batches of the plan, with one place for each kind and recheck.
+    """
+    first, kinds = len(plan.batches), plan.kinds()
+    return [
+        (first + position * len(kinds) + kinds.index(again.kind(batch)), again, index)
+        for position, again in enumerate(rechecks)
+        for index, batch in enumerate(again.batches)
+    ]
+
+
+def plan_of_batch(store: Store, plan: Plan, number: int) -> tuple[Plan, int]:
+    """Return the plan that a batch number of a run belongs to, and the index there.
+
+    Raises StoreError.
+    """
+    if number < len(plan.batches):
+        return plan, number
+    rechecks = [load_plan(store, run_id) for run_id in plan.options.get("confirmed", [])]
+    for batch, owner, index in recheck_batches(plan, rechecks):
+        if batch == number:
+            return owner, index
+    raise StoreError(f"store {store.root}: run {plan.run_id} has no batch {number}")

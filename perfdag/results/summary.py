@@ -1,17 +1,20 @@
-"""Summary of a run: median, spread and n of each series, and the state of each point."""
+"""Summary of a run: its series and points, their names, and how far they can be trusted."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from perfdag.benchmark import registry
+from perfdag.benchmark.contract import Benchmark
+from perfdag.outcome import VERDICT, VERDICT_VALUES, VerdictWord
 from perfdag.results.labels import labels_by_point, point_settings, series_name
 from perfdag.stats.robust import Spread, median, spread
-from perfdag.units import short
+from perfdag.units import plural, short
 
 
 @dataclass
@@ -189,4 +192,324 @@ def point_labels(states: Iterable[PointState]) -> dict[str, str]:
     return labels_by_point(
         (state.entry, state.point, point_settings(state.params, state.shape, state.pair))
         for state in states
+    )
+
+
+BITS = {"bit/s": 1.0, "B/s": 8.0}
+"""Bits of a unit. Nominal figures are in bit/s."""
+
+
+def add_nominal(table: pa.Table, states: Sequence[PointState]) -> None:
+    """Note `46 % of 25 Gbit/s (NIC)` in series of two nodes whose physical NICs are known.
+
+    It is a share of the speed of the slowest NIC.
+    """
+    hosts = _hosts_by_point(table)
+    for state in states:
+        wanted = _nominal_series(state)
+        if not wanted or state.point not in hosts:
+            continue
+        interface = (state.shape.get("network") or {}).get("interface")
+        nominal = _link_speed(hosts[state.point], interface)
+        for series, directions in wanted if nominal else ():
+            share = series.middle * BITS[series.unit] / (nominal * directions)
+            limit = short(nominal * directions, "bit/s")
+            series.nominal = f"{100 * share:.0f} % of {limit} (NIC)"
+
+
+def _nominal_series(state: PointState) -> list[tuple[Series, int]]:
+    """Return the series that are compared, with the number of directions of their data."""
+    try:
+        benchmark: Benchmark[Any] = registry.get(state.benchmark)
+        names = {metric.name for metric in benchmark.metrics if metric.nominal}
+        compared = [series for series in state.series if series.metric in names]
+        directions = benchmark.Params.model_validate(state.params).directions
+    except Exception:  # a benchmark that is not installed here, or of another version
+        return []
+    return [(series, directions) for series in compared]
+
+
+def _hosts_by_point(table: pa.Table) -> dict[str, dict[str, Any]]:
+    """Return point -> the facts of its hosts, for points that were measured between nodes alone."""
+    rows = table.filter(
+        pc.and_(pc.equal(table["status"], "ok"), pc.is_valid(table["same_node"]))
+    ).select(["point", "env", "same_node"])
+    kinds: dict[str, dict[bool, str]] = {}
+    columns = [column.to_pylist() for column in rows.columns]
+    for point, env, same_node in zip(*columns, strict=True):
+        kinds.setdefault(point, {})[same_node] = env
+    return {
+        point: orjson.loads(ways[False]) for point, ways in kinds.items() if ways.keys() == {False}
+    }
+
+
+def _link_speed(env: Mapping[str, Any], interface: str | None) -> float:
+    """Return the speed of the slowest host's physical NIC in bit/s, or 0 if one is unknown.
+
+    A host whose NICs differ in speed is known only where the suite names the interface.
+    """
+    speeds = []
+    for facts in (env, *(env.get("peers") or {}).values()):
+        nics = [nic for nic in facts.get("nics") or () if nic.get("driver") and nic.get("speed")]
+        own = {nic["speed"] for nic in nics if interface in (None, nic["name"])}
+        if len(own) != 1:
+            return 0.0
+        speeds.append(float(own.pop()))
+    return min(speeds)
+
+
+Level = Literal["good", "noisy", "unusable"]
+WORSE_LEVELS: tuple[Level, ...] = ("unusable", "noisy")
+NOISY_SPREAD, UNUSABLE_SPREAD = 0.10, 1.0
+"""Spread of a headline figure, relative to its median; of a share (unit 1) absolute."""
+CANARY_MOVED = {"cpu": 0.2, "memory": 0.2, "loopback": 0.5, "disk": 1.0}
+"""Range of a canary over the rounds of a run, relative to its median, above which it moved."""
+DEPENDS_ON = ("cpu",)
+"""The canaries of a benchmark that is not installed here."""
+
+
+@dataclass
+class PointTrust:
+    """The trust in one point: its level, and the reasons by kind (spread, load, canary cpu ...).
+
+    `spread` is the largest of its headline series, relative to the median.
+    """
+
+    level: Level = "good"
+    reasons: dict[str, str] = field(default_factory=dict)
+    spread: float = 0.0
+
+    def lower(self, level: Level, kind: str, reason: str) -> None:
+        """Add a reason to trust the point less."""
+        self.reasons[kind] = reason
+        if self.level != "unusable":
+            self.level = level
+
+
+@dataclass(frozen=True)
+class RunTrust:
+    """The trust in a run: that in its worst point.
+
+    `points` has the points that were measured. `skipped` counts the others. `without_spread` counts
+    the points that have one value only.
+    """
+
+    points: dict[str, PointTrust]
+    skipped: int
+    without_spread: int
+
+    @property
+    def level(self) -> Level:
+        levels = {trust.level for trust in self.points.values()}
+        if "unusable" in levels or not self.points:
+            return "unusable"
+        return "noisy" if "noisy" in levels else "good"
+
+    @property
+    def proven(self) -> bool:
+        """Whether every point of the run has a spread, and it is good."""
+        return self.level == "good" and not self.skipped and not self.without_spread
+
+    def of_level(self, level: Level) -> list[PointTrust]:
+        """Return the trust in the points of a level."""
+        return [trust for trust in self.points.values() if trust.level == level]
+
+    @property
+    def text(self) -> str:
+        """The level with its reasons, such as `noisy: 2 of 9 points (load before it in 2)`."""
+        parts = []
+        for level in WORSE_LEVELS:
+            if points := self.of_level(level):
+                count = f"{level}: {len(points)} of {plural(len(self.points), 'point')}"
+                parts.append(f"{count} ({', '.join(_causes(points))})")
+        if not parts:
+            count = plural(len(self.points), "point")
+            parts = [f"good: {count}" if self.points else "unusable: no point was measured"]
+        if self.without_spread:
+            count = f"{self.without_spread} of {plural(len(self.points), 'point')}"
+            parts.append(f"one sample shows no spread ({count})")
+        if self.skipped:
+            parts.append(f"{self.skipped} skipped")
+        return "; ".join(parts)
+
+
+def trust_in(table: pa.Table, states: Sequence[PointState]) -> RunTrust:
+    """Return the trust in the points of a run. `table` has its rows, with those of the canary."""
+    moved = _canary_moves(table)
+    measured = [state for state in states if state.statuses.keys() - {"skipped"}]
+    labels = point_labels(states)
+    points = {
+        state.point: _point_trust(state, f"{state.entry} {labels[state.point]}".strip(), moved)
+        for state in measured
+    }
+    counts = [[len(series.values) for series in headlines(state)] for state in measured]
+    without_spread = sum(max(values, default=0) == 1 for values in counts)
+    return RunTrust(points, len(states) - len(measured), without_spread)
+
+
+def headlines(state: PointState) -> list[Series]:
+    """Return the headline series of a point, or its first one where it has none."""
+    return [series for series in state.series if series.headline] or state.series[:1]
+
+
+def relative_spread(series: Series) -> float | None:
+    """Return the spread of a series relative to its median, or None where it has none.
+
+    A share has the unit 1, and its spread is absolute.
+    """
+    band = series.band
+    scale = max(abs(series.middle), 1.0) if series.unit == "1" else abs(series.middle)
+    return (band.high - band.low) / scale if band.n > 1 and scale else None
+
+
+def unusable(series: Series) -> bool:
+    """Return whether the samples of a series are so far apart that its median says nothing."""
+    return (relative_spread(series) or 0.0) > UNUSABLE_SPREAD
+
+
+def _point_trust(state: PointState, name: str, moved: dict[str, float]) -> PointTrust:
+    trust = PointTrust()
+    if not state.statuses.get("ok"):
+        trust.lower("unusable", "no valid sample", "no valid sample")
+        return trust
+    for kind in {part.split(" ")[0]: None for mark in state.noise for part in mark.split(", ")}:
+        trust.lower("noisy", kind, kind)
+    for part in _canaries(state.benchmark):
+        if part in moved:
+            kind = f"canary {part}"
+            trust.lower("noisy", kind, f"{kind} moved by {100 * moved[part]:.0f} %")
+    spreads = [(spread, s) for s in headlines(state) if (spread := relative_spread(s)) is not None]
+    trust.spread, series = max(spreads, key=lambda item: item[0], default=(0.0, None))
+    if series is not None and trust.spread > NOISY_SPREAD:
+        level: Level = "unusable" if trust.spread > UNUSABLE_SPREAD else "noisy"
+        text = f"spread {100 * trust.spread:,.0f} % of {name} {series.name}"
+        trust.lower(level, "spread", text)
+    return trust
+
+
+def _canaries(benchmark: str) -> tuple[str, ...]:
+    try:
+        return registry.get(benchmark).canaries
+    except Exception:  # a benchmark of a package that is not installed here
+        return DEPENDS_ON
+
+
+def _canary_moves(table: pa.Table) -> dict[str, float]:
+    """Return the canaries that moved during the run, with their relative range."""
+    rows = table.filter(pc.equal(table["benchmark"], "canary"))
+    values: dict[str, list[float]] = {}
+    for metric, value in zip(rows["metric"].to_pylist(), rows["value"].to_pylist(), strict=True):
+        if metric in CANARY_MOVED and value is not None:
+            values.setdefault(metric, []).append(value)
+    moves = {name: _range(of_canary) for name, of_canary in values.items()}
+    return {name: move for name, move in moves.items() if move > CANARY_MOVED[name]}
+
+
+def _range(values: list[float]) -> float:
+    middle = sorted(values)[len(values) // 2]
+    return (max(values) - min(values)) / middle if middle else 0.0
+
+
+def _causes(points: Iterable[PointTrust]) -> list[str]:
+    """Return each kind of reason once, of the point with the largest spread, with its count."""
+    kinds: dict[str, list[str]] = {}
+    for trust in sorted(points, key=lambda trust: -trust.spread):
+        for kind, reason in trust.reasons.items():
+            kinds.setdefault(kind, []).append(reason)
+    return [
+        reasons[0] if len(reasons) == 1 else f"{reasons[0]} and {len(reasons) - 1} more"
+        for reasons in kinds.values()
+    ]
+
+
+_NAMES = {value: word for word, value in VERDICT_VALUES.items()}
+_POINT = ["entry", "point", "params", "shape", "pair"]
+
+
+@dataclass(frozen=True)
+class OwnVerdict:
+    """The verdict of a benchmark on a point by one rule: that of its worst sample.
+
+    `where` is the entry with what distinguishes the point and the rule's coordinates in it. `note`
+    has the figure that decided.
+    """
+
+    entry: str
+    point: str
+    where: str
+    rule: str
+    word: VerdictWord
+    note: str
+
+    @property
+    def name(self) -> str:
+        """The point and the rule."""
+        return f"{self.where}: {self.rule}"
+
+    @property
+    def text(self) -> str:
+        """The verdict in words, such as `failed: p99 < 1 s: 1.4 s`."""
+        return f"{self.word}: {self.rule}: {self.note}"
+
+
+def own_verdicts(table: pa.Table) -> list[OwnVerdict]:
+    """Return the verdicts in the rows of a run, without warm-up, in their order.
+
+    A sample that is not ok cannot pass, but it can fail.
+    """
+    is_verdict = pc.and_(pc.equal(table["metric"], VERDICT), pc.equal(table["phase"], "measure"))
+    counts = pc.or_(pc.equal(table["status"], "ok"), pc.equal(table["value"], 0.0))
+    rows = table.filter(pc.fill_null(pc.and_(is_verdict, counts), False))
+    if not rows.num_rows:
+        return []
+    labels = _labels(table)
+    samples: dict[tuple[str, str, str], list[dict[str, str]]] = {}
+    columns = ["entry", "point", "coords", "subject", "value", "note"]
+    for row in rows.select(columns).to_pylist():
+        key = row["point"], row["coords"] or "{}", row["subject"]
+        samples.setdefault(key, []).append(row)
+    verdicts = []
+    for (point, coords, rule), judged in samples.items():
+        worst = min(judged, key=lambda row: row["value"])
+        same = sum(row["value"] == worst["value"] for row in judged)
+        count = f" ({same} of {len(judged)} samples)" if len(judged) > 1 else ""
+        at = [f"{name}={value}" for name, value in orjson.loads(coords).items()]
+        where = " ".join(filter(None, (worst["entry"], labels[point], *at)))
+        word = _NAMES[float(worst["value"])]
+        note = f"{worst['note'] or ''}{count}"
+        verdicts.append(OwnVerdict(worst["entry"], point, where, rule, word, note))
+    return verdicts
+
+
+def worst_of_points(verdicts: Iterable[OwnVerdict]) -> list[tuple[OwnVerdict, str]]:
+    """Return the worst verdict of each point, and how many of its rules share it where several do.
+
+    Failed points come first.
+    """
+    points: dict[str, list[OwnVerdict]] = {}
+    for verdict in verdicts:
+        points.setdefault(verdict.point, []).append(verdict)
+    lines = []
+    for own in points.values():
+        worst = min(own, key=lambda verdict: VERDICT_VALUES[verdict.word])
+        same = sum(verdict.word == worst.word for verdict in own)
+        lines.append((worst, f"{same} of {len(own)} rules {worst.word}" if len(own) > 1 else ""))
+    return sorted(lines, key=lambda line: VERDICT_VALUES[line[0].word])
+
+
+def _labels(table: pa.Table) -> dict[str, str]:
+    """Return point -> what distinguishes it within its entry."""
+    first: dict[str, int] = {}
+    for i, point in enumerate(table["point"].to_pylist()):
+        first.setdefault(point, i)
+    points = table.select(_POINT).take(pa.array(list(first.values()), pa.int64())).to_pylist()
+    return labels_by_point(
+        (
+            row["entry"],
+            row["point"],
+            point_settings(
+                orjson.loads(row["params"] or "{}"), orjson.loads(row["shape"] or "{}"), row["pair"]
+            ),
+        )
+        for row in points
     )

@@ -1,8 +1,10 @@
 """Median, spread and noise floor of a few values, with scales on which relative changes add."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -172,3 +174,151 @@ def relative_precision(values: Sequence[float]) -> float | None:
     """
     band, middle = spread(list(values)), median(list(values))
     return abs((band.high - band.low) / 2 / middle) if band.kind == "interval" and middle else None
+
+
+EXACT = 30
+"""Degrees of freedom up to which the distribution is summed, and from which a series is enough."""
+
+
+@lru_cache(maxsize=1024)
+def student_t(p: float, freedom: int) -> float:
+    """Return the quantile of Student's t for 0.5 < p < 1, good to 0.01 %.
+
+    Up to EXACT degrees of freedom, invert the distribution function (Abramowitz and Stegun 26.7.3
+    and 26.7.4) by bisection. Above, use the Cornish-Fisher expansion (26.7.5). Below one degree of
+    freedom, return that of one.
+    """
+    v = max(freedom, 1)
+    if v > EXACT:
+        z = NormalDist().inv_cdf(p)
+        first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+        third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+        return z + first / v + second / v**2 + third / v**3
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        angle = (low + high) / 2
+        low, high = (angle, high) if _within(angle, v) < 2 * p - 1 else (low, angle)
+    return math.sqrt(v) * math.tan(low)
+
+
+def _within(angle: float, v: int) -> float:
+    """Return P(|T| <= sqrt(v) tan(angle)) for v degrees of freedom."""
+    cosine = math.cos(angle)
+    term, total = (1.0, 0.0) if v % 2 == 0 else (cosine, 0.0)
+    for k in range(v % 2, v - 1, 2):
+        total += term
+        term *= cosine**2 * (k + 1) / (k + 2)
+    if v % 2 == 0:
+        return math.sin(angle) * total
+    return 2 / math.pi * (angle + math.sin(angle) * total)
+
+
+@dataclass(frozen=True, slots=True)
+class Variability:
+    """Relative noise of one series (0.02 is 2 %), None where there are too few values.
+
+    `within`: median over runs of the CV of repetitions. `between`: robust noise of run medians.
+    `nodes`: robust spread of the medians of nodes. `repetitions`: repetitions in a run beyond which
+    only more runs help.
+    """
+
+    within: float | None
+    between: float | None
+    nodes: float | None
+    repetitions: int | None
+    runs: int
+
+
+def variability_of(
+    repetitions: Sequence[ArrayLike], by_node: Mapping[str, ArrayLike]
+) -> Variability:
+    """Return the noise of a series from the repetitions of each run (oldest first) and by node."""
+    runs = [array for values in repetitions if (array := finite(values)).size]
+    inside = finite([cv(array) for array in runs if array.size >= 3])
+    medians = np.array([float(np.median(array)) for array in runs])
+    within = float(np.median(inside)) if inside.size else None
+    between = noise_floor(medians) if medians.size >= 5 else None
+    levels = [float(np.median(array)) for v in by_node.values() if (array := finite(v)).size >= 3]
+    nodes = robust_sigma(scale_for(levels).apply(levels)) if len(levels) >= 3 else None
+    wanted = None
+    if within is not None and between is not None and len(runs) >= 20:
+        # Make the variance of a median of R repetitions, 1.57 s^2 / R, equal to that between runs.
+        typical = float(np.median([array.size for array in runs]))
+        own = max(between**2 - 1.57 * within**2 / typical, (0.1 * between) ** 2)
+        wanted = min(10, max(3, math.ceil(1.57 * within**2 / own))) if own > 0 else 10
+    floor = between if between is not None and math.isfinite(between) else None
+    return Variability(within, floor, nodes, wanted, len(runs))
+
+
+def jain(shares: Sequence[float]) -> float:
+    """Return Jain's fairness index, (sum x)^2 / (n sum x^2) (Jain, Chiu, Hawe 1984).
+
+    It is 1 for equal shares and 1/n where one takes all. Raises ValueError without a share, for a
+    negative one, or where none is above zero.
+    """
+    if not shares or min(shares) < 0 or not any(shares):
+        raise ValueError("fairness needs shares, none negative and one above zero")
+    return float(sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares)))
+
+
+class TooFewSamplesError(ValueError):
+    """There are fewer samples than a percentile needs. The message says how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Percentile:
+    """One percentile in the unit of the samples. `low` or `high` is infinite on an open side."""
+
+    p: float
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+def needed(p: float) -> int:
+    """Return the fewest samples for percentile `p` (0 < p < 1), at either end.
+
+    The most extreme of n samples lies beyond the percentile with 99 % if p**n <= 1 %. That is 90
+    samples for p95, 459 for p99 and 4603 for p99.9, as in the early stopping of LoadGen.
+    """
+    extreme = max(p, 1 - p)
+    return max(1, math.ceil(math.log(0.01) / math.log(extreme))) if extreme > 0.5 else 1
+
+
+def nearest_rank(values: ArrayLike, p: float) -> float:
+    """Return the nearest-rank percentile, sorted[ceil(p n) - 1], of any number of values.
+
+    Raises ValueError for p outside (0, 1] or no finite value.
+    """
+    array = np.sort(finite(values))
+    if not 0 < p <= 1 or not array.size:
+        raise ValueError(
+            f"percentile {p} of {array.size} values: p must be in (0, 1] with one value"
+        )
+    # Round first: p * n may be 95.00000000000001, which ceil would make 96.
+    return float(array[max(0, math.ceil(round(p * array.size, 9)) - 1)])
+
+
+def percentile(values: ArrayLike, p: float) -> Percentile:
+    """Return percentile `p` with its order-statistic interval.
+
+    Raises TooFewSamplesError where there are fewer samples than `needed(p)`.
+    """
+    array = np.sort(finite(values))
+    n = int(array.size)
+    if n < needed(p):
+        raise TooFewSamplesError(
+            f"p{p * 100:g} needs {needed(p)} samples, there are {n}: "
+            "measure more samples or use a lower percentile"
+        )
+    # Normal approximation of the binomial ranks: n p (1 - p) >= 4 holds for these samples.
+    middle, half = n * p, 1.96 * math.sqrt(n * p * (1 - p))
+    low, high = math.floor(middle - half), math.ceil(middle + half) + 1
+    return Percentile(
+        p=p,
+        value=nearest_rank(array, p),
+        low=float(array[low - 1]) if low >= 1 else -math.inf,
+        high=float(array[high - 1]) if high <= n else math.inf,
+        n=n,
+    )

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfdag.benchmark.contract import Benchmark
+from perfdag.suite.document import Problem, Where, dotted
 from perfdag.suite.host_pairs import Pair
 from perfdag.suite.model import Source
-from perfdag.suite.yaml_document import Problem, Where, dotted
 
 
 @dataclass(slots=True)

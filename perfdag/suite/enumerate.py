@@ -13,17 +13,21 @@ from typing import Any
 from pydantic import ValidationError
 
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Benchmark
 from perfdag.digest import canonical
 from perfdag.redaction import secret_names
 from perfdag.suite.candidate import Candidate, ProblemCounter
-from perfdag.suite.checks import Settings, unmet_where
-from perfdag.suite.model import LoadedSuite, Source, Until
+from perfdag.suite.document import (
+    BadDocument,
+    Problem,
+    choices,
+    error_path,
+    explain,
+    validate_partially,
+)
+from perfdag.suite.model import LoadedSuite, PointSettings, Source, Until, unmet_where
 from perfdag.suite.permutations import count_combinations, expand
 from perfdag.suite.placement import MAX_POINTS, Placer
 from perfdag.suite.point import Point, SuitePoints
-from perfdag.suite.validation import error_path, explain, validate_partially
-from perfdag.suite.yaml_document import BadDocument, Problem, choices
 
 MAX_COMBINATIONS = 1_000_000
 """Combinations of all entries of a suite, those that `exclude` leaves out too."""
@@ -39,7 +43,7 @@ def enumerate_points(loaded: LoadedSuite, only: Sequence[str] = ()) -> SuitePoin
     enumerated = _enumerate(loaded, loaded.sources, problems)
     if mistakes := problems.problems():
         raise BadDocument(mistakes)
-    settings: dict[str, list[Settings]] = {}
+    settings: dict[str, list[PointSettings]] = {}
     for point in enumerated.points:
         own = point.params, enumerated.shapes[point.shape]
         settings.setdefault(point.entry, []).append(own)
@@ -176,6 +180,7 @@ class Keeper:
             for value in (entry.retries, defaults.retries, self._suite.retries)
             if value is not None
         )
+        timeout = entry.timeout or defaults.timeout or self._suite.timeout
         optional = defaults.optional if entry.optional is None else entry.optional
         for candidate in candidates:
             benchmark, model = candidate.benchmark, candidate.model
@@ -191,7 +196,7 @@ class Keeper:
                 ),
                 repetitions=repetitions,
                 seconds=benchmark.seconds(model) * candidate.measurements,
-                timeout=self._timeout(source, benchmark, model) or benchmark.limit(model),
+                timeout=timeout or benchmark.limit(model),
                 retries=retries,
                 until=until,
                 pair=candidate.pair,
@@ -231,32 +236,6 @@ class Keeper:
             )
             self._problems.add(source, ("until", "max_repetitions"), text)
         return repetitions, until
-
-    def _timeout(self, source: Source, benchmark: Benchmark[Any], model: Any) -> float | None:
-        """Return the `timeout` of the suite in seconds, or None if none is set.
-
-        One that ends every sample is a problem.
-        """
-        entry, defaults = source.entry, source.defaults
-        timeout, least = (
-            entry.timeout or defaults.timeout or self._suite.timeout,
-            benchmark.least_seconds(model),
-        )
-        if timeout is None or timeout > least or "timeout" in source.refused:
-            return timeout
-        text = (
-            f"{timeout:g} s would end every sample: {benchmark.name} "
-            f"is expected to take {round(benchmark.seconds(model), 1):g} s; "
-            f"give more than {least:g} s, "
-            f"or leave timeout out (then it is {benchmark.limit(model):g} s)"
-        )
-        if entry.timeout:
-            self._problems.add(source, ("timeout",), text)
-        elif defaults.timeout:
-            self._problems.count(source.document.problem(("defaults", "timeout"), text))
-        else:
-            self._problems.count(self._loaded.document.problem(("timeout",), text))
-        return timeout
 
 
 def _label_value(value: Any) -> str:

@@ -16,9 +16,8 @@ from pydantic.fields import FieldInfo
 
 from perfdag.benchmark.contract import Benchmark
 from perfdag.shape import Shape
+from perfdag.suite.document import Document, Where, choices, explain
 from perfdag.suite.model import Permutations
-from perfdag.suite.validation import explain
-from perfdag.suite.yaml_document import Document, Where, choices
 from perfdag.units import Quantity, parse_quantity
 
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {

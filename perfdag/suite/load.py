@@ -1,27 +1,158 @@
 """Load a suite file with its includes and `--set` settings, and check everything in it."""
 
-from collections.abc import Iterable, Iterator
+import fnmatch
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+from pydantic import ValidationError
+
 from perfdag.benchmark import registry
+from perfdag.benchmark.contract import Metric
 from perfdag.removed import removal_note
-from perfdag.suite.check_targets import unmatched_check
-from perfdag.suite.checks import Check
-from perfdag.suite.enumerate import point_problems
-from perfdag.suite.model import Entry, LoadedSuite, Settings, Source, Suite
-from perfdag.suite.settings import apply_settings, split_settings
-from perfdag.suite.validation import validate_partially
-from perfdag.suite.yaml_document import (
+from perfdag.shape import (
+    merge,
+)
+from perfdag.suite.document import (
     BadDocument,
     Document,
     Problem,
     Where,
     choices,
+    explain,
     nearest,
     parse_document,
     read_document,
+    validate_partially,
 )
+from perfdag.suite.enumerate import point_problems
+from perfdag.suite.model import ENTRY_KEYS, Check, Entry, LoadedSuite, Settings, Source, Suite
+
+EntrySettings = list[tuple[str, str, Any]]
+"""(entry, parameter or key, value) of each setting of an entry."""
+
+
+def split_settings(
+    document: Document, data: dict[str, Any], settings: Iterable[str], problems: list[Problem]
+) -> EntrySettings:
+    """Return (entry, name, value) of the settings of entries.
+
+    Those of the suite replace keys of `data`.
+    """
+    entry_settings: EntrySettings = []
+    for setting in settings:
+        left, equals, right = setting.partition("=")
+        if not equals or not left:
+            problems.append(
+                Problem(
+                    "--set",
+                    0,
+                    setting,
+                    "write it as entry.param=value, for example iperf.duration=5s",
+                )
+            )
+            continue
+        try:
+            value = parse_document(right, "--set").data
+        except BadDocument:
+            value = right
+        target, dot, name = left.partition(".")
+        if dot:
+            entry_settings.append((target, name, value))
+        elif target in Suite.model_fields and target not in {"entries", "include", "defaults"}:
+            data[target] = value
+            document.set_keys.add(target)
+        else:
+            known = sorted(set(Suite.model_fields) - {"entries", "include", "defaults"})
+            problems.append(
+                Problem(
+                    "--set",
+                    0,
+                    setting,
+                    f"no such key of a suite: {target}{nearest(target, known)}; "
+                    "for a parameter write entry.param=value",
+                )
+            )
+    return entry_settings
+
+
+def apply_settings(loaded: LoadedSuite, settings: EntrySettings, problems: list[Problem]) -> None:
+    """Apply `--set` settings to the entries that they name."""
+    names = [source.name for source in loaded.sources]
+    for target, name, value in settings:
+        targets = [source for source in loaded.sources if source.name == target]
+        if not targets and not loaded.incomplete:
+            problems.append(
+                Problem(
+                    "--set",
+                    0,
+                    f"{target}.{name}",
+                    f"no entry {target!r}{choices(target, names, 'there are')}",
+                )
+            )
+        for source in targets:
+            if name in ENTRY_KEYS and not _is_param(source, name):
+                _set_key(source, name, value, problems)
+            else:
+                source.sets[name] = value
+
+
+def _is_param(source: Source, name: str) -> bool:
+    return (
+        registry.usable(source.entry.benchmark)
+        and name in registry.get(source.entry.benchmark).Params.model_fields
+    )
+
+
+def _set_key(source: Source, name: str, value: Any, problems: list[Problem]) -> None:
+    """Replace a key that every entry has beside its params and shape keys."""
+    raw = {**source.raw, name: value}
+    try:
+        source.entry, source.raw = Entry.model_validate(raw), raw
+        source.set_keys.add((name,))
+    except ValidationError as error:
+        problems += [
+            Problem(
+                "--set",
+                0,
+                f"{source.name}.{name}",
+                explain(source.document, (), detail, Entry).text,
+            )
+            for detail in error.errors()
+        ]
+
+
+def unmatched_check(
+    check: Check, entries: Mapping[str, Sequence[Metric]]
+) -> tuple[str, str] | None:
+    """Return (field, error) of a check that no metric can match, or None.
+
+    `entries` maps the name of an entry to its metrics.
+    """
+    named = [entry for entry in entries if fnmatch.fnmatchcase(entry, check.entry or "*")]
+    if not named:
+        names = choices(check.entry, entries, "there are")
+        return "entry", f"no entry matches {check.entry!r}{names}"
+    targets = [
+        (entry, metric)
+        for entry in named
+        for metric in entries[entry]
+        if fnmatch.fnmatchcase(metric.name, check.metric)
+    ]
+    if not targets:
+        of = f"entry {check.entry}" if check.entry else "the entries"
+        known = list(dict.fromkeys(metric.name for entry in named for metric in entries[entry]))
+        names = choices(check.metric, known, "there are")
+        return "metric", f"no metric of {of} matches {check.metric!r}{names}"
+    unit = check.value.unit if check.value is not None else ""
+    for entry, metric in targets:
+        if unit and metric.unit != unit:
+            return "value", (
+                f"is in {unit}, and {metric.name} of {entry} is in {metric.unit}; "
+                f"write it in {metric.unit} or as a bare number"
+            )
+    return None
 
 
 def load_suite(file: Path | str, settings: Iterable[str] = ()) -> LoadedSuite:
@@ -241,3 +372,49 @@ def _check_checks(
             key, text = unmatched
             if complete or key == "value":
                 problems.append(loaded.document.problem(("checks", index, key), text))
+
+
+def suite_text(loaded: LoadedSuite) -> str:
+    """Return the suite as one text: as written, or with the entries of its includes in place."""
+    if not loaded.suite.include:
+        return loaded.document.text
+    suite = {
+        key: value
+        for key, value in loaded.document.data.items()
+        if key not in ("include", "entries", "defaults")
+    }
+    return _dump({**suite, "entries": [_entry(source) for source in loaded.sources]})
+
+
+def model_text(suite: Suite) -> str:
+    """Return the YAML of a suite that Python code built, with the keys that it set."""
+    return _dump(suite.model_dump(mode="json", by_alias=True, exclude_unset=True))
+
+
+def load_model(suite: Suite | Entry | str | Path) -> LoadedSuite:
+    """Return a suite file, a suite, or one entry as a suite of that name. Raises BadDocument."""
+    if isinstance(suite, str | Path):
+        return load_suite(suite)
+    if isinstance(suite, Entry):
+        name = (suite.name or suite.benchmark).lower().replace("_", "-")
+        suite = Suite(name=name, entries=[suite])
+    return parse_suite(model_text(suite), f"Suite({suite.name!r})")
+
+
+def _entry(source: Source) -> dict[str, Any]:
+    """Return an entry with the defaults of its file."""
+    fields = registry.get(source.entry.benchmark).Params.model_fields
+    defaults = source.raw_defaults.get("params") or {}
+    params = {name: value for name, value in defaults.items() if name in fields}
+    own = {
+        name: value
+        for name, value in source.raw.items()
+        if value is not None or name not in ENTRY_KEYS
+    }
+    entry = merge(source.raw_defaults, {"name": source.name, **own})
+    # As in enumeration, a value of params replaces the default as a whole.
+    return {**entry, "params": {**params, **source.entry.params}}
+
+
+def _dump(data: dict[str, Any]) -> str:
+    return yaml.safe_dump(data, sort_keys=False, width=10**9, allow_unicode=True)

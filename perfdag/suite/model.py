@@ -3,17 +3,280 @@
 `perfdag plan --schema` prints the JSON schema.
 """
 
+import fnmatch
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StringConstraints,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
 from perfdag.benchmark import registry
 from perfdag.shape import Shape
 from perfdag.store.open import check_address
-from perfdag.suite.checks import Check
-from perfdag.suite.yaml_document import Document, Where
-from perfdag.units import Duration, PositiveDuration
+from perfdag.suite.document import BadDocument, Document, Where, nearest, parse_document
+from perfdag.units import Duration, PositiveDuration, quantity
+
+
+class Threshold(float):
+    """A threshold in base units. `unit` is the unit it was written in, empty for a bare number."""
+
+    unit: str
+
+    def __new__(cls, value: float, unit: str = "") -> "Threshold":
+        """Return a float that remembers its unit."""
+        threshold = super().__new__(cls, value)
+        threshold.unit = unit
+        return threshold
+
+
+def _threshold(value: Any) -> Threshold:
+    """Return a number, or text such as `15ms` or `9Gbit/s`, as a threshold. Raises ValueError."""
+    if isinstance(value, str):
+        return Threshold(*quantity(value))
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"must be a number or text such as 15ms, 9Gbit/s, 20k/s, not {value!r}")
+    return Threshold(value)
+
+
+def _share(text: Any) -> Any:
+    """Return `5%` as 0.05. Other values pass unchanged."""
+    if isinstance(text, str) and text.rstrip().endswith("%"):
+        try:
+            return float(text.strip()[:-1]) / 100
+        except ValueError:
+            raise ValueError(f"not a share: {text!r}; write it as 5% or 0.05") from None
+    return text
+
+
+def share(text: str) -> float:
+    """Return `5%`, `0.05` or `150%` as a share above zero. Raises ValueError.
+
+    A bare number of 1 or more is refused, because it was probably meant in percent.
+    """
+    try:
+        value = float(_share(text))
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ValueError(f"not a share: {text!r}; write it as 5% or 0.05")
+    if value >= 1 and "%" not in text:
+        raise ValueError(
+            f"{text!r} would be {value * 100:g} %; write 5% or 0.05, and 100% or more with its %"
+        )
+    return value
+
+
+_TEXT_OR_NUMBER = WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}]})
+Quantity = Annotated[Threshold, PlainValidator(_threshold), _TEXT_OR_NUMBER]
+Share = Annotated[float, Field(gt=0), BeforeValidator(_share), _TEXT_OR_NUMBER]
+
+
+Wanted = bool | int | float | str
+
+
+class Check(BaseModel):
+    """A rule for a metric: a threshold (`op` with `value` or `ratio`), detector tuning, or both."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    entry: str | None = Field(
+        None, description="entry name or glob; unset: every entry that has the metric"
+    )
+    metric: str = Field(description="metric name or glob")
+    stat: str | None = Field(
+        None,
+        description="value, mean, p50, p99, max ...; "
+        "unset: every one for tuning, value for a threshold",
+    )
+    where: dict[str, Wanted | list[Wanted]] = Field(
+        {},
+        description="parameters, dotted shape keys and coordinates: "
+        "only series with one of these values of each",
+    )
+    cluster: str | None = Field(
+        None, description="name or glob; only runs of such a cluster (unset: of any, or none)"
+    )
+    op: Literal["<", "<=", ">", ">="] | None = Field(
+        None, description="what must hold: measured OP threshold"
+    )
+    value: Quantity | None = Field(
+        None,
+        description="absolute threshold in the metric's base unit, "
+        "or as 15ms, 9Gbit/s, 4KiB, 20k/s",
+    )
+    ratio: float | None = Field(
+        None, gt=0, description="threshold as a ratio to the median of `baseline`"
+    )
+    baseline: str | None = Field(
+        None, description="a named baseline; unset: the current level of the history"
+    )
+    percentile: float | None = Field(
+        None,
+        gt=0,
+        lt=100,
+        description="of the run's values, nearest rank; "
+        "refused below the samples it needs; unset: the median",
+    )
+    min_effect: Share | None = Field(
+        None,
+        description="smallest change worth a verdict, 5% or 0.05; in the metric's unit if absolute",
+    )
+    absolute: bool = Field(
+        False, description="min_effect is in the metric's own unit (a loss of 0 to 1)"
+    )
+    page: bool | None = Field(
+        None, description="whether a change alerts; unset: headline metrics do"
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> "Check":
+        if self.op is None:
+            if (
+                self.value is not None
+                or self.ratio is not None
+                or self.percentile is not None
+                or self.baseline is not None
+            ):
+                raise ValueError("a threshold needs `op`: one of <, <=, >, >=")
+            if self.min_effect is None and self.page is None:
+                raise ValueError(
+                    "is empty: set `op` with `value` or `ratio`, or `min_effect`, or `page`"
+                )
+        elif (self.value is None) == (self.ratio is None):
+            raise ValueError("a threshold is either `value` or `ratio`")
+        if self.baseline is not None and self.ratio is None:
+            raise ValueError("`baseline` goes with `ratio`")
+        if self.absolute and self.min_effect is None:
+            raise ValueError("`absolute` goes with `min_effect`")
+        return self
+
+    def on(self, cluster: str | None) -> bool:
+        """Return whether the rule is for runs of this cluster (None: of one machine)."""
+        return self.cluster is None or fnmatch.fnmatchcase(cluster or "", self.cluster)
+
+    def selects(self, *settings: Mapping[str, Any]) -> bool:
+        """Return whether a series with these coordinates, parameters and shape has all values."""
+        return all(
+            (value := setting(name, *settings)) is not None and _matches(wanted, value)
+            for name, wanted in self.where.items()
+        )
+
+    def text(self) -> str:
+        """Return the threshold as text, such as `throughput >= 9e+09`."""
+        stat = f" {self.stat}" if self.stat and self.stat != "value" else ""
+        left = f"p{self.percentile:g} of " if self.percentile else ""
+        right = (
+            f"{self.value:g}"
+            if self.value is not None
+            else f"{self.ratio:g} x {self.baseline or 'its level'}"
+        )
+        at = "".join(f" {name}={wanted}" for name, wanted in self.where.items())
+        entry = f"{self.entry} " if self.entry else ""
+        return f"{left}{entry}{self.metric}{stat}{at} {self.op} {right}"
+
+
+def setting(name: str, *settings: Mapping[str, Any]) -> Any:
+    """Return the value of a dotted name in the first mapping that has it, else None."""
+    for mapping in settings:
+        if name in mapping:
+            return mapping[name]
+        first, _, rest = name.partition(".")
+        if rest and isinstance(inner := mapping.get(first), Mapping):
+            return setting(rest, inner)
+    return None
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _matches(condition: Wanted | list[Wanted], value: Any) -> bool:
+    """Return whether a value is wanted. Quantities compare by meaning: 4KiB equals 4096."""
+    if isinstance(condition, list):
+        return any(_matches(one, value) for one in condition)
+    if isinstance(condition, bool) or isinstance(value, bool):
+        return condition is value
+    if isinstance(condition, str) and isinstance(value, int | float):
+        try:
+            return quantity(condition)[0] == value
+        except ValueError:
+            return False
+    return bool(condition == value) or _text(condition) == _text(value)
+
+
+PointSettings = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""The parameters and the shape of a point."""
+
+
+def unmet_where(
+    check: Check,
+    points: Mapping[str, Sequence[PointSettings]],
+    coords: Mapping[str, Sequence[str]],
+) -> tuple[str, str] | None:
+    """Return (name, error) for a name in `where` that no series can have so, or None.
+
+    `points` maps the name of an entry to its points, `coords` to the coordinates of its rows. The
+    values of coordinates are known after the run.
+    """
+    named = [
+        settings
+        for entry, of_entry in points.items()
+        if fnmatch.fnmatchcase(entry, check.entry or "*")
+        for settings in of_entry
+    ]
+    rows = {
+        name: None
+        for entry, names in coords.items()
+        if fnmatch.fnmatchcase(entry, check.entry or "*")
+        for name in names
+    }
+    left = named
+    for name, wanted in check.where.items():
+        values = {_text(setting(name, *settings)): None for settings in named}
+        if name in rows or not named:
+            continue
+        if values.keys() <= {"None"}:
+            known = {key: None for params, _ in named for key in params} | rows
+            return name, (
+                f"no series has {name}{nearest(name, known) or ';'} "
+                "`perfdag benchmarks NAME` lists parameters and coordinates"
+            )
+        left = [settings for settings in left if _matches(wanted, setting(name, *settings))]
+        if not left:
+            values.pop("None", None)
+            others = len(check.where) > 1 and any(
+                _matches(wanted, setting(name, *settings)) for settings in named
+            )
+            also = " with the other values" if others else ""
+            return name, f"no point has {name} {_text(wanted)}{also}; there are {', '.join(values)}"
+    return None
+
+
+def checks_of(suite_text: str) -> list[Check]:
+    """Return the `checks` in the text of a suite. Raises BadDocument.
+
+    Includes and benchmarks are not resolved.
+    """
+    document = parse_document(suite_text or "{}", "suite.yaml")
+    raw = document.data.get("checks", []) if isinstance(document.data, dict) else []
+    try:
+        return [Check.model_validate(check) for check in raw or []]
+    except ValidationError as error:
+        raise BadDocument(
+            [document.problem(("checks",), str(problem["msg"])) for problem in error.errors()]
+        ) from None
+
 
 SuiteName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
 EntryName = Annotated[
@@ -208,3 +471,29 @@ class LoadedSuite:
     def known_sources(self) -> list[Source]:
         """Return the entries whose benchmark is installed."""
         return [source for source in self.sources if registry.usable(source.entry.benchmark)]
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema (draft 2020-12) of suite files, with the params of all benchmarks."""
+    schema = Suite.model_json_schema()
+    definitions = schema["$defs"]
+    rules = []
+    for name in registry.working():
+        params = registry.get(name).Params.model_json_schema(
+            ref_template=f"#/$defs/{name}-{{model}}"
+        )
+        for inner, definition in params.pop("$defs", {}).items():
+            definitions[f"{name}-{inner}"] = definition
+        params.pop("required", None)  # a permutation may give it
+        definitions[f"{name}-params"] = params
+        chosen = {"properties": {"benchmark": {"const": name}}, "required": ["benchmark"]}
+        rules.append(
+            {"if": chosen, "then": {"properties": {"params": {"$ref": f"#/$defs/{name}-params"}}}}
+        )
+    definitions["Entry"]["allOf"] = rules
+    definitions["Entry"]["properties"]["benchmark"]["enum"] = list(registry.working())
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "https://perfdag.dev/suite.schema.json",
+        **schema,
+    }

@@ -14,9 +14,9 @@ from perfdag.benchmark.contract import Benchmark
 from perfdag.removed import removal_note
 from perfdag.shape import SHAPE_KEYS, Shape, merge
 from perfdag.suite.candidate import Candidate, ProblemCounter
+from perfdag.suite.document import Where, choices, nearest
 from perfdag.suite.exclude import Exclusion, read_exclusions
 from perfdag.suite.model import Permutations, Source
-from perfdag.suite.yaml_document import Where, choices, nearest
 
 
 def expand(source: Source, problems: ProblemCounter) -> Iterator[Candidate]:

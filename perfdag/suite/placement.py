@@ -11,8 +11,8 @@ from perfdag.benchmark.contract import Benchmark
 from perfdag.digest import canonical, digest
 from perfdag.shape import Hosts, Shape, overlay
 from perfdag.suite.candidate import Candidate, ProblemCounter
+from perfdag.suite.document import error_path, explain
 from perfdag.suite.host_pairs import HUNT_MEASUREMENTS, count_pairs, host_pairs
-from perfdag.suite.validation import error_path, explain
 
 MAX_POINTS = 100_000
 MAX_PARAMS = 32 << 20
@@ -66,11 +66,11 @@ class Placer:
         """
         benchmark, hosts = candidate.benchmark, shape.hosts
         for key in ("pairs", "roles"):
-            if getattr(hosts, key) and not benchmark.pairwise:
+            if getattr(hosts, key) and benchmark.network not in ("pairs", "services"):
                 text = f"{benchmark.name} does not measure between two hosts; leave {key} out"
                 self._problems.add(candidate.source, ("hosts", key), text)
                 return True
-        if shape.network.forwarded and not benchmark.forwardable:
+        if shape.network.forwarded and benchmark.network != "services":
             text = f"{benchmark.name} measures no Service; use pod or host"
             self._problems.add(candidate.source, ("network", "path"), text)
             return True

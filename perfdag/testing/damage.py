@@ -3,12 +3,10 @@
 Each function raises AssertionError if the parser breaks the contract.
 """
 
-import dataclasses
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from perfdag.benchmark.contract import Output
 from perfdag.outcome import Measurement, SampleError
 from perfdag.results.samples import as_rows
 from perfdag.testing.recording import Recording
@@ -28,8 +26,8 @@ def check(recording: Recording, roles: Sequence[str] = ("stdout",)) -> None:
 
 def check_declared(recording: Recording) -> list[Measurement]:
     """Check the values: possible ones of declared metrics, a headline among them."""
-    benchmark, params, output = recording
-    values = benchmark.parse(output, params)
+    benchmark, params, output, parse = recording
+    values = parse(output.texts, params)
     rows = as_rows(benchmark, values, params.model_dump(mode="json", by_alias=True))
     assert any(row["headline"] for row in rows), "no value of a headline"
     keys = [(value.metric, value.stat, str(value.coords), value.subject) for value in values]
@@ -40,14 +38,14 @@ def check_declared(recording: Recording) -> list[Measurement]:
 
 def check_cut(recording: Recording, roles: Sequence[str]) -> None:
     """Check cut texts: the very same values, or SampleError. A half of `roles`: SampleError."""
-    benchmark, params, output = recording
-    whole = benchmark.parse(output, params)
+    _, params, output, parse = recording
+    whole = parse(output.texts, params)
     for part in CUTS:
 
         def cut_off(text: str, part: float = part) -> str:
             return text[: int(len(text) * part)]
 
-        for cut in _changed(output, cut_off):
+        for cut in _changed(output.texts, cut_off):
             values = _parsed(recording, cut)
             assert values is None or values == whole, f"other values of the first {part:.1%}"
     for role in roles:
@@ -66,7 +64,7 @@ def check_garbled(recording: Recording) -> None:
             at = int(len(text) * start)
             return text[:at] + junk + text[at + len(junk) :]
 
-        for broken in _changed(recording.output, garbled):
+        for broken in _changed(recording.output.texts, garbled):
             _parsed(recording, broken)
 
 
@@ -80,22 +78,21 @@ def check_decimal_comma(recording: Recording) -> None:
 
 def check_refused(recording: Recording, texts: dict[str, str] | None = None) -> None:
     """Check that the output, with `texts` in place of its own, raises SampleError."""
-    output = recording.output
-    broken = dataclasses.replace(output, texts={**output.texts, **(texts or {})})
+    broken = {**recording.output.texts, **(texts or {})}
     assert _parsed(recording, broken) is None, "a broken output has values"
 
 
-def _parsed(recording: Recording, output: Output) -> list[Measurement] | None:
-    benchmark, params, _ = recording
+def _parsed(recording: Recording, texts: dict[str, str]) -> list[Measurement] | None:
+    benchmark, params, _, parse = recording
     try:
-        values = benchmark.parse(output, params)
+        values = parse(texts, params)
         as_rows(benchmark, values, params.model_dump(mode="json", by_alias=True))
     except SampleError:
         return None
     return values
 
 
-def _changed(output: Output, change: Callable[[str], str]) -> Iterator[Output]:
-    """Yield the output with `change` applied to each of its texts alone."""
-    for role, text in output.texts.items():
-        yield dataclasses.replace(output, texts={**output.texts, role: change(text)})
+def _changed(texts: Mapping[str, str], change: Callable[[str], str]) -> Iterator[dict[str, str]]:
+    """Yield the texts with `change` applied to each of them alone."""
+    for role, text in texts.items():
+        yield {**texts, role: change(text)}

@@ -8,24 +8,29 @@ for the paths of the virtual environment and of temporary folders.
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from perfdag.benchmark.contract import Benchmark, Gang, Output
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import SampleError
+from perfdag.outcome import Measurement, SampleError
 from perfdag.shape import Shape, merge
 
 TIMEOUT = 60.0
 
 
+Parse = Callable[[dict[str, str], Any], list[Measurement]]
+"""A benchmark's parser: the texts and the params to the values."""
+
+
 class Recording(NamedTuple):
-    """A benchmark, parameters of it, and what its tool printed with them."""
+    """A benchmark, parameters of it, what its tool printed with them, and what reads that."""
 
     benchmark: Benchmark[Any]
     params: Any
     output: Output
+    parse: Parse
 
 
 def record(
@@ -44,10 +49,11 @@ def record(
         hosts = [LocalHost() for _ in range(shaped.hosts.count)]
         gang = Gang(hosts, shaped, TIMEOUT, scratch)
         try:
-            benchmark.prepare(gang, model)
-            output = benchmark.run(gang, model)
+            benchmark.require(gang, model)
+            benchmark.run(gang, model)
         except SampleError as error:
-            output = Output(error.texts)
+            gang.output.texts |= error.texts
+        output = gang.output
         paths = {scratch: "/tmp/scratch", sys.prefix: "/opt/venv"}
     texts = {role: text for role, text in output.texts.items() if text}
     sidecar = {
@@ -64,15 +70,15 @@ def record(
     file.with_name(f"{file.name}.json").write_text(f"{data}\n")
 
 
-def load(benchmark: Benchmark[Any], file: Path) -> Recording:
-    """Return the recording `file` (a path without suffix)."""
+def load(benchmark: Benchmark[Any], parse: Parse, file: Path) -> Recording:
+    """Return the recording `file` (a path without suffix), which `parse` is to read."""
     sidecar = json.loads(file.with_name(f"{file.name}.json").read_text())
     texts = {
         role: file.with_name(f"{file.name}.{role}.txt").read_text() for role in sidecar["texts"]
     }
     params = benchmark.Params.model_validate(sidecar["params"])
     output = Output(texts, sidecar["commands"], sidecar["tool"], sidecar["facts"])
-    return Recording(benchmark, params, output)
+    return Recording(benchmark, params, output, parse)
 
 
 def _replaced(text: str, paths: Mapping[str, str]) -> str:

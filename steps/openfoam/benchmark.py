@@ -12,15 +12,24 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool, broken, refuse
+from perfdag.benchmark.contract import (
+    Benchmark,
+    Gang,
+    Metric,
+    Network,
+    Output,
+    Params,
+    Tool,
+    broken,
+    refuse,
+)
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import filesystem
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
-from perfdag.shape import Placement, Shape
-from perfdag.steps import devices
-from perfdag.steps.mpi import openmpi
+from perfdag.shape import Shape
+from perfdag.steps import devices, mpi
 from perfdag.steps.openfoam.line_clock import RANK_LINE
-from perfdag.steps.time_bins import bins
+from perfdag.steps.reports import bins
 from perfdag.units import parse_quantity, short
 
 EDGE = 0.1
@@ -254,7 +263,7 @@ class OpenFoamParams(Params):
         "hierarchical",
         description="how the mesh is cut; scotch needs OpenFOAM built with it (Debian's is not)",
     )
-    transport: openmpi.Transport = Field(
+    transport: Literal["tcp", "rdma"] = Field(
         "tcp",
         description="between hosts: tcp, or rdma by UCX without a fallback;"
         " within a host shared memory",
@@ -601,7 +610,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
     name: ClassVar[str] = "openfoam"
     version: ClassVar[int] = 2
     image: ClassVar[str] = "openfoam"
-    placement: ClassVar[Placement] = "spread"
+    network: ClassVar[Network] = "spread"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     Params: ClassVar[type[OpenFoamParams]] = OpenFoamParams
     coords: ClassVar[tuple[str, ...]] = ("step",)
@@ -637,7 +646,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
     tools: ClassVar[tuple[Tool, ...]] = (
         Tool("icoFoam", {"apt": "openfoam"}),
         Tool("blockMesh", {"apt": "openfoam"}),
-        openmpi.MPIRUN,
+        mpi.MPIRUN,
     )
 
     def shape(self, params: OpenFoamParams) -> dict[str, Any]:
@@ -646,7 +655,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         )
 
     def check(self, params: OpenFoamParams, shape: Shape) -> list[str]:
-        few = [] if params.oversubscribe else openmpi.few_cpus(shape, params.procs // params.nodes)
+        few = [] if params.oversubscribe else mpi.few_cpus(shape, params.procs // params.nodes)
         return [
             *broken(
                 (
@@ -679,10 +688,10 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         return 2 + cavity.cells**3 * (5e-6 + cavity.time_steps * step / params.procs)
 
     def require(self, gang: Gang, params: OpenFoamParams) -> None:
-        openmpi.require(gang.hosts, params.procs, params.oversubscribe, params.transport)
+        super().require(gang, params)
+        mpi.require(gang.hosts, params.procs, params.oversubscribe, params.transport)
 
     def prepare(self, gang: Gang, params: OpenFoamParams) -> None:
-        self.require(gang, params)
         variables = environment()
         lead = gang.hosts[0]
         need(lead, gang.volume or gang.scratch, params)
@@ -716,7 +725,13 @@ class OpenFoam(Benchmark[OpenFoamParams]):
                 )
             gang.notes["decompose_s"] = cut.check("decomposePar").seconds
 
-    def run(self, gang: Gang, params: OpenFoamParams) -> Output:
+    def run(self, gang: Gang, params: OpenFoamParams) -> list[Measurement]:
+        self.prepare(gang, params)
+        gang.output = self.measure(gang, params)
+        gang.output.comparable = False
+        return self.parse(gang.output, params)
+
+    def measure(self, gang: Gang, params: OpenFoamParams) -> Output:
         lead, folder = gang.hosts[0], gang.notes["case"]
         solver = [
             sys.executable,
@@ -728,7 +743,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             folder,
         ]
         if params.procs > 1:
-            launch = openmpi.mpirun(
+            launch = mpi.openmpi_mpirun(
                 gang,
                 params.procs,
                 params.transport,
@@ -752,7 +767,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             finished = lead.run(
                 argv_with_clock,
                 timeout=gang.timeout,
-                env={**environment(), **openmpi.environment()},
+                env={**environment(), **mpi.OPENMPI_ENVIRONMENT},
                 cwd=gang.scratch,
             )
         finally:
@@ -772,15 +787,12 @@ class OpenFoam(Benchmark[OpenFoamParams]):
                 texts,
             )
         facts = {
-            "addresses": len(openmpi.ranks_by_address(gang.hosts, params.procs)),
-            "point_to_point": openmpi.selected_layer(finished.stdout + finished.stderr),
+            "addresses": len({host.address for host in gang.hosts}),
+            "point_to_point": mpi.openmpi_layer(finished.stdout + finished.stderr),
         }
         return Output(
             texts, [argv], f"OpenFOAM {version(finished.stdout) or '(version not said)'}", facts
         )
-
-    def series(self, output: Output) -> str:
-        return output.tool
 
     def parse(self, output: Output, params: OpenFoamParams) -> list[Measurement]:
         stdout = output.texts.get("stdout", "")

@@ -86,6 +86,10 @@ class QueueScalingParams(Params):
         None, description="of that Service (default: the Deployment's)"
     )
 
+    @property
+    def uses_api(self) -> bool:
+        return self.deployment is not None
+
 
 class QueueScaling(Benchmark[QueueScalingParams]):
     """Throughput of a work queue over 1, 2, 4 ... replicas, with the fitted scalability laws.
@@ -186,9 +190,6 @@ class QueueScaling(Benchmark[QueueScalingParams]):
         """Return an estimate: 13 items per measurement."""
         return 5 + (params.limit.bit_length() + 2) * (13 * (_item(params) or ITEM) + 2)
 
-    def uses_api(self, params: QueueScalingParams) -> bool:
-        return params.deployment is not None
-
     def check(self, params: QueueScalingParams, shape: Any) -> list[str]:
         if params.deployment:
             own = [name for name in ("glob", "item_limit") if getattr(params, name)]
@@ -204,7 +205,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             return [f"command: {error}"]
         return []
 
-    def run(self, gang: Gang, params: QueueScalingParams) -> Output:
+    def measure(self, gang: Gang, params: QueueScalingParams) -> Output:
         argv = validator_argv(params)
         server = gang.hosts[0].serve(argv, env=token_environment() if params.deployment else {})
         try:
@@ -222,6 +223,10 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             )
             raise Failed(f"the validator {what}: {done.tail()}", done.texts())
         return Output(done.texts(), [argv], "perfdag queue validate")
+
+    def run(self, gang: Gang, params: QueueScalingParams) -> list[Measurement]:
+        gang.output = self.measure(gang, params)
+        return self.parse(gang.output, params)
 
     def parse(self, output: Output, params: QueueScalingParams) -> list[Measurement]:
         try:

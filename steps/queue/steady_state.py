@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfdag.stats.student import student_t
+from perfdag.stats.robust import student_t
 
 Chains = dict[int, tuple[float, float, int]]
 Stats = Mapping[str, Any]

@@ -12,7 +12,7 @@ from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Gang, Metric, Output
 from perfdag.hosts import gpu_use
 from perfdag.outcome import Invalid, Measurement, SampleError
-from perfdag.stats.percentiles import needed
+from perfdag.stats.robust import needed
 from perfdag.steps.resnet50 import launch, result
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.result import (
@@ -264,7 +264,7 @@ class Resnet50(launch.WorkloadBenchmark[Workload]):
     coords: ClassVar[tuple[str, ...]] = (*COORDS, *MARKS)
     metrics = METRICS
 
-    def run(self, gang: Gang, params: Workload) -> Output:
+    def measure(self, gang: Gang, params: Workload) -> Output:
         host, argv = gang.hosts[0], [*launch.wrapper_argv(params), *launch.program_argv(params)]
         with launch.watched([host], params) as watch:
             finished = host.run(argv, timeout=gang.timeout, stdin=launch.program_input(params))
@@ -276,6 +276,11 @@ class Resnet50(launch.WorkloadBenchmark[Workload]):
             launch.versions(text),
             {**facts, **_read(text, params, facts)},
         )
+
+    def run(self, gang: Gang, params: Workload) -> list[Measurement]:
+        gang.output = self.measure(gang, params)
+        gang.output.comparable = False
+        return self.parse(gang.output, params)
 
     def parse(self, output: Output, params: Workload) -> list[Measurement]:
         measured = result.read(output.texts.get("result", ""))

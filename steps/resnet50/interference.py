@@ -14,7 +14,7 @@ from perfdag.benchmark.contract import Gang, Metric, Output, broken
 from perfdag.hosts.base import CommandResult, Host
 from perfdag.outcome import Invalid, Measurement, SampleError, verdict
 from perfdag.shape import Shape
-from perfdag.stats.fairness import jain
+from perfdag.stats.robust import jain
 from perfdag.steps.resnet50 import launch, result
 from perfdag.steps.resnet50.params import MARGIN, Workload
 from perfdag.steps.resnet50.result import MARKS, caveats, is_only_late, result_fault, weights_of
@@ -171,7 +171,7 @@ class Resnet50Interference(launch.WorkloadBenchmark[InterferenceParams]):
             params.copies + (params.copies if params.scenario == "offline" else 1.5)
         ) * launch.expected(params)
 
-    def run(self, gang: Gang, params: InterferenceParams) -> Output:
+    def measure(self, gang: Gang, params: InterferenceParams) -> Output:
         hosts = [gang.hosts[number % len(gang.hosts)] for number in range(params.copies)]
         argv = [*launch.wrapper_argv(params), *launch.program_argv(params)]
         texts: dict[str, str] = {}
@@ -200,6 +200,11 @@ class Resnet50Interference(launch.WorkloadBenchmark[InterferenceParams]):
             launch.versions(texts["solo-0"]),
             {**launch.program_facts(texts), **watch.facts, **placed},
         )
+
+    def run(self, gang: Gang, params: InterferenceParams) -> list[Measurement]:
+        gang.output = self.measure(gang, params)
+        gang.output.comparable = False
+        return self.parse(gang.output, params)
 
     def parse(self, output: Output, params: InterferenceParams) -> list[Measurement]:
         by_phase = {}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
-from perfdag.benchmark.contract import Benchmark, Gang, Output, Tool
+from perfdag.benchmark.contract import Benchmark, Gang, NotInstalled, Tool
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import CommandResult, Host
 from perfdag.outcome import Failed, SampleError, Skip
@@ -262,22 +262,13 @@ class WorkloadBenchmark(Benchmark[W], Generic[W]):
     def seconds(self, params: W) -> float:
         return expected(params)
 
-    def least_seconds(self, params: W) -> float:
-        """Return the seconds that LoadGen runs; 0 where its samples may end sooner."""
-        if params.scenario == "offline":
-            # A device faster than target_rate completes its samples sooner.
-            return 0.0 if params.fast else params.duration()
-        return params.lasts(params.duration())
-
     def missing(self, gang: Gang, params: W) -> list[Tool]:
         return missing(gang, params)
 
     def require(self, gang: Gang, params: W) -> None:
+        if tools := self.missing(gang, params):
+            raise NotInstalled(tools)
         require(gang.hosts, params)
-
-    def series(self, output: Output) -> str:
-        """Return PyTorch's and LoadGen's versions, which separate series."""
-        return output.tool
 
 
 def expected(params: Workload) -> float:

@@ -12,7 +12,7 @@ from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Gang, Metric, Output, Tool
 from perfdag.outcome import Failed, Invalid, Measurement, VerdictWord, verdict
 from perfdag.stats.paired import blocks
-from perfdag.stats.student import student_t
+from perfdag.stats.robust import student_t
 from perfdag.steps.resnet50 import launch, result
 from perfdag.steps.resnet50.params import Text, Workload
 from perfdag.steps.resnet50.result import MARKS, caveats, is_only_late, result_fault, weights_of
@@ -158,7 +158,7 @@ class Resnet50Overhead(launch.WorkloadBenchmark[OverheadParams]):
             )
         return tools
 
-    def run(self, gang: Gang, params: OverheadParams) -> Output:
+    def measure(self, gang: Gang, params: OverheadParams) -> Output:
         host, spec, plain = gang.hosts[0], launch.program_input(params), launch.program_argv(params)
         wrapped = [
             *launch.wrapper_argv(params),
@@ -180,6 +180,11 @@ class Resnet50Overhead(launch.WorkloadBenchmark[OverheadParams]):
                     runs.append(result.read(texts[f"{number:03}{side}"]))
         facts = {**launch.program_facts(texts), **watch.facts, "sides": sides(runs, order)}
         return Output(texts, [plain, wrapped], launch.versions(texts["000" + order[0]]), facts)
+
+    def run(self, gang: Gang, params: OverheadParams) -> list[Measurement]:
+        gang.output = self.measure(gang, params)
+        gang.output.comparable = False
+        return self.parse(gang.output, params)
 
     def parse(self, output: Output, params: OverheadParams) -> list[Measurement]:
         order = output.texts.get("order", "")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfdag.outcome import Failed, Skip
-from perfdag.stats.percentiles import needed
+from perfdag.stats.robust import needed
 from perfdag.steps.resnet50 import loadgen_log
 from perfdag.steps.resnet50.params import PROGRAM, Workload
 

@@ -11,7 +11,7 @@ from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import LABEL, claim_spec, service_ports, services, shared_claim
 from perfdag.kube.pods import inputs_of, nodes_of, template_of
 from perfdag.plan.plan import Plan
-from perfdag.results.rechecks import ROUNDS
+from perfdag.results.runs import ROUNDS
 from perfdag.results.samples import run_folder
 from perfdag.shape import Shape
 from perfdag.steps.runner.credentials import make_keys
@@ -55,7 +55,7 @@ def secret(context: PodContext) -> Object:
 def shape_of(plan: Plan, number: int) -> Shape:
     """Return the shape of a batch of the run, or of one of its rechecks.
 
-    perfdag.results.rechecks numbers those batches after the ones of the run.
+    perfdag.results.runs numbers those batches after the ones of the run.
     """
     first = len(plan.batches)
     if number < first:

@@ -12,8 +12,7 @@ from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
 from perfdag.results.missing_reason import MissingReason
-from perfdag.results.rechecks import plan_of_batch
-from perfdag.results.runs import load_plan, variants
+from perfdag.results.runs import load_plan, plan_of_batch, variants
 from perfdag.results.samples import stored_samples
 from perfdag.steps.runner.pod_context import EXIT_REFUSED, EXIT_RETRYABLE, PodContext
 from perfdag.steps.runner.step_state import owner

@@ -10,8 +10,7 @@ from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import Plan, TimeLeft
 from perfdag.results import missing_reason
 from perfdag.results.missing_reason import budget_spent
-from perfdag.results.rechecks import plan_of_batch
-from perfdag.results.runs import variants
+from perfdag.results.runs import plan_of_batch, variants
 from perfdag.results.samples import run_folder, stored_samples
 from perfdag.steps.measure import MeasuringLoop, ProgressListener
 from perfdag.steps.runner import budget

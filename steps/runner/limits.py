@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from perfdag.kube.patch import PRIORITY_CLASSES, Context, account_of, own_image, patch
 from perfdag.plan.plan import MAX_BATCHES, Plan
 from perfdag.shape import Shape
-from perfdag.suite.yaml_document import BadDocument, Problem
+from perfdag.suite.document import BadDocument, Problem
 
 MAX_SHAPES = 75_000
 """Bytes of all patches as text within JSON.

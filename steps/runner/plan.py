@@ -23,10 +23,8 @@ from perfdag.kube.patch import (
 )
 from perfdag.plan.plan import Batch, Plan, gated, make_plan, place_hosts, read_plan
 from perfdag.results import missing_reason
-from perfdag.results.durations import with_learned_times
 from perfdag.results.missing_reason import MissingReason
-from perfdag.results.rechecks import ROUNDS
-from perfdag.results.runs import resume_obstacle, store_plan, variants
+from perfdag.results.runs import ROUNDS, resume_obstacle, store_plan, variants, with_learned_times
 from perfdag.results.samples import delete_damaged_samples, run_folder, stored_samples
 from perfdag.shape import Shape
 from perfdag.steps.runner import budget
@@ -42,7 +40,7 @@ from perfdag.steps.runner.feasibility import cluster_facts, cluster_name, has_cl
 from perfdag.steps.runner.limits import check_own_images, check_shapes, check_size, refuse
 from perfdag.steps.runner.pod_context import PENDING_GRACE, PodContext
 from perfdag.store.base import DamagedError, NotStoredError, Store
-from perfdag.suite.yaml_document import BadDocument
+from perfdag.suite.document import BadDocument
 
 NETWORK = f"{LABEL}/network"
 """Annotation of a pod outside Multus networks: the network that it measures."""

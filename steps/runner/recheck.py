@@ -2,21 +2,25 @@
 
 from pathlib import Path
 
+from perfdag.analysis.gate import check, unattended_rules
 from perfdag.kube.client import run_with_client
 from perfdag.plan.plan import Plan
-from perfdag.regress.acks import unattended_rules
-from perfdag.regress.gate import check
 from perfdag.results import missing_reason
 from perfdag.results.collect import collect
 from perfdag.results.missing_reason import MissingReason
-from perfdag.results.rechecks import plan_of_batch, recheck_batches, store_rechecks
-from perfdag.results.runs import load_plan, store_plan
+from perfdag.results.runs import (
+    load_plan,
+    plan_of_batch,
+    recheck_batches,
+    store_plan,
+    store_rechecks,
+)
 from perfdag.results.samples import stored_samples
 from perfdag.steps.runner.batch_objects import batch_objects, create_for_batches, shape_of
 from perfdag.steps.runner.plan import item, write_outputs
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.base import Store
-from perfdag.suite.checks import checks_of
+from perfdag.suite.model import checks_of
 
 
 def step(context: PodContext, out: Path) -> list[str]:

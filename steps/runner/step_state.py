@@ -13,7 +13,7 @@ from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED, UNRECOVERABLE
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.base import AddressError, DamagedError, NotStoredError
-from perfdag.suite.yaml_document import BadDocument
+from perfdag.suite.document import BadDocument
 
 _BAD_INPUT = (BadDocument, AddressError, DamagedError, NotStoredError)
 """Errors of exit code 2: the run never starts."""

@@ -158,7 +158,7 @@ class VmiBenchmark(Benchmark[V], Generic[V]):
         """Return the sum of the lock, the primers, the schedules and all waits."""
         return params.request().limit(params.spec())
 
-    def run(self, gang: Gang, params: V) -> Output:
+    def measure(self, gang: Gang, params: V) -> Output:
         """Measure the scenario. Later stages than the gang's timeout are censored.
 
         Raises Skip (no cluster, no KubeVirt), Failed (invalid parameters), Infrastructure.
@@ -182,6 +182,10 @@ class VmiBenchmark(Benchmark[V], Generic[V]):
             tool=tool(f"KubeVirt {version}" if version else "perfdag", simulated),
             facts=facts,
         )
+
+    def run(self, gang: Gang, params: V) -> list[Measurement]:
+        gang.output = self.measure(gang, params)
+        return self.parse(gang.output, params)
 
     def parse(self, output: Output, params: V) -> list[Measurement]:
         """See Benchmark and parse_results."""
@@ -346,10 +350,6 @@ class VmiSteady(VmiBenchmark[VmiSteadyParams]):
     def seconds(self, params: VmiSteadyParams) -> float:
         """Return the churn, and an estimate of 60 ms per VMI for the ramps."""
         return 30.0 + params.duration + 0.12 * params.count
-
-    def least_seconds(self, params: VmiSteadyParams) -> float:
-        """Return the seconds of churn."""
-        return params.duration
 
     def parse(self, output: Output, params: VmiSteadyParams) -> list[Measurement]:
         """See Benchmark."""

@@ -220,7 +220,7 @@ class Scale(Benchmark[ScaleParams]):
             + SLACK
         )
 
-    def run(self, gang: Gang, params: ScaleParams) -> Output:
+    def measure(self, gang: Gang, params: ScaleParams) -> Output:
         """See Benchmark."""
         try:
             spec = params.spec()
@@ -234,6 +234,10 @@ class Scale(Benchmark[ScaleParams]):
         version = result.facts.get("runai_version")
         tool_name = tool(f"Run:ai {version}" if version else "perfdag", result.facts["simulated"])
         return Output({"result": orjson.dumps(result).decode()}, tool=tool_name, facts=facts)
+
+    def run(self, gang: Gang, params: ScaleParams) -> list[Measurement]:
+        gang.output = self.measure(gang, params)
+        return self.parse(gang.output, params)
 
     def parse(self, output: Output, params: ScaleParams) -> list[Measurement]:
         """Convert the result to measurements. Raises Invalid if objects failed or remain."""

@@ -111,9 +111,6 @@ class Torchbench(Benchmark[TorchbenchParams]):
         return 15 + (params.iterations + params.warmup + 3) * work + (60 if params.compile else 0)
 
     def require(self, gang: Gang, params: TorchbenchParams) -> None:
-        self.prepare(gang, params)
-
-    def prepare(self, gang: Gang, params: TorchbenchParams) -> None:
         host, python = gang.hosts[0], _python(params)
         folder = checkout.locate(host, params)
         if params.device == "cuda":
@@ -137,7 +134,15 @@ class Torchbench(Benchmark[TorchbenchParams]):
             facts["gpus"] = gang.notes["gpus"] = gpu_use.facts(gang.hosts[0])
         return facts
 
-    def run(self, gang: Gang, params: TorchbenchParams) -> Output:
+    def run(self, gang: Gang, params: TorchbenchParams) -> list[Measurement]:
+        gang.output.facts |= self.provenance(gang, params)
+        facts = gang.output.facts
+        gang.output = self.measure(gang, params)
+        gang.output.facts |= facts | gang.output.facts
+        gang.output.comparable = False
+        return self.parse(gang.output, params)
+
+    def measure(self, gang: Gang, params: TorchbenchParams) -> Output:
         host = gang.hosts[0]
         argv = [
             _python(params),
@@ -173,15 +178,13 @@ class Torchbench(Benchmark[TorchbenchParams]):
             ) or Failed(
                 f"run.py {params.model} exited {finished.code}: {finished.tail()}", finished.texts()
             )
-        tool = f"torch {values['torch']}, pytorch/benchmark {gang.notes['commit'][:12]}"
+        # The precision may be the model's default, which another commit may change.
+        versions = f"torch {values['torch']}, pytorch/benchmark {gang.notes['commit'][:12]}"
+        tool = ", ".join(filter(None, (versions, values.get("precision"))))
         used = {name: values[name] for name in _USED if values.get(name) is not None}
         return Output(
             finished.texts(), [argv], tool, {**next(iter(watch.hosts.values()), {}), **used}
         )
-
-    def series(self, output: Output) -> str:
-        # The precision may be the model's default, which another commit may change.
-        return ", ".join(name for name in (output.tool, output.facts.get("precision")) if name)
 
     def parse(self, output: Output, params: TorchbenchParams) -> list[Measurement]:
         return report.parse(output, params)

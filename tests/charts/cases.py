@@ -48,7 +48,7 @@ def recorded(benchmark: str) -> Base:
         recording = case.load()
         if recording.benchmark.name == benchmark:
             params = recording.params.model_dump(mode="json", exclude_none=True)
-            measured = recording.benchmark.parse(recording.output, recording.params)
+            measured = recording.parse(recording.output.texts, recording.params)
             points.append((params, [as_row(recording.benchmark, item) for item in measured]))
     return points
 

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from matplotlib.figure import Figure
 
+from perfdag.analysis.alerts import Rules
+from perfdag.analysis.gate import check
 from perfdag.charts import benchmarks, style
 from perfdag.charts.pages import page, pick, report
 from perfdag.charts.pages.recipes import recipes
 from perfdag.digest import canonical
-from perfdag.regress.gate import check
-from perfdag.regress.result import Rules
 from perfdag.results.schema import load_rows
 from perfdag.store.folder import FolderStore
 from perfdag.store.s3 import S3Store

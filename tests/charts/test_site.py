@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from perfdag.analysis.alerts import Rules
+from perfdag.analysis.gate import check, store_record
 from perfdag.app.site.write import write_site
-from perfdag.regress.gate import check, store_record
-from perfdag.regress.result import Rules
 from perfdag.store.folder import FolderStore
 from tests.charts.browser import CHROMIUM, Page, chromium, tab
 from tests.stats import synthetic
@@ -57,7 +57,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> str:
         )  # fmt: skip
     store_record(store, check(store, "net", run_id(29), Rules()))
     store.put(f"runs/{run_id(29)}/report.html", b"<!doctype html><title>report</title>")
-    write_site(store, print)
+    write_site(store)
     return (folder / "site").as_uri()
 
 

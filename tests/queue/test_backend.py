@@ -234,7 +234,7 @@ def test_the_benchmark_hands_device_and_limit_of_an_item_to_its_backends(tmp_pat
     benchmark = QueueScaling()
     with pytest.raises(Failed, match=r"/bin/sh ran past its limit of 0.2 s") as raised:
         benchmark.parse(
-            benchmark.run(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params), params
+            benchmark.measure(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params), params
         )
     assert {
         str(row.subject).rpartition("/")[2]

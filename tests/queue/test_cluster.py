@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.steps.queue.deployment import send_by_service, token_of
 from perfdag.steps.queue.manifests import manifests

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.steps.queue.client import ClientStats, Work, request
 from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.local import Local

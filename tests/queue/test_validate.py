@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.hosts.gpu_use import DeviceUse
 from perfdag.kube.client import KubeError
 from perfdag.steps.queue import validate as validation

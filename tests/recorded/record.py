@@ -9,6 +9,7 @@ from typing import Any
 
 from perfdag import testing
 from perfdag.benchmark.registry import get
+from perfdag.steps import fio, imb, iperf, latency
 
 HERE = Path(__file__).parent
 _FAST: dict[str, Any] = {"size": "16MiB", "runtime": "300ms"}
@@ -83,17 +84,19 @@ CASES: dict[str, dict[str, Any]] = {
     "imb/uniband-shm": {"benchmark": "Uniband", "transport": "shm", **_SMALL},
 }
 
-
-def names(benchmark: str, but: tuple[str, ...] = ()) -> list[str]:
-    """Recordings of a benchmark."""
-    return [
-        name for name in CASES if name.startswith(f"{benchmark}/") and name.split("/")[1] not in but
-    ]
+PARSERS: dict[str, Any] = {
+    "iperf": iperf.parse,
+    "latency": latency.parse,
+    "fio": fio.parse,
+    "imb": imb.parse,
+}
+"""The parser of each benchmark that `record` records."""
 
 
 def load(name: str) -> testing.Recording:
     """The benchmark, its params and the output of a recording."""
-    return testing.load(get(name.split("/")[0]), HERE / name)
+    benchmark: Any = get(name.split("/")[0])
+    return testing.load(benchmark, PARSERS[benchmark.name], HERE / name)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from perfdag import testing
 from perfdag.benchmark.contract import Gang, Output
 from perfdag.benchmark.registry import get
 from perfdag.hosts.local import LocalHost
@@ -37,8 +37,18 @@ def text(name: str) -> str:
     return (HERE / name).read_text()
 
 
+def of_method(benchmark: Any, params: dict[str, Any], output: Output) -> Recording:
+    """A recording of a benchmark whose parser is a method that also reads the facts."""
+
+    def parse(texts: dict[str, str], params: Any) -> list[Measurement]:
+        rows: list[Measurement] = benchmark.parse(replace(output, texts=texts), params)
+        return rows
+
+    return Recording(benchmark, benchmark.Params.model_validate(params), output, parse)
+
+
 def recorded_by_record(name: str) -> Recording:
-    return testing.load(get(name.split("/")[0]), HERE / name)
+    return record.load(name)
 
 
 def openfoam(name: str, facts: dict[str, Any] | None = None, **params: Any) -> Recording:
@@ -49,9 +59,9 @@ def openfoam(name: str, facts: dict[str, Any] | None = None, **params: Any) -> R
         "timing": "mesh_s=0.25\ndecompose_s=0.5\nwall_s=13.3\n",
     }
     known = {"addresses": params.get("nodes", 1)} if facts is None else facts
-    return Recording(
+    return of_method(
         benchmark,
-        benchmark.Params.model_validate(params),
+        params,
         Output(texts, tool="OpenFOAM 1912", facts=known),
     )
 
@@ -59,9 +69,9 @@ def openfoam(name: str, facts: dict[str, Any] | None = None, **params: Any) -> R
 def perftest(name: str, benchmark: str = "rdma-bandwidth", **params: Any) -> Recording:
     measured = get(benchmark)
     role = "json0" if name.endswith(".json") else "client0"
-    return Recording(
+    return of_method(
         measured,
-        measured.Params.model_validate(params),
+        params,
         Output({role: text(f"perftest/{name}")}, tool="perftest 6.06"),
     )
 
@@ -70,9 +80,9 @@ def torchbench(name: str) -> Recording:
     model, test, batch = name.split("-")
     benchmark = get("torchbench")
     params = {"model": model, "test": test, "batch_size": int(batch)}
-    return Recording(
+    return of_method(
         benchmark,
-        benchmark.Params.model_validate(params),
+        params,
         Output({"stdout": text(f"torchbench/{name}.stdout")}, tool="torch 2.15.0"),
     )
 
@@ -80,9 +90,9 @@ def torchbench(name: str) -> Recording:
 def loadgen(name: str) -> Recording:
     benchmark = get("resnet50")
     params = {**SHORT, **LOADGEN[name], "price_per_hour": 3.6}
-    return Recording(
+    return of_method(
         benchmark,
-        benchmark.Params.model_validate(params),
+        params,
         Output({"result": text(f"loadgen/{name}.json")}),
     )
 
@@ -91,14 +101,14 @@ def loadgen_in_several_runs(name: str, texts: dict[str, str], **params: Any) -> 
     """One run of LoadGen in place of each run of a benchmark of several."""
     benchmark = get(name)
     params = {"system": "stub", "scenario": "single-stream", **params}
-    return Recording(benchmark, benchmark.Params.model_validate(params), Output(texts))
+    return of_method(benchmark, params, Output(texts))
 
 
 def queue(name: str) -> Recording:
     benchmark = get("queue-scaling")
-    return Recording(
+    return of_method(
         benchmark,
-        benchmark.Params.model_validate({"limit": 3}),
+        {"limit": 3},
         Output({"stdout": text(f"queue/{name}.json")}),
     )
 
@@ -219,11 +229,11 @@ DAMAGED = {name: case for name, case in CASES.items() if case.halves is not None
 
 def parsed(recording: Recording) -> Outcome:
     """Return what the parser of a benchmark makes of a recording."""
-    benchmark, params, output = recording
+    benchmark, params, output, parse = recording
     declared = benchmark.declared_metrics(params.model_dump(mode="json", by_alias=True))
     status, error, measurements = "ok", "", []
     try:
-        measurements = benchmark.parse(output, params)
+        measurements = parse(output.texts, params)
     except SampleError as raised:
         status, error, measurements = raised.status, _first_line(raised), raised.measurements
     rows = [_row(each, declared[each.metric]) for each in measurements]

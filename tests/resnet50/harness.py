@@ -33,5 +33,5 @@ def run_resnet50(params: Workload, folder: Path) -> tuple[Output, Sequence[Measu
 
     Raises Invalid and Failed as the lead would see them.
     """
-    output = Resnet50().run(Gang([LocalHost()], Shape(), 900.0, str(folder)), params)
+    output = Resnet50().measure(Gang([LocalHost()], Shape(), 900.0, str(folder)), params)
     return output, Resnet50().parse(output, params)

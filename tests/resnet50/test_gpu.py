@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost

@@ -17,7 +17,7 @@ from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.shape import Shape
-from perfdag.stats.fairness import jain
+from perfdag.stats.robust import jain
 from perfdag.steps.resnet50 import launch
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.interference import (
@@ -71,7 +71,7 @@ def recorded_copies(raw: str | None = None) -> dict[str, str]:
 
 def run(folder: Path, **more: Any) -> dict[tuple[str, str | None], Measurement]:
     params = options(min_duration=1.5, min_queries=64, **more)
-    output = Resnet50Interference().run(gang(folder), params)
+    output = Resnet50Interference().measure(gang(folder), params)
     return {(row.metric, row.subject): row for row in Resnet50Interference().parse(output, params)}
 
 
@@ -132,7 +132,7 @@ def test_the_environment_is_set_behind_the_wrapper_which_may_pass_none_on(
     host = Recording()
     benchmark.missing(gang(tmp_path, host), params)
     with contextlib.suppress(Failed):
-        benchmark.run(gang(tmp_path, host), params)
+        benchmark.measure(gang(tmp_path, host), params)
     assert {str(env) for _, env in host.requests} == {"None"}
     wrapped = [argv[argv.index("env") :][:5] for argv, _ in host.requests if "env" in argv]
     assert len(wrapped) >= 2

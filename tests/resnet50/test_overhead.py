@@ -18,7 +18,7 @@ from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid
 from perfdag.shape import Shape
-from perfdag.stats.student import student_t
+from perfdag.stats.robust import student_t
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.interference import Resnet50Interference
 from perfdag.steps.resnet50.overhead import OverheadParams, Resnet50Overhead, overhead
@@ -155,7 +155,7 @@ def test_the_first_run_without_a_result_ends_the_comparison_and_keeps_the_texts_
     with pytest.raises(
         Failed, match=rf"^run {number} of 4 \((treatment|baseline)\): {message}"
     ) as error:
-        Resnet50Overhead().run(gang(host), options())
+        Resnet50Overhead().measure(gang(host), options())
     assert host.runs == number
     assert sum(text.startswith("{") for text in error.value.texts.values()) >= 2
     assert error.value.texts["order"]
@@ -166,7 +166,7 @@ def test_the_cost_of_a_treatment_is_found_and_drift_is_not_part_of_it(
     cost: float, verdict: float
 ) -> None:
     benchmark, params = Resnet50Overhead(), options(pairs=12)
-    output = benchmark.run(gang(Drifting(cost)), params)
+    output = benchmark.measure(gang(Drifting(cost)), params)
     values = {(each.metric, each.stat): each.value for each in benchmark.parse(output, params)}
     assert values["overhead", "mean"] == pytest.approx(cost, abs=0.001)
     assert values["overhead_bound", "low"] < cost < values["overhead_bound", "high"]
@@ -194,7 +194,7 @@ def test_a_real_wrapper_is_run_and_its_cost_is_seen() -> None:
     params = options(
         wrapper=[sys.executable, "-c", WRAPPER], pairs=3, min_duration=0.2, min_queries=64
     )
-    measurements = Resnet50Overhead().parse(Resnet50Overhead().run(gang(), params), params)
+    measurements = Resnet50Overhead().parse(Resnet50Overhead().measure(gang(), params), params)
     plain, treated = (values(measurements, "cost", side=side) for side in ("baseline", "treatment"))
     assert len(plain) == len(treated) == 3
     # other work on this machine adds to either side, so only the shorter end is sharp
@@ -308,7 +308,7 @@ def test_a_treatment_that_breaks_the_latency_bound_fails_and_a_baseline_that_doe
 
 def test_the_treatment_may_have_an_interpreter_of_its_own() -> None:
     params = options(python="/here/python", treatment_python="/there/python")
-    output = Resnet50Overhead().run(gang(Drifting(0.0)), params)
+    output = Resnet50Overhead().measure(gang(Drifting(0.0)), params)
     assert [argv[:2] for argv in output.argv] == [
         ["/here/python", "-m"],
         ["treated", "/there/python"],

@@ -12,7 +12,7 @@ import pytest
 
 from perfdag.benchmark.contract import Output
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
-from perfdag.results import exports
+from perfdag.results.collect import write_exports
 from perfdag.steps.command import Command
 from perfdag.steps.resnet50 import loadgen_log, result
 from perfdag.steps.resnet50.benchmark import Resnet50, cost_per_million, documents, summary_document
@@ -241,7 +241,7 @@ def test_an_export_that_fails_costs_no_other(
     )
     rows = pa.table({"benchmark": ["resnet50", "command", "command", "of another package"]})
     file = tmp_path / "runs/r1/count.txt"
-    assert set(exports.write(FolderStore(str(tmp_path)), "r1", rows)) == {
+    assert set(write_exports(FolderStore(str(tmp_path)), "r1", rows)) == {
         str(file),
         "not written, export of resnet50: ValueError: no such row",
     }

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.app.scale import commands
-from perfdag.cli import main
+from perfdag.commands import scale
+from perfdag.commands.main import main
 from perfdag.kube.prometheus import Prometheus
 from perfdag.steps.scale.runai import run_file
 from tests.conftest import CommandLine
@@ -91,4 +91,4 @@ async def test_a_prometheus_without_kubevirt_is_named(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Prometheus, "query", nothing)
     with pytest.raises(ValueError, match="has no series of KubeVirt in the 5 minutes before --to"):
-        await commands.past_figures(Prometheus("http://p"), END - 300, END)
+        await scale.past_figures(Prometheus("http://p"), END - 300, END)

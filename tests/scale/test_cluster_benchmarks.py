@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.results.schema import load_rows
 from perfdag.store.open import open_store
 from tests.simulation import simulate

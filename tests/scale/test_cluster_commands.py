@@ -11,7 +11,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.kube.client import Kube
 from perfdag.kube.config import load_config
 from perfdag.steps.scale.measure.observer import Observer

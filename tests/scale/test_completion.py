@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
-from perfdag.app.scale import commands
+from perfdag.commands import scale
 from perfdag.kube.client import KubeError
 from perfdag.steps.scale.figures.rows import Clocks, Row, rows_of, with_deletion
 from perfdag.steps.scale.measure.generator import GeneratorResult, Schedule, Submission
@@ -437,7 +437,7 @@ def test_another_type_or_project_than_was_submitted_is_told_before_a_file_is_tou
         GeneratorResult("q", [], 0.0, 0),
     )
     (tmp_path / "sampled.json").write_text("as it was")
-    monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
+    monkeypatch.setattr(scale, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
     for words, message in (
         (["-t", "training"], "is of Pod, not training"),
         (["-p", "x"], "was submitted to project p, not x"),

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from perfdag.app.scale import commands
 from perfdag.benchmark.registry import get
-from perfdag.cli import main
+from perfdag.commands import scale
+from perfdag.commands.main import main
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.figures import api_metrics, gates, measurements
 from perfdag.steps.scale.figures.rows import Row
@@ -89,7 +89,7 @@ class TestGates:
             return []
 
         monkeypatch.setattr(vmi, "measure", measure)
-        monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
+        monkeypatch.setattr(scale, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         both = ["api_p99 < 1", "api_list_p99 < 30"]
         for parameters, api, want in (
             (["creation_to_running_p95 < 60"], True, [*both, "creation_to_running_p95 < 60"]),
@@ -496,7 +496,7 @@ class TestAsked:
         monkeypatch: pytest.MonkeyPatch,
         cli: CommandLine,
     ) -> None:
-        monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
+        monkeypatch.setattr(scale, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         output = cli(["scale", "vmi", *words.split(), "-o", str(tmp_path / "out")], 2).err
         assert message in output
         assert output.count("\n") == 1

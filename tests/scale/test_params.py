@@ -11,8 +11,8 @@ from perfdag.benchmark.registry import get
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.scale.model.templates import built_in
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
-from perfdag.suite.yaml_document import BadDocument
 
 _PODS = "template: {{spec: {{containers: []}}}}}}\n"
 JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: '${{name}}'}}\nspec: {{{}, " + _PODS

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from perfdag.app.errors import CommandError
-from perfdag.app.scale.workload_import import go_seconds, import_workloads
 from perfdag.benchmark import registry
+from perfdag.commands.imports import go_seconds, import_workloads
+from perfdag.commands.options import CommandError
 from perfdag.steps.scale.model.templates import load
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine

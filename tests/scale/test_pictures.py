@@ -10,7 +10,7 @@ import pytest
 
 from perfdag.charts import scale
 from perfdag.charts.scale import Stage, calls_of, general, of_results, of_runs
-from perfdag.cli import main
+from perfdag.commands.main import main
 from tests.conftest import CommandLine
 
 
@@ -192,7 +192,7 @@ class TestCharts:
         ]
         drawn: list[Any] = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("perfdag.app.scale.plots.to_bytes", lambda figure: (b"", b""))
+            patch.setattr("perfdag.charts.files.to_bytes", lambda figure: (b"", b""))
             patch.setattr(
                 "perfdag.charts.scale.api_calls",
                 lambda counts, of: drawn.append((counts, of)),

@@ -618,10 +618,12 @@ def result(kind: str, count: int, stuck: int = 0, **figures: float | None) -> di
 
 
 def parse_result(benchmark: str, raw: dict[str, Any]) -> tuple[list[Measurement], Output]:
-    benchmark_class = get(benchmark)
+    benchmark_class: Any = get(benchmark)
     texts = {"result": raw} if benchmark == "scale" else {"results": {"results": [raw]}}
     output = Output({key: orjson.dumps(text).decode() for key, text in texts.items()})
-    values = benchmark_class.parse(output, benchmark_class.Params.model_validate({}))
+    values: list[Measurement] = benchmark_class.parse(
+        output, benchmark_class.Params.model_validate({})
+    )
     assert {name for value in values for name in value.coords} <= set(benchmark_class.coords)
     return values, output
 

@@ -11,9 +11,9 @@ from unittest.mock import AsyncMock
 import orjson
 import pytest
 
-from perfdag.app.scale import commands
 from perfdag.benchmark.contract import Output
-from perfdag.cli import main
+from perfdag.commands import scale
+from perfdag.commands.main import main
 from perfdag.kube.client import KubeError
 from perfdag.outcome import VERDICT, Invalid
 from perfdag.steps.scale.figures import gates
@@ -128,7 +128,7 @@ class TestLadder:
             raise end
 
         monkeypatch.setattr(vmi, "measure", measure)
-        monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
+        monkeypatch.setattr(scale, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         assert main(["scale", "vmi", "ladder", "--count", "400", "600", "-o", str(tmp_path)]) in (
             4,
             130,
@@ -159,7 +159,7 @@ class TestLadder:
             (tmp_path / name).touch()
         monkeypatch.setattr(vmi, "measure", measure)
         kube = ApiServer().client()
-        monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(kube)))
+        monkeypatch.setattr(scale, "on_cluster", lambda args, work, _: asyncio.run(work(kube)))
         assert main(["scale", "vmi", "steady", "-o", str(tmp_path)]) == 0
         names = {item.name for item in tmp_path.iterdir()}
         assert names == {
@@ -176,7 +176,7 @@ class TestLadder:
     ) -> None:
         monkeypatch.setattr(vmi, "ExclusiveRun", lambda *_: Taken())
         monkeypatch.setattr(Taken, "__aexit__", AsyncMock())
-        monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
+        monkeypatch.setattr(scale, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         limits = [
             "--no-api-gates",
             "--gate",
@@ -203,7 +203,7 @@ class TestLadder:
             return outcomes[-1]
 
         monkeypatch.setattr(vmi, "ExclusiveRun", Taken)
-        monkeypatch.setattr(commands, "on_cluster", on_cluster)
+        monkeypatch.setattr(scale, "on_cluster", on_cluster)
         assert main(["scale", "vmi", "ladder", "--count", "100", "-o", str(tmp_path)]) == 1
         texts = {"results": [asdict(item) for item in outcomes[0]]}
         with pytest.raises(Invalid, match="performance run x took the cluster over"):

@@ -9,8 +9,7 @@ from unittest.mock import Mock
 import orjson
 import pytest
 
-from perfdag.app.scale import plots
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.generator import GeneratorResult, Submission
 from perfdag.steps.scale.runai import settings
@@ -152,7 +151,7 @@ class TestTimes:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         to_bytes = Mock(return_value=(None, b"x"))
-        monkeypatch.setattr(plots, "to_bytes", to_bytes)
+        monkeypatch.setattr("perfdag.charts.files.to_bytes", to_bytes)
         self.partly_scheduled(tmp_path)
         assert main(["scale", "plot", "--plot", plot, skip, "-o", str(tmp_path)]) == 0
         reasons = [

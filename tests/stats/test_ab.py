@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.app.ab import outcome as ab_outcome
-from perfdag.cli import main
+from perfdag.commands import ab as ab_outcome
+from perfdag.commands.main import main
 from perfdag.plan.ab import Duet, on_cluster, prepare_duet
 from perfdag.results.runs import load_plan
 from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
-from perfdag.suite.checks import share
 from perfdag.suite.load import parse_suite
+from perfdag.suite.model import share
 from tests.conftest import CommandLine
 from tests.stats.synthetic import put, rows
 
@@ -67,7 +67,7 @@ def fill(
 
 def outcome(store: FolderStore, duet: Duet) -> tuple[int, str]:
     result = ab_outcome.conclude(store, duet)
-    return result.exit_code, ab_outcome.text(result, markdown=True)
+    return result.exit_code, ab_outcome.outcome_text(result, markdown=True)
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,8 @@ def test_a_limit_given_with_resume_reaches_the_cluster(
 
     # the cluster and its store are the only things that are not real
     place = SimpleNamespace(parameters={"store": "s3://bench/results"}, start=start)
-    monkeypatch.setattr("perfdag.app.ab.cluster.installed_template", lambda namespace: place)
-    for module in ("cluster", "request"):
-        monkeypatch.setattr(f"perfdag.app.ab.{module}.open_store", lambda root: store)
+    monkeypatch.setattr("perfdag.commands.ab.installed_template", lambda namespace: place)
+    monkeypatch.setattr("perfdag.commands.ab.open_store", lambda root: store)
     duet = on_cluster(duel(limit=0.2))
     for plan in (duet.a, duet.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
@@ -179,7 +178,7 @@ def test_a_resumed_one_that_is_stopped_keeps_its_new_limit(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("perfdag.app.ab.local.measure_rounds", interrupt)
+    monkeypatch.setattr("perfdag.commands.ab.measure_rounds", interrupt)
     duet, store = duel(limit=None), open_store(str(tmp_path))
     for plan in (duet.a, duet.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdag.app.finish import judge
+from perfdag.analysis.alerts import GateResult, Rules
+from perfdag.analysis.gate import check
+from perfdag.analysis.history import Acknowledgement
+from perfdag.analysis.verdict import compare_sides
 from perfdag.app.site.files import read_script
 from perfdag.app.site.write import write_site
-from perfdag.cli import main
+from perfdag.commands.finish import judge
+from perfdag.commands.main import main
 from perfdag.plan.plan import make_plan
-from perfdag.regress.gate import check
-from perfdag.regress.history import Acknowledgement
-from perfdag.regress.result import GateResult, Rules
-from perfdag.regress.verdict import compare_sides
 from perfdag.results.runs import load_plan
 from perfdag.stats.levels import levels_of, noise_of
 from perfdag.store.base import Store
@@ -238,7 +238,7 @@ def test_every_surface_says_the_same(
     assert f"{100 * noise:.1f} %" in compared
     assert f"noise of a run {100 * noise:.1f} %" in out
     assert words in " ".join(cli(["history", "net", *root]).out.split())
-    write_site(store, print)
+    write_site(store)
     [series] = read_script(store.get(f"site/data/net/series/{TIME['entry']}/0.js"))["series"]
     assert (series["word"], series["answer"]) == ("worse", words)
     runs = read_script(store.get("site/data/net/runs/2026-01.js"))["runs"]
@@ -247,7 +247,7 @@ def test_every_surface_says_the_same(
     path = f"site/data/net/compare/{run_id(14)}/{run_id(13)}.js"
     [[word, *_]] = read_script(store.get(path))["series"].values()
     assert word == "same"
-    gate = judge(store, load_plan(store, run_id(14)), print)
+    gate = judge(store, load_plan(store, run_id(14)))
     assert gate is not None
     assert [line.answer.text for line in gate.series] == [words]
 
@@ -287,7 +287,7 @@ def test_a_real_step_is_known_the_same_night_and_told_in_the_report(
 
 def test_the_index_knows_a_loss_that_nobody_checked(store: Store) -> None:
     fill(store, [100.0] * 13 + [84.0] * 17, metric="rate", unit="B/s", better="higher")
-    write_site(store, print)
+    write_site(store)
     runs = read_script(store.get("site/data/net/runs/2026-01.js"))["runs"]
     runs += read_script(store.get("site/data/net/runs/2026-02.js"))["runs"]
     assert [run["word"] for run in runs[15:]] == ["worse"] * 15

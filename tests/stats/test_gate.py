@@ -14,18 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.cli import main
+from perfdag.analysis.alerts import GateResult, Rules, send
+from perfdag.analysis.gate import check, read_acks, store_record
+from perfdag.analysis.history import Acknowledgement
+from perfdag.commands.main import main
 from perfdag.plan.plan import make_plan
-from perfdag.regress import publish
-from perfdag.regress.acks import read_acks
-from perfdag.regress.gate import check, store_record
-from perfdag.regress.history import Acknowledgement
-from perfdag.regress.result import GateResult, Rules
 from perfdag.results.samples import sample_key
 from perfdag.store.base import Store
-from perfdag.suite.checks import Check
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.suite.yaml_document import BadDocument
+from perfdag.suite.model import Check
 from perfdag.units import quantity
 from tests.conftest import CommandLine
 from tests.stats.receiver import Receiver
@@ -47,7 +45,7 @@ def judge_and_tell(
     """Check a night, send its alerts, and record what it told."""
     gate = judge(store, night, *checks, **more)
     if webhook:
-        publish.send(webhook, gate, gate.alerts)
+        send(webhook, gate, gate.alerts)
     store_record(store, gate)
     return gate
 

@@ -15,19 +15,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from perfdag.app.comparison_charts import size_map
+from perfdag.analysis import medians
+from perfdag.analysis.ab import analyse
+from perfdag.analysis.compare import compare_selections
+from perfdag.analysis.medians import medians_of_rows
+from perfdag.analysis.nodes import node_outliers, noise_report, recent_rows, runs_for_nodes
+from perfdag.analysis.selection import SelectionError, select
+from perfdag.analysis.verdict import Tuning
 from perfdag.charts.pages.compare import Effect, forest
 from perfdag.charts.style import BETTER, ON_DARK, ON_PALE, WORSE
-from perfdag.cli import main
+from perfdag.commands.compare import size_map
+from perfdag.commands.main import main
 from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import make_plan
-from perfdag.regress import rollup
-from perfdag.regress.ab import analyse
-from perfdag.regress.comparison import compare_selections
-from perfdag.regress.nodes import node_outliers, noise_report, recent_rows, runs_for_nodes
-from perfdag.regress.run_medians import medians_of_rows
-from perfdag.regress.selection import SelectionError, select
-from perfdag.regress.tuning import Tuning
 from perfdag.results.runs import load_plan
 from perfdag.results.schema import SAMPLES, load_rows
 from perfdag.steps.measure import MeasuringLoop
@@ -42,14 +42,14 @@ from tests.stats.synthetic import nights, put, rows, run_id, step
 
 def test_the_roll_up_says_what_the_files_say(store: Store) -> None:
     nights(store, 40, step)
-    plain = rollup.read_run_medians(store, "net", write_back=False)
+    plain = medians.read_run_medians(store, "net", write_back=False)
     assert store.list("rollups") == []
-    rollup.read_run_medians(store, "net")
+    medians.read_run_medians(store, "net")
     assert store.list("rollups") == [
         "rollups/net/2026-01.parquet",
         "rollups/net/2026-02.parquet",
     ]
-    repeated = rollup.read_run_medians(store, "net")
+    repeated = medians.read_run_medians(store, "net")
     assert repeated.runs == plain.runs
     assert repeated.series == plain.series
     for name in ("value", "low", "high", "n"):
@@ -58,13 +58,13 @@ def test_the_roll_up_says_what_the_files_say(store: Store) -> None:
 
 def test_a_roll_up_that_lacks_runs_or_is_damaged_is_only_a_cache(store: Store) -> None:
     nights(store, 10, step)
-    rollup.read_run_medians(store, "net")
+    medians.read_run_medians(store, "net")
     nights(store, 12, step)  # two more nights, and the old ones written again alike
-    assert len(rollup.read_run_medians(store, "net").runs) == 12
+    assert len(medians.read_run_medians(store, "net").runs) == 12
     store.put("rollups/net/2026-01.parquet", b"nonsense")
-    assert len(rollup.read_run_medians(store, "net").runs) == 12
+    assert len(medians.read_run_medians(store, "net").runs) == 12
     store.delete(f"results/net/2026-01/{run_id(11)}.parquet")
-    assert len(rollup.read_run_medians(store, "net").runs) == 11
+    assert len(medians.read_run_medians(store, "net").runs) == 11
 
 
 def test_runs_of_an_older_version_lack_what_came_later(store: Store) -> None:
@@ -74,7 +74,7 @@ def test_runs_of_an_older_version_lack_what_came_later(store: Store) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(older, sink, store_schema=False)
     store.put(key, sink.getvalue().to_pybytes())
-    result = rollup.read_run_medians(store, "net")
+    result = medians.read_run_medians(store, "net")
     assert result.damaged == []
     assert len(result.runs) == 3
     assert np.isfinite(result.value).all()
@@ -86,7 +86,7 @@ def test_a_series_in_another_unit_is_named_and_not_mixed(store: Store, cli: Comm
     put(store, rows(2, {"streams=1": [1.25e9] * 3}, unit="B/s"))
     put(store, rows(60, {"streams=1": [1.25e9] * 3}, unit="B/s"))  # of another month
     for _ in range(2):  # a roll-up forgets nothing of it
-        result = rollup.read_run_medians(store, "net")
+        result = medians.read_run_medians(store, "net")
         assert [run for run in result.runs if run.run_id == run_id(2)]
         assert result.value[0][np.isfinite(result.value[0])].tolist() == [1e10] * 3
         assert len(result.damaged) == 2
@@ -97,7 +97,7 @@ def test_a_series_in_another_unit_is_named_and_not_mixed(store: Store, cli: Comm
 def test_medians_and_spread_of_a_run(store: Store) -> None:
     values = {"streams=1": [5.0, 1.0, 3.0], "streams=2": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]}
     put(store, rows(0, values))
-    result = rollup.read_run_medians(store, "net")
+    result = medians.read_run_medians(store, "net")
     figures = np.stack([result.n, result.value, result.low, result.high])[:, :, 0].T.tolist()
     # 8 values: ranks 1 and 8 cover 99 %
     assert sorted(figures) == [[3, 3.0, 1.0, 5.0], [8, 4.5, 1.0, 8.0]]
@@ -109,7 +109,7 @@ def test_warmups_failures_subjects_and_ab_are_not_history(store: Store) -> None:
     put(store, outcome)
     put(store, rows(1, {"streams=1": [1.0]}, trigger="ab", variant="A"))
     put(store, rows(2, {"streams=1": [np.nan, np.nan]}))
-    result = rollup.read_run_medians(store, "net")
+    result = medians.read_run_medians(store, "net")
     assert [run.run_id for run in result.runs] == [run_id(0), run_id(2)]
     assert result.value[0, 0] == 1.5
     assert np.isnan(result.value[0, 1])
@@ -424,7 +424,7 @@ def test_a_slow_node_of_twelve_that_take_turns_is_named_by_history(
     assert {(item["node"], item["differs"]) for item in outcome["nodes"]} == {(slow, differs)}
     [noise] = outcome["noise"]
     assert noise["within"] == pytest.approx(0.01, rel=0.4)
-    result = rollup.read_run_medians(store, "net")
+    result = medians.read_run_medians(store, "net")
     assert noise_report(result, recent_rows(store, result, newest=60))[0][1].nodes is not None
     assert re.findall(
         r"^node (n\d+): -\d+\.\d % against the other nodes \(worse\).*\n +differs: (.+)",
@@ -464,7 +464,7 @@ def test_a_node_is_what_its_newest_runs_say_however_far_back_another_is_looked_f
             "nodes"
         ]
     } == named
-    assert runs_for_nodes(rollup.read_run_medians(store, "net")) == (30 if 105 not in few else 110)
+    assert runs_for_nodes(medians.read_run_medians(store, "net")) == (30 if 105 not in few else 110)
 
 
 @pytest.mark.parametrize(
@@ -663,8 +663,8 @@ def test_the_same_on_s3(s3_root: str, store: Store, capsys: pytest.CaptureFixtur
     remote = open_store(s3_root)
     for item in (store, remote):
         nights(item, 36, lambda n, p: 1e10 * (0.8 if n >= 31 else 1.0), points=["streams=1"])
-    a, b = (rollup.read_run_medians(item, "net") for item in (store, remote))
-    repeated = rollup.read_run_medians(remote, "net")
+    a, b = (medians.read_run_medians(item, "net") for item in (store, remote))
+    repeated = medians.read_run_medians(remote, "net")
     assert (a.runs, a.series) == (b.runs, b.series) == (repeated.runs, repeated.series)
     np.testing.assert_array_equal(a.value, repeated.value)
     for command in (["check", "last"], ["check", "last"]):

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.stats.links import slow
-from perfdag.stats.nodes import outliers
-from perfdag.stats.variability import variability_of
+from perfdag.stats.nodes import outliers, slow
+from perfdag.stats.robust import variability_of
 from perfdag.suite.host_pairs import rounds
 
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
+from perfdag.analysis.alerts import Rules
+from perfdag.analysis.compare import compare_selections
+from perfdag.analysis.gate import check
+from perfdag.analysis.selection import select
+from perfdag.analysis.verdict import Tuning
 from perfdag.benchmark import registry
 from perfdag.outcome import Measurement
 from perfdag.plan.plan import make_plan
-from perfdag.regress.comparison import compare_selections
-from perfdag.regress.gate import check
-from perfdag.regress.result import Rules
-from perfdag.regress.selection import select
-from perfdag.regress.tuning import Tuning
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import load_plan
 from perfdag.results.samples import SampleRecord, as_row, now, sample_key

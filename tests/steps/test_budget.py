@@ -7,7 +7,7 @@ import pytest
 
 from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.results.rechecks import recheck_plans
+from perfdag.results.runs import recheck_plans
 from perfdag.results.samples import stored_samples
 from perfdag.steps.runner import budget, gang
 from perfdag.steps.runner.pod_context import from_environment

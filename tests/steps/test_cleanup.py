@@ -7,7 +7,7 @@ import pytest
 
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.results.rechecks import ROUNDS
+from perfdag.results.runs import ROUNDS
 from perfdag.steps.runner.batch_objects import (
     batch_objects,
     create,

@@ -12,8 +12,8 @@ from perfdag.steps.runner.plan import batches_left
 from perfdag.steps.runner.progress import ProgressReporter
 from perfdag.steps.site import Site
 from perfdag.store.folder import FolderStore
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.suite.yaml_document import BadDocument
 
 SUITE = """\
 name: s

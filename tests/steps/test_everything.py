@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.app.kube_perftest.kinds import KINDS
+from perfdag.commands.import_kube_perftest import KINDS
 from perfdag.suite.enumerate import enumerate_points
 from perfdag.suite.load import load_suite
 

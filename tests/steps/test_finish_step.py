@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.cli import main
+from perfdag.commands.main import main
 from perfdag.results.runs import load_plan
 from perfdag.results.schema import load_rows
-from perfdag.results.verdicts import OwnVerdict
+from perfdag.results.summary import OwnVerdict
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 from tests.conftest import CommandLine
@@ -97,7 +97,7 @@ def test_a_failed_verdict_of_a_benchmark_is_left_to_the_gate_of_the_run(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "perfdag.app.finish.own_verdicts",
+        "perfdag.commands.finish.own_verdicts",
         lambda table: [OwnVerdict("burst", "p", "burst", "api_p99 < 1", "failed", "1.4 against 1")],
     )
     assert main(["step", "finish"]) == 3

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from perfdag.app.local_run import local_hosts, needs_cluster
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
+from perfdag.commands.run import local_hosts, needs_cluster
 from perfdag.hosts import disturbance
 from perfdag.hosts.disturbance import Moment
 from perfdag.outcome import Failed, Infrastructure, Invalid, Measurement, SampleError
@@ -41,14 +41,12 @@ class FakeBenchmark(Benchmark[FakeParams]):
     def seconds(self, params: FakeParams) -> float:
         return 0.01
 
-    def run(self, gang: Gang, params: FakeParams) -> Output:
+    def run(self, gang: Gang, params: FakeParams) -> list[Measurement]:
         step = self.script.pop(0) if self.script else 1.0
         if isinstance(step, BaseException):
             raise step
-        return Output({"figure": str(step)}, [["fake"]], "fake 1")
-
-    def parse(self, output: Output, params: FakeParams) -> list[Measurement]:
-        return [Measurement("figure", float(output.texts["figure"]))]
+        gang.output = Output({"figure": str(step)}, [["fake"]], "fake 1")
+        return [Measurement("figure", float(step))]
 
 
 class Watcher:

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perfdag.cli import parser
+from perfdag.commands.main import parser
 from perfdag.kube.client import KubeError
 from perfdag.plan.ab import prepare_duet
 from perfdag.plan.plan import Plan, make_plan
@@ -24,8 +24,8 @@ from perfdag.steps.runner.credentials import PeerError
 from perfdag.steps.runner.plan import Options, options, step
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.folder import FolderStore
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.suite.yaml_document import BadDocument
 from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer
 

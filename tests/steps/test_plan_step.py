@@ -26,8 +26,8 @@ from perfdag.steps.runner.plan import (
 from perfdag.steps.runner.pod_context import PodContext, from_environment
 from perfdag.store.base import AddressError
 from perfdag.store.folder import FolderStore
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.suite.yaml_document import BadDocument
 
 NASTY = "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) `id`\nsecond: line\n- {{ item"
 

@@ -454,10 +454,10 @@ esac"""
     gang = Gang([LocalHost("::1"), LocalHost("::1")], shape, 20, str(tmp_path))
     if error:
         with pytest.raises(Skip, match=error):
-            RdmaBandwidth().prepare(gang, BandwidthParams())
+            RdmaBandwidth().require(gang, BandwidthParams())
         return
-    RdmaBandwidth().prepare(gang, BandwidthParams())
-    for argv in RdmaBandwidth().run(gang, BandwidthParams()).argv:
+    RdmaBandwidth().require(gang, BandwidthParams())
+    for argv in RdmaBandwidth().measure(gang, BandwidthParams()).argv:
         assert ("--ipv6-addr" in argv, "--ipv6" in argv) == (family == "ipv6",) * 2
 
 
@@ -482,7 +482,7 @@ def test_the_real_tool_without_a_device_is_skipped_with_what_the_node_lacks(
             r"is absent"
         ),
     ):
-        benchmark.prepare(gang, BandwidthParams())
+        benchmark.require(gang, BandwidthParams())
     # even where the look beforehand finds nothing amiss, the tool's own words end in a skip
     with pytest.raises(
         Skip,
@@ -491,9 +491,9 @@ def test_the_real_tool_without_a_device_is_skipped_with_what_the_node_lacks(
             r"node has no RDMA device"
         ),
     ):
-        benchmark.run(gang, BandwidthParams())
+        benchmark.measure(gang, BandwidthParams())
     with pytest.raises(Skip, match="finds no RDMA device"):
-        benchmark.run(gang, BandwidthParams(rdma_cm=True))
+        benchmark.measure(gang, BandwidthParams(rdma_cm=True))
 
 
 def test_a_server_with_rdma_cm_is_waited_for_until_the_kernel_lists_it(
@@ -590,12 +590,12 @@ def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_held_against_the_figu
     benchmark, params = RdmaBandwidth(), BandwidthParams(cuda=cuda)
     gang = Gang([LocalHost(name=name) for name in nodes], Shape(), 20, str(tmp_path))
     names = ["a", "b"] if nodes == "ab" else ["a (host 0)", "a (host 1)"]
-    benchmark.prepare(gang, params)
+    benchmark.require(gang, params)
     result = benchmark.provenance(gang, params)["gpus"]
     assert [(host, gpus[0]["name"]) for host, gpus in result.items()] == [
         (name, "Tesla T4") for name in names
     ]
-    built = benchmark.run(gang, params)
+    built = benchmark.measure(gang, params)
     assert list(built.facts["gpu"]) == names
     if message is None:
         assert benchmark.parse(built, params)
@@ -620,7 +620,7 @@ esac"""  # noqa: E501
 esac"""  # noqa: E501
     install(tmp_path, monkeypatch, nvidia_smi=smi, ib_write_bw=tool)
     gang = Gang([LocalHost(name="a"), LocalHost(name="b")], Shape(), 20, str(tmp_path))
-    value = RdmaBandwidth().run(gang, BandwidthParams(cuda=0))
+    value = RdmaBandwidth().measure(gang, BandwidthParams(cuda=0))
     assert [host["during"][0]["samples"] for host in value.facts["gpu"].values()] == [62, 62]
     assert RdmaBandwidth().parse(value, BandwidthParams(cuda=0))
 

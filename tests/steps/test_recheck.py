@@ -6,14 +6,14 @@ import pytest
 
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.missing_reason import MissingReason, write
-from perfdag.results.rechecks import (
+from perfdag.results.runs import (
     ROUNDS,
+    load_plan,
     plan_of_batch,
     recheck_batches,
     recheck_plans,
     store_rechecks,
 )
-from perfdag.results.runs import load_plan
 from perfdag.results.samples import SampleRecord, sample_key
 from perfdag.steps.runner import recheck
 from perfdag.steps.runner.plan import outputs

@@ -6,7 +6,7 @@ from perfdag.kube.client import KubeError
 from perfdag.kube.patch import STEP
 from perfdag.steps.runner.limits import refuse
 from perfdag.steps.runner.step_state import step
-from perfdag.suite.yaml_document import BadDocument
+from perfdag.suite.document import BadDocument
 from tests.fakes.api_server import ApiServer
 
 from .objects import workflow_of

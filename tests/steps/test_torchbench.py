@@ -253,10 +253,10 @@ def test_a_missing_checkout_or_torch_is_skipped_with_what_to_do(
     with pytest.raises(
         Skip, match=r"no run.py in .*git clone https://github.com/pytorch/benchmark"
     ):
-        Torchbench().prepare(gang, TorchbenchParams(path=str(tmp_path)))
+        Torchbench().require(gang, TorchbenchParams(path=str(tmp_path)))
     bench = fake_checkout(tmp_path, monkeypatch, "resnet50")
     with pytest.raises(Skip, match="has no torch and torchvision"):
-        Torchbench().prepare(gang, TorchbenchParams(path=str(bench), python="/bin/false"))
+        Torchbench().require(gang, TorchbenchParams(path=str(bench), python="/bin/false"))
 
 
 @pytest.mark.parametrize(
@@ -362,11 +362,11 @@ def test_a_model_is_constructed_with_a_network_once_before_it_is_measured(
     bench = fake_checkout(tmp_path, monkeypatch, model, run_py)
     params, benchmark = TorchbenchParams(model=model, path=str(bench)), Torchbench()
     for _ in "two samples":
-        benchmark.prepare(gang, params)
+        benchmark.require(gang, params)
     constructed = (bench / "torchbenchmark/constructed").read_text()
     assert constructed == f"{model} eval cpu False\n"
     with pytest.raises(Failed, match=f"{model} lacks weights or data"):
-        benchmark.run(gang, params)
+        benchmark.measure(gang, params)
 
 
 def prints(report: dict[str, Any], seconds: float = 0) -> str:
@@ -387,16 +387,16 @@ def test_the_commit_is_of_the_series_and_an_unknown_one_is_skipped(
     params, folder = TorchbenchParams(model="vgg16", path=str(bench)), gang.scratch
     for commit in (COMMIT, "f" * 40):
         (bench / ".perfdag-commit").write_text(commit)
-        Torchbench().prepare(gang, params)
-        output = Torchbench().run(gang, params)
-        assert Torchbench().series(output).endswith(f"pytorch/benchmark {commit[:12]}, fp32")
+        Torchbench().require(gang, params)
+        output = Torchbench().measure(gang, params)
+        assert output.tool.endswith(f"pytorch/benchmark {commit[:12]}, fp32")
         assert output.facts == {"precision": "fp32", "threads": 2}
         # each sample compiles for itself: the folder of samples is empty when one begins
         caches = f"['{folder}/torchinductor_cache_dir', '{folder}/triton_cache_dir']"
         assert caches in output.texts["stdout"]
     (bench / ".perfdag-commit").unlink()
     with pytest.raises(Skip, match="does not say which commit of pytorch/benchmark it is"):
-        Torchbench().prepare(gang, params)
+        Torchbench().require(gang, params)
 
 
 @pytest.mark.parametrize("how", ["return", "raise"])
@@ -423,12 +423,12 @@ def main():
 """
     bench = fake_checkout(tmp_path, monkeypatch, run_py=run_py)
     benchmark, params = Torchbench(), TorchbenchParams(model="vgg16", test="train", path=str(bench))
-    benchmark.prepare(gang, params)
+    benchmark.require(gang, params)
     with pytest.raises(
         Failed,
         match=r"vgg16 has no train like this \(NotImplementedError: its weights are not public\)",
     ) as error:
-        benchmark.run(gang, params)
+        benchmark.measure(gang, params)
     assert "measured" not in error.value.texts["stdout"]
 
 
@@ -453,7 +453,7 @@ def on_gpu(
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
         benchmark = Torchbench()
         params = TorchbenchParams(model="vgg16", path=str(bench), device="cuda")
-        benchmark.prepare(gang, params)
+        benchmark.require(gang, params)
         return benchmark, params
 
     return prepared
@@ -473,7 +473,7 @@ def test_the_gpu_that_was_used_is_held_against_the_figures(
     benchmark, params = on_gpu(prints(report_of(NAMES[0]) | {"gpu_uuids": used}, 0.2), SMI)
     gpus = benchmark.provenance(gang, params)["gpus"]
     assert [gpu["uuid"] for gpu in gpus] == ["GPU-a", "GPU-b"]
-    facts = benchmark.run(gang, params).facts
+    facts = benchmark.measure(gang, params).facts
     assert [item["index"] for item in facts["during"]] == [0, 1]
     assert (facts["against"] or "").partition(" in ")[0] == (against or "")
 
@@ -516,7 +516,7 @@ sys.exit(runner.main(sys.argv[1:]))
     monkeypatch.setattr(checkout, "RUNNER", tmp_path / "runner.py")
     benchmark, params = on_gpu(run_py, SMI.replace("*vbios*", f"{answered}\n*vbios*"))
     monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}:{Path(__file__).parents[2]}")
-    facts = benchmark.run(gang, params).facts
+    facts = benchmark.measure(gang, params).facts
     assert facts["during"][0]["samples"] == 2
     assert "GPU 0 was slowed down (hardware thermal slowdown) in 100 %" in facts["against"]
 
@@ -535,5 +535,5 @@ def test_the_real_run_py(tmp_path: Path) -> None:
         warmup=1,
         python=os.environ.get("PERFDAG_TORCH_PYTHON"),
     )
-    benchmark.prepare(gang, params)
-    assert benchmark.parse(benchmark.run(gang, params), params)
+    benchmark.require(gang, params)
+    assert benchmark.parse(benchmark.measure(gang, params), params)

@@ -22,7 +22,7 @@ from perfdag.results.missing_reason import (
     as_annotation,
     from_annotations,
 )
-from perfdag.results.rechecks import store_rechecks
+from perfdag.results.runs import store_rechecks
 from perfdag.results.samples import sample_key
 from perfdag.steps.runner.end_reason import BatchReasons, copy_annotation
 from perfdag.steps.runner.pod_context import EXIT_REFUSED, EXIT_RETRYABLE

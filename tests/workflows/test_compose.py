@@ -14,8 +14,8 @@ from hera.workflows import DAG, CronWorkflow, Parameter, Task, Workflow
 from hera.workflows import models as m
 
 from perfdag import Entry, Suite
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.suite.yaml_document import BadDocument
 from perfdag.workflows import dump, measure, schedule, templates
 from perfdag.workflows.templates import Installation
 
@@ -166,7 +166,7 @@ def test_a_dag_on_a_schedule() -> None:
 def test_a_schedule_in_one_call_is_what_render_prints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from perfdag.cli import main
+    from perfdag.commands.main import main
 
     suite = Suite(name="nightly", priority=3, entries=[LS])
     suite.save("nightly.yaml")

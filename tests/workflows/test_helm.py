@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from perfdag.app.cluster.installation import installation_objects
-from perfdag.cli import parser
 from perfdag.cli.cluster.installation_options import installation_of
+from perfdag.commands.main import parser
 from perfdag.workflows import chart
 
 CHART = Path(__file__).parents[2] / "deploy/helm/perfdag"

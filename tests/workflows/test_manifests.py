@@ -28,7 +28,7 @@ from perfdag.kube.patch import (
 )
 from perfdag.shape import Shape
 from perfdag.steps.runner.limits import MAX_SHAPES, check_shapes
-from perfdag.suite.yaml_document import BadDocument
+from perfdag.suite.document import BadDocument
 from perfdag.workflows import age, runs, templates
 from perfdag.workflows.emit import dump
 from perfdag.workflows.templates import FINISH_SECONDS, PLAN_SECONDS, Installation

@@ -9,7 +9,7 @@ from perfdag.steps.runner.plan import plan_of
 from perfdag.steps.runner.pod_context import from_environment
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
-from perfdag.suite.yaml_document import BadDocument
+from perfdag.suite.document import BadDocument
 from perfdag.workflows.containers import is_claim
 from tests.conftest import CommandLine
 

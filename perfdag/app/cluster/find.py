@@ -2,10 +2,10 @@
 
 from perfdag.app.cluster.template import ARGO
 from perfdag.app.cluster.view import View
-from perfdag.app.errors import CommandError
+from perfdag.commands.options import CommandError
 from perfdag.kube.client import Kube, Object
 from perfdag.results.runs import LAST, ambiguous
-from perfdag.suite.yaml_document import nearest
+from perfdag.suite.document import nearest
 
 
 class NoRun(CommandError):

@@ -1,8 +1,9 @@
 """The manifests of a suite: a Workflow, or two CronWorkflows and the ConfigMap that they read."""
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 
-from perfdag.app.errors import CommandError
+from perfdag.commands.options import CommandError
 from perfdag.kube.client import Object
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.steps.devices import without_gpu
@@ -13,13 +14,11 @@ from perfdag.workflows import runs
 from perfdag.workflows.containers import Installation
 from perfdag.workflows.cron import scheduled
 
+logger = logging.getLogger(__name__)
+
 
 def suite_manifests(
-    file: str,
-    installation: Installation,
-    schedules: Sequence[str],
-    max_age: int | None,
-    report: Callable[[str], None],
+    file: str, installation: Installation, schedules: Sequence[str], max_age: int | None
 ) -> list[Object]:
     """Return the manifests of a suite: a Workflow, or with `schedules` CronWorkflows.
 
@@ -30,7 +29,7 @@ def suite_manifests(
     loaded = load_suite(file)
     plan = place_hosts(make_plan(loaded))
     check_size(plan)
-    report_missing_gpus(plan, report)
+    report_missing_gpus(plan)
     if not store and loaded.suite.store and on_cluster(loaded.suite.store):
         store = loaded.suite.store
     if schedules:
@@ -49,8 +48,8 @@ def suite_manifests(
     ]
 
 
-def report_missing_gpus(plan: Plan, report: Callable[[str], None]) -> None:
+def report_missing_gpus(plan: Plan) -> None:
     """Report entries that use CUDA without a GPU resource: only some nodes give them a GPU."""
     for entry, why in without_gpu(plan).items():
         advice = "add resources: {nvidia.com/gpu: 1}"
-        report(f"entry {entry}: {why}, but its pods request no GPU; {advice}")
+        logger.info(f"entry {entry}: {why}, but its pods request no GPU; {advice}")

@@ -1,6 +1,6 @@
 """What a peer of a gang runs. It imports little: a wide gang starts many peers on few nodes."""
 
-from perfdag.app.errors import CommandError
+from perfdag.commands.options import CommandError
 from perfdag.kube.config import SERVICE_ACCOUNT
 from perfdag.signals import EXIT_FAILED
 from perfdag.steps.runner.credentials import Keys, PeerError, take_credentials

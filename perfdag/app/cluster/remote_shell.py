@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from perfdag.app.errors import CommandError
+from perfdag.commands.options import CommandError
 
 SSH_PORT = "2222"
 """Port of a peer that the environment does not list."""

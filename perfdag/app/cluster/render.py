@@ -1,6 +1,6 @@
 """Render the manifests of an installation and of a suite as YAML."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from perfdag.app.cluster.installation import Installation, installation_objects
 from perfdag.app.cluster.manifest_suite import suite_manifests
@@ -11,7 +11,6 @@ from perfdag.workflows.emit import dump
 def render(
     installation: Installation,
     suite: str | None,
-    report: Callable[[str], None],
     *,
     base: bool,
     schedules: Sequence[str] = (),
@@ -25,5 +24,5 @@ def render(
         check_cluster_address(installation.store)
     manifests = installation_objects(installation) if base else []
     if suite:
-        manifests += suite_manifests(suite, installation, schedules, max_age, report)
+        manifests += suite_manifests(suite, installation, schedules, max_age)
     return dump(manifests)

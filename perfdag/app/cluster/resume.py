@@ -1,12 +1,12 @@
 """Find the run that `perfdag submit --resume` continues, and check that it can continue here."""
 
-from collections.abc import Callable
+import logging
 from dataclasses import dataclass
 
 from perfdag.app.cluster.find import NoRun, workflows_of_run
 from perfdag.app.cluster.view import View
-from perfdag.app.errors import CommandError
-from perfdag.app.runs import check_samples
+from perfdag.commands.options import CommandError
+from perfdag.commands.runs import check_samples
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.kube.patch import SUITE
 from perfdag.plan.plan import Plan, is_run_id
@@ -16,6 +16,8 @@ from perfdag.steps.runner.feasibility import cluster_name
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
 from perfdag.store.open import open_store
 from perfdag.units import plural
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,7 @@ class SubmittedRun:
     priority: int
 
 
-def resumable_run(
-    name: str, namespace: str, root: str | None, default_store: str, report: Callable[[str], None]
-) -> SubmittedRun:
+def resumable_run(name: str, namespace: str, root: str | None, default_store: str) -> SubmittedRun:
     """Return the run to continue: as its plan describes it, else as its Workflow does.
 
     `name` is a run id, the name of a Workflow, or `last`: the newest run of the namespace, else of
@@ -42,7 +42,7 @@ def resumable_run(
     run_id = view.run_id if view else name
     if not run_id:
         raise CommandError(f"workflow {name} has no plan, so there is nothing to resume")
-    if store.startswith("s3://") and (run := _stored_run(store, run_id, report)):
+    if store.startswith("s3://") and (run := _stored_run(store, run_id)):
         return run
     if view is None:
         if not is_run_id(run_id):
@@ -55,7 +55,7 @@ def resumable_run(
     return SubmittedRun(run_id, store, suite, int(view.workflow["spec"].get("priority") or 0))
 
 
-def _stored_run(root: str, run_id: str, report: Callable[[str], None]) -> SubmittedRun | None:
+def _stored_run(root: str, run_id: str) -> SubmittedRun | None:
     """Return the run as its stored plan describes it; None if the store cannot be reached.
 
     Raises CommandError if samples of another place are stored, NotStoredError, DamagedError.
@@ -71,7 +71,7 @@ def _stored_run(root: str, run_id: str, report: Callable[[str], None]) -> Submit
     except (NotStoredError, DamagedError):
         raise
     except StoreError as error:
-        report(
+        logger.info(
             f"this machine cannot reach the store ({error}); "
             f"whether it has run {run_id} is not known"
         )

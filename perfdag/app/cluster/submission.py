@@ -1,7 +1,8 @@
 """Submit a suite to a cluster, or continue a run there."""
 
 import base64
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -18,6 +19,8 @@ from perfdag.store.open import check_cluster_address, on_cluster, open_store
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import LoadedSuite
 from perfdag.workflows.runs import suite_parameter
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,48 +50,44 @@ class Submission:
         return parameters
 
 
-def submit_suite(
-    submission: Submission, root: str | None, report: Callable[[str], None]
-) -> tuple[str, str]:
+def submit_suite(submission: Submission, root: str | None) -> tuple[str, str]:
     """Submit a suite; return the run id and the name of its Workflow.
 
-    `root` is the store that the user named. `report` receives warnings. Raises BadDocument,
-    CommandError, KubeError.
+    `root` is the store that the user named. Raises BadDocument, CommandError,
+    KubeError.
     """
     loaded, plan = submission.plan()
-    report_missing_gpus(plan, report)
-    report_other_packages(plan, report)
+    report_missing_gpus(plan)
+    report_other_packages(plan)
     installed = template.installed_template(submission.namespace)
     store = run_store(root, loaded.suite.store, installed.parameters.get("store") or "")
     parameters = {}
-    if not _put_plan(plan, store, report):
+    if not _put_plan(plan, store):
         parameters = submission.parameters(loaded)
     priority = int(plan.options.get("priority", 0))
     run = SubmittedRun(plan.run_id, store, plan.suite, priority)
     return run.run_id, _start(installed, run, parameters)
 
 
-def report_other_packages(plan: Plan, report: Callable[[str], None]) -> None:
+def report_other_packages(plan: Plan) -> None:
     """Report benchmarks of other packages, which perfdag's own images do not have."""
     for name in sorted({point.benchmark for point in plan.points}):
         package = registry.package(name)
         if package.partition(" ")[0] != "perfdag":
-            report(
+            logger.info(
                 f"benchmark {name} is of package {package}: the images need it "
                 "(images/build --with WHEEL_OR_PATH); perfdag doctor --cluster asks them"
             )
 
 
-def resume_run(
-    name: str, namespace: str, root: str | None, report: Callable[[str], None]
-) -> tuple[str, str]:
+def resume_run(name: str, namespace: str, root: str | None) -> tuple[str, str]:
     """Continue a run; return its id and the name of its new Workflow.
 
     Raises CommandError, StoreError, KubeError.
     """
     installed = template.installed_template(namespace)
     default_store = installed.parameters.get("store") or ""
-    run = resumable_run(name, namespace, root, default_store, report)
+    run = resumable_run(name, namespace, root, default_store)
     check_cluster_address(run.store)
     return run.run_id, _start(installed, run, {})
 
@@ -111,13 +110,15 @@ def run_store(root: str | None, suite_store: str | None, default_store: str) -> 
     )
 
 
-def _put_plan(plan: Plan, root: str, report: Callable[[str], None]) -> bool:
+def _put_plan(plan: Plan, root: str) -> bool:
     """Store the plan if this machine reaches the store; return whether it did."""
     if root.startswith("claim://"):
         return False
     try:
         store_plan(open_store(root), plan)
     except StoreError as error:
-        report(f"this machine cannot reach the store ({error}); the Workflow carries the suite")
+        logger.info(
+            f"this machine cannot reach the store ({error}); the Workflow carries the suite"
+        )
         return False
     return True

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from perfdag.app.errors import CommandError
+from perfdag.commands.options import CommandError
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.signals import EXIT_REACH
 

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from perfdag.regress.acks import read_checks
-from perfdag.regress.comparison import Comparison, Row, compare_selections, count
-from perfdag.regress.selection import Selection
-from perfdag.regress.tuning import Tuning
-from perfdag.regress.verdict import percent
+from perfdag.analysis.compare import Comparison, Row, compare_selections, count
+from perfdag.analysis.gate import read_checks
+from perfdag.analysis.selection import Selection
+from perfdag.analysis.verdict import Tuning, percent
 from perfdag.store.base import Store
 
 

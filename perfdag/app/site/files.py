@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from perfdag.app.errors import CommandError
+from perfdag.commands.options import CommandError
 
 FOLDER = "site"
 PAGES = {

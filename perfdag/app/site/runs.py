@@ -9,14 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdag.regress.alert_records import Record
-from perfdag.regress.run_medians import RunMedians
-from perfdag.regress.series import RunInfo
-from perfdag.results.result_files import result_key
+from perfdag.analysis.alerts import Record
+from perfdag.analysis.medians import RunInfo, RunMedians
+from perfdag.results.samples import result_key
 from perfdag.results.schema import read_rows
-from perfdag.results.summary import PointState, summarise
-from perfdag.results.trust import trust_in
-from perfdag.results.verdicts import own_verdicts, worst_of_points
+from perfdag.results.summary import PointState, own_verdicts, summarise, trust_in, worst_of_points
 from perfdag.store.base import Store
 from perfdag.units import short_seconds
 

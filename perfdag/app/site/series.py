@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import orjson
 
+from perfdag.analysis.alerts import Rules
+from perfdag.analysis.history import Acknowledgement, Series, Step
+from perfdag.analysis.medians import RunMedians, SeriesInfo, settings_of
 from perfdag.digest import digest
-from perfdag.regress.history import Acknowledgement, Series, Step
-from perfdag.regress.result import Rules
-from perfdag.regress.run_medians import RunMedians
-from perfdag.regress.series import SeriesInfo, settings_of
 from perfdag.results.labels import flatten
-from perfdag.results.result_files import day_of, month_of
+from perfdag.results.samples import day_of, month_of
 from perfdag.stats.robust import Array
 from perfdag.store.base import is_key
 from perfdag.units import quantity, short

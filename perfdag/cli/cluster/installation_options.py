@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from perfdag.cli.options import duration, namespace, object_name
+from perfdag.commands.options import duration, namespace, object_name
 
 if TYPE_CHECKING:
     from perfdag.app.cluster.installation import Installation

@@ -2,9 +2,8 @@
 
 import argparse
 
-from perfdag.app.errors import CommandError
 from perfdag.cli.cluster.installation_options import add_installation, installation_of
-from perfdag.cli.options import duration, log
+from perfdag.commands.options import CommandError, duration
 from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
@@ -16,7 +15,7 @@ EPILOG = """examples:
 """
 
 
-def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_render(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "render",
@@ -58,7 +57,6 @@ def run(args: argparse.Namespace) -> int:
     manifests = render(
         installation_of(args),
         args.suite,
-        log,
         base=args.base,
         schedules=args.schedule,
         max_age=args.max_age,

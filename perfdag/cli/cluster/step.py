@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from perfdag.cli.options import log, print_now
+from perfdag.commands.options import print_now
 from perfdag.signals import EXIT_FAILED, EXIT_OK
 
 EPILOG = """examples:
@@ -12,7 +12,7 @@ EPILOG = """examples:
 """
 
 
-def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_step(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "step",
@@ -69,14 +69,14 @@ def plan(args: argparse.Namespace) -> int:
     """Plan the run and write the output parameters of the step."""
     from perfdag.app.cluster.plan_steps import plan_step
 
-    return plan_step(args.out, print_now)
+    return plan_step(args.out)
 
 
 def recheck(args: argparse.Namespace) -> int:
     """Plan the rechecks and write the output parameters of the step."""
     from perfdag.app.cluster.plan_steps import recheck_step
 
-    return recheck_step(args.out, print_now)
+    return recheck_step(args.out)
 
 
 def watchdog(args: argparse.Namespace) -> int:
@@ -117,13 +117,13 @@ def finish(args: argparse.Namespace) -> int:
     """Collect, report and check the run in the last step of its Workflow."""
     from perfdag.app.cluster.finish_step import finish_step
 
-    return finish_step(args.phase, print_now, log)
+    return finish_step(args.phase)
 
 
 def age(args: argparse.Namespace) -> int:
     """Check the age of the newest run of a suite, which the Workflow's parameters name."""
-    from perfdag.app.errors import CommandError
-    from perfdag.app.gate import check_age
+    from perfdag.commands.check import check_age
+    from perfdag.commands.options import CommandError
     from perfdag.steps.runner.pod_context import from_environment
     from perfdag.units import seconds
 
@@ -133,7 +133,7 @@ def age(args: argparse.Namespace) -> int:
         limit = seconds(env["PERFDAG_MAXAGE"])
     except ValueError as error:
         raise CommandError(f"parameter maxage: {error}") from None
-    line, code = check_age("last", root, suite, limit, env.get("PERFDAG_WEBHOOK"), log)
+    line, code = check_age("last", root, suite, limit, env.get("PERFDAG_WEBHOOK"))
     print_now(line)
     return code
 

@@ -2,13 +2,12 @@
 
 import argparse
 
-from perfdag.cli.options import (
+from perfdag.commands.options import (
     CLUSTER_RUN_HELP,
     add_namespace,
     add_suite_options,
     add_watch,
     check_resume,
-    log,
     print_now,
 )
 from perfdag.signals import EXIT_OK
@@ -21,7 +20,7 @@ EPILOG = """examples:
 """
 
 
-def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_submit(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "submit",
@@ -58,12 +57,12 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.app.cluster.watch import follow_run
 
     if args.resume:
-        run_id, workflow = resume_run(args.resume, args.namespace, args.store, log)
+        run_id, workflow = resume_run(args.resume, args.namespace, args.store)
     else:
         submission = Submission(args.suite, args.namespace, args.settings, args.only)
-        run_id, workflow = submit_suite(submission, args.store, log)
+        run_id, workflow = submit_suite(submission, args.store)
     print_now(f"run {run_id}, workflow {workflow} in namespace {args.namespace}")
     if args.watch:
-        return asyncio.run(follow_run(workflow, args.namespace, print_now, log))
+        return asyncio.run(follow_run(workflow, args.namespace))
     print(f"follow it: perfdag status {workflow} --namespace {args.namespace}")
     return EXIT_OK

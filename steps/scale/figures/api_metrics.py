@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.config import ignore_status
-from perfdag.stats.percentiles import needed
+from perfdag.stats.robust import needed
 from perfdag.steps.scale.model.stages import unix_ns
 
 IDENTITY = "apiserver.kubernetes.io/identity=kube-apiserver"

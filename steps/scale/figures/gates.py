@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from perfdag.stats.percentiles import needed
+from perfdag.stats.robust import needed
 from perfdag.steps.scale.figures import prometheus
 from perfdag.steps.scale.figures.api_metrics import DELETION, VERBS, latencies
 from perfdag.steps.scale.model.stages import VM_PHASES, Step

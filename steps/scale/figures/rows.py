@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from perfdag.stats.percentiles import needed
+from perfdag.stats.robust import needed
 from perfdag.steps.scale.measure.generator import Submission
 from perfdag.steps.scale.model.stages import DELETIONS, SET, VMI, Record, Step, chain, whole_second
 

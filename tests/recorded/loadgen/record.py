@@ -31,9 +31,10 @@ def main() -> None:
     for name, case in CASES.items():
         benchmark = get("resnet50")
         params = benchmark.Params.model_validate({**SHORT, **case})
-        output = benchmark.run(Gang([LocalHost()], Shape(), 60, "/tmp"), params)
+        gang = Gang([LocalHost()], Shape(), 60, "/tmp")
+        benchmark.run(gang, params)
         (HERE / f"{name}.json").write_text(
-            json.dumps(json.loads(output.texts["result"]), indent=0) + "\n"
+            json.dumps(json.loads(gang.output.texts["result"]), indent=0) + "\n"
         )
 
 

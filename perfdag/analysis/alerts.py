@@ -1,0 +1,487 @@
+"""What a gate found, and who is told: alerts, JUnit XML, Markdown and a webhook."""
+
+import http.client
+import re
+import shlex
+import urllib.error
+import urllib.request
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import orjson
+
+from perfdag.analysis.history import Acknowledgement, Series, headlines
+from perfdag.analysis.verdict import counts, percent, worst_word
+from perfdag.results.samples import day_of
+from perfdag.stats.levels import Word
+from perfdag.store.base import Store
+from perfdag.suite.model import Check
+from perfdag.units import short
+
+Kind = Literal["worse", "recovered", "threshold", "verdict", "absent", "stale", "acks"]
+REPORT, STORE = "{report}", "{store}"
+"""Placeholders of addresses in what to do."""
+
+
+@dataclass
+class Alert:
+    """One cause: `text` says what was seen, `keys` are its series, `run` is its start.
+
+    `do` is what to do, with the placeholders REPORT and STORE, and `accept` the acknowledgement
+    that accepts it. `gates`: it fails the gate. `fresh`: the run before did not have it. `sent`:
+    the webhook accepted it.
+    """
+
+    kind: Kind
+    title: str
+    text: str
+    keys: list[str]
+    run: str
+    do: str = ""
+    accept: str = ""
+    gates: bool = True
+    fresh: bool = True
+    sent: bool = False
+
+
+def message(alert: Alert, report: str, store: str, acks: str) -> str:
+    """Return the message of an alert, at most 12 lines.
+
+    `report` is the address of the run's report, `store` that of the store, `acks` the file of
+    acknowledgements. They depend on who reads the message.
+    """
+    lines = [alert.text]
+    if alert.do:
+        do = alert.do.replace(REPORT, report).replace(STORE, shlex.quote(store))
+        lines.append(f"do      {do}")
+    if alert.accept:
+        lines.append(f"accept  in {acks}: {alert.accept}")
+    return "\n".join(lines)
+
+
+@dataclass
+class Record:
+    """The alerts of one run, as stored under alerts/. `failed`: its gate failed."""
+
+    run: str
+    alerts: list[Alert]
+    failed: bool
+
+    def dump(self) -> bytes:
+        """Return the record as JSON."""
+        alerts = [alert.__dict__ for alert in self.alerts]
+        data = {"schema": 1, "run": self.run, "failed": self.failed, "alerts": alerts}
+        return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+
+
+def record_key(suite: str, run_id: str) -> str:
+    """Return the key of the record of a run."""
+    return f"alerts/{suite}/{run_id}.json"
+
+
+def mark_known(alerts: Sequence[Alert], previous: Record | None, own: Record | None) -> None:
+    """Mark the alerts that the run before, or an earlier check of this run, had already."""
+    for alert in alerts:
+        records = [record for record in (previous, own) if record]
+        old = [each for record in records for each in record.alerts if each.kind == alert.kind]
+        # One more series of a cause makes a known alert fresh.
+        alert.fresh = not set(alert.keys) <= {key for each in old for key in each.keys}
+        alert.sent = set(alert.keys) <= {key for each in old if each.sent for key in each.keys}
+
+
+def read_records(store: Store, suite: str) -> dict[str, Record]:
+    """Return the newest records by run id, oldest first. Raises StoreError.
+
+    At most 120. A damaged record counts as none.
+    """
+    keys = [key for key in store.list(f"alerts/{suite}") if key.endswith(".json")][-120:]
+    records = {}
+    for _, data in store.get_many(keys):
+        try:
+            raw = orjson.loads(data)
+            alerts = [Alert(**alert) for alert in raw["alerts"]]
+            records[raw["run"]] = Record(raw["run"], alerts, raw["failed"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return records
+
+
+def acknowledgement(name: str, run_id: str) -> str:
+    """Return an acknowledgement as acks.yaml has it, for a person to complete."""
+    return f"{{series: '{name}', run: {run_id}, reason: ...}}"
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The result of one check, as a JUnit test case.
+
+    `state` is ok, failed (fails the gate), absent (no data), unsure (too little history,
+    or an inconclusive verdict) or skipped (its samples were skipped).
+    """
+
+    group: str
+    name: str
+    state: Literal["ok", "failed", "absent", "unsure", "skipped"]
+    text: str
+
+
+@dataclass
+class GateResult:
+    """The result of checking a run. `store` is the address of the store.
+
+    `report` and `acks_file` are the addresses that its messages name. `series` are those that the
+    run measured, with their answers. `suspects` has one of each point worth measuring again,
+    `rechecks` are the runs that did so.
+    """
+
+    run: str
+    suite: str
+    report: str
+    cases: list[CheckResult] = field(default_factory=list)
+    alerts: list[Alert] = field(default_factory=list)
+    series: list[Series] = field(default_factory=list)
+    suspects: list[Series] = field(default_factory=list)
+    rechecks: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    runs: int = 0
+    store: str = ""
+    acks_file: str = "acks.yaml"
+
+    @property
+    def failed(self) -> bool:
+        """Whether the gate fails: a regression, a broken threshold or absent data."""
+        return any(alert.gates for alert in self.alerts) or any(
+            result.state in ("failed", "absent") for result in self.cases
+        )
+
+    @property
+    def word(self) -> Word | None:
+        """The answer about the run: the word that matters most of its headline series."""
+        return worst_word([line.answer for line in self.headlines])
+
+    @property
+    def headlines(self) -> Sequence[Series]:
+        """The headline series, or all where the run has none."""
+        return headlines(self.series)
+
+    @property
+    def counted(self) -> str:
+        """The headline series by word, such as `1 worse, 20 same`."""
+        return counts([line.answer.word for line in self.headlines])
+
+    def message(self, alert: Alert) -> str:
+        """Return the message of an alert."""
+        return message(alert, self.report, self.store, self.acks_file)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a run is checked against: the checks and acknowledgements of its suite.
+
+    `acks_wrong` is the error in a file of acknowledgements that is ignored.
+    """
+
+    checks: Sequence[Check] = ()
+    accepted: Sequence[Acknowledgement] = ()
+    acks_file: str = "acks.yaml"
+    acks_wrong: str = ""
+
+
+LostSeries = tuple[str, str, str]
+"""A series of an alert about several: name, key, and what is wrong."""
+
+
+def add_alert(
+    gate: GateResult,
+    kind: Kind,
+    title: str,
+    lost: Sequence[LostSeries],
+    do: str = REPORT,
+    rule: str = "",
+) -> None:
+    """Add one alert about several series, which names the first six."""
+    series = [f"{name}: {why}"[:300] for name, _, why in lost[:6]] + (
+        [f"and {len(lost) - 6} more"] if len(lost) > 6 else []
+    )
+    lines = [
+        title,
+        *(f"what    {line}" for line in series),
+        *([f"rule    {rule}"] if rule else []),
+    ]
+    keys, accept = [key for _, key, _ in lost], acknowledgement(lost[0][0], gate.run)
+    gate.alerts.append(Alert(kind, title, "\n".join(lines), keys, gate.run, do, accept))
+
+
+def acknowledged(rules: Rules, run: str, name: str, series_id: str) -> bool:
+    """Return whether a series or rule is acknowledged from a run no later than this one."""
+    return any(
+        accepted.holds(name, series_id, day_of(run)) and accepted.run <= run
+        for accepted in rules.accepted
+    )
+
+
+def worst(alerts: Sequence[Alert]) -> list[Alert]:
+    """Return the alerts, those that fail the gate first."""
+    return sorted(alerts, key=lambda alert: (not alert.gates, alert.kind))
+
+
+_ALERT = ("kind", "title", "keys", "run", "gates", "fresh", "sent")
+
+
+def gate_as_dict(gate: GateResult) -> dict[str, Any]:
+    """Return the gate as plain data."""
+    return {
+        "run_id": gate.run,
+        "suite": gate.suite,
+        "passed": not gate.failed,
+        "runs": gate.runs,
+        "report": gate.report,
+        "cases": [asdict(item) for item in gate.cases],
+        "alerts": [
+            {name: getattr(alert, name) for name in _ALERT} | {"text": gate.message(alert)}
+            for alert in gate.alerts
+        ],
+        "word": gate.word,
+        "series": [
+            {"series": line.info.series_id, "name": line.name, **asdict(line.answer)}
+            for line in gate.series
+        ],
+        "suspects": [line.name for line in gate.suspects],
+        "rechecks": gate.rechecks,
+        "damaged": gate.damaged,
+    }
+
+
+def worse_alerts(
+    suite: str, series: Iterable[Series], canaries: Sequence[Series], run_id: str
+) -> list[Alert]:
+    """Return an alert for each benchmark and step of which `series` are worse."""
+    groups: dict[tuple[str, str], list[Series]] = {}
+    for line in series:
+        if line.answer.word == "worse" and line.left:
+            groups.setdefault((line.info.benchmark, line.left.decided), []).append(line)
+    return [_worse(suite, group, canaries, run_id) for group in groups.values()]
+
+
+def _worse(suite: str, group: Sequence[Series], canaries: Sequence[Series], run_id: str) -> Alert:
+    worst = max(group, key=lambda line: abs(line.answer.effect or 0))
+    info, answer, left = worst.info, worst.answer, worst.left
+    assert left is not None  # worse_alerts looks at it
+    title = f"WORSE {suite}/{worst.name} {answer.text.removeprefix('worse ')}"
+    wish = f" ({info.better} is better)" if info.better in ("higher", "lower") else ""
+    noise = percent(answer.noise, answer.absolute, sign=False)
+    differs = "; ".join(f"{key} {a} -> {b}" for key, (a, b) in left.environment.items())
+    moved = [
+        f"{line.info.metric} {line.answer.text}"
+        for line in canaries
+        if line.answer.word == "worse" and line.info.metric != "steal"
+    ]
+    lines = [
+        title,
+        f"level   {short(answer.before, info.unit)} -> {short(answer.value, info.unit)}{wish}, "
+        f"noise of a run {noise}",
+        f"since   run {left.run}, decided by run {left.decided}",
+        f"changed {_shorten(differs) or 'nothing recorded of kernel, images, tools and nodes'}",
+        *([f"canary  {', '.join(moved)}: the machine itself became slower"] if moved else []),
+    ]
+    if others := [line for line in group if line is not worst]:
+        also = "; ".join(f"{line.name} {line.answer.size}" for line in others)
+        lines.append(f"also    {_shorten(also)}")
+    return Alert(
+        "worse",
+        title,
+        "\n".join(lines),
+        [line.info.series_id for line in group],
+        left.run,
+        do=f"{REPORT}   perfdag compare {left.run_before} {run_id} --store {STORE}",
+        accept=acknowledgement(worst.name, left.run),
+    )
+
+
+def recovered_alerts(suite: str, series: Iterable[Series], previous: Record | None) -> list[Alert]:
+    """Return an alert for each benchmark whose series the run before reported and that are good."""
+    reported = {
+        key
+        for alert in (previous.alerts if previous else [])
+        if alert.kind == "worse"
+        for key in alert.keys
+    }
+    groups: dict[str, list[Series]] = {}
+    for line in series:
+        if line.info.series_id in reported and line.answer.word in ("same", "better"):
+            groups.setdefault(line.info.benchmark, []).append(line)
+    return [_recovered(suite, group) for group in groups.values()]
+
+
+def _recovered(suite: str, group: Sequence[Series]) -> Alert:
+    first = group[0]
+    run = first.steps[-1].run if first.steps else ""
+    title = f"RECOVERED {suite}/{first.name}: {first.answer.text}"
+    names = _shorten("; ".join(line.name for line in group))
+    text = f"{title}\nwhere   {names}\nsince   {day_of(run)}"
+    keys = [line.info.series_id for line in group]
+    return Alert("recovered", title, text, keys, run, do=REPORT, gates=False)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 300 else f"{text[:300]} ..."
+
+
+WEBHOOK_TIMEOUT = 10.0  # seconds
+
+
+class WebhookError(Exception):
+    """The webhook did not accept a message. The text is the reason."""
+
+
+def junit(gate: GateResult) -> bytes:
+    """Return the gate as JUnit XML, with one case per check.
+
+    A failed check is a failure, absent data an error. An unclear answer and a skipped entry are
+    skipped.
+    Format: https://github.com/testmoapp/junitxml, which CI systems read.
+    """
+    counts = {
+        state: sum(result.state == state for result in gate.cases)
+        for state in ("ok", "failed", "absent", "unsure", "skipped")
+    }
+    root = ElementTree.Element("testsuites", name="perfdag")
+    suite = ElementTree.SubElement(
+        root,
+        "testsuite",
+        name=f"perfdag.{gate.suite}",
+        tests=str(len(gate.cases)),
+        failures=str(counts["failed"]),
+        errors=str(counts["absent"]),
+        skipped=str(counts["unsure"] + counts["skipped"]),
+    )
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in (("run", gate.run), ("report", gate.report)):
+        ElementTree.SubElement(properties, "property", name=name, value=value)
+    tags = {"failed": "failure", "absent": "error", "unsure": "skipped", "skipped": "skipped"}
+    for result in gate.cases:
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=f"{gate.suite}.{result.group}", name=_xml_text(result.name)
+        )
+        if result.state in tags:
+            ElementTree.SubElement(case, tags[result.state], message=_xml_text(result.text))
+        else:
+            ElementTree.SubElement(case, "system-out").text = _xml_text(result.text)
+    ElementTree.indent(root)
+    document: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return document
+
+
+def _xml_text(text: str) -> str:
+    """Replace characters that XML 1.0 forbids, such as terminal codes in the error of a tool."""
+    return "".join(
+        c
+        if c in "\t\n\r" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c > "\uffff"
+        else "?"
+        for c in text
+    )
+
+
+def markdown(gate: GateResult) -> str:
+    """Return the gate as Markdown: alerts, then failed checks, then counts."""
+    head = "FAILED" if gate.failed else "passed"
+    lines = [
+        f"## {gate.suite}: gate {head}",
+        "",
+        f"run `{gate.run}`, runs of history: {gate.runs}, [report]({gate.report})",
+        "",
+    ]
+    for alert in worst(gate.alerts):
+        known = "" if alert.fresh else " (reported before)"
+        lines += [f"**{alert.title}**{known}", "", "```", gate.message(alert), "```", ""]
+    bad = [result for result in gate.cases if result.state in ("failed", "absent")]
+    if bad:
+        rows = [(case.group, case.name, f"{case.state}: {case.text}") for case in bad]
+        lines += [*markdown_table(("check", "series", "state"), rows), ""]
+    lines.append(gate_counts(gate))
+    if gate.suspects:
+        names = ", ".join(line.name for line in gate.suspects)
+        lines.append(f"not decided, worth measuring again: {names}")
+    if gate.rechecks:
+        lines.append(f"measured again right after it: {', '.join(gate.rechecks)}")
+    if gate.damaged:
+        lines.append(f"damaged, left out: {', '.join(gate.damaged)}")
+    return "\n".join(lines)
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table in Markdown."""
+
+    def line(cells: Sequence[str]) -> str:
+        texts = (cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
+        return f"| {' | '.join(texts)} |"
+
+    return [line(headings), "|" + "---|" * len(headings), *map(line, rows)]
+
+
+def gate_counts(gate: GateResult) -> str:
+    """Return the number of checks by state, such as `41 ok, 1 failed, 3 skipped`."""
+    labels = {
+        "ok": "ok",
+        "failed": "failed",
+        "absent": "without data",
+        "unsure": "undecided",
+        "skipped": "skipped",
+    }
+    parts = [
+        f"{n} {text}"
+        for state, text in labels.items()
+        if (n := sum(result.state == state for result in gate.cases))
+    ]
+    return ", ".join(parts) or "nothing to check"
+
+
+def send(url: str, gate: GateResult, alerts: Sequence[Alert]) -> None:
+    """Post the alerts that were not sent yet and mark them sent. Raises WebhookError.
+
+    Each cause is one message. Its `page` is false where the alert does not fail the gate, so that a
+    receiver can route it elsewhere.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise WebhookError("webhook: an http:// or https:// address is needed")
+    for alert in alerts:
+        if alert.sent:
+            continue
+        request = urllib.request.Request(
+            url,
+            data=orjson.dumps(_body(gate, alert)),
+            headers={"Content-Type": "application/json"},
+            method="POST",
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT):
+                alert.sent = True
+        except http.client.InvalidURL:  # its text quotes the address
+            raise WebhookError(f"webhook {_host(url)}: the address is invalid") from None
+        except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise WebhookError(
+                f"webhook {_host(url)}: {reason}; the next check sends it again"
+            ) from None
+
+
+def _body(gate: GateResult, alert: Alert) -> dict[str, Any]:
+    """Return an alert for a webhook. Chat systems show its `text`."""
+    return {
+        "text": f"```\n{gate.message(alert)}\n```",
+        "title": alert.title,
+        "kind": alert.kind,
+        "page": alert.gates,
+        "suite": gate.suite,
+        "run_id": gate.run,
+        "since": alert.run,
+        "keys": alert.keys,
+    }
+
+
+def _host(url: str) -> str:
+    """Return scheme and host of a webhook. The rest is often a secret and must not reach logs."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{re.split('[/?#]', rest, maxsplit=1)[0].rpartition('@')[2]}"

@@ -1,0 +1,323 @@
+"""The history of a suite: the levels, steps and answer of each series, and failures."""
+
+import bisect
+import fnmatch
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+import pyarrow.compute as pc
+
+from perfdag.analysis.medians import RunInfo, RunMedians, SeriesInfo, series_labels
+from perfdag.analysis.verdict import (
+    RANK,
+    Answer,
+    Tuning,
+    answer_of,
+    compare_sides,
+    percent,
+    standing,
+)
+from perfdag.results.runs import PARTIAL
+from perfdag.results.samples import day_of
+from perfdag.results.schema import load_rows
+from perfdag.stats.levels import STEP, Level, Levels, Word, levels_of, side_word
+from perfdag.stats.robust import Array, median
+from perfdag.store.base import Store
+from perfdag.units import short
+
+OBJECT_FAILURES = "failures"
+"""The metric of benchmarks of many objects: how many failed with one message (coords: message)."""
+
+
+@dataclass(frozen=True)
+class Acknowledgement:
+    """From `run` on, the level of the series that match `series`, a glob or an id, is accepted."""
+
+    series: str
+    run: str
+    reason: str
+    until: str = ""
+
+    def holds(self, name: str, series_id: str, day: str) -> bool:
+        """Return whether it applies to a series on a day (YYYY-MM-DD)."""
+        return (not self.until or day <= self.until) and (
+            self.series == series_id or fnmatch.fnmatchcase(name, self.series)
+        )
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a level of a series ended: the levels `before` and `after`, and their runs.
+
+    `run` is the first run of the new level, `run_before` the last one before it, `decided` the run
+    that showed it. `environment` has what changed between them.
+    """
+
+    before: Level
+    after: Level
+    run: str
+    run_before: str
+    decided: str
+    word: Word
+    environment: dict[str, tuple[str, str]]
+
+    @property
+    def effect(self) -> float:
+        """The change as a share of the level before, or in the unit of the metric."""
+        return self.before.effect(self.after.reference)
+
+    @property
+    def size(self) -> str:
+        """The effect in words: `-11.8 %`, or a number in the unit of the metric."""
+        return percent(self.effect, self.before.scale.kind == "absolute")
+
+    def values(self, unit: str) -> str:
+        """Return both levels for people: `100 s -> 130 s`."""
+        return f"{short(self.before.reference, unit)} -> {short(self.after.reference, unit)}"
+
+
+@dataclass(frozen=True)
+class Series:
+    """One series over the runs. Arrays are as long as the runs, NaN where it was not measured.
+
+    `newest` is the value of the newest run or its re-measurement. `accepted` are the positions of
+    runs whose level was acknowledged, `left` is the first step of the change for the worse that is
+    open, or None.
+    """
+
+    info: SeriesInfo
+    name: str
+    value: Array
+    low: Array
+    high: Array
+    levels: Levels
+    steps: tuple[Step, ...]
+    left: Step | None
+    answer: Answer
+    newest: float
+    accepted: Sequence[int] = ()
+
+    def good_before(self, run: int) -> float | None:
+        """Return the reference of the good level as it was before a run, None without a value."""
+        levels = [level for level in self.levels.levels if level.decided < run]
+        if levels:
+            return standing(levels, self.info.better, self.accepted).good.reference
+        earlier = self.value[:run][np.isfinite(self.value[:run])]
+        return median(earlier) if earlier.size else None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Samples of one point and run that are not ok for one reason.
+
+    Without `total`, `bad` counts the objects that one sample reported as failed.
+    """
+
+    run: str
+    entry: str
+    point: str
+    bad: int
+    total: int | None
+    reason: str
+
+
+def headlines(series: Sequence[Series]) -> Sequence[Series]:
+    """Return the headline series, or all where there is none."""
+    return [line for line in series if line.info.headline] or series
+
+
+def series_names(medians: RunMedians) -> list[str]:
+    """Return the name of each series for people, in the order of the run medians."""
+    labels = series_labels(medians.series)
+    return [full_name(info, labels) for info in medians.series]
+
+
+def full_name(info: SeriesInfo, labels: Mapping[str, str]) -> str:
+    """Return entry, point label and metric of a series."""
+    return " ".join(filter(None, (info.entry, labels.get(info.point, ""), info.name)))
+
+
+def series_of(
+    medians: RunMedians,
+    tuning: Tuning,
+    accepted: Sequence[Acknowledgement] = (),
+    *,
+    canaries: bool = False,
+) -> list[Series]:
+    """Return every series but the canaries, or the canaries alone, with answers at the last run.
+
+    A re-measurement right after a run is a measurement of that run. A series that the run left out
+    is judged at the last run that has it.
+    """
+    runs = [run.run_id for run in medians.runs]
+    first, planned = _first_of_night(medians), planned_points(medians)
+    found = []
+    for i, name in enumerate(series_names(medians)):
+        info = medians.series[i]
+        if info.canary != canaries:
+            continue
+        values, low, high = (array[i] for array in (medians.value, medians.low, medians.high))
+        levels = levels_of(values, **tuning.limits(info))
+        if not levels.levels:
+            continue
+        starts = _accepted_starts(runs, name, info.series_id, accepted)
+        steps = tuple(_steps(medians, info, levels, values))
+        now = standing(levels.levels, info.better, starts)
+        left = next((step for step in steps if step.after is now.left), None)
+        at = int(np.flatnonzero(np.isfinite(values))[-1])
+        if info.point in planned and at < first:
+            answer = Answer("failed", why=_why_nothing(medians.runs[first], info, runs[at]))
+        elif levels.measured > STEP:
+            band = (float(low[at]), float(high[at]))
+            answer = answer_of(values, band, levels, runs, info.better, starts)
+        else:
+            answer = _against_run_before(medians, i, tuning)
+        newest = float(values[at]) if at >= first else math.nan
+        found.append(
+            Series(info, name, values, low, high, levels, steps, left, answer, newest, starts)
+        )
+    return found
+
+
+def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | None]:
+    """Return the word that each run has by now: the one that matters most of its series.
+
+    What is decided at a run holds until the next decision, so a run is worse while a change for the
+    worse is open. A run has the word of its last re-measurement, the newest that of the answers.
+    """
+    runs = len(medians.runs)
+    words: list[set[Word]] = [set() for _ in range(runs)]
+    for line in series:
+        measured = np.flatnonzero(np.isfinite(line.value))
+        levels = line.levels.levels
+        for k, level in enumerate(levels):
+            now = standing(levels[: k + 1], line.info.better, line.accepted)
+            directed = line.info.better in ("higher", "lower")
+            end = levels[k + 1].decided if k + 1 < len(levels) else runs
+            own = measured[measured >= level.start]
+            for count, i in enumerate(own[own < end].tolist()):
+                if i >= level.decided:
+                    better = directed and now.improved(level, count)
+                    words[i].add("worse" if now.left else "better" if better else "same")
+    words[-1] = {line.answer.word for line in series}
+    for i in reversed(range(runs - 1)):
+        if medians.runs[i + 1].trigger == "confirm":
+            words[i] |= words[i + 1]
+    return [next((word for word in RANK if word in found), None) for found in words]
+
+
+def planned_points(medians: RunMedians) -> set[str]:
+    """Return the points that the newest run or its re-measurements measured or lack."""
+    return {point for run in medians.runs[_first_of_night(medians) :] for point in run.points}
+
+
+def _first_of_night(medians: RunMedians) -> int:
+    """Return the position of the newest run that is no re-measurement."""
+    whole = [i for i, run in enumerate(medians.runs) if run.trigger not in PARTIAL]
+    return whole[-1] if whole else len(medians.runs) - 1
+
+
+def _why_nothing(run: RunInfo, info: SeriesInfo, last: str) -> str:
+    """Return why a run has no value of a series. `last` is the last run that has one."""
+    _, bad, error, _ = run.points.get(info.point, (0, 0, "", ""))
+    return error.removeprefix("failed: ") if bad else f"not measured since {day_of(last)}"
+
+
+def _against_run_before(medians: RunMedians, i: int, tuning: Tuning) -> Answer:
+    """Return the answer about a series with fewer than three earlier measurements."""
+    info, values = medians.series[i], medians.value[i]
+    measured = np.flatnonzero(np.isfinite(values))
+    if measured.size < 2:
+        value = float(values[measured[-1]])
+        return Answer("unclear", before=value, value=value, why="no earlier run")
+    min_effect, absolute = tuning.effect(info, values[measured])
+    sides = (
+        np.array([medians.low[i, at], values[at], medians.high[i, at]]) for at in measured[-2:]
+    )
+    before, newest = sides
+    return compare_sides(
+        before, newest, better=info.better, min_effect=min_effect, absolute=absolute
+    )
+
+
+def _accepted_starts(
+    runs: Sequence[str], name: str, series_id: str, accepted: Sequence[Acknowledgement]
+) -> list[int]:
+    """Return the position of the first run of each acknowledged level of a series."""
+    newest = runs[-1]
+    return [
+        bisect.bisect_left(runs, ack.run)
+        for ack in accepted
+        if ack.run <= newest and ack.holds(name, series_id, day_of(newest))
+    ]
+
+
+def _steps(medians: RunMedians, info: SeriesInfo, levels: Levels, values: Array) -> Iterator[Step]:
+    measured = np.flatnonzero(np.isfinite(values))
+    for before, after in zip(levels.levels, levels.levels[1:], strict=False):
+        last = int(measured[np.searchsorted(measured, after.start) - 1])
+        yield Step(
+            before,
+            after,
+            run=medians.runs[after.start].run_id,
+            run_before=medians.runs[last].run_id,
+            decided=medians.runs[after.decided].run_id,
+            word=side_word(after.reference - before.reference, info.better),
+            environment=_changed(medians, last, after.start),
+        )
+
+
+def _changed(medians: RunMedians, before: int, after: int) -> dict[str, tuple[str, str]]:
+    """Return what differs in the environment of two runs."""
+    a, b = medians.runs[before].env, medians.runs[after].env
+    keys = [*sorted({*a, *b} - {"nodes"}), "nodes"]
+    return {key: (a.get(key, "-"), b.get(key, "-")) for key in keys if a.get(key) != b.get(key)}
+
+
+def suspects(tuning: Tuning, series: Sequence[Series]) -> list[Series]:
+    """Return a series of each point that should be measured again: nothing is decided yet.
+
+    Its newest measurements are beyond its level for the worse, and a change of it fails the gate.
+    """
+    points: dict[str, Series] = {}
+    for line in series:
+        if line.levels.beyond and line.levels.measured > STEP and tuning.pages(line.info):
+            side = line.levels.levels[-1].side(line.levels.beyond[-1][1])
+            if side_word(side, line.info.better) == "worse" and line.answer.word == "unclear":
+                points.setdefault(line.info.point, line)
+    return list(points.values())
+
+
+def failures(medians: RunMedians, text: str) -> list[Failure]:
+    """Return the points with samples that were not ok and reason `text`, newest run first."""
+    return [
+        Failure(run.run_id, entry, point, bad, ok + bad, reason)
+        for run in reversed(medians.runs)
+        for point, (ok, bad, reason, entry) in run.points.items()
+        if bad and text.lower() in reason.lower()
+    ]
+
+
+def object_failures(store: Store, medians: RunMedians, text: str) -> list[Failure]:
+    """Return the failures of objects whose message contains `text`, newest run first.
+
+    They are rows of the metric `failures` with the coordinate message. Raises StoreError.
+    """
+    runs = [run.run_id for run in medians.runs]
+    table = load_rows(
+        store,
+        suites=[medians.suite],
+        runs=runs,
+        columns=["run_id", "entry", "point", "metric", "coords", "value"],
+    )
+    wanted = table.filter(pc.fill_null(pc.equal(table["metric"], OBJECT_FAILURES), False))
+    failed = []
+    for row in wanted.to_pylist():
+        message = orjson.loads(row["coords"] or "{}").get("message")
+        if message is not None and text.lower() in message.lower() and row["value"]:
+            count = round(row["value"])
+            failed.append(Failure(row["run_id"], row["entry"], row["point"], count, None, message))
+    return sorted(failed, key=lambda failure: failure.run, reverse=True)

@@ -1,0 +1,381 @@
+"""The one answer about a series: worse, better, same, unclear or failed.
+
+Every surface prints this object: terminal, report, index, history, compare page, `compare`,
+`check`, JUnit, Markdown and webhook. The sign of an effect is the direction of the value.
+"""
+
+import fnmatch
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import ArrayLike
+
+from perfdag.analysis.medians import SeriesInfo
+from perfdag.results.samples import day_of
+from perfdag.results.summary import UNUSABLE_SPREAD
+from perfdag.stats.levels import (
+    MIN_EFFECT,
+    MIN_FRACTION,
+    SIGMAS,
+    STEP,
+    WINDOW,
+    Level,
+    Levels,
+    Word,
+    noise_of,
+    side_word,
+)
+from perfdag.stats.robust import Array, finite, middle, scale_for
+from perfdag.suite.model import Check
+from perfdag.units import plural
+
+MIN_EFFECT_TAIL = 0.15
+
+
+def covers(check: Check, info: SeriesInfo) -> bool:
+    """Return whether a check applies to a series."""
+    stat = check.stat or ("value" if check.op else "*")
+    return (
+        fnmatch.fnmatchcase(info.entry, check.entry or "*")
+        and fnmatch.fnmatchcase(info.metric, check.metric)
+        and fnmatch.fnmatchcase(info.stat, stat)
+        and not info.canary
+        and (not check.where or check.selects(*settings_by_kind(info)))
+    )
+
+
+def settings_by_kind(info: SeriesInfo) -> list[dict[str, Any]]:
+    """Return the coordinates, parameters and shape of a series, which `where` looks through."""
+    return [orjson.loads(text or "{}") for text in (info.coords, info.params, info.shape)]
+
+
+def fraction(info: SeriesInfo, values: Array) -> bool:
+    """Return whether a series is a fraction from 0 to 1 that touches 0, such as a loss.
+
+    A relative change of such a series means nothing.
+    """
+    return bool(info.unit == "1" and values.size and values.min() == 0 and values.max() <= 1)
+
+
+def is_tail(info: SeriesInfo) -> bool:
+    """Return whether a series is the tail of a latency."""
+    return info.unit == "s" and (info.stat == "max" or info.stat.startswith("p99"))
+
+
+class Tuning:
+    """Detector settings by series. The last check that covers a series wins, then the defaults."""
+
+    def __init__(self, checks: Sequence[Check] = (), cluster: str | None = None) -> None:
+        self.checks = [check for check in checks if check.on(cluster)]
+
+    def effect(self, info: SeriesInfo, values: Array) -> tuple[float, bool]:
+        """Return (min_effect, absolute) of a series.
+
+        The default is 5 %, for tails of latency 15 %, and 0.01 for a fraction from 0 to 1 that
+        touches 0.
+        """
+        for check in reversed(self.checks):
+            if check.min_effect is not None and covers(check, info):
+                return check.min_effect, check.absolute
+        if fraction(info, values):
+            return MIN_FRACTION, True
+        return (MIN_EFFECT_TAIL if is_tail(info) else MIN_EFFECT), False
+
+    def limits(self, info: SeriesInfo) -> dict[str, Any]:
+        """Return the arguments of `levels_of` for a series.
+
+        A level of a fraction that begins with 0 is judged by differences; see `effect`.
+        """
+        min_effect, absolute = self.effect(info, np.array([]))
+        return {"min_effect": min_effect, "absolute": absolute, "fraction": info.unit == "1"}
+
+    def pages(self, info: SeriesInfo) -> bool:
+        """Return whether a change of this series alerts."""
+        for check in reversed(self.checks):
+            if check.page is not None and covers(check, info):
+                return check.page
+        return info.headline and not info.canary
+
+
+TOO_NOISY = 0.5
+"""Where only larger changes than this would be seen, nothing is called the same."""
+RANK: tuple[Word, ...] = ("failed", "worse", "better", "unclear", "same")
+"""The words, the one that matters most first."""
+
+
+def percent(value: float | None, absolute: bool = False, sign: bool = True) -> str:
+    """Return a relative number such as `-11.8 %`, an absolute one with its sign, or `-`."""
+    if value is None or math.isnan(value):
+        return "-"
+    if math.isinf(value):
+        return "from 0"
+    plus = "+" if sign else ""
+    return f"{value:{plus}.3g}" if absolute else f"{100 * value:{plus}.1f} %"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What perfdag says of a series in a run, or of B against A.
+
+    `effect` is `value` against `before`: relative (0.1 is +10 %), or in the unit of the metric
+    where it is `absolute`. `noise` is that of one measurement, `seen` the smallest change for the
+    worse that would have been seen, both like the effect. `since` is the first run of the level and
+    `runs` the measurements since. `why` says what is missing where nothing is decided.
+    """
+
+    word: Word
+    effect: float | None = None
+    before: float = math.nan
+    value: float = math.nan
+    noise: float = math.nan
+    seen: float = math.nan
+    absolute: bool = False
+    since: str = ""
+    runs: int = 0
+    why: str = ""
+
+    @property
+    def size(self) -> str:
+        """The effect for people, such as `+52.1 %`."""
+        return percent(self.effect, self.absolute)
+
+    @property
+    def text(self) -> str:
+        """The answer in words, such as `worse +52.1 % since 2026-11-20 (3 runs)`."""
+        if self.word == "same":
+            seen = percent(self.seen, self.absolute)
+            return f"same ({seen} would be seen)" if not math.isnan(self.seen) else "same"
+        if self.why:
+            return f"{self.word}: {self.why}"
+        since = f" since {day_of(self.since)} ({plural(self.runs, 'run')})" if self.since else ""
+        return f"{self.word} {self.size}{since}"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The level that counts as good, and the level at which the series left it for the worse.
+
+    `replaced` is the good level before, where the series reached this one by an improvement.
+    """
+
+    good: Level
+    left: Level | None = None
+    replaced: Level | None = None
+
+    def improved(self, level: Level, measurements: int) -> bool:
+        """Return whether a level with so many measurements is the new good one, and still news."""
+        return self.replaced is not None and self.good is level and measurements < WINDOW
+
+
+def standing(levels: Sequence[Level], better: str, accepted: Collection[int] = ()) -> Standing:
+    """Return where a series stands after its levels.
+
+    A level for the better replaces the good one at once, and so does any level of a metric without
+    a better direction. One for the worse does so where it holds one of the measurements `accepted`.
+    """
+    now = Standing(levels[0])
+    for level in levels[1:]:
+        side = now.good.side(level.reference)
+        if any(level.start <= i and (level.ends is None or i < level.ends) for i in accepted):
+            now = Standing(level)
+        elif not side:
+            now = replace(now, left=None)
+        elif side_word(side, better) == "worse":
+            now = replace(now, left=now.left or level)
+        else:
+            now = Standing(level, replaced=now.good)
+    return now
+
+
+def answer_of(
+    values: Array,
+    band: tuple[float, float],
+    levels: Levels,
+    runs: Sequence[str],
+    better: str,
+    accepted: Collection[int] = (),
+) -> Answer:
+    """Return the answer about a series at its newest measurement.
+
+    `values` are the measurements of `runs`, of which the newest has the range `band`. A series with
+    fewer than three earlier measurements has no answer of its levels: compare it with the run
+    before.
+    """
+    measured = np.flatnonzero(np.isfinite(values))
+    newest = float(values[measured[-1]])
+    level, now = levels.levels[-1], standing(levels.levels, better, accepted)
+
+    def moved(word: Word, before: Level, first: Level) -> Answer:
+        count = int((measured >= first.start).sum())
+        between = _between(before, level, better)
+        return replace(between, word=word, since=runs[first.start], runs=count)
+
+    if now.left is not None:
+        return _trusted(moved("worse", now.good, now.left), newest, band)
+    effect = level.effect(newest)
+    here = replace(_at(level, better), effect=effect, before=level.reference, value=newest)
+    if levels.beyond:
+        return _undecided(level, levels, better)
+    if now.replaced is not None and now.improved(level, len(level.values)):
+        if better in ("higher", "lower"):
+            return _trusted(moved("better", now.replaced, level), newest, band)
+        answer = moved("unclear", now.replaced, level)
+        why = f"{answer.size} since {day_of(answer.since)}, and neither direction is better"
+        return replace(answer, why=why)
+    return _unless_noisy(here)
+
+
+def _at(level: Level, better: str) -> Answer:
+    """Return the answer `same` at a level, with its noise and what would have been seen."""
+    sign = -1 if better == "higher" else 1
+    seen = level.scale.effect(sign * level.threshold)
+    return Answer("same", noise=level.noise, seen=seen, absolute=level.scale.kind == "absolute")
+
+
+def _undecided(level: Level, levels: Levels, better: str) -> Answer:
+    """Return the answer about a series whose newest measurements may begin a level."""
+    newest = levels.beyond[-1][1]
+    here = replace(_at(level, better), effect=level.effect(newest), before=level.reference)
+    limit = percent(level.scale.effect(level.threshold), here.absolute, sign=False)
+    why = f"{here.size}; {len(levels.beyond)} of {STEP} measurements beyond {limit}"
+    return replace(here, word="unclear", value=newest, why=why)
+
+
+def _between(before: Level, after: Level, better: str) -> Answer:
+    """Return the answer `same` about two levels, with the effect of one against the other."""
+    return replace(
+        _at(before, better),
+        effect=before.effect(after.reference),
+        before=before.reference,
+        value=after.reference,
+    )
+
+
+def _unless_noisy(answer: Answer) -> Answer:
+    """Return `same` as unclear where only a very large change would have been seen."""
+    if answer.absolute or abs(answer.seen) <= TOO_NOISY:
+        return answer
+    why = f"too noisy: only {percent(answer.seen)} would be seen"
+    return replace(answer, word="unclear", why=why)
+
+
+def _trusted(answer: Answer, value: float, band: tuple[float, float]) -> Answer:
+    """Return a decided answer as unclear where the samples of the newest run cannot be trusted."""
+    spread = (band[1] - band[0]) / abs(value) if value else 0.0
+    if spread <= UNUSABLE_SPREAD or answer.absolute:
+        return answer
+    why = f"{answer.size}, but the samples of the run spread by {100 * spread:,.0f} %"
+    return replace(answer, word="unclear", why=why)
+
+
+def compare_levels(
+    values: Array, levels: Levels, runs: Sequence[str], a: int, b: int, better: str
+) -> Answer | None:
+    """Return what the level rule decided about measurement `b` against `a` of one series.
+
+    Return None where the rule knows too little: up to the later of them, fewer than three earlier
+    measurements.
+    """
+    measured = np.flatnonzero(np.isfinite(values))
+    left, right = levels.at(a), levels.at(b)
+    if left is None or right is None or (measured < max(a, b)).sum() < STEP:
+        return None
+    if left is not right:
+        side = left.side(right.reference)
+        answer = _between(left, right, better)
+        if side and a < b and left.ends is not None:
+            end = right.ends if right.ends is not None else len(values)
+            count = int(((measured >= left.ends) & (measured < end)).sum())
+            answer = replace(answer, since=runs[left.ends], runs=count)
+        answer = replace(answer, word=side_word(side, better) if side else "same")
+        return _without_direction(answer) if answer.word == "unclear" else answer
+    if a < b and any(b == index for index, _ in levels.beyond):
+        return _undecided(left, levels, better)
+    before, value = float(values[a]), float(values[b])
+    effect = replace(left, reference=before).effect(value)
+    answer = replace(_at(left, better), effect=effect, before=before, value=value)
+    for index, name in ((b, "B"), (a, "A")):
+        if left.side(float(values[index])):
+            size = percent(left.effect(float(values[index])), answer.absolute)
+            why = f"{name} is {size} beyond its level, but {STEP} measurements in a row decide"
+            return replace(answer, word="unclear", why=why)
+    return _unless_noisy(answer)
+
+
+def compare_sides(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    better: str,
+    min_effect: float,
+    absolute: bool = False,
+    runs_a: int = 1,
+    runs_b: int = 1,
+    noise: float | None = None,
+) -> Answer:
+    """Return the answer about B against A without a common history.
+
+    `a` and `b` are the samples of one run, or the medians of `runs_a` and `runs_b` runs. `noise` is
+    that of one run where it is known from other runs. B is worse or better where the effect exceeds
+    `min_effect` and SIGMAS standard errors, and the ranges of the values do not overlap.
+    Raises ValueError where a side has no finite value.
+    """
+    left, right = finite(a), finite(b)
+    if not left.size or not right.size:
+        raise ValueError("a side of the comparison has no value")
+    scale = scale_for(np.concatenate([left, right]), absolute)
+    x, y, gate = scale.apply(left), scale.apply(right), scale.gate(min_effect)
+    if noise is None:
+        runs = [side - middle(side) for side, n in ((x, runs_a), (y, runs_b)) if n > 1]
+        noise = noise_of(np.concatenate(runs) if runs else [], gate)
+    threshold = max(gate, SIGMAS * noise * math.sqrt(1 / runs_a + 1 / runs_b))
+    before, value = middle(np.sort(left)), middle(np.sort(right))
+    difference = middle(y) - middle(x)
+    level = Level(0, 0, scale, min_effect, [], reference=before)
+    sign = -1 if better == "higher" else 1
+    answer = Answer(
+        "same",
+        level.effect(value),
+        before,
+        value,
+        noise,
+        scale.effect(sign * threshold),
+        scale.kind == "absolute",
+    )
+    overlap = max(left.min(), right.min()) <= min(left.max(), right.max())
+    if abs(difference) > threshold and not overlap:
+        word = side_word(1 if difference > 0 else -1, better)
+        decided = replace(answer, word=word)
+        if word == "unclear":
+            return _without_direction(decided)
+        for side in (right, left):
+            band = (float(side.min()), float(side.max()))
+            decided = _trusted(decided, middle(np.sort(side)), band)
+        return decided
+    if abs(difference) <= gate:
+        return _unless_noisy(answer)
+    seen = percent(answer.seen, answer.absolute)
+    why = "the ranges overlap" if abs(difference) > threshold else f"only {seen} would be seen"
+    more = "more runs or `perfdag ab` decide"
+    return replace(answer, word="unclear", why=f"{answer.size}, but {why}; {more}")
+
+
+def _without_direction(answer: Answer) -> Answer:
+    """Return a change of a metric that has no better direction."""
+    return replace(answer, word="unclear", why=f"{answer.size}, and neither direction is better")
+
+
+def worst_word(answers: Collection[Answer]) -> Word | None:
+    """Return the word of a run: the first of RANK that any of its series has."""
+    words = {answer.word for answer in answers}
+    return next((word for word in RANK if word in words), None)
+
+
+def counts(words: Sequence[Word]) -> str:
+    """Return the number of series by word, such as `1 worse, 20 same`."""
+    parts = [f"{words.count(word)} {word}" for word in RANK if word in words]
+    return ", ".join(parts)

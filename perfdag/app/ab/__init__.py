@@ -1,1 +1,0 @@
-"""`perfdag ab`: two variants of a suite, measured in interleaved blocks."""

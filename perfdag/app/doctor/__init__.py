@@ -1,1 +1,0 @@
-"""`perfdag doctor`: what is missing for a suite or a cluster, and the command that adds it."""

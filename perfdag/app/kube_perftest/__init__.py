@@ -1,1 +1,0 @@
-"""Import of kube-perftest's resources as a suite."""

@@ -1,0 +1,499 @@
+"""`perfdag ab`: compare two variants of a suite in interleaved blocks."""
+
+import argparse
+import asyncio
+import logging
+import math
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from perfdag.analysis.ab import Outcome, SeriesVerdict, analyse, outcome_data
+from perfdag.analysis.alerts import markdown_table
+from perfdag.analysis.verdict import Tuning, percent
+from perfdag.app.cluster.template import installed_template
+from perfdag.commands.compare import write_chart
+from perfdag.commands.finish import write_report
+from perfdag.commands.options import (
+    CommandError,
+    add_suite_options,
+    add_watch,
+    print_json,
+    print_now,
+)
+from perfdag.commands.progress import Progress
+from perfdag.commands.run import (
+    measuring_loop,
+    only_process,
+    prepare_resume,
+    refuse_absent_programs,
+    resumable,
+)
+from perfdag.commands.runs import check_samples
+from perfdag.commands.terminal import HIGHLIGHTS, fitted, text_table
+from perfdag.plan.ab import Duet, on_cluster, prepare_duet, stored_duet
+from perfdag.plan.plan import Plan
+from perfdag.results import missing_reason
+from perfdag.results.collect import collect
+from perfdag.results.runs import load_plan, store_plan, variants
+from perfdag.results.schema import load_rows
+from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
+from perfdag.steps.runner.limits import check_size
+from perfdag.store.base import Store
+from perfdag.store.open import open_store
+from perfdag.suite.load import load_suite
+from perfdag.suite.model import checks_of, share
+from perfdag.units import plural, short, short_seconds
+
+logger = logging.getLogger(__name__)
+
+
+EPILOG = """examples:
+  perfdag ab suites/quick.yaml --only iperf \\
+      --a iperf.streams=1 --b iperf.streams=4
+  perfdag ab old.yaml new.yaml --blocks 12
+  perfdag ab plain.yaml traced.yaml --within 5%
+  perfdag ab --resume 20261120T020000Z-1a2b3c4a
+  perfdag ab suites/network.yaml --only tcp --a tcp.congestion=cubic \\
+      --b tcp.congestion=bbr --submit
+
+Each block is ABBA or BAAB at random. A difference is shown if three things hold: the exact
+sign-flip test of the blocks gives p <= 1 %; it survives the correction for many series
+(Benjamini-Hochberg, 5 %); it reaches the smallest effect (5 %; `checks` of the suite).
+
+--within 5% lets B cost 5 % more: less of a rate, more of a latency. A headline passes if its whole
+interval is below that, fails if it is above, and is unclear otherwise. The limit of a loss
+that touches 0 is 5 percentage points. Exit 3 unless all headlines pass and none lacks values in a
+variant. With --resume the limit replaces the one of the run.
+
+--submit lets the same pods measure both variants in turn. So the variants may differ in params,
+not in what pods have: image, network, resources and the like.
+"""
+
+
+def add_ab(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "ab",
+        description="Measure two variants of a suite in random ABBA blocks, on this "
+        "machine or (--submit) on a cluster, and compare them block by block.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "suite", nargs="?", metavar="SUITE", help="suite file, of variant A if SUITE_B follows"
+    )
+    parser.add_argument("other", nargs="?", metavar="SUITE_B", help="suite file of variant B")
+    for name in ("a", "b"):
+        parser.add_argument(
+            f"--{name}",
+            metavar="ENTRY.PARAM=V",
+            action="append",
+            default=[],
+            help=f"setting of variant {name.upper()} alone, as --set",
+        )
+    add_suite_options(parser)
+    parser.add_argument(
+        "--blocks", metavar="N", type=int, default=10, help="blocks of ABBA, 8 to 40 (default: 10)"
+    )
+    parser.add_argument(
+        "--within",
+        metavar="SHARE",
+        help="the most that B may cost (5%% or 0.05); exit 3 unless each headline passes",
+    )
+    parser.add_argument(
+        "--store",
+        metavar="ROOT",
+        help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results; with "
+        "--submit the installation's)",
+    )
+    parser.add_argument(
+        "--resume", metavar="RUN", help="continue an interrupted run, or show a finished one again"
+    )
+    parser.add_argument(
+        "--submit",
+        action="store_true",
+        help="run on the cluster of the current context, where perfdag is installed",
+    )
+    parser.add_argument(
+        "--namespace",
+        "-n",
+        default="perfdag",
+        help="with --submit: namespace of the installation (default: perfdag)",
+    )
+    add_watch(parser)
+    parser.add_argument(
+        "--all", action="store_true", help="show every series, not only headline series"
+    )
+    parser.add_argument("--chart", metavar="FILE", type=Path, help="forest plot, .svg or .png")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    form.add_argument("--markdown", action="store_true", help="print the outcome as Markdown")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure both variants and print the outcome, or submit them. Return the exit code."""
+    from perfdag.app.cluster.watch import follow_run
+
+    request = AbRequest(
+        suite=args.suite,
+        other=args.other,
+        settings=args.settings,
+        a=args.a,
+        b=args.b,
+        only=args.only,
+        blocks=args.blocks,
+        within=args.within,
+        root=args.store,
+        resume=args.resume,
+    )
+    if args.submit:
+        submission = submit_variants(request, args.namespace)
+        print_now(submission.text)
+        if args.watch:
+            return asyncio.run(follow_run(submission.workflow, args.namespace))
+        print(submission.hint)
+        return EXIT_OK
+    result = measure_variants(request, everything=args.all, chart=args.chart)
+    if args.json:
+        print_json(result.data())
+    else:
+        print(outcome_text(result, markdown=args.markdown))
+    return result.exit_code
+
+
+@dataclass(frozen=True)
+class AbRequest:
+    """Two variants of a suite: settings of each and of both, or a second suite file.
+
+    `resume` names a stored run instead. `within` is what B may cost, such as 5%. `root` is the
+    store; None stands for the store of the suite, or the default one.
+    """
+
+    suite: str | None
+    other: str | None
+    settings: Sequence[str]
+    a: Sequence[str]
+    b: Sequence[str]
+    only: Sequence[str]
+    blocks: int
+    within: str | None
+    root: str | None
+    resume: str | None
+
+
+def plan_variants(request: AbRequest, *, here: bool = False) -> tuple[Duet, str | None]:
+    """Plan both variants, or read the stored plans. Return them and the address of the store.
+
+    `here`: this machine measures them, and must have their programs. Raises CommandError,
+    BadDocument, StoreError.
+    """
+    try:
+        limit = None if request.within is None else share(request.within)
+    except ValueError as error:
+        raise CommandError(f"--within: {error}") from None
+    if request.resume is not None:
+        return _stored_variants(request.root, request.resume, limit), request.root
+    if request.suite is None:
+        raise CommandError("name a suite file, or --resume RUN")
+    if request.other is None and not request.a and not request.b:
+        raise CommandError(
+            "the variants do not differ: add --a and --b (entry.param=value), or a second suite"
+        )
+    other = request.other or request.suite
+    a = load_suite(request.suite, [*request.settings, *request.a])
+    b = load_suite(other, [*request.settings, *request.b])
+    labels = (" ".join(request.a) or request.suite, " ".join(request.b) or other)
+    duet = prepare_duet(a, b, labels, request.blocks, request.only, limit)
+    for loaded, plan in ((a, duet.a), (b, duet.b)) if here else ():
+        refuse_absent_programs(loaded, plan)
+    return duet, request.root or a.suite.store
+
+
+def _stored_variants(root: str | None, run_id: str, limit: float | None) -> Duet:
+    """Read both plans of a stored run. A limit replaces the stored one."""
+    store = open_store(root)
+    plan = load_plan(store, run_id, of_ab=True)
+    if plan.trigger != "ab":
+        raise CommandError(f"run {run_id} is not a run of `perfdag ab`")
+    plans = variants(store, plan)
+    for variant in plans:
+        check_samples(store, variant)
+    duet = stored_duet(*plans)
+    if limit is None:
+        return duet
+    return replace(duet, a=replace(duet.a, options={**duet.a.options, "within": limit}))
+
+
+HEADINGS = ["series", "A median", "B median", "B against A", "interval", "p", "verdict"]
+
+
+@dataclass(frozen=True)
+class AbResult:
+    """The compared variants. `failed` counts samples that were not ok by their reason."""
+
+    duet: Duet
+    outcome: Outcome
+    failed: Counter[str]
+    url: str
+
+    @property
+    def exit_code(self) -> int:
+        """3 if a headline misses the limit or has no values, 1 if a sample failed or none is ok."""
+        bounds = {line.bound.word for line in self.outcome.lines if line.bound}
+        if "within" in self.duet.a.options and (self.outcome.absent or bounds != {"passes"}):
+            return EXIT_GATE
+        return EXIT_FAILED if self.failed or not self.outcome.lines else EXIT_OK
+
+    def data(self) -> dict[str, Any]:
+        """Return the outcome as plain data."""
+        return outcome_data(self.duet, self.outcome)
+
+
+def conclude(store: Store, duet: Duet, *, everything: bool = False) -> AbResult:
+    """Compare the collected variants and store the outcome beside run A. Raises StoreError."""
+    rows = load_rows(
+        store,
+        suites=[duet.a.suite],
+        runs=[duet.a.run_id, duet.b.run_id],
+        columns=["run_id", "point", "repetition", "phase", "status", "error"],
+    )
+    failed = {
+        (row["run_id"], row["point"], row["repetition"]): row["error"] or row["status"]
+        for row in rows.to_pylist()
+        if row["phase"] == "measure" and row["status"] not in ("ok", "skipped")
+    }
+    tuning = Tuning(checks_of(duet.a.suite_text), duet.a.where.get("cluster"))
+    outcome = analyse(store, duet, tuning, everything=everything)
+    key = f"runs/{duet.a.run_id}/ab.json"
+    result = AbResult(duet, outcome, Counter(failed.values()), store.url(key))
+    store.put(key, orjson.dumps(result.data(), option=orjson.OPT_INDENT_2))
+    return result
+
+
+def outcome_text(result: AbResult, *, markdown: bool = False) -> str:
+    """Return the outcome as a table for a terminal or in Markdown, with notes below it."""
+    duet, lines = result.duet, result.outcome.lines
+    a, b = duet.a.options["words"]
+    limit = next((line.bound.limit for line in lines if line.bound), None)
+    headings = HEADINGS if limit is None else [*HEADINGS, f"cost within {limit * 100:g} %"]
+    rows = [[*_cells(line), *([] if limit is None else [_cost(line)])] for line in lines]
+    if markdown:
+        head = f"### A: {a}; B: {b} ({duet.a.suite}, {plural(len(duet.blocks), 'block')})\n"
+        table = [head, *markdown_table(headings, rows)]
+    else:
+        styles = [HIGHLIGHTS.get(line.judged.word, "") for line in lines]
+        table = [f"A  {a}\nB  {b}", text_table(headings, rows, right=range(1, 6), styles=styles)]
+    notes = list(_notes(result))
+    return "\n".join([*table, *(notes if markdown else map(fitted, notes))])
+
+
+def series_name(line: SeriesVerdict) -> str:
+    """Return the entry, the label of the point and the metric of a series."""
+    return " ".join(filter(None, (line.info.entry, line.label, line.info.name)))
+
+
+def _cells(line: SeriesVerdict) -> list[str]:
+    """Return the cells of a series, as HEADINGS names them."""
+    paired, word = line.judged.result, line.judged.word
+    low, high = (
+        percent(end, paired.absolute) for end in (paired.interval.low, paired.interval.high)
+    )
+    clear = word in ("better", "worse", "same")
+    return [
+        series_name(line),
+        short(paired.a, line.info.unit),
+        short(paired.b, line.info.unit),
+        percent(paired.effect, paired.absolute),
+        f"{low} to {high}",
+        f"{paired.p:.2g}",
+        word if clear else f"{word}: {line.judged.why}",
+    ]
+
+
+def _cost(line: SeriesVerdict) -> str:
+    """Return what B costs, the interval of the cost, and whether it is within the limit."""
+    bound = line.bound
+    if bound is None:
+        return "-"
+    word = bound.word if bound.word != "unclear" else f"{bound.word}: {bound.why}"
+    if math.isnan(bound.cost):
+        return word
+    unit = "points" if bound.points else "%"
+    cost, low, high = (f"{100 * v:+.1f} {unit}" for v in (bound.cost, bound.low, bound.high))
+    return f"{cost} ({low} to {high}) {word}"
+
+
+def _notes(result: AbResult) -> Iterator[str]:
+    """Yield the method, failed samples, series without a counterpart, and the stored file."""
+    bands = sorted({line.judged.result.interval.text() for line in result.outcome.lines})
+    blocks = f"{plural(len(result.duet.blocks), 'block')} of ABBA or BAAB"
+    yield ""
+    yield f"{blocks}; interval: {', '.join(bands) or '-'}; exact sign-flip test"
+    if result.failed:
+        yield (
+            f"not ok: {plural(result.failed.total(), 'sample')}; "
+            "a block counts if the variant's other sample was ok"
+        )
+    for reason, count in result.failed.most_common(3):
+        yield f"  {count} of them: {reason}"
+    for name in result.outcome.unpaired:
+        yield f"not compared: {name}"
+    for key in result.outcome.damaged:
+        yield f"damaged, left out: {key}"
+    yield f"outcome {result.url}"
+
+
+def write_forest_plot(path: Path, result: AbResult) -> None:
+    """Draw the relative effects of all series with their intervals. Raises OSError."""
+    from perfdag.charts.pages.compare import Effect, forest
+
+    lines, duet = result.outcome.lines, result.duet
+    effects = [
+        Effect(
+            series_name(line),
+            paired.effect,
+            paired.interval.low,
+            paired.interval.high,
+            line.judged.word,
+        )
+        for line in lines
+        if not (paired := line.judged.result).absolute
+    ]
+    a, b = duet.a.options["words"]
+    blocks = f"{duet.a.suite}: {plural(len(duet.blocks), 'block')} of ABBA or BAAB"
+    figure = forest(
+        effects,
+        f"{b} against {a}",
+        f"{blocks}; line: interval of the median ratio",
+        len(lines) - len(effects),
+    )
+    write_chart(path, figure)
+
+
+def measure_variants(
+    request: AbRequest,
+    *,
+    everything: bool = False,
+    chart: Path | None = None,
+) -> AbResult:
+    """Measure what is not stored yet, then compare the variants.
+
+    A run of a cluster is only compared. `everything` includes series that are not headlines. Raises
+    CommandError, BadDocument, StoreError.
+    """
+    duet, root = plan_variants(request, here=True)
+    store = open_store(root)
+    plans = (duet.a, duet.b)
+    if not duet.a.options.get("cluster"):
+        with only_process(duet.a), only_process(duet.b):
+            for plan in plans:
+                if request.resume is None:
+                    store_plan(store, plan)
+                else:
+                    prepare_resume(store, plan.run_id)
+            with resumable(_resume_command(duet, request, root)):
+                measure_rounds(duet, store)
+    for plan in plans:
+        collect(store, plan)
+    result = conclude(store, duet, everything=everything)
+    if chart:
+        write_forest_plot(chart, result)
+    return result
+
+
+def _resume_command(duet: Duet, request: AbRequest, root: str | None) -> str:
+    """Return the command that continues a run. Its plan has the limit that a new run got."""
+    command = f"perfdag ab --resume {duet.a.run_id}" + (f" --store {root}" if root else "")
+    if request.resume and request.within:
+        command += f" --within {shlex.quote(request.within)}"
+    return command
+
+
+def measure_rounds(duet: Duet, store: Store) -> None:
+    """Measure the rounds of both variants in the order of the blocks, within their budget."""
+    blocks, expected = len(duet.blocks), short_seconds(duet.a.seconds() + duet.b.seconds())
+    total = len(duet.a.order) + len(duet.b.order)
+    head = f"ab {duet.a.run_id} and {duet.b.run_id}"
+    logger.info(f"{head}: {plural(blocks, 'block')}, {total} samples, about {expected}")
+    budget = duet.a.budget
+    deadline = time.monotonic() + budget if budget else None
+    with Progress(duet.a, duet.b) as progress:
+        loops = {
+            variant: measuring_loop(plan, store, progress)
+            for variant, plan in (("A", duet.a), ("B", duet.b))
+        }
+        for i, (variant, positions) in enumerate(duet.turns(), -2):  # the warm-up comes first
+            if i >= 0 and i % 4 == 0:
+                block = f"block {i // 4 + 1} of {blocks}  {duet.blocks[i // 4]}"
+                logger.info(f"{block}  {progress.done} of {total} samples")
+            progress.variant = variant
+            if not loops[variant].measure(positions, deadline=deadline):
+                reason = missing_reason.budget_spent(budget or 0)
+                for plan in (duet.a, duet.b):
+                    missing_reason.write(store, plan.run_id, reason)
+                break
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A created Workflow, the runs of both variants, and the commands that follow it."""
+
+    workflow: str
+    text: str
+    hint: str
+
+
+def submit_variants(request: AbRequest, namespace: str) -> Submission:
+    """Store both plans and create the Workflow.
+
+    Raises CommandError, BadDocument, StoreError, KubeError.
+    """
+    template = installed_template(namespace)
+    root = request.root or template.parameters.get("store") or "no store"
+    if not root.startswith("s3://"):
+        raise CommandError(
+            f"--submit needs an s3:// store that this machine reaches, not {root}: "
+            "both plans are stored there"
+        )
+    duet, _ = plan_variants(replace(request, root=root))
+    store = open_store(root)
+    if request.resume is None:
+        duet = on_cluster(duet)
+        check_size(duet.a)
+        for plan in (duet.a, duet.b):
+            store_plan(store, plan)
+    elif not duet.a.options.get("cluster"):
+        raise CommandError(
+            f"{request.resume} was measured on one machine; resume it there, without --submit"
+        )
+    elif request.within is not None:  # the last step on the cluster takes the limit from the plan
+        store_plan(store, duet.a)
+    parameters = {"run": duet.a.run_id, "store": root}
+    name = template.start(duet.a.suite, parameters, int(duet.a.options.get("priority", 0)))
+    return Submission(
+        name,
+        f"ab {duet.a.run_id} and {duet.b.run_id}, workflow {name} in namespace {namespace}",
+        f"follow it: perfdag status {name} --namespace {namespace}\n"
+        f"then:      perfdag ab --resume {duet.a.run_id} --store {root}",
+    )
+
+
+def finish_variants(store: Store, plan: Plan) -> AbResult:
+    """Collect and report both variants in the last step of the Workflow, and compare them.
+
+    Raises StoreError.
+    """
+    duet = stored_duet(*variants(store, plan))
+    for variant in (duet.a, duet.b):
+        collect(store, variant)
+        rows = load_rows(store, suites=[variant.suite], runs=[variant.run_id])
+        write_report(store, variant, rows, None)
+    return conclude(store, duet)

@@ -1,0 +1,333 @@
+"""`perfdag check` and `acks`: check a run against its thresholds and its history."""
+
+import argparse
+import logging
+import os
+from collections.abc import Container
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from perfdag.analysis import alerts
+from perfdag.analysis.alerts import Alert, GateResult, Rules, gate_as_dict, worst
+from perfdag.analysis.gate import (
+    ACKS,
+    check,
+    put_acks,
+    read_acks,
+    read_checks,
+    store_record,
+    stored_acks,
+)
+from perfdag.analysis.medians import read_run_medians
+from perfdag.analysis.selection import select_one
+from perfdag.analysis.verdict import RANK
+from perfdag.commands.finish import RunResult
+from perfdag.commands.options import (
+    RUN_HELP,
+    CommandError,
+    add_acks_file,
+    add_store,
+    duration,
+    print_json,
+)
+from perfdag.commands.runs import explain_last
+from perfdag.commands.terminal import highlighted
+from perfdag.signals import EXIT_GATE, EXIT_OK, EXIT_REACH
+from perfdag.store.base import Store
+from perfdag.store.open import open_store
+from perfdag.units import plural, short_seconds
+
+logger = logging.getLogger(__name__)
+
+
+CHECK_EPILOG = """examples:
+  perfdag check last
+  perfdag check last --suite daily --junit check.xml --markdown summary.md
+  perfdag check last --suite daily --max-age 26h
+  perfdag check last --webhook-file webhook.url --acks acks.yaml
+  perfdag check 20261120T020000Z-1a2b3c4d --json
+
+Exit 3 means one of four things: a headline series is worse and its level is not accepted; a
+threshold of the suite's `checks` is broken; a benchmark's own verdict failed; expected data is
+absent, or a point has no valid sample (`optional: true` of its entry allows that).
+Exit 4: the store is out of reach, or the webhook did not accept a message.
+The webhook gets a message when this run changed something: a series became worse or good again, a
+check broke, data vanished. With --max-age, every check of a run that is too old sends one.
+"""
+
+
+def add_check(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "check",
+        description="Check a run against the thresholds of its suite and against its history. "
+        "Exit with 3 if the gate fails.",
+        epilog=CHECK_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run_id", metavar="RUN", help=RUN_HELP)
+    add_store(parser)
+    add_acks_file(parser)
+    parser.add_argument(
+        "--max-age",
+        metavar="DURATION",
+        type=duration,
+        help="check only the age of RUN: print one line, and exit with 3 if the run is older than "
+        "this, for example 26h",
+    )
+    parser.add_argument("--junit", metavar="FILE", type=Path, help="write JUnit XML")
+    parser.add_argument("--markdown", metavar="FILE", help="write a Markdown summary (`-`: stdout)")
+    parser.add_argument(
+        "--webhook-file",
+        metavar="FILE",
+        type=Path,
+        help="post one JSON message per cause to the URL in this file (default: the URL in the "
+        "variable PERFDAG_WEBHOOK); arguments of a process are no place for a secret",
+    )
+    parser.add_argument("--json", action="store_true", help="print the gate as JSON")
+    parser.set_defaults(run=run_check)
+
+
+def run_check(args: argparse.Namespace) -> int:
+    """Check a run and print its gate. Return 0, 3 if it fails, or 4 without the webhook."""
+    if args.max_age is not None:
+        line, code = check_age(
+            args.run_id, args.store, args.suite, args.max_age, _webhook(args.webhook_file)
+        )
+        print(line)
+        return code
+    outcome = check_run(
+        args.run_id,
+        root=args.store,
+        suite=args.suite,
+        acks_file=args.acks,
+        webhook=_webhook(args.webhook_file),
+    )
+    if args.junit:
+        args.junit.write_bytes(outcome.junit())
+    if args.markdown and args.markdown != "-":
+        Path(args.markdown).write_text(outcome.markdown() + "\n")
+    if args.json:
+        print_json(outcome.data())
+    else:
+        print(outcome.markdown() if args.markdown == "-" else outcome.text())
+    return outcome.exit_code
+
+
+def _webhook(file: Path | None) -> str | None:
+    """Return the URL of the webhook, or None without one. Raises CommandError."""
+    if file is None:
+        return os.environ.get("PERFDAG_WEBHOOK")
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        # It is not quoted: it may be the URL itself.
+        raise CommandError(f"--webhook-file: {reason}; name a file that holds the URL") from None
+
+
+ACKS_EPILOG = """examples:
+  perfdag acks set acks.yaml --store s3://bench/results
+  perfdag acks show --store s3://bench/results
+
+`perfdag check` reads ./acks.yaml, which belongs under version control. Without that file it reads
+the acknowledgements of the store.
+"""
+
+
+def add_acks(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "acks",
+        description="Validate a file of acknowledgements and put it into the store, or show the "
+        "acknowledgements of the store.",
+        epilog=ACKS_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="set|show", required=True)
+    set_parser = actions.add_parser("set", help="replace the acknowledgements of the store")
+    set_parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="acks: [{series: GLOB, run: FIRST_RUN, reason: TEXT, until: DAY}]",
+    )
+    show_parser = actions.add_parser("show", help="show the acknowledgements of the store")
+    for action in (set_parser, show_parser):
+        action.add_argument(
+            "--store",
+            metavar="ROOT",
+            help="folder or s3://bucket/prefix (default: ./perfdag-results)",
+        )
+    parser.set_defaults(run=run_acks)
+
+
+def run_acks(args: argparse.Namespace) -> int:
+    """Set or show the acknowledgements. A bad file changes nothing."""
+    print(set_acks(args.store, args.file) if args.action == "set" else acks_text(args.store))
+    return 0
+
+
+MOST_LINES = 10
+"""Series that the terminal names; the report has all of them."""
+
+
+@dataclass(frozen=True)
+class GateOutcome:
+    """The gate of a run, and whether the webhook took its messages."""
+
+    gate: GateResult
+    webhook_reached: bool
+
+    @property
+    def exit_code(self) -> int:
+        """4 if the webhook did not accept a message, 3 if the gate fails, else 0."""
+        if not self.webhook_reached:
+            return EXIT_REACH
+        return EXIT_GATE if self.gate.failed else EXIT_OK
+
+    def data(self) -> dict[str, Any]:
+        """Return the gate as plain data."""
+        return gate_as_dict(self.gate)
+
+    def junit(self) -> bytes:
+        """Return the gate as JUnit XML."""
+        return alerts.junit(self.gate)
+
+    def markdown(self) -> str:
+        """Return the gate as Markdown."""
+        return alerts.markdown(self.gate)
+
+    def text(self) -> str:
+        """Return the gate as text: alerts, checks that fail, suspicious points, counts."""
+        gate, lines = self.gate, []
+        for alert in worst(gate.alerts):
+            lines += [
+                gate.message(alert),
+                *([] if alert.fresh else ["        (reported before)"]),
+                "",
+            ]
+        lines += [
+            f"{result.state:8}{result.group}: {result.name}: {result.text}"
+            for result in gate.cases
+            if result.state in ("failed", "absent") and result.group != "change"
+        ]
+        lines += answer_lines(gate, told={key for alert in gate.alerts for key in alert.keys})
+        lines += [f"damaged, left out: {key}" for key in gate.damaged]
+        lines.append(f"checks  {alerts.gate_counts(gate)}")
+        lines.append(f"gate {'FAILED' if gate.failed else 'passed'}  {gate.suite}  {gate.run}")
+        return highlighted(lines)
+
+
+def answer_lines(gate: GateResult, told: Container[str] = ()) -> list[str]:
+    """Return the answer about a run, then each headline series that is not the same as before.
+
+    Series whose ids are in `told` are left out.
+    """
+    if not gate.series:
+        return []
+    if gate.runs == 1:
+        return ["answer  first run: there is none before it to compare with"]
+    history = plural(gate.runs, "run")
+    lines = [f"answer  {gate.word}: {gate.counted} ({history} of history)"]
+    lines += [
+        f"  {line.name}: {line.answer.text}"
+        for line in sorted(gate.headlines, key=lambda line: RANK.index(line.answer.word))
+        if line.answer.word != "same" and line.info.series_id not in told
+    ][:MOST_LINES]
+    if gate.rechecks:
+        lines.append(f"measured again right after it: {', '.join(gate.rechecks)}")
+    return lines
+
+
+def check_run(
+    selector: str,
+    *,
+    root: str | None,
+    suite: str | None,
+    acks_file: str | None,
+    webhook: str | None,
+) -> GateOutcome:
+    """Check the run that `selector` selects, send its alerts and record them in the store.
+
+    Raises SelectionError, BadDocument, StoreError.
+    """
+    store = open_store(root)
+    run_id, suite = select_one(store, selector, suite)
+    explain_last(store, selector, run_id)
+    acks, file = read_acks(acks_file, store)
+    rules = Rules(read_checks(store, run_id), acks, file)
+    return _publish(store, check(store, suite, run_id, rules), webhook)
+
+
+def publish_gate(store: Store, result: RunResult) -> GateOutcome | None:
+    """Publish the gate of a run as its last step. Return None if the run asks for no gate.
+
+    A scheduled run asks for one, and so does a whole run of a suite with `checks`. The gate is
+    stored as JUnit XML and Markdown beside the report. Raises StoreError.
+    """
+    if not result.gated or result.gate is None:
+        return None
+    outcome = _publish(store, result.gate, os.environ.get("PERFDAG_WEBHOOK"))
+    run = f"runs/{result.plan.run_id}"
+    store.put(f"{run}/check.xml", outcome.junit())
+    store.put(f"{run}/check.md", outcome.markdown().encode())
+    return outcome
+
+
+def check_age(
+    selector: str, root: str | None, suite: str | None, limit: float, webhook: str | None
+) -> tuple[str, int]:
+    """Return the age of a run as a line, and the exit code.
+
+    The code is 0, 3 if the run began more than `limit` seconds ago, or 4 if the webhook did not
+    accept the message. Raises CommandError, SelectionError, StoreError.
+    """
+    store = open_store(root)
+    run_id, suite = select_one(store, selector, suite)
+    starts = [run.when for run in read_run_medians(store, suite).runs if run.run_id == run_id]
+    if not starts:
+        raise CommandError(f"run {run_id} has no readable rows")
+    age = (datetime.now(UTC) - starts[0]).total_seconds()
+    line = f"{suite}: run {run_id} began {short_seconds(age)} ago"
+    if age <= limit:
+        return line, EXIT_OK
+    title = f"STALE {line}; at most {short_seconds(limit)} is allowed"
+    alert = Alert("stale", title, title, [run_id], run_id)
+    reached = _send(webhook, GateResult(run_id, suite, "", alerts=[alert]))
+    return title, EXIT_GATE if reached else EXIT_REACH
+
+
+def _publish(store: Store, gate: GateResult, webhook: str | None) -> GateOutcome:
+    """Send the alerts of a gate and record which were sent. Raises StoreError."""
+    outcome = GateOutcome(gate, _send(webhook, gate))
+    store_record(store, gate)
+    return outcome
+
+
+def _send(webhook: str | None, gate: GateResult) -> bool:
+    """Send the alerts of a gate to the webhook, if there is one. Return whether it took them."""
+    try:
+        if webhook:
+            alerts.send(webhook, gate, gate.alerts)
+    except alerts.WebhookError as error:
+        logger.warning(f"perfdag check: {error}")
+        return False
+    return True
+
+
+def set_acks(root: str | None, file: str) -> str:
+    """Put a file of acknowledgements into the store. Raises BadDocument, StoreError."""
+    store = open_store(root)
+    return f"{plural(len(put_acks(store, file)), 'acknowledgement')} in {store.url(ACKS)}"
+
+
+def acks_text(root: str | None) -> str:
+    """Return the acknowledgements of the store as text. Raises BadDocument, StoreError."""
+    acks, url = stored_acks(open_store(root))
+    lines = [
+        f"{ack.series}  from {ack.run}{f' until {ack.until}' if ack.until else ''}: {ack.reason}"
+        for ack in acks
+    ]
+    return "\n".join(lines) or f"no acknowledgements in {url}; `perfdag acks set FILE` adds them"

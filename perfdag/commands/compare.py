@@ -1,0 +1,324 @@
+"""`perfdag compare`: compare two runs or selections, with a verdict for each series."""
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from perfdag.analysis.alerts import markdown_table
+from perfdag.analysis.compare import Comparison, Row, compare_selections, count
+from perfdag.analysis.gate import read_checks
+from perfdag.analysis.selection import select
+from perfdag.analysis.verdict import Tuning, percent
+from perfdag.commands.options import CommandError, add_store, print_json
+from perfdag.commands.runs import explain_last
+from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
+from perfdag.results.labels import series_name
+from perfdag.signals import EXIT_GATE, EXIT_OK
+from perfdag.store.open import open_store
+from perfdag.suite.model import Check
+from perfdag.units import with_spread
+
+EPILOG = """examples:
+  perfdag compare last~1 last
+  perfdag compare 20261120T020000Z-1a2b3c4d 20261121T020000Z-5e6f7a8b
+  perfdag compare 'suite=net month=2026-10' 'suite=net month=2026-11' --markdown
+  perfdag compare baseline:v1.0 last --chart forest.svg
+  perfdag compare baseline:acceptance last \\
+      --store s3://bench/blue --store-b s3://bench/green
+
+A run is its id, the beginning of its id, `last`, `last~N` (N runs before) or `baseline:NAME`.
+A selection is a list of conditions: suite=, month=, since= and until= (days), run= (glob),
+newest= (number of runs). The answers are worse, better, same and unclear. If exactly one
+parameter of an entry was changed, its points are compared with one another, and the change is
+printed first.
+"""
+
+
+def add_compare(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "compare",
+        description="Compare two runs or selections: first environment and parameters, then each "
+        "series with its medians and spreads, the effect, the noise of a run, and the answer. Runs "
+        "of one history are answered by its levels.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("a", metavar="A", help="run or selection to compare against")
+    parser.add_argument("b", metavar="B", help="run or selection in question")
+    add_store(parser)
+    parser.add_argument(
+        "--store-b", metavar="ROOT", help="store of B, if it differs (two clusters)"
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="show every series, not only headline series and those with a verdict",
+    )
+    parser.add_argument(
+        "--min-effect",
+        metavar="SHARE",
+        help="smallest effect worth a verdict (default: `checks` of B's suite, else 5%%)",
+    )
+    parser.add_argument(
+        "--gate", action="store_true", help="exit with 3 if a headline series is worse"
+    )
+    parser.add_argument("--chart", metavar="FILE", type=Path, help="forest plot, .svg or .png")
+    parser.add_argument(
+        "--sizes",
+        metavar="FILE",
+        type=Path,
+        help="map of the ratios by message size (imb, rdma-*), .svg or .png",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    form.add_argument("--markdown", action="store_true", help="print the comparison as Markdown")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the comparison. Return 3 with --gate if a headline series is worse."""
+    result = compare_runs(
+        args.a,
+        args.b,
+        root=args.store,
+        root_b=args.store_b,
+        suite=args.suite,
+        min_effect=args.min_effect,
+        chart=args.chart,
+        sizes_chart=args.sizes,
+    )
+    if args.json:
+        print_json(as_data(result))
+    elif args.markdown:
+        print(comparison_markdown(result, args.all))
+    else:
+        print(comparison_text(result, args.all))
+    return EXIT_GATE if args.gate and is_worse(result) else EXIT_OK
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAX_ROWS = 60
+"""Rows of the table without --all."""
+HEADINGS = [
+    "series",
+    "A median (spread)",
+    "B median (spread)",
+    "B against A",
+    "noise",
+    "answer",
+]
+LEGEND = """\
+spread: range of fewer than 6 values, else the 95 % interval of the median
+B against A: of the levels where the runs lie in two levels, else of the medians
+noise: of one run of the series"""
+
+
+def compare_runs(
+    a: str,
+    b: str,
+    *,
+    root: str | None,
+    root_b: str | None,
+    suite: str | None,
+    min_effect: str | None,
+    chart: Path | None,
+    sizes_chart: Path | None,
+) -> Comparison:
+    """Compare the runs that `a` and `b` select, and draw the charts that have a path.
+
+    Raises CommandError, SelectionError, StoreError.
+    """
+    try:
+        checks = [Check(metric="*", min_effect=min_effect)] if min_effect else []
+    except ValueError as error:
+        reason = str(error).splitlines()[-2].strip()
+        raise CommandError(f"--min-effect {min_effect}: {reason}") from None
+    store = open_store(root)
+    store_b = open_store(root_b) if root_b else store
+    side_a = select(store, a, suite)
+    side_b = select(store_b, b, suite or (None if root_b else side_a.suite))
+    for selector, where, side in ((a, store, side_a), (b, store_b, side_b)):
+        explain_last(where, selector, side.runs[-1])
+    tuning = Tuning([*read_checks(store_b, side_b.runs[-1]), *checks])
+    comparison = compare_selections((store, side_a), (store_b, side_b), tuning)
+    if chart or sizes_chart:
+        write_charts(comparison, chart, sizes_chart)
+    return comparison
+
+
+def is_worse(comparison: Comparison) -> bool:
+    """Return whether a headline series of B is worse."""
+    return any(row.info.headline and row.answer.word == "worse" for row in comparison.rows)
+
+
+def _cells(row: Row) -> list[str]:
+    """Return the cells of a row, as HEADINGS names them."""
+    answer, unit = row.answer, row.info.unit
+    sides = [
+        with_spread(middle, band.low, band.high, unit)
+        for middle, band in ((row.a, row.spread_a), (row.b, row.spread_b))
+    ]
+    return [
+        row.full_name,
+        *sides,
+        answer.size,
+        percent(answer.noise, answer.absolute, sign=False),
+        f"{answer.text} ({row.note})" if row.note else answer.text,
+    ]
+
+
+def _table_rows(comparison: Comparison, everything: bool) -> list[Row]:
+    """Return the headline series and those that changed, or all series."""
+    if everything:
+        return comparison.rows
+    rows = [
+        row
+        for row in comparison.rows
+        if row.info.headline or row.answer.word in ("better", "worse")
+    ]
+    return (rows or comparison.rows)[:MAX_ROWS]
+
+
+def _notes(comparison: Comparison) -> Iterator[str]:
+    """Yield the counts, and what was not compared and why."""
+    yield count(comparison.rows)
+    if comparison.simulated:
+        sides = " and ".join(comparison.simulated)
+        yield f"simulated nodes in {sides}: figures of the control plane alone"
+    for title, lines in (
+        ("only in A (missing in B)", comparison.only_a),
+        ("only in B (new)", comparison.only_b),
+        ("failed", comparison.failed),
+        ("refused", comparison.refused),
+        ("damaged, left out", comparison.damaged),
+    ):
+        if lines:
+            more = f", and {len(lines) - 20} more (--json lists them)" if len(lines) > 20 else ""
+            yield f"{title}: {'; '.join(lines[:20])}{more}"
+
+
+def _differences(comparison: Comparison) -> Iterator[str]:
+    """Yield each parameter and fact of the environment that differs."""
+    for key, (before, after) in [*comparison.parameters.items(), *comparison.environment.items()]:
+        yield f"{key}: {before} -> {after}"
+
+
+def comparison_text(comparison: Comparison, everything: bool) -> str:
+    """Return the comparison as text with a table."""
+    lines = []
+    for letter, side in (("A", comparison.a), ("B", comparison.b)):
+        newest = f"{len(side.runs)} runs, {side.runs[0]} to {side.runs[-1]}"
+        lines.append(f"{letter}  {side.suite}  {side.runs[0] if len(side.runs) == 1 else newest}")
+    lines += [f"differs  {difference}" for difference in _differences(comparison)]
+    if not comparison.environment:
+        lines.append("environment and tools are the same")
+    rows = _table_rows(comparison, everything)
+    styles = [HIGHLIGHTS.get(row.answer.word, "") for row in rows]
+    lines.append(text_table(HEADINGS, map(_cells, rows), right=range(1, 5), styles=styles))
+    if len(rows) < len(comparison.rows):
+        left = len(comparison.rows) - len(rows)
+        lines.append(f"{left} more series that did not change (--all shows them)")
+    below = highlighted([*_notes(comparison), *LEGEND.splitlines()])
+    return "\n".join([*lines, below])
+
+
+def comparison_markdown(comparison: Comparison, everything: bool) -> str:
+    """Return the comparison as Markdown."""
+    a, b = comparison.a, comparison.b
+    lines = [f"### {b.words} against {a.words} (suite {b.suite})", ""]
+    lines += [f"- {difference}" for difference in _differences(comparison)]
+    if not comparison.environment:
+        lines.append("- environment and tools are the same")
+    rows = []
+    for row in _table_rows(comparison, everything):
+        *cells, answer = _cells(row)
+        bold = row.answer.word in ("worse", "better")
+        rows.append([*cells, f"**{answer}**" if bold else answer])
+    lines += ["", *markdown_table(HEADINGS, rows), ""]
+    return "\n".join([*lines, *(f"- {note}" for note in _notes(comparison))])
+
+
+def as_data(comparison: Comparison) -> dict[str, Any]:
+    """Return the comparison as plain data.
+
+    Effects are relative (0.1 is +10 %), or in the unit of the series if `absolute` is true.
+    """
+    series = []
+    for row in comparison.rows:
+        data = asdict(row)
+        info, answer = data.pop("info"), data.pop("answer")
+        series.append({**info, "name": row.full_name, **data, **answer})
+    fields = ("only_a", "only_b", "failed", "refused", "damaged", "simulated")
+    return {
+        "a": asdict(comparison.a),
+        "b": asdict(comparison.b),
+        "parameters": comparison.parameters,
+        "environment": comparison.environment,
+        "series": series,
+        **{name: getattr(comparison, name) for name in fields},
+    }
+
+
+def write_charts(comparison: Comparison, chart: Path | None, sizes_chart: Path | None) -> None:
+    """Write the charts that have a path. Raises OSError."""
+    if chart:
+        write_chart(chart, forest_plot(comparison))
+    if sizes_chart:
+        write_chart(sizes_chart, size_map(comparison))
+
+
+def forest_plot(comparison: Comparison) -> "Figure":
+    """Return the forest plot of the series."""
+    from perfdag.charts.pages.compare import Effect, forest
+
+    effects = [
+        Effect(row.full_name, answer.effect, None, None, answer.word)
+        for row in comparison.rows
+        if not (answer := row.answer).absolute and answer.effect is not None
+    ]
+    return forest(
+        effects,
+        f"{comparison.b.words} against {comparison.a.words}: {count(comparison.rows)}",
+        f"suite {comparison.b.suite}",
+        len(comparison.rows) - len(effects),
+    )
+
+
+def size_map(comparison: Comparison) -> "Figure":
+    """Return the map of ratios by message size, with a row for each point and metric."""
+    from perfdag.charts.pages.compare import Ratio, ratios
+
+    cells = []
+    for row in comparison.rows:
+        coords = orjson.loads(row.info.coords or "{}")
+        size = coords.pop("message_bytes", None)
+        effect = row.answer.effect
+        if size is None or row.answer.absolute or effect is None:
+            continue
+        stat = "value" if row.info.stat == "mean" else row.info.stat
+        name = series_name(row.info.metric, stat, coords, row.info.span)
+        label = " ".join(filter(None, (row.info.entry, row.label, name)))
+        cells.append(Ratio(label, float(size), effect, row.answer.word))
+    cells.sort(key=lambda cell: (cell.row, cell.size))
+    counts = Counter(cell.word for cell in cells)
+    title = f"{comparison.b.words} against {comparison.a.words}: of {len(cells)} cells"
+    title += f" {counts['worse']} worse, {counts['better']} better"
+    title += f", {counts['unclear']} unclear" if counts["unclear"] else ""
+    return ratios(cells, title, f"suite {comparison.b.suite}")
+
+
+def write_chart(path: Path, figure: "Figure") -> None:
+    """Write a figure as PNG if the file name ends so, else as SVG. Raises OSError."""
+    from perfdag.charts.files import to_bytes
+
+    svg, png = to_bytes(figure)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(png if path.suffix == ".png" else svg)

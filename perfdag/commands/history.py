@@ -1,0 +1,397 @@
+"""`perfdag history`: series over runs, with their change points."""
+
+import argparse
+import logging
+from collections.abc import Container, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from fnmatch import fnmatchcase
+from math import isnan
+from typing import Any
+
+from perfdag.analysis.gate import read_acks, read_checks
+from perfdag.analysis.history import (
+    Failure,
+    Series,
+    Step,
+    failures,
+    object_failures,
+    planned_points,
+    series_of,
+)
+from perfdag.analysis.medians import RunMedians, read_run_medians
+from perfdag.analysis.nodes import (
+    NodeOutlier,
+    node_outliers,
+    noise_report,
+    recent_rows,
+    runs_for_nodes,
+)
+from perfdag.analysis.verdict import RANK, Tuning, percent
+from perfdag.commands.options import CommandError, add_acks_file, print_json
+from perfdag.commands.terminal import HIGHLIGHTS, fitted, text_table
+from perfdag.results.samples import day_of, suites
+from perfdag.results.schema import explain_unreadable
+from perfdag.stats.robust import Variability
+from perfdag.store.base import Store
+from perfdag.store.open import open_store
+from perfdag.suite.document import choices
+from perfdag.units import plural, short
+
+logger = logging.getLogger(__name__)
+
+
+EPILOG = """examples:
+  perfdag history net
+  perfdag history net --since 2026-10-01
+  perfdag history net --only 'iperf streams=8*' --all
+  perfdag history net --noise
+  perfdag history net --failures 'no route'
+  perfdag history net --json
+
+Three measurements in a row beyond a level begin the next. docs/statistics.md has the rules.
+"""
+
+
+def add_history(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "history",
+        description="Show the history of a suite: the level of each series; its changes, with "
+        "size, date and what changed in the environment; slow nodes, noise and failures.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("suite", metavar="SUITE", help="name of a suite that has results")
+    parser.add_argument(
+        "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: ./perfdag-results)"
+    )
+    parser.add_argument("--since", metavar="DAY", help="use only runs from this day on")
+    parser.add_argument("--newest", metavar="N", type=int, help="use only the newest N runs")
+    parser.add_argument(
+        "--cluster",
+        metavar="NAME",
+        help="use only runs of this cluster (default: the cluster of the newest run)",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="show only series whose name matches GLOB; repeat the option to add more",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="show every series, not only headline series"
+    )
+    parser.add_argument(
+        "--noise", action="store_true", help="show the noise within runs, between runs and nodes"
+    )
+    parser.add_argument(
+        "--failures",
+        metavar="TEXT",
+        nargs="?",
+        const="",
+        help="show samples that failed or are invalid, and whose reason contains TEXT",
+    )
+    add_acks_file(parser)
+    parser.add_argument("--json", action="store_true", help="print the history as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the history of a suite, or its failures."""
+    selection = RunFilter(args.since, args.newest, args.cluster)
+    if args.failures is not None:
+        failures = read_failures(args.suite, args.store, selection, args.failures)
+        print_json(failures) if args.json else print(failures_text(failures))
+        return 0
+    result = read_history(
+        args.suite,
+        root=args.store,
+        selection=selection,
+        only=args.only,
+        acks_file=args.acks,
+        with_noise=args.noise,
+    )
+    if args.json:
+        print_json(as_data(result))
+    else:
+        print(noise_text(result) if args.noise else history_text(result, args.all))
+    return 0
+
+
+@dataclass(frozen=True)
+class RunFilter:
+    """Which runs of a suite to use: from a day (YYYY-MM-DD) on, the newest, of one cluster.
+
+    The default cluster is that of the newest run.
+    """
+
+    since: str | None = None
+    newest: int | None = None
+    cluster: str | None = None
+
+
+@dataclass(frozen=True)
+class History:
+    """The history of a suite. `noise` is empty unless it was asked for."""
+
+    medians: RunMedians
+    series: list[Series]
+    nodes: list[NodeOutlier]
+    noise: list[tuple[str, Variability]]
+
+
+def read_history(
+    suite: str,
+    *,
+    root: str | None,
+    selection: RunFilter,
+    only: Sequence[str],
+    acks_file: str | None,
+    with_noise: bool,
+) -> History:
+    """Read the history of a suite.
+
+    `only` holds globs of series names. Raises CommandError, BadDocument, StoreError.
+    """
+    store = open_store(root)
+    medians = _read_runs(store, suite, selection)
+    acks, _ = read_acks(acks_file, store)
+    newest = medians.runs[-1]
+    tuning = Tuning(read_checks(store, newest.run_id), newest.cluster)
+    selected = [
+        series
+        for series in series_of(medians, tuning, acks)
+        if not only or any(fnmatchcase(series.name, glob) for glob in only)
+    ]
+    if not selected:
+        raise CommandError(f"--only {', '.join(only)}: no series has such a name")
+    count = runs_for_nodes(medians)
+    nodes = node_outliers(medians, recent_rows(store, medians, count), tuning) if count else []
+    noise = noise_report(medians, recent_rows(store, medians)) if with_noise else []
+    return History(medians, selected, nodes, noise)
+
+
+def read_failures(suite: str, root: str | None, selection: RunFilter, text: str) -> list[Failure]:
+    """Return the failures whose reason contains `text`. Raises CommandError, StoreError."""
+    store = open_store(root)
+    medians = _read_runs(store, suite, selection)
+    return [*failures(medians, text), *object_failures(store, medians, text)]
+
+
+def _read_runs(store: Store, suite: str, selection: RunFilter) -> RunMedians:
+    """Return the selected runs of a suite. Raises CommandError, StoreError."""
+    medians = read_run_medians(store, suite)
+    if not medians.runs:
+        raise CommandError(_no_history(store, suite, medians.damaged))
+    selected = _select_runs(medians, selection)
+    for key in medians.damaged:
+        logger.info(explain_unreadable(store, key))
+    return selected
+
+
+def _no_history(store: Store, suite: str, damaged: list[str]) -> str:
+    """Return why a suite has no history."""
+    if damaged:
+        return f"suite {suite} has no readable run; {explain_unreadable(store, damaged[0])}"
+    known = suites(store)
+    if not known:
+        return f"store {store.root} has no results: run a suite, or `perfdag collect RUN`"
+    if suite in known:
+        return (
+            f"suite {suite} has only runs of `perfdag ab`, which have no history; "
+            "`perfdag ab --resume RUN` shows their outcome"
+        )
+    return f"no suite {suite}{choices(suite, known, 'there are')}"
+
+
+def _select_runs(medians: RunMedians, selection: RunFilter) -> RunMedians:
+    """Return the runs that the filter selects. Raises CommandError if there are none."""
+    since, newest = selection.since, selection.newest
+    if since:
+        try:
+            date.fromisoformat(since)
+        except ValueError:
+            raise CommandError(f"--since {since}: write a day as 2026-10-31") from None
+    if newest is not None and newest < 1:
+        raise CommandError(f"--newest {newest}: the number of runs must be 1 or more")
+    runs = medians.runs
+    cluster = runs[-1].cluster if selection.cluster is None else selection.cluster
+    first = since or ""
+    selected = medians.select(lambda run: run.cluster == cluster and day_of(run.run_id) >= first)
+    if not selected.runs:
+        clusters = ", ".join(sorted({run.cluster for run in runs}))
+        raise CommandError(
+            f"no run matches of {plural(len(runs), 'run')} on cluster {clusters}; "
+            f"the newest is {runs[-1].run_id}"
+        )
+    if newest is None:
+        return selected
+    oldest = selected.runs[-newest:][0].run_id
+    return selected.select(lambda run: run.run_id >= oldest)
+
+
+def as_data(history: History) -> dict[str, Any]:
+    """Return a history as plain data."""
+    runs = [run.run_id for run in history.medians.runs]
+    return {
+        "suite": history.medians.suite,
+        "runs": runs,
+        "series": [
+            {
+                **asdict(series.info),
+                "name": series.name,
+                "answer": {**asdict(series.answer), "text": series.answer.text},
+                "values": series.value.tolist(),
+                "low": series.low.tolist(),
+                "high": series.high.tolist(),
+                "levels": [
+                    {
+                        "start": runs[level.start],
+                        "value": level.reference,
+                        "noise": level.noise,
+                    }
+                    for level in series.levels.levels
+                ],
+                "steps": [_step_data(step) for step in series.steps],
+            }
+            for series in history.series
+        ],
+        "nodes": [
+            {
+                "series": node.series,
+                "word": node.word,
+                "differs": node.differs,
+                **asdict(node.outlier),
+            }
+            for node in history.nodes
+        ],
+        "noise": [{"series": name, **asdict(value)} for name, value in history.noise],
+    }
+
+
+def _step_data(step: Step) -> dict[str, Any]:
+    return {
+        "run": step.run,
+        "decided": step.decided,
+        "word": step.word,
+        "effect": step.effect,
+        "before": step.before.reference,
+        "after": step.after.reference,
+        "environment": step.environment,
+    }
+
+
+MAX_ROWS = 60
+"""Rows of the table without --all."""
+HEADINGS = ("series", "runs", "level", "noise", "newest", "answer")
+NOISE_HEADINGS = (
+    "series",
+    "runs",
+    "within runs",
+    "between runs",
+    "between nodes",
+    "repetitions worth",
+)
+NOISE_LEGEND = """\
+within: median CV of the repetitions of a run; between: 1.4826 MAD of the run medians
+repetitions worth: more repetitions in a run do not help, only more runs (known from 20 runs on)"""
+
+
+def history_text(history: History, everything: bool) -> str:
+    """Return the levels, changes and slow nodes as text. `everything` includes all series."""
+    medians = history.medians
+    days = f"{day_of(medians.runs[0].run_id)} to {day_of(medians.runs[-1].run_id)}"
+    count = len(history.series)
+    lines = [f"{medians.suite}: {plural(len(medians.runs), 'run')} from {days}, {count} series"]
+    rows = history.series
+    if not everything:
+        rows = [s for s in rows if s.info.headline or s.steps] or rows
+        rows = rows[:MAX_ROWS]
+    planned = planned_points(medians)
+    rows = sorted(rows, key=lambda row: RANK.index(row.answer.word))
+    lines.append(
+        text_table(
+            HEADINGS,
+            [_cells(row, planned) for row in rows],
+            right=range(1, 5),
+            styles=[HIGHLIGHTS.get(row.answer.word, "") for row in rows],
+        )
+    )
+    if len(rows) < count:
+        lines.append(f"{count - len(rows)} more series (--all shows them)")
+    steps = [(step.run, series, step) for series in rows for step in series.steps]
+    for _, line, step in sorted(steps, key=lambda item: item[0]):
+        lines += map(fitted, _step_lines(line, step))
+    return "\n".join([*lines, *map(fitted, map(_node_line, history.nodes))])
+
+
+def _cells(series: Series, planned: Container[str]) -> tuple[str, ...]:
+    """Return the cells of a series, as HEADINGS names them. `planned` has the newest run's points.
+
+    A series of another point was left out of that run: with `--only`, or of the suite.
+    """
+    level, unit = series.levels.levels[-1], series.info.unit
+    answer, newest = series.answer, series.newest
+    absent = "absent" if series.info.point in planned else "left out"
+    return (
+        series.name,
+        str(series.levels.measured),
+        short(level.reference, unit),
+        percent(answer.noise, answer.absolute, sign=False),
+        short(newest, unit) if not isnan(newest) else absent,
+        answer.text,
+    )
+
+
+def _step_lines(series: Series, step: Step) -> list[str]:
+    facts = [f"{key} {before} -> {after}" for key, (before, after) in step.environment.items()]
+    differs = "; ".join(facts) or "nothing recorded of the environment"
+    sizes = step.values(series.info.unit)
+    return [
+        f"{day_of(step.run)}  {step.size:>8} {step.word:7} {series.name}  {sizes}",
+        f"            first run {step.run}; changed: {differs[:300]}",
+    ]
+
+
+def _node_line(node: NodeOutlier) -> str:
+    outlier = node.outlier
+    effect = f"{percent(outlier.effect)} against the other nodes ({node.word})"
+    evidence = f"{plural(outlier.n, 'run')}, {min(outlier.sigmas, 99):.0f} sigma"
+    differs = f"\n            differs: {node.differs}" if node.differs else ""
+    return f"node {outlier.node}: {effect} in {node.series}, {evidence}{differs}"
+
+
+def noise_text(history: History) -> str:
+    """Return the noise of each series, and the slow nodes, as text."""
+    rows = [
+        (
+            name,
+            str(value.runs),
+            *(percent(share, sign=False) for share in (value.within, value.between, value.nodes)),
+            str(value.repetitions or "-"),
+        )
+        for name, value in history.noise
+    ]
+    table = text_table(NOISE_HEADINGS, rows, right=range(1, len(NOISE_HEADINGS)))
+    below = [*NOISE_LEGEND.splitlines(), *map(_node_line, history.nodes)]
+    return "\n".join([table, *map(fitted, below)])
+
+
+def failures_text(rows: list[Failure]) -> str:
+    """Return a line for each failure, and their number."""
+    lines = []
+    for row in rows:
+        count = (
+            f"{plural(row.bad, 'object')}"
+            if row.total is None
+            else f"{row.bad} of {plural(row.total, 'sample')}"
+        )
+        lines.append(f"{row.run}  {row.entry}  {row.point}  {count}  {row.reason}")
+    points = sum(row.total is not None for row in rows)
+    lines.append(
+        f"{plural(points, 'point')} with samples that were not ok, "
+        f"{plural(len(rows) - points, 'message')} of objects"
+    )
+    return "\n".join(lines)

@@ -1,0 +1,241 @@
+"""The command line: the verbs and their modules, the exit codes, and the errors of a user.
+
+A module of a verb has `add_VERB(verbs)`, which adds its parser with the function that runs it and
+returns the exit code. Only the module of the chosen verb is imported: `--help` stays fast.
+"""
+
+import argparse
+import atexit
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, NoReturn, TextIO
+
+from perfdag import __version__
+from perfdag.commands.options import CommandError, Parser, log_to_stderr
+from perfdag.signals import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH
+
+GROUPS = {
+    "measure": {
+        "init": "write a suite with comments, for this machine or a cluster",
+        "plan": "show the points, order, shapes and expected time of a suite",
+        "doctor": "check what a suite needs, here or on a cluster",
+        "run": "run a suite, or one command, on this machine",
+        "ab": "compare two variants of a suite in interleaved blocks",
+        "benchmarks": "list the benchmarks with their params, clock and metrics",
+        "scale": "measure workloads and VMIs at scale",
+        "queue": "measure whether work on a queue grows with its backends",
+    },
+    "understand": {
+        "ls": "list the runs of a store",
+        "show": "show the results of a run as a table",
+        "report": "draw the charts and the one-file HTML report of a run",
+        "open": "open the report of a run in a browser",
+        "compare": "compare two runs or selections",
+        "site": "write pages over all runs of a store, and serve them",
+        "history": "show series over runs, with their change points",
+        "check": "check a run against its thresholds and its history",
+    },
+    "cluster": {
+        "install": "install the templates and rights on a cluster",
+        "submit": "run a suite on a cluster",
+        "status": "show the progress of a run on a cluster",
+        "logs": "print the logs of a run's pods",
+        "render": "print the manifests, for kubectl or GitOps",
+    },
+    "more": {
+        "rm": "remove a run: its results, or its objects on a cluster",
+        "prune": "remove the results of old runs",
+        "collect": "write a run's Parquet file from its samples",
+        "baseline": "name runs to compare with, and show the names",
+        "acks": "store the acknowledgements that runs on a cluster read",
+        "import": "write a suite from another tool's files, or store earlier figures",
+        "new": "write the files of a new benchmark",
+        "completion": "print a script that completes verbs and options in a shell",
+    },
+}
+"""The verbs by group, as the help lists them, with their summaries."""
+VERBS = {name: summary for verbs in GROUPS.values() for name, summary in verbs.items()}
+MODULES = {
+    **{verb: f"commands.{verb}" for verb in VERBS},
+    **{verb: f"cli.cluster.{verb}" for verb in (*GROUPS["cluster"], "step")},
+    **dict.fromkeys(("init", "new"), "commands.new"),
+    **dict.fromkeys(("ls", "open", "rm", "prune"), "commands.runs"),
+    **dict.fromkeys(("show", "report", "collect"), "commands.results"),
+    **dict.fromkeys(("check", "acks"), "commands.check"),
+    "import": "commands.imports",
+}
+"""The module of each verb, which has a function `add_VERB`."""
+DESTRUCTIVE = ("rm", "prune")
+"""Verbs that no misspelt verb is taken for."""
+INTERNAL = "step"
+"""The verb that containers call. It is not listed."""
+
+DESCRIPTION = """Benchmarks for a Kubernetes cluster or one machine: is it as fast as it was,
+as fast as it should be, and where is it not?"""
+EPILOG = """examples:
+  perfdag run -- sleep 0.1
+  perfdag plan suites/quick.yaml
+  perfdag run suites/quick.yaml
+  perfdag open last
+
+exit codes:
+  0    no sample failed
+  1    a sample failed, is invalid or is missing, or nothing was measured
+  2    the input is wrong; nothing was started
+  3    a gate failed, or its data is absent
+  4    the store, the cluster or the webhook cannot be reached; a run on a
+       cluster has no plan; objects remain after rm; or there is no space for
+       temporary files
+  130  interrupted; continue with --resume
+"""
+
+
+def parser(*used: str) -> Parser:
+    """Return the parser, with the arguments of the verbs in `used`. The help lists every verb."""
+    lists = [
+        "\n".join([f"{group}:", *(f"  {name:<11} {summary}" for name, summary in verbs.items())])
+        for group, verbs in GROUPS.items()
+    ]
+    top = Parser(
+        prog="perfdag",
+        usage="perfdag [-h] [--version] VERB ...",
+        description="\n\n".join([DESCRIPTION, *lists]),
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"perfdag {__version__}")
+    verbs = top.add_subparsers(
+        prog="perfdag",
+        dest="verb",
+        metavar="VERB",
+        required=True,
+        help=argparse.SUPPRESS,
+    )
+    for verb in used:
+        getattr(import_module(f"perfdag.{MODULES[verb]}"), f"add_{verb}")(verbs)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    An error that the user can cause is printed to stderr in one or two lines.
+    """
+    log_to_stderr()
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments:
+        parser().print_help(sys.stderr)
+        return EXIT_INPUT
+    if other := [text for text in arguments if not _is_utf8(text)]:
+        print(f"perfdag: {other[0]!r} is not UTF-8; use another name", file=sys.stderr)
+        return EXIT_INPUT
+    verb = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if verb is not None and verb not in (*VERBS, INTERNAL):
+        from perfdag.removed import removal_note
+        from perfdag.suite.document import nearest
+
+        harmless = [name for name in VERBS if name not in DESTRUCTIVE]
+        hint = nearest(verb, harmless) or "; `perfdag --help` lists the verbs"
+        print(f"perfdag: {removal_note(verb) or f'no verb {verb}{hint}'}", file=sys.stderr)
+        return EXIT_INPUT
+    try:
+        args = parser(*[verb] if verb else []).parse_args(arguments)
+        code: int = args.run(args)
+        return code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except CommandError as error:
+        print(f"perfdag {verb}: {error}", file=sys.stderr)
+        return error.exit_code
+    except Exception as error:
+        return _explain(error, verb)
+
+
+def _is_utf8(text: str) -> bool:
+    """Return whether a text has no byte of a name that is not UTF-8 (PEP 383)."""
+    return not any("\udc80" <= character <= "\udcff" for character in text)
+
+
+class Output:
+    """A text stream that drops what is written after its reader has ended, as of `| head -1`.
+
+    A command goes on to its end, so that it has its exit code.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text and return its length."""
+        self._try(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        self._try(self._stream.flush)
+
+    def _try(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except BrokenPipeError:  # what the stream still has in its buffer goes nowhere too
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+
+def program() -> NoReturn:
+    """Run `main`, then end the process without the finalizer of the interpreter.
+
+    The finalizer sometimes aborts in a native library after the run has ended, and the exit code
+    is lost: 3 of 360 short runs on a loaded machine, see apache/arrow#34314.
+    """
+    for name in ("stdout", "stderr"):
+        if stream := getattr(sys, name):  # None if it was closed before the start
+            stream.reconfigure(errors="backslashreplace")
+            setattr(sys, name, Output(stream))
+    try:
+        code = main()
+    except SystemExit as exit:
+        code = exit.code if isinstance(exit.code, int) else EXIT_INPUT if exit.code else EXIT_OK
+    atexit._run_exitfuncs()
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with contextlib.suppress(OSError, ValueError):  # the disk is full, or it was closed
+            stream.flush()
+    os._exit(code)
+
+
+def _explain(error: Exception, verb: str | None) -> int:
+    """Print an expected error and return its exit code. Raise any other error again."""
+    from perfdag.analysis.selection import SelectionError
+    from perfdag.kube.client import KubeError
+    from perfdag.store.base import AddressError, DamagedError, NotStoredError, StoreError
+    from perfdag.suite.document import BadDocument
+
+    if isinstance(error, BadDocument):
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        return EXIT_INPUT
+    if isinstance(error, SelectionError):
+        print(f"perfdag {verb}: {error}", file=sys.stderr)
+        return EXIT_INPUT
+    if isinstance(error, StoreError | KubeError):
+        print(f"perfdag: {error}", file=sys.stderr)
+        bad_input = isinstance(error, NotStoredError | DamagedError | AddressError)
+        return EXIT_INPUT if bad_input else EXIT_REACH
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "hera":
+        print("perfdag: hera is not installed: pip install 'perfdag[argo]'", file=sys.stderr)
+        return EXIT_INPUT
+    # tempfile raises a plain OSError where no temporary folder can be written.
+    if isinstance(error, OSError) and (
+        error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+        or "temporary directory" in str(error)
+    ):
+        advice = "free some space, or name another folder with TMPDIR"
+        print(f"perfdag: no space for temporary files: {error}; {advice}", file=sys.stderr)
+        return EXIT_REACH
+    raise error

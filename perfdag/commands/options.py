@@ -1,0 +1,239 @@
+"""Options, errors and output that several verbs share."""
+
+import argparse
+import logging
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from textwrap import fill
+from typing import Any, NoReturn
+
+from perfdag.redaction import redact
+from perfdag.removed import removal_note
+from perfdag.signals import EXIT_INPUT
+
+
+class CommandError(Exception):
+    """A verb cannot do what it was asked to do.
+
+    The message says why and what to do. `perfdag` prints it after its name and the verb.
+    """
+
+    def __init__(self, message: str, exit_code: int = EXIT_INPUT) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose messages name no type of Python, and whose texts fit 80 columns.
+
+    If `takes_command` is set, all words after the first `--` become `args.command`, a list.
+    """
+
+    takes_command = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.description, self.epilog = _wrapped(self.description), _wrapped(self.epilog)
+        self.register("type", int, _number(int, "whole number"))
+        self.register("type", float, _number(float, "number"))
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Return the parsed arguments and the unknown words."""
+        argv = list(args)
+        at = argv.index("--") if self.takes_command and "--" in argv else len(argv)
+        parsed, unknown = super().parse_known_args(argv[:at], namespace)
+        if self.takes_command:
+            parsed.command = argv[at + 1 :]
+        if unknown and self.get_default("run"):
+            self.error(self._unknown(unknown, argv[:at], getattr(parsed, "suite", None)))
+        return parsed, unknown
+
+    def _unknown(self, words: list[str], argv: list[str], suite: str | None) -> str:
+        """Return what is wrong with words of `argv` that no option and no argument takes."""
+        from perfdag.suite.document import nearest
+        from perfdag.suite.model import Suite
+
+        if self.takes_command and suite and shutil.which(suite):
+            command = " ".join(argv[argv.index(suite) :])
+            return f"{suite} is no suite file; to measure a command: perfdag run -- {command}"
+        option = next((word for word in words if word.startswith("-")), None)
+        if option is None:
+            return f"unrecognized arguments: {' '.join(words)}"
+        name, _, value = option.partition("=")
+        key, options = name.lstrip("-").replace("-", "_"), self._option_string_actions
+        if "--set" in options and key in Suite.model_fields:
+            after = words[words.index(option) + 1 :]
+            return f"no option {name}; write --set {key}={value or ''.join(after[:1]) or 'V'}"
+        return f"no option {name}{nearest(name, options)}"
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with the message, or with what replaces an option or a verb of 0.1."""
+        words = re.findall(r"(?<=invalid choice: ')[^']+|--[\w-]+", message)
+        super().error(removal_note(*words) or message)
+
+
+def _wrapped(text: str | None) -> str:
+    """Return a text with its paragraphs wrapped. Lines that begin with a space stay as they are."""
+    return re.sub(r"(?m)^\S.*(?:\n\S.*)*", lambda paragraph: fill(paragraph[0], 79), text or "")
+
+
+def _number(kind: type[int] | type[float], name: str) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            return kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no {name}") from None
+
+    return read
+
+
+CLUSTER_RUN_HELP = "run id, name of its Workflow, the beginning of either, `last` or `last~N`"
+RUN_HELP = "run id, the beginning of one, `last`, `last~N` (N runs before) or `baseline:NAME`"
+
+
+def add_suite_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that change a suite or choose its points."""
+    parser.add_argument(
+        "--set",
+        metavar="ENTRY.PARAM=V",
+        action="append",
+        default=[],
+        dest="settings",
+        help="set a parameter, a shape key, or a key of an entry or of the suite",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="measure only points whose entry, entry/label or id matches GLOB; "
+        "repeat the option to add more",
+    )
+
+
+def check_resume(args: argparse.Namespace) -> None:
+    """Raise CommandError unless the command names a suite or --resume, and not both."""
+    command = getattr(args, "command", None)
+    if args.resume is None:
+        if args.suite is None and not command:
+            raise CommandError("name a suite file, or --resume RUN")
+        return
+    values = {"SUITE": args.suite, "COMMAND": command, "--set": args.settings, "--only": args.only}
+    if names := [name for name, value in values.items() if value]:
+        raise CommandError(
+            f"--resume measures the rest of a run as it was planned; leave out {', '.join(names)}"
+        )
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """Add --store and --suite, which say where results are."""
+    parser.add_argument(
+        "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: ./perfdag-results)"
+    )
+    parser.add_argument("--suite", metavar="NAME", help="suite, if the store has several")
+
+
+def add_stored_run(parser: argparse.ArgumentParser) -> None:
+    """Add RUN and --store, which name one run in a store."""
+    parser.add_argument("run_id", metavar="RUN", help=RUN_HELP)
+    parser.add_argument(
+        "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: ./perfdag-results)"
+    )
+
+
+def add_acks_file(parser: argparse.ArgumentParser) -> None:
+    """Add --acks, the file of acknowledgements."""
+    parser.add_argument(
+        "--acks",
+        metavar="FILE",
+        help="acknowledgements (default: ./acks.yaml, else acks.yaml in the store)",
+    )
+
+
+def add_namespace(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the namespace of an installation."""
+    parser.add_argument(
+        "--namespace",
+        "-n",
+        type=namespace,
+        default="perfdag",
+        help="namespace of the installation (default: perfdag)",
+    )
+
+
+def add_cluster_run(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that name a run on a cluster."""
+    parser.add_argument("name", metavar="RUN", help=CLUSTER_RUN_HELP)
+    add_namespace(parser)
+
+
+def add_watch(parser: argparse.ArgumentParser) -> None:
+    """Add the option that follows a run."""
+    parser.add_argument(
+        "--watch", action="store_true", help="follow the run to its end and return its exit code"
+    )
+
+
+def duration(text: str) -> int:
+    """Return the whole seconds of a duration, at least 1. Raises argparse.ArgumentTypeError."""
+    from perfdag.units import seconds
+
+    try:
+        value = int(seconds(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is too short; write 10m, 2h")
+    return value
+
+
+def print_now(line: str) -> None:
+    """Print a line and flush it, for whoever follows a pipe or the log of a pod."""
+    print(redact(line), flush=True)
+
+
+class _Lines(logging.Handler):
+    """Writes a record as a line to standard error, of a terminal, a pipe or the log of a pod."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, on a terminal an error in red."""
+        text = redact(record.getMessage())
+        if record.levelno >= logging.ERROR and sys.stderr.isatty():
+            text = f"\x1b[1;31m{text}\x1b[0m"
+        print(text, file=sys.stderr, flush=True)
+
+
+def log_to_stderr() -> None:
+    """Write what perfdag logs, progress and warnings, to standard error."""
+    logger = logging.getLogger("perfdag")
+    if not logger.handlers:
+        logger.addHandler(_Lines())
+        logger.setLevel(logging.INFO)
+
+
+def print_json(data: Any) -> None:
+    """Print plain data as indented JSON."""
+    import orjson
+
+    print(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
+
+
+def namespace(text: str) -> str:
+    """Return the name of a namespace (RFC 1123 label). Raises argparse.ArgumentTypeError."""
+    if not re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name in Kubernetes: write at most 63 of a-z, 0-9 and -, and a letter"
+            " or digit first and last"
+        )
+    return text
+
+
+def object_name(text: str) -> str:
+    """Return the name of an object (RFC 1123 subdomain). Raises argparse.ArgumentTypeError."""
+    if len(text) > 253:
+        raise argparse.ArgumentTypeError(f"{text[:20]}...: a name has at most 253 characters")
+    for label in text.split("."):
+        namespace(label)
+    return text

@@ -1,0 +1,159 @@
+"""`perfdag plan`: show the points, order, shapes and expected time of a suite."""
+
+import argparse
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from perfdag.commands.options import CommandError, add_suite_options
+from perfdag.commands.terminal import text_table
+from perfdag.digest import canonical
+from perfdag.plan.plan import Plan, cluster_shapes, concurrent_groups, make_plan
+from perfdag.results.runs import ANY, with_learned_times
+from perfdag.signals import EXIT_OK
+from perfdag.steps.runner.limits import check_size
+from perfdag.store.base import StoreError
+from perfdag.store.open import open_store
+from perfdag.suite.document import BadDocument
+from perfdag.suite.load import load_suite
+from perfdag.suite.point import Point
+from perfdag.units import plural, short_seconds
+
+logger = logging.getLogger(__name__)
+
+
+EPILOG = """examples:
+  perfdag plan suites/quick.yaml
+  perfdag plan suites/quick.yaml --json
+  perfdag plan suites/quick.yaml --only 'fio*'
+  perfdag plan --schema
+"""
+
+
+def add_plan(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "plan",
+        description="Check a suite and show its points, shapes, batches, hosts and expected time. "
+        "A bad suite is refused with all its errors.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file")
+    add_suite_options(parser)
+    parser.add_argument("--json", action="store_true", help="print the whole plan as JSON")
+    parser.add_argument(
+        "--schema", action="store_true", help="print the JSON schema of suite files, for editors"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan or the schema."""
+    if args.schema:
+        import orjson
+
+        from perfdag.suite.model import json_schema
+
+        options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
+        print(orjson.dumps(json_schema(), option=options).decode())
+        return EXIT_OK
+    if args.suite is None:
+        raise CommandError("name a suite file, or --schema")
+
+    plan, notes = plan_suite(args.suite, args.settings, args.only)
+    print(plan.dump().decode() if args.json else plan_text(plan))
+    for note in notes:
+        logger.info(f"note: {note}")
+    return EXIT_OK
+
+
+MAX_POINTS = 40
+"""Points that the table shows; JSON has all of them."""
+
+
+def plan_suite(suite: str, settings: Sequence[str], only: Sequence[str]) -> tuple[Plan, list[str]]:
+    """Return the plan of a suite file and the notes on it. Raises BadDocument."""
+    loaded = load_suite(suite, settings)
+    plan = make_plan(loaded, only=only)
+    with contextlib.suppress(StoreError):
+        store = open_store(loaded.suite.store, patience=1.0)
+        plan = with_learned_times(store, plan, ANY)
+    return plan, [*loaded.notes, *_cluster_notes(plan)]
+
+
+def plan_text(plan: Plan) -> str:
+    """Return the first points of a plan as a table, then its size, shapes, pairs and time."""
+    headings = ("point", "entry", "shape", "repetitions", "a sample", "what varies")
+    rows = [_row(point) for point in plan.points[:MAX_POINTS]]
+    lines = [text_table(headings, rows, right=(2, 3, 4))]
+    if (more := len(plan.points) - MAX_POINTS) > 0:
+        lines.append(f"... and {more:,} more (--json shows all)")
+    lines.append(f"\n{_size(plan)}")
+    shapes = enumerate(zip(plan.shapes, cluster_shapes(plan), strict=True))
+    lines += [f"shape {number}: {_shape(*both)}" for number, both in shapes]
+    lines += _pairs(plan)
+    seconds = short_seconds(plan.seconds())
+    lines.append(f"expected {seconds}; each round is shuffled, from seed {plan.seed}")
+    return "\n".join(lines)
+
+
+def _row(point: Point) -> tuple[str, ...]:
+    repetitions = str(point.repetitions)
+    if point.until:
+        repetitions += f" to {point.until.max_repetitions}"
+    seconds = short_seconds(point.seconds)
+    return point.id, point.entry, str(point.shape), repetitions, seconds, point.label
+
+
+def _cluster_notes(plan: Plan) -> list[str]:
+    """Return why `submit` and `render` would refuse a plan that one machine can measure."""
+    try:
+        check_size(plan)
+    except BadDocument as error:
+        return [f"a cluster does not take it: {problem.text}" for problem in error.problems]
+    return []
+
+
+def _size(plan: Plan) -> str:
+    hosts = max((shape.get("hosts", {}).get("count", 1) for shape in plan.shapes), default=1)
+    merged = f" ({plural(plan.merged, 'equal one')} merged)" if plan.merged else ""
+    return (
+        f"{plural(len(plan.points), 'point')}{merged}, {plural(len(plan.order), 'sample')}, "
+        f"{plural(len(plan.shapes), 'shape')}, {plural(len(plan.batches), 'batch')} on a cluster, "
+        f"at most {plural(hosts, 'host')} at once"
+    )
+
+
+def _pairs(plan: Plan) -> list[str]:
+    """Return a line for each entry that measures pairs: pairs, rounds, parallelism, hours."""
+    positions_of: dict[str, list[int]] = defaultdict(list)
+    for position, (index, _) in enumerate(plan.order):
+        if pair := plan.points[index].pair:
+            positions_of[pair.of].append(position)
+    lines = []
+    for positions in positions_of.values():
+        points = [plan.points[index] for index in {plan.order[i][0] for i in positions}]
+        pairs = [point.pair for point in points if point.pair]
+        groups = concurrent_groups(plan.points, plan.order, positions)
+        hours = sum(plan.group_seconds(group) for group in groups) / 3600
+        parallel = pairs[0].parallel
+        at_once = "one after the other" if parallel == 1 else f"{parallel} at once (concurrent)"
+        hosts = plan.shapes[points[0].shape]["hosts"]["count"]
+        rounds = len({pair.round for pair in pairs})
+        lines.append(
+            f"{points[0].entry}: {plural(len(points), 'pair')} of {hosts} hosts in "
+            f"{plural(rounds, 'round')} of disjoint pairs, {at_once}, expected {hours:.2f} h"
+        )
+    return lines
+
+
+def _shape(shape: dict[str, Any], on_cluster: dict[str, Any]) -> str:
+    """Return a shape as text, with the default placement where the suite sets none."""
+    texts = (value if isinstance(value, str) else canonical(value) for value in shape.values())
+    text = ", ".join(f"{key} {text}" for key, text in zip(shape, texts, strict=True)) or "plain"
+    if shape == on_cluster:
+        return text
+    return f"{text}; placement on a cluster: {on_cluster['hosts']['placement']}"

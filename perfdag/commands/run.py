@@ -1,0 +1,342 @@
+"""`perfdag run`: measure a suite or a command on this machine."""
+
+import argparse
+import contextlib
+import logging
+import re
+import shlex
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfdag.commands.new import command_suite
+from perfdag.commands.options import (
+    CommandError,
+    Parser,
+    add_suite_options,
+    check_resume,
+    print_json,
+)
+from perfdag.commands.progress import Progress
+from perfdag.hosts.local import LocalHost
+from perfdag.plan.plan import Plan, make_plan
+from perfdag.results import missing_reason
+from perfdag.results.runs import resume_command, run_lock, store_plan, with_learned_times
+from perfdag.results.samples import delete_damaged_samples, stored_samples
+from perfdag.shape import ACROSS, Resources, Shape
+from perfdag.signals import EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH, end_once
+from perfdag.steps.measure import MeasuringLoop, ProgressListener
+from perfdag.steps.site import Site
+from perfdag.store.base import Store, StoreError
+from perfdag.store.open import open_store
+from perfdag.suite.candidate import ProblemCounter
+from perfdag.suite.document import BadDocument
+from perfdag.suite.load import load_suite
+from perfdag.suite.model import LoadedSuite
+from perfdag.units import plural
+
+logger = logging.getLogger(__name__)
+
+
+EPILOG = """examples:
+  perfdag run suites/quick.yaml
+  perfdag run suites/quick.yaml --dry-run
+  perfdag run suites/quick.yaml --only 'iperf*' \\
+      --set iperf.duration=2s --set repetitions=5
+  perfdag run suites/quick.yaml --store s3://bench/results
+  perfdag run --resume last
+  perfdag run -- sleep 0.1
+  perfdag run --set repetitions=50 -- sleep 0.1
+"""
+
+
+def add_run(sub: "argparse._SubParsersAction[Parser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "run",
+        usage="perfdag run [OPTION ...] [SUITE | -- COMMAND ...]",
+        description="Measure every point of a suite on this machine. Each sample is stored as it "
+        "ends. Then collect the run, draw its charts and write its report. If the suite has "
+        "`checks`, the run is checked as `perfdag check` does. The words after `--` are a command "
+        "whose wall time is measured 10 times; it needs no suite.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "suite",
+        nargs="?",
+        metavar="SUITE",
+        help="suite file; not needed with --resume or a command",
+    )
+    add_suite_options(parser)
+    parser.add_argument(
+        "--store",
+        metavar="ROOT",
+        help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results)",
+    )
+    parser.add_argument(
+        "--resume",
+        metavar="RUN",
+        help="continue this run of --store (`last`: the newest): measure only what is not stored "
+        "yet",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument(
+        "--no-recheck",
+        action="store_true",
+        help="do not measure points again that are beyond their level for the worse",
+    )
+    parser.add_argument("--no-report", action="store_true", help="collect only; no charts")
+    parser.takes_command = True
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run or resume a suite; return the exit code."""
+    check_resume(args)
+    if args.command and args.suite:
+        raise CommandError("name a suite file or a command after `--`, not both")
+    if args.suite and not Path(args.suite).exists() and shutil.which(args.suite):
+        raise CommandError(
+            f"{args.suite} is no suite file; to measure a command: perfdag run -- {args.suite}"
+        )
+    from perfdag.store.open import open_store
+
+    planned = plan_run(args.suite, args.settings, args.only, args.store, args.resume, args.command)
+    if args.dry_run:
+        from perfdag.commands.plan import plan_text
+
+        print(planned.plan.dump().decode() if args.json else plan_text(planned.plan))
+        return EXIT_OK
+    result = run_plan(planned, charts=not args.no_report, recheck=not args.no_recheck)
+    from perfdag.commands.check import publish_gate
+    from perfdag.commands.results import result_data, result_text
+
+    gate = publish_gate(open_store(planned.root), result)
+    if args.json:
+        print_json(result_data(result) | ({"gate": gate.data()} if gate else {}))
+    else:
+        print(result_text(result))
+        if gate:
+            print(gate.text())
+    return (gate and gate.exit_code) or result.exit_code
+
+
+if TYPE_CHECKING:
+    from perfdag.analysis.alerts import GateResult
+    from perfdag.commands.finish import RunResult
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """A planned run of this machine; `root` is its store as the user or the suite names it."""
+
+    plan: Plan
+    root: str | None
+    resumed: bool
+
+
+def plan_run(
+    suite: str | None,
+    settings: Sequence[str],
+    only: Sequence[str],
+    root: str | None,
+    resume: str | None,
+    command: Sequence[str] = (),
+) -> LocalRun:
+    """Plan a new run of `suite` or `command`, or read the plan of the stored run `resume`.
+
+    Raises BadDocument, StoreError, CommandError.
+    """
+    if resume is not None:
+        from perfdag.commands.runs import read_run
+
+        store, plan = read_run(root, resume)
+        _check_resumable(store, plan, root or "")
+        return LocalRun(plan, root, True)
+    if command and (text := absent_program(command[0])):
+        raise CommandError(text)
+    loaded = command_suite(command, settings) if command else load_suite(suite or "", settings)
+    plan = make_plan(loaded, only=only)
+    refuse_absent_programs(loaded, plan)
+    return LocalRun(plan, root or loaded.suite.store, False)
+
+
+def refuse_absent_programs(loaded: LoadedSuite, plan: Plan) -> None:
+    """Raise BadDocument for commands of a plan whose program this machine does not have.
+
+    Those of optional entries, and of shapes that need a cluster, are skipped as they run.
+    """
+    sources = {source.name: source for source in loaded.sources}
+    problems = ProblemCounter()
+    for point in plan.points:
+        if point.benchmark != "command" or point.optional:
+            continue
+        advice = "install it, or say `optional: true` beside `benchmark`"
+        text = absent_program(point.params["argv"][0], advice)
+        if text and not needs_cluster(Shape.model_validate(plan.shapes[point.shape])):
+            source = sources[point.entry]
+            path = ("argv",) if source.is_set(("argv",)) else ("params", "argv")
+            problems.add(source, path, text)
+    if mistakes := problems.problems():
+        raise BadDocument(mistakes)
+
+
+def absent_program(program: str, advice: str = "install it") -> str:
+    """Return that this machine does not have a program and what to do, or an empty text."""
+    if shutil.which(program):
+        return ""
+    if re.search(r"[\s|<>&;]", program):
+        advice = f"no shell reads it, so write bash -c {shlex.quote(program)}"
+    return f"no program {program!r} here; {advice}"
+
+
+def _check_resumable(store: Store, plan: Plan, root: str) -> None:
+    """Raise CommandError if `perfdag run` cannot continue this run."""
+    from perfdag.commands.runs import check_samples
+
+    check_samples(store, plan)
+    if plan.trigger == "ab":
+        why = f"{plan.run_id} is one variant of `perfdag ab`, which measures both variants in turn"
+    elif plan.where:
+        why = f"{plan.run_id} was measured on a cluster; this machine cannot add samples to it"
+    else:
+        return
+    raise CommandError(f"{why}; continue it: {resume_command(plan, root)}")
+
+
+def run_plan(run: LocalRun, *, charts: bool = True, recheck: bool = True) -> "RunResult":
+    """Measure what is not stored yet, then collect, judge and report the run.
+
+    With `recheck`, points that are suspicious against their history are measured again.
+    Raises CommandError if the run ends before its last sample.
+    """
+    with only_process(run.plan):
+        return _measure_and_finish(run, charts, recheck)
+
+
+def _measure_and_finish(run: LocalRun, charts: bool, recheck: bool) -> "RunResult":
+    plan, store, stored = run.plan, open_store(run.root), ""
+    if run.resumed:
+        prepare_resume(store, plan.run_id)
+        planned = {plan.key(at) for at in range(len(plan.order))}
+        stored = f" ({len(planned & stored_samples(store, plan.run_id))} stored)"
+    else:
+        plan = with_learned_times(store, plan, None)
+        store_plan(store, plan)
+    samples = f"{plural(len(plan.points), 'point')}, {plural(len(plan.order), 'sample')}{stored}"
+    logger.info(f"run {plan.run_id}: {samples}, store {store.root}")
+    command = f"perfdag run --resume {plan.run_id}" + (f" --store {run.root}" if run.root else "")
+    with resumable(command):
+        measure_plan(plan, store)
+    from perfdag.commands.finish import finish_run
+
+    again = partial(measure_again, store, plan, command) if recheck else None
+    return finish_run(store, plan, charts=charts, recheck=again)
+
+
+def measure_again(store: Store, plan: Plan, command: str, gate: "GateResult") -> None:
+    """Measure the suspicious points of a run twice more, as two runs. `command` resumes the run.
+
+    Raises StoreError, and CommandError if it is interrupted.
+    """
+    from perfdag.results.collect import collect
+    from perfdag.results.runs import store_rechecks
+
+    names = ", ".join(line.name for line in gate.suspects)
+    logger.info(f"suspicious, measured again: {names}")
+    points = {line.info.point for line in gate.suspects}
+    for again in store_rechecks(store, plan, points):
+        with resumable(command):
+            measure_plan(again, store)
+        collect(store, again)
+
+
+@contextlib.contextmanager
+def resumable(command: str) -> Iterator[None]:
+    """Turn an interrupt or an error of the store into a CommandError that names `command`.
+
+    SIGTERM ends the run as Ctrl-C does.
+    """
+    end_once()
+    try:
+        yield
+    except KeyboardInterrupt:
+        message = f"interrupted; all finished samples are stored. Continue: {command}"
+        raise CommandError(message, EXIT_INTERRUPTED) from None
+    except StoreError as error:
+        message = f"{error}\nall samples before it are stored. Continue: {command}"
+        raise CommandError(message, EXIT_REACH) from None
+
+
+def prepare_resume(store: Store, run_id: str) -> None:
+    """Forget why samples of the run are missing, and delete damaged ones. Raises StoreError."""
+    missing_reason.forget_all(store, run_id)
+    if damaged := delete_damaged_samples(store, run_id):
+        some = ", ".join(damaged[:5])
+        logger.info(f"unreadable, measured again: {plural(len(damaged), 'sample')} ({some})")
+
+
+def measure_plan(plan: Plan, store: Store) -> None:
+    """Measure the samples of a plan that are not stored yet, within its budget."""
+    with Progress(plan) as progress:
+        loop = measuring_loop(plan, store, progress)
+        deadline = time.monotonic() + plan.budget if plan.budget else None
+        if not loop.measure(range(len(plan.order)), deadline=deadline):
+            reason = missing_reason.budget_spent(plan.budget or 0)
+            missing_reason.write(store, plan.run_id, reason)
+
+
+@contextlib.contextmanager
+def only_process(plan: Plan) -> Iterator[None]:
+    """Let no other process of this machine measure or remove a run. Raises CommandError."""
+    with run_lock(plan.run_id) as alone:
+        if not alone:
+            raise CommandError(
+                f"another process of this machine measures run {plan.run_id}; "
+                "wait for it, or end it with Ctrl-C"
+            )
+        yield
+
+
+def measuring_loop(plan: Plan, store: Store, listener: ProgressListener) -> MeasuringLoop:
+    """Return the loop that measures a plan on this machine."""
+    site = Site(hosts_for=local_hosts, refuses=needs_cluster)
+    return MeasuringLoop(plan, store, site, listener)
+
+
+def local_hosts(shape: Shape) -> Sequence[LocalHost]:
+    """Return this machine once for each host of the shape, at its loopback address."""
+    address = "::1" if shape.network.family == "ipv6" else "127.0.0.1"
+    return [LocalHost(address) for _ in range(shape.hosts.count)]
+
+
+def needs_cluster(shape: Shape) -> str | None:
+    """Return why one machine cannot provide a shape, as the reason of a skipped sample, or None."""
+    network, hosts = shape.network, shape.hosts
+    requests = {
+        "network.host: false (a pod network)": network.host is False,
+        f"network.path: {network.path}": network.forwarded,
+        "network.name (Multus)": network.name is not None,
+        "network.mtu": network.mtu is not None,
+        # Traffic of a machine to itself passes none of its interfaces, whatever the address.
+        "network.interface": network.interface not in (None, "lo") and hosts.count > 1,
+        "hosts.placement: spread": hosts.placement == "spread" and hosts.count > 1,
+        "hosts.exclusive": hosts.exclusive,
+        "hosts.roles": hosts.roles is not None,
+        "hosts.pairs: across-zones": hosts.pairs == ACROSS,
+        "resources": shape.resources != Resources() or bool(shape.hugepages),
+        "a volume": shape.volume is not None,
+        "node_selector or zones": bool(shape.node_selector or shape.zones),
+        # `rdma` is a permission of a pod. On a machine the benchmark itself reports what is absent.
+        "privileges": bool(set(shape.privileges) - {"rdma", "block"}),
+        "scheduler: volcano": shape.scheduler != "default",
+        "runtime_class": shape.runtime_class is not None,
+    }
+    reasons = [name for name, requested in requests.items() if requested]
+    return f"{', '.join(reasons)}: needs a cluster (perfdag submit)" if reasons else None

@@ -1,0 +1,411 @@
+"""`perfdag ls`, `open`, `rm` and `prune`: the runs of a store."""
+
+import argparse
+import contextlib
+import logging
+import tempfile
+import webbrowser
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+
+from perfdag.analysis.selection import SelectionError, baselines, select_one
+from perfdag.commands.options import (
+    RUN_HELP,
+    CommandError,
+    add_store,
+    add_stored_run,
+    duration,
+    print_json,
+)
+from perfdag.commands.terminal import text_table
+from perfdag.plan.plan import Plan
+from perfdag.results.collect import kept_rows
+from perfdag.results.runs import find_run, known_plan, load_plan, newer_note, run_lock, runs
+from perfdag.results.samples import result_key, stored_samples
+from perfdag.results.schema import SAMPLES, NewerSchemaError, read_rows
+from perfdag.results.summary import statuses_of, statuses_text
+from perfdag.signals import EXIT_OK
+from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
+from perfdag.store.folder import FolderStore
+from perfdag.store.open import open_store
+from perfdag.units import plural
+
+logger = logging.getLogger(__name__)
+
+
+LS_EPILOG = """examples:
+  perfdag ls
+  perfdag ls --suite quick --newest 100
+  perfdag ls --store s3://bench/results --json
+"""
+
+
+def add_ls(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "ls",
+        description="List the runs of a store, the newest last: suite, samples by status, and "
+        "whether there is a report. A run of kind ab is one variant of `perfdag ab`. One of kind "
+        "confirm measures suspicious points again.",
+        epilog=LS_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_store(parser)
+    parser.add_argument(
+        "--newest", metavar="N", type=int, default=20, help="list the newest N runs (default: 20)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the runs as JSON")
+    parser.set_defaults(run=run_ls)
+
+
+def run_ls(args: argparse.Namespace) -> int:
+    """List the runs."""
+    if args.newest < 1:
+        raise CommandError(f"--newest {args.newest}: list at least one run")
+    runs = list_runs(args.store, args.suite, args.newest)
+    print_json([vars(run_ls) for run_ls in runs]) if args.json else print(runs_text(runs))
+    return EXIT_OK
+
+
+OPEN_EPILOG = """examples:
+  perfdag open last
+  perfdag open 20261120T020000Z-1a2b3c4d --store s3://bench/results
+"""
+
+
+def add_open(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "open",
+        description="Open the report of a run in a browser and print its path. A report in S3 is "
+        "copied to a temporary file.",
+        epilog=OPEN_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_stored_run(parser)
+    parser.set_defaults(run=run_open)
+
+
+def run_open(args: argparse.Namespace) -> int:
+    """Open the report and print its path."""
+    print(open_report(args.store, args.run_id))
+    return EXIT_OK
+
+
+RM_EPILOG = """examples:
+  perfdag rm last~1
+  perfdag rm 20260101T020000Z-0a1b2c3d --store s3://bench/results
+  perfdag rm last --namespace bench
+  perfdag rm 20260101T020000Z-0a1b2c3d --namespace bench --results
+"""
+
+
+def add_rm(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "rm",
+        description="Remove the samples, rows and report of a run from the store, with its "
+        "confirming runs and its other variant. With --namespace: delete the Workflows of a run "
+        "with their pods, claims, Secrets and PodGroups, and wait until they are gone; its results "
+        "stay in the store without --results.",
+        epilog=RM_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", metavar="RUN", help=f"{RUN_HELP}; or the name of its Workflow")
+    parser.add_argument("--namespace", "-n", help="delete the objects of the run in this namespace")
+    parser.add_argument(
+        "--results", action="store_true", help="with --namespace: also remove its results"
+    )
+    parser.add_argument(
+        "--store",
+        metavar="ROOT",
+        help="folder or s3://bucket/prefix of the results (default: ./perfdag-results; with "
+        "--namespace the store that the run's Workflow names, and required if none is left)",
+    )
+    parser.set_defaults(run=run_rm)
+
+
+def run_rm(args: argparse.Namespace) -> int:
+    """Remove a run."""
+    if args.namespace is not None:
+        from perfdag.app.cluster.removal import delete_run
+
+        delete_run(args.name, args.namespace, args.results, args.store)
+        return EXIT_OK
+    if args.results:
+        raise CommandError("--results goes with --namespace; without it, rm removes the results")
+
+    print(remove_run(args.store, args.name))
+    return EXIT_OK
+
+
+PRUNE_EPILOG = """examples:
+  perfdag prune --keep 90d --dry-run
+  perfdag prune --keep 90d --suite quick
+  perfdag prune --keep 90d --store s3://bench/results
+"""
+
+
+def add_prune(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "prune",
+        description="Remove the samples, rows and reports of runs that began before a time. The "
+        "runs of baselines stay. Histories and comparisons lose the removed runs.",
+        epilog=PRUNE_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--keep",
+        metavar="DURATION",
+        type=duration,
+        required=True,
+        help="keep the runs of this time, for example 90d",
+    )
+    add_store(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print the runs and remove none")
+    parser.set_defaults(run=run_prune)
+
+
+def run_prune(args: argparse.Namespace) -> int:
+    """Remove old runs and print their ids."""
+    removed = remove_old_runs(args.store, args.keep, args.suite, args.dry_run)
+    print(
+        "\n".join([*removed, f"{plural(len(removed), 'run')}{' would be' * args.dry_run} removed"])
+    )
+    return EXIT_OK
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """One line of `perfdag ls`."""
+
+    run_id: str
+    suite: str
+    kind: str
+    samples: str
+    report: bool
+
+
+def read_run(root: str | None, selector: str) -> tuple[Store, Plan]:
+    """Return the store, and the plan of the run that `selector` names, `baseline:NAME` included.
+
+    The plan has no points where the run's rows alone are left. Raises StoreError.
+    """
+    store = open_store(root)
+    if selector.startswith("baseline:"):
+        selector = select_one(store, selector)[0]
+    known = runs(store)
+    run_id = find_run(store, selector, known)
+    explain_last(store, selector, run_id)
+    return store, known_plan(store, run_id, known[run_id])
+
+
+def explain_last(store: Store, selector: str, run_id: str) -> None:
+    """Report the newer run of a suite that `last` does not mean. Raises StoreError."""
+    if selector == "last" and (note := newer_note(store, run_id)):
+        logger.info(f"note: {note}")
+
+
+def check_samples(store: Store, plan: Plan) -> None:
+    """Raise CommandError if a run cannot be resumed because only its rows are left.
+
+    Raises StoreError.
+    """
+    stored = stored_samples(store, plan.run_id)
+    if not stored and kept_rows(store, plan, stored) is not None:
+        raise CommandError(
+            f"run {plan.run_id} was collected and its samples are stored no more: "
+            "its rows stay as they are, and it cannot be resumed"
+        )
+
+
+def list_runs(root: str | None, suite: str | None, newest: int) -> list[StoredRun]:
+    """Return the newest runs of a store, oldest first. Raises StoreError."""
+    store = open_store(root)
+    known, lines = runs(store), list[StoredRun]()
+    for run_id in reversed(known):
+        if len(lines) == newest:
+            break
+        if suite and known[run_id] not in (None, suite):
+            continue
+        line = _stored_run(store, run_id, known[run_id])
+        if not suite or line.suite in (suite, "-"):
+            lines.append(line)
+    if not lines:
+        raise CommandError(f"store {store.root} has no run{f' of suite {suite}' if suite else ''}")
+    return lines[::-1]
+
+
+def _stored_run(store: Store, run_id: str, suite: str | None) -> StoredRun:
+    """Return the line of a run, by its rows, or by its plan where it has no rows."""
+    files = store.list(f"runs/{run_id}")
+    report = f"runs/{run_id}/report.html" in files
+    if suite is not None:
+        return StoredRun(run_id, suite, *_collected(store, run_id, suite), report)
+    try:
+        plan = load_plan(store, run_id)
+    except (NotStoredError, DamagedError) as error:
+        why = "damaged" if isinstance(error, DamagedError) else "gone"
+        return StoredRun(run_id, "-", "-", f"plan.json is {why}", report)
+    stored = sum("/parts/" in key and "/canary" not in key for key in files)
+    samples = f"{stored} of {len(plan.order)} stored"
+    return StoredRun(run_id, plan.suite, _kind(plan.trigger), samples, report)
+
+
+def _kind(trigger: str | None) -> str:
+    return "" if trigger in (None, "manual") else trigger
+
+
+def _collected(store: Store, run_id: str, suite: str) -> tuple[str, str]:
+    """Return what kind of run a collected run is, and its samples by status."""
+    names = ("trigger", "benchmark", "phase", "point", "repetition", "status")
+    try:
+        data = store.get(result_key(suite, run_id))
+        rows = read_rows(data, pa.schema([SAMPLES.field(name) for name in names]))
+    except NewerSchemaError:
+        return "", "newer schema: update perfdag"
+    except (pa.ArrowInvalid, OSError):
+        return "", "damaged: perfdag collect RUN"
+    kind = _kind(rows["trigger"][0].as_py() if rows.num_rows else None)
+    return kind, statuses_text(statuses_of(rows))
+
+
+def runs_text(runs: list[StoredRun]) -> str:
+    """Return the runs as a table."""
+    rows = [
+        (run.run_id, run.suite, run.kind, run.samples, "yes" if run.report else "") for run in runs
+    ]
+    return text_table(["run", "suite", "kind", "samples", "report"], rows)
+
+
+def open_report(root: str | None, selector: str) -> str:
+    """Open the report of a run in a browser, and return its path.
+
+    A report in S3 is copied to a temporary file. Without a browser, only the path is of use.
+    Raises CommandError, StoreError.
+    """
+    store, plan = read_run(root, selector)
+    key = f"runs/{plan.run_id}/report.html"
+    try:
+        data = store.get(key)
+    except NotStoredError:
+        raise CommandError(
+            f"run {plan.run_id} has no report; draw it: perfdag report {plan.run_id}"
+        ) from None
+    if isinstance(store, FolderStore):
+        path = Path(store.url(key)).resolve()
+    else:
+        path = Path(tempfile.mkdtemp(prefix="perfdag-")) / f"{plan.run_id}.html"
+        path.write_bytes(data)
+    webbrowser.open(path.as_uri())
+    return str(path)
+
+
+UNFINISHED = 7 * 86400
+"""Seconds for which `prune` keeps a run without rows: it may still measure, or be resumed."""
+
+
+def removable_keys(store: Store, plan: Plan) -> list[str]:
+    """Return the keys of a run and its companions. The run's own folder is the last.
+
+    It names the others, so that a second attempt finds them. Raises CommandError if one of the runs
+    is a baseline or is being measured on this machine, and StoreError.
+    """
+    protected = _protected_runs(store)
+    plans = _with_companions(store, plan)
+    if protected_run := next((run.run_id for run in plans if run.run_id in protected), None):
+        name = protected[protected_run]
+        raise CommandError(
+            f"run {protected_run} belongs to baseline {name}; set the baseline to another run: "
+            f"perfdag baseline set {name} RUN"
+        )
+    for run in plans:
+        with run_lock(run.run_id) as alone:
+            if not alone:
+                raise CommandError(
+                    f"run {run.run_id} still measures on this machine; "
+                    "wait for it, or end it with Ctrl-C, then remove it"
+                )
+    return [
+        key for run in plans for key in (result_key(run.suite, run.run_id), f"runs/{run.run_id}")
+    ]
+
+
+def remove_run(root: str | None, selector: str) -> str:
+    """Remove the results of a run from the store, and return what was removed.
+
+    Raises CommandError, StoreError.
+    """
+    store, plan = read_run(root, selector)
+    for key in removable_keys(store, plan):
+        store.delete(key)
+    return f"removed run {plan.run_id} of suite {plan.suite} from {store.root}"
+
+
+def remove_old_runs(root: str | None, keep: float, suite: str | None, dry_run: bool) -> list[str]:
+    """Remove the runs that began more than `keep` seconds ago, but no baseline.
+
+    Return the ids of the removed runs; with `dry_run` they stay. A run that cannot be read, or that
+    may not be finished, is reported and stays. Raises CommandError, StoreError.
+    """
+    store = open_store(root)
+    limit, unfinished = _run_ids_before(keep), _run_ids_before(UNFINISHED)
+    protected, removed = _protected_runs(store), []
+    for run_id, rows_of in runs(store).items():
+        if run_id >= limit or run_id in protected:
+            continue
+        try:
+            plan = known_plan(store, run_id, rows_of)
+            if suite not in (None, plan.suite):
+                continue
+            if run_id >= unfinished and rows_of is None:
+                logger.warning(f"perfdag: kept {run_id}: it has no rows yet; perfdag rm removes it")
+                continue
+            keys = removable_keys(store, plan)
+            for key in () if dry_run else keys:
+                store.delete(key)
+        except (CommandError, StoreError) as error:
+            # Nothing is left of a run that was removed with the run that it belongs to.
+            if not isinstance(error, NotStoredError) or store.list(f"runs/{run_id}"):
+                logger.warning(f"perfdag: kept {run_id}: {error}")
+                continue
+        removed.append(run_id)
+    return removed
+
+
+def _run_ids_before(seconds: float) -> str:
+    """Return a text that is above the ids of the runs that began more than `seconds` ago."""
+    limit = max(0.0, datetime.now(UTC).timestamp() - seconds)
+    return datetime.fromtimestamp(limit, UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def _with_companions(store: Store, plan: Plan) -> list[Plan]:
+    """Return the runs that confirm a run, the other variant of an ab, and the run itself."""
+    companions = []
+    for name in filter(None, [*plan.options.get("confirmed", []), plan.options.get("other")]):
+        with contextlib.suppress(NotStoredError):
+            companions.append(load_plan(store, name))
+    return [*companions, plan]
+
+
+def _protected_runs(store: Store) -> dict[str, str]:
+    """Return the runs of baselines and their companions, each with the name of a baseline."""
+    protected: dict[str, str] = {}
+    try:
+        for name, suites in baselines(store).items():
+            for entry in suites.values():
+                protected |= {str(run): name for run in cast("list[str]", entry["runs"])}
+    except (AttributeError, KeyError, TypeError):
+        raise SelectionError(
+            "the store's baselines.json is damaged; correct it, or delete it and set them again"
+        ) from None
+    for run, name in list(protected.items()):
+        with contextlib.suppress(NotStoredError):
+            companions = _with_companions(store, load_plan(store, run))
+            protected |= {plan.run_id: name for plan in companions}
+    return protected

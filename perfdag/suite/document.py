@@ -1,0 +1,405 @@
+"""A YAML file with the position of every value, so that an error can name its line.
+
+The syntax is that of PyYAML's safe loader, without tags, merge keys and duplicate keys.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from perfdag.benchmark import registry
+from perfdag.removed import removal_note
+from perfdag.shape import (
+    FOLDER,
+    IMAGE,
+    INTERFACE,
+    LABEL_KEY,
+    LABEL_VALUE,
+    OBJECT_NAME,
+    PAIR_KINDS,
+    PAIRS,
+    SHAPE_KEYS,
+)
+from perfdag.units import CPU_LIST
+
+Where = tuple[str | int, ...]
+_TAGS: dict[type[yaml.Node], set[str]] = {
+    yaml.ScalarNode: {"str", "int", "float", "bool", "null", "timestamp"},
+    yaml.SequenceNode: {"seq"},
+    yaml.MappingNode: {"map"},
+}
+
+
+_HINTS = {
+    "cannot start any token": "; indent with spaces, not tabs",
+    "unknown escape character": "; put text with a backslash in single quotes, as in '\\d+'",
+}
+"""What to do about an error of the YAML parser, by a part of its text."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake: `file:line: path: text`. Line 0 stands for no line."""
+
+    file: str
+    line: int
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        path = _short(self.path, 200)
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{place}: {path + ': ' if path else ''}{_short(self.text, 1000)}"
+
+
+def _short(text: str, length: int) -> str:
+    """Return a text of about that length in one line: its middle is left out."""
+    if len(text) > length:
+        text = f"{text[: length // 2]} ... {text[-length // 2 :]}"
+    return text.replace("\r", "\\r").replace("\n", "\\n")
+
+
+class BadDocument(Exception):
+    """The document cannot be used.
+
+    `problems` holds everything that is wrong with it, by file and line.
+    """
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        unique = dict.fromkeys(problems)
+        self.problems = sorted(unique, key=lambda p: (p.file, p.line))
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def dotted(path: Where) -> str:
+    """Return `("entries", 0, "params")` as `entries[0].params`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def nearest(word: object, choices: Iterable[str]) -> str:
+    """Return `; did you mean X?` if a known name is close, else an empty text."""
+    close = difflib.get_close_matches(str(word), list(choices), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def choices(word: object, known: Iterable[str], label: str) -> str:
+    """Return `; did you mean X? LABEL X, Y, Z`: the nearest name, if one is close, then all."""
+    names = list(known)
+    return f"{nearest(word, names) or ';'} {label} {', '.join(names)}"
+
+
+@dataclass
+class Document:
+    """Plain data, the line (from 1) of each path, and the top-level keys that `--set` gave."""
+
+    file: str
+    text: str
+    data: Any = None
+    lines: dict[Where, int] = field(default_factory=dict)
+    set_keys: set[str] = field(default_factory=set)
+
+    def line(self, path: Where) -> int:
+        """Return the line of a path, or of its nearest parent that the file holds."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+    def problem(self, path: Where, text: str) -> Problem:
+        """Return a problem at that path of this file, or of what `--set` put there."""
+        if path and path[0] in self.set_keys:
+            return Problem("--set", 0, dotted(path), text)
+        return Problem(self.file, self.line(path), dotted(path), text)
+
+
+def read_document(file: Path | str) -> Document:
+    """Return a YAML file as a document. Raises BadDocument."""
+    return parse_document(read_text(file), str(file))
+
+
+def read_text(file: Path | str) -> str:
+    """Return the text of a YAML file. Raises BadDocument."""
+    path = Path(file)
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        siblings = (
+            [str(sibling) for sibling in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
+        )
+        raise BadDocument(
+            [Problem(str(file), 0, "", f"no such file{nearest(file, siblings)}")]
+        ) from None
+    except UnicodeDecodeError as error:
+        raise BadDocument(
+            [Problem(str(file), 0, "", f"not UTF-8 text (byte {error.start})")]
+        ) from None
+    except OSError as error:
+        raise BadDocument(
+            [Problem(str(file), 0, "", f"cannot be read: {error.strerror}")]
+        ) from None
+
+
+def parse_document(text: str, file: str = "suite.yaml") -> Document:
+    """Return YAML text as a document. Raises BadDocument."""
+    document = Document(file, text)
+    reader = _Reader(document)
+    try:
+        root = yaml.compose(text, Loader=yaml.CSafeLoader)
+        document.data = reader.value(root, ()) if root is not None else None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        cause = " ".join(part for part in (error.context, error.problem) if part)
+        hint = next((hint for part, hint in _HINTS.items() if part in cause), "")
+        raise BadDocument(
+            [Problem(file, mark.line + 1 if mark else 1, "", f"not YAML: {cause}{hint}")]
+        ) from None
+    except RecursionError:
+        raise BadDocument([Problem(file, 1, "", "not YAML: nested too deeply")]) from None
+    except (yaml.YAMLError, ValueError) as error:
+        cause = str(error).partition("\n")[0]
+        raise BadDocument([Problem(file, 1, "", f"not YAML: {cause}")]) from None
+    if reader.problems:
+        raise BadDocument(reader.problems)
+    return document
+
+
+class _Reader:
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.problems: list[Problem] = []
+        self._scalars = yaml.CSafeLoader("")
+
+    def _refuse(self, node: yaml.Node, path: Where, text: str) -> None:
+        self.problems.append(
+            Problem(self.document.file, node.start_mark.line + 1, dotted(path), text)
+        )
+
+    def value(self, node: yaml.Node, path: Where) -> Any:
+        self.document.lines[path] = node.start_mark.line + 1
+        if node.tag.removeprefix("tag:yaml.org,2002:") not in _TAGS[type(node)]:
+            self._refuse(
+                node,
+                path,
+                f"the tag {node.tag.replace('tag:yaml.org,2002:', '!!')} is not allowed; "
+                "write a plain value",
+            )
+            return None
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
+        try:
+            value = self._scalars.construct_object(node)
+        except (yaml.YAMLError, ValueError):
+            value = None
+            self._refuse(
+                node,
+                path,
+                f"cannot read {node.value!r} as {node.tag.rpartition(':')[2]}; "
+                "quote it if it is text",
+            )
+        # a date is a YAML type that JSON and the suite do not have
+        return (
+            value
+            if isinstance(value, str | int | float | bool) or value is None
+            else str(node.value)
+        )
+
+    def _mapping(self, node: yaml.MappingNode, path: Where) -> dict[str, Any]:
+        mapping: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._refuse(key_node, path, "a key must be a plain word")
+                continue
+            key = str(key_node.value)
+            if key == "<<":
+                self._refuse(
+                    key_node,
+                    path,
+                    "merge keys (<<) are not supported; use `defaults` or write the values out",
+                )
+                continue
+            if key in mapping:
+                self._refuse(key_node, (*path, key), "given twice in the same mapping; remove one")
+                continue
+            mapping[key] = self.value(value_node, (*path, key))
+            self.document.lines[(*path, key)] = key_node.start_mark.line + 1
+        return mapping
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def validate_partially(
+    document: Document,
+    prefix: Where,
+    raw: Any,
+    model: type[M],
+    problems: list[Problem],
+    fallback: Mapping[str, Any] | None = None,
+) -> tuple[M | None, frozenset[str]]:
+    """Return the model of the value at `prefix` without its wrong keys, and these keys.
+
+    Add mistakes to `problems`.
+
+    The model is None if nothing remains: the value is no mapping, or a required key without a
+    `fallback` is wrong.
+    """
+    remaining, dropped = raw, set[tuple[str | int, ...]]()
+    while True:
+        try:
+            return model.model_validate(remaining), frozenset(str(path[0]) for path in dropped)
+        except ValidationError as invalid:
+            errors = invalid.errors()
+        # an error of a whole mapping may be only a consequence of what was dropped from it
+        certain = [
+            error
+            for error in errors
+            if not any(path[: len(error["loc"])] == error["loc"] for path in dropped)
+        ]
+        problems += [explain(document, prefix, error, model) for error in certain]
+        before = remaining
+        for error in errors:
+            if error["loc"]:
+                remaining = (
+                    _without(remaining, error["loc"]) if isinstance(remaining, dict) else remaining
+                )
+                dropped.add(error["loc"])
+        remaining = {**(fallback or {}), **remaining} if isinstance(remaining, dict) else remaining
+        if remaining == before:
+            return None, frozenset(str(path[0]) for path in dropped)
+
+
+def _without(mapping: Mapping[str, Any], path: tuple[str | int, ...]) -> dict[str, Any]:
+    """Return a mapping without the key at `path`, or its innermost existing parent."""
+    key, inner = str(path[0]), mapping.get(str(path[0]))
+    if isinstance(inner, dict) and len(path) > 1 and path[1] in inner:
+        return {**mapping, key: _without(inner, path[1:])}
+    return {name: value for name, value in mapping.items() if name != key}
+
+
+def error_path(error: Mapping[str, Any]) -> Where:
+    """Return the path of a pydantic error without the parts that stand in no file."""
+    return tuple(
+        part
+        for part in error["loc"]
+        if not (isinstance(part, str) and part.startswith(("function-", "constrained-", "[key]")))
+    )
+
+
+def explain(
+    document: Document, prefix: Where, error: Mapping[str, Any], model: type[BaseModel]
+) -> Problem:
+    """Return a pydantic error as a problem of the document."""
+    where = error_path(error)
+    path = prefix + where
+    kind, context = error["type"], error.get("ctx", {})
+    value = error.get("input")
+    if kind == "extra_forbidden":
+        known = sorted(_fields_at(model, where[:-1]))
+        text = (
+            removal_note(str(where[-1]))
+            or f"unknown key{_place(document, path) or choices(where[-1], known, 'allowed:')}"
+        )
+    elif kind == "missing":
+        text = "is required"
+    elif kind in {"literal_error", "enum"}:
+        allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+        text = removal_note(f"{(path or ('',))[-1]}={value}") or (
+            f"unknown value {value!r}{choices(value, allowed, 'allowed:')}"
+        )
+    elif kind == "value_error":
+        text = str(error["msg"]).removeprefix("Value error, ")
+    elif kind == "string_pattern_mismatch":
+        form = _FORMS.get(context["pattern"], f"of the form {context['pattern']}")
+        text = f"{value!r} is not {form}"
+    elif kind in _TYPES:
+        text = f"must be {_TYPES[kind]}" + (
+            f", not {value!r}" if isinstance(value, str | int | float | bool) else ""
+        )
+    elif kind in _BOUNDS:
+        text = f"must be {_BOUNDS[kind][0]} {context[_BOUNDS[kind][1]]}, not {value!r}"
+    else:
+        text = f"{error['msg'][0].lower()}{error['msg'][1:]}" + (
+            f", not {value!r}" if isinstance(value, str | int | float | bool) else ""
+        )
+    return document.problem(path, text)
+
+
+def _place(document: Document, path: Where) -> str:
+    """Return where an unknown key of an entry belongs that is a parameter, or an empty text."""
+    if path[:1] != ("entries",) or len(path) not in (3, 4):
+        return ""
+    key, benchmark = str(path[-1]), document.data["entries"][path[1]].get("benchmark")
+    fields = registry.get(benchmark).Params.model_fields if registry.usable(benchmark) else {}
+    if path[2:-1] == ("permutations",) and key.partition(".")[0] in {*fields, *SHAPE_KEYS}:
+        return f"; write `product: {{{key}: ...}}`"
+    if len(path) == 3 and key in fields:
+        return f"; it is a parameter of {benchmark}: write `params: {{{key}: ...}}`"
+    return ""
+
+
+_TYPES = {
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "string_type": "text (in quotes, if it is a number)",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+}
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("less than", "lt"),
+}
+_FORMS = {
+    IMAGE: "an image: at most 512 of a-z, A-Z, 0-9 and . _ / : @ -",
+    FOLDER: "an absolute path: at most 1024 of a-z, A-Z, 0-9, space and . _ / : @ + = , ~ -",
+    "^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$": "a suite name: 1 to 40 of a-z, 0-9 and -, "
+    "beginning and ending with a letter or digit",
+    "^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$": "an entry name: 1 to 63 letters, "
+    "digits, - and _, a letter or digit at both ends",
+    PAIRS: f"one of {PAIR_KINDS}",
+    CPU_LIST: "a CPU list such as 0 or 2-3",
+    OBJECT_NAME: "the name of an object of Kubernetes: at most 253 of a-z, 0-9, - and ., "
+    "a letter or digit at both ends",
+    INTERFACE: "the name of a network interface: 1 to 15 letters, digits, "
+    "and _ . : - after the first",
+    LABEL_KEY: "a label's key: at most 63 letters, digits, - _ ., "
+    "which may follow a DNS name and a /",
+    LABEL_VALUE: "a label's value: at most 63 letters, digits, - _ ., "
+    "a letter or digit at both ends",
+}
+
+
+def _fields_at(model: type[BaseModel], path: Where) -> set[str]:
+    """Return the field names of the model at `path` below `model`, or none."""
+    current: Any = model
+    for part in path:
+        if isinstance(part, int):
+            continue
+        info = getattr(current, "model_fields", {}).get(part)
+        models = _models(info.annotation) if info else []
+        if not models:
+            return set()
+        current = models[0]
+    return set(current.model_fields)
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models(part)]
