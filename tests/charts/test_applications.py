@@ -2,29 +2,24 @@
 parsers where a recording is there.
 """
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import Output
 from perfdag.digest import canonical
 from perfdag.results.samples import as_row
-from perfdag.steps.openfoam.benchmark import OpenFoam, OpenFoamParams
-from perfdag.steps.rdma import BandwidthParams, LatencyParams, RdmaBandwidth, RdmaLatency
-from perfdag.steps.torchbench.benchmark import Torchbench
 from perfdag.steps.torchbench.params import TorchbenchParams
 from tests.charts.figures import artist, drawn, legend, medians, names, title, words
 from tests.charts.rows import sample, table, value
-from tests.recorded.record import load
+from tests.recorded.recordings import CASES
 
-RECORDED = Path(__file__).parent.parent / "recorded"
 Rows = list[dict[str, Any]]
 
 
-def parsed(benchmark: Any, output: Output, params: Any) -> Rows:
-    """The rows that a benchmark makes of an output."""
-    values = [as_row(benchmark, item) for item in benchmark.parse(output, params)]
+def parsed(name: str) -> Rows:
+    """The rows of a recording."""
+    benchmark, params, output, parse = CASES[name].load()
+    values = [as_row(benchmark, item) for item in parse(output.texts, params)]
     return sample(benchmark.name, params.model_dump(mode="json"), 1, values)
 
 
@@ -87,11 +82,7 @@ def test_openfoam_scaling_is_of_the_fastest_of_the_most_processes() -> None:
 
 
 def test_openfoam_of_a_recording_draws_its_phases() -> None:
-    stdout = (RECORDED / "openfoam/xs-2-procs.stdout").read_text()
-    output = Output(
-        {"stdout": stdout, "timing": "mesh_s=0.2\ndecompose_s=0.3\n"}, facts={"addresses": 1}
-    )
-    rows = parsed(OpenFoam(), output, OpenFoamParams(size="XS", procs=2))
+    rows = parsed("openfoam/xs-2-procs")
     figures = drawn("openfoam", table(rows))
     assert set(figures) == {"points", "phases", "steps"}
     [line] = medians(figures["steps"].axes[0])
@@ -100,8 +91,7 @@ def test_openfoam_of_a_recording_draws_its_phases() -> None:
 
 
 def test_rdma_bandwidth_over_sizes() -> None:
-    client = (RECORDED / "perftest/constructed-write-bw-all-26.04.txt").read_text()
-    rows = parsed(RdmaBandwidth(), Output({"client0": client}), BandwidthParams())
+    rows = parsed("perftest/constructed-write-bw-all-26.04.txt")
     figure = drawn("rdma-bandwidth", table(rows))["sizes"]
     assert len(figure.axes) == 2
     mean = artist(figure.axes[0], "median mean")
@@ -112,8 +102,7 @@ def test_rdma_bandwidth_over_sizes() -> None:
 
 
 def test_rdma_latency_over_sizes() -> None:
-    client = (RECORDED / "perftest/constructed-read-lat-all-26.04.txt").read_text()
-    rows = parsed(RdmaLatency(), Output({"client0": client}), LatencyParams(mode="read"))
+    rows = parsed("perftest/constructed-read-lat-all-26.04.txt")
     figure = drawn("rdma-latency", table(rows))["sizes"]
     assert figure.axes[0].get_yscale() == "log"
     lines = {line.get_gid() for line in figure.axes[0].lines}
@@ -144,14 +133,7 @@ def test_rdma_latency_of_timed_and_untimed_points() -> None:
 
 
 def test_latency_has_rates_above_percentiles() -> None:
-    recordings = [load(f"latency/{name}") for name in ("tcp-rr", "udp-rr")]
-    rows = [
-        sample(
-            "latency", params.model_dump(mode="json"), 1, [as_row(benchmark, row) for row in read]
-        )
-        for benchmark, params, output, parse in recordings
-        for read in [parse(output.texts, params)]
-    ]
+    rows = [parsed(f"latency/{name}") for name in ("tcp-rr", "udp-rr")]
     figure = drawn("latency", table(*rows))["points"]
     assert [len(ax.get_yticklabels()) for ax in figure.axes] == [2, 2]
     assert legend(figure.axes[1]) == ["p50", "p90", "p99"]
@@ -159,11 +141,7 @@ def test_latency_has_rates_above_percentiles() -> None:
 
 
 def test_torchbench_over_batch_sizes() -> None:
-    rows = []
-    for batch in (1, 2):
-        stdout = (RECORDED / f"torchbench/alexnet-eval-{batch}.stdout").read_text()
-        params = TorchbenchParams(model="alexnet", batch_size=batch)
-        rows.append(parsed(Torchbench(), Output({"stdout": stdout}), params))
+    rows = [parsed(f"torchbench/alexnet-eval-{batch}") for batch in (1, 2)]
     figures = drawn("torchbench", table(*rows))
     assert set(figures) == {"points", "batches"}
     line = artist(figures["batches"].axes[0], "median alexnet eval cpu")
