@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection
 from typing import Literal
 
-from perfdag.app.cluster.template import ARGO, is_other_version, template_parameters
+from perfdag.app.cluster.template import ARGO, is_other_version, store_of
 from perfdag.benchmark import registry
 from perfdag.commands.doctor import Finding
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
@@ -14,7 +14,6 @@ from perfdag.kube.patch import (
     LEVELS,
     STORE,
     account_of,
-    claim_patch,
     enforced_level,
     hardened,
     helper,
@@ -22,6 +21,7 @@ from perfdag.kube.patch import (
     level_needs,
     pod_security,
     priority_class,
+    store_volume,
 )
 from perfdag.kube.pods import is_ready, read_pod, with_events, without_simulated
 from perfdag.plan.plan import Plan, cluster_shapes
@@ -40,6 +40,7 @@ CLUSTER_ADMIN = (
 )
 USER_RIGHTS = (
     *((ARGO.partition("/")[0], "workflows", verb) for verb in ("create", "get", "list", "delete")),
+    *(("", "configmaps", verb) for verb in ("create", "delete", "patch")),
     ("", "pods", "list"),
     ("", "pods/log", "get"),
 )
@@ -161,7 +162,7 @@ async def check_installation(
     findings += await check_pod_security(client, namespace, plan)
     findings.append(await check_user(client, namespace))
     findings.append(await check_network_policy(client, namespace, install))
-    root = root or template_parameters(template).get("store", "")
+    root = root or store_of(template)
     steps = {step["name"]: step for step in template["spec"]["templates"]}
     parallel = int(steps["batches"].get("parallelism") or 1)
     claim = await check_claim(client, namespace, root, parallel)
@@ -412,6 +413,7 @@ def _pod_spec(root: str, template: Object) -> Object:
         "image": container["image"],
         "imagePullPolicy": container.get("imagePullPolicy"),
         "command": ["perfdag", "step", "reach"],
+        "volumeMounts": [{"name": "store", "mountPath": STORE}],
         "env": [{"name": "PERFDAG_STORE", "value": root}, {"name": "HOME", "value": "/tmp"}],
         "envFrom": container.get("envFrom"),
         "securityContext": hardened(),
@@ -424,10 +426,8 @@ def _pod_spec(root: str, template: Object) -> Object:
         "securityContext": pod_security(),
         "containers": [main],
         "automountServiceAccountToken": False,
+        "volumes": [store_volume(root)],
     }
-    if root.startswith("claim://"):
-        spec["volumes"] = claim_patch(root.removeprefix("claim://"))["volumes"]
-        main["volumeMounts"] = [{"name": "store", "mountPath": STORE}]
     return spec
 
 
