@@ -512,7 +512,7 @@ def plot(args: argparse.Namespace) -> int:
 
 def _plot_times(session: Session, args: argparse.Namespace) -> int:
     """Write times.csv and the chart of its times."""
-    from perfdag.charts.benchmarks import deltas as charts
+    from perfdag.charts import scale as charts
     from perfdag.charts.files import to_bytes
 
     skip = args.skip_errors is not False
@@ -541,9 +541,9 @@ def _plot_stages(session: Session, args: argparse.Namespace) -> int:
     """Draw stages.parquet, a picture for each run."""
     import pyarrow.parquet as pq
 
-    from perfdag.charts.benchmarks import scale as charts
-    from perfdag.charts.benchmarks.stages import of_runs
+    from perfdag.charts import scale as charts
     from perfdag.charts.files import to_bytes
+    from perfdag.charts.scale import of_runs
 
     folder, chart = session.folder, args.plot
     source = folder / "stages.parquet"
@@ -561,7 +561,7 @@ def _plot_stages(session: Session, args: argparse.Namespace) -> int:
 
 def _plot_calls(session: Session) -> int:
     """Draw the API calls of the scenarios in summary.json by the number of objects."""
-    from perfdag.charts.benchmarks import scale as charts
+    from perfdag.charts import scale as charts
     from perfdag.charts.files import to_bytes
 
     source = session.folder / "summary.json"

@@ -34,13 +34,7 @@ def add_submit(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument(
         "suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume"
     )
-    add_options(parser, SET, ONLY)
-    parser.add_argument(
-        "--store",
-        metavar="ROOT",
-        help="s3://bucket/prefix or claim://NAME (default: the suite's, else the installation's)",
-    )
-    add_options(parser, NAMESPACE, WATCH)
+    add_options(parser, SET, ONLY, NAMESPACE, WATCH)
     parser.add_argument(
         "--resume",
         metavar="RUN",
@@ -59,10 +53,10 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.app.cluster.watch import follow_run
 
     if args.resume:
-        run_id, workflow = resume_run(args.resume, args.namespace, args.store)
+        run_id, workflow = resume_run(args.resume, args.namespace)
     else:
         submission = Submission(args.suite, args.namespace, args.settings, args.only)
-        run_id, workflow = submit_suite(submission, args.store)
+        run_id, workflow = submit_suite(submission)
     print_now(f"run {run_id}, workflow {workflow} in namespace {args.namespace}")
     if args.watch:
         return asyncio.run(follow_run(workflow, args.namespace))
