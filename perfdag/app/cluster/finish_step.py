@@ -5,10 +5,8 @@ import logging
 from perfdag.app.site.write import write_after_run
 from perfdag.commands import ab as ab_cluster
 from perfdag.commands import ab as ab_outcome
-from perfdag.commands.check import publish_gate
-from perfdag.commands.finish import finish_run
 from perfdag.commands.options import CommandError, print_now
-from perfdag.commands.results import result_text
+from perfdag.commands.results import finish_run
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.patch import RUN, SUITE
 from perfdag.plan.plan import Plan
@@ -50,15 +48,11 @@ def _finish(context: PodContext, phase: str) -> int:
     for run_id in plan.options.confirmed:
         budget.end(store, run_id)
         collect(store, load_plan(store, run_id))
-    run = finish_run(store, plan)
-    print_now(result_text(run))
+    run = finish_run(store, plan, publishes=True)
+    print_now(str(run))
     _release(context, store, plan, phase)
-    gate = publish_gate(store, run)
     write_after_run(store, plan.suite)
-    if gate is None:
-        return run.exit_code
-    print_now(gate.text())
-    return gate.exit_code or run.exit_code
+    return run.exit_code
 
 
 def _record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> None:

@@ -125,11 +125,10 @@ def age(args: argparse.Namespace) -> int:
     """Check the age of the newest run of a suite."""
     from perfdag.commands.check import check_age
     from perfdag.steps.runner.pod_context import from_environment
+    from perfdag.store.open import open_store
 
-    root, webhook = from_environment().root, os.environ.get("PERFDAG_WEBHOOK")
-    line, code = check_age("last", root, args.suite, args.max_age, webhook)
-    print_now(line)
-    return code
+    store, webhook = open_store(from_environment().root), os.environ.get("PERFDAG_WEBHOOK")
+    return check_age(store, "last", args.suite, args.max_age, webhook)
 
 
 def remote_shell(args: argparse.Namespace) -> int:
