@@ -17,7 +17,7 @@ import orjson
 from perfdag.analysis.ab import Outcome, SeriesVerdict, analyse, outcome_data
 from perfdag.analysis.alerts import markdown_table
 from perfdag.analysis.verdict import Tuning, percent
-from perfdag.app.cluster.template import installed_template
+from perfdag.app.cluster.template import NewRun, installed_template
 from perfdag.commands.compare import write_chart
 from perfdag.commands.finish import write_report
 from perfdag.commands.options import (
@@ -44,7 +44,7 @@ from perfdag.results.collect import collect
 from perfdag.results.runs import load_plan, store_plan, variants
 from perfdag.results.schema import load_rows
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
-from perfdag.steps.runner.limits import check_size
+from perfdag.steps.runner.limits import kinds_of
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
@@ -229,7 +229,7 @@ def _stored_variants(root: str | None, run_id: str, limit: float | None) -> Duet
     duet = stored_duet(*plans)
     if limit is None:
         return duet
-    return replace(duet, a=replace(duet.a, options={**duet.a.options, "within": limit}))
+    return replace(duet, a=replace(duet.a, options=replace(duet.a.options, within=limit)))
 
 
 HEADINGS = ["series", "A median", "B median", "B against A", "interval", "p", "verdict"]
@@ -248,7 +248,7 @@ class AbResult:
     def exit_code(self) -> int:
         """3 if a headline misses the limit or has no values, 1 if a sample failed or none is ok."""
         bounds = {line.bound.word for line in self.outcome.lines if line.bound}
-        if "within" in self.duet.a.options and (self.outcome.absent or bounds != {"passes"}):
+        if self.duet.a.options.within is not None and (self.outcome.absent or bounds != {"passes"}):
             return EXIT_GATE
         return EXIT_FAILED if self.failed or not self.outcome.lines else EXIT_OK
 
@@ -281,7 +281,7 @@ def conclude(store: Store, duet: Duet, *, everything: bool = False) -> AbResult:
 def outcome_text(result: AbResult, *, markdown: bool = False) -> str:
     """Return the outcome as a table for a terminal or in Markdown, with notes below it."""
     duet, lines = result.duet, result.outcome.lines
-    a, b = duet.a.options["words"]
+    a, b = duet.a.options.words
     limit = next((line.bound.limit for line in lines if line.bound), None)
     headings = HEADINGS if limit is None else [*HEADINGS, f"cost within {limit * 100:g} %"]
     rows = [[*_cells(line), *([] if limit is None else [_cost(line)])] for line in lines]
@@ -367,7 +367,7 @@ def write_forest_plot(path: Path, result: AbResult) -> None:
         for line in lines
         if not (paired := line.judged.result).absolute
     ]
-    a, b = duet.a.options["words"]
+    a, b = duet.a.options.words
     blocks = f"{duet.a.suite}: {plural(len(duet.blocks), 'block')} of ABBA or BAAB"
     figure = forest(
         effects,
@@ -392,7 +392,7 @@ def measure_variants(
     duet, root = plan_variants(request, here=True)
     store = open_store(root)
     plans = (duet.a, duet.b)
-    if not duet.a.options.get("cluster"):
+    if not duet.a.options.cluster:
         with only_process(duet.a), only_process(duet.b):
             for plan in plans:
                 if request.resume is None:
@@ -457,7 +457,9 @@ def submit_variants(request: AbRequest, namespace: str) -> Submission:
     Raises CommandError, BadDocument, StoreError, KubeError.
     """
     template = installed_template(namespace)
-    root = request.root or template.parameters.get("store") or "no store"
+    root = template.store
+    if request.root not in (None, root):
+        raise CommandError(f"the installation of namespace {namespace} has the store {root}")
     if not root.startswith("s3://"):
         raise CommandError(
             f"--submit needs an s3:// store that this machine reaches, not {root}: "
@@ -467,17 +469,17 @@ def submit_variants(request: AbRequest, namespace: str) -> Submission:
     store = open_store(root)
     if request.resume is None:
         duet = on_cluster(duet)
-        check_size(duet.a)
+        kinds_of(duet.a)
         for plan in (duet.a, duet.b):
             store_plan(store, plan)
-    elif not duet.a.options.get("cluster"):
+    elif not duet.a.options.cluster:
         raise CommandError(
             f"{request.resume} was measured on one machine; resume it there, without --submit"
         )
     elif request.within is not None:  # the last step on the cluster takes the limit from the plan
         store_plan(store, duet.a)
-    parameters = {"run": duet.a.run_id, "store": root}
-    name = template.start(duet.a.suite, parameters, int(duet.a.options.get("priority", 0)))
+    priority = duet.a.options.priority
+    name = template.start(NewRun(duet.a.run_id, duet.a.suite, priority))
     return Submission(
         name,
         f"ab {duet.a.run_id} and {duet.b.run_id}, workflow {name} in namespace {namespace}",
