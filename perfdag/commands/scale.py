@@ -7,44 +7,41 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import orjson
+from pydantic import ValidationError
 
 from perfdag import signals
 from perfdag.commands.options import log, print_now
 from perfdag.kube.client import Kube
 from perfdag.kube.prometheus import Prometheus
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
-from perfdag.steps.scale.cluster import lease_lock, nodes
-from perfdag.steps.scale.cluster.removal import remove_run
-from perfdag.steps.scale.figures.api_metrics import DELETION
-from perfdag.steps.scale.figures.measurements import call_name, deletion_name
-from perfdag.steps.scale.figures.prometheus import (
-    audit_figures,
-    phase_figures,
-    scrape_intervals,
-    single_values,
-    transition_queries,
+from perfdag.steps.scale import cluster, prometheus, runai, times, vmi, workloads
+from perfdag.steps.scale.api_metrics import DELETION
+from perfdag.steps.scale.cleanup import remove_run
+from perfdag.steps.scale.figures import Result, call_name
+from perfdag.steps.scale.files import (
+    OUTPUTS,
+    RunFile,
+    audit,
+    audit_key,
+    remove_outputs,
+    write_journal,
+    write_json,
+    write_rows,
 )
-from perfdag.steps.scale.figures.rows import summaries
-from perfdag.steps.scale.measure.generator import Arrival, Schedule, connections
-from perfdag.steps.scale.runai import run_file, times_csv
-from perfdag.steps.scale.runai import sample as sampling
-from perfdag.steps.scale.runai import submit as submission
-from perfdag.steps.scale.runai.run_file import RunFile, remove_outputs, write_journal
-from perfdag.steps.scale.runai.sample import SampleRequest
-from perfdag.steps.scale.runai.settings import Settings, check_submitter, read_settings
-from perfdag.steps.scale.runai.submit import SubmitRequest, require_deleted
-from perfdag.steps.scale.scenarios import submit as workload_scenarios
-from perfdag.steps.scale.scenarios import vmi
-from perfdag.steps.scale.scenarios.session import Result
-from perfdag.steps.scale.scenarios.session import Session as State
-from perfdag.steps.scale.scenarios.vmi import VmiRequest
+from perfdag.steps.scale.generate import Arrival, Schedule, connections
+from perfdag.steps.scale.objects import built_in, template_text
+from perfdag.steps.scale.rows import summaries
+from perfdag.steps.scale.runai import SampleRequest, Settings, SubmitRequest
+from perfdag.steps.scale.scenario import Context, ScenarioParams
+from perfdag.steps.scale.watch import Observer
 from perfdag.units import plural, short
 
-if TYPE_CHECKING:
-    from perfdag.kube.prometheus import Prometheus
+T = TypeVar("T")
+P = TypeVar("P", bound=ScenarioParams)
+Print = Callable[[str], None]
 
 
 def add_folder(parser: argparse.ArgumentParser) -> None:
@@ -126,15 +123,13 @@ def add_prometheus(parser: argparse.ArgumentParser, text: str, *, required: bool
     parser.add_argument("--prometheus-ca-file", metavar="FILE", help="file with the CA certificate")
 
 
-def prometheus_of(args: argparse.Namespace) -> "Prometheus":
+def prometheus_of(args: argparse.Namespace) -> Prometheus:
     """Return the Prometheus of the options."""
-    from perfdag.kube.prometheus import Prometheus
-
     return Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file)
 
 
 PLOTS = ("general", "detailed", "timeline", "scurves", "ecdf", "order", "api-calls")
-TYPES = ("training", "distributed", "interactive")
+TYPES = tuple(workloads.RUNAI_KINDS)
 
 
 def _add_submit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -208,7 +203,7 @@ def _add_sample(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--workload-type",
         metavar="TYPE",
         choices=TYPES,
-        help="fail if the submission differs",
+        help="fail if the submission differs; of a folder of Run:ai's own tool: its type",
     )
     parser.add_argument("-p", "--project", help="fail if the submission differs")
     parser.add_argument(
@@ -279,8 +274,6 @@ def _add_delete(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 def run_submit(args: argparse.Namespace) -> int:
     """Create the workloads."""
-    from perfdag.steps.scale.runai.submit import SubmitRequest
-
     session = open_session(args.context, args.output_dir, args.settings, print_now, log)
     session.settings.project = args.project or session.settings.project
     session.settings.submitter = args.submitter or session.settings.submitter
@@ -307,11 +300,11 @@ def run_submit(args: argparse.Namespace) -> int:
 
 def run_sample(args: argparse.Namespace) -> int:
     """Observe the workloads and write the files."""
+    session = open_session(args.context, args.output_dir, args.settings, print_now, log)
+    settings = session.settings
     return sample_workloads(
-        open_session(args.context, args.output_dir, args.settings, print_now, log),
-        watch=args.watch,
-        workload_type=args.workload_type,
-        project=args.project,
+        session,
+        SampleRequest(session.folder, settings, args.watch, args.workload_type, args.project, log),
     )
 
 
@@ -349,6 +342,19 @@ def run_nodes(args: argparse.Namespace) -> int:
     return create_nodes(args.context, args.count, args.gpus, print_now)
 
 
+VMI_OPTIONS = (
+    "rate",
+    "seed",
+    "parallel",
+    "replicas",
+    "per_node",
+    "timeout",
+    "lock_timeout",
+    "prometheus",
+    "prometheus_token_file",
+    "prometheus_ca_file",
+)
+"""Options of `scale vmi` that are parameters of the same name."""
 SCENARIO_OF_OPTION = {
     "churn": "steady",
     "pause": "steady",
@@ -418,33 +424,46 @@ def _add_vmi(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 def run_vmi(args: argparse.Namespace) -> int:
     """Run a VMI scenario."""
-    from perfdag.steps.scale.figures.gates import parse_gate, with_slo
-    from perfdag.steps.scale.scenarios.vmi import Spec, VmiRequest
-
     special = {
         name: value for name in SCENARIO_OF_OPTION if (value := getattr(args, name)) is not None
     }
     for name in special:
         if SCENARIO_OF_OPTION[name] != args.scenario:
             raise ValueError(f"--{name} needs {SCENARIO_OF_OPTION[name]}, not {args.scenario}")
-    gates = [parse_gate(text) for text in args.gate]
-    spec = Spec(
-        template=args.template,
-        namespaces=args.namespace,
-        schedule=schedule_of(args.arrival, args.rate, args.burst, args.seed, args.parallel, 0.0),
-        parallel=args.parallel,
-        replicas=args.replicas,
-        per_node=args.per_node,
-        primer=not args.no_primer,
-        timeout=args.timeout,
-        variables=parse_variables(args.var),
-        gates=gates if args.no_api_gates else with_slo(gates),
-        prometheus=prometheus_of(args) if args.prometheus else None,
-        log=log,
-    )
-    request = VmiRequest(args.scenario, args.count, lock_timeout=args.lock_timeout, **special)
+    if args.scenario == "steady" and len(args.count) > 1:
+        raise ValueError("steady takes one --count; several are a ladder")
+    sizes = {"count": args.count[0]} if args.scenario == "steady" else {"counts": args.count}
+    values = {
+        "template": args.template,
+        "variables": parse_variables(args.var),
+        "namespace": args.namespace,
+        "arrival": args.arrival or ("constant" if args.rate else "closed"),
+        "gates": args.gate,
+        "api_gates": not args.no_api_gates,
+        "primer": not args.no_primer,
+        **{name: getattr(args, name) for name in VMI_OPTIONS},
+        **sizes,
+        **special,
+    }
     session = open_session(args.context, args.output_dir, args.settings, print_now, log)
-    return vmi_scenario(session, spec, request)
+    if args.scenario == "steady":
+        return vmi_scenario(session, _checked(vmi.VmiSteadyParams, values))
+    values["scenario"] = args.scenario
+    return vmi_scenario(session, _checked(vmi.VmiBurstParams, values))
+
+
+def _checked(kind: type[P], values: dict[str, Any]) -> P:
+    """Return the parameters of a scenario. Raises ValueError in one line."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as errors:
+        error = errors.errors()[0]
+        where = ".".join(map(str, error["loc"]))
+        raise ValueError(f"{where}: {error['msg'].removeprefix('Value error, ')}") from None
+
+
+GATED_OPTIONS = ("count", "parallel", "gpus", "timeout", "lock_timeout")
+"""Options of `scale gated` that are parameters of the same name."""
 
 
 def _add_gated(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -476,23 +495,15 @@ def _add_gated(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run_gated(args: argparse.Namespace) -> int:
     """Measure the scheduler."""
-    from perfdag.steps.scale.figures.gates import parse_gate
-    from perfdag.steps.scale.scenarios.submit import Spec
-
-    if min(args.count, args.parallel) < 1:
-        raise ValueError("--count and --parallel must be 1 or more")
     session = open_session(args.context, args.output_dir, args.settings, print_now, log)
-    spec = Spec(
-        template="pod",
-        count=args.count,
-        namespaces=args.namespace,
-        parallel=args.parallel,
-        gpus=args.gpus,
-        timeout=args.timeout,
-        gates=[parse_gate(text) for text in args.gate],
-        log=log,
-    )
-    return gated(session, spec, args.lock_timeout)
+    values = {
+        "scenario": "gated",
+        "template": "pod",
+        "namespace": args.namespace,
+        "gates": args.gate,
+        **{name: getattr(args, name) for name in GATED_OPTIONS},
+    }
+    return gated(session, _checked(workloads.ScaleParams, values))
 
 
 def _add_audit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -531,7 +542,24 @@ def run_audit(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _add_template(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "template",
+        help="print a built-in template",
+        description="Print a built-in template, to edit it and give it to --template.",
+    )
+    parser.add_argument("name", choices=tuple(built_in()), metavar="NAME", help=", ".join(built_in()))
+    parser.set_defaults(command_run=run_template)
+
+
+def run_template(args: argparse.Namespace) -> int:
+    """Print the template."""
+    print(template_text(args.name)[1], end="")
+    return EXIT_OK
+
+
 REGISTERED = (
+    _add_template,
     _add_submit,
     _add_sample,
     _add_plot,
@@ -587,10 +615,6 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-T = TypeVar("T")
-Print = Callable[[str], None]
-
-
 @dataclass(frozen=True)
 class Session:
     """Where a command works: a context of the kubeconfig, a folder, and its settings.
@@ -613,7 +637,7 @@ def open_session(
     context: str | None, folder: Path | None, settings_file: Path | None, output: Print, log: Print
 ) -> Session:
     """Read the settings, which name the folder if `folder` is None. Raises SettingsError."""
-    settings = read_settings(settings_file)
+    settings = runai.read_settings(settings_file)
     return Session(context, folder or Path(settings.output_dir), settings, output, log)
 
 
@@ -685,20 +709,12 @@ def print_stages(session: Session, rows: list[Any]) -> None:
         session.output("simulated nodes: these are figures of the control plane alone")
 
 
-KINDS = {
-    "training": "TrainingWorkload",
-    "distributed": "DistributedWorkload",
-    "interactive": "InteractiveWorkload",
-}
-PARALLEL_DELETIONS = 20
-
-
 def submit_workloads(session: Session, request: SubmitRequest) -> int:
     """Create the workloads. Return 1 if some were refused or not sent. Raises ValueError."""
-    check_submitter(request.settings.submitter)
+    runai.check_submitter(request.settings.submitter)
     if request.count < 1 or request.parallel < 1:
         raise ValueError("-n and -p must be 1 or more")
-    file = session.run(lambda kube: submission.submit(kube, request), connections(request.parallel))
+    file = session.run(lambda kube: runai.submit(kube, request), connections(request.parallel))
     batch = file.generator
     rate = f" ({batch['create_rate_per_s']:.0f}/s)" if batch["create_rate_per_s"] else ""
     created = f"{batch['created']} of {batch['planned']} created"
@@ -712,28 +728,9 @@ def submit_workloads(session: Session, request: SubmitRequest) -> int:
     return EXIT_FAILED if batch["failed"] or batch["not_sent"] else EXIT_OK
 
 
-def sample_workloads(
-    session: Session,
-    *,
-    watch: float | None,
-    workload_type: str | None,
-    project: str | None,
-) -> int:
-    """Observe the workloads of a run and write the files.
-
-    Raises ValueError before it writes a file if type or project of the run differ.
-    """
-
-    def check(file: RunFile) -> None:
-        if workload_type and KINDS[workload_type] != file.kind:
-            raise ValueError(f"run {file.run} is of {file.kind}, not {workload_type}")
-        if project and project != file.project:
-            raise ValueError(
-                f"run {file.run} was submitted to project {file.project}, not {project}"
-            )
-
-    request = SampleRequest(session.folder, session.settings, watch, check, session.log)
-    result = session.run(lambda kube: sampling.sample(kube, request))
+def sample_workloads(session: Session, request: SampleRequest) -> int:
+    """Observe the workloads of a run and write the files. Raises ValueError for another run."""
+    result = session.run(lambda kube: runai.sample(kube, request))
     counts = f"{result.scheduled} scheduled, {result.waiting} waiting"
     session.output(f"{counts}, of {len(result.file.submissions)} submitted")
     if result.absent:
@@ -752,13 +749,9 @@ def delete_workloads(
 
     async def work(kube: Kube) -> int:
         if run_id:
-            await lease_lock.require_ended(kube, run_id)
-            return await remove_run(
-                kube, run_id, namespace, PARALLEL_DELETIONS, timeout, session.log
-            )
-        return await submission.delete(
-            kube, session.folder, PARALLEL_DELETIONS, timeout, session.log
-        )
+            await cluster.require_ended(kube, run_id)
+            return await remove_run(kube, run_id, namespace, timeout, session.log)
+        return await runai.delete(kube, session.folder, timeout, session.log)
 
     left = session.run(work)
     session.output(f"{left} left" if left else "all deleted")
@@ -768,33 +761,31 @@ def delete_workloads(
 def create_nodes(context: str | None, count: int, gpus: int, output: Print) -> int:
     """Create simulated nodes and wait until they are Ready. Raises ValueError if they are not."""
 
-    async def work(kube: Kube) -> tuple[int, int]:
-        counts = await nodes.make_nodes(kube, count, gpus)
-        if not await nodes.nodes_ready(kube, count):
+    async def work(kube: Kube) -> int:
+        created = await cluster.make_nodes(kube, count, gpus)
+        if not await cluster.nodes_ready(kube, count):
             raise ValueError(
                 "the nodes do not become Ready; does KWOK run, and does it manage nodes annotated "
                 "kwok.x-k8s.io/node=fake?"
             )
-        return counts
+        return created
 
-    created, changed = on_cluster(context, work)
-    changes = f", {plural(changed, 'existing one')} changed" if changed else ""
-    output(f"{plural(created, 'node')} created{changes}, {count} Ready, {gpus} GPUs each")
+    created = on_cluster(context, work)
+    output(f"{plural(created, 'node')} created, {count} Ready, {gpus} GPUs each")
     return EXIT_OK
 
 
 def delete_nodes(context: str | None, output: Print) -> int:
     """Delete the simulated nodes."""
-    output(f"{plural(on_cluster(context, nodes.remove_nodes), 'node')} deleted")
+    output(f"{plural(on_cluster(context, cluster.remove_nodes), 'node')} deleted")
     return EXIT_OK
 
 
 JOURNAL = "journal"
 """Folder of the state of a run in progress."""
-OUTPUTS = ("stages.parquet", "summary.json", "perf-audit-results.json")
 
 
-def vmi_scenario(session: Session, spec: vmi.Spec, request: VmiRequest) -> int:
+def vmi_scenario(session: Session, params: vmi.VmiParams) -> int:
     """Run a VMI scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
     results: list[Result] = []
     journal, announced = session.folder / JOURNAL, False
@@ -804,16 +795,16 @@ def vmi_scenario(session: Session, spec: vmi.Spec, request: VmiRequest) -> int:
         results.append(result)
         _write_results(session.folder, results)
 
-    def write_state(state: State) -> None:
+    def write_state(file: RunFile, observer: Observer) -> None:
         nonlocal announced
         if not announced:  # a killed run may have left a journal in this folder
             session.log(f"if this process is killed, `perfdag scale sample -o {journal}` goes on")
         announced = True
-        write_journal(journal, state)
+        write_journal(journal, file, observer)
 
-    spec.seen, spec.journal = write_size, write_state
+    context = Context(log=session.log, seen=write_size, journal=write_state)
     try:
-        results = _measure(session, lambda kube: vmi.measure(kube, spec, request), spec.parallel)
+        _measure(session, lambda kube: vmi.measure(kube, params, context), params.parallel)
     except BaseException:
         if results:
             # Whether other runs disturbed these sizes is known only now.
@@ -826,15 +817,14 @@ def vmi_scenario(session: Session, spec: vmi.Spec, request: VmiRequest) -> int:
     return _exit_code(results)
 
 
-def gated(session: Session, spec: workload_scenarios.Spec, lock_timeout: float) -> int:
+def gated(session: Session, params: workloads.ScaleParams) -> int:
     """Measure the scheduler alone. Return 3 for a breached gate, 1 for a failure."""
+    context = Context(log=session.log)
     result = _measure(
-        session,
-        lambda kube: workload_scenarios.exclusive(kube, spec, "gated", lock_timeout),
-        spec.parallel,
+        session, lambda kube: workloads.measure(kube, params, context), params.parallel
     )
     _report(session, [result])
-    for name in workload_scenarios.FIGURES:
+    for name in workloads.FIGURES:
         if (value := result.figures.get(name)) is not None:
             session.output(f"{name}: {value:.6g}")
     return _exit_code([result])
@@ -844,7 +834,7 @@ def _measure(session: Session, work: Callable[[Kube], Awaitable[T]], parallel: i
     """Run the work unless workloads of the folder's submission still exist."""
 
     async def checked(kube: Kube) -> T:
-        await require_deleted(kube, session.folder)
+        await runai.require_deleted(kube, session.folder)
         return await work(kube)
 
     return session.run(checked, connections(parallel))
@@ -869,10 +859,8 @@ def _report(session: Session, results: list[Result]) -> None:
 def _write_results(folder: Path, results: list[Result]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     remove_outputs(folder, OUTPUTS, submission=True)
-    run_file.write_rows(
-        folder / "stages.parquet", [row for result in results for row in result.rows]
-    )
-    run_file.write_json(folder / "perf-audit-results.json", run_file.audit(results))
+    write_rows(folder / "stages.parquet", [row for result in results for row in result.rows])
+    write_json(folder / "perf-audit-results.json", audit(results))
     runs = [
         {
             "scenario": result.scenario,
@@ -888,7 +876,7 @@ def _write_results(folder: Path, results: list[Result]) -> None:
         }
         for result in results
     ]
-    run_file.write_json(folder / "summary.json", {"runs": runs})
+    write_json(folder / "summary.json", {"runs": runs})
 
 
 def _exit_code(results: list[Result]) -> int:
@@ -896,7 +884,7 @@ def _exit_code(results: list[Result]) -> int:
         return EXIT_FAILED  # two runs at once: a gate means nothing for either
     if any(result.breached for result in results):
         return EXIT_GATE
-    return EXIT_FAILED if any(result.failed for result in results) else EXIT_OK
+    return EXIT_FAILED if any(result.incomplete for result in results) else EXIT_OK
 
 
 def unix_time(text: str) -> float:
@@ -912,36 +900,37 @@ def unix_time(text: str) -> float:
     return moment.timestamp()
 
 
-async def past_figures(prometheus: Prometheus, start: float, end: float) -> dict[str, float | None]:
+async def past_figures(source: Prometheus, start: float, end: float) -> dict[str, float | None]:
     """Return the audit's figures of a window in Unix seconds. Raises KubeError, ValueError."""
-    gaps = await scrape_intervals(prometheus, end)
-    if not gaps:
+    gap = await prometheus.scrape_interval(source, end)
+    if gap is None:
         raise ValueError(
-            f"Prometheus at {prometheus.url} has no series of KubeVirt in the 5 minutes before "
+            f"Prometheus at {source.url} has no series of KubeVirt in the 5 minutes before "
             "--to; does it scrape KubeVirt, and does it still keep that time?"
         )
-    if end - start < 2 * min(gaps.values()):
+    if end - start < 2 * gap:
         raise ValueError(
             f"a window of {end - start:g} s has less than two scrapes: Prometheus scrapes every "
-            f"{min(gaps.values()):g} s"
+            f"{gap:g} s"
         )
-    figures = await audit_figures(prometheus, start, end, gaps)
-    figures |= await phase_figures(prometheus, end)
-    return figures | await single_values(prometheus, transition_queries(), start, end)
+    figures = await prometheus.audit_figures(source, start, end)
+    figures |= await prometheus.phase_figures(source, end)
+    transitions = prometheus.transition_queries()
+    return figures | await prometheus.single_values(source, transitions, start, end)
 
 
-def audit_window(prometheus: Prometheus, start: float, end: float, folder: Path) -> Path:
+def audit_window(source: Prometheus, start: float, end: float, folder: Path) -> Path:
     """Write `perf-audit-results.json` of a past window in Unix seconds, and return its path.
 
     Raises KubeError, ValueError.
     """
     if start >= end:
         raise ValueError(f"the window ends before it begins: {_utc(start)} to {_utc(end)}")
-    figures = asyncio.run(past_figures(prometheus, start, end))
-    values = {run_file.audit_key(name): {"value": figures[name]} for name in sorted(figures)}
+    figures = asyncio.run(past_figures(source, start, end))
+    values = {audit_key(name): {"value": figures[name]} for name in sorted(figures)}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "perf-audit-results.json"
-    run_file.write_json(path, {"Values": values})
+    write_json(path, {"Values": values})
     return path
 
 
@@ -985,23 +974,23 @@ def _plot_times(
     from perfdag.charts.benchmarks import deltas as charts
     from perfdag.charts.files import to_bytes
 
-    workloads = times_csv.read_times(session.folder)
+    workloads = times.read_times(session.folder)
     table = session.folder / "times.csv"
-    times_csv.write_csv(table, workloads)
-    selected = times_csv.select(workloads, skip, head, tail)
+    times.write_csv(table, workloads)
+    selected = times.select(workloads, skip, head, tail)
     excluded = [
         f"{count} {'left out' if skip else 'flagged'}: {reason}"
-        for reason, count in times_csv.exclusion_counts(workloads).items()
+        for reason, count in times.exclusion_counts(workloads).items()
     ]
     for text in excluded:
         session.log(f"of {plural(len(workloads), 'workload')} {text}")
     if not selected:
         session.log("no data to plot")
         return EXIT_FAILED
-    times = [(str(workload.info["submitTimestamp"]), workload.deltas) for workload in selected]
+    deltas = [(str(workload.info["submitTimestamp"]), workload.deltas) for workload in selected]
     draw = charts.general if chart == "general" else charts.detailed
     path = session.folder / f"{chart}.png"
-    path.write_bytes(to_bytes(draw(times, len(workloads), excluded))[1])
+    path.write_bytes(to_bytes(draw(deltas, len(workloads), excluded))[1])
     session.output(f"{path} and {table}: {len(selected)} of {plural(len(workloads), 'workload')}")
     return EXIT_OK
 
@@ -1044,9 +1033,10 @@ def _plot_calls(session: Session) -> int:
     for run in runs:
         size = run["count"] * (1 if unit == "objects" else run["facts"].get("members") or 1)
         for figure, value in run["figures"].items():
-            deletion = deletion_name(figure)
-            if (call := call_name(deletion or figure)) and value is not None:
-                counts.setdefault(size, {})[f"{DELETION}: {call}" if deletion else call] = value
+            name = figure.removeprefix(f"{DELETION}/")
+            if (call := call_name(name)) and value is not None:
+                label = call if name == figure else f"{DELETION}: {call}"
+                counts.setdefault(size, {})[label] = value
     if not counts:
         session.log("no data to plot: no API calls were counted")
         return EXIT_FAILED

@@ -19,7 +19,7 @@ from perfdag.benchmark.registry import get
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Measurement, SampleError
 from perfdag.shape import Shape
-from perfdag.steps.scale.figures import api_metrics
+from perfdag.steps.scale import api_metrics
 from perfdag.testing import Recording
 from tests.recorded import record
 from tests.recorded.loadgen.record import CASES as LOADGEN
