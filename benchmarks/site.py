@@ -63,7 +63,7 @@ def main() -> int:
         def without_newest() -> None:
             store.delete(key)
             store.delete(f"rollups/net/{month}.parquet")
-            write_site(store, print)
+            write_site(store)
 
         print(f"first write              {text_of(best_time(without_newest, 1))}")
         times = []
@@ -71,7 +71,7 @@ def main() -> int:
             without_newest()
             store.put(key, rows)
             store.delete(f"rollups/net/{month}.parquet")
-            times.append(best_time(lambda: write_site(store, print, "net"), 1))
+            times.append(best_time(lambda: write_site(store, "net"), 1))
         again = min(times)
         print(f"again after one more run {text_of(again)}")
         ok = [at_most("wall time", again[0], 5.0, "s")]

@@ -17,7 +17,7 @@ from pydantic import (
 
 from perfdag.benchmark.contract import Benchmark, Better, Gang, Metric, Output, Params, Tool
 from perfdag.outcome import VERDICT, Failed, Measurement, Skip
-from perfdag.steps.json_report import read_report
+from perfdag.steps.reports import read_report
 from perfdag.units import to_base
 
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_.-]*$"
@@ -76,7 +76,7 @@ class Figure(Params):
 
     def _in_json(self, texts: Mapping[str, str]) -> float:
         path = self.json_path or ""
-        report = read_report("the command", texts.get("stdout", ""), texts)
+        report = read_report("the command", texts.get("stdout", ""))
         value = next(_lookup(report, path.split(".")), None)
         if value is None:
             raise ValueError(f"no {path!r} in the JSON")

@@ -1,12 +1,14 @@
 """fio: I/O of a file system or block device, on one host or several."""
 
+import json
 import math
+import posixpath
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from pathlib import PurePosixPath
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
@@ -14,11 +16,11 @@ from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool, broken, refuse
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import CommandResult, Host
-from perfdag.hosts.local import LocalHost, common, filesystem
+from perfdag.hosts.local import filesystem
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.stats.robust import needed
-from perfdag.steps.json_report import read_report
+from perfdag.steps.reports import read_report
 from perfdag.units import Duration, PositiveDuration, Size
 
 JOB = "worker"
@@ -116,7 +118,7 @@ class FioParams(Params):
     )
 
     @property
-    def io_directions(self) -> tuple[str, ...]:
+    def kinds(self) -> tuple[str, ...]:
         """Return the directions of the jobs: some of read, write and trim."""
         kind = self.rw.removeprefix("rand")
         if kind == "rw":
@@ -128,7 +130,7 @@ class FioParams(Params):
     @property
     def writes(self) -> bool:
         """Whether the run overwrites existing data."""
-        return self.prefill or self.io_directions != ("read",)
+        return self.prefill or self.kinds != ("read",)
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -172,7 +174,7 @@ class FioParams(Params):
             ),
             (
                 self.prefill
-                and self.io_directions == ("read",)
+                and self.kinds == ("read",)
                 and self.file is not None
                 and not self.overwrite,
                 f"prefill writes over {self.file}; set overwrite: true, or prefill: false",
@@ -181,423 +183,50 @@ class FioParams(Params):
         return self
 
 
-_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
-_DOUBTFUL = {
-    "overlay": "goes to the file system below, which this one does not name",
-    "zfs": "OpenZFS before 2.3 takes it and answers from its own cache",
-    "btrfs": "may fall back to the page cache where data have checksums or are compressed",
-    "fuse": "is what the program behind the mount makes of it",
-}
-"""Limits of direct I/O by file system type. Source: the documentation of each file system."""
-_SPARE = 1.02
-"""Factor for file system metadata beside the data."""
-_DISK_SCRATCH = "/var/tmp"
-"""On a disk by the FHS, where /tmp may be in memory."""
-
-
-class FioTarget:
-    """The place where one host's job works: folder, target and facts of its file system."""
-
-    def __init__(
-        self, host: Host, folder: str, target: str | None, described: dict[str, Any]
-    ) -> None:
-        self.host, self.folder, self.target, self.described = host, folder, target, described
-
-
-def target_directory(gang: Gang, params: FioParams, host: Host) -> str:
-    """Return the folder, or the volume's block device, that holds a host's files."""
-    if params.directory or gang.volume:
-        return params.directory or str(gang.volume)
-    if params.direct and filesystem(host, gang.scratch).get("type") in _MEMORY:
-        return _DISK_SCRATCH
-    return gang.scratch
-
-
-@contextmanager
-def prepared_targets(gang: Gang, params: FioParams) -> Iterator[list[FioTarget]]:
-    """Prepare a place on each host, with enough space and with direct I/O if requested.
-
-    Everything created is removed at the end, also after a failure.
-    """
-    token = secrets.token_hex(4)
-    created: list[tuple[Host, str]] = []
-    try:
-        places = []
-        for index, host in enumerate(gang.hosts):
-            root = target_directory(gang, params, host)
-            if params.directory and not _exists(host, params.directory):
-                raise Failed(
-                    f"directory {params.directory} does not exist on {host.name};"
-                    " make it, or name another"
-                )
-            described = filesystem(host, params.file or root)
-            if params.direct and (reason := direct_io_caveat(str(described.get("type")))):
-                described["direct_io"] = reason
-            device = params.file or (root if described.get("type") == "block" else None)
-            folder = str(
-                PurePosixPath(gang.scratch if device else root) / f"perfdag-fio-{token}-{index}"
-            )
-            _refuse(
-                host,
-                params,
-                device,
-                described,
-                sharing=_sharing(gang, host, root, described),
-                ours=device is not None
-                and device == gang.volume
-                and not (gang.shape.volume and gang.shape.volume.claim),
-            )
-            if device and described.get("type") != "block" and not _exists(host, device):
-                if not _exists(host, parent := str(PurePosixPath(device).parent)):
-                    raise Failed(
-                        f"folder {parent} of file {device} does not exist on {host.name};"
-                        " make it, or name another file"
-                    )
-                created.append((host, device))
-            created.append((host, folder))
-            # fio's client needs its working folder.
-            host.run(["mkdir", "-p", folder], timeout=10).check("mkdir")
-            places.append(FioTarget(host, folder, device, described))
-        yield places
-    finally:
-        for host, path in created:
-            host.remove(path)
-
-
-def direct_io_caveat(kind: str) -> str | None:
-    """Return why direct I/O may be less than its name says on this type, or None."""
-    return _DOUBTFUL.get("fuse" if kind.startswith("fuse") else kind)
-
-
-def _refuse(
-    host: Host,
-    params: FioParams,
-    device: str | None,
-    described: dict[str, Any],
-    sharing: int,
-    ours: bool,
-) -> None:
-    """Raise Skip or Failed if the target cannot serve the job or holds data that would be lost."""
-    kind, where = described.get("type"), device or described.get("mount")
-    if params.direct and kind in _MEMORY:
-        raise Skip(
-            f"direct I/O: {where} on {host.name} is {kind}, memory;"
-            " set direct: false, or directory to a folder on a disk"
-        )
-    if device and kind == "block":
-        check_access(host, device, params.writes)
-    if device and not ours and params.writes and not params.overwrite and _exists(host, device):
-        by = params.rw if params.io_directions != ("read",) else "prefill"
-        raise Failed(
-            f"{device} on {host.name} exists and {by} would destroy its data;"
-            " name another, or set overwrite: true"
-        )
-    holds = _holds(host, device, described) if device else None
-    if holds is not None and holds < params.size:
-        # fio would extend a file, and wrap around on a short device.
-        raise Failed(
-            f"{device} on {host.name} holds {holds} B, size is {params.size} B; make size smaller"
-        )
-    free = described.get("free_bytes")
-    needed = round(params.size * (1 if device else params.numjobs * sharing) * _SPARE)
-    if (
-        kind != "block"
-        and free is not None
-        and not (device and _exists(host, device))
-        and free < needed
-    ):
-        label = "size" if device else space_formula(params, sharing)
-        raise Failed(
-            f"{where} on {host.name} has {free} B free, fio needs {needed} B ({label});"
-            " free some or make size smaller"
-        )
-
-
-def space_formula(params: FioParams, sharing: int) -> str:
-    """Return the formula of the space that so many hosts need together."""
-    return "size x numjobs" + (f" x {sharing} hosts" if sharing > 1 else "")
-
-
-def _sharing(gang: Gang, host: Host, root: str, described: dict[str, Any]) -> int:
-    """Count the gang's hosts whose files take space from the same file system as this host's."""
-    volume = gang.shape.volume
-    within = (
-        gang.volume is not None
-        and volume is not None
-        and PurePosixPath(root).is_relative_to(gang.volume)
-    )
-    if within and volume is not None and volume.kind == "claim":
-        return len(gang.hosts) if volume.common else 1
-    kind = str(described.get("type"))
-    if common(kind):
-        return len(gang.hosts)
-    if kind in _MEMORY and not (within and volume is not None and volume.kind == "hostPath"):
-        # A pod has its own tmpfs. Local hosts share the one of this machine.
-        local = sum(isinstance(peer, LocalHost) for peer in gang.hosts)
-        return local if isinstance(host, LocalHost) else 1
-    # The remaining case is the node's own disk.
-    return sum(peer.name == host.name for peer in gang.hosts)
-
-
-def check_access(host: Host, device: str, writes: bool) -> None:
-    """Raise Skip if this user may not open the device.
-
-    The kubelet grants a claim's device to nobody, so it stays root's on most nodes.
-    """
-    for flag, verb in (("-r", "read"), ("-w", "written"))[: 1 + writes]:
-        if host.run(["test", flag, device], timeout=10).code != 0:
-            raise Skip(
-                f"{device} on {host.name} may not be {verb} by this user;"
-                " in pods add privileges: [block], or set device_ownership_from_security_context"
-                " in the node's containerd; elsewhere run as root"
-            )
-
-
-def drop_caches(gang: Gang) -> None:
-    """Drop the page cache of every host. Raises Skip if a host does not allow it."""
-    for host in gang.hosts:
-        finished = host.run(
-            ["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches"], timeout=gang.timeout
-        )
-        if finished.code != 0:
-            raise Skip(
-                f"drop_caches: {host.name} does not allow it (needs root outside a container);"
-                " set drop_caches: false"
-            )
-
-
-def _holds(host: Host, device: str, described: dict[str, Any]) -> int | None:
-    """Return the bytes of a block device or file; None if it does not exist or is unknown."""
-    if described.get("type") == "block":
-        total = described.get("total_bytes")
-        return int(total) if total is not None else None
-    status = host.run(["stat", "-L", "-c", "%s", device], timeout=10)
-    return int(status.stdout) if status.code == 0 else None
-
-
-def _exists(host: Host, path: str) -> bool:
-    return host.run(["test", "-e", path], timeout=10).code == 0
-
-
-PERCENTILES = (50, 90, 95, 99, 99.9, 99.99)
+_ALL = "All clients"
+_PERCENTILES = (50, 90, 95, 99, 99.9, 99.99)
 _LATENCIES = (
     ("latency", "lat_ns"),
     ("completion_latency", "clat_ns"),
     ("submission_latency", "slat_ns"),
 )
-_ALL = "All clients"
-
-
-def _parse(
-    texts: Mapping[str, str],
-    directions: tuple[str, ...],
-    runtime: float | None,
-    workers: Mapping[str, str] | None = None,
-) -> list[Measurement]:
-    """Return measurements by direction: iops in 1/s, bandwidth in B/s, latencies in s.
-
-    With several hosts, `workers` names each host by its server's `address:port`. Rows with that
-    subject belong to one host, rows without a subject to all. The percentiles of all hosts are
-    computed from their histograms (json+), never averaged, as fio merges no percentiles.
-    Raises Failed if a direction or a host is missing from the report.
-    """
-    # Warnings and the servers' log lines precede the report on the same stream.
-    report = read_report("fio", texts.get("client", ""), texts)
-    try:
-        if not workers:
-            return _one(_jobs(report, "jobs", 1, texts)[0], directions, runtime, texts)
-        clients = _jobs(report, "client_stats", len(workers), texts)
-        by_server = {f"{job['hostname']}:{job['port']}": job for job in clients}
-        by_host = []
-        for server, subject in workers.items():
-            by_host += _one(by_server[server], directions, runtime, texts, subject)
-        clients_total = (job for job in report["client_stats"] if job["jobname"] == _ALL)
-        total = next(clients_total, None)
-        if total is None:
-            raise Failed(f"fio's report lacks the total of {len(workers)} hosts", texts)
-        return (
-            _one(_with_percentiles(total, clients, directions), directions, runtime, texts)
-            + by_host
-        )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise Failed(f"fio's report lacks {error}: not the JSON of a whole run", texts) from error
-
-
-def _with_percentiles(
-    total: dict[str, Any], clients: list[dict[str, Any]], directions: tuple[str, ...]
-) -> dict[str, Any]:
-    """Add percentiles of all hosts to the total, if every host's report has its histogram."""
-    merged = dict(total)
-    for direction in directions:
-        side = merged[direction] = dict(total[direction])
-        for _, key in _LATENCIES:
-            bins = [client[direction].get(key, {}).get("bins") for client in clients]
-            if key in side and all(bins):
-                side[key] = {**side[key], "percentile": percentiles(bins)}
-    return merged
-
-
-def percentiles(histograms: Sequence[Mapping[str, int]]) -> dict[str, float]:
-    """Return percentiles of several histograms together, in ns, as fio computes them.
-
-    A percentile is the value of the bin where the count reaches p % of all.
-    """
-    counts: dict[int, int] = {}
-    for histogram in histograms:
-        for nanoseconds, count in histogram.items():
-            counts[int(nanoseconds)] = counts.get(int(nanoseconds), 0) + count
-    total, reached, remaining = sum(counts.values()), 0, list(PERCENTILES)
-    values: dict[str, float] = {}
-    for value in sorted(counts):
-        reached += counts[value]
-        while remaining and reached >= remaining[0] / 100 * total:
-            values[f"{remaining.pop(0):f}"] = float(value)
-    return values
-
-
-def _jobs(
-    report: dict[str, Any], key: str, count: int, texts: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    jobs = [job for job in report[key] if job["jobname"] != _ALL]
-    for job in jobs:
-        if job["error"]:
-            raise Failed(f"fio's job ended with error {job['error']}", texts)
-    if len(jobs) != count:
-        raise Failed(f"fio reports {len(jobs)} jobs, {count} were requested", texts)
-    return jobs
-
-
-def _one(
-    job: dict[str, Any],
-    directions: tuple[str, ...],
-    runtime: float | None,
-    texts: Mapping[str, str],
-    subject: str | None = None,
-) -> list[Measurement]:
-    measurements = []
-    for direction in directions:
-        side = job[direction]
-        total = int(side["total_ios"])
-        if total <= 0:
-            raise Failed(f"fio completed no {direction}", texts)
-        # fio reports its runtime in ms. A job that ends early hit an error or a device's end.
-        if runtime is not None and side["runtime"] / 1000 < 0.9 * runtime:
-            raise Failed(
-                f"fio's {direction} ended after {side['runtime'] / 1000:.2f} s of {runtime:g} s",
-                texts,
-            )
-        coords = {"direction": direction}
-        # fio 2 reports KiB/s only.
-        bandwidth = side["bw_bytes"] if "bw_bytes" in side else side["bw"] * 1024
-        for metric, rate in (("iops", float(side["iops"])), ("bandwidth", float(bandwidth))):
-            step = rate / side["runtime"] if side["runtime"] else math.inf
-            measurements.append(
-                Measurement(metric, rate, coords=coords, n=total, subject=subject, step=step)
-            )
-        for metric, key in _LATENCIES:
-            # fio 2 reports microseconds, under the name without a suffix.
-            block, scale = (side[key], 1e9) if key in side else (side[key.removesuffix("_ns")], 1e6)
-            measurements += _latency(metric, block, scale, coords, subject, total)
-    sync = job.get("sync", {}).get("lat_ns", {})
-    if sync.get("N"):
-        measurements += _latency("sync_latency", sync, 1e9, {}, subject, int(sync["N"]))
-    measurements.append(Measurement("user_cpu", float(job["usr_cpu"]) / 100, subject=subject))
-    measurements.append(Measurement("system_cpu", float(job["sys_cpu"]) / 100, subject=subject))
-    return measurements
-
-
-def _latency(
-    metric: str,
-    block: Mapping[str, Any],
-    scale: float,
-    coords: Mapping[str, str],
-    subject: str | None,
-    total: int,
-) -> list[Measurement]:
-    """Return mean, extremes, and the percentiles that this many I/Os support.
-
-    The list is empty if fio measured none, as for the submission latency of psync.
-    """
-    n = int(block.get("N", total))
-    if n == 0 or block["max"] == 0:
-        return []
-    stats = {
-        "mean": block["mean"],
-        "min": block["min"],
-        "max": block["max"],
-        "stddev": block["stddev"],
-    }
-    percentile = {float(p): value for p, value in block.get("percentile", {}).items()}
-    stats |= {
-        f"p{p:g}": percentile[p]
-        for p in map(float, PERCENTILES)
-        if p in percentile and n >= needed(p / 100)
-    }
-    return [
-        Measurement(metric, float(value) / scale, stat, coords, n, subject)
-        for stat, value in stats.items()
-    ]
-
-
-PRERUN = f"{JOB}.prerun.txt"
+_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
+_DISK_SCRATCH = "/var/tmp"
+"""On a disk by the FHS, where /tmp may be in memory."""
+_PRERUN = f"{JOB}.prerun.txt"
 """fio's name for the output of exec_prerun."""
-_PERCENTILES = ":".join(f"{p:g}" for p in PERCENTILES)
-
-
-def options(params: FioParams, place: FioTarget) -> list[tuple[str, str]]:
-    """Return the job's options in the order of fio(1).
-
-    fio separates file names by `:`, so a colon in a name is escaped.
-    """
-    target = ("filename", place.target) if place.target else ("directory", place.folder)
-    pairs: list[tuple[str, object]] = [
-        (target[0], target[1].replace(":", r"\:")),
-        *(
-            (name, getattr(params, name))
-            for name in ("rw", "bs", "size", "iodepth", "ioengine", "numjobs", "nrfiles")
-        ),
-        ("direct", int(params.direct)),
-        ("thread", int(params.thread)),
-        ("group_reporting", 1),
-        # Each host has its own folder, so names need not depend on who starts the job.
-        ("unique_filename", 0),
-        ("lat_percentiles", 1),
-        ("clat_percentiles", 1),
-        ("slat_percentiles", 1),
-        ("percentile_list", _PERCENTILES),
-    ]
-    if "rw" in params.rw:
-        pairs.append(("rwmixread", params.rwmixread))
-    if params.percentage_random != 100:
-        pairs.append(("percentage_random", params.percentage_random))
-    if params.runtime is not None:
-        pairs += [("time_based", 1), ("runtime", f"{round(params.runtime * 1e6)}us")]
-    if params.ramp:
-        pairs.append(("ramp_time", f"{round(params.ramp * 1e6)}us"))
-    if params.fsync:
-        pairs.append(("fsync", params.fsync))
-    return [(name, str(value)) for name, value in pairs]
-
-
-def job_file(params: FioParams, place: FioTarget) -> str:
-    """Return the job file for fio's client. exec_prerun records the start time beside the data."""
-    lines = [
-        f"{name}={value}"
-        for name, value in [*options(params, place), ("exec_prerun", "date +%s.%N")]
-    ]
-    return "\n".join([f"[{JOB}]", *lines, ""])
-
-
-def command(params: FioParams, place: FioTarget, *more: tuple[str, str]) -> list[str]:
-    """Return the command line of fio that runs the job, with the options of `more`."""
-    pairs = [("name", JOB), *options(params, place), *more]
-    return ["fio", "--output-format=json", *(f"--{key}={value}" for key, value in pairs)]
-
-
 _SKEW = 0.1
 """Share of the measured time by which the hosts may start apart.
 
 Beyond it, the sum is not a rate that all hosts reached together."""
+_SKIPS = (
+    (r"engine \S+ not loadable|failed to load engine", "this fio lacks the ioengine"),
+    (
+        r"file system does not support direct=1",
+        "the file system refuses direct I/O; set direct: false",
+    ),
+    (
+        r"io_uring.*(Operation not permitted|Function not implemented)"
+        r"|Operation not permitted.*io_uring",
+        "io_uring is off here",
+    ),
+    (
+        r"dev.*Permission denied",
+        "this user may not open the device; in pods add privileges: [block], or set"
+        " device_ownership_from_security_context in the node's containerd; elsewhere run as root",
+    ),
+)
+"""What fio says where the kernel, the file system or this user cannot do the job."""
+
+
+@dataclass
+class Target:
+    """Where one host's job works: in `folder`, or on a `device` or file beside it."""
+
+    host: Host
+    folder: str
+    device: str | None
+    filesystem: dict[str, Any]
 
 
 class Fio(Benchmark[FioParams]):
@@ -610,7 +239,7 @@ class Fio(Benchmark[FioParams]):
     the measured time. Files are removed after each sample.
 
     `direct` on a file system in memory is skipped: the kernel accepts the flag, but there is no
-    disk. On overlayfs the flag reaches the lower file system, which the row cannot name.
+    disk.
 
     Clock: fio's own. A job's clock starts after its files are laid out and `ramp` is over. It
     stops at `runtime` or at the end of the size. An I/O's latency runs from its creation to its
@@ -650,7 +279,8 @@ class Fio(Benchmark[FioParams]):
         known, needed, label = volume.known_size if volume else None, params.size, "size"
         if volume and not block:
             sharing = shape.hosts.count if volume.common else 1
-            needed, label = needed * params.numjobs * sharing, space_formula(params, sharing)
+            needed, label = needed * params.numjobs * sharing, "size x numjobs"
+            label += f" x {sharing} hosts" if sharing > 1 else ""
         pin, unused, reason = (
             ("server", "client", "the servers do the I/O of several hosts")
             if several
@@ -658,7 +288,7 @@ class Fio(Benchmark[FioParams]):
         )
         return broken(
             (
-                "trim" in params.io_directions
+                "trim" in params.kinds
                 and not block
                 and not (params.file or "").startswith("/dev/"),
                 f"rw {params.rw} needs a block device: volume.mode Block, or file /dev/...",
@@ -694,166 +324,361 @@ class Fio(Benchmark[FioParams]):
         moved = params.size * params.numjobs / 1e9
         return (params.runtime if params.runtime is not None else moved) + params.ramp + moved + 0.2
 
-    def provenance(self, gang: Gang, params: FioParams) -> dict[str, Any]:
-        target = params.file or target_directory(gang, params, gang.hosts[0])
-        return {"filesystem": filesystem(gang.hosts[0], target)}
-
     def run(self, gang: Gang, params: FioParams) -> list[Measurement]:
-        gang.output = self.measure(gang, params)
-        return self.parse(gang.output, params)
-
-    def measure(self, gang: Gang, params: FioParams) -> Output:
-        with prepared_targets(gang, params) as places, ExitStack() as stack:
-            with self._laying_out(gang, params, places):
-                servers = self._servers(gang, places, stack) if len(places) > 1 else {}
+        with prepared_targets(gang, params) as targets, ExitStack() as stack:
+            filesystems = [target.filesystem for target in targets]
+            if argvs := _layout(params, targets):
+                _at_once(gang, targets, argvs)
+            servers = _servers(gang, targets, stack) if len(targets) > 1 else {}
             if params.drop_caches:
-                drop_caches(gang)
-            return (
-                self._distributed(gang, params, places, servers)
-                if servers
-                else self._local(gang, params, places[0])
+                _drop_caches(gang)
+            lead, pins = gang.hosts[0], gang.shape.hosts.cpus.client
+            if servers:
+                commands = [*servers.values(), _client(gang, params, targets, servers)]
+                finished = lead.run(commands[-1], timeout=gang.timeout)
+            else:
+                commands = [command(params, targets[0])]
+                folder = targets[0].folder
+                finished = lead.run(commands[0], timeout=gang.timeout, cwd=folder, cpus=pins)
+            version = re.search(r'"fio version"\s*:\s*"fio-([^"]+)"', finished.stdout)
+            gang.output = Output(
+                {"client": finished.stdout, "stderr": finished.stderr},
+                commands,
+                f"fio {version[1]}" if version else "fio",
+                {"filesystem": filesystems if servers else filesystems[0]},
             )
-
-    @contextmanager
-    def _laying_out(self, gang: Gang, params: FioParams, places: list[FioTarget]) -> Iterator[None]:
-        """Lay out the files apart from measuring, on all hosts at once.
-
-        Start before the block and wait for the end after it. Nothing happens if fio may lay out
-        the files itself: it does so before its clock starts.
-        """
-        # fio itself writes files that it only reads, but not the blocks of a device.
-        if params.prefill and (
-            params.io_directions != ("read",)
-            or any(place.described.get("type") == "block" for place in places)
-        ):
-            fill = {
-                "rw": "write",
-                "bs": min(params.size // params.nrfiles, 1 << 20) // 512 * 512,
-                "runtime": None,
-                "ramp": 0.0,
-            }
-            argvs = [command(params.model_copy(update=fill), place) for place in places]
-        elif params.drop_caches or len(places) > 1:
-            # Hosts that lay out files inside the measured run start at different times.
-            argvs = [command(params, place, ("create_only", "1")) for place in places]
-        else:
-            argvs = []
-        with ExitStack() as stack:
-            pairs = zip(places, argvs, strict=False)
-            layouts = [
-                (place, stack.enter_context(place.host.serve(argv, cwd=place.folder)))
-                for place, argv in pairs
-            ]
-            yield
-            for place, server in layouts:
-                finished = server.wait(gang.timeout)
-                # wait() stops a late command without reporting a timeout.
-                late = replace(finished, timed_out=finished.seconds >= gang.timeout)
-                late.check(f"fio, laying out files on {place.host.name},")
-
-    def _servers(
-        self, gang: Gang, places: list[FioTarget], stack: ExitStack
-    ) -> dict[str, list[str]]:
-        """Start a fio server on each host. Return each server's argv by its address and port here.
-
-        A server runs the jobs of whoever connects. So it listens at 127.0.0.1, and the lead
-        reaches it through its connection to the host.
-        """
-        servers = {}
-        for place in places:
-            host, port = place.host, place.host.free_port()
-            argv = ["fio", f"--server=ip:127.0.0.1,{port}"]
-            stack.enter_context(
-                host.serve(argv, port=port, cwd=place.folder, cpus=gang.shape.hosts.cpus.server)
-            )
-            servers[f"127.0.0.1:{stack.enter_context(host.forwarded(port))}"] = argv
-        return servers
-
-    def _local(self, gang: Gang, params: FioParams, place: FioTarget) -> Output:
-        argv = command(params, place)
-        finished = gang.hosts[0].run(
-            argv, timeout=gang.timeout, cwd=place.folder, cpus=gang.shape.hosts.cpus.client
-        )
-        return _output(finished, [argv], {"filesystem": place.described})
-
-    def _distributed(
-        self, gang: Gang, params: FioParams, places: list[FioTarget], servers: dict[str, list[str]]
-    ) -> Output:
-        lead = gang.hosts[0]
-        # json+ adds the histograms, from which the percentiles of all hosts are computed.
-        client = ["fio", "--output-format=json+"]
-        for index, (place, server) in enumerate(zip(places, servers, strict=True)):
-            path = str(PurePosixPath(gang.scratch) / f"job-{index}.fio")
-            lead.put(path, job_file(params, place).encode())
-            client += [f"--client=ip:{server.replace(':', ',')}", path]
-        finished = lead.run(client, timeout=gang.timeout)
-        output = _output(
-            finished,
-            [*servers.values(), client],
-            {"filesystem": [place.described for place in places]},
-        )
-        output.texts["job"] = job_file(params, places[0])
-        starts = [place.host.get(f"{place.folder}/{PRERUN}").decode().strip() for place in places]
-        output.facts |= {
-            "started": starts,
-            "workers": dict(
-                zip(servers, gpu_use.by_name([place.host for place in places]), strict=True)
-            ),
-        }
-        return output
-
-    def parse(self, output: Output, params: FioParams) -> list[Measurement]:
-        measurements = _parse(
-            output.texts, params.io_directions, params.runtime, output.facts.get("workers")
-        )
-        if output.facts.get("started"):
-            starts = [float(text) for text in output.facts["started"]]
-            skew = max(starts) - min(starts)
-            measurements.append(Measurement("start_skew", skew, n=len(starts)))
-            rates = [
-                (row.n or 0, row.value)
-                for row in measurements
-                if row.metric == "bandwidth" and row.subject and row.value
-            ]
-            duration = min((n * params.bs / rate for n, rate in rates), default=0.0)
-            if skew > _SKEW * duration:
-                raise Invalid(
-                    f"the hosts started within {skew:.2f} s of each other, more than"
-                    f" {_SKEW:.0%} of the {duration:.3g} s measured: use a longer runtime,"
-                    " or synchronise their clocks",
-                    output.texts,
-                    measurements,
-                )
-        return measurements
+            _check_exit(finished)
+            if servers:
+                gang.output.texts["job"] = job_file(params, targets[0])
+                gang.output.texts["hosts"] = json.dumps(_started(targets, servers))
+        return parse(gang.output.texts, params)
 
 
-def _output(finished: CommandResult, argv: list[list[str]], facts: dict[str, Any]) -> Output:
-    """Return the output.
+@contextmanager
+def prepared_targets(gang: Gang, params: FioParams) -> Iterator[list[Target]]:
+    """Prepare a place on each host, with enough space and with direct I/O if requested.
 
-    Raises Skip if the kernel or the file system lacks a capability, Failed with fio's message.
+    Everything created is removed at the end, also after a failure.
     """
-    if finished.timed_out:
-        finished.check("fio")
+    token = secrets.token_hex(4)
+    created: list[tuple[Host, str]] = []
+    targets = []
+    try:
+        for index, host in enumerate(gang.hosts):
+            root = params.directory or gang.volume or gang.scratch
+            facts = filesystem(host, params.file or root)
+            if root == gang.scratch and params.direct and facts.get("type") in _MEMORY:
+                root = _DISK_SCRATCH
+                facts = filesystem(host, params.file or root)
+            device = params.file or (root if facts.get("type") == "block" else None)
+            _refuse(gang, host, params, device, facts)
+            folder = f"{gang.scratch if device else root}/perfdag-fio-{token}-{index}"
+            if device and host.run(["test", "-e", device], timeout=10).code != 0:
+                created.append((host, device))
+            created.append((host, folder))
+            # fio's client needs its working folder. The scratch folder is not on every host.
+            parents = ["-p"] if folder.startswith(gang.scratch) else []
+            host.run(["mkdir", *parents, folder], timeout=10).check("mkdir")
+            targets.append(Target(host, folder, device, facts))
+        yield targets
+    finally:
+        for host, path in created:
+            host.remove(path)
+
+
+def _refuse(
+    gang: Gang, host: Host, params: FioParams, device: str | None, facts: dict[str, Any]
+) -> None:
+    """Raise Skip or Failed if the target cannot serve the job or holds data that would be lost."""
+    kind, where = facts.get("type"), device or facts.get("mount")
+    if params.direct and kind in _MEMORY:
+        raise Skip(
+            f"direct I/O: {where} on {host.name} is {kind}, memory;"
+            " set direct: false, or directory to a folder on a disk"
+        )
+    status = host.run(["stat", "-L", "-c", "%s", device], timeout=10) if device else None
+    if status is None or status.code != 0:
+        # fio would make the folders of a file, and leave them.
+        if device and host.run(["test", "-d", posixpath.dirname(device)], timeout=10).code != 0:
+            raise Failed(f"{device} on {host.name} is in no folder; make it, or name another file")
+        free, needed = facts.get("free_bytes"), params.size * (1 if device else params.numjobs)
+        if free is not None and free < needed:
+            raise Failed(
+                f"{where} on {host.name} has {free} B free, fio needs {needed} B"
+                " (size x numjobs); free some or make size smaller"
+            )
+        return
+    ours = device == gang.volume and not (gang.shape.volume and gang.shape.volume.claim)
+    if params.writes and not params.overwrite and not ours:
+        by = params.rw if params.kinds != ("read",) else "prefill"
+        raise Failed(
+            f"{device} on {host.name} exists and {by} would destroy its data;"
+            " name another, or set overwrite: true"
+        )
+    holds = facts.get("total_bytes") if kind == "block" else int(status.stdout)
+    if holds is not None and holds < params.size:
+        # fio would extend a file, and wrap around on a short device.
+        raise Failed(
+            f"{device} on {host.name} holds {holds} B, size is {params.size} B; make size smaller"
+        )
+
+
+def _layout(params: FioParams, targets: Sequence[Target]) -> list[list[str]]:
+    """Return the commands that lay out the files apart from measuring, one for each host.
+
+    There are none where fio may lay out the files itself, which it does before its clock starts.
+    """
+    blocks = any(target.filesystem.get("type") == "block" for target in targets)
+    # fio itself writes files that it only reads, but not the blocks of a device.
+    if params.prefill and (params.kinds != ("read",) or blocks):
+        bs = min(params.size // params.nrfiles, 1 << 20) // 512 * 512
+        fill = {"rw": "write", "bs": bs, "runtime": None, "ramp": 0.0}
+        return [command(params.model_copy(update=fill), target) for target in targets]
+    if params.drop_caches or len(targets) > 1:
+        # Hosts that lay out files inside the measured run start at different times.
+        return [command(params, target, ("create_only", "1")) for target in targets]
+    return []
+
+
+def _at_once(gang: Gang, targets: Sequence[Target], argvs: Sequence[list[str]]) -> None:
+    """Run a command on each host, all at once. Raises Failed."""
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(target.host.serve(argv, cwd=target.folder))
+            for target, argv in zip(targets, argvs, strict=True)
+        ]
+        for target, server in zip(targets, servers, strict=True):
+            finished = server.wait(gang.timeout)
+            # wait() stops a late command without reporting a timeout.
+            late = replace(finished, timed_out=finished.seconds >= gang.timeout)
+            late.check(f"fio, laying out files on {target.host.name},")
+
+
+def _servers(gang: Gang, targets: Sequence[Target], stack: ExitStack) -> dict[str, list[str]]:
+    """Start a fio server on each host. Return each server's argv by its address and port here.
+
+    A server runs the jobs of whoever connects. So it listens at 127.0.0.1, and the lead reaches it
+    through its connection to the host.
+    """
+    servers = {}
+    for target in targets:
+        host, port = target.host, target.host.free_port()
+        argv = ["fio", f"--server=ip:127.0.0.1,{port}"]
+        cpus = gang.shape.hosts.cpus.server
+        stack.enter_context(host.serve(argv, port=port, cwd=target.folder, cpus=cpus))
+        servers[f"127.0.0.1:{stack.enter_context(host.forwarded(port))}"] = argv
+    return servers
+
+
+def _client(
+    gang: Gang, params: FioParams, targets: Sequence[Target], servers: Iterable[str]
+) -> list[str]:
+    """Write the job of each server, and return the command of the client that starts them all."""
+    # json+ adds the histograms, from which the percentiles of all hosts are computed.
+    client = ["fio", "--output-format=json+"]
+    for index, (target, server) in enumerate(zip(targets, servers, strict=True)):
+        path = f"{gang.scratch}/job-{index}.fio"
+        gang.hosts[0].put(path, job_file(params, target).encode())
+        client += [f"--client=ip:{server.replace(':', ',')}", path]
+    return client
+
+
+def _started(targets: Sequence[Target], servers: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the server, the name and the start (s, its own clock) of each host."""
+    names = gpu_use.by_name([target.host for target in targets])
+    return [
+        {
+            "server": server,
+            "name": name,
+            "started": float(target.host.get(f"{target.folder}/{_PRERUN}")),
+        }
+        for target, server, name in zip(targets, servers, names, strict=True)
+    ]
+
+
+def _drop_caches(gang: Gang) -> None:
+    """Drop the page cache of every host. Raises Skip if a host does not allow it."""
+    argv = ["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches"]
+    for host in gang.hosts:
+        if host.run(argv, timeout=gang.timeout).code != 0:
+            raise Skip(
+                f"drop_caches: {host.name} does not allow it (needs root outside a container);"
+                " set drop_caches: false"
+            )
+
+
+def _check_exit(finished: CommandResult) -> None:
+    """Raise Skip if the kernel or the file system lacks a capability, Failed with fio's message."""
     log = f"{finished.stderr}\n{finished.stdout[:2000]}"
-    for pattern, reason in (
-        (r"engine \S+ not loadable|failed to load engine", "this fio lacks the ioengine"),
-        (
-            r"file system does not support direct=1",
-            "the file system refuses direct I/O; set direct: false",
-        ),
-        (
-            r"io_uring.*(Operation not permitted|Function not implemented)"
-            r"|Operation not permitted.*io_uring",
-            "io_uring is off here",
-        ),
-    ):
+    for pattern, reason in () if finished.timed_out else _SKIPS:
         if re.search(pattern, log):
-            raise Skip(f"fio: {reason}: {finished.tail(200)}", finished.texts())
+            raise Skip(f"fio: {reason}: {finished.tail(200)}")
     finished.check("fio")
-    version = re.search(r'"fio version"\s*:\s*"fio-([^"]+)"', finished.stdout)
-    return Output(
-        {"client": finished.stdout, "stderr": finished.stderr},
-        argv,
-        f"fio {version[1]}" if version else "fio",
-        facts,
-    )
+
+
+def options(params: FioParams, target: Target) -> list[tuple[str, str]]:
+    """Return the job's options in the order of fio(1).
+
+    fio separates file names by `:`, so a colon in a name is escaped.
+    """
+    place = ("filename", target.device) if target.device else ("directory", target.folder)
+    same = ("rw", "bs", "size", "iodepth", "ioengine", "numjobs", "nrfiles")
+    pairs: list[tuple[str, object]] = [
+        (place[0], place[1].replace(":", r"\:")),
+        *((name, getattr(params, name)) for name in same),
+        ("direct", int(params.direct)),
+        ("thread", int(params.thread)),
+        ("group_reporting", 1),
+        # Each host has its own folder, so names need not depend on who starts the job.
+        ("unique_filename", 0),
+        ("lat_percentiles", 1),
+        ("clat_percentiles", 1),
+        ("slat_percentiles", 1),
+        ("percentile_list", ":".join(f"{p:g}" for p in _PERCENTILES)),
+    ]
+    if "rw" in params.rw:
+        pairs.append(("rwmixread", params.rwmixread))
+    if params.percentage_random != 100:
+        pairs.append(("percentage_random", params.percentage_random))
+    if params.runtime is not None:
+        pairs += [("time_based", 1), ("runtime", f"{round(params.runtime * 1e6)}us")]
+    if params.ramp:
+        pairs.append(("ramp_time", f"{round(params.ramp * 1e6)}us"))
+    if params.fsync:
+        pairs.append(("fsync", params.fsync))
+    return [(name, str(value)) for name, value in pairs]
+
+
+def job_file(params: FioParams, target: Target) -> str:
+    """Return the job file for fio's client. exec_prerun records the start time beside the data."""
+    pairs = [*options(params, target), ("exec_prerun", "date +%s.%N")]
+    return "\n".join([f"[{JOB}]", *(f"{name}={value}" for name, value in pairs), ""])
+
+
+def command(params: FioParams, target: Target, *more: tuple[str, str]) -> list[str]:
+    """Return the command line of fio that runs the job, with the options of `more`."""
+    pairs = [("name", JOB), *options(params, target), *more]
+    return ["fio", "--output-format=json", *(f"--{key}={value}" for key, value in pairs)]
+
+
+def parse(texts: Mapping[str, str], params: FioParams) -> list[Measurement]:
+    """Return values by direction: iops in 1/s, bandwidth in B/s, latencies in s.
+
+    `hosts`, of several, is JSON: the `server`, `name` and `started` of each. Rows of one host have
+    its name as subject, rows without one are of all. The percentiles of all hosts are computed from
+    their histograms, as fio merges none. Raises Failed if a direction or a host is missing, Invalid
+    if the hosts started too far apart.
+    """
+    # Warnings and the servers' log lines precede the report on the same stream.
+    report = read_report("fio", texts.get("client", ""))
+    try:
+        hosts = json.loads(texts["hosts"]) if "hosts" in texts else []
+        if not hosts:
+            return _rows(_jobs(report["jobs"], 1)[0], params)
+        clients = _jobs(report["client_stats"], len(hosts))
+        by_server = {f"{job['hostname']}:{job['port']}": job for job in clients}
+        [total] = [job for job in report["client_stats"] if job["jobname"] == _ALL]
+        rows = _rows(_with_percentiles(total, clients, params), params)
+        for host in hosts:
+            rows += _rows(by_server[host["server"]], params, host["name"])
+        starts = [float(host["started"]) for host in hosts]
+        skew = max(starts) - min(starts)
+        measured = min(job[kind]["runtime"] for job in clients for kind in params.kinds) / 1000
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise Failed(f"fio's report lacks {error}: not the JSON of a whole run") from error
+    rows.append(Measurement("start_skew", skew, n=len(starts)))
+    if skew > _SKEW * measured:
+        raise Invalid(
+            f"the hosts started within {skew:.2f} s of each other, more than {_SKEW:.0%} of the"
+            f" {measured:.3g} s measured: use a longer runtime, or synchronise their clocks",
+            measurements=rows,
+        )
+    return rows
+
+
+def _jobs(report: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    jobs = [job for job in report if job["jobname"] != _ALL]
+    for job in jobs:
+        if job["error"]:
+            raise Failed(f"fio's job ended with error {job['error']}")
+    if len(jobs) != count:
+        raise Failed(f"fio reports {len(jobs)} jobs, {count} were requested")
+    return jobs
+
+
+def _with_percentiles(
+    total: dict[str, Any], clients: Sequence[dict[str, Any]], params: FioParams
+) -> dict[str, Any]:
+    """Add percentiles of all hosts to the total, if every host's report has its histogram."""
+    merged = dict(total)
+    for kind in params.kinds:
+        side = merged[kind] = dict(total[kind])
+        for _, key in _LATENCIES:
+            bins = [client[kind].get(key, {}).get("bins") for client in clients]
+            if key in side and all(bins):
+                side[key] = {**side[key], "percentile": percentiles(bins)}
+    return merged
+
+
+def percentiles(histograms: Sequence[Mapping[str, int]]) -> dict[str, float]:
+    """Return percentiles of several histograms together, in ns, as fio computes them.
+
+    A percentile is the value of the bin where the count reaches p % of all.
+    """
+    counts: Counter[int] = Counter()
+    for histogram in histograms:
+        counts.update({int(nanoseconds): count for nanoseconds, count in histogram.items()})
+    reached, remaining = 0, list(_PERCENTILES)
+    values: dict[str, float] = {}
+    for value in sorted(counts):
+        reached += counts[value]
+        while remaining and reached >= remaining[0] / 100 * counts.total():
+            values[f"{remaining.pop(0):f}"] = float(value)
+    return values
+
+
+def _rows(job: dict[str, Any], params: FioParams, subject: str | None = None) -> list[Measurement]:
+    rows = []
+    for kind in params.kinds:
+        side = job[kind]
+        total, seconds = int(side["total_ios"]), side["runtime"] / 1000
+        if total <= 0:
+            raise Failed(f"fio completed no {kind}")
+        # A job that ends early hit an error or a device's end.
+        if params.runtime is not None and seconds < 0.9 * params.runtime:
+            raise Failed(f"fio's {kind} ended after {seconds:.2f} s of {params.runtime:g} s")
+        coords = {"direction": kind}
+        for metric, rate in (("iops", float(side["iops"])), ("bandwidth", float(side["bw_bytes"]))):
+            # fio reports its runtime in ms.
+            step = rate / (1000 * seconds) if seconds else math.inf
+            rows.append(Measurement(metric, rate, "value", coords, total, subject, step=step))
+        for metric, key in _LATENCIES:
+            rows += _latency(metric, side[key], coords, subject)
+    if (sync := job.get("sync", {}).get("lat_ns", {})).get("N"):
+        rows += _latency("sync_latency", sync, {}, subject)
+    rows.append(Measurement("user_cpu", float(job["usr_cpu"]) / 100, subject=subject))
+    rows.append(Measurement("system_cpu", float(job["sys_cpu"]) / 100, subject=subject))
+    return rows
+
+
+def _latency(
+    metric: str, block: Mapping[str, Any], coords: Mapping[str, str], subject: str | None
+) -> list[Measurement]:
+    """Return mean, extremes, and the percentiles that this many I/Os support.
+
+    The list is empty if fio measured none, as for the submission latency of psync.
+    """
+    n = int(block["N"])
+    if n == 0 or block["max"] == 0:
+        return []
+    stats = {stat: block[stat] for stat in ("mean", "min", "max", "stddev")}
+    percentile = {float(p): value for p, value in block.get("percentile", {}).items()}
+    stats |= {
+        f"p{p:g}": percentile[p]
+        for p in map(float, _PERCENTILES)
+        if p in percentile and n >= needed(p / 100)
+    }
+    return [
+        Measurement(metric, float(value) / 1e9, stat, coords, n, subject)
+        for stat, value in stats.items()
+    ]

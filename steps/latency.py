@@ -2,13 +2,13 @@
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from perfdag.benchmark.contract import Gang, Metric, Output, Params, Tool, refuse
 from perfdag.outcome import Failed, Invalid, Measurement
-from perfdag.shape import Shape
 from perfdag.stats.robust import needed
 from perfdag.steps import two_hosts
 from perfdag.units import PositiveDuration, Size
@@ -64,73 +64,6 @@ _WHOLE = 0.9
 """Least share of the duration that a whole test takes, and that UDP's transactions fill."""
 
 
-def commands(
-    params: LatencyParams, address: str, port: int, service: tuple[str, int] | None = None
-) -> tuple[list[str], list[str]]:
-    """Return the argv of the server and of the client.
-
-    -D keeps the server in the foreground, -N without a log file. -j keeps the histogram of the
-    latencies. The second -H is the address where the server takes the data connection. A server
-    cannot have the address of a `service`, so the client is told the port of that connection.
-    """
-    family, at = "-6" if ":" in address else "-4", ["-p", str(port)]
-    target, data = (
-        (service[0], ["-P", f"0,{service[1]}"]) if service else (address, ["-H", address])
-    )
-    client = ["netperf", family, "-H", target, *at, "-t", params.test]
-    client += ["-l", f"{params.duration:.0f}", "-j", "-P", "0", "--", *data]
-    client += ["-r", f"{params.request_size},{params.response_size}"]
-    client += ["-k", ",".join((*_NUMBERS, *_HEADERS))]
-    return ["netserver", "-D", "-N", family, "-L", address, *at], client
-
-
-def measurements(text: str, params: LatencyParams) -> list[Measurement]:
-    """Return the measurements: transactions in 1/s, latencies in s.
-
-    Raises Failed if a value is missing or no transaction ended. Raises Invalid if netperf measured
-    another transaction or waited for an answer that never came.
-    """
-    texts = {"client": text}
-    lines = dict(re.findall(r"^([A-Z0-9_]+)=(.*)\n", text, re.M))
-    try:
-        values = {name: float(lines[name]) for name in _NUMBERS}
-        units, *used = (lines[name] for name in _HEADERS)
-    except (KeyError, ValueError) as error:
-        raise Failed(f"netperf's output lacks {error}", texts) from error
-    if units != "Trans/s":
-        raise Failed(f"netperf printed no transactions a second but {units}", texts)
-    requested = [
-        params.test[:3],
-        "Connect|Send|Recv" if params.test == "TCP_CRR" else "Send|Recv",
-        *(getattr(params, name) for name in _USED.values()),
-    ]
-    measured = [*used, *(values[name] for name in _USED)]
-    if measured != requested:
-        raise Invalid(f"{requested} was requested, netperf measured {measured}", texts)
-    rate, elapsed = values["THROUGHPUT"], values["ELAPSED_TIME"]
-    if elapsed < _WHOLE * params.duration:
-        raise Failed(f"netperf ended after {elapsed:g} s of {params.duration:g} s", texts)
-    if not 1 <= rate * elapsed < math.inf:
-        raise Failed("netperf completed no transaction", texts)
-    count, us = round(rate * elapsed), {stat: values[name] for stat, name in _STATS.items()}
-    rows = [Measurement("transaction_rate", rate, n=count)]
-    rows += [
-        Measurement("latency", value / 1e6, stat, n=count)
-        for stat, value in us.items()
-        if stat[0] != "p" or count >= max(2, needed(int(stat[1:]) / 100))
-    ]
-    idle = elapsed - us["mean"] / 1e6 * count
-    # The last transaction is cut off at the end, and it may be as slow as the slowest.
-    if params.test == "UDP_RR" and idle > max((1 - _WHOLE) * elapsed, us["max"] / 1e6):
-        raise Invalid(
-            f"no answer in {idle:.2f} s of {elapsed:.2f} s: netperf waits to the end for a datagram"
-            " that was lost; measure again, or for a shorter time",
-            texts,
-            rows,
-        )
-    return rows
-
-
 _PACKAGES = {"apt": "netperf", "brew": "netperf"}
 _ADVICE = (
     "apt-get install netperf (Debian 12: in non-free), or build github.com/HewlettPackard/netperf"
@@ -162,47 +95,99 @@ class Latency(two_hosts.TwoHostBenchmark[LatencyParams]):
         ),
     )
 
-    def check(self, params: LatencyParams, shape: Shape) -> list[str]:
-        return two_hosts.problems(self.name, shape, params.port)
-
     def seconds(self, params: LatencyParams) -> float:
         return params.duration + 0.1
 
     def run(self, gang: Gang, params: LatencyParams) -> list[Measurement]:
-        gang.output = self.measure(gang, params)
-        return self.parse(gang.output, params)
-
-    def measure(self, gang: Gang, params: LatencyParams) -> Output:
         client, server = self.hosts(gang)
         cpus = gang.shape.hosts.cpus
-        serving, port = two_hosts.serve(
-            server,
-            lambda port: commands(params, server.address, port)[0],
-            port=params.port,
-            cpus=cpus.server,
+        # -D keeps the server in the foreground, -N without a log file.
+        argv = ["netserver", "-D", "-N", _family(server.address), "-L", server.address]
+        serving, serve, port = two_hosts.serve(server, argv, "-p", params.port, cpus.server)
+        # A server cannot have the address of a Service: the client is told the port of the data
+        # connection, which otherwise goes to the server's address.
+        data = (
+            ["-P", f"0,{server.free_port()}"]
+            if gang.shape.network.forwarded
+            else ["-H", server.address]
         )
-        forwarded = gang.shape.network.forwarded
-        service = (server.target, server.free_port()) if forwarded else None
-        serve, connect = commands(params, server.address, port, service)
+        connect = client_command(params, server.target, port, data)
         with serving:
-            client_exit = client.run(connect, timeout=gang.timeout, cpus=cpus.client)
+            finished = client.run(connect, timeout=gang.timeout, cpus=cpus.client)
             served = serving.stop()
+        version = re.search(r"version (\S+)", client.run(["netperf", "-V"], timeout=10).stdout)
         texts = {
-            "client": client_exit.stdout,
-            "client_stderr": client_exit.stderr,
+            "client": finished.stdout,
+            "client_stderr": finished.stderr,
             "server": served.stderr,
         }
-        texts = {role: text for role, text in texts.items() if text}
-        if "Unable to start netserver" in served.stderr:
-            raise Failed(f"another process answered netperf on port {port}: {served.tail()}", texts)
-        client_exit.check("netperf")
-        version = re.search(r"version (\S+)", client.run(["netperf", "-V"], timeout=10).stdout)
-        return Output(
-            texts,
+        gang.output = Output(
+            {role: text for role, text in texts.items() if text},
             [serve, connect],
             f"netperf {version[1]}" if version else "netperf",
             {"server_address": server.target, "client_address": client.address},
         )
+        if "Unable to start netserver" in served.stderr:
+            raise Failed(f"another process answered netperf on port {port}: {served.tail()}")
+        finished.check("netperf")
+        return parse(gang.output.texts, params)
 
-    def parse(self, output: Output, params: LatencyParams) -> list[Measurement]:
-        return measurements(output.texts.get("client", ""), params)
+
+def _family(address: str) -> str:
+    return "-6" if ":" in address else "-4"
+
+
+def client_command(params: LatencyParams, target: str, port: int, data: Sequence[str]) -> list[str]:
+    """Return the argv of the client; -j keeps the histogram of the latencies.
+
+    `data` are the options of the data connection.
+    """
+    argv = ["netperf", _family(target), "-H", target, "-p", str(port), "-t", params.test]
+    argv += ["-l", f"{params.duration:.0f}", "-j", "-P", "0", "--", *data]
+    argv += ["-r", f"{params.request_size},{params.response_size}"]
+    return [*argv, "-k", ",".join((*_NUMBERS, *_HEADERS))]
+
+
+def parse(texts: Mapping[str, str], params: LatencyParams) -> list[Measurement]:
+    """Return the measurements: transactions in 1/s, latencies in s.
+
+    Raises Failed if a value is missing or no transaction ended. Raises Invalid if netperf measured
+    another transaction or waited for an answer that never came.
+    """
+    lines = dict(re.findall(r"^([A-Z0-9_]+)=(.*)\n", texts.get("client", ""), re.M))
+    try:
+        values = {name: float(lines[name]) for name in _NUMBERS}
+        units, *used = (lines[name] for name in _HEADERS)
+    except (KeyError, ValueError) as error:
+        raise Failed(f"netperf's output lacks {error}") from error
+    if units != "Trans/s":
+        raise Failed(f"netperf printed no transactions a second but {units}")
+    requested = [
+        params.test[:3],
+        "Connect|Send|Recv" if params.test == "TCP_CRR" else "Send|Recv",
+        *(getattr(params, name) for name in _USED.values()),
+    ]
+    measured = [*used, *(values[name] for name in _USED)]
+    if measured != requested:
+        raise Invalid(f"{requested} was requested, netperf measured {measured}")
+    rate, elapsed = values["THROUGHPUT"], values["ELAPSED_TIME"]
+    if elapsed < _WHOLE * params.duration:
+        raise Failed(f"netperf ended after {elapsed:g} s of {params.duration:g} s")
+    if not 1 <= rate * elapsed < math.inf:
+        raise Failed("netperf completed no transaction")
+    count, us = round(rate * elapsed), {stat: values[name] for stat, name in _STATS.items()}
+    rows = [Measurement("transaction_rate", rate, n=count)]
+    rows += [
+        Measurement("latency", value / 1e6, stat, n=count)
+        for stat, value in us.items()
+        if stat[0] != "p" or count >= max(2, needed(int(stat[1:]) / 100))
+    ]
+    idle = elapsed - us["mean"] / 1e6 * count
+    # The last transaction is cut off at the end, and it may be as slow as the slowest.
+    if params.test == "UDP_RR" and idle > max((1 - _WHOLE) * elapsed, us["max"] / 1e6):
+        raise Invalid(
+            f"no answer in {idle:.2f} s of {elapsed:.2f} s: netperf waits to the end for a datagram"
+            " that was lost; measure again, or for a shorter time",
+            measurements=rows,
+        )
+    return rows

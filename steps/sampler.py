@@ -74,7 +74,7 @@ class Sampler:
         except SampleError as error:
             retryable = isinstance(error, Infrastructure)
             record.status = "infrastructure" if retryable else error.status
-            record.error, record.texts = str(error), {**record.texts, **error.texts}
+            record.error, record.texts = str(error), record.texts or error.texts
             if not retryable:
                 _keep_values(record, benchmark, point.params, error)
         except NoScratch:

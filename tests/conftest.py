@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from perfdag.commands.main import main
+from perfdag.commands.options import log_to_stderr
 from perfdag.hosts import disturbance
 from tests.fakes.api_server import ApiServer
 
@@ -19,6 +20,7 @@ gc.set_threshold(50_000, 20, 50)
 # a busy machine may take longer than the default of 200 ms for one example
 settings.register_profile("perfdag", deadline=None)
 settings.load_profile("perfdag")
+log_to_stderr()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -260,10 +260,11 @@ def test_the_step_in_the_image_lists_its_benchmarks(
     assert image_findings(output, ("iperf", "odd"))[0].state == "ok"
 
 
-def test_submit_warns_of_a_benchmark_of_another_package(site: Path) -> None:
+def test_submit_warns_of_a_benchmark_of_another_package(
+    site: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     install(site, "odd", ODD.replace("PARSE", "return []"))
     text = "name: s\nentries:\n  - benchmark: odd\n  - {benchmark: command, params: {argv: [ls]}}\n"
-    lines: list[str] = []
-    report_other_packages(make_plan(parse_suite(text)), lines.append)
-    [line] = lines
+    report_other_packages(make_plan(parse_suite(text)))
+    [line] = caplog.messages
     assert line.startswith("benchmark odd is of package perfdag-odd 1.0: the images need it")

@@ -18,9 +18,10 @@ from perfdag.benchmark.contract import Gang
 from perfdag.commands.import_kube_perftest import import_suite
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.shape import Shape
-from perfdag.steps.fio import FioTarget, job_file
-from perfdag.steps.iperf import commands
-from perfdag.steps.mpi import openmpi
+from perfdag.steps.fio import Target, job_file
+from perfdag.steps.imb import openmpi_command
+from perfdag.steps.iperf import client_command
+from perfdag.steps.mpi import openmpi_mpirun
 from perfdag.steps.runner.plan import outputs
 from perfdag.steps.torchbench.benchmark import arguments
 from perfdag.suite.load import load_suite, parse_suite
@@ -42,16 +43,16 @@ def options(benchmark: str, values: dict[str, Any], shape: Shape) -> str:
     measured: Any = result
     match benchmark:
         case "iperf":
-            words = commands(params, "10.0.0.1", 5001)[1]
+            words = client_command(params, "10.0.0.1", 5001)
         case "imb":
             shape = shape.model_copy(
                 update={"network": shape.network.model_copy(update={"interface": "eth0"})}
             )
-            words = measured.openmpi_command(Gang(hosts, shape, 60, "/scratch"), params)[0]
+            words = openmpi_command(Gang(hosts, shape, 60, "/scratch"), params)[0]
         case "openfoam":
-            words = openmpi.mpirun(gang, params.procs, params.transport)
+            words = openmpi_mpirun(gang, params.procs, params.transport)
         case "fio":
-            words = job_file(params, FioTarget(gang.hosts[0], "/perfdag/volume", None, {})).split()
+            words = job_file(params, Target(gang.hosts[0], "/perfdag/volume", None, {})).split()
         case "torchbench":
             words = arguments(params)
         case _:

@@ -404,7 +404,7 @@ def test_a_hunt_names_the_slow_node_with_the_facts_in_which_it_differs(
     tmp_path: Path, fleet: Plan
 ) -> None:
     store, _ = measured(tmp_path, fleet)
-    result = finish_run(store, fleet, print, charts=False)
+    result = finish_run(store, fleet, charts=False)
     (verdict,) = result.verdicts
     assert (verdict.word, verdict.rule, result.exit_code) == ("failed", "no slow host", 3)
     assert verdict.note.startswith("node-07 is 2")

@@ -73,19 +73,18 @@ def test_elsewhere_each_sample_has_a_plain_line(tmp_path: Path, cli: CommandLine
     assert len(naps) == sum(" bad " in line and " failed: " in line for line in lines) == 2
 
 
-def test_a_log_says_that_a_long_sample_has_begun() -> None:
+def test_a_log_says_that_a_long_sample_has_begun(caplog: pytest.LogCaptureFixture) -> None:
     text = (
         "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls], expected: 29.0}, "
         "permutations: {product: {expected: [29.0, 600.0]}}}\n"
     )
     plan = make_plan(parse_suite(text))
-    lines: list[str] = []
-    progress: Any = Progress(plan, lines.append)
+    progress: Any = Progress(plan)
     short, long = sorted(plan.points, key=lambda point: point.seconds)
     progress.started(short, 1)
-    assert lines == []
+    assert caplog.messages == []
     progress.started(long, 1)
-    assert re.fullmatch(r"\[1/2\] .+ begins, about 10 min \d s", lines[0])
+    assert re.fullmatch(r"\[1/2\] .+ begins, about 10 min \d s", caplog.messages[0])
 
 
 def test_rounds_that_until_may_add_are_not_promised() -> None:
@@ -95,7 +94,7 @@ def test_rounds_that_until_may_add_are_not_promised() -> None:
         " params: {argv: [ls], expected: 1.7}}\n"
     )
     plan = make_plan(parse_suite(text))
-    progress: Any = Progress(plan, print)
+    progress: Any = Progress(plan)
     assert (
         progress.left()
         == pytest.approx(plan.seconds())

@@ -38,10 +38,10 @@ def test_data_are_scripts_that_hold_no_markup() -> None:
 
 def test_a_run_changes_only_the_files_of_its_month(store: FolderStore) -> None:
     synthetic.nights(store, 20, lambda night, point: 1e10, first=25)
-    write_site(store, print)
+    write_site(store)
     before = times(store)
     synthetic.nights(store, 1, lambda night, point: 1e10, first=45)
-    write_site(store, print, "net")
+    write_site(store, "net")
     after = times(store)
     changed = {key for key in after if after[key] != before.get(key)}
     data, (run, last) = "site/data", (run_id(45), run_id(44))
@@ -61,7 +61,7 @@ def test_an_alert_names_the_place_of_the_store_that_has_the_site(tmp_path: Path)
     store_record(checked, check(checked, "net", run_id(11), Rules()))
     (tmp_path / "a pod's store").rename(tmp_path / "copy")
     copy = FolderStore(str(tmp_path / "copy"))
-    write_site(copy, print)
+    write_site(copy)
     (alert, *_) = read_script(copy.get("site/data/net/suite.js"))["alerts"]
     assert "pod" not in alert["text"]
     report, compare = f"{copy.root}/runs/{run_id(11)}/report.html", f"perfdag compare {run_id(8)}"
@@ -79,25 +79,25 @@ def test_a_headline_has_the_unit_of_its_newest_value(tmp_path: Path) -> None:
     }
     synthetic.nights(store, 5, lambda night, point: 0.02, points=("bs=4KiB",), **kind)
     synthetic.nights(store, 1, lambda night, point: 0.02, first=5, points=("bs=8KiB",), **kind)
-    write_site(store, print)
+    write_site(store)
     headline = read_script(store.get("site/data/disk/suite.js"))["headline"]
     assert (headline["name"], headline["unit"]) == ("fio bs=4KiB latency", "ms")
 
 
 def test_a_file_that_is_lost_or_damaged_is_written_again(store: FolderStore) -> None:
-    write_site(store, print)
+    write_site(store)
     before = {key: store.get(key) for key in store.list("site")}
     store.delete("site/data/net/values/iperf/2026-01/0.js")
     store.put("site/data/net/runs/2026-01.js", b"perfdag.add(")
     store.put("site/data/net/suite.js", b"not JSON")
-    write_site(store, print)
+    write_site(store)
     assert {key: store.get(key) for key in store.list("site")} == before
 
 
 def test_files_of_deleted_runs_go(store: FolderStore) -> None:
-    write_site(store, print)
+    write_site(store)
     store.delete(f"results/net/2026-01/{run_id(4)}.parquet")
-    write_site(store, print)
+    write_site(store)
     assert not [key for key in store.list("site") if run_id(4) in key]
 
 
@@ -113,13 +113,14 @@ def test_a_store_without_runs_gives_one_line(
     ]
 
 
-def test_damaged_and_newer_files_are_named_and_the_rest_is_written(store: FolderStore) -> None:
+def test_damaged_and_newer_files_are_named_and_the_rest_is_written(
+    store: FolderStore, caplog: pytest.LogCaptureFixture
+) -> None:
     damaged = f"results/net/2026-01/{run_id(4)}.parquet"
     store.put(damaged, b"PAR1 and no more")
     newer = synthetic.put(store, rows(5, {"streams=1": [1e10]}, schema_version=2))
-    lines: list[str] = []
-    write_site(store, lines.append)
-    assert lines == [
+    write_site(store)
+    assert caplog.messages == [
         (
             f"perfdag site: damaged, left out: {damaged}; `perfdag collect {run_id(4)}` writes "
             f"it from its samples"
@@ -147,12 +148,16 @@ def test_each_verb_says_what_to_do_with_a_damaged_and_with_a_newer_file(
         assert remedy in capsys.readouterr().err
 
 
-def test_a_suite_whose_files_are_all_damaged_leaves_the_others(store: FolderStore) -> None:
+def test_a_suite_whose_files_are_all_damaged_leaves_the_others(
+    store: FolderStore, caplog: pytest.LogCaptureFixture
+) -> None:
     synthetic.nights(store, 1, lambda night, point: 1e10, suite="other")
     store.put(f"results/other/2026-01/{run_id(0, 'other')}.parquet", b"")
-    lines: list[str] = []
-    write_site(store, lines.append)
-    assert lines[-1] == "perfdag site: suite other has no readable run with a history; left out"
+    write_site(store)
+    assert (
+        caplog.messages[-1]
+        == "perfdag site: suite other has no readable run with a history; left out"
+    )
     assert read_script(store.get("site/data/index.js"))["suites"] == ["net"]
 
 
@@ -168,7 +173,7 @@ def test_a_port_in_use_gives_one_line(store: FolderStore) -> None:
 def test_the_server_shows_the_site_reports_and_any_comparison_but_no_secret(
     store: FolderStore,
 ) -> None:
-    write_site(store, print)
+    write_site(store)
     store.put(f"runs/{run_id(0)}/secrets.json", b"{}")
     store.put(f"runs/{run_id(0)}/report.html", b"report")
     with serve.server(store, "127.0.0.1", 0) as server:

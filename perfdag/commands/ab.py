@@ -2,11 +2,12 @@
 
 import argparse
 import asyncio
+import logging
 import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,13 @@ import orjson
 from perfdag.analysis.ab import Outcome, SeriesVerdict, analyse, outcome_data
 from perfdag.analysis.alerts import markdown_table
 from perfdag.analysis.verdict import Tuning, percent
-from perfdag.app.cluster.template import installed_template
+from perfdag.app.cluster.template import NewRun, installed_template
 from perfdag.commands.compare import write_chart
 from perfdag.commands.finish import write_report
 from perfdag.commands.options import (
     CommandError,
     add_suite_options,
     add_watch,
-    log,
     print_json,
     print_now,
 )
@@ -44,12 +44,15 @@ from perfdag.results.collect import collect
 from perfdag.results.runs import load_plan, store_plan, variants
 from perfdag.results.schema import load_rows
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
-from perfdag.steps.runner.limits import check_size
+from perfdag.steps.runner.limits import kinds_of
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import checks_of, share
 from perfdag.units import plural, short, short_seconds
+
+logger = logging.getLogger(__name__)
+
 
 EPILOG = """examples:
   perfdag ab suites/quick.yaml --only iperf \\
@@ -155,10 +158,10 @@ def run(args: argparse.Namespace) -> int:
         submission = submit_variants(request, args.namespace)
         print_now(submission.text)
         if args.watch:
-            return asyncio.run(follow_run(submission.workflow, args.namespace, print_now, log))
+            return asyncio.run(follow_run(submission.workflow, args.namespace))
         print(submission.hint)
         return EXIT_OK
-    result = measure_variants(request, log, everything=args.all, chart=args.chart)
+    result = measure_variants(request, everything=args.all, chart=args.chart)
     if args.json:
         print_json(result.data())
     else:
@@ -377,15 +380,14 @@ def write_forest_plot(path: Path, result: AbResult) -> None:
 
 def measure_variants(
     request: AbRequest,
-    report: Callable[[str], None],
     *,
     everything: bool = False,
     chart: Path | None = None,
 ) -> AbResult:
     """Measure what is not stored yet, then compare the variants.
 
-    A run of a cluster is only compared. `report` receives lines of progress, `everything` includes
-    series that are not headlines. Raises CommandError, BadDocument, StoreError.
+    A run of a cluster is only compared. `everything` includes series that are not headlines. Raises
+    CommandError, BadDocument, StoreError.
     """
     duet, root = plan_variants(request, here=True)
     store = open_store(root)
@@ -396,9 +398,9 @@ def measure_variants(
                 if request.resume is None:
                     store_plan(store, plan)
                 else:
-                    prepare_resume(store, plan.run_id, report)
+                    prepare_resume(store, plan.run_id)
             with resumable(_resume_command(duet, request, root)):
-                measure_rounds(duet, store, report)
+                measure_rounds(duet, store)
     for plan in plans:
         collect(store, plan)
     result = conclude(store, duet, everything=everything)
@@ -415,15 +417,15 @@ def _resume_command(duet: Duet, request: AbRequest, root: str | None) -> str:
     return command
 
 
-def measure_rounds(duet: Duet, store: Store, report: Callable[[str], None]) -> None:
+def measure_rounds(duet: Duet, store: Store) -> None:
     """Measure the rounds of both variants in the order of the blocks, within their budget."""
     blocks, expected = len(duet.blocks), short_seconds(duet.a.seconds() + duet.b.seconds())
     total = len(duet.a.order) + len(duet.b.order)
     head = f"ab {duet.a.run_id} and {duet.b.run_id}"
-    report(f"{head}: {plural(blocks, 'block')}, {total} samples, about {expected}")
+    logger.info(f"{head}: {plural(blocks, 'block')}, {total} samples, about {expected}")
     budget = duet.a.budget
     deadline = time.monotonic() + budget if budget else None
-    with Progress(duet.a, report, duet.b) as progress:
+    with Progress(duet.a, duet.b) as progress:
         loops = {
             variant: measuring_loop(plan, store, progress)
             for variant, plan in (("A", duet.a), ("B", duet.b))
@@ -431,7 +433,7 @@ def measure_rounds(duet: Duet, store: Store, report: Callable[[str], None]) -> N
         for i, (variant, positions) in enumerate(duet.turns(), -2):  # the warm-up comes first
             if i >= 0 and i % 4 == 0:
                 block = f"block {i // 4 + 1} of {blocks}  {duet.blocks[i // 4]}"
-                report(f"{block}  {progress.done} of {total} samples")
+                logger.info(f"{block}  {progress.done} of {total} samples")
             progress.variant = variant
             if not loops[variant].measure(positions, deadline=deadline):
                 reason = missing_reason.budget_spent(budget or 0)
@@ -455,7 +457,9 @@ def submit_variants(request: AbRequest, namespace: str) -> Submission:
     Raises CommandError, BadDocument, StoreError, KubeError.
     """
     template = installed_template(namespace)
-    root = request.root or template.parameters.get("store") or "no store"
+    root = template.store
+    if request.root not in (None, root):
+        raise CommandError(f"the installation of namespace {namespace} has the store {root}")
     if not root.startswith("s3://"):
         raise CommandError(
             f"--submit needs an s3:// store that this machine reaches, not {root}: "
@@ -465,7 +469,7 @@ def submit_variants(request: AbRequest, namespace: str) -> Submission:
     store = open_store(root)
     if request.resume is None:
         duet = on_cluster(duet)
-        check_size(duet.a)
+        kinds_of(duet.a)
         for plan in (duet.a, duet.b):
             store_plan(store, plan)
     elif not duet.a.options.get("cluster"):
@@ -474,8 +478,8 @@ def submit_variants(request: AbRequest, namespace: str) -> Submission:
         )
     elif request.within is not None:  # the last step on the cluster takes the limit from the plan
         store_plan(store, duet.a)
-    parameters = {"run": duet.a.run_id, "store": root}
-    name = template.start(duet.a.suite, parameters, int(duet.a.options.get("priority", 0)))
+    priority = int(duet.a.options.get("priority", 0))
+    name = template.start(NewRun(duet.a.run_id, duet.a.suite, priority))
     return Submission(
         name,
         f"ab {duet.a.run_id} and {duet.b.run_id}, workflow {name} in namespace {namespace}",
@@ -484,7 +488,7 @@ def submit_variants(request: AbRequest, namespace: str) -> Submission:
     )
 
 
-def finish_variants(store: Store, plan: Plan, report: Callable[[str], None]) -> AbResult:
+def finish_variants(store: Store, plan: Plan) -> AbResult:
     """Collect and report both variants in the last step of the Workflow, and compare them.
 
     Raises StoreError.

@@ -1,14 +1,18 @@
 """`perfdag benchmarks`: list the benchmarks, or describe one."""
 
 import argparse
+import logging
 from typing import Any
 
 import orjson
 
 from perfdag.analysis.alerts import markdown_table
 from perfdag.benchmark import registry
-from perfdag.commands.options import CommandError, log, print_json
+from perfdag.commands.options import CommandError, print_json
 from perfdag.suite.document import choices
+
+logger = logging.getLogger(__name__)
+
 
 EPILOG = """examples:
   perfdag benchmarks
@@ -38,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the list, or one benchmark."""
     descriptions = describe(args.name)
     for fault in () if args.name else faults():
-        log(f"perfdag benchmarks: {fault}")
+        logger.warning(f"perfdag benchmarks: {fault}")
     if args.json:
         print_json(descriptions)
     elif args.markdown:

@@ -1,8 +1,9 @@
 """`perfdag check` and `acks`: check a run against its thresholds and its history."""
 
 import argparse
+import logging
 import os
-from collections.abc import Callable, Container
+from collections.abc import Container
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +30,6 @@ from perfdag.commands.options import (
     add_acks_file,
     add_store,
     duration,
-    log,
     print_json,
 )
 from perfdag.commands.runs import explain_last
@@ -38,6 +38,9 @@ from perfdag.signals import EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 from perfdag.units import plural, short_seconds
+
+logger = logging.getLogger(__name__)
+
 
 CHECK_EPILOG = """examples:
   perfdag check last
@@ -91,7 +94,7 @@ def run_check(args: argparse.Namespace) -> int:
     """Check a run and print its gate. Return 0, 3 if it fails, or 4 without the webhook."""
     if args.max_age is not None:
         line, code = check_age(
-            args.run_id, args.store, args.suite, args.max_age, _webhook(args.webhook_file), log
+            args.run_id, args.store, args.suite, args.max_age, _webhook(args.webhook_file)
         )
         print(line)
         return code
@@ -101,7 +104,6 @@ def run_check(args: argparse.Namespace) -> int:
         suite=args.suite,
         acks_file=args.acks,
         webhook=_webhook(args.webhook_file),
-        report=log,
     )
     if args.junit:
         args.junit.write_bytes(outcome.junit())
@@ -246,23 +248,20 @@ def check_run(
     suite: str | None,
     acks_file: str | None,
     webhook: str | None,
-    report: Callable[[str], None],
 ) -> GateOutcome:
     """Check the run that `selector` selects, send its alerts and record them in the store.
 
-    `report` receives lines of progress. Raises SelectionError, BadDocument, StoreError.
+    Raises SelectionError, BadDocument, StoreError.
     """
     store = open_store(root)
     run_id, suite = select_one(store, selector, suite)
-    explain_last(store, selector, run_id, report)
+    explain_last(store, selector, run_id)
     acks, file = read_acks(acks_file, store)
     rules = Rules(read_checks(store, run_id), acks, file)
-    return _publish(store, check(store, suite, run_id, rules), webhook, report)
+    return _publish(store, check(store, suite, run_id, rules), webhook)
 
 
-def publish_gate(
-    store: Store, result: RunResult, report: Callable[[str], None]
-) -> GateOutcome | None:
+def publish_gate(store: Store, result: RunResult) -> GateOutcome | None:
     """Publish the gate of a run as its last step. Return None if the run asks for no gate.
 
     A scheduled run asks for one, and so does a whole run of a suite with `checks`. The gate is
@@ -270,7 +269,7 @@ def publish_gate(
     """
     if not result.gated or result.gate is None:
         return None
-    outcome = _publish(store, result.gate, os.environ.get("PERFDAG_WEBHOOK"), report)
+    outcome = _publish(store, result.gate, os.environ.get("PERFDAG_WEBHOOK"))
     run = f"runs/{result.plan.run_id}"
     store.put(f"{run}/check.xml", outcome.junit())
     store.put(f"{run}/check.md", outcome.markdown().encode())
@@ -278,12 +277,7 @@ def publish_gate(
 
 
 def check_age(
-    selector: str,
-    root: str | None,
-    suite: str | None,
-    limit: float,
-    webhook: str | None,
-    report: Callable[[str], None],
+    selector: str, root: str | None, suite: str | None, limit: float, webhook: str | None
 ) -> tuple[str, int]:
     """Return the age of a run as a line, and the exit code.
 
@@ -301,29 +295,24 @@ def check_age(
         return line, EXIT_OK
     title = f"STALE {line}; at most {short_seconds(limit)} is allowed"
     alert = Alert("stale", title, title, [run_id], run_id)
-    reached = _send(webhook, GateResult(run_id, suite, "", alerts=[alert]), report)
+    reached = _send(webhook, GateResult(run_id, suite, "", alerts=[alert]))
     return title, EXIT_GATE if reached else EXIT_REACH
 
 
-def _publish(
-    store: Store,
-    gate: GateResult,
-    webhook: str | None,
-    report: Callable[[str], None],
-) -> GateOutcome:
+def _publish(store: Store, gate: GateResult, webhook: str | None) -> GateOutcome:
     """Send the alerts of a gate and record which were sent. Raises StoreError."""
-    outcome = GateOutcome(gate, _send(webhook, gate, report))
+    outcome = GateOutcome(gate, _send(webhook, gate))
     store_record(store, gate)
     return outcome
 
 
-def _send(webhook: str | None, gate: GateResult, report: Callable[[str], None]) -> bool:
+def _send(webhook: str | None, gate: GateResult) -> bool:
     """Send the alerts of a gate to the webhook, if there is one. Return whether it took them."""
     try:
         if webhook:
             alerts.send(webhook, gate, gate.alerts)
     except alerts.WebhookError as error:
-        report(f"perfdag check: {error}")
+        logger.warning(f"perfdag check: {error}")
         return False
     return True
 

@@ -2,7 +2,7 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from perfdag.analysis.compare import Comparison, Row, compare_selections, count
 from perfdag.analysis.gate import read_checks
 from perfdag.analysis.selection import select
 from perfdag.analysis.verdict import Tuning, percent
-from perfdag.commands.options import CommandError, add_store, log, print_json
+from perfdag.commands.options import CommandError, add_store, print_json
 from perfdag.commands.runs import explain_last
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
 from perfdag.results.labels import series_name
@@ -92,7 +92,6 @@ def run(args: argparse.Namespace) -> int:
         min_effect=args.min_effect,
         chart=args.chart,
         sizes_chart=args.sizes,
-        report=log,
     )
     if args.json:
         print_json(as_data(result))
@@ -132,7 +131,6 @@ def compare_runs(
     min_effect: str | None,
     chart: Path | None,
     sizes_chart: Path | None,
-    report: Callable[[str], None],
 ) -> Comparison:
     """Compare the runs that `a` and `b` select, and draw the charts that have a path.
 
@@ -148,7 +146,7 @@ def compare_runs(
     side_a = select(store, a, suite)
     side_b = select(store_b, b, suite or (None if root_b else side_a.suite))
     for selector, where, side in ((a, store, side_a), (b, store_b, side_b)):
-        explain_last(where, selector, side.runs[-1], report)
+        explain_last(where, selector, side.runs[-1])
     tuning = Tuning([*read_checks(store_b, side_b.runs[-1]), *checks])
     comparison = compare_selections((store, side_a), (store_b, side_b), tuning)
     if chart or sizes_chart:

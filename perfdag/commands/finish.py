@@ -1,5 +1,6 @@
 """The end of a run, on a machine or a cluster: collect, export, draw, report."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -24,6 +25,8 @@ from perfdag.results.summary import (
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.store.base import Store
 from perfdag.suite.model import checks_of
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,6 @@ class RunResult:
 def finish_run(
     store: Store,
     plan: Plan,
-    report: Callable[[str], None],
     *,
     charts: bool = True,
     recheck: Callable[[GateResult], None] | None = None,
@@ -65,14 +67,14 @@ def finish_run(
     `recheck` measures the suspicious points again before the verdict. Raises StoreError.
     """
     collected = collect(store, plan)
-    gate = judge(store, plan, report)
+    gate = judge(store, plan)
     if recheck and gate and gate.suspects:
         recheck(gate)
-        gate = judge(store, plan, report)
+        gate = judge(store, plan)
     table = load_rows(store, suites=[plan.suite], runs=[plan.run_id])
     page = None
     if charts and (missing := missing_drawing()):
-        report(f"perfdag: no report: {missing.replace('RUN', plan.run_id)}")
+        logger.warning(f"perfdag: no report: {missing.replace('RUN', plan.run_id)}")
     elif charts:
         page = write_report(store, plan, table, gate)
     files = write_exports(store, plan.run_id, table)
@@ -80,7 +82,7 @@ def finish_run(
     return replace(result, report=page, exports=files, gate=gate, gated=gated(plan))
 
 
-def judge(store: Store, plan: Plan, report: Callable[[str], None]) -> GateResult | None:
+def judge(store: Store, plan: Plan) -> GateResult | None:
     """Return the answers about a collected run, or None for a variant of `perfdag ab`."""
     if plan.trigger == "ab":
         return None
@@ -88,7 +90,7 @@ def judge(store: Store, plan: Plan, report: Callable[[str], None]) -> GateResult
         rules = unattended_rules(store, checks_of(plan.suite_text))
         return check(store, plan.suite, plan.run_id, rules)
     except SelectionError as error:
-        report(f"perfdag: no verdict: {error}")
+        logger.warning(f"perfdag: no verdict: {error}")
         return None
 
 

@@ -1,7 +1,8 @@
 """`perfdag history`: series over runs, with their change points."""
 
 import argparse
-from collections.abc import Callable, Container, Sequence
+import logging
+from collections.abc import Container, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from fnmatch import fnmatchcase
@@ -27,7 +28,7 @@ from perfdag.analysis.nodes import (
     runs_for_nodes,
 )
 from perfdag.analysis.verdict import RANK, Tuning, percent
-from perfdag.commands.options import CommandError, add_acks_file, log, print_json
+from perfdag.commands.options import CommandError, add_acks_file, print_json
 from perfdag.commands.terminal import HIGHLIGHTS, fitted, text_table
 from perfdag.results.samples import day_of, suites
 from perfdag.results.schema import explain_unreadable
@@ -36,6 +37,9 @@ from perfdag.store.base import Store
 from perfdag.store.open import open_store
 from perfdag.suite.document import choices
 from perfdag.units import plural, short
+
+logger = logging.getLogger(__name__)
+
 
 EPILOG = """examples:
   perfdag history net
@@ -98,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the history of a suite, or its failures."""
     selection = RunFilter(args.since, args.newest, args.cluster)
     if args.failures is not None:
-        failures = read_failures(args.suite, args.store, selection, args.failures, log)
+        failures = read_failures(args.suite, args.store, selection, args.failures)
         print_json(failures) if args.json else print(failures_text(failures))
         return 0
     result = read_history(
@@ -108,7 +112,6 @@ def run(args: argparse.Namespace) -> int:
         only=args.only,
         acks_file=args.acks,
         with_noise=args.noise,
-        report=log,
     )
     if args.json:
         print_json(as_data(result))
@@ -147,14 +150,13 @@ def read_history(
     only: Sequence[str],
     acks_file: str | None,
     with_noise: bool,
-    report: Callable[[str], None],
 ) -> History:
     """Read the history of a suite.
 
     `only` holds globs of series names. Raises CommandError, BadDocument, StoreError.
     """
     store = open_store(root)
-    medians = _read_runs(store, suite, selection, report)
+    medians = _read_runs(store, suite, selection)
     acks, _ = read_acks(acks_file, store)
     newest = medians.runs[-1]
     tuning = Tuning(read_checks(store, newest.run_id), newest.cluster)
@@ -171,29 +173,21 @@ def read_history(
     return History(medians, selected, nodes, noise)
 
 
-def read_failures(
-    suite: str,
-    root: str | None,
-    selection: RunFilter,
-    text: str,
-    report: Callable[[str], None],
-) -> list[Failure]:
+def read_failures(suite: str, root: str | None, selection: RunFilter, text: str) -> list[Failure]:
     """Return the failures whose reason contains `text`. Raises CommandError, StoreError."""
     store = open_store(root)
-    medians = _read_runs(store, suite, selection, report)
+    medians = _read_runs(store, suite, selection)
     return [*failures(medians, text), *object_failures(store, medians, text)]
 
 
-def _read_runs(
-    store: Store, suite: str, selection: RunFilter, report: Callable[[str], None]
-) -> RunMedians:
+def _read_runs(store: Store, suite: str, selection: RunFilter) -> RunMedians:
     """Return the selected runs of a suite. Raises CommandError, StoreError."""
     medians = read_run_medians(store, suite)
     if not medians.runs:
         raise CommandError(_no_history(store, suite, medians.damaged))
     selected = _select_runs(medians, selection)
     for key in medians.damaged:
-        report(explain_unreadable(store, key))
+        logger.info(explain_unreadable(store, key))
     return selected
 
 

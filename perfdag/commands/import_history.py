@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import logging
 import math
 import re
 from collections import Counter
@@ -11,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from perfdag import __version__
-from perfdag.commands.options import CommandError, log
+from perfdag.commands.options import CommandError
 from perfdag.digest import digest
 from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.units import plural, to_base
+
+logger = logging.getLogger(__name__)
+
 
 COLUMNS = ("time", "series", "value", "unit", "better")
 SHOWN = 20
@@ -206,7 +210,7 @@ def run(args: argparse.Namespace) -> int:
     for texts in reader.notes.values():
         more = [f"and {len(texts) - SHOWN} more such lines"] * (len(texts) > SHOWN)
         for text in [*texts[:SHOWN], *more]:
-            log(f"{path}: {text}")
+            logger.info(f"{path}: {text}")
     if not runs:
         raise CommandError(f"{path}: no line has a time, so nothing was stored")
     stored = f"{plural(len(runs), 'run')}, {plural(len(reader.rows), 'value')}, suite {suite}"

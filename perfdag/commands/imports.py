@@ -1,6 +1,7 @@
 """`perfdag import`: a suite from the files of another tool, or runs from earlier figures."""
 
 import argparse
+import logging
 import os
 import re
 from collections.abc import Callable
@@ -11,9 +12,12 @@ import yaml
 from pydantic import AliasPath, BaseModel, BeforeValidator, Field, ValidationError
 
 from perfdag.commands import import_history
-from perfdag.commands.options import CommandError, log
+from perfdag.commands.options import CommandError
 from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.suite.load import parse_suite
+
+logger = logging.getLogger(__name__)
+
 
 SUITES = {
     "kube-perftest": "its benchmarks and BenchmarkSets",
@@ -57,9 +61,9 @@ def import_suite_file(args: argparse.Namespace) -> int:
         text, notes = import_workloads(args.files)
     print(text, end="")
     for note in notes:
-        log(f"not kept: {note}")
+        logger.info(f"not kept: {note}")
     for benchmark in left_out:
-        log(f"left out: {benchmark}")
+        logger.info(f"left out: {benchmark}")
     return EXIT_FAILED if left_out else EXIT_OK
 
 

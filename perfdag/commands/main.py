@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
 from perfdag import __version__
-from perfdag.commands.options import CommandError, Parser
+from perfdag.commands.options import CommandError, Parser, log_to_stderr
 from perfdag.signals import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH
 
 GROUPS = {
@@ -125,6 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     An error that the user can cause is printed to stderr in one or two lines.
     """
+    log_to_stderr()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments:
         parser().print_help(sys.stderr)

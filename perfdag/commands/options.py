@@ -1,6 +1,7 @@
 """Options, errors and output that several verbs share."""
 
 import argparse
+import logging
 import re
 import shutil
 import sys
@@ -193,9 +194,23 @@ def print_now(line: str) -> None:
     print(redact(line), flush=True)
 
 
-def log(text: str) -> None:
-    """Write a line of progress or a warning to standard error."""
-    print(redact(text), file=sys.stderr, flush=True)
+class _Lines(logging.Handler):
+    """Writes a record as a line to standard error, of a terminal, a pipe or the log of a pod."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, on a terminal an error in red."""
+        text = redact(record.getMessage())
+        if record.levelno >= logging.ERROR and sys.stderr.isatty():
+            text = f"\x1b[1;31m{text}\x1b[0m"
+        print(text, file=sys.stderr, flush=True)
+
+
+def log_to_stderr() -> None:
+    """Write what perfdag logs, progress and warnings, to standard error."""
+    logger = logging.getLogger("perfdag")
+    if not logger.handlers:
+        logger.addHandler(_Lines())
+        logger.setLevel(logging.INFO)
 
 
 def print_json(data: Any) -> None:

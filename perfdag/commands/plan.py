@@ -2,23 +2,27 @@
 
 import argparse
 import contextlib
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from perfdag.commands.options import CommandError, add_suite_options, log
+from perfdag.commands.options import CommandError, add_suite_options
 from perfdag.commands.terminal import text_table
 from perfdag.digest import canonical
 from perfdag.plan.plan import Plan, cluster_shapes, concurrent_groups, make_plan
 from perfdag.results.runs import ANY, with_learned_times
 from perfdag.signals import EXIT_OK
-from perfdag.steps.runner.limits import check_size
+from perfdag.steps.runner.limits import kinds_of
 from perfdag.store.base import StoreError
 from perfdag.store.open import open_store
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
 from perfdag.suite.point import Point
 from perfdag.units import plural, short_seconds
+
+logger = logging.getLogger(__name__)
+
 
 EPILOG = """examples:
   perfdag plan suites/quick.yaml
@@ -62,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     plan, notes = plan_suite(args.suite, args.settings, args.only)
     print(plan.dump().decode() if args.json else plan_text(plan))
     for note in notes:
-        log(f"note: {note}")
+        logger.info(f"note: {note}")
     return EXIT_OK
 
 
@@ -107,7 +111,7 @@ def _row(point: Point) -> tuple[str, ...]:
 def _cluster_notes(plan: Plan) -> list[str]:
     """Return why `submit` and `render` would refuse a plan that one machine can measure."""
     try:
-        check_size(plan)
+        kinds_of(plan)
     except BadDocument as error:
         return [f"a cluster does not take it: {problem.text}" for problem in error.problems]
     return []

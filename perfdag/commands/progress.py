@@ -1,8 +1,9 @@
 """The progress of a run: a bar and the results on a terminal, plain lines elsewhere."""
 
+import contextlib
+import logging
 import sys
 import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -12,48 +13,13 @@ from perfdag.stats.robust import spread
 from perfdag.suite.point import Point
 from perfdag.units import short, short_seconds, with_spread
 
+logger = logging.getLogger(__name__)
+
 if TYPE_CHECKING:
     from rich.table import Table
 
-FAILED_STYLE = "bold red"
 BAR = 20
 """Characters of the bar."""
-
-
-class LiveLine:
-    """A line on stderr below all others. `cells` returns samples done, all samples, time, name."""
-
-    def __init__(self, cells: Callable[[], tuple[int, int, str, str]]) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._cells = cells
-        console = Console(stderr=True)
-        self._live = Live(console=console, get_renderable=self._line, transient=True)
-        self.start, self.stop = self._live.start, self._live.stop
-
-    def print(self, line: str, *, failed: bool) -> None:
-        """Print a line above the live one."""
-        from rich.text import Text
-
-        self._live.console.print(Text(line, style=FAILED_STYLE if failed else ""))
-
-    def _line(self) -> "Table":
-        """Return the line, which the terminal asks for again and again."""
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
-
-        line = Table.grid(padding=(0, 2, 0, 0), expand=True)
-        for _ in range(3):
-            line.add_column(no_wrap=True)
-        line.add_column(no_wrap=True, overflow="ellipsis", ratio=1)  # the one that gets narrow
-        done, total, left, name = self._cells()
-        bar = ProgressBar(total=total, completed=done, width=BAR)
-        line.add_row(bar, f"{done}/{total}", left, Text(name))
-        return line
-
-
 LONG_SAMPLE = 30.0
 """Expected seconds from which a log announces a sample: until it ends there is no other sign."""
 
@@ -61,22 +27,18 @@ LONG_SAMPLE = 30.0
 class Progress:
     """The ProgressListener of a run on this machine.
 
-    A line tells how a sample ended, with the spread of its point so far. Where stderr is a
-    terminal, a bar stands below the lines. Elsewhere `report` gets the lines, and one when a long
-    sample begins. With the plan of an `other` variant only failures have a line: one value of a
-    variant says little.
+    It logs how each sample ended, with the spread of its point so far. Where stderr is a terminal,
+    a bar stands below the lines; elsewhere a line announces a long sample. With the plan of an
+    `other` variant only failures have a line: one value of a variant says little.
     """
 
-    def __init__(
-        self, plan: Plan, report: Callable[[str], None], other: Plan | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, other: Plan | None = None) -> None:
         self.total = len(plan.order)
         self.done = 0
         self.variant = ""
         self._only_failures = other is not None
         adaptive = any(point.until for point in plan.points)
         self._end = "until it is precise" if adaptive else "ends soon"
-        self._report = report
         self._time = TimeLeft(plan, range(len(plan.order)))
         if other:
             self.total += len(other.order)
@@ -84,11 +46,16 @@ class Progress:
         self._running: tuple[Point, int] | None = None
         self._start = 0.0
         self._values: dict[str, list[float]] = {}
-        self._live = self._live_line() if sys.stderr.isatty() else None
+        self._live: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
 
     def __enter__(self) -> "Progress":
-        if self._live:
-            self._live.start()
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(stderr=True)
+            self._live = Live(console=console, get_renderable=self._line, transient=True)
+        self._live.__enter__()
         return self
 
     def __exit__(
@@ -97,12 +64,7 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._live:
-            self._live.stop()
-
-    def _live_line(self) -> "LiveLine":
-
-        return LiveLine(self._cells)
+        self._live.__exit__(kind, error, trace)
 
     def left(self) -> float:
         """Return the expected seconds to the end."""
@@ -110,12 +72,22 @@ class Progress:
             return self._time.seconds()
         return self._time.seconds(*self._running, time.monotonic() - self._start)
 
-    def _cells(self) -> tuple[int, int, str, str]:
-        """Return what the live line shows."""
+    def _line(self) -> "Table":
+        """Return the bar, the time left and the running sample; a terminal asks again and again."""
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
         left = self.left()
-        text = f"about {short_seconds(left)} left" if left > 0.1 else self._end
+        end = f"about {short_seconds(left)} left" if left > 0.1 else self._end
         name = self._name(*self._running) if self._running else "starting" * (not self.done)
-        return self.done, self.total, text, name
+        line = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        for _ in range(3):
+            line.add_column(no_wrap=True)
+        line.add_column(no_wrap=True, overflow="ellipsis", ratio=1)  # the one that gets narrow
+        bar = ProgressBar(total=self.total, completed=self.done, width=BAR)
+        line.add_row(bar, f"{self.done}/{self.total}", end, Text(name))
+        return line
 
     def _name(self, point: Point, repetition: int) -> str:
         return f"{self.variant} {point.sample(repetition)}".lstrip()
@@ -123,9 +95,9 @@ class Progress:
     def started(self, point: Point, repetition: int) -> None:
         self._start, self._running = time.monotonic(), (point, repetition)
         seconds = self._time.of_sample(point)
-        if not self._live and seconds >= LONG_SAMPLE:
+        if seconds >= LONG_SAMPLE and not sys.stderr.isatty():
             name = f"[{self.done + 1}/{self.total}] {self._name(point, repetition)}"
-            self._report(f"{name} begins, about {short_seconds(seconds)}")
+            logger.info(f"{name} begins, about {short_seconds(seconds)}")
 
     def finished(self, point: Point, part: SampleRecord) -> None:
         self._time.finish(point, part.repetition, time.monotonic() - self._start)
@@ -138,11 +110,9 @@ class Progress:
         text = f" {self._with_spread(point, part, value, unit)}" if value is not None else ""
         reason = f": {part.error}" if part.error else ""
         name = self._name(point, part.repetition)
+        level = logging.INFO if part.status in ("ok", "skipped") else logging.ERROR
         line = f"[{self.done}/{self.total}] {name} {part.status}{text}{reason}"
-        if self._live:
-            self._live.print(line, failed=part.status not in ("ok", "skipped"))
-        else:
-            self._report(line)
+        logger.log(level, line)
 
     def _with_spread(self, point: Point, part: SampleRecord, value: float, unit: str) -> str:
         """Return a value with the spread of its point so far, without warm-up."""

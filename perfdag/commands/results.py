@@ -2,7 +2,6 @@
 
 import argparse
 import re
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from textwrap import shorten
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from perfdag.analysis.alerts import gate_as_dict
 from perfdag.commands.check import answer_lines
 from perfdag.commands.finish import RunResult, finish_run, missing_drawing, result_of
-from perfdag.commands.options import CommandError, add_stored_run, log, print_json
+from perfdag.commands.options import CommandError, add_stored_run, print_json
 from perfdag.commands.runs import read_run
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
 from perfdag.results.collect import collect, gather, write_exports
@@ -49,7 +48,7 @@ def add_show(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def run_show(args: argparse.Namespace) -> int:
     """Show a run. Return 1 if a sample failed, is invalid or missing."""
-    result = show_run(args.store, args.run_id, log)
+    result = show_run(args.store, args.run_id)
     print_json(result_data(result)) if args.json else print(result_text(result))
     return result.exit_code
 
@@ -75,7 +74,7 @@ def add_report(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 def run_report(args: argparse.Namespace) -> int:
     """Write the report. Return 1 if a sample failed, is invalid or missing."""
-    result = report_run(args.store, args.run_id, log)
+    result = report_run(args.store, args.run_id)
     print("\n".join([str(result.report), *result.exports]))
     return result.exit_code
 
@@ -101,17 +100,17 @@ def add_collect(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 def run_collect(args: argparse.Namespace) -> int:
     """Collect a run. Return 1 if a sample failed, is invalid or missing."""
-    text, code = collect_run(args.store, args.run_id, log)
+    text, code = collect_run(args.store, args.run_id)
     print(text)
     return code
 
 
-def collect_run(root: str | None, selector: str, report: Callable[[str], None]) -> tuple[str, int]:
+def collect_run(root: str | None, selector: str) -> tuple[str, int]:
     """Write the Parquet file and the exports of a run. Return what was written and the exit code.
 
     The code is 1 if a sample failed, is invalid or missing. Raises StoreError.
     """
-    store, plan = read_run(root, selector, report)
+    store, plan = read_run(root, selector)
     collected = collect(store, plan)
     rows = load_rows(store, suites=[plan.suite], runs=[plan.run_id])
     lines = [f"{plural(collected.rows, 'row')}  {store.url(collected.key)}"]
@@ -122,19 +121,19 @@ def collect_run(root: str | None, selector: str, report: Callable[[str], None]) 
     return "\n".join(lines), EXIT_OK if good else EXIT_FAILED
 
 
-def show_run(root: str | None, selector: str, report: Callable[[str], None]) -> RunResult:
+def show_run(root: str | None, selector: str) -> RunResult:
     """Return the result of a run from its stored samples, and write nothing. Raises StoreError."""
-    store, plan = read_run(root, selector, report)
+    store, plan = read_run(root, selector)
     table, collected = gather(store, plan)
     return result_of(store, plan, table, collected)
 
 
-def report_run(root: str | None, selector: str, report: Callable[[str], None]) -> RunResult:
+def report_run(root: str | None, selector: str) -> RunResult:
     """Collect a run, and write its charts and report. Raises StoreError, CommandError."""
     if missing := missing_drawing():
         raise CommandError(missing)
-    store, plan = read_run(root, selector, report)
-    return finish_run(store, plan, report)
+    store, plan = read_run(root, selector)
+    return finish_run(store, plan)
 
 
 HEADINGS = ("point", "metric", "median", "spread", "unit", "n", "of nominal", "state")

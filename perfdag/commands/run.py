@@ -2,11 +2,12 @@
 
 import argparse
 import contextlib
+import logging
 import re
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,6 @@ from perfdag.commands.options import (
     Parser,
     add_suite_options,
     check_resume,
-    log,
     print_json,
 )
 from perfdag.commands.progress import Progress
@@ -38,6 +38,9 @@ from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import LoadedSuite
 from perfdag.units import plural
+
+logger = logging.getLogger(__name__)
+
 
 EPILOG = """examples:
   perfdag run suites/quick.yaml
@@ -104,19 +107,17 @@ def run(args: argparse.Namespace) -> int:
         )
     from perfdag.store.open import open_store
 
-    planned = plan_run(
-        args.suite, args.settings, args.only, args.store, args.resume, log, args.command
-    )
+    planned = plan_run(args.suite, args.settings, args.only, args.store, args.resume, args.command)
     if args.dry_run:
         from perfdag.commands.plan import plan_text
 
         print(planned.plan.dump().decode() if args.json else plan_text(planned.plan))
         return EXIT_OK
-    result = run_plan(planned, log, charts=not args.no_report, recheck=not args.no_recheck)
+    result = run_plan(planned, charts=not args.no_report, recheck=not args.no_recheck)
     from perfdag.commands.check import publish_gate
     from perfdag.commands.results import result_data, result_text
 
-    gate = publish_gate(open_store(planned.root), result, log)
+    gate = publish_gate(open_store(planned.root), result)
     if args.json:
         print_json(result_data(result) | ({"gate": gate.data()} if gate else {}))
     else:
@@ -146,7 +147,6 @@ def plan_run(
     only: Sequence[str],
     root: str | None,
     resume: str | None,
-    report: Callable[[str], None],
     command: Sequence[str] = (),
 ) -> LocalRun:
     """Plan a new run of `suite` or `command`, or read the plan of the stored run `resume`.
@@ -156,7 +156,7 @@ def plan_run(
     if resume is not None:
         from perfdag.commands.runs import read_run
 
-        store, plan = read_run(root, resume, report)
+        store, plan = read_run(root, resume)
         _check_resumable(store, plan, root or "")
         return LocalRun(plan, root, True)
     if command and (text := absent_program(command[0])):
@@ -210,43 +210,37 @@ def _check_resumable(store: Store, plan: Plan, root: str) -> None:
     raise CommandError(f"{why}; continue it: {resume_command(plan, root)}")
 
 
-def run_plan(
-    run: LocalRun, report: Callable[[str], None], *, charts: bool = True, recheck: bool = True
-) -> "RunResult":
+def run_plan(run: LocalRun, *, charts: bool = True, recheck: bool = True) -> "RunResult":
     """Measure what is not stored yet, then collect, judge and report the run.
 
-    With `recheck`, points that are suspicious against their history are measured again. `report`
-    receives lines of progress. Raises CommandError if the run ends before its last sample.
+    With `recheck`, points that are suspicious against their history are measured again.
+    Raises CommandError if the run ends before its last sample.
     """
     with only_process(run.plan):
-        return _measure_and_finish(run, report, charts, recheck)
+        return _measure_and_finish(run, charts, recheck)
 
 
-def _measure_and_finish(
-    run: LocalRun, report: Callable[[str], None], charts: bool, recheck: bool
-) -> "RunResult":
+def _measure_and_finish(run: LocalRun, charts: bool, recheck: bool) -> "RunResult":
     plan, store, stored = run.plan, open_store(run.root), ""
     if run.resumed:
-        prepare_resume(store, plan.run_id, report)
+        prepare_resume(store, plan.run_id)
         planned = {plan.key(at) for at in range(len(plan.order))}
         stored = f" ({len(planned & stored_samples(store, plan.run_id))} stored)"
     else:
         plan = with_learned_times(store, plan, None)
         store_plan(store, plan)
     samples = f"{plural(len(plan.points), 'point')}, {plural(len(plan.order), 'sample')}{stored}"
-    report(f"run {plan.run_id}: {samples}, store {store.root}")
+    logger.info(f"run {plan.run_id}: {samples}, store {store.root}")
     command = f"perfdag run --resume {plan.run_id}" + (f" --store {run.root}" if run.root else "")
     with resumable(command):
-        measure_plan(plan, store, report)
+        measure_plan(plan, store)
     from perfdag.commands.finish import finish_run
 
-    again = partial(measure_again, store, plan, command, report) if recheck else None
-    return finish_run(store, plan, report, charts=charts, recheck=again)
+    again = partial(measure_again, store, plan, command) if recheck else None
+    return finish_run(store, plan, charts=charts, recheck=again)
 
 
-def measure_again(
-    store: Store, plan: Plan, command: str, report: Callable[[str], None], gate: "GateResult"
-) -> None:
+def measure_again(store: Store, plan: Plan, command: str, gate: "GateResult") -> None:
     """Measure the suspicious points of a run twice more, as two runs. `command` resumes the run.
 
     Raises StoreError, and CommandError if it is interrupted.
@@ -255,11 +249,11 @@ def measure_again(
     from perfdag.results.runs import store_rechecks
 
     names = ", ".join(line.name for line in gate.suspects)
-    report(f"suspicious, measured again: {names}")
+    logger.info(f"suspicious, measured again: {names}")
     points = {line.info.point for line in gate.suspects}
     for again in store_rechecks(store, plan, points):
         with resumable(command):
-            measure_plan(again, store, report)
+            measure_plan(again, store)
         collect(store, again)
 
 
@@ -280,17 +274,17 @@ def resumable(command: str) -> Iterator[None]:
         raise CommandError(message, EXIT_REACH) from None
 
 
-def prepare_resume(store: Store, run_id: str, report: Callable[[str], None]) -> None:
+def prepare_resume(store: Store, run_id: str) -> None:
     """Forget why samples of the run are missing, and delete damaged ones. Raises StoreError."""
     missing_reason.forget_all(store, run_id)
     if damaged := delete_damaged_samples(store, run_id):
         some = ", ".join(damaged[:5])
-        report(f"unreadable, measured again: {plural(len(damaged), 'sample')} ({some})")
+        logger.info(f"unreadable, measured again: {plural(len(damaged), 'sample')} ({some})")
 
 
-def measure_plan(plan: Plan, store: Store, report: Callable[[str], None]) -> None:
+def measure_plan(plan: Plan, store: Store) -> None:
     """Measure the samples of a plan that are not stored yet, within its budget."""
-    with Progress(plan, report) as progress:
+    with Progress(plan) as progress:
         loop = measuring_loop(plan, store, progress)
         deadline = time.monotonic() + plan.budget if plan.budget else None
         if not loop.measure(range(len(plan.order)), deadline=deadline):

@@ -2,9 +2,9 @@
 
 import argparse
 import contextlib
+import logging
 import tempfile
 import webbrowser
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,9 +19,7 @@ from perfdag.commands.options import (
     add_store,
     add_stored_run,
     duration,
-    log,
     print_json,
-    print_now,
 )
 from perfdag.commands.terminal import text_table
 from perfdag.plan.plan import Plan
@@ -35,6 +33,9 @@ from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
 from perfdag.units import plural
+
+logger = logging.getLogger(__name__)
+
 
 LS_EPILOG = """examples:
   perfdag ls
@@ -91,7 +92,7 @@ def add_open(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def run_open(args: argparse.Namespace) -> int:
     """Open the report and print its path."""
-    print(open_report(args.store, args.run_id, log))
+    print(open_report(args.store, args.run_id))
     return EXIT_OK
 
 
@@ -133,12 +134,12 @@ def run_rm(args: argparse.Namespace) -> int:
     if args.namespace is not None:
         from perfdag.app.cluster.removal import delete_run
 
-        delete_run(args.name, args.namespace, args.results, args.store, print_now)
+        delete_run(args.name, args.namespace, args.results, args.store)
         return EXIT_OK
     if args.results:
         raise CommandError("--results goes with --namespace; without it, rm removes the results")
 
-    print(remove_run(args.store, args.name, log))
+    print(remove_run(args.store, args.name))
     return EXIT_OK
 
 
@@ -172,7 +173,7 @@ def add_prune(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Non
 
 def run_prune(args: argparse.Namespace) -> int:
     """Remove old runs and print their ids."""
-    removed = remove_old_runs(args.store, args.keep, args.suite, args.dry_run, log)
+    removed = remove_old_runs(args.store, args.keep, args.suite, args.dry_run)
     print(
         "\n".join([*removed, f"{plural(len(removed), 'run')}{' would be' * args.dry_run} removed"])
     )
@@ -190,25 +191,24 @@ class StoredRun:
     report: bool
 
 
-def read_run(root: str | None, selector: str, report: Callable[[str], None]) -> tuple[Store, Plan]:
+def read_run(root: str | None, selector: str) -> tuple[Store, Plan]:
     """Return the store, and the plan of the run that `selector` names, `baseline:NAME` included.
 
-    The plan has no points where the run's rows alone are left. `report` receives the explanation of
-    `last`. Raises StoreError.
+    The plan has no points where the run's rows alone are left. Raises StoreError.
     """
     store = open_store(root)
     if selector.startswith("baseline:"):
         selector = select_one(store, selector)[0]
     known = runs(store)
     run_id = find_run(store, selector, known)
-    explain_last(store, selector, run_id, report)
+    explain_last(store, selector, run_id)
     return store, known_plan(store, run_id, known[run_id])
 
 
-def explain_last(store: Store, selector: str, run_id: str, report: Callable[[str], None]) -> None:
+def explain_last(store: Store, selector: str, run_id: str) -> None:
     """Report the newer run of a suite that `last` does not mean. Raises StoreError."""
     if selector == "last" and (note := newer_note(store, run_id)):
-        report(f"note: {note}")
+        logger.info(f"note: {note}")
 
 
 def check_samples(store: Store, plan: Plan) -> None:
@@ -283,13 +283,13 @@ def runs_text(runs: list[StoredRun]) -> str:
     return text_table(["run", "suite", "kind", "samples", "report"], rows)
 
 
-def open_report(root: str | None, selector: str, report: Callable[[str], None]) -> str:
+def open_report(root: str | None, selector: str) -> str:
     """Open the report of a run in a browser, and return its path.
 
     A report in S3 is copied to a temporary file. Without a browser, only the path is of use.
     Raises CommandError, StoreError.
     """
-    store, plan = read_run(root, selector, report)
+    store, plan = read_run(root, selector)
     key = f"runs/{plan.run_id}/report.html"
     try:
         data = store.get(key)
@@ -336,20 +336,18 @@ def removable_keys(store: Store, plan: Plan) -> list[str]:
     ]
 
 
-def remove_run(root: str | None, selector: str, report: Callable[[str], None]) -> str:
+def remove_run(root: str | None, selector: str) -> str:
     """Remove the results of a run from the store, and return what was removed.
 
     Raises CommandError, StoreError.
     """
-    store, plan = read_run(root, selector, report)
+    store, plan = read_run(root, selector)
     for key in removable_keys(store, plan):
         store.delete(key)
     return f"removed run {plan.run_id} of suite {plan.suite} from {store.root}"
 
 
-def remove_old_runs(
-    root: str | None, keep: float, suite: str | None, dry_run: bool, report: Callable[[str], None]
-) -> list[str]:
+def remove_old_runs(root: str | None, keep: float, suite: str | None, dry_run: bool) -> list[str]:
     """Remove the runs that began more than `keep` seconds ago, but no baseline.
 
     Return the ids of the removed runs; with `dry_run` they stay. A run that cannot be read, or that
@@ -366,7 +364,7 @@ def remove_old_runs(
             if suite not in (None, plan.suite):
                 continue
             if run_id >= unfinished and rows_of is None:
-                report(f"perfdag: kept {run_id}: it has no rows yet; perfdag rm removes it")
+                logger.warning(f"perfdag: kept {run_id}: it has no rows yet; perfdag rm removes it")
                 continue
             keys = removable_keys(store, plan)
             for key in () if dry_run else keys:
@@ -374,7 +372,7 @@ def remove_old_runs(
         except (CommandError, StoreError) as error:
             # Nothing is left of a run that was removed with the run that it belongs to.
             if not isinstance(error, NotStoredError) or store.list(f"runs/{run_id}"):
-                report(f"perfdag: kept {run_id}: {error}")
+                logger.warning(f"perfdag: kept {run_id}: {error}")
                 continue
         removed.append(run_id)
     return removed

@@ -1,14 +1,14 @@
 """Suites in Python: build, plan, run and save one. `perfdag.Suite` is the class of this module."""
 
 import signal
-import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfdag.commands.check import GateOutcome, publish_gate
 from perfdag.commands.finish import RunResult
+from perfdag.commands.options import log_to_stderr
 from perfdag.commands.results import result_text
 from perfdag.commands.run import LocalRun, run_plan
 from perfdag.plan.plan import Plan, make_plan
@@ -36,10 +36,6 @@ class Run:
         return f"{text}\n{self.gate.text()}" if self.gate else text
 
 
-def _print_line(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-
-
 class Suite(model.Suite):
     """A suite of benchmarks, with the keys of a suite file as arguments."""
 
@@ -57,27 +53,24 @@ class Suite(model.Suite):
         return make_plan(load_model(self), only=only)
 
     def run(
-        self,
-        store: str | Path | None = None,
-        *,
-        only: Sequence[str] = (),
-        charts: bool = True,
-        report: Callable[[str], None] = _print_line,
+        self, store: str | Path | None = None, *, only: Sequence[str] = (), charts: bool = True
     ) -> Run:
         """Measure the suite on this machine, as `perfdag run` does, and return the run.
 
         `store` is a folder or an address (default: the store of the suite, else
-        ./perfdag-results). `report` receives lines of progress. Raises BadDocument, StoreError, and
+        ./perfdag-results). Progress goes to the logger `perfdag`, and to
+        standard error unless that has a handler. Raises BadDocument, StoreError, and
         CommandError if the run ends before its last sample.
         """
         root = self.store if store is None else str(store)
+        log_to_stderr()
         before = signal.getsignal(signal.SIGTERM)
         try:
-            result = run_plan(LocalRun(self.plan(only), root, False), report, charts=charts)
+            result = run_plan(LocalRun(self.plan(only), root, False), charts=charts)
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, before)
-        gate = publish_gate(open_store(root), result, report)
+        gate = publish_gate(open_store(root), result)
         return Run(result.plan.run_id, result, gate)
 
     def save(self, file: str | Path) -> None:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from perfdag.commands.options import log, print_json, print_now
+from perfdag.commands.options import print_json, print_now
 
 EPILOG = """examples:
   perfdag site
@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.store.open import open_store
 
     store = open_store(args.store)
-    url = write_site(store, log)
+    url = write_site(store)
     print_json({"url": url}) if args.json else print_now(url)
     if args.serve:
-        serve(store, args.address, args.port, print_now)
+        serve(store, args.address, args.port)
     return 0

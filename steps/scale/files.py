@@ -21,7 +21,7 @@ from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.watch import Observer
 
 T = TypeVar("T")
-_AUDIT = {
+_AUDIT_STAGES = {
     "creation_to_running": "vmiCreationToRunningSeconds",
     "deletion_to_succeeded": "vmiDeletionToSucceededSeconds",
     "deletion_to_failed": "vmiDeletionToFailedSeconds",
@@ -36,7 +36,8 @@ _OWN = (
     "deletion_p95",
     "deletion_p99",
 )
-OUTPUTS = ("stages.parquet", "summary.json", "perf-audit-results.json")
+AUDIT = "perf-audit-results.json"
+OUTPUTS = ("stages.parquet", "summary.json", AUDIT)
 _SAMPLED = ("observed.jsonl", "sampled.json", "times.csv", *OUTPUTS)
 _SUBMITTED = ("run.json", "submitted.json")
 _PICTURE = re.compile(r"(general|detailed|timeline|scurves|ecdf|order|api-calls)(-\d+){0,2}\.png")
@@ -81,7 +82,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     new.replace(path)
 
 
-def audit(results: Sequence[Result]) -> dict[str, Any]:
+def audit_of(results: Sequence[Result]) -> dict[str, Any]:
     """Return the last measured result in the form of KubeVirt's tools/perfscale-audit.
 
     `Rungs` holds the same for every size with all gates. Figures of our own have other names.
@@ -103,7 +104,7 @@ def audit(results: Sequence[Result]) -> dict[str, Any]:
 
 def _values(result: Result) -> dict[str, Any]:
     figures, values = result.figures, dict[str, Any]()
-    for stage, key in _AUDIT.items():
+    for stage, key in _AUDIT_STAGES.items():
         vmi = f"vmi_{stage}" if f"vmi_{stage}_p50" in figures else stage
         for p in (50, 95, 99):
             values[f"{key}P{p}"] = {"value": figures.get(f"{vmi}_p{p}")}

@@ -8,7 +8,7 @@ from typing import Any
 from perfdag.benchmark.contract import Output
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.stats.robust import nearest_rank, needed
-from perfdag.steps.time_bins import bins
+from perfdag.steps.reports import bins
 from perfdag.steps.torchbench.params import TorchbenchParams
 from perfdag.steps.torchbench.runner import MARK
 

@@ -57,7 +57,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> str:
         )  # fmt: skip
     store_record(store, check(store, "net", run_id(29), Rules()))
     store.put(f"runs/{run_id(29)}/report.html", b"<!doctype html><title>report</title>")
-    write_site(store, print)
+    write_site(store)
     return (folder / "site").as_uri()
 
 

@@ -19,6 +19,8 @@ from perfdag.benchmark.registry import get
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Measurement, SampleError
 from perfdag.shape import Shape
+from perfdag.steps.queue.scaling_benchmark import QueueScalingParams
+from perfdag.steps.queue.scaling_benchmark import parse as parse_queue
 from perfdag.steps.scale import api_metrics
 from perfdag.testing import Recording
 from tests.recorded import record
@@ -105,12 +107,9 @@ def loadgen_in_several_runs(name: str, texts: dict[str, str], **params: Any) -> 
 
 
 def queue(name: str) -> Recording:
-    benchmark = get("queue-scaling")
-    return of_method(
-        benchmark,
-        {"limit": 3},
-        Output({"stdout": text(f"queue/{name}.json")}),
-    )
+    benchmark, params = get("queue-scaling"), QueueScalingParams(limit=3)
+    output = Output({"stdout": text(f"queue/{name}.json")})
+    return Recording(benchmark, params, output, parse_queue)
 
 
 # -- the table -----------------------------------------------------------------------------------

@@ -14,9 +14,8 @@ import pytest
 import yaml
 
 from perfdag.benchmark import registry
-from perfdag.charts.benchmarks import scale as charts
-from perfdag.charts.benchmarks.deltas import general
-from perfdag.charts.benchmarks.stages import Stage, calls_of, of_results, of_runs
+from perfdag.charts import scale as charts
+from perfdag.charts.scale import Stage, calls_of, general, of_results, of_runs
 from perfdag.commands import scale
 from perfdag.commands.imports import go_seconds, import_workloads
 from perfdag.commands.main import main
@@ -512,7 +511,7 @@ class TestCharts:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("perfdag.charts.files.to_bytes", lambda figure: (b"", b""))
             patch.setattr(
-                "perfdag.charts.benchmarks.scale.api_calls",
+                "perfdag.charts.scale.api_calls",
                 lambda counts, of: drawn.append((counts, of)),
             )
             for scenario in ("burst", "gated"):

@@ -167,7 +167,7 @@ def test_every_size_and_gate_has_the_names_of_the_audit() -> None:
         verdicts = evaluate(gates, own)
         return Result("ladder", count, "r", [], [], own, {}, verdicts, error=error)
 
-    audit = files.audit([of_size(100, 0.05), of_size(200, 0.5), of_size(400, 9.0, "no answer")])
+    audit = files.audit_of([of_size(100, 0.05), of_size(200, 0.5), of_size(400, 9.0, "no answer")])
     rungs = [(rung["Count"], [gate["passed"] for gate in rung["Gates"]]) for rung in audit["Rungs"]]
     assert rungs[:2] == [(100, [True, True]), (200, [True, False])]
     values = audit["Values"]
@@ -184,7 +184,7 @@ def test_every_size_and_gate_has_the_names_of_the_audit() -> None:
     assert {key: values[key]["value"] for key in want} == want
     exceeded = values["api_p99"]["thresholdResult"]["thresholdExceeded"]
     assert exceeded is True, "of two gates the one that was breached"
-    assert files.audit([]) == {"Values": {}, "Rungs": []}
+    assert files.audit_of([]) == {"Values": {}, "Rungs": []}
 
 
 def test_the_keys_of_a_vm_are_those_of_its_vmi_and_a_ratio_names_both_counts() -> None:
@@ -195,7 +195,7 @@ def test_the_keys_of_a_vm_are_those_of_its_vmi_and_a_ratio_names_both_counts() -
         "CREATE-pods-count": 100.0,
     }
     verdicts = evaluate([parse_gate("PATCH-x-count <= 2 * CREATE-pods-count")], own)
-    values = files.audit([Result("burst", 9, "r", [], [], own, {}, verdicts)])["Values"]
+    values = files.audit_of([Result("burst", 9, "r", [], [], own, {}, verdicts)])["Values"]
     assert values["vmiCreationToRunningSecondsP50"]["value"] == 1.0
     assert values["apiserver/PATCH-x-count"]["thresholdResult"] == {
         "thresholdValue": 200.0,

@@ -315,7 +315,7 @@ async def test_sizes_before_one_that_broke_are_kept_and_it_is_a_size_without_dat
         (800, "r-3", "no answer from https://x"),
     ]
     assert [item.passed for item in results[-1].verdicts] == [None, None]
-    audit = files.audit(results)
+    audit = files.audit_of(results)
     assert audit["Values"]["api_p99"]["value"] == 0.1, "of the last size that was measured"
     with pytest.raises(Invalid, match="800 VMIs were not measured: no answer") as caught:
         vmi.VmiBurst().values(results)

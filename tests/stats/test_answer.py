@@ -238,7 +238,7 @@ def test_every_surface_says_the_same(
     assert f"{100 * noise:.1f} %" in compared
     assert f"noise of a run {100 * noise:.1f} %" in out
     assert words in " ".join(cli(["history", "net", *root]).out.split())
-    write_site(store, print)
+    write_site(store)
     [series] = read_script(store.get(f"site/data/net/series/{TIME['entry']}/0.js"))["series"]
     assert (series["word"], series["answer"]) == ("worse", words)
     runs = read_script(store.get("site/data/net/runs/2026-01.js"))["runs"]
@@ -247,7 +247,7 @@ def test_every_surface_says_the_same(
     path = f"site/data/net/compare/{run_id(14)}/{run_id(13)}.js"
     [[word, *_]] = read_script(store.get(path))["series"].values()
     assert word == "same"
-    gate = judge(store, load_plan(store, run_id(14)), print)
+    gate = judge(store, load_plan(store, run_id(14)))
     assert gate is not None
     assert [line.answer.text for line in gate.series] == [words]
 
@@ -287,7 +287,7 @@ def test_a_real_step_is_known_the_same_night_and_told_in_the_report(
 
 def test_the_index_knows_a_loss_that_nobody_checked(store: Store) -> None:
     fill(store, [100.0] * 13 + [84.0] * 17, metric="rate", unit="B/s", better="higher")
-    write_site(store, print)
+    write_site(store)
     runs = read_script(store.get("site/data/net/runs/2026-01.js"))["runs"]
     runs += read_script(store.get("site/data/net/runs/2026-02.js"))["runs"]
     assert [run["word"] for run in runs[15:]] == ["worse"] * 15

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from perfdag.outcome import Measurement
+from perfdag.outcome import Measurement, SampleError
+from perfdag.results.samples import as_rows
+from perfdag.steps import fio
 from perfdag.steps.rdma import BandwidthParams, LatencyParams, RdmaBandwidth
 from perfdag.steps.torchbench.runner import MARK
 from perfdag.testing import Recording, damage
@@ -39,29 +41,155 @@ def test_a_decimal_comma_is_refused(name: str) -> None:
     damage.check_decimal_comma(DAMAGED[name].load())
 
 
-IMPOSSIBLE = [
-    ("iperf/udp-lossy", r'("lost_packets":\s*)\d+', r"\g<1>-5"),
-    ("iperf/udp-lossy", r'("lost_packets":\s*)\d+', r"\g<1>10000000"),
-    ("iperf/tcp", r'("retransmits":\s*)\d+', r"\g<1>-1"),
-    ("iperf/tcp", r'("min_rtt":\s*)\d+', r"\g<1>99999999"),
-    ("fio/randread", r'("iops" : )[\d.]+', r"\g<1>-4.0"),
-    ("fio/randread", r'("iops" : )[\d.]+', r"\g<1>Infinity"),
-    ("fio/randread", r'("99.000000" : )\d+', r"\g<1>999999999999"),
-    ("fio/write-once", r'("runtime" : )103', r"\g<1>1"),
-    ("perftest/constructed-write-bw-all-26.04.txt", r"^( 4 .*)0\.13", r"\g<1>-0.13"),
-    ("imb/pingpong-shm", r"^( +0 +\d+ +)\S+", r"\g<1>0.01"),
+CHANGED = [
+    # figures that are impossible, or too coarse
+    ("iperf/udp-lossy", r'("lost_packets":\s*)\d+', r"\g<1>-5", "failed"),
+    ("iperf/udp-lossy", r'("lost_packets":\s*)\d+', r"\g<1>10000000", "failed"),
+    ("iperf/tcp", r'("retransmits":\s*)\d+', r"\g<1>-1", "failed"),
+    ("iperf/tcp", r'("min_rtt":\s*)\d+', r"\g<1>99999999", "failed"),
+    ("fio/randread", r'("iops" : )[\d.]+', r"\g<1>-4.0", "failed"),
+    ("fio/randread", r'("iops" : )[\d.]+', r"\g<1>Infinity", "failed"),
+    ("fio/randread", r'("99.000000" : )\d+', r"\g<1>999999999999", "failed"),
+    ("fio/write-once", r'("runtime" : )103', r"\g<1>1", "invalid"),
+    ("perftest/constructed-write-bw-all-26.04.txt", r"^( 4 .*)0\.13", r"\g<1>-0.13", "failed"),
+    ("imb/pingpong-shm", r"^( +0 +\d+ +)\S+", r"\g<1>0.01", "invalid"),
+    ("latency/tcp-rr", r"^P50_LATENCY=.*", "P50_LATENCY=900", "failed"),
+    ("latency/tcp-rr", r"^MAX_LATENCY=.*", "MAX_LATENCY=1", "failed"),
+    ("latency/tcp-rr", r"^THROUGHPUT=.*", "THROUGHPUT=0.00", "failed"),
+    ("latency/tcp-rr", r"^THROUGHPUT=.*", "THROUGHPUT=-nan", "failed"),
+    # a test that ended early, or that the tool refused, also with exit code 0
+    ("iperf/tcp", r'("seconds":\s*)1\.\d+', r"\g<1>0.4", "failed"),
+    ("iperf/tcp", r'("end":)', r'"error": "unable to connect to server", \1', "failed"),
+    ("latency/tcp-rr", r"^ELAPSED_TIME=.*", "ELAPSED_TIME=0.50", "failed"),
+    ("latency/tcp-rr", r"^THROUGHPUT_UNITS=.*", "THROUGHPUT_UNITS=10^6bits/s", "failed"),
+    ("fio/randread", r'("error" : )0', r"\g<1>28", "failed"),
+    ("fio/randread", r'("total_ios" : )\d+', r"\g<1>0", "failed"),
+    ("fio/randread", r'("runtime" : )\d\d\d', r"\g<1>120", "failed"),
+    ("fio/two-hosts", r'("jobname" : "worker")', r'"jobname" : "All clients"', "failed"),
+    ("fio/two-hosts", r'(host 1\)", "started": \d+)\d\.', r"\g<1>1.", "invalid"),
+    ("imb/pingpong-shm", r"# Benchmarking(?s:.*)", "Invalid benchmark name nope\n", "failed"),
+    ("imb/allreduce-tcp", "#processes = 2", "#processes = 4", "failed"),
+    ("imb/allreduce-tcp", r"^\s+64 .*\n", "", "failed"),
+    # before 3.11 both directions have one key
+    ("iperf/tcp-2-streams-bidirectional", r"iperf 3\.12", "iperf 3.9", "skipped"),
+    ("iperf/udp-bidirectional", r"iperf 3\.12", "iperf 3.10.1", "skipped"),
+    # what was measured is something else
+    ("iperf/tcp", r'("num_streams":\s*)1', r"\g<1>2", "invalid"),
+    ("iperf/tcp-reno-mss-window", "reno", "cubic", "invalid"),
+    ("iperf/tcp-reno-mss-window", r'("sndbuf_actual":\s*)\d+', r"\g<1>425984", "invalid"),
+    ("iperf/tcp-reno-mss-window", r'("tcp_mss":\s*)\d+', r"\g<1>536", "invalid"),
+    ("iperf/tcp-reno-mss-window", r'("pmtu":\s*)\d+', r"\g<1>1000", "invalid"),
+    ("latency/tcp-rr", r"^REQUEST_SIZE=.*", "REQUEST_SIZE=9", "invalid"),
+    ("latency/tcp-rr", r"^PROTOCOL=.*", "PROTOCOL=UDP", "invalid"),
+    ("latency/tcp-rr", r"^DIRECTION=.*", "DIRECTION=Connect|Send|Recv", "invalid"),
+    ("imb/pingpong-tcp", "provider: tcp", "provider: verbs;ofi_rxm", "invalid"),
+    ("imb/pingpong-tcp", r"^.*libfabric provider.*\n", "", "invalid"),
+    ("imb/pingpong-shm", "tuning_generic_shm", "tuning_generic_ofi", "invalid"),
+    # netperf waits to the end for a datagram that was lost; TCP sends it again
+    ("latency/udp-rr", r"^MEAN_LATENCY=.*", "MEAN_LATENCY=25", "invalid"),
+    ("latency/tcp-rr", r"^MEAN_LATENCY=.*", "MEAN_LATENCY=25", "ok"),
+    # other versions and other machines
+    ("fio/randread", r"\A", "fio: {something} is deprecated\\nnote: both\\n", "ok"),
+    ("iperf/tcp", r',\s*"(sender|receiver)_tcp_congestion":\s*"\w+"', "", "ok"),
+    ("iperf/tcp", r"iperf 3\.12", "iperf 3.18", "ok"),
 ]
-"""A recording, and what to replace so that a figure of it is impossible, or too coarse."""
+"""A recording, what to replace in it by what, and the status that it has then."""
 
 
-@pytest.mark.parametrize(("name", "pattern", "by"), IMPOSSIBLE)
-def test_an_impossible_figure_is_no_sample(name: str, pattern: str, by: str) -> None:
+@pytest.mark.parametrize(("name", "pattern", "by", "status"), CHANGED)
+def test_a_changed_output_has_the_status_of_what_it_says(
+    name: str, pattern: str, by: str, status: str
+) -> None:
     recording = CASES[name].load()
-    texts = {
-        role: re.sub(pattern, by, text, flags=re.M) for role, text in recording.output.texts.items()
-    }
+    texts = replaced(recording, pattern, by)
     assert texts != recording.output.texts
-    damage.check_refused(recording, texts)
+    try:
+        rows = recording.parse(texts, recording.params)
+        as_rows(recording.benchmark, rows)
+        found = "ok"
+    except SampleError as error:
+        found = error.status
+    assert found == status
+
+
+def replaced(recording: Recording, pattern: str, by: str) -> dict[str, str]:
+    """Return the texts of a recording with a part replaced."""
+    texts = recording.output.texts
+    return {role: re.sub(pattern, by, text, flags=re.M) for role, text in texts.items()}
+
+
+# -- figures that golden rows do not show ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "cores", "host", "remote", "bound"),
+    [
+        # one core before 3.16, after it one for each stream, and no more than there are
+        ("3.12", {}, 99.1, 20, 1.0),
+        ("3.16", {}, 99.1, 20, 0.0),
+        ("3.17.1", {"client": 1, "server": 8}, 99.1, 20, 1.0),
+        ("3.18", {"client": 8, "server": 1}, 99.1, 20, 0.0),
+        ("3.18", {"client": 2, "server": 2, "shared": True}, 99, 95, 1.0),
+        ("3.18", {"client": 2, "server": 2}, 99, 95, 0.0),
+    ],
+)
+def test_iperf_is_cpu_bound_where_a_side_uses_all_that_it_can(
+    version: str, cores: dict[str, Any], host: float, remote: float, bound: float
+) -> None:
+    recording = CASES["iperf/udp-lossy"].load()
+    report = json.loads(recording.output.texts["client"])
+    report["start"]["version"] = f"iperf {version}"
+    report["end"]["cpu_utilization_percent"] |= {"host_total": host, "remote_total": remote}
+    texts = {
+        **recording.output.texts,
+        "client": json.dumps(report),
+        "cores": json.dumps(cores),
+    }
+    assert one(recording.parse(texts, recording.params), "cpu_bound") == bound
+
+
+def test_udp_of_an_old_iperf3_counts_what_arrived() -> None:
+    # before 3.11 a UDP report has `sum` alone: what was sent and how many datagrams were lost
+    _, params, output, parse = CASES["iperf/udp-lossy"].load()
+    report = json.loads(output.texts["client"])
+    del report["end"]["sum_received"], report["end"]["sum_sent"]
+    total = report["end"]["sum"]
+    rows = parse({**output.texts, "client": json.dumps(report)}, params)
+    arrived = total["bits_per_second"] * (1 - total["lost_packets"] / total["packets"])
+    assert one(rows, "throughput") == pytest.approx(arrived)
+    assert one(rows, "sent_throughput") == total["bits_per_second"]
+
+
+def test_a_long_run_of_iperf_has_300_rates_at_most() -> None:
+    _, params, output, parse = CASES["iperf/tcp-reverse"].load()
+    report = json.loads(output.texts["client"])
+    report["intervals"] = [each for each in report["intervals"] if not each["sum"]["omitted"]][:1]
+    report["intervals"] *= 800
+    report["start"]["test_start"]["duration"] = 800
+    report["end"]["sum_sent"]["seconds"] = 800.0
+    texts = {**output.texts, "client": json.dumps(report)}
+    rows = parse(texts, params.model_copy(update={"duration": 800.0}))
+    seconds = [row.subject for row in rows if row.metric == "second_throughput"]
+    assert (len(seconds), seconds[1]) == (267, "second 4")
+
+
+def test_percentiles_of_several_histograms_are_those_that_fio_computes() -> None:
+    text = CASES["fio/two-hosts"].load().output.texts["client"]
+    report, _ = json.JSONDecoder().raw_decode(text, text.index("\n{") + 1)
+    for client in report["client_stats"][:2]:
+        for latency in (client["read"]["lat_ns"], client["read"]["clat_ns"]):
+            assert fio.percentiles([latency["bins"]]) == latency["percentile"]
+    merged = fio.percentiles([{"10": 30, "20": 20}, {"10": 20, "30": 30}])
+    assert (merged["50.000000"], merged["90.000000"]) == (10.0, 30.0)
+
+
+def test_percentiles_need_enough_transactions() -> None:
+    recording = CASES["latency/tcp-rr"].load()
+    few = re.sub(r"(?<=^THROUGHPUT=).*", "100", recording.output.texts["client"], flags=re.M)
+    texts = {"client": re.sub(r"(?<=MEAN_LATENCY=).*", "10000", few)}
+    rows = recording.parse(texts, recording.params)
+    stats = [row.stat for row in rows if row.metric == "latency"]
+    assert stats == ["mean", "min", "p50", "p90", "max"]
 
 
 @pytest.mark.parametrize(

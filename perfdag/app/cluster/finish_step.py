@@ -1,13 +1,13 @@
 """The last step of a run on a cluster: collect, report, release, check."""
 
-from collections.abc import Callable
+import logging
 
 from perfdag.app.site.write import write_after_run
 from perfdag.commands import ab as ab_cluster
 from perfdag.commands import ab as ab_outcome
 from perfdag.commands.check import publish_gate
 from perfdag.commands.finish import finish_run
-from perfdag.commands.options import CommandError
+from perfdag.commands.options import CommandError, print_now
 from perfdag.commands.results import result_text
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.patch import RUN, SUITE
@@ -19,20 +19,20 @@ from perfdag.steps.runner import batch_objects, budget, end_reason, step_state
 from perfdag.steps.runner.pod_context import PodContext, from_environment
 from perfdag.store.base import NotStoredError, Store
 
-Report = Callable[[str], None]
+logger = logging.getLogger(__name__)
 
 
-def finish_step(phase: str, output: Report, report: Report) -> int:
+def finish_step(phase: str) -> int:
     """Finish the run whose Workflow is in `phase`, and return the run's exit code.
 
-    `output` receives the results, `report` warnings. The Workflow records that the step runs, so
+    The Workflow records that the step runs, so
     that it can be repeated if its pod is lost. Raises CommandError, StoreError.
     """
     context = from_environment()
-    return step_state.step(context, "finish", lambda: _finish(context, phase, output, report))
+    return step_state.step(context, "finish", lambda: _finish(context, phase))
 
 
-def _finish(context: PodContext, phase: str, output: Report, report: Report) -> int:
+def _finish(context: PodContext, phase: str) -> int:
     store = context.open()
     try:
         plan = load_plan(store, context.run_id)
@@ -41,43 +41,43 @@ def _finish(context: PodContext, phase: str, output: Report, report: Report) -> 
         message = f"run {context.run_id}: it has no plan, so there is nothing to collect"
         raise CommandError(message, EXIT_REACH) from None
     budget.end(store, plan.run_id)
-    _record_end(context, store, plan, phase, report)
+    _record_end(context, store, plan, phase)
     if plan.trigger == "ab":
-        result = ab_cluster.finish_variants(store, plan, report)
-        output(ab_outcome.outcome_text(result))
-        _release(context, store, plan, phase, report)
+        result = ab_cluster.finish_variants(store, plan)
+        print_now(ab_outcome.outcome_text(result))
+        _release(context, store, plan, phase)
         return result.exit_code
     for run_id in plan.options.get("confirmed", []):
         budget.end(store, run_id)
         collect(store, load_plan(store, run_id))
-    run = finish_run(store, plan, report)
-    output(result_text(run))
-    _release(context, store, plan, phase, report)
-    gate = publish_gate(store, run, report)
-    write_after_run(store, plan.suite, report)
+    run = finish_run(store, plan)
+    print_now(result_text(run))
+    _release(context, store, plan, phase)
+    gate = publish_gate(store, run)
+    write_after_run(store, plan.suite)
     if gate is None:
         return run.exit_code
-    output(gate.text())
+    print_now(gate.text())
     return gate.exit_code or run.exit_code
 
 
-def _record_end(context: PodContext, store: Store, plan: Plan, phase: str, report: Report) -> None:
+def _record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> None:
     """Store why the run and its batches ended, so that absent samples have a reason."""
     if context.claimed:
         try:
             end_reason.copy_annotation(context, store, plan)
         except KubeError as error:  # only the reasons are lost, not the samples
-            report(f"cannot read why batches failed; their rows have no reason: {error}")
+            logger.info(f"cannot read why batches failed; their rows have no reason: {error}")
     end_reason.record_workflow_end(context, store, plan, phase)
 
 
-def _release(context: PodContext, store: Store, plan: Plan, phase: str, report: Report) -> None:
+def _release(context: PodContext, store: Store, plan: Plan, phase: str) -> None:
     """Label the Workflow and delete what the run no longer needs."""
-    label_workflow(context, plan, store, report)
+    label_workflow(context, plan, store)
     batch_objects.release(context, plan, phase)
 
 
-def label_workflow(context: PodContext, plan: Plan, store: Store, report: Report) -> None:
+def label_workflow(context: PodContext, plan: Plan, store: Store) -> None:
     """Put the report's address, the run id and the suite on the run's Workflow.
 
     `perfdag submit` sets the labels at once; a Workflow that was created otherwise gets them here.
@@ -97,4 +97,4 @@ def label_workflow(context: PodContext, plan: Plan, store: Store, report: Report
     try:
         run_with_client(patch_workflow)
     except KubeError as error:
-        report(f"the Workflow has no annotation with its report: {error}")
+        logger.info(f"the Workflow has no annotation with its report: {error}")

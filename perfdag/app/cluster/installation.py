@@ -1,18 +1,21 @@
 """Install perfdag on a cluster: apply its objects, and delete those of earlier options."""
 
-from collections.abc import Callable
+import logging
 
 from perfdag.app.cluster import prune
 from perfdag.app.cluster.store_secret import remove_old_keys, secret_notes, store_secret
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Rights
 from perfdag.commands import doctor_cluster
-from perfdag.commands.options import CommandError
+from perfdag.commands.options import CommandError, print_now
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import LEVEL, enforced_level, label_command
 from perfdag.store.open import check_cluster_address
-from perfdag.workflows.containers import Installation
+from perfdag.workflows.installation import Installation
 from perfdag.workflows.templates import objects
+
+logger = logging.getLogger(__name__)
+
 
 __all__ = ["Installation", "install", "installation_objects"]
 
@@ -54,15 +57,12 @@ def install(
     pod_security: str,
     keep_secret: bool,
     dry_run: bool,
-    output: Callable[[str], None],
-    report: Callable[[str], None],
 ) -> None:
     """Apply an installation to the cluster of the current context.
 
-    A namespace that is created enforces `pod_security`; `report` has the command for another one.
+    A namespace that is created enforces `pod_security`; for another one the command is logged.
     With `keep_secret` the Secret of the store stays as it is. With `dry_run` the API server checks
-    the objects and nothing changes. `output` receives a line for each object, `report` what the
-    user should know. Raises CommandError, KubeError.
+    the objects and nothing changes. Raises CommandError, KubeError.
     """
     namespace, store = installation.namespace, check_cluster_address(installation.store)
     bodies = installation_objects(installation)
@@ -80,23 +80,21 @@ def install(
         notes = secret_notes(installation.store_secret, secret)
 
     async def work(client: Kube) -> None:
-        await _apply_all(client, bodies, dry_run, output)
-        await _prune(client, installation, bodies, dry_run, output, report)
+        await _apply_all(client, bodies, dry_run)
+        await _prune(client, installation, bodies, dry_run)
         for note in notes:
-            report(f"perfdag install: {note}")
+            logger.warning(f"perfdag install: {note}")
         if await enforced_level(client, namespace) not in (pod_security, None):
-            report(f"perfdag install: {label_command(namespace, pod_security)}")
+            logger.warning(f"perfdag install: {label_command(namespace, pod_security)}")
         for finding in await doctor_cluster.check_claim(
             client, namespace, store, installation.parallel_batches
         ):
-            report(f"perfdag install: {finding.what}: {finding.do}")
+            logger.warning(f"perfdag install: {finding.what}: {finding.do}")
 
     run_with_client(work)
 
 
-async def _apply_all(
-    client: Kube, bodies: list[Object], dry_run: bool, output: Callable[[str], None]
-) -> None:
+async def _apply_all(client: Kube, bodies: list[Object], dry_run: bool) -> None:
     created = {body["metadata"]["name"] for body in bodies if body["kind"] == "Namespace"}
     for body in bodies:
         if dry_run:
@@ -107,7 +105,9 @@ async def _apply_all(
             await client.apply(body)
             if body["kind"] == "Secret":
                 await remove_old_keys(client, body)
-        output(f"{'checked' if dry_run else 'applied'}  {body['kind']} {body['metadata']['name']}")
+        print_now(
+            f"{'checked' if dry_run else 'applied'}  {body['kind']} {body['metadata']['name']}"
+        )
 
 
 async def _create_namespace(client: Kube, body: Object) -> None:
@@ -133,12 +133,7 @@ async def _check(client: Kube, body: Object, created: set[str]) -> None:
 
 
 async def _prune(
-    client: Kube,
-    installation: Installation,
-    bodies: list[Object],
-    dry_run: bool,
-    output: Callable[[str], None],
-    report: Callable[[str], None],
+    client: Kube, installation: Installation, bodies: list[Object], dry_run: bool
 ) -> None:
     """Delete the objects of earlier options, and name schedules that lose their template."""
     namespace, cluster_scope = installation.namespace, installation.cluster_scope
@@ -147,13 +142,13 @@ async def _prune(
         if not dry_run:
             await prune.delete(client, body, namespace)
         verb = "would delete" if dry_run else "deleted"
-        output(f"{verb}  {body['kind']} {body['metadata']['name']}")
+        print_now(f"{verb}  {body['kind']} {body['metadata']['name']}")
     for schedule in await prune.schedules_of_other_scope(client, namespace, cluster_scope):
         option = f"{'with' if cluster_scope else 'without'} --cluster-scope"
-        report(
+        logger.info(
             f"perfdag install: schedule {schedule} uses templates of the other scope: "
             f"render it again {option}"
         )
     if obsolete.unlisted:
         kinds = ", ".join(obsolete.unlisted)
-        report(f"perfdag install: may not list {kinds}: obsolete ones may still exist")
+        logger.warning(f"perfdag install: may not list {kinds}: obsolete ones may still exist")

@@ -4,10 +4,9 @@ The Workflow records that such a step runs, so that it can be repeated if its po
 """
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
-from perfdag.commands.options import CommandError
+from perfdag.commands.options import CommandError, print_now
 from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.steps.runner import plan, recheck, step_state
 from perfdag.steps.runner.credentials import PeerError
@@ -15,7 +14,7 @@ from perfdag.steps.runner.pod_context import from_environment
 from perfdag.units import plural
 
 
-def plan_step(folder: Path, output: Callable[[str], None]) -> int:
+def plan_step(folder: Path) -> int:
     """Plan the run and write the output parameters into `folder`. Return the exit code.
 
     Raises CommandError, BadDocument, StoreError.
@@ -28,13 +27,13 @@ def plan_step(folder: Path, output: Callable[[str], None]) -> int:
         except PeerError as error:
             raise CommandError(str(error), EXIT_FAILED) from None
         counts = f"{plural(len(result.points), 'point')}, {plural(len(result.order), 'sample')}"
-        output(f"run {result.run_id}: {counts}, {plural(len(result.batches), 'batch')}")
+        print_now(f"run {result.run_id}: {counts}, {plural(len(result.batches), 'batch')}")
         return EXIT_OK
 
     return step_state.step(context, "plan", work)
 
 
-def recheck_step(folder: Path, output: Callable[[str], None]) -> int:
+def recheck_step(folder: Path) -> int:
     """Plan the rechecks and write the output parameters. Return the exit code.
 
     Raises StoreError.
@@ -43,7 +42,9 @@ def recheck_step(folder: Path, output: Callable[[str], None]) -> int:
 
     def work() -> int:
         names = recheck.step(context, folder)
-        output(f"measured again now: {', '.join(names)}" if names else "nothing to measure again")
+        print_now(
+            f"measured again now: {', '.join(names)}" if names else "nothing to measure again"
+        )
         return EXIT_OK
 
     return step_state.step(context, "recheck", work)

@@ -2,12 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 
 from perfdag.app.cluster.find import NoRun, workflows_of_run
 from perfdag.app.cluster.template import ARGO
 from perfdag.app.cluster.view import View
-from perfdag.commands.options import CommandError
+from perfdag.commands.options import CommandError, print_now
 from perfdag.commands.runs import removable_keys
 from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
 from perfdag.plan.plan import is_run_id
@@ -28,13 +27,11 @@ OWNED_KINDS = (
 """Kinds of the objects that a Workflow of a run owns, through its pods and Leases: owners first."""
 
 
-def delete_run(
-    name: str, namespace: str, results: bool, root: str | None, output: Callable[[str], None]
-) -> None:
+def delete_run(name: str, namespace: str, results: bool, root: str | None) -> None:
     """Delete the objects of a run, and its results if `results` is true.
 
     `root` is the store of the results; without it, the store that the run's Workflow names.
-    `output` receives what was deleted. Raises CommandError, StoreError, KubeError.
+    Raises CommandError, StoreError, KubeError.
     """
     try:
         workflows = run_with_client(lambda client: workflows_of_run(client, name, namespace))
@@ -49,9 +46,9 @@ def delete_run(
     remaining = run_with_client(lambda client: _delete_objects(client, workflows, namespace))
     for workflow in workflows:
         run_id = view.run_id or "(no plan)"
-        output(f"deleted workflow {workflow['metadata']['name']} of run {run_id}")
+        print_now(f"deleted workflow {workflow['metadata']['name']} of run {run_id}")
     if keys:
-        _delete_keys(root or view.parameter("store"), keys, output)
+        _delete_keys(root or view.store, keys)
     if remaining:
         seconds = _timeout(remaining)
         raise CommandError(f"still there after {seconds:g} s: {', '.join(remaining)}", EXIT_REACH)
@@ -59,7 +56,7 @@ def delete_run(
 
 def _results_of(view: View, root: str | None) -> list[str]:
     """Return the keys of a run's results. Raises CommandError if they cannot be deleted here."""
-    store = root or view.parameter("store")
+    store = root or view.store
     if not store.startswith("s3://"):
         raise CommandError(
             f"its results are in {store or 'no store'}, which only pods reach; "
@@ -79,11 +76,11 @@ def _results_of(view: View, root: str | None) -> list[str]:
         ) from None
 
 
-def _delete_keys(root: str, keys: list[str], output: Callable[[str], None]) -> None:
+def _delete_keys(root: str, keys: list[str]) -> None:
     store = open_store(root)
     for key in keys:
         store.delete(key)
-    output(f"deleted its results from {root}")
+    print_now(f"deleted its results from {root}")
 
 
 def _timeout(remaining: dict[str, float]) -> float:

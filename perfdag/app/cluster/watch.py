@@ -1,28 +1,31 @@
 """Follow a run on a cluster to its end."""
 
 import asyncio
+import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from perfdag.app.cluster.resume import kept_samples
 from perfdag.app.cluster.view import DONE, View, program_lines, view_run
 from perfdag.app.cluster.waits import observe
+from perfdag.commands.options import print_now
 from perfdag.kube.client import Kube, KubeError
 from perfdag.signals import EXIT_FAILED, EXIT_INPUT
+
+logger = logging.getLogger(__name__)
+
 
 POLL_INTERVAL = 2.0
 """Seconds between two looks at a run."""
 MAX_TROUBLES = 5
 
 
-async def follow_run(
-    workflow: str, namespace: str, output: Callable[[str], None], report: Callable[[str], None]
-) -> int:
+async def follow_run(workflow: str, namespace: str) -> int:
     """Follow the run of a Workflow and return its exit code.
 
-    `output` receives a line for each change, then the run's table. `report` receives what goes
-    wrong. A lost connection is tried again. Raises KubeError if the API server refuses.
+    It prints a line for each change, then the run's table. A lost connection is tried
+    again. Raises KubeError if the API server refuses.
     """
     start, connected = time.monotonic(), True
     view: View | None = None
@@ -37,14 +40,14 @@ async def follow_run(
                 if error.status == 404:
                     text = f"workflow {workflow} was deleted"
                     if view:
-                        samples = kept_samples(view.run_id, view.parameter("store"), namespace)
+                        samples = kept_samples(view.run_id, view.store, namespace)
                         text = f"{text}; {samples}"
-                    report(text)
+                    logger.info(text)
                     return EXIT_FAILED
                 if error.status in (401, 403):
                     raise
                 if connected:
-                    report(f"connection lost, trying again: {error}")
+                    logger.info(f"connection lost, trying again: {error}")
                 connected = False
                 await asyncio.sleep(POLL_INTERVAL)
                 continue
@@ -52,13 +55,13 @@ async def follow_run(
             line = describe(view, seen.line, seen.waits)
             if line != state:
                 seconds = int(time.monotonic() - start)
-                output(f"{clock(seconds)} | {line}")
+                print_now(f"{clock(seconds)} | {line}")
                 state = line
             # Argo deletes a pod that was pending too long, and then only says "timeout".
             current = [text for text in view.troubles() if not text.endswith(": timeout")]
             troubles = current or troubles
             if view.phase in DONE:
-                return await _end(client, view, namespace, troubles, output, report)
+                return await _end(client, view, namespace, troubles)
             await asyncio.sleep(POLL_INTERVAL)
 
 
@@ -88,35 +91,21 @@ def describe(view: View, line: str | None = None, waits: Iterable[str] = ()) -> 
     return " | ".join([*parts, *waits, *view.troubles()[:MAX_TROUBLES]])
 
 
-async def _end(
-    client: Kube,
-    view: View,
-    namespace: str,
-    troubles: list[str],
-    output: Callable[[str], None],
-    report: Callable[[str], None],
-) -> int:
+async def _end(client: Kube, view: View, namespace: str, troubles: list[str]) -> int:
     """Write the logs of the plan step, if it failed, and of the finish step; return the code."""
     plan, code = view.code_of("plan"), view.exit_code()
     if plan != 0:
-        await _write_log(client, view, "plan", namespace, output, report)
+        await _write_log(client, view, "plan", namespace)
     if plan != EXIT_INPUT:
-        await _write_log(client, view, "finish", namespace, output, report)
+        await _write_log(client, view, "finish", namespace)
     if code is None:
         reason = view.message or "; ".join(troubles[:3])
-        report(f"workflow {view.name} {view.phase}: {reason}")
+        logger.info(f"workflow {view.name} {view.phase}: {reason}")
         return EXIT_FAILED
     return code
 
 
-async def _write_log(
-    client: Kube,
-    view: View,
-    step: str,
-    namespace: str,
-    output: Callable[[str], None],
-    report: Callable[[str], None],
-) -> None:
+async def _write_log(client: Kube, view: View, step: str, namespace: str) -> None:
     """Write the log of a step's last attempt, if there is one."""
     node = view.last_node(step)
     if node is None:
@@ -126,7 +115,7 @@ async def _write_log(
         if pod.name.endswith(suffix) and step in pod.name:
             try:
                 async for line in program_lines(client, pod.name, namespace):
-                    output(line)
+                    print_now(line)
             except KubeError as error:
-                report(f"the log of {pod.name} cannot be read: {error}")
+                logger.info(f"the log of {pod.name} cannot be read: {error}")
             return

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import mimetypes
-from collections.abc import Callable
 from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from perfdag.analysis.selection import SelectionError
 from perfdag.app.site import comparison
 from perfdag.app.site.files import FOLDER, script
-from perfdag.commands.options import CommandError
+from perfdag.commands.options import CommandError, print_now
 from perfdag.signals import EXIT_REACH
 from perfdag.store.base import NotStoredError, Store, StoreError
 
@@ -22,14 +21,14 @@ PICTURES = (".html", ".svg", ".png")
 """Endings of the files of a run that are served. Its plan and samples are not."""
 
 
-def serve(store: Store, address: str, port: int, report: Callable[[str], None]) -> None:
+def serve(store: Store, address: str, port: int) -> None:
     """Serve the site until Ctrl-C. Raises CommandError where the port cannot be used."""
     with server(store, address, port) as running:
-        report(f"serving http://{running.server_name}:{running.server_port}/ (Ctrl-C ends it)")
+        print_now(f"serving http://{running.server_name}:{running.server_port}/ (Ctrl-C ends it)")
         try:
             running.serve_forever()
         except KeyboardInterrupt:
-            report("ended")
+            print_now("ended")
 
 
 def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:

@@ -1,5 +1,6 @@
 """Write the site of a store, and after a run only what the run changed."""
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,9 @@ from perfdag.results.samples import month_of, suites
 from perfdag.results.schema import explain_unreadable
 from perfdag.store.base import NotStoredError, Store
 
+logger = logging.getLogger(__name__)
+
+
 FORMAT = 2
 """Version of the data. The site of another version is written again."""
 MOST_ANSWERS = 3
@@ -43,7 +47,6 @@ COMPARED = 3
 DATA, HEAD = f"{FOLDER}/data", "suite.js"
 
 Data = dict[str, Any]
-Report = Callable[[str], None]
 
 
 @dataclass
@@ -87,7 +90,7 @@ class _Folder:
             self.store.delete(key)
 
 
-def write_site(store: Store, report: Report, suite: str | None = None) -> str:
+def write_site(store: Store, suite: str | None = None) -> str:
     """Write the site, or what the newest run of one suite changes. Return its first page's URL.
 
     A suite or file that cannot be read is reported and left out. Raises CommandError where the
@@ -99,7 +102,7 @@ def write_site(store: Store, report: Report, suite: str | None = None) -> str:
             f"store {store.root} has no results: run a suite, or `perfdag collect RUN`"
         )
     for name in [suite] if suite in names else names:
-        _write_suite(store, name, report)
+        _write_suite(store, name)
     present = set(store.list(FOLDER))
     site_suites = [name for name in names if f"{DATA}/{name}/{HEAD}" in present]
     for name in {key.split("/")[2] for key in present if key.endswith(f"/{HEAD}")} - set(
@@ -114,12 +117,12 @@ def write_site(store: Store, report: Report, suite: str | None = None) -> str:
     return store.url(f"{FOLDER}/index.html")
 
 
-def write_after_run(store: Store, suite: str, report: Report) -> None:
+def write_after_run(store: Store, suite: str) -> None:
     """Write what the newest run of a suite changes. A site that cannot be written is reported."""
     try:
-        write_site(store, report, suite)
+        write_site(store, suite)
     except Exception as error:  # the exit code is that of the run, whatever fails here
-        report(f"perfdag: the site is not up to date: {type(error).__name__}: {error}")
+        logger.warning(f"perfdag: the site is not up to date: {type(error).__name__}: {error}")
 
 
 def _put_static(store: Store, key: str, data: bytes, present: set[str]) -> None:
@@ -132,14 +135,14 @@ def _put_static(store: Store, key: str, data: bytes, present: set[str]) -> None:
     store.put(key, data)
 
 
-def _write_suite(store: Store, suite: str, report: Report) -> None:
+def _write_suite(store: Store, suite: str) -> None:
     """Write the data of a suite. Raises StoreError."""
     medians = read_run_medians(store, suite)
     damaged = [explain_unreadable(store, entry) for entry in medians.damaged]
     for line in damaged:
-        report(f"perfdag site: {line}")
+        logger.warning(f"perfdag site: {line}")
     if not medians.runs:
-        report(f"perfdag site: suite {suite} has no readable run with a history; left out")
+        logger.warning(f"perfdag site: suite {suite} has no readable run with a history; left out")
         store.delete(f"{DATA}/{suite}")
         return
     folder, head = _open(store, suite)
@@ -152,7 +155,7 @@ def _write_suite(store: Store, suite: str, report: Report) -> None:
     ]
     runs = run_data(store, medians, known, records)
     _add_words(clusters, runs)
-    _write_comparisons(folder, store, medians, runs, report)
+    _write_comparisons(folder, store, medians, runs)
     _write_runs(folder, medians, runs)
     _write_series(folder, medians, rules, clusters)
     head = {
@@ -192,7 +195,7 @@ def _rules(store: Store, medians: RunMedians) -> Rules:
 
 
 def _write_comparisons(
-    folder: _Folder, store: Store, medians: RunMedians, runs: list[Data], report: Report
+    folder: _Folder, store: Store, medians: RunMedians, runs: list[Data]
 ) -> None:
     """Write the verdicts of the newest runs against the runs before, and keep the earlier ones.
 
@@ -215,7 +218,7 @@ def _write_comparisons(
             folder.put_marked(path, f"{marks[a]} {marks[b]}", verdicts)
         except SelectionError as error:
             del folder.marks[path]
-            report(f"perfdag site: no verdicts of {b} against {a}: {error}")
+            logger.warning(f"perfdag site: no verdicts of {b} against {a}: {error}")
 
 
 def _write_runs(folder: _Folder, medians: RunMedians, runs: Sequence[Data]) -> None:

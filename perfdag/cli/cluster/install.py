@@ -3,7 +3,6 @@
 import argparse
 
 from perfdag.cli.cluster.installation_options import add_installation, installation_of
-from perfdag.commands.options import log
 from perfdag.kube.patch import LEVELS
 from perfdag.signals import EXIT_OK
 
@@ -64,8 +63,6 @@ def run(args: argparse.Namespace) -> int:
         pod_security=args.pod_security,
         keep_secret=args.keep_secret,
         dry_run=args.dry_run,
-        output=print,
-        report=log,
     )
     print(f"next: perfdag submit suites/quick.yaml --namespace {args.namespace} --watch")
     return EXIT_OK

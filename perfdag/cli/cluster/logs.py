@@ -2,7 +2,7 @@
 
 import argparse
 
-from perfdag.commands.options import add_cluster_run, log, print_now
+from perfdag.commands.options import add_cluster_run
 from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
@@ -30,5 +30,5 @@ def run(args: argparse.Namespace) -> int:
     """Print the logs."""
     from perfdag.app.cluster.logs import write_logs
 
-    write_logs(args.name, args.namespace, args.batch, args.tail, print_now, log)
+    write_logs(args.name, args.namespace, args.batch, args.tail)
     return EXIT_OK

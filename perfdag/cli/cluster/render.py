@@ -3,15 +3,13 @@
 import argparse
 
 from perfdag.cli.cluster.installation_options import add_installation, installation_of
-from perfdag.commands.options import CommandError, duration, log
+from perfdag.commands.options import CommandError, duration
 from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
   perfdag render --base --namespace bench --store s3://bench/results
   perfdag render suites/quick.yaml --namespace bench | kubectl create -f -
   perfdag render suites/quick.yaml --schedule '0 2 * * *' | kubectl apply -f -
-  perfdag render suites/quick.yaml --schedule '41 4 * * *' \\
-      --store s3://bench/nightly
 """
 
 
@@ -57,7 +55,6 @@ def run(args: argparse.Namespace) -> int:
     manifests = render(
         installation_of(args),
         args.suite,
-        log,
         base=args.base,
         schedules=args.schedule,
         max_age=args.max_age,

@@ -2,7 +2,7 @@
 
 import argparse
 
-from perfdag.commands.options import add_cluster_run, add_watch, log, print_json, print_now
+from perfdag.commands.options import add_cluster_run, add_watch, print_json
 from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
     status = run_status(args.name, args.namespace)
     if args.watch:
-        return asyncio.run(follow_run(status.view.name, args.namespace, print_now, log))
+        return asyncio.run(follow_run(status.view.name, args.namespace))
     if args.json:
         print_json(status.data())
     else:
