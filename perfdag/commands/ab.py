@@ -229,7 +229,7 @@ def _stored_variants(root: str | None, run_id: str, limit: float | None) -> Duet
     duet = stored_duet(*plans)
     if limit is None:
         return duet
-    return replace(duet, a=replace(duet.a, options={**duet.a.options, "within": limit}))
+    return replace(duet, a=replace(duet.a, options=replace(duet.a.options, within=limit)))
 
 
 HEADINGS = ["series", "A median", "B median", "B against A", "interval", "p", "verdict"]
@@ -248,7 +248,7 @@ class AbResult:
     def exit_code(self) -> int:
         """3 if a headline misses the limit or has no values, 1 if a sample failed or none is ok."""
         bounds = {line.bound.word for line in self.outcome.lines if line.bound}
-        if "within" in self.duet.a.options and (self.outcome.absent or bounds != {"passes"}):
+        if self.duet.a.options.within is not None and (self.outcome.absent or bounds != {"passes"}):
             return EXIT_GATE
         return EXIT_FAILED if self.failed or not self.outcome.lines else EXIT_OK
 
@@ -281,7 +281,7 @@ def conclude(store: Store, duet: Duet, *, everything: bool = False) -> AbResult:
 def outcome_text(result: AbResult, *, markdown: bool = False) -> str:
     """Return the outcome as a table for a terminal or in Markdown, with notes below it."""
     duet, lines = result.duet, result.outcome.lines
-    a, b = duet.a.options["words"]
+    a, b = duet.a.options.words
     limit = next((line.bound.limit for line in lines if line.bound), None)
     headings = HEADINGS if limit is None else [*HEADINGS, f"cost within {limit * 100:g} %"]
     rows = [[*_cells(line), *([] if limit is None else [_cost(line)])] for line in lines]
@@ -367,7 +367,7 @@ def write_forest_plot(path: Path, result: AbResult) -> None:
         for line in lines
         if not (paired := line.judged.result).absolute
     ]
-    a, b = duet.a.options["words"]
+    a, b = duet.a.options.words
     blocks = f"{duet.a.suite}: {plural(len(duet.blocks), 'block')} of ABBA or BAAB"
     figure = forest(
         effects,
@@ -392,7 +392,7 @@ def measure_variants(
     duet, root = plan_variants(request, here=True)
     store = open_store(root)
     plans = (duet.a, duet.b)
-    if not duet.a.options.get("cluster"):
+    if not duet.a.options.cluster:
         with only_process(duet.a), only_process(duet.b):
             for plan in plans:
                 if request.resume is None:
@@ -472,13 +472,13 @@ def submit_variants(request: AbRequest, namespace: str) -> Submission:
         kinds_of(duet.a)
         for plan in (duet.a, duet.b):
             store_plan(store, plan)
-    elif not duet.a.options.get("cluster"):
+    elif not duet.a.options.cluster:
         raise CommandError(
             f"{request.resume} was measured on one machine; resume it there, without --submit"
         )
     elif request.within is not None:  # the last step on the cluster takes the limit from the plan
         store_plan(store, duet.a)
-    priority = int(duet.a.options.get("priority", 0))
+    priority = duet.a.options.priority
     name = template.start(NewRun(duet.a.run_id, duet.a.suite, priority))
     return Submission(
         name,

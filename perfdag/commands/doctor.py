@@ -132,7 +132,7 @@ class _Subject:
 
 
 def _of_plan(plan: Plan) -> list[_Subject]:
-    shapes = [Shape.model_validate(shape) for shape in plan.shapes]
+    shapes = plan.shapes
     return [
         _Subject(
             point.benchmark,

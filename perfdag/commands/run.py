@@ -33,7 +33,6 @@ from perfdag.steps.measure import MeasuringLoop, ProgressListener
 from perfdag.steps.site import Site
 from perfdag.store.base import Store, StoreError
 from perfdag.store.open import open_store
-from perfdag.suite.candidate import ProblemCounter
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import LoadedSuite
@@ -173,18 +172,18 @@ def refuse_absent_programs(loaded: LoadedSuite, plan: Plan) -> None:
     Those of optional entries, and of shapes that need a cluster, are skipped as they run.
     """
     sources = {source.name: source for source in loaded.sources}
-    problems = ProblemCounter()
+    problems = []
     for point in plan.points:
         if point.benchmark != "command" or point.optional:
             continue
         advice = "install it, or say `optional: true` beside `benchmark`"
         text = absent_program(point.params["argv"][0], advice)
-        if text and not needs_cluster(Shape.model_validate(plan.shapes[point.shape])):
+        if text and not needs_cluster(plan.shapes[point.shape]):
             source = sources[point.entry]
             path = ("argv",) if source.is_set(("argv",)) else ("params", "argv")
-            problems.add(source, path, text)
-    if mistakes := problems.problems():
-        raise BadDocument(mistakes)
+            problems.append(source.problem(path, text))
+    if problems:
+        raise BadDocument(problems)
 
 
 def absent_program(program: str, advice: str = "install it") -> str:

@@ -387,7 +387,7 @@ def _run_ids_before(seconds: float) -> str:
 def _with_companions(store: Store, plan: Plan) -> list[Plan]:
     """Return the runs that confirm a run, the other variant of an ab, and the run itself."""
     companions = []
-    for name in filter(None, [*plan.options.get("confirmed", []), plan.options.get("other")]):
+    for name in filter(None, [*plan.options.confirmed, plan.options.other]):
         with contextlib.suppress(NotStoredError):
             companions.append(load_plan(store, name))
     return [*companions, plan]
