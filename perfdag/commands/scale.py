@@ -15,7 +15,7 @@ import orjson
 from pydantic import ValidationError
 
 from perfdag import signals
-from perfdag.commands.options import CommandError, print_now
+from perfdag.commands.options import CommandError, Option, Verbs, add_verb, option, print_now
 from perfdag.commands.terminal import text_table
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.prometheus import Prometheus
@@ -85,21 +85,14 @@ JOURNAL = "journal"
 """Folder of the state of a run in progress."""
 
 
-def add_scale(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_scale(sub: Verbs) -> None:
     """Register the verb and its commands."""
-    parser = sub.add_parser(
-        "scale",
-        description="Create objects on a schedule and measure every stage of their life.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    text = "Create objects on a schedule and measure every stage of their life."
+    parser = add_verb(sub, "scale", run, text, EPILOG)
     commands = parser.add_subparsers(dest="scale", metavar="COMMAND", required=True)
-    for name, command in COMMANDS.items():
-        own = commands.add_parser(name, help=command.summary, description=command.description)
-        for option in command.options:
-            own.add_argument(*option.names, **option.settings)
-        own.set_defaults(command_run=command.run)
-    parser.set_defaults(run=run)
+    for name, (work, summary, description, options) in COMMANDS.items():
+        command = add_verb(commands, name, run, description, "", *options, help=summary)
+        command.set_defaults(command_run=work)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -592,22 +585,6 @@ def _plot_calls(session: Session) -> int:
     path.write_bytes(to_bytes(charts.api_calls(counts, unit))[1])
     print_now(str(path))
     return EXIT_OK
-
-
-class Option(NamedTuple):
-    """An option: its names, and the keyword arguments of `add_argument`."""
-
-    names: tuple[str, ...]
-    settings: dict[str, Any]
-
-
-def option(*names: str, **settings: Any) -> Option:
-    """Return an option. The type is that of its default, which its help names."""
-    default = settings.get("default")
-    if isinstance(default, int | float | str):
-        settings.setdefault("type", type(default))
-        settings["help"] += f" (default: {default})"
-    return Option(names, settings)
 
 
 class Command(NamedTuple):
