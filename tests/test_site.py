@@ -13,7 +13,7 @@ import pytest
 from perfdag.analysis.alerts import Rules
 from perfdag.analysis.gate import check, store_record
 from perfdag.charts.pages.site import read_script, script, write_site
-from perfdag.commands import site as serve
+from perfdag.commands import serve
 from perfdag.commands.main import main
 from perfdag.commands.options import CommandError
 from perfdag.store.base import Store

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection
 from typing import Literal
 
-from perfdag.app.cluster.template import ARGO, is_other_version, template_parameters
+from perfdag.app.cluster.template import ARGO, is_other_version, store_of
 from perfdag.benchmark import registry
 from perfdag.commands.doctor import Finding
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
@@ -14,7 +14,6 @@ from perfdag.kube.patch import (
     LEVELS,
     STORE,
     account_of,
-    claim_patch,
     enforced_level,
     hardened,
     helper,
@@ -22,9 +21,10 @@ from perfdag.kube.patch import (
     level_needs,
     pod_security,
     priority_class,
+    store_volume,
 )
 from perfdag.kube.pods import is_ready, read_pod, with_events, without_simulated
-from perfdag.plan.plan import Plan, cluster_shapes
+from perfdag.plan.plan import Plan, place_hosts
 from perfdag.shape import Shape
 from perfdag.steps.devices import without_gpu
 from perfdag.steps.runner.feasibility import Requirement, has_class, read_inventory, requirements_of
@@ -40,6 +40,7 @@ CLUSTER_ADMIN = (
 )
 USER_RIGHTS = (
     *((ARGO.partition("/")[0], "workflows", verb) for verb in ("create", "get", "list", "delete")),
+    *(("", "configmaps", verb) for verb in ("create", "delete", "patch")),
     ("", "pods", "list"),
     ("", "pods/log", "get"),
 )
@@ -161,7 +162,7 @@ async def check_installation(
     findings += await check_pod_security(client, namespace, plan)
     findings.append(await check_user(client, namespace))
     findings.append(await check_network_policy(client, namespace, install))
-    root = root or template_parameters(template).get("store", "")
+    root = root or store_of(template)
     steps = {step["name"]: step for step in template["spec"]["templates"]}
     parallel = int(steps["batches"].get("parallelism") or 1)
     claim = await check_claim(client, namespace, root, parallel)
@@ -232,9 +233,9 @@ async def check_requirements(
 
     Raises KubeError.
     """
-    shapes = [Shape.model_validate(shape) for shape in cluster_shapes(plan)]
+    shapes = place_hosts(plan).shapes
     findings = [*await check_shapes(client, shapes, namespace), *gpu_findings(plan, shapes)]
-    name = priority_class(plan.options.get("priority", 0))
+    name = priority_class(plan.options.priority)
     if not await has_class(client, name):
         text = f"PriorityClass {name} does not exist or may not be read; "
         text += "measuring pods then have no priority class"
@@ -335,7 +336,7 @@ def plan_needs(plan: Plan) -> dict[str, tuple[str, list[str]]]:
     """Return the least level of each entry that `restricted` refuses, and what needs it."""
     found: dict[str, dict[str, str]] = {}
     for point in plan.points:
-        if needs := level_needs(Shape.model_validate(plan.shapes[point.shape])):
+        if needs := level_needs(plan.shapes[point.shape]):
             found.setdefault(point.entry, {}).update(needs)
     return {
         entry: (max(needs.values(), key=LEVELS.index), list(needs))
@@ -412,6 +413,7 @@ def _pod_spec(root: str, template: Object) -> Object:
         "image": container["image"],
         "imagePullPolicy": container.get("imagePullPolicy"),
         "command": ["perfdag", "step", "reach"],
+        "volumeMounts": [{"name": "store", "mountPath": STORE}],
         "env": [{"name": "PERFDAG_STORE", "value": root}, {"name": "HOME", "value": "/tmp"}],
         "envFrom": container.get("envFrom"),
         "securityContext": hardened(),
@@ -424,10 +426,8 @@ def _pod_spec(root: str, template: Object) -> Object:
         "securityContext": pod_security(),
         "containers": [main],
         "automountServiceAccountToken": False,
+        "volumes": [store_volume(root)],
     }
-    if root.startswith("claim://"):
-        spec["volumes"] = claim_patch(root.removeprefix("claim://"))["volumes"]
-        main["volumeMounts"] = [{"name": "store", "mountPath": STORE}]
     return spec
 
 
