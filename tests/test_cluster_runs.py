@@ -131,7 +131,7 @@ def test_rm_takes_all_workflows_of_a_run_what_they_own_and_the_results_of_what_c
 ) -> None:
     store, plan = FolderStore("store"), make_plan(parse_suite(SUITE))
     confirming = make_plan(parse_suite(SUITE))
-    plan.options["confirmed"] = [confirming.run_id]
+    plan.options.confirmed = [confirming.run_id]
     for item in (plan, confirming):
         store.put(f"runs/{item.run_id}/plan.json", item.dump())
         store.put(result_key(item.suite, item.run_id), b"")

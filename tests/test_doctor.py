@@ -363,7 +363,7 @@ def test_cuda_in_pods_without_a_gpu_is_found(tmp_path: Path) -> None:
         + entry % ("with", ", resources: {nvidia.com/gpu: 1}")
     )
     plan = make_plan(load_suite(str(file)))
-    findings = gpu_findings(plan, [Shape.model_validate(item) for item in plan.shapes])
+    findings = gpu_findings(plan, plan.shapes)
     assert [item.what for item in findings] == [
         "entry without: device is cuda, but its pods request no GPU"
     ]

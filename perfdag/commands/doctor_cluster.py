@@ -24,7 +24,7 @@ from perfdag.kube.patch import (
     store_volume,
 )
 from perfdag.kube.pods import is_ready, read_pod, with_events, without_simulated
-from perfdag.plan.plan import Plan, cluster_shapes
+from perfdag.plan.plan import Plan, place_hosts
 from perfdag.shape import Shape
 from perfdag.steps.devices import without_gpu
 from perfdag.steps.runner.feasibility import Requirement, has_class, read_inventory, requirements_of
@@ -233,9 +233,9 @@ async def check_requirements(
 
     Raises KubeError.
     """
-    shapes = [Shape.model_validate(shape) for shape in cluster_shapes(plan)]
+    shapes = place_hosts(plan).shapes
     findings = [*await check_shapes(client, shapes, namespace), *gpu_findings(plan, shapes)]
-    name = priority_class(plan.options.get("priority", 0))
+    name = priority_class(plan.options.priority)
     if not await has_class(client, name):
         text = f"PriorityClass {name} does not exist or may not be read; "
         text += "measuring pods then have no priority class"
@@ -336,7 +336,7 @@ def plan_needs(plan: Plan) -> dict[str, tuple[str, list[str]]]:
     """Return the least level of each entry that `restricted` refuses, and what needs it."""
     found: dict[str, dict[str, str]] = {}
     for point in plan.points:
-        if needs := level_needs(Shape.model_validate(plan.shapes[point.shape])):
+        if needs := level_needs(plan.shapes[point.shape]):
             found.setdefault(point.entry, {}).update(needs)
     return {
         entry: (max(needs.values(), key=LEVELS.index), list(needs))

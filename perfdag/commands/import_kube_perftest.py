@@ -37,10 +37,9 @@ from perfdag.suite.document import (
     parse_document,
     read_text,
 )
-from perfdag.suite.enumerate import enumerate_points
 from perfdag.suite.load import parse_suite
 from perfdag.suite.permutations import nested
-from perfdag.suite.placement import MAX_POINTS
+from perfdag.suite.points import MAX_POINTS, enumerate_points
 from perfdag.units import parse_quantity
 
 Values = dict[str, Any]

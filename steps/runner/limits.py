@@ -2,10 +2,8 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Any
 
 import orjson
-from pydantic import ValidationError
 
 from perfdag.kube.client import Object
 from perfdag.kube.patch import (
@@ -18,7 +16,7 @@ from perfdag.kube.patch import (
     patch,
     ssh_port,
 )
-from perfdag.plan.plan import MAX_BATCHES, Plan
+from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
 from perfdag.suite.document import BadDocument, Problem
 
@@ -26,6 +24,7 @@ NETWORK = f"{LABEL}/network"
 """Annotation of a pod outside Multus networks: the network that it measures."""
 MULTUS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-network"}
 """Annotations that name a Multus network, by whether it replaces the pod's default network."""
+MAX_BATCHES = 1000
 MAX_KINDS = 75_000
 """Bytes of all kinds as text within JSON.
 
@@ -58,7 +57,7 @@ def check_own_images(plan: Plan, images: str, allowed: Iterable[str]) -> None:
     `images` is the pattern of the installation, `allowed` names these benchmarks.
     """
     for point in plan.points:
-        image = plan.shapes[point.shape].get("image")
+        image = plan.shapes[point.shape].image
         if point.benchmark in allowed and not own_image(image, images):
             raise refuse(
                 f"entry {point.entry}: {point.benchmark} has rights of its own here, "
@@ -72,8 +71,8 @@ def kinds_of(
     """Return what Argo gets of each kind of batches: what its batches and their pods share.
 
     Without `context` it is about as long as on a cluster. `allowed` names the benchmarks with
-    rights of their own. Raises BadDocument if a plan has too many batches or kinds, or a shape that
-    is none: a stored plan may come from elsewhere. The message names the settings that change this.
+    rights of their own. Raises BadDocument if a plan has too many batches or kinds, or a wrong
+    shape: a stored plan may come from elsewhere. The message names the settings that change this.
     """
     if len(plan.batches) > MAX_BATCHES:
         raise refuse(
@@ -86,7 +85,9 @@ def kinds_of(
     kinds: list[Object] = []
     size = 0
     for index, entry in plan.kinds():
-        benchmark, shape = benchmarks[entry], _shape(plan.shapes[index])
+        benchmark, shape = benchmarks[entry], plan.shapes[index]
+        for key, text in shape.problems():
+            raise refuse(f"{key}: {text}")
         given = context or usual
         if benchmark in allowed and own_image(shape.image, given.images):
             given = replace(given, account=account_of(benchmark))
@@ -123,15 +124,3 @@ def network_of(shape: Shape) -> str:
     """Return what a shape measures: the names of Multus networks, host or pod."""
     network = shape.network
     return ",".join(network.attachments) or ("host" if network.host else "pod")
-
-
-def _shape(data: dict[str, Any]) -> Shape:
-    """Return a shape of a plan. Raises BadDocument."""
-    try:
-        shape = Shape.model_validate(data)
-    except ValidationError as invalid:
-        error = invalid.errors()[0]
-        raise refuse(f"{'.'.join(map(str, error['loc']))}: {error['msg']}") from None
-    for key, text in shape.problems():
-        raise refuse(f"{key}: {text}")
-    return shape

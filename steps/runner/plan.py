@@ -16,7 +16,6 @@ from perfdag.results import missing_reason
 from perfdag.results.missing_reason import MissingReason
 from perfdag.results.runs import ROUNDS, resume_obstacle, store_plan, variants, with_learned_times
 from perfdag.results.samples import delete_damaged_samples, run_folder, stored_samples
-from perfdag.shape import Shape
 from perfdag.steps.runner import budget
 from perfdag.steps.runner.batch_objects import (
     Refusals,
@@ -64,7 +63,7 @@ def _text_of(plan: Plan, batch: Batch) -> str:
             varied.setdefault(name, []).append(value)
     words = [f"{name}={_span(values)}" for name, values in varied.items()]
     what = " ".join([points[0].entry, *(words if len(points) > 1 else [points[0].label])])
-    shape = Shape.model_validate(plan.shapes[batch.shape])
+    shape = plan.shapes[batch.shape]
     where = f" on {shape.volume.storage_class or shape.volume.kind}" if shape.volume else ""
     if shape.hosts.count > 1:
         where += f" {network_of(shape)} network"
@@ -101,12 +100,12 @@ def outputs(plan: Plan, context: PodContext) -> dict[str, Any]:
         context.images,
         context.store,
         context.pull_policy,
-        priority_class(plan.options.get("priority", 0)),
+        priority_class(plan.options.priority),
     )
     return {
         "kindof": [str(number) for number in [*numbers, *[*range(len(kinds))] * ROUNDS]],
         "kinds": kinds_of(plan, patch_context, context.allowed),
-        "pending": f"{int(plan.options.get('pending_limit', 600)) + PENDING_GRACE}s",
+        "pending": f"{int(plan.options.pending_limit) + PENDING_GRACE}s",
         "run": plan.run_id,
         "suitename": plan.suite,
         "gated": str(gated(plan)).lower(),
@@ -197,7 +196,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     parameters, left = outputs(plan, context), batches_left(store, plans)
     _put(store, plans)  # before the cluster may refuse: then rows say why
     budget.begin(store, plan.run_id)
-    priority = priority_class(plan.options.get("priority", 0))
+    priority = priority_class(plan.options.priority)
     try:
         facts, refusals = run_with_client(lambda kube: _prepare(kube, context, store, plan, left))
         has_priority = run_with_client(lambda kube: has_class(kube, priority))
@@ -262,7 +261,7 @@ async def _prepare(
 ) -> tuple[Object, Refusals]:
     """Create the objects of the batches `left`; return facts of the cluster and what it refuses."""
     await create(kube, context, plan, [secret(context)])
-    shapes = [Shape.model_validate(shape) for shape in plan.shapes]
+    shapes = plan.shapes
     infeasible = await unmet(kube, shapes, context.namespace)
     refusals: Refusals = {
         number: ("skipped", infeasible[shape])

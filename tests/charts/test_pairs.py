@@ -14,7 +14,7 @@ from perfdag.charts.pages import pick
 from perfdag.charts.series import read
 from perfdag.digest import canonical
 from perfdag.results.schema import SAMPLES
-from perfdag.suite.host_pairs import rounds
+from perfdag.suite.points import rounds
 from tests.charts import rows as made
 from tests.charts.figures import artist, artists
 

@@ -187,7 +187,7 @@ def test_the_command_that_goes_on_with_a_run_is_of_the_verb_that_began_it(
     else:
         duel = prepare_duet(loaded, loaded, ("one", "two"), 8)
         plan, first = duel.b, duel.a.run_id
-        plan.options |= options
+        plan.options = replace(plan.options, **options)
     plan.where = dict(where)
     line = resume_command(plan, root)
     assert line == command.format(first)

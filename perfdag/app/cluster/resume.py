@@ -70,7 +70,7 @@ def _stored_run(root: str, run_id: str) -> NewRun | None:
             f"whether it has run {run_id} is not known"
         )
         return None
-    return NewRun(plan.run_id, plan.suite, int(plan.options.get("priority", 0)))
+    return NewRun(plan.run_id, plan.suite, plan.options.priority)
 
 
 def kept_samples(run_id: str | None, root: str, namespace: str) -> str:
@@ -106,5 +106,5 @@ def _measured_plan(store: Store, plan: Plan) -> Plan:
     A recheck is measured with its run, variant B with variant A. Raises
     StoreError.
     """
-    other = plan.options.get("confirms") or (plan.options["other"] if plan.variant == "B" else None)
+    other = plan.options.confirms or (plan.options.other if plan.variant == "B" else None)
     return load_plan(store, other) if other else plan

@@ -52,7 +52,7 @@ def submit_suite(submission: Submission) -> tuple[str, str]:
             f"{submission.namespace} the store {installed.store}: submit it to the namespace of "
             f"another installation (perfdag install --namespace ... --store {own})"
         )
-    priority = int(plan.options.get("priority", 0))
+    priority = plan.options.priority
     run = NewRun(
         plan.run_id,
         plan.suite,
