@@ -64,7 +64,7 @@ def add_step(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         rank.add_argument("--pending", metavar="TIME", default="", help=PENDING)
         rank.set_defaults(run=run)
     reach = steps.add_parser("reach", help="check the store, and list the benchmarks")
-    reach.set_defaults(run=reach)
+    reach.set_defaults(run=reach_store)
     last = steps.add_parser("finish", help="collect, report, check")
     last.add_argument("--phase", default="Succeeded", help="phase of the Workflow")
     last.set_defaults(run=finish)
@@ -174,7 +174,7 @@ def peer(args: argparse.Namespace) -> int:
         raise CommandError(str(error), EXIT_FAILED) from None
 
 
-def reach(args: argparse.Namespace) -> int:
+def reach_store(args: argparse.Namespace) -> int:
     """Write, read and remove an object in the store, then print the benchmarks of this image."""
     from perfdag.benchmark import registry
     from perfdag.kube.patch import STORE
