@@ -157,7 +157,7 @@ def _entry(path: Path, workload: Workload, lost: list[str]) -> dict[str, Any]:
 def _template(path: Path, workload: Workload, lost: list[str]) -> tuple[str, str]:
     """Return a workload's template as perfdag reads it, and its namespace. Raises CommandError."""
     source = path.parent / workload.template
-    variables = {"replica": "${name}", "iteration": "${name}", **workload.variables}
+    variables = {"replica": "${index}", "iteration": "${name}", **workload.variables}
     for name, (variable, default) in _IMAGE.items():
         if variables.get(name) == "":
             variables[name] = os.environ.get(variable) or default

@@ -211,7 +211,7 @@ def finish(args: argparse.Namespace) -> int:
 
 
 def _finish(context: "PodContext", phase: str) -> int:
-    from perfdag.app.site.write import write_after_run
+    from perfdag.charts.pages.site import write_after_run
     from perfdag.commands.ab import finish_variants, outcome_text
     from perfdag.commands.check import publish_gate
     from perfdag.commands.finish import finish_run
