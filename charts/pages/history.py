@@ -84,19 +84,18 @@ def card(run: screen.Judged, suite: str, head: Sequence[str]) -> bytes:
     colour = {"bad": style.WORSE, "good": style.BETTER, "noisy": style.UNCLEAR}.get(said.kind)
     fig = Figure(figsize=(12, 6.3))
     fig.text(0.04, 0.93, f"{suite}  ·  {'  ·  '.join(head)}"[:130], fontsize=12, color=style.MUTED)
-    sentence = textwrap.fill(said.sentence, 62, max_lines=2, placeholder=" ...")
+    sentence = textwrap.fill(said.sentence, 54, max_lines=2, placeholder=" ...")
     big: Any = {"fontsize": 24, "fontweight": "bold", "va": "top"}
     fig.text(0.04, 0.89, sentence, color=colour or style.INK, **big)
     fig.text(0.04, 0.72, "; ".join(said.why)[:130], fontsize=12, color=style.MUTED)
     lines = [line for line in run.deciding() if line.levels.measured > 1][:1]
-    places = [(0.04 + 0.32 * (i // 3), 0.56 - 0.2 * (i % 3)) for i in range(3 if lines else 6)]
+    places = [(0.04 + 0.48 * (i // 3), 0.56 - 0.2 * (i % 3)) for i in range(3 if lines else 6)]
     for (x, y), row in zip(places, rows, strict=False):
         delta = row.answer.size if row.answer and row.answer.word in ("worse", "better") else ""
         where = textwrap.shorten(f"{row.name}  {row.where}", 40, placeholder=" ...")
         fig.text(x, y + 0.08, where, fontsize=12, color=style.MUTED)
-        fig.text(
-            x, y, f"{row.value}  {delta}" if row.usable else "unusable", **{**big, "va": "bottom"}
-        )
+        value = f"{row.value}  {delta}" if row.usable else "unusable"
+        fig.text(x, y, value, **{**big, "va": "bottom"})
     for line in lines:
         panel(fig.add_axes((0.46, 0.1, 0.51, 0.54)), line)
     png = io.BytesIO()
