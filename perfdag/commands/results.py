@@ -90,6 +90,7 @@ def add_report(sub: Verbs) -> None:
         REPORT_EPILOG,
         RUN,
         STORE,
+        option("--card", action="store_true", help="write card.png too, 1200 x 630, for a chat"),
     )
 
 
@@ -99,7 +100,15 @@ def run_report(args: argparse.Namespace) -> int:
         raise CommandError(missing)
     store, plan = read_run(args.store, args.run_id)
     result = finish_run(store, plan)
-    print("\n".join([str(result.report), *result.exports]))
+    print(result.report)
+    if args.card:
+        from perfdag.charts.pages.report import card_of
+
+        key = f"runs/{plan.run_id}/card.png"
+        store.put(key, card_of(result.table, plan, result.gate))
+        print(store.url(key))
+    for export in result.exports:
+        print(export)
     return result.exit_code
 
 
@@ -140,6 +149,7 @@ class RunResult:
     """A collected run: its samples by status, its points, and the addresses of its files."""
 
     plan: Plan
+    table: pa.Table
     collected: CollectionResult
     states: list[PointState]
     rows: str
@@ -282,7 +292,9 @@ def result_of(store: Store, plan: Plan, table: pa.Table, collected: CollectionRe
     states = summarise(table)
     add_nominal(table, states)
     trust, verdicts = trust_in(table, states), own_verdicts(table)
-    return RunResult(plan, collected, states, store.url(collected.key), None, [], trust, verdicts)
+    return RunResult(
+        plan, table, collected, states, store.url(collected.key), None, [], trust, verdicts
+    )
 
 
 def missing_drawing() -> str | None:
