@@ -322,7 +322,6 @@ class Sample:
     scheduled: int
     waiting: int
     absent: list[str]
-    complete: bool
 
 
 @dataclass
@@ -431,7 +430,7 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
         "failure_reasons": dict(observer.reasons.most_common(20)),
     }
     write_json(folder / "summary.json", facts)
-    return Sample(file, rows, len(sampled), len(waiting), observer.absent, complete)
+    return Sample(file, rows, len(sampled), len(waiting), observer.absent)
 
 
 def restore(observer: Observer, state: Path) -> None:

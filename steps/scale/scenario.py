@@ -369,8 +369,6 @@ class Session:
             facts,
             evaluate(gates, own | api_metrics.gate_latencies(self.phases, whole)),
             calls=api_metrics.call_records(self.phases),
-            started=self.batches[0][0].started_wall,
-            ended=time.time(),
         )
 
     def _figures(self) -> dict[str, float | None]:

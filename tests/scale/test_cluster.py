@@ -35,15 +35,6 @@ def holder_of(server: ApiServer) -> str:
 FUTURE, PAST = "2099-01-01T00:00:00.000000Z", "1999-01-01T00:00:00.000000Z"
 
 
-async def test_a_lease_that_nobody_renews_stops_no_deletion(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cluster, "LEASE_DURATION_S", 0.1)
-    server = ApiServer(held_by("r1", FUTURE))
-    await cluster.require_ended(server.client(), "r1")
-    assert holder_of(server) == "r1"
-
-
 @pytest.mark.parametrize("busy", [True, False])
 async def test_a_creation_that_was_tried_again_does_not_take_another_run_s_lease_for_ours(
     busy: bool,
@@ -123,20 +114,6 @@ async def test_who_took_the_cluster_meanwhile_is_told_once_and_kept(
     )
     assert len(caplog.messages) == 1
     assert holder_of(server) == "other", "theirs to delete"
-
-
-async def test_a_lease_that_somebody_deleted_is_made_again(
-    monkeypatch: pytest.MonkeyPatch, server: ApiServer
-) -> None:
-    monkeypatch.setattr(cluster, "LEASE_DURATION_S", 0.03)
-    async with cluster.ExclusiveRun(server.client(), "me", 1.0) as run:
-        server.remove("Lease")
-        for _ in range(100):
-            if server.of("Lease"):
-                break
-            await asyncio.sleep(0.01)
-        assert holder_of(server) == "me"
-    assert run.lost == ""
 
 
 def node(

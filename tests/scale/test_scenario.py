@@ -1,6 +1,5 @@
 """Sessions and scenarios: what they wait for, what they make of it, and what they leave behind."""
 
-import asyncio
 import contextlib
 import threading
 import time
@@ -18,7 +17,7 @@ from perfdag.steps.scale.generate import GeneratorResult, Schedule, Submission
 from perfdag.steps.scale.objects import VMI, Record, load
 from perfdag.steps.scale.rows import Clocks, rows_of
 from perfdag.steps.scale.scenario import Context, Session
-from perfdag.steps.scale.watch import Observer, WatchLag
+from perfdag.steps.scale.watch import Observer
 from perfdag.store.base import StoreError
 from tests.fakes.api_server import ApiServer, Request, client
 
@@ -97,20 +96,6 @@ async def test_an_error_within_a_session_leaves_nothing_or_says_so(
         assert "`perfdag scale delete --run r7` deletes them" in logged(caplog)[0]
     else:
         assert cluster.of("Pod") == []
-
-
-async def test_a_second_interruption_is_told(
-    caplog: pytest.LogCaptureFixture, soon: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scenario, "remove", lambda *_: asyncio.sleep(60, 0))
-    kube = ApiServer().client()
-    session = session_of(kube, observer_of())
-    closing = asyncio.create_task(session.clean_up())
-    await asyncio.sleep(0.05)
-    closing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await closing
-    assert "objects may be left (interrupted)" in logged(caplog)[0]
 
 
 async def test_what_is_churned_away_or_ran_is_waited_for_no_more() -> None:
@@ -392,12 +377,3 @@ def test_the_journal_is_kept_under_the_id_of_its_run(
         second = Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
         second.restore(tmp_path / "r" / "observed.jsonl")
         assert second.counts["Pod", "created"] == 1
-
-
-async def test_a_change_that_never_came_counts_in_the_watch_lag(server: ApiServer) -> None:
-    lag = WatchLag(server.client(), "r", "ns")
-    lag._sent = {1: time.monotonic_ns() - 2 * SECOND, 2: time.monotonic_ns()}
-    lag._take(1, time.monotonic_ns() - SECOND)
-    await lag.stop()
-    assert sorted(lag.lags) == pytest.approx([0.0, 1.0], abs=0.1)
-    assert lag.p99 == pytest.approx(1.0, abs=0.1)
