@@ -1,0 +1,139 @@
+"""Delete a run: its objects on the cluster, and its results in the store."""
+
+import asyncio
+import time
+
+from perfdag.commands.cluster import ARGO, NoRun, View, workflows_of_run
+from perfdag.commands.options import CommandError, print_now
+from perfdag.commands.runs import removable_keys
+from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
+from perfdag.plan.plan import is_run_id
+from perfdag.results.runs import load_plan
+from perfdag.signals import EXIT_REACH
+from perfdag.store.base import NotStoredError
+from perfdag.store.open import open_store
+
+DELETE_TIMEOUT = 120.0
+"""Seconds to wait until deleted objects are gone."""
+OWNED_KINDS = (
+    ("v1", "Pod"),
+    ("coordination.k8s.io/v1", "Lease"),
+    ("v1", "PersistentVolumeClaim"),
+    ("v1", "Secret"),
+    ("scheduling.volcano.sh/v1beta1", "PodGroup"),
+)
+"""Kinds of the objects that a Workflow of a run owns, through its pods and Leases: owners first."""
+
+
+def delete_run(name: str, namespace: str, results: bool, root: str | None) -> None:
+    """Delete the objects of a run, and its results if `results` is true.
+
+    `root` is the store of the results; without it, the store that the run's Workflow names.
+    Raises CommandError, StoreError, KubeError.
+    """
+    try:
+        workflows = run_with_client(lambda client: workflows_of_run(client, name, namespace))
+    except NoRun as error:
+        raise NoRun(
+            f"{error}; Workflows are kept for some days only; "
+            f"to remove its results: perfdag rm {name} --store ROOT"
+        ) from None
+    view = View(workflows[-1])
+    # Read the keys first: if the store cannot be reached, nothing is deleted.
+    keys = _results_of(view, root) if results else []
+    remaining = run_with_client(lambda client: _delete_objects(client, workflows, namespace))
+    for workflow in workflows:
+        run_id = view.run_id or "(no plan)"
+        print_now(f"deleted workflow {workflow['metadata']['name']} of run {run_id}")
+    if keys:
+        _delete_keys(root or view.store, keys)
+    if remaining:
+        seconds = _timeout(remaining)
+        raise CommandError(f"still there after {seconds:g} s: {', '.join(remaining)}", EXIT_REACH)
+
+
+def _results_of(view: View, root: str | None) -> list[str]:
+    """Return the keys of a run's results. Raises CommandError if they cannot be deleted here."""
+    store = root or view.store
+    if not store.startswith("s3://"):
+        raise CommandError(
+            f"its results are in {store or 'no store'}, which only pods reach; "
+            "delete the run without --results, then the files of the claim in a pod"
+        )
+    try:
+        opened = open_store(store)
+        if not is_run_id(view.run_id or ""):  # no plan; a text of the cluster names no other run
+            raise NotStoredError(view.name)
+        return removable_keys(opened, load_plan(opened, view.run_id or ""))
+    except NotStoredError:
+        if not root:
+            return []
+        raise CommandError(
+            f"store {root} has no run {view.run_id or view.name}, and nothing is deleted; "
+            "correct --store, or leave out --results"
+        ) from None
+
+
+def _delete_keys(root: str, keys: list[str]) -> None:
+    store = open_store(root)
+    for key in keys:
+        store.delete(key)
+    print_now(f"deleted its results from {root}")
+
+
+def _timeout(remaining: dict[str, float]) -> float:
+    """Return the seconds to wait: at least the longest grace period of a pod."""
+    return max(DELETE_TIMEOUT, *remaining.values())
+
+
+async def _delete_objects(
+    client: Kube, workflows: list[Object], namespace: str
+) -> dict[str, float]:
+    """Delete the Workflows and wait; return what remains, as `_owned_objects`.
+
+    Raises KubeError.
+    """
+    kinds = []
+    for api, kind in OWNED_KINDS:
+        try:
+            kinds.append(await client.resource(api, kind))
+        except KubeError as error:
+            if error.reason != "NoKind":
+                raise
+    owners = {workflow["metadata"]["uid"] for workflow in workflows}
+    # A pod owns its ephemeral claims: note its uid while it exists.
+    await _owned_objects(client, kinds, owners, namespace)
+    resource = await client.resource(ARGO, "Workflow")
+    for workflow in workflows:
+        await client.delete(resource, workflow["metadata"]["name"], namespace)
+    start = time.monotonic()
+    while remaining := await _owned_objects(client, kinds, owners, namespace):
+        if time.monotonic() >= start + _timeout(remaining):
+            break
+        await asyncio.sleep(0.5)
+    return remaining
+
+
+async def _owned_objects(
+    client: Kube, kinds: list[Resource], owners: set[str], namespace: str
+) -> dict[str, float]:
+    """Return the objects that `owners` own, with the grace period of a pod in seconds.
+
+    The owners grow by them. Kinds that may not be listed are left out.
+    """
+    owned = {}
+    for kind in kinds:
+        try:
+            items = await client.list(kind, namespace)
+        except KubeError as error:
+            if error.status != 403:
+                raise
+            continue
+        for item in items:
+            metadata = item["metadata"]
+            references = metadata.get("ownerReferences") or []
+            if owners.intersection(reference["uid"] for reference in references):
+                owners.add(metadata["uid"])
+                grace = (item.get("spec") or {}).get("terminationGracePeriodSeconds", 0)
+                owned[f"{kind.kind} {metadata['name']}"] = float(grace)
+    return owned

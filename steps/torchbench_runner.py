@@ -1,0 +1,166 @@
+"""Run pytorch/benchmark's run.py and report every iteration, not only its median.
+
+The interpreter that has torch runs this program, so it imports nothing of perfdag. Usage:
+
+    python torchbench_runner.py construct CHECKOUT MODEL
+        Construct MODEL once, so that the weights that it downloads are on this machine.
+    python torchbench_runner.py run CHECKOUT WARMUP ITERATIONS ARGUMENTS-OF-RUN.PY...
+        The last line is `perfdag-torchbench {json}`: times in s, memory in bytes.
+"""
+
+import importlib.util
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+MARK = "perfdag-torchbench "
+NO_TORCH = 3
+"""Exit code if torch or torchvision cannot be imported."""
+
+
+def construct(checkout: str, model: str) -> int:
+    """Construct a model for inference on the CPU and return the exit code."""
+    try:
+        import torch  # noqa: F401
+        import torchvision  # noqa: F401
+    except ImportError as error:
+        sys.stderr.write(f"{error}\n")
+        return NO_TORCH
+    sys.path.insert(0, checkout)
+    benchmark: Any = importlib.import_module("torchbenchmark")
+    benchmark.load_model_by_name(model)(test="eval", device="cpu")
+    return 0
+
+
+def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> int:
+    """Run run.py with its measuring function wrapped, to time the first call and keep all times."""
+    start = time.monotonic()
+    sys.path.insert(0, checkout)
+    sys.argv = ["run.py", *arguments]
+    spec = importlib.util.spec_from_file_location("torchbench_run_py", Path(checkout) / "run.py")
+    if spec is None or spec.loader is None:
+        sys.stderr.write(f"{checkout} has no run.py\n")
+        return 2
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    report: dict[str, Any] = {"import_s": time.monotonic() - start}
+    measure, summarise = module.run_one_step, module.printResultSummaryTime
+
+    def measured(func: Any, *args: Any, **named: Any) -> Any:
+        import torch
+
+        cuda = module.args.device == "cuda"
+        model = named["model"]
+        report["construct_s"] = model.ttfb / 1e3
+        before = time.monotonic()
+        with _returned_errors_raised(model, module.args.test):
+            func()
+        if cuda:
+            torch.cuda.synchronize()
+        report["first_call_s"] = time.monotonic() - before
+        report["began"] = time.time()
+        result = measure(func, *args, **{**named, "nwarmup": warmup, "num_iter": iterations})
+        report["ended"] = time.time()
+        return result
+
+    def summarised(result: Any, model: Any, *args: Any, **named: Any) -> Any:
+        column = 0 if module.args.device != "cuda" else 1
+        report["wall_s"] = [float(row[column]) / 1e3 for row in result]
+        if module.args.device == "cuda":
+            report["gpu_s"] = [float(row[0]) / 1e3 for row in result]
+        report["batches"] = model.num_batch
+        report["batch_size"] = model.batch_size
+        report["precision"] = model.dargs.precision
+        return summarise(result, model, *args, **named)
+
+    module.run_one_step, module.printResultSummaryTime = measured, summarised
+    module.main()
+    report.update(final_report(module), process_s=time.monotonic() - start)
+    sys.stdout.write(f"{MARK}{json.dumps(report)}\n")
+    return 0
+
+
+@contextmanager
+def _returned_errors_raised(model: Any, test: str) -> Iterator[None]:
+    """Raise a NotImplementedError that a model's train() returns, as invoke() drops it."""
+    own = getattr(model, test, None)
+    # Without train(), run.py trains in stages: forward, backward and optimizer_step.
+    if own is None:
+        yield
+        return
+
+    def checked(*args: Any, **named: Any) -> Any:
+        result = own(*args, **named)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    setattr(model, test, checked)
+    try:
+        yield
+    finally:
+        setattr(model, test, own)
+
+
+def final_report(module: Any) -> dict[str, Any]:
+    """Return versions, threads, CPU time, memory and the GPUs used, when run.py has ended."""
+    import torch
+
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    report: dict[str, Any] = {
+        "user_s": sum(usage.ru_utime for usage in used),
+        "system_s": sum(usage.ru_stime for usage in used),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "max_rss_bytes": used[0].ru_maxrss * 1024,
+        "device": module.args.device,
+        "gpus_visible": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        "compile_s": _compiled(),
+    }
+    if module.args.device == "cuda":
+        peaks = [torch.cuda.max_memory_allocated(index) for index in range(report["gpus_visible"])]
+        report["gpu_peak_bytes"] = peaks
+        report["gpus_used"] = sum(peak > 0 for peak in peaks)
+        uuids = [
+            getattr(torch.cuda.get_device_properties(index), "uuid", None)
+            for index, peak in enumerate(peaks)
+            if peak > 0
+        ]
+        # As nvidia-smi writes it. torch before 2.4 has none.
+        report["gpu_uuids"] = [f"GPU-{uuid}" for uuid in uuids if uuid]
+        report["cuda"] = torch.version.cuda
+        report["cudnn"] = torch.backends.cudnn.version()
+    return report
+
+
+def _compiled() -> float | None:
+    """Return the seconds in torch.compile, or None; newer torch no longer names them to run.py."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    times: dict[str, list[float]] = getattr(utils, "compilation_time_metrics", {})
+    seconds = [sum(values) for name, values in times.items() if name.endswith("compile_inner")]
+    return sum(seconds) if seconds else None
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line and return the exit code; print the usage if it fits no form."""
+    # This file's folder comes first in sys.path, where `queue` would hide the standard module.
+    sys.path[:] = [
+        entry
+        for entry in sys.path
+        if Path(entry or ".").resolve() != Path(__file__).resolve().parent
+    ]
+    if len(argv) == 3 and argv[0] == "construct":
+        return construct(argv[1], argv[2])
+    if len(argv) >= 5 and argv[0] == "run":
+        return run(argv[1], int(argv[2]), int(argv[3]), argv[4:])
+    sys.stderr.write(str(__doc__))
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
