@@ -332,7 +332,9 @@ def _limit(past: References, reference: RunMedians | None, rule: Check, info: Se
 
 
 PRESENT_OF, PRESENT = 5, 3
-"""A headline series that at least 3 of the last 5 runs had is expected."""
+"""A headline series is expected if 3 of the 5 runs up to its newest one had it ..."""
+MISSED_FOR = 30
+"""... and one of so many earlier runs did. So a loss is told until it is acknowledged or old."""
 
 
 @dataclass(frozen=True)
@@ -349,18 +351,17 @@ def find_absent(
     history: RunMedians,
     tuning: Tuning,
     rules: Rules,
-    records: dict[str, Record],
 ) -> list[AbsentSeries]:
     """Return the headline series that earlier runs had and this one lacks. Add an alert per entry.
 
-    Only earlier runs with the same trigger count, and what `--only` left out is not absent. A
-    series stays absent once it was reported or acknowledged, until a run has it again. The other
-    points without a value fail the gate too, unless their entry is optional.
+    Only earlier runs with the same trigger count, and what `--only` left out is not absent. The
+    other points without a value fail the gate too, unless their entry is optional.
     """
-    last, same = history.runs[-1], _alike(history)
+    last = history.runs[-1]
     if last.trigger == "confirm":
         return []
-    reported = _reported_absent(history, same, records)
+    earlier = enumerate(history.runs[:-1])
+    same = [i for i, run in earlier if run.trigger == last.trigger][-MISSED_FOR:]
     finite = np.isfinite(history.value)
     # Without the span: a series is not absent if its hosts were on other nodes this time.
     measured = {info.key[:-1] for i, info in enumerate(history.series) if finite[i, -1]}
@@ -368,19 +369,10 @@ def find_absent(
     entries: dict[str, list[LostSeries]] = {}
     for i, name in enumerate(series_names(history) if same else ()):
         info = history.series[i]
-        if info.key[:-1] in measured or not tuning.pages(info):
+        left_out = last.trigger == "part" and info.point not in last.points
+        if info.key[:-1] in measured or left_out or not tuning.pages(info):
             continue
-        if last.trigger == "part" and info.point not in last.points:
-            continue
-        before = finite[i, same[-PRESENT_OF:]]
-        since = reported.get(info.series_id)
-        expected = before.sum() >= min(PRESENT, before.size) or (
-            since is not None and not finite[i, since:].any()
-        )
-        if not expected and not any(
-            acknowledged(rules, run, name, info.series_id)
-            for run in _first_runs_without(history, finite[i], same)
-        ):
+        if not _expected(finite[i], same):
             continue
         ok, bad, error, _ = last.points.get(info.point, (0, 0, "", ""))
         if ok:
@@ -444,61 +436,28 @@ def _add_idle(
         add_alert(gate, "absent", f"ABSENT {gate.suite}/{entry}: {about}", lost)
 
 
-def _alike(history: RunMedians) -> list[int]:
-    """Return the positions of the earlier runs with the trigger of the last run."""
-    return [i for i, run in enumerate(history.runs[:-1]) if run.trigger == history.runs[-1].trigger]
+def _expected(finite: NDArray[np.bool_], same: Sequence[int]) -> bool:
+    """Return whether the runs `same` had a series often enough, up to the newest that had it.
 
-
-def _first_runs_without(
-    history: RunMedians, finite: NDArray[np.bool_], same: Sequence[int]
-) -> list[str]:
-    """Return the first PRESENT runs without a series, or none where it was never expected.
-
-    An acknowledged absence raises no alert, so no record of it exists. These runs tell whether the
-    absence was acknowledged, so that it is reported when the acknowledgement expires.
+    So it is missed until it is back or acknowledged, or until none of these runs had it.
     """
     present = [at for at, k in enumerate(same) if finite[k]]
     last = same[: present[-1] + 1][-PRESENT_OF:] if present else []
-    if not last or finite[last].sum() < min(PRESENT, len(last)):
-        return []
-    return [history.runs[k].run_id for k in same[present[-1] + 1 :]][:PRESENT]
+    return bool(last) and bool(finite[last].sum() >= min(PRESENT, len(last)))
 
 
-def _reported_absent(
-    history: RunMedians, same: Sequence[int], records: dict[str, Record]
-) -> dict[str, int]:
-    """Return series id -> position of the newest run that reported it absent."""
-    positions = {history.runs[i].run_id: i for i in same}
-    reported: dict[str, int] = {}
-    for run_id in sorted(records.keys() & positions.keys()):
-        for alert in records[run_id].alerts:
-            if alert.kind == "absent":
-                reported |= dict.fromkeys(alert.keys, positions[run_id])
-    return reported
-
-
-def explaining_losses(
+def explaining_absences(
     history: RunMedians, rule: Check, absent: Sequence[AbsentSeries]
 ) -> list[AbsentSeries]:
-    """Return the absent series that explain why a rule has no data.
+    """Return the absent series that explain why a rule has no data: they are told already.
 
-    An absent series explains a rule about it. Where nothing of its entry is left, it explains a
-    rule about the entry. The rule concerns the series it covers that the last PRESENT_OF runs had,
-    counted back from the newest run with any of them. Return nothing where one of those series is
-    absent without a report.
+    They are series that it covers, or those of its entries where no series of them is left.
     """
-    finite = np.isfinite(history.value)
-    present_entries = {info.entry for i, info in enumerate(history.series) if finite[i, -1]}
-    covered = [i for i, info in enumerate(history.series) if covers(rule, info)]
-    vanished = {history.series[i].entry for i in covered} - present_entries
-    losses = [lost for lost in absent if covers(rule, lost.info) or lost.info.entry in vanished]
-    keys = {lost.info.key for lost in losses}
-    entries = {lost.info.entry for lost in losses} & vanished
-    same = _alike(history)
-    present = np.flatnonzero(finite[np.ix_(covered, same)].any(axis=0))
-    last = same[: present[-1] + 1][-PRESENT_OF:] if present.size else []
-    about = [history.series[i] for i in covered if finite[i, last].any()]
-    return losses if all(info.key in keys or info.entry in entries for info in about) else []
+    finite = np.isfinite(history.value[:, -1])
+    about = {info.entry for info in history.series if covers(rule, info)}
+    left = {info.entry for i, info in enumerate(history.series) if finite[i]}
+    gone = about if not about & left else set[str]()
+    return [lost for lost in absent if covers(rule, lost.info) or lost.info.entry in gone]
 
 
 def _plan(store: Store, run_id: str) -> Plan | None:
@@ -570,7 +529,7 @@ def check(store: Store, suite: str, run_id: str, rules: Rules) -> GateResult:
     previous = _previous(history, records)
     _levels(gate, night, tuning, previous)
     _own_verdicts(gate, own_verdicts(table), rules)
-    absent = find_absent(gate, store, history, tuning, rules, records)
+    absent = find_absent(gate, store, history, tuning, rules)
     by_id = {line.info.series_id: line for line in series}
     references = References(store, history, by_id, gate.damaged)
     _thresholds(gate, references, table, rules, absent)
@@ -660,7 +619,7 @@ def _thresholds(
     broken: dict[tuple[str, str], list[LostSeries]] = {}
     for outcome in judge_thresholds(past, table, rules.checks):
         info = outcome.info
-        losses = [] if info else explaining_losses(past.history, outcome.rule, absent)
+        losses = [] if info else explaining_absences(past.history, outcome.rule, absent)
         name = f"{outcome.name}: {outcome.rule.text()}" if info else outcome.name
         bad = outcome.state in ("failed", "absent")
         key = info.series_id if info else outcome.name

@@ -25,7 +25,6 @@ from perfdag.analysis.nodes import (
     node_outliers,
     noise_report,
     recent_rows,
-    runs_for_nodes,
 )
 from perfdag.analysis.verdict import RANK, Tuning, percent
 from perfdag.commands.options import CommandError, add_acks_file, print_json
@@ -167,9 +166,9 @@ def read_history(
     ]
     if not selected:
         raise CommandError(f"--only {', '.join(only)}: no series has such a name")
-    count = runs_for_nodes(medians)
-    nodes = node_outliers(medians, recent_rows(store, medians, count), tuning) if count else []
-    noise = noise_report(medians, recent_rows(store, medians)) if with_noise else []
+    rows = recent_rows(store, medians)
+    nodes = node_outliers(medians, rows, tuning)
+    noise = noise_report(medians, rows) if with_noise else []
     return History(medians, selected, nodes, noise)
 
 

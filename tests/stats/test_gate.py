@@ -375,7 +375,7 @@ def test_an_acknowledged_loss_hides_no_metric_that_what_is_still_measured_lacks(
     assert not judge(store, 5, rule, accepted=[gone, rule_too]).failed
 
 
-@pytest.mark.parametrize("case", ["its entry, and one was removed long ago", "the headline alone"])
+@pytest.mark.parametrize("case", ["its entry", "the headline alone"])
 def test_a_loss_is_told_once_and_its_acknowledgement_opens_the_gate_of_each_rule_on_it(
     store: Store, case: str
 ) -> None:
@@ -384,8 +384,6 @@ def test_a_loss_is_told_once_and_its_acknowledgement_opens_the_gate_of_each_rule
         night_rows += rows(night, {"streams=1": [1e10] * 3}) if night < 12 else []
         if case == "the headline alone":
             night_rows += retransmits(night, "streams=1")
-        elif night < 2:
-            night_rows += rows(night, {"streams=1": [1e10] * 3}, entry="iperf-old")
         put(store, night_rows)
     gate = judge(store, 12, THROUGHPUT)
     assert [alert.title for alert in gate.alerts] == ["ABSENT net/iperf: 1 series"]
@@ -593,9 +591,6 @@ def test_a_loss_acknowledged_before_it_was_told_is_not_forgotten(store: Store) -
         # 2026-01-26: the card should be back
         expected = ["absent"] if night > 20 else []
         assert (gate.failed, [alert.kind for alert in gate.alerts]) == (night > 20, expected), night
-    long_ago = Acknowledgement("*", run_id(16), "all of it is slower here")
-    cases = judge(store, 20, accepted=[long_ago]).cases
-    assert "present" not in {case.group for case in cases}, "it was gone, untold, long before that"
 
 
 def test_a_run_that_is_too_old_is_one_line_and_one_message(
