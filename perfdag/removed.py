@@ -7,6 +7,8 @@ REMOVED: dict[str, str] = {
     "--wire": "all programs speak Intel's protocol, docs/queue.md",
     "--rate": "a client sends --req-now requests in parallel, docs/queue.md",
     "--arrival": "a client sends --req-now requests in parallel, docs/queue.md",
+    "--deploy": "`kubectl apply -f` the objects before, docs/queue.md",
+    "--client-url": "the client is reached through the API server, docs/queue.md",
     "runtime": "resnet50 runs PyTorch, docs/resnet50.md",
     "endpoint": "resnet50 runs PyTorch, docs/resnet50.md",
     "in_flight": "CUDA copies and computes in two streams, docs/resnet50.md",

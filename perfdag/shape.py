@@ -462,7 +462,7 @@ class Shape(Strict):
         Resources(), description="requests and limits of a measuring pod, device resources included"
     )
     hugepages: dict[Annotated[Name, AfterValidator(check_hugepages)], Quantity] = Field(
-        {}, description="size of a page and amount, such as {2Mi: 512Mi}"
+        {}, description="amount of each kind, such as {hugepages-2Mi: 512Mi}"
     )
     shm: Size | None = Field(None, description="size of /dev/shm, a tmpfs")
     volume: Volume | None = Field(None, description="the storage that is measured")

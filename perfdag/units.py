@@ -212,13 +212,17 @@ def _positive(value: float) -> float:
     return value
 
 
-_TEXT_OR_NUMBER = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}
-Duration = Annotated[float, BeforeValidator(seconds), WithJsonSchema(_TEXT_OR_NUMBER)]
+def _text_or_number(title: str) -> WithJsonSchema:
+    kinds = [{"type": "number", "minimum": 0}, {"type": "string"}]
+    return WithJsonSchema({"title": title, "anyOf": kinds})
+
+
+Duration = Annotated[float, BeforeValidator(seconds), _text_or_number("time")]
 PositiveDuration = Annotated[
-    float, BeforeValidator(lambda v: _positive(seconds(v))), WithJsonSchema(_TEXT_OR_NUMBER)
+    float, BeforeValidator(lambda v: _positive(seconds(v))), _text_or_number("time")
 ]
-Size = Annotated[int, BeforeValidator(size_bytes), WithJsonSchema(_TEXT_OR_NUMBER)]
-BitRate = Annotated[float, BeforeValidator(bits_per_second), WithJsonSchema(_TEXT_OR_NUMBER)]
+Size = Annotated[int, BeforeValidator(size_bytes), _text_or_number("size")]
+BitRate = Annotated[float, BeforeValidator(bits_per_second), _text_or_number("bit rate")]
 
 
 def short_seconds(value: float) -> str:

@@ -1,12 +1,11 @@
-"""Build the documentation as a site: docs.py FOLDER. Exit with 1 if a link of a page is broken.
+"""Build the documentation as a site: docs.py FOLDER. Needs Zensical.
 
-The site has the pages of the repository, and pages that perfdag generates: one for each benchmark,
-the keys of a suite, and the command line. Words of the glossary become links. Needs Zensical.
+The site has the pages of the repository, and generated ones: a page for each benchmark, and the
+command line. Exit with 1 if a link is broken, or a page does not explain a placeholder.
 """
 
 import contextlib
 import io
-import json
 import re
 import shutil
 import subprocess
@@ -18,7 +17,6 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import yaml
-from glossary import link_glossary
 from sample_charts import picture
 
 from perfdag.commands.benchmarks import Description, describe
@@ -124,46 +122,6 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-_KEYS = (
-    "[Write a suite](../suites.md) explains how to use them. A time is a number of seconds, or a "
-    "text such as `10m`. A size is a number of bytes, or a text such as `4KiB`."
-)
-
-
-def suite_page(schema: dict[str, Any]) -> str:
-    """Return the keys of a suite and of its parts, without the parameters of benchmarks."""
-    models = {"Suite": schema, **schema["$defs"]}
-    lines = ["# Keys of a suite", "", _KEYS]
-    for name, model in models.items():
-        if "-" in name or "properties" not in model:
-            continue
-        lines += ["", f"## {name}", "", model.get("description", "").partition("\n")[0], ""]
-        lines += ["| key | type | default | what |", "|---|---|---|---|"]
-        for key, value in model["properties"].items():
-            default = value.get("default")
-            number = int(default) if isinstance(default, float) and default % 1 == 0 else default
-            plain = "" if default in (None, "", [], {}) or "$ref" in value else f"`{number}`"
-            plain = "required" if key in model.get("required", ()) else plain
-            about = _cell(value.get("description", ""))
-            lines.append(f"| `{key}` | {_type(value)} | {plain} | {about} |")
-    return "\n".join(lines) + "\n"
-
-
-def _type(value: dict[str, Any]) -> str:
-    """Return the type of a key in words. A part of a suite becomes a link to its table."""
-    if "$ref" in value:
-        name = value["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
-    if "enum" in value:
-        return ", ".join(f"`{each}`" for each in value["enum"])
-    if "anyOf" in value:
-        kinds = dict.fromkeys(_type(each) for each in value["anyOf"] if each.get("type") != "null")
-        return " or ".join(kinds)
-    if value.get("type") == "array" and "items" in value:
-        return f"list of {_type(value['items'])}"
-    return str(value.get("type", "any"))
-
-
 def command_line_page() -> str:
     """Return the help of perfdag, of every verb, and of every command of a verb."""
     lines = ["# Command line", "", *_help()]
@@ -206,9 +164,6 @@ def stage(target: Path) -> None:
     table.write_text(text)
     (target / STYLE).write_text(WIDE)
     (target / "docs/reference/cli.md").write_text(command_line_page())
-    schema = json.loads((ROOT / "suites/suite.schema.json").read_text())
-    (target / "docs/reference/suite.md").write_text(suite_page(schema))
-    link_glossary(target)
 
 
 def _copy(file: Path, target: Path) -> None:
@@ -268,16 +223,33 @@ def broken_links(site: Path) -> Iterator[str]:
                 yield f"{file.relative_to(site.resolve())}: broken link {link}"
 
 
+def unexplained_placeholders(text: str) -> list[str]:
+    """Return words of capitals, such as RUN, in the commands of a page that its text lacks.
+
+    A variable of the shell (`NAME=value`, `$NAME`) is none, and neither is what a program printed.
+    """
+    fence = r"^```{}\n(?:.*\n)*?```"
+    text = re.sub(fence.format(r"(?!yaml|sh)\w+"), "", text, flags=re.M)
+    blocks = re.compile(rf"^ {{4,}}\S.*|{fence.format('(?:yaml|sh)')}", re.M)
+    code, prose = "\n".join(blocks.findall(text)), blocks.sub("", text)
+    code = re.sub(r" # .*|\$\{\{.*?\}\}", "", code)
+    words = dict.fromkeys(re.findall(r"(?<![\w$.{%<'-])[A-Z]{2,}(?![\w=.'-])", code))
+    return [word for word in words if not re.search(rf"\b{word}\b", prose)]
+
+
 def main(folder: Path) -> int:
-    """Build the site in FOLDER/site; return 1 if a link is broken."""
+    """Build the site in FOLDER/site; return 1 if a page has a broken link or an open question."""
     shutil.rmtree(folder, ignore_errors=True)
     stage(folder / "source")
     (folder / "zensical.toml").write_text(configuration())
     zensical = Path(sys.executable).with_name("zensical")
     subprocess.run([zensical, "build"], cwd=folder, check=True)
-    broken_links_found = sorted(set(broken_links(folder / "site")))
-    sys.stderr.write("".join(f"{line}\n" for line in broken_links_found))
-    return 1 if broken_links_found else 0
+    faults = sorted(set(broken_links(folder / "site")))
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for word in unexplained_placeholders(page.read_text()):
+            faults.append(f"{page.relative_to(ROOT)}: what is {word}?")
+    sys.stderr.write("".join(f"{line}\n" for line in faults))
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@
 
 import math
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -19,11 +18,9 @@ from perfdag.benchmark.contract import (
     broken,
     refuse,
 )
-from perfdag.hosts.base import CommandResult
-from perfdag.outcome import Failed, Invalid, Measurement, Skip
+from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.shape import Shape
-from perfdag.steps import devices
-from perfdag.steps.mpi import intelmpi, openmpi
+from perfdag.steps import devices, mpi
 from perfdag.units import PositiveDuration
 
 PAIRS = (
@@ -43,8 +40,6 @@ SCATTERED = ("Reduce_scatter", "Reduce_scatter_block")
 REDUCTIONS = ("Reduce", "Reduce_local", *SCATTERED, "Allreduce")
 COLLECTIVES = ("Bcast", *SPREADS, *EXCHANGES, *REDUCTIONS)
 KNOWN = (*PAIRS, *STREAMS, *BANDS, *COLLECTIVES, *SYNCS)
-LARGEST_BUFFER = 2**31 - 1
-"""Elements of a buffer that IMB counts in an int: bytes, or floats of a reduction."""
 
 
 def buffers(benchmark: str, ranks: int) -> int:
@@ -59,13 +54,6 @@ def buffers(benchmark: str, ranks: int) -> int:
     if benchmark in (*SPREADS, *SCATTERED):
         return ranks + 1
     return 0 if benchmark in SYNCS else 3 if benchmark == "Exchange" else 2
-
-
-def too_large(benchmark: str, ranks: int, size: int) -> bool:
-    """Whether a buffer for messages of `size` bytes has more elements than IMB can count."""
-    if benchmark in (*EXCHANGES, *SPREADS):
-        return ranks * size > LARGEST_BUFFER
-    return benchmark in SCATTERED and ranks * size // 4 > LARGEST_BUFFER
 
 
 GIB = 2**30
@@ -158,16 +146,6 @@ class ImbParams(Params):
                 "program belongs to mpi: openmpi; intel brings its own",
             ),
         )
-        if too_large(self.benchmark, self.ranks, 2**self.max_log):
-            largest = next(
-                log
-                for log in range(29, -1, -1)
-                if not too_large(self.benchmark, self.ranks, 2**log)
-            )
-            raise ValueError(
-                f"max_log {self.max_log}: IMB cannot count ranks x size of {self.benchmark}"
-                f" then; at most {largest} with {self.ranks} ranks"
-            )
         return self
 
     def hosts(self) -> int:
@@ -217,7 +195,7 @@ class Imb(Benchmark[ImbParams]):
     image = "imb"
     network = "pairs"
     canaries = ("cpu", "memory", "loopback")
-    tools = (intelmpi.IMB,)
+    tools = (mpi.IMB,)
     Params: ClassVar[type[Params]] = ImbParams
     coords = ("message_bytes",)
     metrics = (
@@ -269,7 +247,7 @@ class Imb(Benchmark[ImbParams]):
     def check(self, params: ImbParams, shape: Shape) -> list[str]:
         count, per_pod = shape.hosts.count, math.ceil(params.ranks / shape.hosts.count)
         uneven = params.ranks % count != 0
-        few = [] if params.oversubscribe else openmpi.few_cpus(shape, per_pod)
+        few = [] if params.oversubscribe else mpi.few_cpus(shape, per_pod)
         return [
             *broken(
                 (
@@ -316,178 +294,119 @@ class Imb(Benchmark[ImbParams]):
         own = 5 * (0.4 + 0.01 * params.ranks) + sizes * (params.time_per_size + 2)
         return max(super().limit(params), own)
 
-    def _missing(self, gang: Gang, params: ImbParams) -> list[Tool]:
+    def require(self, gang: Gang, params: ImbParams) -> None:
         if params.mpi == "openmpi":
             program = params.program or OPENMPI_PROGRAM
-            own = f"IMB-MPI1 built for Open MPI ({program}; that of impi-rt is for Intel MPI)"
-            wanted = (
-                (program, Tool(own, {})),
-                (openmpi.MPIRUN.program, openmpi.MPIRUN),
-            )
-            return [
+            absent = f"IMB-MPI1 built for Open MPI ({program}; that of impi-rt is for Intel MPI)"
+            tools = {program: Tool(absent, {}), mpi.MPIRUN.program: mpi.MPIRUN}
+            if missing := [
                 tool
-                for program, tool in wanted
-                if any(host.which(program) is None for host in gang.hosts)
-            ]
-        try:
+                for name, tool in tools.items()
+                if any(host.which(name) is None for host in gang.hosts)
+            ]:
+                raise NotInstalled(missing)
+        else:
             for host in gang.hosts:
-                intelmpi.root_of(host)
-        except Skip:
-            return list(self.tools)
-        return []
-
-    def require(self, gang: Gang, params: ImbParams) -> None:
-        if tools := self._missing(gang, params):
-            raise NotInstalled(tools)
-        openmpi.require(gang.hosts, params.ranks, params.oversubscribe, params.transport)
+                mpi.intel_root(host)
+        mpi.require(gang.hosts, params.ranks, params.oversubscribe, params.transport)
 
     def run(self, gang: Gang, params: ImbParams) -> list[Measurement]:
-        gang.output = self.measure(gang, params)
-        return self.parse(gang.output, params)
-
-    def measure(self, gang: Gang, params: ImbParams) -> Output:
-        library = openmpi.version(gang.lead) if params.mpi == "openmpi" else None
-        argv, env = (
-            self._intel(gang, params)
-            if params.mpi == "intel"
-            else self.openmpi_command(gang, params)
-        )
+        openmpi = mpi.openmpi_version(gang.lead) if params.mpi == "openmpi" else None
+        argv, env = (openmpi_command if openmpi else intel_command)(gang, params)
         finished = gang.lead.run(argv, timeout=gang.timeout, env=env)
-        output = self._output(finished, library)
-        placed = (openmpi if library else intelmpi).nodes_of_ranks(
-            finished.stdout + finished.stderr
-        )
-        output.facts |= {
-            "interface": env.get("FI_TCP_IFACE"),
-            "hosts": [host.name for host in gang.hosts],
-            "ranks_of": dict(Counter(placed.values())),
-        }
-        return output
-
-    def _intel(self, gang: Gang, params: ImbParams) -> tuple[list[str], dict[str, str]]:
-        root = intelmpi.root_of(gang.hosts[0])
-        rsh = intelmpi.rsh_script(gang)
-        argv = [
-            *intelmpi.mpirun(gang, root, params.ranks, rsh),
-            f"{root}/bin/IMB-MPI1",
-            *self.arguments(params),
-        ]
-        return argv, intelmpi.environment(gang, root, params.transport, params.oversubscribe)
-
-    def openmpi_command(self, gang: Gang, params: ImbParams) -> tuple[list[str], dict[str, str]]:
-        """Return mpirun of Open MPI with IMB-MPI1, and its environment."""
-        if params.transport == "rdma":
-            argv = openmpi.mpirun(
-                gang, params.ranks, "rdma", oversubscribe=params.oversubscribe, tls=openmpi.WIRE
-            )
-        else:
-            # Allow one transport only: shared memory must not carry messages named tcp.
-            layers = {"tcp": "self,tcp", "shm": "self,vader"}[params.transport]
-            interface = intelmpi.interface_of(gang) if params.transport == "tcp" else None
-            argv = openmpi.mpirun(
-                gang,
-                params.ranks,
-                "tcp",
-                oversubscribe=params.oversubscribe,
-                layers=layers,
-                interface=interface,
-            )
-        return [
-            *argv,
-            params.program or OPENMPI_PROGRAM,
-            *self.arguments(params),
-        ], openmpi.environment()
-
-    @staticmethod
-    def arguments(params: ImbParams) -> list[str]:
-        """Return the arguments of IMB-MPI1."""
-        argv = [
-            params.benchmark,
-            "-npmin",
-            str(params.ranks),
-            "-iter",
-            str(params.iterations),
-            "-time",
-            f"{params.time_per_size:g}",
-        ]
-        if params.benchmark in SYNCS:
-            return argv
-        argv += ["-msglog", f"{params.min_log}:{params.max_log}"]
-        if params.memory() > _OWN_MEMORY:
-            argv += ["-mem", f"{params.memory() / GIB + 1e-6:.6f}"]
-        return argv
-
-    def _output(self, finished: CommandResult, library: str | None) -> Output:
-        """Return the output of a finished run.
-
-        `library` names the Open MPI used. None is Intel MPI, whose log has the version.
-        """
-        finished.check("mpirun IMB-MPI1")
         log = finished.stdout + finished.stderr
-        tool = f"IMB-MPI1, {library or f'Intel MPI {intelmpi.version(log)}'.strip()}"
-        facts = {"fabric": openmpi.selected_layer(log) if library else intelmpi.fabric_of(log)}
-        return Output(
-            {"stdout": finished.stdout, "stderr": finished.stderr}, [finished.argv], tool, facts
+        gang.output = Output(
+            {"stdout": finished.stdout, "stderr": finished.stderr},
+            [argv],
+            f"IMB-MPI1, {openmpi or mpi.intel_version(log)}",
+            {
+                "fabric": mpi.openmpi_layer(log) if openmpi else mpi.intel_fabric(log),
+                "interface": env.get("FI_TCP_IFACE"),
+                "hosts": [host.name for host in gang.hosts],
+            },
         )
-
-    def parse(self, output: Output, params: ImbParams) -> list[Measurement]:
-        log = output.texts.get("stdout", "")
-        rows, cut = _read(log, params, output.texts)
-        measured = (
-            _by_size(rows, params) if cut else _headlines(rows, params) + _by_size(rows, params)
-        )
-        everything = log + output.texts.get("stderr", "")
-        if params.mpi == "intel":
-            wrong = intelmpi.wrong_transport(
-                everything, params.transport, output.facts.get("interface")
-            )
-        else:
-            wrong = openmpi.wrong_transport(everything, params.transport)
-        wrong = wrong or wrong_placement(
-            output.facts.get("hosts", []), output.facts.get("ranks_of", {}), params.ranks
-        )
+        finished.check("mpirun IMB-MPI1")
+        rows = parse(gang.output.texts, params)
+        wrong = mpi.wrong_placement(log, gang.hosts, params.ranks)
+        interface = env.get("FI_TCP_IFACE")
+        # libfabric does not fail for a missing interface: it takes another one.
+        if other := mpi.intel_interfaces(log) - {interface} if interface else None:
+            wrong = f"interface {interface} was requested, MPI used {', '.join(sorted(other))}"
         if wrong:
-            raise Invalid(wrong, output.texts, measured)
-        if cut:
-            raise Failed(cut, output.texts, measured)
-        return measured
+            raise Invalid(wrong, measurements=rows)
+        return rows
 
 
-def wrong_placement(hosts: Sequence[str], ranks_of: Mapping[str, int], ranks: int) -> str | None:
-    """Return why the ranks did not run on the nodes of `hosts`, or None.
+def intel_command(gang: Gang, params: ImbParams) -> tuple[list[str], dict[str, str]]:
+    """Return mpirun of Intel MPI with IMB-MPI1, and its environment."""
+    root = mpi.intel_root(gang.hosts[0])
+    env = mpi.intel_environment(gang, root, params.transport, params.oversubscribe)
+    argv = mpi.intel_mpirun(gang, root, params.ranks)
+    return [*argv, f"{root}/bin/IMB-MPI1", *arguments(params)], env
 
-    `ranks_of` counts the ranks of each node as MPI reports them. Pods of one node have different
-    names. Open MPI reports no placement with transport rdma, so there is nothing to compare.
-    """
-    if not hosts or sum(ranks_of.values()) != ranks:
-        return None
-    nodes = Counter({name: count * ranks // len(hosts) for name, count in Counter(hosts).items()})
-    if len(ranks_of) > len(nodes) or sorted(ranks_of.values()) == sorted(nodes.values()):
-        return None
-    placed = ", ".join(f"{count} on {name}" for name, count in sorted(ranks_of.items()))
-    return (
-        f"{ranks} ranks were requested on {len(nodes)} nodes ({', '.join(nodes)}),"
-        f" MPI placed {placed}"
+
+def openmpi_command(gang: Gang, params: ImbParams) -> tuple[list[str], dict[str, str]]:
+    """Return mpirun of Open MPI with IMB-MPI1, and its environment."""
+    argv = mpi.openmpi_mpirun(
+        gang,
+        params.ranks,
+        params.transport,
+        oversubscribe=params.oversubscribe,
+        tls=mpi.WIRE,
+        # Allow one transport only: shared memory must not carry messages named tcp.
+        layers="self,vader" if params.transport == "shm" else "self,tcp",
+        interface=mpi.interface_of(gang) if params.transport == "tcp" else None,
     )
+    program = params.program or OPENMPI_PROGRAM
+    return [*argv, program, *arguments(params)], mpi.OPENMPI_ENVIRONMENT
 
 
-def _read(
-    log: str, params: ImbParams, texts: Mapping[str, str]
-) -> tuple[list[dict[str, float]], str | None]:
+def arguments(params: ImbParams) -> list[str]:
+    """Return the arguments of IMB-MPI1."""
+    argv = [params.benchmark, "-npmin", str(params.ranks), "-iter", str(params.iterations)]
+    argv += ["-time", f"{params.time_per_size:g}"]
+    if params.benchmark in SYNCS:
+        return argv
+    argv += ["-msglog", f"{params.min_log}:{params.max_log}"]
+    if params.memory() > _OWN_MEMORY:
+        argv += ["-mem", f"{params.memory() / GIB + 1e-6:.6f}"]
+    return argv
+
+
+def parse(texts: Mapping[str, str], params: ImbParams) -> list[Measurement]:
+    """Return the values by message size, and the headlines of a whole table.
+
+    Raises Failed if the table is absent, cut, garbled or of another number of ranks. Raises Invalid
+    if MPI used another transport.
+    """
+    log = texts.get("stdout", "")
+    rows, stopped = _read(log, params)
+    measured = _by_size(rows, params)
+    if not stopped:
+        measured = _headlines(rows, params) + measured
+    everything = log + texts.get("stderr", "")
+    if wrong := mpi.wrong_transport(everything, params.transport, params.mpi == "openmpi"):
+        raise Invalid(wrong, measurements=measured)
+    if stopped:
+        raise Failed(stopped, measurements=measured)
+    return measured
+
+
+def _read(log: str, params: ImbParams) -> tuple[list[dict[str, float]], str | None]:
     """Return the rows of the requested benchmark's table, and why IMB left out larger sizes.
 
     The reason is None if every size is present. Raises Failed if the table is absent, cut,
     garbled, or of another number of ranks.
     """
-    body = _body(log, params, texts).splitlines()
+    body = _body(log, params).splitlines()
     name = params.benchmark
     head = next((i for i, line in enumerate(body) if "#repetitions" in line), None)
     if head is None:
-        raise Failed(f"the table of {name} has no header", texts)
+        raise Failed(f"the table of {name} has no header")
     titles = body[head].split()
     unknown = [title for title in titles if title not in _COLUMNS]
     if unknown:
-        raise Failed(f"unknown columns in the table of {name}: {' '.join(unknown)}", texts)
+        raise Failed(f"unknown columns in the table of {name}: {' '.join(unknown)}")
     columns = [_COLUMNS[title] for title in titles]
     rows: list[dict[str, float]] = []
     stop = None
@@ -504,19 +423,19 @@ def _read(
             rows.append(dict(zip(columns, map(float, cells), strict=True)))
         except ValueError:
             raise Failed(
-                f"cannot read this line of the table of {name}: {line.strip()[:80]}", texts
+                f"cannot read this line of the table of {name}: {line.strip()[:80]}"
             ) from None
-    _complete(rows, params, texts, int(stop[1]) if stop else None)
+    _complete(rows, params, int(stop[1]) if stop else None)
     return rows, _stop_reason(stop, params) if stop else None
 
 
-def _body(log: str, params: ImbParams, texts: Mapping[str, str]) -> str:
+def _body(log: str, params: ImbParams) -> str:
     """Return what IMB printed of the requested benchmark on the requested number of ranks."""
     sections = list(_HEADER.finditer(log))
     section = next((header for header in sections if header[1] == params.benchmark), None)
     if section is None:
         ran = ", ".join(header[1] for header in sections) or "nothing"
-        raise Failed(f"IMB printed no table of {params.benchmark}; it ran {ran}", texts)
+        raise Failed(f"IMB printed no table of {params.benchmark}; it ran {ran}")
     following = next(
         (header.start() for header in sections if header.start() > section.start()), len(log)
     )
@@ -525,14 +444,11 @@ def _body(log: str, params: ImbParams, texts: Mapping[str, str]) -> str:
     if ranks is None or int(ranks[1]) != params.ranks:
         raise Failed(
             f"{params.ranks} ranks were requested, IMB says {ranks[1] if ranks else 'nothing'}",
-            texts,
         )
     return body
 
 
-def _complete(
-    rows: list[dict[str, float]], params: ImbParams, texts: Mapping[str, str], end: int | None
-) -> None:
+def _complete(rows: list[dict[str, float]], params: ImbParams, end: int | None) -> None:
     """Raise Failed if a size below `end` is missing; IMB reports that it stopped at `end`."""
     sync = params.benchmark in SYNCS
     expected = [None] if sync else [size for size in params.sizes() if end is None or size < end]
@@ -543,7 +459,7 @@ def _complete(
         what = (
             "its row" if sync else f"{len(absent)} of {len(expected)} message sizes, first {first}"
         )
-        raise Failed(f"the table of {params.benchmark} lacks {what}", texts)
+        raise Failed(f"the table of {params.benchmark} lacks {what}")
 
 
 def _stop_reason(stop: re.Match[str], params: ImbParams) -> str:

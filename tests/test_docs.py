@@ -1,34 +1,31 @@
 """The site of the documentation: generated pages, and the search for broken links."""
 
 import importlib
-import importlib.util
+import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import yaml
+from pydantic import TypeAdapter
 
+from perfdag import shape
 from perfdag.analysis.gate import put_acks
 from perfdag.benchmark import registry
 from perfdag.plan.plan import make_plan
 from perfdag.results.schema import SAMPLES
 from perfdag.store.folder import FolderStore
+from perfdag.suite import model
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import Check
 from tests.test_readme import PAGES
 
 ROOT = Path(__file__).parent.parent
-SCRIPT = ROOT / "scripts/docs.py"
-_spec = importlib.util.spec_from_file_location("docs", SCRIPT)
-assert _spec is not None
-assert _spec.loader is not None
-docs: Any = importlib.util.module_from_spec(_spec)
-sys.path.insert(0, str(SCRIPT.parent))
-_spec.loader.exec_module(docs)
-glossary: Any = importlib.import_module("glossary")
-sample_charts: Any = importlib.import_module("sample_charts")
+sys.path.insert(0, str(ROOT / "scripts"))
+docs: Any = importlib.import_module("docs")
+suite_reference: Any = importlib.import_module("suite_reference")
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -92,6 +89,26 @@ def test_every_option_in_the_text_of_a_page_is_one_of_perfdag() -> None:
         for code in re.findall(r"`(?!pip |images/|benchmarks/|python )([^`\n]+)`", text):
             named = set(re.findall(r"(?<![\w-])--[a-z][\w-]+", code))
             assert named <= known, f"{page.name}: {code}"
+
+
+def test_the_keys_of_a_suite_are_on_the_page_of_the_reference() -> None:
+    schema = json.loads((ROOT / "suites/suite.schema.json").read_text())
+    page = (ROOT / "docs/reference/suite.md").read_text()
+    assert page == suite_reference.page(schema), "make generated"
+
+
+def test_the_examples_of_the_reference_are_valid() -> None:
+    for part, examples in suite_reference.EXAMPLES.items():
+        kind: Any = getattr(model, part, getattr(shape, part, None))
+        for key, text in examples.items():
+            field = kind.model_fields[key]
+            allowed: Any = Annotated[field.annotation, *(field.metadata or [None])]
+            TypeAdapter(allowed).validate_python(yaml.safe_load(text))
+
+
+def test_a_placeholder_that_a_page_does_not_explain_is_named() -> None:
+    page = "Run\n\n    perfdag rm RUN --store $ROOT\n    FOO=1 perfdag show THAT\n\nTHAT is one.\n"
+    assert docs.unexplained_placeholders(page) == ["RUN"]
 
 
 def test_a_broken_link_is_named(tmp_path: Path) -> None:

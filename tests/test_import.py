@@ -19,8 +19,9 @@ from perfdag.commands.import_kube_perftest import import_suite
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.shape import Shape
 from perfdag.steps.fio import Target, job_file
+from perfdag.steps.imb import openmpi_command
 from perfdag.steps.iperf import client_command
-from perfdag.steps.mpi import openmpi
+from perfdag.steps.mpi import openmpi_mpirun
 from perfdag.steps.runner.plan import outputs
 from perfdag.steps.torchbench.benchmark import arguments
 from perfdag.suite.load import load_suite, parse_suite
@@ -47,9 +48,9 @@ def options(benchmark: str, values: dict[str, Any], shape: Shape) -> str:
             shape = shape.model_copy(
                 update={"network": shape.network.model_copy(update={"interface": "eth0"})}
             )
-            words = measured.openmpi_command(Gang(hosts, shape, 60, "/scratch"), params)[0]
+            words = openmpi_command(Gang(hosts, shape, 60, "/scratch"), params)[0]
         case "openfoam":
-            words = openmpi.mpirun(gang, params.procs, params.transport)
+            words = openmpi_mpirun(gang, params.procs, params.transport)
         case "fio":
             words = job_file(params, Target(gang.hosts[0], "/perfdag/volume", None, {})).split()
         case "torchbench":

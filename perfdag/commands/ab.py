@@ -17,7 +17,7 @@ import orjson
 from perfdag.analysis.ab import Outcome, SeriesVerdict, analyse, outcome_data
 from perfdag.analysis.alerts import markdown_table
 from perfdag.analysis.verdict import Tuning, percent
-from perfdag.app.cluster.template import installed_template
+from perfdag.app.cluster.template import NewRun, installed_template
 from perfdag.commands.compare import write_chart
 from perfdag.commands.finish import write_report
 from perfdag.commands.options import (
@@ -44,7 +44,7 @@ from perfdag.results.collect import collect
 from perfdag.results.runs import load_plan, store_plan, variants
 from perfdag.results.schema import load_rows
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
-from perfdag.steps.runner.limits import check_size
+from perfdag.steps.runner.limits import kinds_of
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
@@ -457,7 +457,9 @@ def submit_variants(request: AbRequest, namespace: str) -> Submission:
     Raises CommandError, BadDocument, StoreError, KubeError.
     """
     template = installed_template(namespace)
-    root = request.root or template.parameters.get("store") or "no store"
+    root = template.store
+    if request.root not in (None, root):
+        raise CommandError(f"the installation of namespace {namespace} has the store {root}")
     if not root.startswith("s3://"):
         raise CommandError(
             f"--submit needs an s3:// store that this machine reaches, not {root}: "
@@ -467,7 +469,7 @@ def submit_variants(request: AbRequest, namespace: str) -> Submission:
     store = open_store(root)
     if request.resume is None:
         duet = on_cluster(duet)
-        check_size(duet.a)
+        kinds_of(duet.a)
         for plan in (duet.a, duet.b):
             store_plan(store, plan)
     elif not duet.a.options.cluster:
@@ -476,8 +478,8 @@ def submit_variants(request: AbRequest, namespace: str) -> Submission:
         )
     elif request.within is not None:  # the last step on the cluster takes the limit from the plan
         store_plan(store, duet.a)
-    parameters = {"run": duet.a.run_id, "store": root}
-    name = template.start(duet.a.suite, parameters, duet.a.options.priority)
+    priority = duet.a.options.priority
+    name = template.start(NewRun(duet.a.run_id, duet.a.suite, priority))
     return Submission(
         name,
         f"ab {duet.a.run_id} and {duet.b.run_id}, workflow {name} in namespace {namespace}",

@@ -13,7 +13,7 @@ from perfdag.plan.plan import Plan, concurrent_groups, make_plan, place_hosts
 from perfdag.results.runs import ANY, with_learned_times
 from perfdag.shape import Shape
 from perfdag.signals import EXIT_OK
-from perfdag.steps.runner.limits import check_size
+from perfdag.steps.runner.limits import kinds_of
 from perfdag.store.base import StoreError
 from perfdag.store.open import open_store
 from perfdag.suite.document import BadDocument
@@ -111,7 +111,7 @@ def _row(point: Point) -> tuple[str, ...]:
 def _cluster_notes(plan: Plan) -> list[str]:
     """Return why `submit` and `render` would refuse a plan that one machine can measure."""
     try:
-        check_size(plan)
+        kinds_of(plan)
     except BadDocument as error:
         return [f"a cluster does not take it: {problem.text}" for problem in error.problems]
     return []

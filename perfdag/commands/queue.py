@@ -18,13 +18,16 @@ from typing import TYPE_CHECKING, Any
 from perfdag import signals
 from perfdag.commands.options import CommandError, print_json, print_now
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_REACH
-from perfdag.steps.queue import wire
-from perfdag.steps.queue.dispatcher import Limits, raise_file_limit
-from perfdag.steps.queue.workload import FILENAME, Workload, matching
 from perfdag.units import plural
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from perfdag.steps.queue.backend import Workload
+    from perfdag.steps.queue.client import Work
+    from perfdag.steps.queue.frontend import Limits
+    from perfdag.steps.queue.judge import Result
+    from perfdag.steps.queue.validate import Plan
 
+logger = logging.getLogger(__name__)
 
 EPILOG = """examples:
   perfdag queue frontend sleep media
@@ -53,13 +56,11 @@ def add_queue(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Non
 
 def run(args: argparse.Namespace) -> int:
     """Run a program. Bad values and unusable files are errors of the input."""
-    from perfdag.commands.options import CommandError
-
     if getattr(args, "verbose", False):
-        from perfdag.steps.queue import wire
+        from perfdag.steps.queue import protocol
 
         logging.basicConfig(format="%(asctime)s %(message)s")
-        wire.messages.setLevel(logging.DEBUG)
+        protocol.messages.setLevel(logging.DEBUG)
     try:
         code: int = args.program_run(args)
     except ValueError as error:
@@ -129,8 +130,15 @@ def _add_frontend(programs: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 def _frontend(args: argparse.Namespace) -> int:
     """Serve until a signal."""
-    from perfdag.steps.queue.dispatcher import Limits
+    from perfdag.steps.queue.frontend import Limits
+    from perfdag.steps.queue.protocol import address
 
+    for option in ("interval", "qmax", "retries", "reply_timeout"):
+        if not 0 <= (value := getattr(args, option)) < math.inf:
+            raise ValueError(f"--{option.replace('_', '-')} {value} is below 0 or infinite")
+    for option in ("message_timeout", "max_peers"):
+        if not 0 < (value := getattr(args, option)) < math.inf:
+            raise ValueError(f"--{option.replace('_', '-')} {value} is not above 0 and finite")
     limits = Limits(
         queue=args.qmax,
         peers=args.max_peers,
@@ -139,8 +147,42 @@ def _frontend(args: argparse.Namespace) -> int:
         reply_seconds=args.reply_timeout,
         interval=args.interval,
     )
-    serve_frontend(args.names, limits, (args.caddr, args.waddr, args.maddr))
-    return 0
+    addresses = (address(text) for text in (args.caddr, args.waddr, args.maddr))
+    asyncio.run(_serve_frontend(args.names, limits, *addresses))
+    return EXIT_OK
+
+
+async def _serve_frontend(names: Sequence[str], limits: "Limits", *addresses: Any) -> None:
+    from perfdag.steps.queue.frontend import Frontend
+
+    frontend = Frontend(names, limits)
+    await frontend.start(*addresses)
+    clients, backends, metrics = frontend.ports
+    if frontend.most_peers < limits.peers:
+        logger.info(
+            f"at most {frontend.most_peers} connections at once, not {limits.peers}: "
+            "`ulimit -Hn` admits no more open files"
+        )
+    logger.info(
+        f"queues {', '.join(frontend.queues)}: clients on port {clients}, "
+        f"backends on {backends}, metrics on {metrics}"
+    )
+    stopped = until_signal()
+    while not stopped.is_set():
+        try:
+            await asyncio.wait_for(stopped.wait(), limits.interval or None)
+        except TimeoutError:
+            logger.info(frontend.summary())
+    logger.info(frontend.summary())
+    await frontend.stop()
+
+
+def until_signal() -> asyncio.Event:
+    """Return an event that SIGHUP, SIGINT and SIGTERM set."""
+    stopped = asyncio.Event()
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    return stopped
 
 
 BACKEND_EXAMPLES = """\
@@ -195,36 +237,75 @@ def _add_backend(programs: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _backend(args: argparse.Namespace) -> int:
-    """Run the command for each item, or once."""
-    from perfdag.steps.queue.workload import Workload, device
+    """Run the command for each item until a signal, or once."""
+    from perfdag.steps.queue import backend, protocol
 
-    workload = Workload(
+    workload = backend.Workload(
         after_dashes(args.command),
-        device=device(args.glob),
+        device=backend.find_device(args.glob),
         limit=max(0.0, args.limit),
         ignore=args.ignore,
         directory=args.dir,
         null_in=args.null_in,
         null_out=args.null_out,
     )
-    if args.once:
-        code, used = run_backend_once(workload, args.glob)
-        if args.report:
-            print_json(used)
-        return code
-    if args.report:
+    if args.glob:
+        logger.info(f"{backend.FILENAME} stands for {workload.device}")
+    if args.report and not args.once:
         raise ValueError("--report needs --once")
-    serve_backend(
-        workload,
-        args.glob,
-        args.faddr,
+    if args.once:
+        return _run_once(workload, args.report)
+    host = socket.gethostname() or "localhost"
+    options = backend.Options(
+        protocol.address(args.faddr),
         args.name,
-        pod_variable=args.pod_env,
-        node_variable=args.node_env,
+        pod=os.environ.get(args.pod_env, "") or host,
+        node=os.environ.get(args.node_env, "") or host,
         backoff=args.backoff,
         backoff_max=max(args.backoff, args.backoff_max),
     )
+    worker = backend.Backend(options, workload)
+    logger.info(f"backend of queue {args.name!r} at {args.faddr}: {' '.join(workload.command)}")
+    try:
+        backend.serve_until_signal(worker)
+    except backend.UnreachableError as error:
+        raise CommandError(str(error), EXIT_REACH) from None
+    logger.info(f"{plural(worker.completed, 'item')} done")
     return EXIT_OK
+
+
+def _run_once(workload: "Workload", report: bool) -> int:
+    """Run the command once without a frontend; return 1 if it fails or takes too long.
+
+    The report has what the item used: its time, CPU time (of all its processes), the memory of its
+    largest process, and the use of this machine's GPUs.
+    """
+    from perfdag.hosts import gpu_use
+    from perfdag.hosts.local import LocalHost
+
+    with gpu_use.devices_watched(LocalHost()) as devices:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        start = time.monotonic()
+        outcome = workload.run(None, 0.0)
+        seconds = time.monotonic() - start
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if outcome.error:
+        logger.info(outcome.error)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    if report:
+        print_json(
+            {
+                "seconds": seconds,
+                "cpu_seconds": cpu,
+                "cpus": cpu / seconds if seconds else 0.0,
+                # The largest of all children so far, in KiB: unknown if an earlier was larger.
+                "memory_bytes": after.ru_maxrss * 1024
+                if after.ru_maxrss > before.ru_maxrss
+                else None,
+                "devices": {name: asdict(use) for name, use in devices.items()},
+            }
+        )
+    return EXIT_FAILED if outcome.retcode or outcome.timeout else EXIT_OK
 
 
 CLIENT_EXAMPLES = """\
@@ -272,21 +353,66 @@ def _add_client(programs: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def _client(args: argparse.Namespace) -> int:
-    """Send requests until a signal or the end of --duration, and print the statistics."""
-    from perfdag.steps.queue.client import Work
-    from perfdag.steps.queue.wire import address
+    """Send requests until a signal or the end of --duration, and print the statistics.
 
-    work = Work(address(args.faddr), args.name, after_dashes(args.args), args.limit)
-    text, code = serve_client(work, args.caddr, args.req_now, args.req_max, args.duration)
-    print_now(text)
-    return code
+    Return 1 if a request failed.
+    """
+    from perfdag.steps.queue import protocol
+    from perfdag.steps.queue.client import Work
+    from perfdag.steps.queue.frontend import raise_file_limit
+
+    work = Work(protocol.address(args.faddr), args.name, after_dashes(args.args), args.limit)
+    if not 0 <= args.req_now <= args.req_max <= protocol.MOST_PARALLEL:
+        raise ValueError(
+            f"parallel requests must be 0 <= --req-now ({args.req_now}) <= --req-max "
+            f"({args.req_max}) <= {protocol.MOST_PARALLEL}"
+        )
+    if not 0 <= args.duration < math.inf:
+        raise ValueError(f"--duration {args.duration:g} is not a time")
+    control = protocol.address(args.caddr)
+    private = control.host in ("localhost", "127.0.0.1", "::1")
+    if not (private or os.environ.get(protocol.TOKEN_VARIABLE)):
+        raise ValueError(
+            f"--caddr {control} lets others control this client; "
+            f"set {protocol.TOKEN_VARIABLE}, or listen on localhost"
+        )
+    raise_file_limit(args.req_max)
+    return asyncio.run(_serve_client(work, control, args.req_now, args.req_max, args.duration))
+
+
+async def _serve_client(
+    work: "Work", address: Any, parallel: int, most: int, duration: float
+) -> int:
+    from perfdag.steps.queue import control, protocol
+    from perfdag.steps.queue.client import ClientStats, Load
+
+    stats = ClientStats()
+    load = Load(work, stats, max(1, most))
+    chosen = os.environ.get(protocol.TOKEN_VARIABLE)
+    token = chosen or secrets.token_urlsafe(24)
+    server = await control.serve(address, control.Control(load), token, control.CHANGES)
+    if not chosen:
+        logger.info(
+            f"{protocol.TOKEN_VARIABLE} is not set; the token of the control port is {token}"
+        )
+    port = server.sockets[0].getsockname()[1]
+    logger.info(f"requests to queue {work.queue!r} at {work.frontend}, control on port {port}")
+    stopped = asyncio.create_task(until_signal().wait())
+    load.set_parallel(parallel)
+    await asyncio.wait([stopped], timeout=duration or None)
+    result = stats.as_json()
+    await load.stop()
+    server.close()
+    text = control.nodes_text(stats) + control.stats_text(stats)
+    print_now(json.dumps(result) if duration else text)
+    return EXIT_FAILED if stats.failure else EXIT_OK
 
 
 VALIDATE_EXAMPLES = """\
   perfdag queue validate --local --limit 4 --factor 1.8 -- sleep 0.2
   perfdag queue validate perfdag-queue-sleep -n bench --limit 16 --factor 1.8
-  perfdag queue validate perfdag-queue-media -n bench --limit 8 --factor 1.4 \\
-      --deploy objects.yaml
+  perfdag queue validate perfdag-queue-sleep perfdag-queue-media -n bench \\
+      --limit 8 --factor 1.4
 """
 
 
@@ -297,17 +423,15 @@ def _add_validate(programs: "argparse._SubParsersAction[argparse.ArgumentParser]
         "double the backends up to LIMIT: does throughput grow by FACTOR each time?",
         VALIDATE_EXAMPLES,
     )
-    parser.add_argument("deployment", nargs="?", help="name of the backends' Deployment")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="DEPLOYMENT",
+        help="of backends; several are validated at once. With --local: the backends' command",
+    )
     for name, metavar, text in (
         ("client", "SERVICE", "the client's Service (default: DEPLOYMENT-client)"),
         ("client-namespace", "NAMESPACE", "its namespace (default: the Deployment's)"),
-        ("client-url", "URL", "the client's control port; PERFDAG_QUEUE_TOKEN is its token"),
-        (
-            "deploy",
-            "FILE",
-            "apply these objects (of `manifests`) first, except those that scale the Deployment, "
-            "and delete them at the end",
-        ),
     ):
         parser.add_argument(f"--{name}", metavar=metavar, help=text)
     parser.add_argument("-n", "--namespace", help="its namespace (default: the context's)")
@@ -339,38 +463,60 @@ def _add_validate(programs: "argparse._SubParsersAction[argparse.ArgumentParser]
         "--seed", type=int, default=1, help="of the order of the steps (default: %(default)s)"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument(
-        "command", nargs="*", metavar="-- COMMAND", help="with --local: the backends' workload"
-    )
     parser.set_defaults(program_run=_validate)
 
 
 def _validate(args: argparse.Namespace) -> int:
-    """Validate a Deployment, or processes of this machine. Return 3 if a step fails."""
-    from perfdag.steps.queue.deployment import ClientAddress, validate_deployment
-    from perfdag.steps.queue.steady_state import SteadyCriteria
+    """Validate Deployments, or processes of this machine. Return 3 if a step fails."""
+    from perfdag.steps.queue.judge import summary
     from perfdag.steps.queue.validate import Plan
-    from perfdag.steps.queue.verdict import summary
 
-    criteria = SteadyCriteria(seconds=args.timeout, tolerance=args.tolerance)
-    plan = Plan(args.limit, args.factor, args.scale_timeout, criteria, args.seed)
-    if args.local:
-        command = [*([args.deployment] if args.deployment else []), *args.command]
-        verdict = validate_local(command, plan, args.glob, args.item_limit)
-    elif not args.deployment:
+    plan = Plan(
+        args.limit, args.factor, args.scale_timeout, args.timeout, args.tolerance, args.seed
+    )
+    if not args.names:
         raise ValueError("name a Deployment, or use --local and a command")
-    elif args.glob or args.item_limit:
+    if not args.local and (args.glob or args.item_limit):
         raise ValueError(
             "--glob and --item-limit need --local: "
             "the manifest of a Deployment has them (glob, limit)"
         )
+    if args.client and len(args.names) > 1:
+        raise ValueError("--client names the client of one Deployment")
+    work = _validate_local(args, plan) if args.local else _validate_deployments(args, plan)
+    results = signals.run_until_stopped(work)
+    if args.json:
+        [first, *others] = results.values()
+        print_json(results if others else first)
     else:
-        client = ClientAddress(args.client, args.client_namespace, args.client_url)
-        verdict = validate_deployment(
-            args.deployment, args.namespace, client, plan, args.deploy, logger.info
-        )
-    print_json(verdict.as_json()) if args.json else print(summary(verdict))
-    return EXIT_GATE if verdict.word == "failed" else EXIT_OK
+        for name, result in results.items():
+            print(f"{name}:\n{summary(result)}" if len(results) > 1 else summary(result))
+    failed = any(result["verdict"] == "failed" for result in results.values())
+    return EXIT_GATE if failed else EXIT_OK
+
+
+async def _validate_local(args: argparse.Namespace, plan: "Plan") -> "dict[str, Result]":
+    from perfdag.steps.queue.sites import LocalSite
+    from perfdag.steps.queue.validate import validate
+
+    async with LocalSite(args.names, plan.limit, args.glob, args.item_limit) as site:
+        return {site.name: (await validate([site], plan, logger.info))[0]}
+
+
+async def _validate_deployments(args: argparse.Namespace, plan: "Plan") -> "dict[str, Result]":
+    from perfdag.kube.client import Kube
+    from perfdag.steps.queue.sites import DeploymentSite
+    from perfdag.steps.queue.validate import validate
+
+    async with Kube() as kube:
+        sites = [
+            DeploymentSite(kube, args.namespace, name, args.client, args.client_namespace)
+            for name in args.names
+        ]
+        for site in sites:
+            await site.find(logger.info)
+        results = await validate(sites, plan, logger.info)
+    return {site.name: result for site, result in zip(sites, results, strict=True)}
 
 
 MANIFESTS_EXAMPLES = """\
@@ -402,244 +548,25 @@ def _add_manifests(programs: "argparse._SubParsersAction[argparse.ArgumentParser
 
 def _manifests(args: argparse.Namespace) -> int:
     """Print the objects as YAML, or the schema as JSON."""
-    from perfdag.steps.queue.spec import Queues
+    import yaml
+
+    from perfdag.steps.queue.manifests import Queues, load, manifests
+    from perfdag.steps.queue.protocol import TOKEN_VARIABLE
 
     if args.schema:
         print_json(Queues.model_json_schema())
-        return 0
-    yaml = render_manifests(args.file, args.queue, args.namespace, args.image, args.monitor)
-    print(yaml, end="")
-    return 0
-
-
-if TYPE_CHECKING:
-    from perfdag.steps.queue.client import Work
-    from perfdag.steps.queue.validate import Plan
-    from perfdag.steps.queue.verdict import Verdict
-
-
-def until_signal() -> asyncio.Event:
-    """Return an event that SIGHUP, SIGINT and SIGTERM set."""
-    stopped = asyncio.Event()
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    return stopped
-
-
-def serve_frontend(names: Sequence[str], limits: Limits, addresses: Sequence[str]) -> None:
-    """Serve the queues until a signal. Raises ValueError, OSError.
-
-    `addresses`: of clients, backends and metrics. The ports are logged, and the
-    statistics at each interval and at the end.
-    """
-    for option, value, zero in (
-        ("interval", limits.interval, True),
-        ("qmax", limits.queue, True),
-        ("retries", limits.retries, True),
-        ("reply-timeout", limits.reply_seconds, True),
-        ("message-timeout", limits.message_seconds, False),
-        ("max-peers", limits.peers, False),
-    ):
-        if not 0 <= value < math.inf:
-            raise ValueError(f"--{option} {value} is below 0 or infinite")
-        if not value and not zero:
-            raise ValueError(f"--{option} {value} is not above 0")
-    raise_file_limit(limits.peers)
-    asyncio.run(_serve_frontend(names, limits, [*map(wire.address, addresses)]))
-
-
-async def _serve_frontend(
-    names: Sequence[str], limits: Limits, addresses: Sequence[wire.Address]
-) -> None:
-    from perfdag.steps.queue.frontend import Frontend
-
-    frontend = Frontend(names, limits)
-    await frontend.start(*addresses)
-    clients, backends, metrics = frontend.ports
-    if frontend.max_peers < limits.peers:
-        logger.info(
-            f"at most {frontend.max_peers} connections at once, not {limits.peers}: "
-            "`ulimit -Hn` admits no more open files"
-        )
-    logger.info(
-        f"queues {', '.join(frontend.queues)}: clients on port {clients}, "
-        f"backends on {backends}, metrics on {metrics}"
-    )
-    stopped = until_signal()
-    while not stopped.is_set():
-        try:
-            await asyncio.wait_for(stopped.wait(), limits.interval or None)
-        except TimeoutError:
-            logger.info(frontend.summary())
-    logger.info(frontend.summary())
-    await frontend.stop()
-
-
-def run_backend_once(workload: Workload, glob: str) -> tuple[int, dict[str, Any]]:
-    """Run the command once without a frontend.
-
-    Return 1 if it fails or takes too long, else 0, and what the item used: its time, CPU time (of
-    all its processes), the memory of its largest process, and the use of this machine's GPUs.
-    """
-    from perfdag.hosts import gpu_use
-    from perfdag.hosts.local import LocalHost
-
-    _report_device(workload, glob)
-    with gpu_use.devices_watched(LocalHost()) as devices:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        start = time.monotonic()
-        outcome = workload.run(None, 0.0)
-        seconds = time.monotonic() - start
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if outcome.error:
-        logger.info(outcome.error)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    used = {
-        "seconds": seconds,
-        "cpu_seconds": cpu,
-        "cpus": cpu / seconds if seconds else 0.0,
-        # The largest of all children so far, in KiB: unknown if an earlier one was larger.
-        "memory_bytes": after.ru_maxrss * 1024 if after.ru_maxrss > before.ru_maxrss else None,
-        "devices": {name: asdict(use) for name, use in devices.items()},
-    }
-    return EXIT_FAILED if outcome.retcode or outcome.timeout else EXIT_OK, used
-
-
-def serve_backend(
-    workload: Workload,
-    glob: str,
-    frontend: str,
-    queue: str,
-    *,
-    pod_variable: str,
-    node_variable: str,
-    backoff: float,
-    backoff_max: float,
-) -> None:
-    """Run the command for each item of a queue until a signal.
-
-    The variables name the environment variables with the names of pod and node. Raises ValueError,
-    and CommandError if the frontend is out of reach.
-    """
-    from perfdag.steps.queue.backend import Backend, Options, UnreachableError
-
-    host = socket.gethostname() or "localhost"
-    options = Options(
-        wire.address(frontend),
-        queue,
-        pod=os.environ.get(pod_variable, "") or host,
-        node=os.environ.get(node_variable, "") or host,
-        backoff=backoff,
-        backoff_max=backoff_max,
-    )
-    _report_device(workload, glob)
-    backend = Backend(options, workload)
-    backend.catch_signals()
-    logger.info(f"backend of queue {queue!r} at {frontend}: {' '.join(workload.command)}")
-    try:
-        backend.serve()
-    except UnreachableError as error:
-        raise CommandError(str(error), EXIT_REACH) from None
-    logger.info(f"{plural(backend.completed, 'item')} done")
-
-
-def _report_device(workload: Workload, glob: str) -> None:
-    if glob:
-        count = len(matching(glob))
-        others = f", the first of {count} that match {glob}" if count > 1 else ""
-        logger.info(f"{FILENAME} stands for {workload.device}{others}")
-
-
-def serve_client(
-    work: "Work", address: str, parallel: int, most: int, duration: float
-) -> tuple[str, int]:
-    """Send requests until the duration (seconds, 0: none) is over or a signal comes.
-
-    `address`: of the control port. `parallel`: requests at the start, at most `most`.
-    Return the statistics (JSON if there is a duration) and the exit code: 1 if a request failed.
-    Raises ValueError, OSError.
-    """
-    if not 0 <= parallel <= most <= wire.MOST_PARALLEL:
-        raise ValueError(
-            f"parallel requests must be 0 <= --req-now ({parallel}) <= --req-max "
-            f"({most}) <= {wire.MOST_PARALLEL}"
-        )
-    if not 0 <= duration < math.inf:
-        raise ValueError(f"--duration {duration:g} is not a time")
-    control = wire.address(address)
-    private = control.host in ("localhost", "127.0.0.1", "::1")
-    if not (private or os.environ.get(wire.TOKEN_VARIABLE)):
-        raise ValueError(
-            f"--caddr {control} lets others control this client; "
-            f"set {wire.TOKEN_VARIABLE}, or listen on localhost"
-        )
-    raise_file_limit(most)
-    return asyncio.run(_serve_client(work, control, parallel, most, duration))
-
-
-async def _serve_client(
-    work: "Work", address: wire.Address, parallel: int, most: int, duration: float
-) -> tuple[str, int]:
-    from perfdag.steps.queue import control, http
-    from perfdag.steps.queue.client import ClientStats, Load
-
-    stats = ClientStats()
-    load = Load(work, stats, max(1, most))
-    chosen = os.environ.get(wire.TOKEN_VARIABLE)
-    token = chosen or secrets.token_urlsafe(24)
-    server = await http.serve(address, control.Control(stats, load), token, control.CHANGES)
-    if not chosen:
-        logger.info(f"{wire.TOKEN_VARIABLE} is not set; the token of the control port is {token}")
-    port = server.sockets[0].getsockname()[1]
-    logger.info(f"requests to queue {work.queue!r} at {work.frontend}, control on port {port}")
-    stopped = asyncio.create_task(until_signal().wait())
-    load.set_parallel(parallel)
-    await asyncio.wait([stopped], timeout=duration or None)
-    result = stats.as_json()
-    await load.stop()
-    server.close()
-    text = control.nodes_text(stats) + control.stats_text(stats)
-    code = EXIT_FAILED if stats.failure else EXIT_OK
-    return json.dumps(result) if duration else text, code
-
-
-def validate_local(command: Sequence[str], plan: "Plan", glob: str, item_limit: float) -> "Verdict":
-    """Validate processes of this machine. Raises ValueError (BadInput), KeyboardInterrupt."""
-    from perfdag.steps.queue.local import Local
-    from perfdag.steps.queue.validate import validate
-
-    async def work() -> "Verdict":
-        async with Local(list(command), plan.limit, glob=glob, item_limit=item_limit) as local:
-            return await validate(local.target, local.load, plan, logger.info)
-
-    return signals.run_until_stopped(work())
-
-
-def render_manifests(
-    file: str | None,
-    extra: Sequence[str],
-    namespace: str | None,
-    image: str | None,
-    monitor: str | None,
-) -> str:
-    """Return the objects of the queues in a file and of `extra` queues (NAME=COMMAND) as YAML.
-
-    Raises ValueError, OSError.
-    """
-    import yaml
-
-    from perfdag.steps.queue.manifests import manifests
-    from perfdag.steps.queue.spec import load
-
-    queues = load(file, list(extra), namespace=namespace, image=image, monitor=monitor)
-    token = os.environ.get(wire.TOKEN_VARIABLE)
+        return EXIT_OK
+    shared = {name: getattr(args, name) for name in ("namespace", "image", "monitor")}
+    queues = load(args.file, args.queue, **shared)
+    token = os.environ.get(TOKEN_VARIABLE)
     if not token:
         logger.info(
             "these objects have a new token, which locks out users of the old one: "
-            f"set {wire.TOKEN_VARIABLE} to keep one"
+            f"set {TOKEN_VARIABLE} to keep one"
         )
     try:
         objects = manifests(queues, token)
     except ValueError as error:
-        raise ValueError(f"{file or 'queues'}: {error}") from None
-    return str(yaml.safe_dump_all(objects, sort_keys=False))
+        raise ValueError(f"{args.file or 'queues'}: {error}") from None
+    print(yaml.safe_dump_all(objects, sort_keys=False), end="")
+    return EXIT_OK

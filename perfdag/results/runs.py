@@ -193,8 +193,7 @@ def resume_command(plan: Plan, root: str) -> str:
     if plan.where or plan.options.cluster:
         command += f"{' --submit' if duet else ''}"
         command += f" --namespace {plan.where.get('namespace', 'perfdag')}"
-        # Without --store, a run uses the store of the installation.
-        return f"{command} --store {root}" if root.startswith("s3://") else command
+        return command  # in the store of the installation
     if not root:
         return command
     return f"{command} --store {'FOLDER' if root.startswith('claim://') else root}"

@@ -12,6 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from perfdag.benchmark import registry
+from perfdag.removed import removal_note
 from perfdag.shape import merge
 from perfdag.suite.document import (
     BadDocument,
@@ -110,6 +111,10 @@ def _load(
         for name in ([include] if isinstance(include, str) else include)
         if isinstance(name, str)
     ]
+    entries = data.get("entries")
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        if isinstance(entry, dict) and (text := _wrong_benchmark(entry.get("benchmark"))):
+            problems.append(document.problem(("entries", index, "benchmark"), text))
     try:
         suite = Suite.model_validate(data)
     except ValidationError as invalid:
@@ -125,6 +130,13 @@ def _load(
         path = ("entries", index)
         loaded.sources.append(Source(entry, raw, suite.defaults, raw_defaults, document, path))
     return loaded
+
+
+def _wrong_benchmark(name: Any) -> str | None:
+    known = registry.names()
+    if not isinstance(name, str) or name in known:
+        return registry.fault(name) if isinstance(name, str) else None
+    return removal_note(name) or f"unknown benchmark {name!r}{choices(name, known, 'there are')}"
 
 
 def _include(

@@ -21,7 +21,6 @@ from pydantic import (
 )
 
 from perfdag.benchmark import registry
-from perfdag.removed import removal_note
 from perfdag.shape import Shape, Strict
 from perfdag.store.open import check_address
 from perfdag.suite.document import (
@@ -29,7 +28,6 @@ from perfdag.suite.document import (
     Document,
     Problem,
     Where,
-    choices,
     dotted,
     nearest,
     parse_document,
@@ -354,23 +352,10 @@ class Settings(Shape):
 ENTRY_KEYS = frozenset(Settings.model_fields) - frozenset(Shape.model_fields) - {"params"}
 
 
-def _installed(name: str) -> str:
-    known = registry.names()
-    if name not in known:
-        raise ValueError(
-            removal_note(name) or f"unknown benchmark {name!r}{choices(name, known, 'there are')}"
-        )
-    if fault := registry.fault(name):
-        raise ValueError(fault)
-    return name
-
-
 class Entry(Settings):
     """One benchmark with fixed params and permutations."""
 
-    benchmark: Annotated[str, AfterValidator(_installed)] = Field(
-        description="name of the benchmark, as `perfdag benchmarks` lists it"
-    )
+    benchmark: str = Field(description="name of the benchmark, as `perfdag benchmarks` lists it")
     name: EntryName | None = Field(None, description="name of the entry; unset: the benchmark's")
     permutations: Permutations = Field(
         Permutations(), description="values to vary; each combination is a point"

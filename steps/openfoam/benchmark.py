@@ -27,8 +27,7 @@ from perfdag.hosts.base import Host
 from perfdag.hosts.local import filesystem
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
-from perfdag.steps import devices
-from perfdag.steps.mpi import openmpi
+from perfdag.steps import devices, mpi
 from perfdag.steps.openfoam.line_clock import RANK_LINE
 from perfdag.steps.reports import bins
 from perfdag.units import parse_quantity, short
@@ -264,7 +263,7 @@ class OpenFoamParams(Params):
         "hierarchical",
         description="how the mesh is cut; scotch needs OpenFOAM built with it (Debian's is not)",
     )
-    transport: openmpi.Transport = Field(
+    transport: Literal["tcp", "rdma"] = Field(
         "tcp",
         description="between hosts: tcp, or rdma by UCX without a fallback;"
         " within a host shared memory",
@@ -647,7 +646,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
     tools: ClassVar[tuple[Tool, ...]] = (
         Tool("icoFoam", {"apt": "openfoam"}),
         Tool("blockMesh", {"apt": "openfoam"}),
-        openmpi.MPIRUN,
+        mpi.MPIRUN,
     )
 
     def shape(self, params: OpenFoamParams) -> dict[str, Any]:
@@ -656,7 +655,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         )
 
     def check(self, params: OpenFoamParams, shape: Shape) -> list[str]:
-        few = [] if params.oversubscribe else openmpi.few_cpus(shape, params.procs // params.nodes)
+        few = [] if params.oversubscribe else mpi.few_cpus(shape, params.procs // params.nodes)
         return [
             *broken(
                 (
@@ -690,7 +689,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
 
     def require(self, gang: Gang, params: OpenFoamParams) -> None:
         super().require(gang, params)
-        openmpi.require(gang.hosts, params.procs, params.oversubscribe, params.transport)
+        mpi.require(gang.hosts, params.procs, params.oversubscribe, params.transport)
 
     def prepare(self, gang: Gang, params: OpenFoamParams) -> None:
         variables = environment()
@@ -744,7 +743,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             folder,
         ]
         if params.procs > 1:
-            launch = openmpi.mpirun(
+            launch = mpi.openmpi_mpirun(
                 gang,
                 params.procs,
                 params.transport,
@@ -768,7 +767,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             finished = lead.run(
                 argv_with_clock,
                 timeout=gang.timeout,
-                env={**environment(), **openmpi.environment()},
+                env={**environment(), **mpi.OPENMPI_ENVIRONMENT},
                 cwd=gang.scratch,
             )
         finally:
@@ -788,8 +787,8 @@ class OpenFoam(Benchmark[OpenFoamParams]):
                 texts,
             )
         facts = {
-            "addresses": len(openmpi.ranks_by_address(gang.hosts, params.procs)),
-            "point_to_point": openmpi.selected_layer(finished.stdout + finished.stderr),
+            "addresses": len({host.address for host in gang.hosts}),
+            "point_to_point": mpi.openmpi_layer(finished.stdout + finished.stderr),
         }
         return Output(
             texts, [argv], f"OpenFOAM {version(finished.stdout) or '(version not said)'}", facts

@@ -1,24 +1,178 @@
 """The backend: asks a frontend for items, runs its workload on them and replies with the outcome.
 
 A backend is one slot of a device, so it is blocking and single-threaded. SIGTERM ends it after the
-current item.
+current item. The workload is the built-in `sleep` or `usl`, or a command.
 """
 
+import contextlib
+import glob as globbing
 import json
 import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from perfdag.steps.queue import wire
-from perfdag.steps.queue.workload import Workload, shorter
+from perfdag.steps.queue import protocol
 
+FILENAME = "FILENAME"
+BUILT_IN = {"sleep": 1, "usl": 3}
+"""The built-in workloads, and the numbers that each takes."""
 ANSWER_SECONDS = 10.0
 """Time of a frontend to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Return code, timeout (the limit in seconds if hit, else 0) and error text ("" for none)."""
+
+    retcode: int = 0
+    timeout: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A command with its device, limit and working directory.
+
+    `command`: an absolute path or a built-in, with arguments. `device`: replaces FILENAME in
+    arguments. `limit`: seconds, 0 for none. `ignore`: ignore the arguments that a client sends.
+    """
+
+    command: Sequence[str]
+    device: str = ""
+    limit: float = 0.0
+    ignore: bool = False
+    directory: str = ""
+    null_in: bool = False
+    null_out: bool = False
+
+    def __post_init__(self) -> None:
+        head = self.command[0] if self.command else ""
+        check_program(head)
+        if head.startswith("/") and not os.access(head, os.X_OK):
+            raise ValueError(f"workload {head} is not an executable file here")
+        substitute(self.command, self.device)
+
+    def run(self, args: Sequence[str] | None, limit: float, running: int = 1) -> Outcome:
+        """Run it once with the client's arguments and limit (seconds); the shorter limit applies.
+
+        `running`: items that run in the queue; only `usl` uses it.
+        """
+        limit = shorter(self.limit, limit)
+        try:
+            argv = substitute([*self.command, *([] if self.ignore else args or [])], self.device)
+            if argv[0] not in BUILT_IN:
+                return self._command(argv, limit)
+            seconds, *law = _numbers(argv)
+        except ValueError as error:
+            return Outcome(1, 0.0, str(error))
+        if law:
+            sigma, kappa = law
+            seconds *= 1 + sigma * (running - 1) + kappa * running * (running - 1)
+        time.sleep(shorter(seconds, limit))
+        late = 0 < limit < seconds
+        return Outcome(0, limit, "Sleep timeout") if late else Outcome()
+
+    def _command(self, argv: Sequence[str], limit: float) -> Outcome:
+        output = subprocess.DEVNULL if self.null_out else None
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL if self.null_in else None,
+                stdout=output,
+                stderr=output,
+                cwd=self.directory or None,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return Outcome(127, 0.0, f"{argv[0]} did not start: {error.strerror}")
+        try:
+            in_time = _wait(process, limit)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # also processes that the command left
+                os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
+        if not in_time:
+            return Outcome(124, limit, f"{argv[0]} ran past its limit of {limit:g} s")
+        return Outcome(code, 0.0, f"{argv[0]} returned error code {code}" if code else "")
+
+
+def check_program(program: str) -> None:
+    """Raise ValueError for a workload that is neither an absolute path nor built in."""
+    if program not in BUILT_IN and not program.startswith("/"):
+        raise ValueError(
+            f"workload {program!r} is neither an absolute path nor built in ({', '.join(BUILT_IN)})"
+        )
+
+
+def built_in_seconds(command: Sequence[str]) -> float | None:
+    """Return the seconds of a built-in command alone, None for others.
+
+    Raises ValueError if it cannot run.
+    """
+    check_program(command[0])
+    return _numbers(command)[0] if command[0] in BUILT_IN else None
+
+
+def shorter(*limits: float) -> float:
+    """Return the smallest limit above 0, or 0 without one."""
+    return min((limit for limit in limits if limit > 0), default=0.0)
+
+
+def substitute(argv: Sequence[str], device: str) -> list[str]:
+    """Replace FILENAME in argv by the device.
+
+    Raises ValueError if argv needs a device and there is none.
+    """
+    if not device and any(FILENAME in arg for arg in argv):
+        raise ValueError(f"{FILENAME} in args, but no file name to map to it")
+    return [arg.replace(FILENAME, device) for arg in argv]
+
+
+def find_device(pattern: str) -> str:
+    """Return the first file that matches a glob pattern, "" without a pattern.
+
+    Raises ValueError without a match.
+    """
+    matches = sorted(globbing.glob(pattern))  # noqa: PTH207 (a pattern may be absolute)
+    if pattern and not matches:
+        raise ValueError(f"no files matching glob pattern '{pattern}'")
+    return matches[0] if pattern else ""
+
+
+def _numbers(command: Sequence[str]) -> list[float]:
+    """Return the numbers of a built-in. Raises ValueError."""
+    name, *args = command
+    if len(args) < BUILT_IN[name]:
+        what = "Sleep time (seconds) argument missing"
+        raise ValueError(what if name == "sleep" else "usl needs SECONDS SIGMA KAPPA")
+    values = []
+    for arg in args[: BUILT_IN[name]]:
+        try:
+            values.append(float(arg))
+        except ValueError:
+            raise ValueError(f"invalid {name} time value '{arg}'") from None
+        if not 0 <= values[-1] < 1e9:
+            raise ValueError(f"invalid {name} time value '{arg}': not between 0 and 1e9")
+    return values
+
+
+def _wait(process: subprocess.Popen[bytes], limit: float) -> bool:
+    """Wait for the process, at most `limit` seconds (0: for ever); return whether it ended.
+
+    Popen.wait with a timeout looks only every 50 ms, which would add to the time of an item.
+    """
+    handle = os.pidfd_open(process.pid)
+    try:
+        return bool(select.select([handle], [], [], limit or None)[0])
+    finally:
+        os.close(handle)
 
 
 class UnreachableError(Exception):
@@ -33,7 +187,7 @@ class Options:
     an empty queue. `retry_seconds`: how long to retry a frontend that does not answer.
     """
 
-    frontend: wire.Address
+    frontend: protocol.Address
     queue: str
     pod: str
     node: str
@@ -49,116 +203,106 @@ class Options:
             )
 
 
+@dataclass
 class Backend:
     """One worker of one queue."""
 
-    def __init__(self, options: Options, workload: Workload) -> None:
-        self.options = options
-        self.workload = workload
-        self.completed = 0
-        self.stopping = False
-        self._wake, self._woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    options: Options
+    workload: Workload
+    completed: int = 0
+    stopping: bool = False
+    pipe: tuple[int, int] = field(default_factory=lambda: os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
 
     def stop(self, *_: object) -> None:
         """End after the current item; safe in a signal handler."""
         self.stopping = True
-        os.write(self._woken, b"x")
-
-    def catch_signals(self) -> None:
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self.stop)
+        os.write(self.pipe[1], b"x")
 
     def serve(self) -> None:
-        """Work until `stop`, or until the queue is empty without back-off.
+        """Work until `stop` or a signal, or until the queue is empty without back-off.
 
         Raises UnreachableError.
         """
-        last = time.monotonic()
+        options, pause, reached = self.options, self.options.backoff, time.monotonic()
         while not self.stopping:
-            done = self.completed
             try:
-                if not self._serve():
-                    return
-                last = time.monotonic()
+                empty = not self._serve_one()
+                reached = time.monotonic()
             except (OSError, UnreachableError) as error:
-                if self.completed > done:
-                    last = time.monotonic()
-                if time.monotonic() - last > self.options.retry_seconds:
-                    raise UnreachableError(f"frontend {self.options.frontend}: {error}") from None
-                self._pause(0.2)
+                if time.monotonic() - reached > options.retry_seconds:
+                    raise UnreachableError(f"frontend {options.frontend}: {error}") from None
+                self.pause(0.2)
+                continue
+            if not empty:
+                pause = options.backoff
+            elif not options.backoff:
+                return
+            else:
+                self.pause(shorter(pause, options.backoff_max, self.workload.limit))
+                pause += options.backoff
 
-    def work(self, item: wire.Message) -> wire.Message:
+    def _serve_one(self) -> bool:
+        """Ask for an item, run it and reply; return False if the queue is empty."""
+        address = (self.options.frontend.host or "localhost", self.options.frontend.port)
+        with socket.create_connection(address, ANSWER_SECONDS) as peer:
+            peer.sendall(protocol.encode({"Queue": self.options.queue}))
+            item = _receive(peer)
+            if item["Empty"]:
+                return False
+            if item["Error"]:
+                raise UnreachableError(item["Error"])
+            peer.settimeout(None)
+            peer.sendall(protocol.encode_reply(self.work(item)))
+            self.completed += 1
+            return True
+
+    def work(self, item: protocol.Message) -> protocol.Message:
         """Run one item and return the reply."""
         began = time.perf_counter()
-        running = int(item.get("Running") or 1)
-        outcome = self.workload.run(
-            wire.string_list(item, "Args"), wire.number(item, "Limit"), running
-        )
-        elapsed = time.perf_counter() - began
+        outcome = self.workload.run(item["Args"], item["Limit"], item["Running"])
         return {
             "Pod": self.options.pod,
             "Node": self.options.node,
             "Device": Path(self.workload.device).name,
             "Error": outcome.error,
             "Timeout": outcome.timeout,
-            "Runtime": elapsed,
+            "Runtime": time.perf_counter() - began,
             "Retcode": outcome.retcode,
         }
 
-    def _serve(self) -> bool:
-        """Ask for items until the backend ends; return False."""
-        pause = self.options.backoff
-        while not self.stopping:
-            with socket.create_connection(
-                (self.options.frontend.host or "localhost", self.options.frontend.port),
-                ANSWER_SECONDS,
-            ) as peer:
-                peer.sendall(wire.encode({"Queue": self.options.queue}))
-                item = _object(peer)
-                if not wire.text(item, "Error"):
-                    peer.settimeout(None)
-                    peer.sendall(wire.fit_original(self.work(item)))
-                    self.completed += 1
-                    pause = self.options.backoff
-                    continue
-            if not item.get("Empty"):
-                raise UnreachableError(item["Error"])
-            if not self.options.backoff:
-                return False
-            self._pause(shorter(pause, self.options.backoff_max, self.workload.limit))
-            pause += self.options.backoff
-        return False
-
-    def _pause(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         """Sleep, at most until `stop`."""
-        if not self.stopping:
-            select.select([self._wake], [], [], seconds)
+        select.select([self.pipe[0]], [], [], seconds)
 
 
-def _object(peer: socket.socket) -> wire.Message:
-    """Return the JSON object that a peer sends. Raises UnreachableError."""
+def _receive(peer: socket.socket) -> protocol.Message:
+    """Return the item that a frontend sends. Raises UnreachableError."""
     buffer = b""
-    while True:
-        data = peer.recv(4096)
-        if not data:
-            raise UnreachableError("connection closed before an answer")
+    while data := peer.recv(4096):
         buffer += data
         try:
-            return wire.decode(buffer)
-        except wire.IncompleteError:
+            return protocol.decode(buffer, protocol.ITEM)
+        except protocol.IncompleteError:
             continue
-        except wire.MalformedError as error:
+        except protocol.MalformedError as error:
             raise UnreachableError(f"answer is not of the protocol: {error}") from None
+    raise UnreachableError("connection closed before an answer")
+
+
+def serve_until_signal(backend: Backend) -> None:
+    """Serve; SIGHUP, SIGINT and SIGTERM end it after the current item. Raises UnreachableError."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, backend.stop)
+    backend.serve()
 
 
 def main(argument: str) -> int:
     """Run a backend from a JSON argument: the fields of Options, and `workload`."""
     fields = json.loads(argument)
     workload = Workload(**fields.pop("workload"))
-    backend = Backend(Options(**{**fields, "frontend": wire.address(fields["frontend"])}), workload)
-    backend.catch_signals()
+    options = Options(**fields | {"frontend": protocol.address(fields["frontend"])})
     try:
-        backend.serve()
+        serve_until_signal(Backend(options, workload))
     except UnreachableError as error:
         sys.stderr.write(f"{error}\n")
         return 4

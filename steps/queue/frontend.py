@@ -1,140 +1,292 @@
 """The frontend: takes clients' requests into queues and hands them to backends.
 
-It has three listeners, as in Intel's tester: clients, backends and Prometheus metrics.
-One event loop serves every peer and never waits for one, so a slow, silent or malicious peer delays
-nobody.
-`Limits` bounds the connections, their messages and their time.
+It has three listeners, as in Intel's tester: clients, backends and Prometheus metrics. One event
+loop serves every peer. `Limits` bounds the connections, their messages and their time.
 """
 
 import asyncio
 import contextlib
-import errno
-import socket
-import sys
+import resource
 import time
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
 
-from perfdag.steps.queue import wire
-from perfdag.steps.queue.dispatcher import (
-    BOUNDS,
-    Histogram,
-    Item,
-    Limits,
-    Queue,
-    clock,
-    connection_limit,
-)
-from perfdag.steps.queue.http import serve as serve_http
+from perfdag.steps.queue import protocol
+from perfdag.steps.queue.control import serve as serve_http
+from perfdag.steps.queue.protocol import Message
 
-SWEEP_SECONDS = 0.5
-ACCEPTS_A_TURN = 16
-READ_BYTES = 8192
-"""The most that is read of a peer in a turn of the loop: a flooding peer delays nobody."""
-PAUSE_SECONDS = 0.2
-"""Seconds before accepting again after no descriptor was free."""
-EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-MESSAGE_BYTES = 4 * wire.ORIGINAL_BYTES
-LOG_SECONDS = 60.0
-"""Seconds between two log lines about exhausted resources."""
+clock = time.monotonic
+# Seconds: 250 us of dispatch up to an hour of transcoding, about three steps a decade.
+BOUNDS = (
+    0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+    1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 3600.0,
+)  # fmt: skip
+RESERVE = 384
+"""Descriptors that are no peers: connections of the metrics port, listeners, files."""
+MESSAGE_BYTES = 4 * protocol.MOST_BYTES
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Peer:
-    """The connection of a client or backend: one message in each direction.
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The resources that peers may use. Times are in seconds.
 
-    It reads its socket itself when the event loop finds it readable. A transport of asyncio costs
-    several times the socket calls, and the cost of a connection bounds the throughput.
+    `queue`: items that wait in a queue (0: no bound). `peers`: open connections.
+    `message_seconds`: time to complete a message.
+    `retries`: times that an item is handed out again after its backend is lost.
+    `reply_grace`: time after its limit until an item fails. `reply_seconds`: time of an item
+    without a limit (0: no bound). `interval`: what maxima cover (0: 30 s).
     """
 
+    queue: int = 0
+    peers: int = 8192
+    message_seconds: float = 5.0
+    retries: int = 0
+    reply_grace: float = 30.0
+    reply_seconds: float = 0.0
+    interval: float = 0.0
+
+
+class Times:
+    """Seconds of a queue's items: a histogram, their sum, and the largest of a sliding window."""
+
+    def __init__(self, window: float) -> None:
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.sum = 0.0
+        self.slice = window / 10
+        self.slices: deque[tuple[int, float]] = deque(maxlen=10)
+
+    def add(self, seconds: float) -> None:
+        """Count one time in the histogram."""
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.sum += seconds
+
+    def note(self, seconds: float, now: float) -> None:
+        """Let the maximum know of a value at `now` (monotonic seconds)."""
+        key, slices = int(now / self.slice), self.slices
+        if not slices or slices[-1][0] != key:
+            slices.append((key, seconds))
+        elif seconds > slices[-1][1]:
+            slices[-1] = (key, seconds)
+
+    def largest(self, now: float) -> float:
+        """Return the maximum of the window before `now` (monotonic seconds), 0 without a value."""
+        oldest = int(now / self.slice) - 9
+        return max((value for key, value in self.slices if key >= oldest), default=0.0)
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """An open request; `added` and `dispatched` are seconds of the monotonic clock.
+
+    `answer` is None when its client has left.
+    """
+
+    answer: Callable[[Message], None] | None
+    args: list[str] | None
+    limit: float
+    retries: int
+    added: float
+    dispatched: float = 0.0
+
+
+@dataclass(eq=False)
+class Queue:
+    """Items of one name, first in, first out. `bound`: the most that may wait (0: any).
+
+    At any moment `accepted == success + failure + disconnected + waiting + running`.
+    """
+
+    name: str
+    bound: int
+    window: float
+    items: deque[Item] = field(default_factory=deque)
+    running: int = 0
+    accepted: int = 0
+    success: int = 0
+    failure: int = 0
+    disconnected: int = 0
+    undelivered: int = 0
+    retried: int = 0
+    refused: int = 0
+    devices: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.run, self.wait, self.total, self.overhead = (Times(self.window) for _ in range(4))
+
+    @property
+    def waiting(self) -> int:
+        return len(self.items)
+
+    @property
+    def open(self) -> int:
+        return self.waiting + self.running
+
+    def put(self, item: Item) -> None:
+        """Append an item."""
+        self.items.append(item)
+        self.accepted += 1
+
+    def take(self) -> Item | None:
+        """Return the oldest item and mark it running; None if none waits."""
+        if not self.items:
+            return None
+        item = self.items.popleft()
+        self.running += 1
+        item.dispatched = now = clock()
+        # Noted at dispatch, not at the end: a scaler must see it while a long item runs.
+        self.wait.note(now - item.added, now)
+        return item
+
+    def oldest_wait(self, now: float) -> float:
+        """Return the seconds that the oldest waiting item has waited, 0 if none waits."""
+        return now - self.items[0].added if self.items else 0.0
+
+    def longest_wait(self, now: float) -> float:
+        """Return the longest wait of the window in seconds, including items that still wait."""
+        return max(self.wait.largest(now), self.oldest_wait(now))
+
+    def leave(self, item: Item) -> None:
+        """Drop a waiting item whose client has left; of a running one, drop the answer later."""
+        item.answer = None
+        if item.dispatched:
+            self.undelivered += 1
+        else:
+            self.items.remove(item)
+            self.disconnected += 1
+
+    def lost(self, item: Item) -> None:
+        """Put a running item without backend back at the front, or fail it without retries."""
+        if item.retries > 0 and item.answer:
+            item.retries -= 1
+            item.dispatched = 0.0
+            self.items.appendleft(item)
+            self.running -= 1
+            self.retried += 1
+        else:
+            self.fail(item, "No bytes (0) / error (EOF) from worker reply read")
+
+    def finish(self, item: Item, reply: Message) -> None:
+        """Count a backend's reply and pass it on."""
+        now, run = clock(), reply["Runtime"]
+        self.run.add(run)
+        self.run.note(run, now)
+        self.overhead.add(max(0.0, now - item.dispatched - run))
+        self._end(item, reply, now)
+
+    def fail(self, item: Item, why: str) -> None:
+        """End a running item without a run time; it enters no statistics of run times."""
+        self._end(item, failure(why), clock())
+
+    def _end(self, item: Item, reply: Message, now: float) -> None:
+        reply["Waittime"] = waited = item.dispatched - item.added
+        total = now - item.added
+        self.running -= 1
+        if protocol.succeeded(reply):
+            self.success += 1
+            self.devices[reply["Node"], reply["Device"]] += 1
+        else:
+            self.failure += 1
+        self.wait.add(waited)
+        self.total.add(total)
+        self.total.note(total, now)
+        if item.answer:
+            item.answer(reply)
+
+
+def failure(error: str) -> Message:
+    """Return the frontend's reply to a request that no backend answered."""
+    return {**protocol.REPLY, "Error": error, "Retcode": 1}
+
+
+class Peer(asyncio.Protocol):
+    """The connection of a client or backend: one message in each direction."""
+
     kind = ""
+    fields: Mapping[str, Any] = protocol.REQUEST
+    transport: asyncio.Transport
 
-    def __init__(self, frontend: "Frontend", sock: socket.socket) -> None:
-        self.frontend, self.sock = frontend, sock
+    def __init__(self, frontend: "Frontend") -> None:
+        self.frontend = frontend
         self.buffer = b""
-        self.open = True
         self.item: Item | None = None
-        self.item_queue: Queue | None = None
+        self.queue: Queue | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        frontend = self.frontend
+        frontend.connections[self.kind] += 1
         frontend.peers.add(self)
-        if len(frontend.peers) > frontend.max_peers:
-            frontend.rejected += 1
-            self.refuse(f"too many connections ({frontend.max_peers})")
+        self.timer: asyncio.TimerHandle | None = None
+        if len(frontend.peers) > frontend.most_peers:
+            self.reject(f"too many connections ({frontend.most_peers})")
         else:
-            frontend.incomplete[self] = clock()
+            self.timer = frontend.loop.call_later(frontend.limits.message_seconds, self._late)
 
-    def readable(self) -> None:
-        """Read once, and handle the message if it is complete."""
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
         try:
-            data = self.sock.recv(READ_BYTES)
-        except BlockingIOError:
+            message = protocol.decode(self.buffer, self.fields)
+        except protocol.IncompleteError as error:
+            if len(self.buffer) > MESSAGE_BYTES:
+                self.malformed(str(error))
             return
-        except OSError:
-            self.close(abort=True)
+        except protocol.MalformedError as error:
+            self.malformed(str(error))
             return
-        if data:
-            self._received(data)
-        elif self.buffer:
-            self.bad("unexpected end of JSON input")
-        else:
-            self.close()
+        self.buffer = b""
+        self.stop_timer()
+        self.message(message)
 
-    def _received(self, data: bytes) -> None:
-        self.buffer = buffer = self.buffer + data if self.buffer else data
-        too_long = len(buffer) > MESSAGE_BYTES
-        # Only such data can complete a message: a peer of tiny pieces is rarely parsed.
-        if not (b"}" in data or len(buffer) == len(data) or too_long):
-            return
-        try:
-            message = wire.decode(buffer)
-            self.buffer = b""
-            self.frontend.incomplete.pop(self, None)
-            self.message(message)
-        except wire.IncompleteError as error:
-            if too_long:
-                self.bad(str(error))
-        except wire.MalformedError as error:
-            self.bad(str(error))
+    def eof_received(self) -> None:
+        if self.buffer:
+            self.malformed("unexpected end of JSON input")
 
-    def send(self, data: bytes) -> None:
-        """Write a message, which the socket's buffer holds; cut off a peer whose buffer is full."""
-        try:
-            sent = self.sock.send(data) if self.open else len(data)
-        except OSError:
-            sent = 0
-        if sent < len(data):
-            self.close(abort=True)
-
-    def close(self, abort: bool = False) -> None:
-        """Close the connection and release what it held; `abort` resets it."""
-        if not self.open:
-            return
-        self.open = False
-        self.frontend.loop.remove_reader(self.sock)
-        if abort:
-            with contextlib.suppress(OSError):
-                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        self.sock.close()
+    def connection_lost(self, error: Exception | None) -> None:
+        self.stop_timer()
         self.frontend.peers.discard(self)
-        self.frontend.incomplete.pop(self, None)
-        self.release()
+        if self.item is not None:
+            self.release(self.item)
 
-    def queue(self, message: wire.Message) -> Queue | None:
-        """Return the queue that a message names. Refuse the peer and return None without one."""
-        name = wire.text(message, "Queue")
+    def stop_timer(self) -> None:
+        if self.timer:
+            self.timer.cancel()
+            self.timer = None
+
+    def _late(self) -> None:
+        self.frontend.stuck += 1
+        self.refuse(f"no complete message in {self.frontend.limits.message_seconds:g} s")
+
+    def reply(self, data: bytes) -> None:
+        """Send the last message of the connection."""
+        self.transport.write(data)
+        self.transport.close()
+
+    def find(self, message: Message) -> Queue | None:
+        """Return the queue that a message names. Reject the peer and return None without one."""
+        name = message["Queue"]
         queue = self.frontend.queues.get(name)
         if queue is None:
-            self.frontend.rejected += 1
-            self.refuse(f"Unknown '{name}' queue" if name else "invalid queue name ''")
+            self.reject(f"Unknown '{name}' queue" if name else "invalid queue name ''")
         return queue
 
-    def bad(self, why: str) -> None:
-        """Refuse data that is no message."""
+    def reject(self, why: str) -> None:
+        """Count a peer that broke the protocol, and refuse it."""
         self.frontend.rejected += 1
-        self.refuse(f"Unmarshaling {self.kind} JSON failed: {why}")
+        self.refuse(why)
 
-    def message(self, message: wire.Message) -> None:
+    def malformed(self, why: str) -> None:
+        """Reject data that is no message."""
+        self.buffer = b""
+        self.reject(f"Unmarshaling {self.kind}Req JSON failed: {why}")
+
+    def message(self, message: Message) -> None:
         """Handle one complete message."""
         raise NotImplementedError
 
@@ -142,122 +294,90 @@ class Peer:
         """Send the reason and close."""
         raise NotImplementedError
 
-    def release(self) -> None:
-        """Release what the closed connection held."""
+    def release(self, item: Item) -> None:
+        """Give up the item of a connection that ended."""
         raise NotImplementedError
 
 
 class ClientPeer(Peer):
     """A client with one request."""
 
-    kind = "clientReq"
+    kind = "client"
 
-    def __init__(self, frontend: "Frontend", sock: socket.socket) -> None:
-        frontend.clients += 1
-        super().__init__(frontend, sock)
-
-    def message(self, message: wire.Message) -> None:
+    def message(self, message: Message) -> None:
         if self.item is not None:
-            self.frontend.rejected += 1
-            self.refuse("more than one request on a connection")
+            self.reject("more than one request on a connection")
             return
-        queue = self.queue(message)
+        queue = self.find(message)
         if queue is None:
             return
-        if queue.full:
+        if 0 < queue.bound <= queue.waiting:
             queue.refused += 1
             self.refuse(f"'{queue.name}' queue already at full capacity ({queue.bound})")
             return
-        args, limit = wire.string_list(message, "Args"), wire.number(message, "Limit")
-        self.item = Item(self._answer, args, limit, self.frontend.limits.retries, clock())
-        self.item_queue = queue
+        retries = self.frontend.limits.retries
+        self.item = Item(self._answer, message["Args"], message["Limit"], retries, clock())
+        self.queue = queue
         queue.put(self.item)
 
-    def _answer(self, reply: wire.Message) -> None:
+    def _answer(self, reply: Message) -> None:
         self.item = None
-        self.send(wire.fit_original(reply))
-        self.close()
+        self.reply(protocol.encode_reply(reply))
 
     def refuse(self, why: str) -> None:
-        self.send(wire.fit_original(wire.failure(why)))
-        self.close()
+        self.reply(protocol.encode_reply(failure(why)))
 
-    def release(self) -> None:
-        if self.item is not None and self.item_queue is not None:
-            self.item_queue.leave(self.item)
-            self.item = None
+    def release(self, item: Item) -> None:
+        assert self.queue
+        self.queue.leave(item)
 
 
 class BackendPeer(Peer):
     """A backend: it asks for an item, receives one and replies."""
 
-    kind = "workReq"
+    kind = "work"
 
-    def __init__(self, frontend: "Frontend", sock: socket.socket) -> None:
-        frontend.workers += 1
-        super().__init__(frontend, sock)
-
-    def message(self, message: wire.Message) -> None:
-        if self.item is not None:
-            self._handle_reply(message)
+    def message(self, message: Message) -> None:
+        if self.item is not None and self.queue is not None:
+            item, self.item = self.item, None
+            self.queue.finish(item, message)
+            self.transport.close()
             return
-        queue = self.queue(message)
+        queue = self.find(message)
         if queue is None:
             return
-        item = queue.take()
-        if item is None:
-            self._send_error(f"Queue '{queue.name}' is empty", empty=True)
+        taken = queue.take()
+        if taken is None:
+            self.refuse(f"Queue '{queue.name}' is empty", empty=True)
             return
-        self.item, self.item_queue = item, queue
+        self.item, self.queue, self.fields = taken, queue, protocol.REPLY
         limits = self.frontend.limits
-        if item.limit > 0:
-            self.frontend.busy[self] = item.dispatched + item.limit + limits.reply_grace
-        elif limits.reply_seconds:
-            self.frontend.busy[self] = item.dispatched + limits.reply_seconds
-        work = {"Error": "", "Args": item.args, "Limit": item.limit, "Empty": False}
-        self.send(wire.encode({**work, "Running": queue.running}))
+        seconds = taken.limit + limits.reply_grace if taken.limit else limits.reply_seconds
+        if seconds:
+            self.timer = self.frontend.loop.call_later(seconds, self._give_up)
+        work = {"Args": taken.args, "Limit": taken.limit, "Running": queue.running}
+        self.transport.write(protocol.encode({**protocol.ITEM, **work}))
 
-    def _handle_reply(self, message: wire.Message) -> None:
-        try:
-            reply = wire.reply(message)
-        except wire.MalformedError as error:
-            item, queue = self._take_item()
-            queue.fail(item, f"Unmarshaling worker reply JSON failed: {error}")
-        else:
-            item, queue = self._take_item()
-            queue.finish(item, reply)
-        self.close()
+    def _give_up(self) -> None:
+        self.frontend.stuck += 1
+        self.transport.abort()
 
-    def _take_item(self) -> tuple[Item, Queue]:
-        """Return the item that the backend owes a reply, with its queue, and forget it."""
-        item, queue = self.item, self.item_queue
-        assert item is not None
-        assert queue is not None
-        self.item = None
-        self.frontend.busy.pop(self, None)
-        return item, queue
-
-    def _send_error(self, why: str, empty: bool = False) -> None:
-        self.send(wire.encode({"Error": why, "Args": None, "Limit": 0, "Empty": empty}))
-        self.close()
-
-    def bad(self, why: str) -> None:
-        if self.item is None:
-            super().bad(why)
+    def malformed(self, why: str) -> None:
+        if self.item is None or self.queue is None:
+            super().malformed(why)
             return
-        self.frontend.rejected += 1
         # As with the original, the client learns that the reply was no JSON.
-        item, queue = self._take_item()
-        queue.fail(item, f"Unmarshaling worker reply JSON failed: {why}")
-        self.close()
+        self.frontend.rejected += 1
+        item, self.item = self.item, None
+        self.queue.fail(item, f"Unmarshaling worker reply JSON failed: {why}")
+        self.transport.close()
 
-    def refuse(self, why: str) -> None:
-        self._send_error(why)
+    def refuse(self, why: str, empty: bool = False) -> None:
+        self.reply(protocol.encode({**protocol.ITEM, "Error": why, "Empty": empty}))
 
-    def release(self) -> None:
-        if self.item is not None:
-            item, queue = self._take_item()
-            queue.lost(item, "No bytes (0) / error (EOF) from worker reply read")
+    def release(self, item: Item) -> None:
+        assert self.queue
+        self.queue.lost(item)
 
 
 class Frontend:
@@ -268,138 +388,57 @@ class Frontend:
         self.queues = {name: Queue(name, limits.queue, limits.interval or 30.0) for name in names}
         if not self.queues or "" in self.queues:
             raise ValueError("a frontend needs queue names, none of them empty")
-        self.max_peers = connection_limit(limits.peers)
+        self.most_peers = raise_file_limit(limits.peers)
         self.peers: set[Peer] = set()
-        self.incomplete: dict[Peer, float] = {}
-        self.busy: dict[BackendPeer, float] = {}
-        self.clients = self.workers = self.rejected = self.stuck = self.unaccepted = 0
-        self.ports: tuple[int, ...] = ()
-        self._logged = -LOG_SECONDS
-        self._listeners: list[socket.socket] = []
-        self._http: asyncio.Server | None = None
-        self._sweeper: asyncio.Task[None] | None = None
+        self.connections: Counter[str] = Counter()
+        self.rejected = self.stuck = 0
+        self.ports: list[int] = []
+        self.servers: list[asyncio.Server] = []
 
-    async def start(
-        self, clients: wire.Address, workers: wire.Address, metrics: wire.Address
-    ) -> None:
-        """Listen on all three addresses; port 0 picks a free one (see `ports`).
+    async def start(self, *addresses: protocol.Address) -> None:
+        """Listen for clients, backends and metrics; port 0 picks a free one, and `ports` has all.
 
         Raises OSError if one is taken.
         """
         self.loop = asyncio.get_running_loop()
-        self.loop.set_exception_handler(self._handle)
-        address = clients
-        try:
-            ports = [self._listen(clients, ClientPeer)]
-            address = workers
-            ports.append(self._listen(workers, BackendPeer))
-            address = metrics
-            self._http = await serve_http(metrics, self._serve_metrics)
-        except OSError as error:
-            await self.stop()
-            raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from None
-        self.ports = (*ports, self._http.sockets[0].getsockname()[1])
-        self._sweeper = self.loop.create_task(self._sweep())
+        for address, kind in zip(addresses, (ClientPeer, BackendPeer, None), strict=True):
+            try:
+                server = await (
+                    self._listen(address, kind)
+                    if kind
+                    else serve_http(address, self._serve_metrics)
+                )
+            except OSError as error:
+                await self.stop()
+                raise OSError(
+                    error.errno, f"cannot listen on {address}: {error.strerror}"
+                ) from None
+            self.servers.append(server)
+            self.ports.append(server.sockets[0].getsockname()[1])
+
+    async def _listen(self, address: protocol.Address, kind: type[Peer]) -> asyncio.Server:
+        host = address.host or None
+        server = await self.loop.create_server(lambda: kind(self), host, address.port, backlog=4096)
+        for listener in server.sockets:
+            protocol.enable_keepalive(listener)  # accepted sockets inherit it
+        return server
 
     async def stop(self) -> None:
         """Close every listener and connection."""
-        if self._sweeper:
-            self._sweeper.cancel()
-        if self._http:
-            self._http.close()
-        while self._listeners:
-            listener = self._listeners.pop()
-            self.loop.remove_reader(listener)
-            listener.close()
+        for server in self.servers:
+            server.close()
         for peer in [*self.peers]:
-            peer.close(abort=True)
-        self.loop.set_exception_handler(None)
-
-    def _listen(self, address: wire.Address, kind: type[Peer]) -> int:
-        """Accept connections at an address and return its port. Raises OSError if it is taken."""
-        both = not address.host and socket.has_dualstack_ipv6()
-        listener = socket.create_server(
-            (address.host, address.port),
-            family=socket.AF_INET6 if both or ":" in address.host else socket.AF_INET,
-            backlog=4096,
-            dualstack_ipv6=both,
-        )
-        listener.setblocking(False)
-        wire.enable_keepalive(listener)  # accepted sockets inherit it
-        self._listeners.append(listener)
-        self.loop.add_reader(listener, self._accept, listener, kind)
-        return int(listener.getsockname()[1])
-
-    def _accept(self, listener: socket.socket, kind: type[Peer]) -> None:
-        for _ in range(ACCEPTS_A_TURN):
-            try:
-                sock, _ = listener.accept()
-            except OSError as error:
-                if error.errno in EXHAUSTED:  # a retry in every turn would slow the others
-                    self._exhausted(error)
-                    self.loop.remove_reader(listener)
-                    self.loop.call_later(PAUSE_SECONDS, self._accept_again, listener, kind)
-                return  # any other error: nothing is left to accept, or the peer has left
-            sock.setblocking(False)
-            peer = kind(self, sock)
-            if peer.open:
-                peer.readable()
-            if peer.open:
-                self.loop.add_reader(sock, peer.readable)
-
-    def _accept_again(self, listener: socket.socket, kind: type[Peer]) -> None:
-        if listener.fileno() >= 0:
-            self.loop.add_reader(listener, self._accept, listener, kind)
-
-    def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Count what the metrics port could not accept: asyncio would log each in ten lines."""
-        error = context.get("exception")
-        if isinstance(error, OSError) and error.errno in EXHAUSTED:
-            self._exhausted(error)
-        else:
-            loop.default_exception_handler(context)
-
-    def _exhausted(self, error: OSError) -> None:
-        """Count a connection that could not be accepted, and say so once a minute."""
-        self.unaccepted += 1
-        now = clock()
-        if now - self._logged >= LOG_SECONDS:
-            self._logged = now
-            text = (
-                f"cannot accept connections: {error.strerror}; open ones are served, and "
-                "accepting is retried"
-            )
-            print(text, file=sys.stderr, flush=True)  # noqa: T201
-
-    def metrics(self) -> str:
-        """Return the metrics as Prometheus text."""
-        totals = {
-            "hpa_client_connections_total": ("Connections that clients opened.", self.clients),
-            "hpa_worker_connections_total": ("Connections that backends opened.", self.workers),
-            "hpa_peers": ("Connections open now.", len(self.peers)),
-            "hpa_peers_rejected_total": (
-                "Peers refused for a bad message, or beyond the limit of connections.",
-                self.rejected,
-            ),
-            "hpa_peers_unaccepted_total": (
-                "Failed attempts to accept a connection, for lack of a descriptor.",
-                self.unaccepted,
-            ),
-            "hpa_peers_stuck_total": (
-                "Peers cut off because they did not complete a message.",
-                self.stuck,
-            ),
-        }
-        return exposition(self.queues.values(), totals, self.limits.interval)
+            peer.transport.abort()
+        while self.peers:
+            await asyncio.sleep(0)
 
     def summary(self) -> str:
         """Return one line for every queue, for the log."""
         now = clock()
         return "\n".join(
             f"{q.name}: {q.success} done, {q.failure} failed, {q.running} running, "
-            f"{q.waiting} waiting (longest run "
-            f"{q.max_run.read(now):.2f} s, wait {q.longest_wait(now):.2f} s), "
-            f"{q.disconnected} clients left"
+            f"{q.waiting} waiting (longest run {q.run.largest(now):.2f} s, wait "
+            f"{q.longest_wait(now):.2f} s), {q.disconnected} clients left"
             for q in self.queues.values()
         )
 
@@ -408,141 +447,97 @@ class Frontend:
             return web.Response(status=404)
         return web.Response(text=self.metrics(), headers={"Content-Type": CONTENT_TYPE})
 
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            now = clock()
-            for peer, since in list(self.incomplete.items()):
-                if since + self.limits.message_seconds > now:
-                    break
-                self.stuck += 1
-                peer.refuse(f"no complete message in {self.limits.message_seconds:g} s")
-            for worker, deadline in list(self.busy.items()):
-                if deadline <= now:
-                    self.stuck += 1
-                    worker.close(abort=True)
+    def metrics(self) -> str:
+        """Return all metrics as Prometheus text."""
+        now, queues, lines = clock(), list(self.queues.values()), list[str]()
+
+        def family(name: str, text: str, samples: Iterable[Sample], kind: str = "gauge") -> None:
+            kind = "counter" if name.endswith("_total") else kind
+            lines.extend([f"# HELP {name} {text}", f"# TYPE {name} {kind}"])
+            lines.extend(f"{name}{end}{_labels(labels)} {value}" for end, labels, value in samples)
+
+        for name, text, value in (
+            ("client_connections_total", "Connections of clients.", self.connections["client"]),
+            ("worker_connections_total", "Connections of backends.", self.connections["work"]),
+            ("peers", "Connections open now.", len(self.peers)),
+            ("peers_rejected_total", "Peers that broke the protocol or a limit.", self.rejected),
+            ("peers_stuck_total", "Peers that did not end a message in time.", self.stuck),
+        ):
+            family(f"hpa_{name}", text, [("", {}, value)])
+        for name, text, attribute in _BY_QUEUE:
+            family(name, text, [("", {"name": q.name}, getattr(q, attribute)) for q in queues])
+        devices = [
+            ("", {"name": q.name, "node": node, "device": device}, count)
+            for q in queues
+            for (node, device), count in sorted(q.devices.items())
+        ]
+        family("hpa_queue_device_success_total", "Items done by node and device.", devices)
+        oldest = [("", {"name": q.name}, q.oldest_wait(now)) for q in queues]
+        family("hpa_queue_oldest_seconds", "Age of the oldest waiting item.", oldest)
+        interval = self.limits.interval
+        tag = {"interval": f"{interval:g}s"} if interval else {}
+        for what, read in _MAXIMA.items():
+            text = f"Largest {what} time in a sliding window."
+            maxima = [("", {"name": q.name, **tag}, read(q, now)) for q in queues]
+            family(f"hpa_queue_max{what}_seconds", text, maxima)
+        for what, text in _HISTOGRAMS.items():
+            buckets = [one for q in queues for one in _histogram(q.name, getattr(q, what))]
+            family(f"hpa_queue_{what}_seconds", text, buckets, "histogram")
+        return "\n".join(lines) + "\n"
 
 
-def escape(label: str) -> str:
-    """Return a label value with the escapes of the text format."""
-    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-_SIMPLE: tuple[tuple[str, str, str, Callable[[Queue], int]], ...] = (
-    ("hpa_queue_all", "gauge", "Items waiting or running.", lambda q: q.waiting + q.running),
-    ("hpa_queue_waiting", "gauge", "Items waiting for a backend.", lambda q: q.waiting),
-    ("hpa_queue_running", "gauge", "Items that a backend is working on.", lambda q: q.running),
-    ("hpa_queue_accepted_total", "counter", "Requests taken into the queue.", lambda q: q.accepted),
-    (
-        "hpa_queue_success_total",
-        "counter",
-        "Items done with return code 0, no error and no timeout.",
-        lambda q: q.success,
-    ),
-    (
-        "hpa_queue_failure_total",
-        "counter",
-        "Items that failed, timed out or lost their backend.",
-        lambda q: q.failure,
-    ),
-    (
-        "hpa_queue_disconnect_total",
-        "counter",
-        "Items dropped because their client left.",
-        lambda q: q.disconnected,
-    ),
-    (
-        "hpa_queue_undelivered_total",
-        "counter",
-        "Items whose client left while they ran.",
-        lambda q: q.undelivered,
-    ),
-    (
-        "hpa_queue_retry_total",
-        "counter",
-        "Items put back after losing their backend.",
-        lambda q: q.retried,
-    ),
-    (
-        "hpa_queue_refused_total",
-        "counter",
-        "Requests refused because the queue was full.",
-        lambda q: q.refused,
-    ),
+Sample = tuple[str, dict[str, str], float]
+"""The end of a name, labels, and a value."""
+_BY_QUEUE = (
+    ("hpa_queue_all", "Items waiting or running.", "open"),
+    ("hpa_queue_waiting", "Items waiting for a backend.", "waiting"),
+    ("hpa_queue_running", "Items that a backend runs.", "running"),
+    ("hpa_queue_accepted_total", "Requests accepted into the queue.", "accepted"),
+    ("hpa_queue_success_total", "Items done.", "success"),
+    ("hpa_queue_failure_total", "Items that failed, or lost their backend.", "failure"),
+    ("hpa_queue_disconnect_total", "Items whose client left before they ran.", "disconnected"),
+    ("hpa_queue_undelivered_total", "Items whose client left while they ran.", "undelivered"),
+    ("hpa_queue_retry_total", "Items put back after losing their backend.", "retried"),
+    ("hpa_queue_refused_total", "Requests refused because the queue was full.", "refused"),
 )
-_MAXIMA: tuple[tuple[str, str, Callable[[Queue, float], float]], ...] = (
-    (
-        "hpa_queue_maxrun_seconds",
-        "run time in a sliding window",
-        lambda q, now: q.max_run.read(now),
-    ),
-    (
-        "hpa_queue_maxwait_seconds",
-        "waiting time in a sliding window, including items that wait now",
-        lambda q, now: q.longest_wait(now),
-    ),
-    (
-        "hpa_queue_maxtotal_seconds",
-        "total time in a sliding window",
-        lambda q, now: q.max_total.read(now),
-    ),
-)
-_HISTOGRAMS = (
-    ("hpa_queue_run_seconds", "Run time that the backend reports.", "run"),
-    ("hpa_queue_wait_seconds", "Time from acceptance to dispatch.", "wait"),
-    ("hpa_queue_total_seconds", "Time from acceptance to answer.", "total"),
-    ("hpa_queue_overhead_seconds", "Total time less waiting and run time.", "overhead"),
-)
+"""Metrics of a queue: their name, help and attribute."""
+_MAXIMA: dict[str, Callable[[Queue, float], float]] = {
+    "run": lambda q, now: q.run.largest(now),
+    "wait": Queue.longest_wait,
+    "total": lambda q, now: q.total.largest(now),
+}
+_HISTOGRAMS = {
+    "run": "Run time that the backend reports.",
+    "wait": "Time from acceptance to dispatch.",
+    "total": "Time from acceptance to answer.",
+    "overhead": "Total time less waiting and run time.",
+}
 
 
-def exposition(
-    queues: Iterable[Queue], totals: Mapping[str, tuple[str, int]], interval: float = 0
-) -> str:
-    """Return all metrics as text.
-
-    `totals`: name to (help, count) of counters without a queue. `interval`: seconds (0: none).
-    """
-    queues = list(queues)
-    now = time.monotonic()
-    out: list[str] = []
-    for name, (explanation, count) in totals.items():
-        kind = "counter" if name.endswith("_total") else "gauge"
-        out += [f"# HELP {name} {explanation}", f"# TYPE {name} {kind}", f"{name} {count}"]
-    for name, kind, explanation, read in _SIMPLE:
-        out += [f"# HELP {name} {explanation}", f"# TYPE {name} {kind}"]
-        out += [f'{name}{{name="{escape(q.name)}"}} {read(q)}' for q in queues]
-    name = "hpa_queue_device_success_total"
-    out += [
-        f"# HELP {name} Items done, by the node and device of their backend.",
-        f"# TYPE {name} counter",
-    ]
-    for q in queues:
-        for (node, device), count in sorted(q.devices.items()):
-            out.append(
-                f'{name}{{name="{escape(q.name)}",'
-                f'node="{escape(node)}",device="{escape(device)}"}} {count}'
-            )
-    tag = f',interval="{interval:g}s"' if interval else ""
-    name = "hpa_queue_oldest_seconds"
-    out += [f"# HELP {name} Age of the oldest waiting item.", f"# TYPE {name} gauge"]
-    out += [f'{name}{{name="{escape(q.name)}"}} {q.oldest_wait(now):.9g}' for q in queues]
-    for name, what, largest in _MAXIMA:
-        out += [f"# HELP {name} Largest {what}.", f"# TYPE {name} gauge"]
-        out += [f'{name}{{name="{escape(q.name)}"{tag}}} {largest(q, now):.9g}' for q in queues]
-    for name, explanation, attribute in _HISTOGRAMS:
-        out += [f"# HELP {name} {explanation}", f"# TYPE {name} histogram"]
-        for queue in queues:
-            out += _buckets(name, escape(queue.name), getattr(queue, attribute))
-    return "\n".join(out) + "\n"
+def _labels(labels: dict[str, str]) -> str:
+    escapes = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+    pairs = [f'{key}="{value.translate(escapes)}"' for key, value in labels.items()]
+    return f"{{{','.join(pairs)}}}" if pairs else ""
 
 
-def _buckets(name: str, label: str, histogram: Histogram) -> list[str]:
-    out, running = [], 0
-    for bound, count in zip((*map(str, BOUNDS), "+Inf"), histogram.counts, strict=True):
-        running += count
-        out.append(f'{name}_bucket{{name="{label}",le="{bound}"}} {running}')
-    out += [
-        f'{name}_sum{{name="{label}"}} {histogram.sum:.9g}',
-        f'{name}_count{{name="{label}"}} {running}',
-    ]
-    return out
+def _histogram(queue: str, times: Times) -> Iterator[Sample]:
+    seen = 0
+    for bound, count in zip((*map(str, BOUNDS), "+Inf"), times.counts, strict=True):
+        seen += count
+        yield "_bucket", {"name": queue, "le": bound}, seen
+    yield "_sum", {"name": queue}, times.sum
+    yield "_count", {"name": queue}, seen
+
+
+def raise_file_limit(peers: int) -> int:
+    """Raise the soft limit of open files for `peers` connections; return how many it admits."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = peers + RESERVE
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    with contextlib.suppress(OSError, ValueError):
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return peers if soft == resource.RLIM_INFINITY else max(1, min(peers, soft - RESERVE))

@@ -1,518 +1,337 @@
-"""The Kubernetes objects of a set of queues, as plain data, in the order to apply them."""
+"""`perfdag queue manifests`: the file of queues, and the Kubernetes objects that serve them.
 
+The objects are the YAML files in `templates`. A `$name` there is replaced by the value of that
+name.
+"""
+
+import functools
 import hashlib
 import secrets
-from typing import Any
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from string import Template
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from perfdag.kube.client import Object
-from perfdag.steps.queue.spec import Data, Queue, Queues
+from perfdag.steps.queue.backend import check_program
 
-FRONTEND = "perfdag-queue-frontend"
-PORTS = {"clients": 9997, "metrics": 9998, "workers": 9999}
-_PART = {"app.kubernetes.io/part-of": "perfdag-queue"}
+NAME = r"^[A-Za-z0-9]([-A-Za-z0-9]{0,38}[A-Za-z0-9])?$"
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Autoscale(_Model):
+    """The autoscaling of a queue's backends.
+
+    `wait`: target of the waiting time in seconds (custom). `items`: target of open items a
+    backend (external); below 1, so that backends start before items wait.
+    """
+
+    by: Literal["none", "custom", "external", "cron"] = "none"
+    least: int = Field(1, ge=1, description="custom, external: least backends")
+    most: int = Field(64, ge=1)
+    wait: float = Field(1.0, gt=0)
+    items: float = Field(0.8, gt=0)
+    window: int = Field(10, ge=0, le=3600, description="seconds of stable demand before scaling in")
+    schedule: str = Field("* * * * *", description="cron: when to start more backends")
+    parallelism: int = Field(4, ge=1, description="cron: backends that a job starts")
+
+
+class Data(_Model):
+    """A read-only volume of input for backends: an existing claim, or one on an NFS export."""
+
+    claim: str = "perfdag-queue-data"
+    mount: str = "/data"
+    nfs_server: str | None = None
+    nfs_path: str | None = None
+    size: str = "1Gi"
+
+    @model_validator(mode="after")
+    def _both(self) -> "Data":
+        if (self.nfs_server is None) != (self.nfs_path is None):
+            raise ValueError("nfs_server and nfs_path go together")
+        return self
+
+
+class Queue(_Model):
+    """One queue: its backends' command and pods, and its client."""
+
+    name: str = Field(pattern=NAME)
+    command: list[str] = Field(
+        min_length=1, description="absolute path or built-in (sleep, usl), with arguments"
+    )
+    image: str | None = None
+    replicas: int = Field(1, ge=0)
+    limit: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description=(
+            "seconds that an item may run, 0 for no limit; 30 s later its backend is dropped"
+        ),
+    )
+    grace: int | None = Field(
+        None, ge=1, description="termination grace in seconds, at least the limit"
+    )
+    dir: str = Field("", description="working directory of the command")
+    env: dict[str, str] = Field(default_factory=dict, description="environment of the command")
+    ignore: bool = Field(False, description="ignore the arguments in clients' requests")
+    null_out: bool = Field(False, description="standard output and error to /dev/null")
+    arguments: list[str] = Field(
+        [], description="arguments that the client adds to the command of every item"
+    )
+    glob: str = Field("", description="device files; the first match replaces FILENAME")
+    resources: dict[str, int | str] = Field(
+        default_factory=dict, description="limits, for example gpu.intel.com/millicores"
+    )
+    requests: dict[str, int | str] = {"cpu": "20m", "memory": "32Mi"}
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    tolerations: list[dict[str, Any]] = Field(default_factory=list)
+    root: bool = Field(
+        False,
+        description=(
+            "run as user 0, which some device files need; PodSecurity restricted does not admit it"
+        ),
+    )
+    data: Data | None = None
+    parallel: int = Field(0, ge=0, description="requests in parallel at the start")
+    most_parallel: int = Field(512, ge=1, le=4096)
+    ingress: str | None = Field(
+        None, description="host name of an Ingress to the client's control port"
+    )
+    autoscale: Autoscale = Autoscale()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Queue":
+        if self.grace is not None and self.grace < self.limit:
+            raise ValueError(
+                f"grace {self.grace} s is shorter than the limit of {self.limit:g} s: "
+                "scale-in would kill items"
+            )
+        if self.ignore and self.arguments:
+            raise ValueError("the backends ignore the client's `arguments`: leave one of both out")
+        check_program(self.command[0])
+        return self
+
+
+class Queues(_Model):
+    """All queues of one namespace, and their shared settings."""
+
+    namespace: str = Field("perfdag-queue", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+    image: str = "localhost/perfdag-queue:1"
+    pull: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    longest: int = Field(
+        9999, ge=0, description="requests that may wait in a queue, 0 for no bound"
+    )
+    retries: int = Field(0, ge=0, le=100)
+    reply_timeout: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds after which an item without a limit fails, 0 for never",
+    )
+    monitor: str | None = Field(
+        None, description="namespace of Prometheus (its operator's kinds are needed then)"
+    )
+    monitor_labels: dict[str, str] = Field(
+        default_factory=dict,
+        description=(
+            "labels of the ServiceMonitor, if its operator selects by label, for example "
+            "release: NAME"
+        ),
+    )
+    monitor_account: str = Field(
+        "prometheus-k8s",
+        description="ServiceAccount of that Prometheus; it may discover the frontend",
+    )
+    ingress_class: str = "nginx"
+    ingress_domain: str | None = Field(
+        None,
+        description="domain for queues without an `ingress` of their own: they get NAME.DOMAIN",
+    )
+    node_selector: dict[str, str] = Field(
+        default_factory=dict, description="node selector of every pod; that of a queue is added"
+    )
+    queues: list[Queue] = Field(min_length=1)
+
+
+def load(file: str | None, lines: list[str], **shared: Any) -> Queues:
+    """Load queues from a YAML file and `NAME=COMMAND` lines.
+
+    Raises ValueError with file, place and reason.
+    """
+    import yaml
+
+    if not file and not lines:
+        raise ValueError("no queues: name a YAML file with `queues`, or add --queue NAME=COMMAND")
+    try:
+        document = yaml.safe_load(Path(file).read_text()) if file else {}
+    except yaml.YAMLError as error:
+        raise ValueError(f"{file}: {' '.join(str(error).split())}") from None
+    if not isinstance(document, dict):
+        raise ValueError(f"{file}: not a mapping with `queues`")
+    document |= {key: value for key, value in shared.items() if value is not None}
+    for line in lines:
+        name, _, command = line.partition("=")
+        queue = {"name": name, "command": shlex.split(command)}
+        document["queues"] = [*document.get("queues", []), queue]
+    try:
+        return Queues.model_validate(document)
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(map(str, problem['loc']))}: {problem['msg'].removeprefix('Value error, ')}"
+            for problem in error.errors()
+        ]
+        raise ValueError(f"{file or 'queues'}: {'; '.join(problems)}") from None
 
 
 def manifests(queues: Queues, token: str | None = None) -> list[Object]:
-    """Return all objects. `token`: of the clients (None: a new random one).
+    """Return all objects, in the order to apply them.
 
-    Raises ValueError if two objects have the same name.
+    `token`: of the clients (None: a new random one). Queues may share a volume. Raises ValueError
+    if other objects have the same name.
     """
-    shared = "the frontend of all queues"
-    owned = [(shared, body) for body in _shared(queues, token)]
-    for queue in queues.queues:
-        owned += [(f"queue {queue.name!r}", body) for body in _of_queue(queues, queue)]
-    for owner, body in scaling(queues):
-        owned.append((f"queue {owner.name!r}" if owner else shared, body))
-    return _distinct(owned)
-
-
-def _shared(queues: Queues, token: str | None) -> list[Object]:
-    rootless = not any(queue.root for queue in queues.queues)
-    objects = [_namespace(queues.namespace, rootless), _account(queues.namespace)]
-    objects.append(_secret(queues.namespace, token or secrets.token_urlsafe(24)))
-    objects += [*_network(queues), frontend(queues), _service(queues.namespace, FRONTEND, PORTS)]
-    return objects + (_monitor(queues, queues.monitor) if queues.monitor else [])
-
-
-def _of_queue(queues: Queues, queue: Queue) -> list[Object]:
-    objects = _volume(queues.namespace, queue.data) if queue.data and queue.data.nfs_server else []
-    objects += [backend(queues, queue), client(queues, queue)]
-    objects.append(_service(queues.namespace, f"{queue.object_name}-client", {"control": 9996}))
-    return [*objects, _ingress(queues, queue)] if queues.host_of(queue) else objects
-
-
-def _distinct(owned: list[tuple[str, Object]]) -> list[Object]:
-    """Return every object once, from (owner, object); queues may share an equal volume."""
-    by_name: dict[tuple[str, str], tuple[str, Object]] = {}
-    for owner, body in owned:
-        kind, name = body["kind"], body["metadata"]["name"]
-        other, existing = by_name.setdefault((kind, name), (owner, body))
-        volume = kind.startswith("PersistentVolume")
-        if existing is not body and not (volume and existing == body):
-            what = (
-                "a `claim` of its own, or one `data` for both"
-                if volume
-                else "another name for one of them"
+    objects = dict[tuple[str, str], Object]()
+    for body in _rendered(queues, token or secrets.token_urlsafe(24)):
+        metadata = body["metadata"]
+        kind, name = body["kind"], metadata["name"]
+        labels = {"app.kubernetes.io/part-of": "perfdag-queue", "app.kubernetes.io/name": name}
+        metadata["labels"] = labels | metadata.get("labels", {})
+        if kind not in ("Namespace", "PersistentVolume"):
+            metadata["namespace"] = queues.namespace
+        shared = kind.startswith("PersistentVolume") and objects.get((kind, name)) == body
+        if (kind, name) in objects and not shared:
+            raise ValueError(
+                f"two queues define {kind} {name}: rename one, or give its data another claim"
             )
-            raise ValueError(f"{other} and {owner} both define {kind} {name}: {what}")
-    return [body for _, body in by_name.values()]
+        objects[kind, name] = body
+    return list(objects.values())
 
 
-def _namespace(name: str, restricted: bool) -> Object:
-    metadata = meta(None, name)
-    metadata["labels"]["pod-security.kubernetes.io/enforce"] = (
-        "restricted" if restricted else "baseline"
-    )
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
-
-
-def _account(namespace: str) -> Object:
-    return {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": meta(namespace, "perfdag-queue"),
-        "automountServiceAccountToken": False,
-    }
-
-
-def _secret(namespace: str, token: str) -> Object:
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": meta(namespace, "perfdag-queue-token"),
-        "stringData": {"token": token},
-    }
-
-
-def _network(queues: Queues) -> list[Object]:
-    """Admit pods of the queues to the frontend's queue ports, and any pod to its metrics.
-
-    Clients and backends of the original are admitted too, by its own labels and namespaces.
-    """
-    own = {"podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "perfdag-queue"}}}
-    names = [
-        f"scalability-tester-{program}-{queue.name}"
-        for queue in queues.queues
-        for program in ("backend", "client")
-    ]
-    original = {
-        "podSelector": _one_of("app", names),
-        "namespaceSelector": _one_of(
-            "kubernetes.io/metadata.name",
-            [queues.namespace, queues.monitor or "monitoring", "validation"],
-        ),
-    }
-    inside = {"from": [own, original]}
-    return [
-        {
-            "apiVersion": "networking.k8s.io/v1",
-            "kind": "NetworkPolicy",
-            "metadata": meta(queues.namespace, FRONTEND),
-            "spec": {
-                "podSelector": {"matchLabels": {"app.kubernetes.io/name": FRONTEND}},
-                "policyTypes": ["Ingress"],
-                "ingress": [
-                    {**inside, "ports": [{"port": PORTS["clients"]}, {"port": PORTS["workers"]}]},
-                    {"ports": [{"port": PORTS["metrics"]}]},
-                ],
-            },
-        }
-    ]
-
-
-def _one_of(label: str, values: list[str]) -> Object:
-    return {"matchExpressions": [{"key": label, "operator": "In", "values": values}]}
-
-
-def _service(namespace: str, name: str, ports: dict[str, int]) -> Object:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": meta(namespace, name),
-        "spec": {
-            "selector": {"app.kubernetes.io/name": name},
-            "ports": [
-                {"name": port, "port": number, "targetPort": number}
-                for port, number in ports.items()
-            ],
-        },
-    }
-
-
-def _monitor(queues: Queues, prometheus: str) -> list[Object]:
-    """Return a ServiceMonitor, and the permission of Prometheus to discover its targets."""
-    namespace = queues.namespace
-    rules = [
-        {
-            "apiGroups": [""],
-            "resources": ["services", "endpoints", "pods"],
-            "verbs": ["get", "list", "watch"],
-        }
-    ]
-    rules.append(
-        {
-            "apiGroups": ["discovery.k8s.io"],
-            "resources": ["endpointslices"],
-            "verbs": ["get", "list", "watch"],
-        }
-    )
-    group, name = "rbac.authorization.k8s.io", "perfdag-queue-monitor"
-    subject = {"kind": "ServiceAccount", "name": queues.monitor_account, "namespace": prometheus}
-    metadata = meta(namespace, FRONTEND)
-    return [
-        {
-            "apiVersion": f"{group}/v1",
-            "kind": "Role",
-            "metadata": meta(namespace, name),
-            "rules": rules,
-        },
-        {
-            "apiVersion": f"{group}/v1",
-            "kind": "RoleBinding",
-            "metadata": meta(namespace, name),
-            "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
-            "subjects": [subject],
-        },
-        {
-            "apiVersion": "monitoring.coreos.com/v1",
-            "kind": "ServiceMonitor",
-            "metadata": {
-                **metadata,
-                "labels": {**metadata["labels"], **queues.monitor_labels},
-            },
-            "spec": {
-                "selector": {"matchLabels": {"app.kubernetes.io/name": FRONTEND}},
-                "namespaceSelector": {"matchNames": [namespace]},
-                "endpoints": [{"port": "metrics", "interval": "5s", "honorLabels": False}],
-            },
-        },
-    ]
-
-
-def _volume(namespace: str, data: Data) -> list[Object]:
-    # A claim names its volume, so every namespace needs its own volume.
-    name = f"{data.claim}-{hashlib.sha256(namespace.encode()).hexdigest()[:8]}"
-    shared = {"accessModes": ["ReadOnlyMany"], "storageClassName": "", "volumeMode": "Filesystem"}
-    return [
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": meta(None, name),
-            "spec": {
-                **shared,
-                "capacity": {"storage": data.size},
-                "persistentVolumeReclaimPolicy": "Retain",
-                "mountOptions": ["hard", "ro"],
-                "nfs": {"server": data.nfs_server, "path": data.nfs_path, "readOnly": True},
-            },
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": meta(namespace, data.claim),
-            "spec": {
-                **shared,
-                "volumeName": name,
-                "resources": {"requests": {"storage": data.size}},
-            },
-        },
-    ]
-
-
-def _ingress(queues: Queues, queue: Queue) -> Object:
-    name = f"{queue.object_name}-client"
-    service = {"service": {"name": name, "port": {"number": 9996}}}
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "Ingress",
-        "metadata": meta(queues.namespace, name),
-        "spec": {
-            "ingressClassName": queues.ingress_class,
-            "rules": [
-                {
-                    "host": queues.host_of(queue),
-                    "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": service}]},
-                }
-            ],
-        },
-    }
-
-
-def meta(namespace: str | None, name: str, **more: Any) -> Object:
-    """Return the metadata of an object, cluster-wide without a namespace."""
-    body: Object = {
-        "name": name,
-        "labels": {"app.kubernetes.io/part-of": "perfdag-queue", "app.kubernetes.io/name": name},
-    }
-    return {**body, **({"namespace": namespace} if namespace else {}), **more}
-
-
-def pod(queues: Queues, name: str, container: Object, root: bool = False, **spec: Any) -> Object:
-    """Return a pod template that PodSecurity `restricted` admits (`baseline` with root)."""
-    security: Object = {"seccompProfile": {"type": "RuntimeDefault"}}
-    selector = {**queues.node_selector, **spec.pop("nodeSelector", {})}
-    spec |= {"nodeSelector": selector} if selector else {}
-    security |= (
-        {"runAsUser": 0}
-        if root
-        else {"runAsNonRoot": True, "runAsUser": 65534, "runAsGroup": 65534}
-    )
-    return {
-        "metadata": {
-            "labels": {"app.kubernetes.io/part-of": "perfdag-queue", "app.kubernetes.io/name": name}
-        },
-        "spec": {
-            "serviceAccountName": "perfdag-queue",
-            "automountServiceAccountToken": False,
-            "securityContext": security,
-            "containers": [
-                {
-                    "imagePullPolicy": queues.pull,
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "readOnlyRootFilesystem": True,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
-                    **container,
-                }
-            ],
-            **spec,
-        },
-    }
-
-
-def _deployment(namespace: str, name: str, replicas: int | None, template: Object) -> Object:
-    spec: Object = {
-        "selector": {"matchLabels": {"app.kubernetes.io/name": name}},
-        "template": template,
-    }
-    if replicas is not None:
-        spec["replicas"] = replicas
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": meta(namespace, name),
-        "spec": spec,
-    }
-
-
-def _healthy(port: int) -> Object:
-    return {"httpGet": {"path": "/healthz", "port": port}, "periodSeconds": 2, "timeoutSeconds": 2}
-
-
-def frontend(queues: Queues) -> Object:
-    """Return the Deployment of the frontend of all queues."""
-    command = ["perfdag", "queue", "frontend"]
-    command += ["--caddr", ":9997", "--maddr", ":9998", "--waddr", ":9999"]
-    command += ["--qmax", str(queues.longest), "--retries", str(queues.retries)]
-    command += ["--reply-timeout", f"{queues.reply_timeout:g}"] if queues.reply_timeout else []
-    command += [queue.name for queue in queues.queues]
-    container = {
-        "name": "frontend",
-        "image": queues.image,
-        "command": command,
-        "ports": [{"name": name, "containerPort": port} for name, port in PORTS.items()],
-        "readinessProbe": _healthy(PORTS["metrics"]),
-        "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
-    }
-    deployment = _deployment(queues.namespace, FRONTEND, 1, pod(queues, FRONTEND, container))
-    deployment["spec"]["strategy"] = {"type": "Recreate"}  # two frontends would split a queue
-    return deployment
-
-
-def backend(queues: Queues, queue: Queue, exits: bool = False) -> Object:
-    """Return the backends' Deployment; with `exits` they end on an empty queue, for Jobs."""
-    command = ["perfdag", "queue", "backend", "--faddr", f"{FRONTEND}:9999", "--name", queue.name]
-    command += ["--limit", f"{queue.limit:g}"]
-    command += ["--node-env", "NODE_NAME", "--pod-env", "POD_NAME", "--null-in"]
-    command += ["--backoff", "0"] if exits else ["--backoff", "0.05", "--backoff-max", "0.5"]
-    command += ["--glob", queue.glob] if queue.glob else []
-    command += ["--dir", queue.dir] if queue.dir else []
-    command += ["--ignore"] if queue.ignore else []
-    command += ["--null-out"] if queue.null_out else []
-    fields = (("NODE_NAME", "spec.nodeName"), ("POD_NAME", "metadata.name"))
-    container: Object = {
-        "name": "backend",
-        "image": queue.image or queues.image,
-        "command": [*command, "--", *queue.command],
-        "env": [
-            *({"name": name, "value": value} for name, value in queue.env.items()),
-            *(
-                {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-                for name, path in fields
-            ),
+def _rendered(queues: Queues, token: str) -> Iterator[Object]:
+    """Return the objects of all templates that the queues need."""
+    names = [queue.name for queue in queues.queues]
+    shared = queues.model_dump() | {
+        "token": token,
+        "pod_security": "baseline" if any(queue.root for queue in queues.queues) else "restricted",
+        "original_pods": [
+            f"scalability-tester-{program}-{name}"
+            for name in names
+            for program in ("backend", "client")
         ],
-        "resources": {"requests": {**queue.requests, **queue.resources}, "limits": queue.resources},
+        "original_namespaces": [queues.namespace, queues.monitor or "monitoring", "validation"],
+        "node_selector": queues.node_selector or None,
+        "longest": str(queues.longest),
+        "retries": str(queues.retries),
+        "reply_timeout": _option("--reply-timeout", queues.reply_timeout),
+        "queues": names,
     }
-    spec: Object = {"terminationGracePeriodSeconds": queue.grace_seconds}
-    if queue.data:
-        container["volumeMounts"] = [
-            {"name": "data", "mountPath": queue.data.mount, "readOnly": True}
-        ]
-        spec["volumes"] = [
-            {
-                "name": "data",
-                "persistentVolumeClaim": {"claimName": queue.data.claim, "readOnly": True},
-            }
-        ]
-    spec |= {"nodeSelector": queue.node_selector} if queue.node_selector else {}
-    spec |= {"tolerations": queue.tolerations} if queue.tolerations else {}
-    template = pod(queues, queue.object_name, container, queue.root, **spec)
-    # With an autoscaler, the manifest must not reset the number of replicas.
-    replicas = None if queue.autoscale.by in ("custom", "external") else queue.replicas
-    return _deployment(queues.namespace, queue.object_name, replicas, template)
-
-
-def client(queues: Queues, queue: Queue) -> Object:
-    """Return the Deployment of a queue's client."""
-    name = f"{queue.object_name}-client"
-    command = ["perfdag", "queue", "client", "--caddr", ":9996", "--faddr", f"{FRONTEND}:9997"]
-    command += ["--name", queue.name, "--req-now", str(queue.parallel)]
-    command += ["--req-max", str(max(queue.parallel, queue.most_parallel))]
-    # With a limit, the frontend drops backends that hang.
-    command += ["--limit", f"{queue.limit:g}"] if queue.limit else []
-    command += ["--", *queue.arguments] if queue.arguments else []
-    token = {"name": "perfdag-queue-token", "key": "token"}
-    container: Object = {
-        "name": "client",
-        "image": queues.image,
-        "command": command,
-        "env": [{"name": "PERFDAG_QUEUE_TOKEN", "valueFrom": {"secretKeyRef": token}}],
-        "ports": [{"name": "control", "containerPort": 9996}],
-        "readinessProbe": _healthy(9996),
-        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
-    }
-    return _deployment(queues.namespace, name, 1, pod(queues, name, container))
-
-
-def scaling(queues: Queues) -> list[tuple[Queue | None, Object]]:
-    """Return the scaling objects with their queues (None: shared)."""
-    objects: list[tuple[Queue | None, Object]] = []
+    yield from _template("frontend", shared)
+    yield from _template("monitor", shared) if queues.monitor else ()
     for queue in queues.queues:
-        by = queue.autoscale.by
-        if by in ("custom", "external"):
-            objects.append((queue, hpa(queues.namespace, queue)))
-        elif by == "cron":
-            objects.append((queue, _cron(queues, queue)))
+        values = shared | _values(queues, queue)
+        yield from _template("volume", values) if values["nfs_server"] else ()
+        yield from _template("queue", values)
+        yield from _template("ingress", values) if values["host"] else ()
+        yield from _template(queue.autoscale.by, values) if queue.autoscale.by != "none" else ()
     if any(queue.autoscale.by in ("custom", "external") for queue in queues.queues):
-        objects.append((None, _adapter(queues.namespace)))
-    return objects
+        yield from _template("adapter", shared)
 
 
-def hpa(namespace: str, queue: Queue) -> Object:
-    """Return the autoscaler of a queue: double or add 4 in 5 s, scale in after a stable window."""
-    scale = queue.autoscale
-    if scale.by == "custom":
-        described = {"apiVersion": "v1", "kind": "Service", "name": FRONTEND}
-        name = {"name": "hpa_queue_wait_time", "selector": {"matchLabels": {"name": queue.name}}}
-        metric: Object = {
-            "type": "Object",
-            "object": {
-                "describedObject": described,
-                "metric": name,
-                "target": {"type": "Value", "value": _quantity(scale.wait)},
-            },
-        }
-    else:
-        name = {"name": "hpa_queue_all", "selector": {"matchLabels": {"name": queue.name}}}
-        target = {"type": "AverageValue", "averageValue": _quantity(scale.items)}
-        metric = {"type": "External", "external": {"metric": name, "target": target}}
-    return {
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": queue.object_name, "namespace": namespace, "labels": _PART},
-        "spec": {
-            "scaleTargetRef": {
-                "apiVersion": "apps/v1",
-                "kind": "Deployment",
-                "name": queue.object_name,
-            },
-            "minReplicas": max(1, scale.least),
-            "maxReplicas": scale.most,
-            "metrics": [metric],
-            "behavior": _behavior(scale.window),
-        },
+def _values(queues: Queues, queue: Queue) -> dict[str, Any]:
+    """Return what the templates of one queue name."""
+    name, scale, data = f"perfdag-queue-{queue.name.lower()}", queue.autoscale, queue.data or Data()
+    domain = queues.ingress_domain
+    digest = hashlib.sha256(queues.namespace.encode()).hexdigest()[:8]
+    values = queue.model_dump() | data.model_dump() | scale.model_dump()
+    values |= {
+        "name": name,
+        "queue": queue.name,
+        "label": name,
+        "shared_image": queues.image,
+        "image": queue.image or queues.image,
+        "shared_node_selector": queues.node_selector or None,
+        "node_selector": {**queues.node_selector, **queue.node_selector} or None,
+        "tolerations": queue.tolerations or None,
+        # Above the limit, so that scaling in ends no item.
+        "grace": queue.grace or (int(queue.limit) + 15 if queue.limit else 60),
+        "restart": None,
+        "no_root": None if queue.root else True,
+        "user": 0 if queue.root else 65534,
+        "group": None if queue.root else 65534,
+        "env": [{"name": key, "value": value} for key, value in queue.env.items()],
+        "requests": {**queue.requests, **queue.resources},
+        "limit": f"{queue.limit:g}",
+        "backoff": ["0.05", "--backoff-max", "0.5"],
+        "options": [
+            *_option("--glob", queue.glob),
+            *_option("--dir", queue.dir),
+            *(["--ignore"] if queue.ignore else []),
+            *(["--null-out"] if queue.null_out else []),
+        ],
+        "parallel": str(queue.parallel),
+        "most_parallel": str(max(queue.parallel, queue.most_parallel)),
+        # With a limit, the frontend drops backends that hang.
+        "client_options": [
+            *_option("--limit", queue.limit),
+            *(["--", *queue.arguments] if queue.arguments else []),
+        ],
+        # With an autoscaler, the manifest must not reset the number of replicas.
+        "replicas": None if scale.by in ("custom", "external") else queue.replicas,
+        "wait": f"{round(scale.wait * 1000)}m",
+        "items": f"{round(scale.items * 1000)}m",
+        "volume": f"{data.claim}-{digest}",
+        "host": queue.ingress or (f"{queue.name.lower()}.{domain}" if domain else None),
+        "volumes": None,
+        "mounts": None,
     }
+    if queue.data:
+        claim = {"claimName": data.claim, "readOnly": True}
+        values["volumes"] = [{"name": "data", "persistentVolumeClaim": claim}]
+        values["mounts"] = [{"name": "data", "mountPath": data.mount, "readOnly": True}]
+    values["pull"] = queues.pull
+    [values["pod"]] = _template("pod", values)
+    # The Deployment must not select the pods of a Job, which end on an empty queue.
+    job = {"label": f"{name}-job", "backoff": "0", "restart": "OnFailure"}
+    [values["job_pod"]] = _template("pod", values | job)
+    return values
 
 
-def _behavior(window: int) -> Object:
-    double = {"type": "Percent", "value": 100, "periodSeconds": 5}
-    four = {"type": "Pods", "value": 4, "periodSeconds": 5}
-    return {
-        "scaleDown": {"stabilizationWindowSeconds": window, "policies": [double]},
-        "scaleUp": {
-            "stabilizationWindowSeconds": 0,
-            "selectPolicy": "Max",
-            "policies": [double, four],
-        },
-    }
+def _option(name: str, value: float | str) -> list[str]:
+    return [name, f"{value:g}" if isinstance(value, float) else value] if value else []
 
 
-def _quantity(value: float) -> str:
-    return f"{round(value * 1000)}m"
-
-
-def _adapter(namespace: str) -> Object:
-    """Return prometheus-adapter's rules for both kinds of metrics."""
-    override = {
-        "overrides": {"namespace": {"resource": "namespace"}, "service": {"resource": "service"}}
-    }
-    rules = [
-        {
-            "seriesQuery": f'{series}{{namespace="{namespace}"}}',
-            "metricsQuery": f"max({series}{{<<.LabelMatchers>>}}) by (<<.GroupBy>>)",
-            "name": {"matches": series, "as": alias},
-            "resources": override,
-        }
-        for series, alias in (
-            ("hpa_queue_all", "hpa_queue_all"),
-            ("hpa_queue_waiting", "hpa_queue_wait_count"),
-            ("hpa_queue_maxwait_seconds", "hpa_queue_wait_time"),
-        )
-    ]
+@functools.cache
+def _parsed(name: str) -> list[Object]:
     import yaml
 
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": "perfdag-queue-adapter-rules",
-            "namespace": namespace,
-            "labels": _PART,
-        },
-        "data": {
-            "config.yaml": yaml.safe_dump({"rules": rules, "externalRules": rules}, sort_keys=False)
-        },
-    }
+    return list(yaml.safe_load_all((TEMPLATES / f"{name}.yaml").read_text()))
 
 
-def _job(queues: Queues, queue: Queue, backends: int) -> Object:
-    """Return the specification of a Job with so many backends, which end on an empty queue."""
-    template = backend(queues, queue, exits=True)["spec"]["template"]
-    template["spec"]["restartPolicy"] = "OnFailure"
-    # The Deployment must not select these pods.
-    template["metadata"]["labels"]["app.kubernetes.io/name"] += "-job"
-    return {
-        "ttlSecondsAfterFinished": 300,
-        "parallelism": backends,
-        "completions": backends,
-        "backoffLimit": 6,
-        "template": template,
-    }
+def _template(name: str, values: Mapping[str, Any]) -> list[Object]:
+    """Return the documents of a template with its names replaced."""
+    filled: list[Object] = fill(_parsed(name), values)
+    return filled
 
 
-def _cron(queues: Queues, queue: Queue) -> Object:
-    """Return a CronJob that starts backends at fixed times; they end when the queue is empty."""
-    scale = queue.autoscale
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "CronJob",
-        "metadata": {"name": queue.object_name, "namespace": queues.namespace, "labels": _PART},
-        "spec": {
-            "schedule": scale.schedule,
-            "concurrencyPolicy": "Allow",
-            "successfulJobsHistoryLimit": 1,
-            "failedJobsHistoryLimit": 3,
-            "jobTemplate": {"spec": _job(queues, queue, scale.parallelism)},
-        },
-    }
+def fill(node: Any, values: Mapping[str, Any]) -> Any:
+    """Replace names in a template.
+
+    A text `$name` becomes the value itself, within a longer text its text. A list that is an
+    element of a list is inserted there. A key whose value is None goes.
+    """
+    if isinstance(node, dict):
+        pairs = {key: fill(value, values) for key, value in node.items()}
+        return {key: value for key, value in pairs.items() if value is not None}
+    if isinstance(node, list):
+        items = [fill(item, values) for item in node]
+        return [one for item in items for one in (item if isinstance(item, list) else [item])]
+    if isinstance(node, str) and node[:1] == "$" and node[1:] in values:
+        return values[node[1:]]
+    return Template(node).substitute(values) if isinstance(node, str) else node

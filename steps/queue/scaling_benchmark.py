@@ -1,24 +1,25 @@
 """queue-scaling: does throughput grow with the backends of a queue, and by which law?"""
 
+import asyncio
 import math
-import sys
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import orjson
 from pydantic import Field
 
+from perfdag import signals
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Rights
-from perfdag.hosts.base import CommandResult
-from perfdag.kube.config import token_environment
-from perfdag.outcome import Failed, Invalid, Measurement
-from perfdag.steps.queue.deployment import not_permitted
-from perfdag.steps.queue.verdict import measurements_of, scaling_verdict
-from perfdag.steps.queue.workload import built_in_seconds, substitute
+from perfdag.kube.client import Kube, KubeError
+from perfdag.outcome import Failed, Invalid, Measurement, Skip
+from perfdag.steps.queue.backend import built_in_seconds, substitute
+from perfdag.steps.queue.judge import Result, measurements_of, scaling_verdict
+from perfdag.steps.queue.validate import Plan, Report, validate
 from perfdag.units import PositiveDuration
 
-READ_RULES: tuple[dict[str, Any], ...] = (
-    {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list"]},
-    {"apiGroups": ["apps"], "resources": ["replicasets"], "verbs": ["list"]},
+RULES: tuple[dict[str, Any], ...] = (
+    {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get"]},
+    {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["patch"]},
     {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["list"]},
     {"apiGroups": ["batch"], "resources": ["cronjobs"], "verbs": ["list"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
@@ -30,12 +31,7 @@ READ_RULES: tuple[dict[str, Any], ...] = (
         "verbs": ["get"],
     },
 )
-"""Find a Deployment, its pods and what scales it, and drive the client of its queue."""
-GRACE = 20.0
-"""Seconds for a terminated validator to restore the replicas, below the 30 s grace of a pod.
-
-A client that does not answer costs it 10 s.
-"""
+"""Find a Deployment, its pods and what scales it, scale it, and drive the client of its queue."""
 ITEM = 5.0
 """Assumed seconds of an item if neither the command nor `item` states them."""
 
@@ -90,6 +86,26 @@ class QueueScalingParams(Params):
     def uses_api(self) -> bool:
         return self.deployment is not None
 
+    def item_seconds(self) -> float | None:
+        """Return the seconds of one item; None if unknown."""
+        if self.item or self.deployment:
+            return self.item
+        try:
+            return built_in_seconds(self.command)
+        except ValueError:  # the benchmark's `check` refuses it
+            return None
+
+    def plan(self) -> Plan:
+        """Return the validation, with time enough for the items."""
+        item = self.item_seconds() or 0.0
+        return Plan(
+            self.limit,
+            self.factor,
+            scale_seconds=max(self.scale_timeout, (item or self.item_limit or 0.0) + 30),
+            seconds=max(self.timeout, 16 * item),
+            tolerance=self.tolerance,
+        )
+
 
 class QueueScaling(Benchmark[QueueScalingParams]):
     """Throughput of a work queue over 1, 2, 4 ... replicas, with the fitted scalability laws.
@@ -106,12 +122,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
     image: ClassVar[str] = "base"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "loopback")
     verdict: ClassVar[str] = "every step has `factor` times the throughput for each doubling"
-    api: ClassVar[Rights] = Rights(
-        named=(
-            *READ_RULES,
-            {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["patch"]},
-        )
-    )
+    api: ClassVar[Rights] = Rights(named=RULES)
     Params: ClassVar[type[Params]] = QueueScalingParams
     coords: ClassVar[tuple[str, ...]] = ("replicas",)
     metrics: ClassVar[tuple[Metric, ...]] = (
@@ -188,7 +199,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
 
     def seconds(self, params: QueueScalingParams) -> float:
         """Return an estimate: 13 items per measurement."""
-        return 5 + (params.limit.bit_length() + 2) * (13 * (_item(params) or ITEM) + 2)
+        return 5 + (params.limit.bit_length() + 2) * (13 * (params.item_seconds() or ITEM) + 2)
 
     def check(self, params: QueueScalingParams, shape: Any) -> list[str]:
         if params.deployment:
@@ -205,90 +216,66 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             return [f"command: {error}"]
         return []
 
-    def measure(self, gang: Gang, params: QueueScalingParams) -> Output:
-        argv = validator_argv(params)
-        server = gang.hosts[0].serve(argv, env=token_environment() if params.deployment else {})
-        try:
-            done = server.wait(gang.timeout, GRACE)
-        finally:  # also where this process is told to end: the replicas are put back
-            server.stop(GRACE)
-        if done.code not in (0, 3):
-            if refusal := _refusal(done):
-                raise not_permitted(refusal, self.name)
-            late = done.seconds >= gang.timeout
-            what = (
-                f"did not end within {gang.timeout:g} s (set `item`, or the entry's timeout)"
-                if late
-                else f"exited {done.code}"
-            )
-            raise Failed(f"the validator {what}: {done.tail()}", done.texts())
-        return Output(done.texts(), [argv], "perfdag queue validate")
-
     def run(self, gang: Gang, params: QueueScalingParams) -> list[Measurement]:
-        gang.output = self.measure(gang, params)
-        return self.parse(gang.output, params)
-
-    def parse(self, output: Output, params: QueueScalingParams) -> list[Measurement]:
+        lines = list[str]()
+        gang.output = Output(tool="perfdag queue validate")
+        texts = gang.output.texts
         try:
-            result = orjson.loads(output.texts["stdout"])
-            steps = result["steps"]
-        except (KeyError, ValueError):
-            raise Failed("the validator printed no result", output.texts) from None
-        measured = measurements_of(result)
-        failed = [step for step in steps if step["failures"] or step["lost"]]
-        if failed:
+            result = signals.run(_validated(params, gang.timeout, lines.append))
+        except TimeoutError:
             raise Failed(
-                f"at {failed[0]['replicas']} replicas: {'; '.join(failed[0]['problems'])}",
-                output.texts,
-                measured,
-            )
-        if not steps or steps[-1]["replicas"] != params.limit:
-            raise Failed(f"the validator did not reach {params.limit} replicas", output.texts)
-        unsteady = [step for step in steps if not step["steady"]]
-        if unsteady:
-            raise Invalid(
-                f"not steady at {unsteady[0]['replicas']} replicas", output.texts, measured
-            )
-        return [*measured, scaling_verdict(result, params.factor)]
+                f"the validation did not end within {gang.timeout:g} s (set `item`, or the "
+                "entry's timeout)"
+            ) from None
+        except KubeError as error:
+            if error.status != 403:
+                raise Failed(str(error)) from None
+            raise Skip(
+                f"{error}; `perfdag install --store ... --allow {self.name}=NAMESPACE`, with its "
+                "other options again, grants it to its pods (with --namespaced in the "
+                "installation's own namespace alone: docs/queue.md)"
+            ) from None
+        except ValueError as error:
+            raise Failed(str(error)) from None
+        finally:
+            texts["stderr"] = "\n".join(lines)
+        texts["stdout"] = orjson.dumps(result).decode()
+        return parse(texts, params)
 
 
-def validator_argv(params: QueueScalingParams) -> list[str]:
-    """Return the command line of the validator, with time enough for the items."""
-    argv = [sys.executable, "-m", "perfdag", "queue", "validate", "--json"]
-    argv += ["--limit", f"{params.limit}", "--factor", f"{params.factor}"]
-    item = _item(params) or 0.0
-    argv += ["--tolerance", f"{params.tolerance}", "--timeout", f"{max(params.timeout, 16 * item)}"]
-    argv += [
-        "--scale-timeout",
-        f"{max(params.scale_timeout, (item or params.item_limit or 0.0) + 30)}",
-    ]
-    if params.deployment:
-        options = {
-            "-n": params.namespace,
-            "--client": params.client,
-            "--client-namespace": params.client_namespace,
-        }
-        return [
-            *argv,
-            *(word for option, value in options.items() if value for word in (option, value)),
-            params.deployment,
-        ]
-    argv += ["--glob", params.glob] if params.glob else []
-    argv += ["--item-limit", f"{params.item_limit}"] if params.item_limit else []
-    return [*argv, "--local", "--", *params.command]
-
-
-def _item(params: QueueScalingParams) -> float | None:
-    """Return the seconds of one item; None if unknown."""
-    if params.item or params.deployment:
-        return params.item
+def parse(texts: Mapping[str, str], params: QueueScalingParams) -> list[Measurement]:
+    """Return the values of a validation's JSON in `stdout`. Raises Failed, Invalid."""
     try:
-        return built_in_seconds(params.command)
-    except ValueError:  # `check` refuses it
-        return None
+        result = orjson.loads(texts["stdout"])
+        steps = result["steps"]
+    except (KeyError, ValueError):
+        raise Failed("the validator printed no result") from None
+    measured = measurements_of(result)
+    for step in steps:
+        if step["failures"] or step["lost"]:
+            reason = f"at {step['replicas']} replicas: {'; '.join(step['problems'])}"
+            raise Failed(reason, texts, measured)
+    if not steps or steps[-1]["replicas"] != params.limit:
+        raise Failed(f"the validator did not reach {params.limit} replicas")
+    for step in steps:
+        if not step["steady"]:
+            raise Invalid(f"not steady at {step['replicas']} replicas", texts, measured)
+    return [*measured, scaling_verdict(result, params.factor)]
 
 
-def _refusal(finished: CommandResult) -> str | None:
-    """Return the API server's message if a missing right ended the validator."""
-    last = finished.stderr.strip().rpartition("\n")[2]
-    return last.removeprefix("perfdag: ") if " is forbidden: User " in last else None
+async def _validated(params: QueueScalingParams, seconds: float, report: Report) -> Result:
+    """Validate the queue of a Deployment, or of processes. Raises TimeoutError after `seconds`."""
+    from perfdag.steps.queue.sites import DeploymentSite, LocalSite
+
+    async with asyncio.timeout(seconds):
+        if not params.deployment:
+            glob, limit = params.glob, params.item_limit or 0.0
+            async with LocalSite(params.command, params.limit, glob, limit) as site:
+                [result] = await validate([site], params.plan(), report)
+                return result
+        async with Kube() as kube:
+            names = (params.deployment, params.client, params.client_namespace)
+            deployed = DeploymentSite(kube, params.namespace, *names)
+            await deployed.find(report)
+            [result] = await validate([deployed], params.plan(), report)
+            return result

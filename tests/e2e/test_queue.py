@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from perfdag.kube.client import Kube, run_with_client
-from perfdag.steps.queue.manifests import manifests
-from perfdag.steps.queue.spec import Queues
+from perfdag.steps.queue.manifests import Queues, manifests
 
 from .conftest import IMAGES, Namespace
 

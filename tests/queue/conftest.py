@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from perfdag.steps.queue.client import ClientStats, Load, Work
-from perfdag.steps.queue.dispatcher import Limits
-from perfdag.steps.queue.frontend import Frontend
-from perfdag.steps.queue.local import Processes
-from perfdag.steps.queue.wire import Address
+from perfdag.steps.queue.frontend import Frontend, Limits
+from perfdag.steps.queue.protocol import Address
+from perfdag.steps.queue.sites import Processes
 from tests.queue import conversation
 
 ANY = Address("127.0.0.1", 0)
@@ -56,7 +55,7 @@ def backends(ending: AsyncExitStack) -> StartBackends:
             workers(frontend), "sleep", {"command": command}, **{**polling, **options}
         )
         ending.push_async_callback(replicas.stop)
-        await replicas.scale(count)
+        replicas.scale(count)
         return replicas
 
     return some

@@ -15,15 +15,11 @@ from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed
 from perfdag.shape import Shape
 from perfdag.steps.queue import backend
-from perfdag.steps.queue.backend import Backend, Options
-from perfdag.steps.queue.client import ClientStats, Work, request
-from perfdag.steps.queue.deployment import DeploymentTarget, other_scaler
-from perfdag.steps.queue.dispatcher import Limits
-from perfdag.steps.queue.frontend import Frontend
+from perfdag.steps.queue.backend import Backend, Options, Outcome, Workload
+from perfdag.steps.queue.client import ClientStats, Work
+from perfdag.steps.queue.frontend import Frontend, Limits
+from perfdag.steps.queue.protocol import Address
 from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams
-from perfdag.steps.queue.wire import Address, address
-from perfdag.steps.queue.workload import Outcome, Workload
-from tests.fakes.api_server import ApiServer
 from tests.queue.conftest import ANY, Dial, Start, StartBackends, clients, until, workers
 
 
@@ -98,21 +94,13 @@ async def test_a_frontend_that_says_nothing_is_given_up(monkeypatch: pytest.Monk
     silent.close()
 
 
-@pytest.mark.parametrize("text", ["", "9999", "host:", "host:x", "host:70000"])
-def test_bad_addresses(text: str) -> None:
-    with pytest.raises(ValueError, match="HOST:PORT"):
-        address(text)
-    assert address(":9997") == Address("", 9997)
-    assert str(address("[::1]:5")) == "[::1]:5"
-
-
 async def test_backoff_grows_by_its_step_up_to_the_most(
     frontend: Frontend,
 ) -> None:
     pauses = list[float]()
 
     class Hurried(Backend):
-        def _pause(self, seconds: float) -> None:
+        def pause(self, seconds: float) -> None:
             pauses.append(round(seconds, 3))
             if len(pauses) == 4:
                 self.stop()
@@ -127,7 +115,7 @@ async def test_one_verdict_of_a_timeout_on_both_sides(
 ) -> None:
     await backends(frontend, 1, "sleep", "60")
     began = time.monotonic()
-    await request(Work(clients(frontend), "sleep", limit=0.5), client_stats, 0)
+    await Work(clients(frontend), "sleep", limit=0.5).request(client_stats, 0)
     assert time.monotonic() - began < 4
     assert client_stats.causes == {"timeout": 1}
     assert (frontend.queues["sleep"].failure, frontend.queues["sleep"].success) == (1, 0)
@@ -146,7 +134,7 @@ async def test_sigterm_ends_after_the_current_item(
 
 async def test_idle_backend_ends_at_once(frontend: Frontend, backends: StartBackends) -> None:
     [process] = (await backends(frontend, 1, "sleep", "1")).running
-    await until(lambda: frontend.workers)
+    await until(lambda: frontend.connections["work"])
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
     assert await asyncio.to_thread(process.wait, 5) == 0
@@ -178,29 +166,26 @@ async def test_backends_outlive_a_restarted_frontend(
 ) -> None:
     first = await start()
     await backends(first, 1, "sleep", "0")
-    await until(lambda: first.workers)
+    await until(lambda: first.connections["work"])
     await first.stop()
     second = Frontend(["sleep"], Limits())
     await second.start(ANY, workers(first), ANY)
-    wire = Work(clients(second), "sleep")
-    await asyncio.wait_for(request(wire, client_stats, 0), 10)
+    work = Work(clients(second), "sleep")
+    await asyncio.wait_for(work.request(client_stats, 0), 10)
     assert client_stats.success == 1
     await second.stop()
 
 
-async def test_rights_that_are_missing_are_reported(server: ApiServer) -> None:
-    server.fail("/horizontalpodautoscalers", 403, "somebody cannot list horizontalpodautoscalers")
-    target = DeploymentTarget(server.client(), "there", "fake")
-    reports: list[str] = []
-    assert await other_scaler(target, reports.append) is None
-    assert "not known whether anything else scales fake: somebody cannot list" in reports[0]
+def gang(seconds: float, scratch: Path) -> Gang:
+    return Gang([LocalHost()], Shape(), seconds, str(scratch))
 
 
-def test_the_benchmark_ends_its_validator_gently(tmp_path: Path) -> None:
+def test_the_benchmark_ends_in_its_time_and_restores_the_replicas(tmp_path: Path) -> None:
     params = QueueScalingParams(command=["sleep", "0.4"], limit=2)
-    with pytest.raises(Failed, match="did not end within 8 s") as error:
-        QueueScaling().run(Gang([LocalHost()], Shape(), 8, str(tmp_path)), params)
-    assert "restoring 0 replicas" in error.value.texts["stderr"]
+    measured = gang(2, tmp_path)
+    with pytest.raises(Failed, match="did not end within 2 s"):
+        QueueScaling().run(measured, params)
+    assert "restoring 0 replicas" in measured.output.texts["stderr"]
 
 
 @pytest.mark.parametrize(
@@ -231,11 +216,8 @@ def test_the_benchmark_hands_device_and_limit_of_an_item_to_its_backends(tmp_pat
         "timeout": 5,
     }
     params = QueueScalingParams.model_validate(own)
-    benchmark = QueueScaling()
     with pytest.raises(Failed, match=r"/bin/sh ran past its limit of 0.2 s") as raised:
-        benchmark.parse(
-            benchmark.measure(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params), params
-        )
+        QueueScaling().run(gang(60, tmp_path), params)
     assert {
         str(row.subject).rpartition("/")[2]
         for row in raised.value.measurements

@@ -3,22 +3,22 @@
 import asyncio
 import html
 import json
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from perfdag.steps.queue.client import ClientStats, Latencies, Load, Work
-from perfdag.steps.queue.control import CHANGES, Control
+from perfdag.steps.queue.client import ClientStats, Latencies, Load, Work, cause_of
+from perfdag.steps.queue.control import CHANGES, Control, serve
 from perfdag.steps.queue.frontend import Frontend
-from perfdag.steps.queue.http import serve
-from perfdag.steps.queue.wire import Address
+from perfdag.steps.queue.protocol import REPLY, Address
 from tests.queue.conftest import Loop, StartBackends, until
 
 
 def idle(client_stats: ClientStats) -> Control:
     """The control port of a client that has sent nothing."""
-    return Control(client_stats, Load(Work(Address("localhost", 1), "q"), client_stats, 8))
+    return Control(Load(Work(Address("localhost", 1), "q"), client_stats, 8))
 
 
 def get(control: Control, path: str, **query: str) -> tuple[int, str]:
@@ -44,7 +44,7 @@ async def test_live_control_of_a_closed_loop(
     backends: StartBackends,
 ) -> None:
     await backends(frontend, 3, "sleep", "0.02")
-    control = Control(client_stats, closed_loop(frontend, 8))
+    control = Control(closed_loop(frontend, 8))
     for expected, allowed in ((4, "4"), (99, "8"), (2, "2"), (-3, "0"), (3, "3")):
         assert get(control, "/parallel", value=str(expected)) == (200, f"{allowed}\n")
         await settled(client_stats, int(allowed))
@@ -78,17 +78,8 @@ def test_control_refuses_what_it_does_not_know(
 
 def test_errors_are_escaped(client_stats: ClientStats) -> None:
     client_stats.begin()
-    answer = {
-        "Pod": "p",
-        "Node": "<i>n",
-        "Device": '"d',
-        "Error": "<b>bad</b>",
-        "Timeout": 0,
-        "Runtime": 0,
-        "Waittime": 0,
-        "Retcode": 1,
-    }
-    client_stats.finish(answer, "", 0, 0)
+    reply = {**REPLY, "Node": "<i>n", "Device": '"d', "Error": "<b>bad</b>", "Retcode": 1}
+    client_stats.finish(reply, 0, 0)
     control = idle(client_stats)
     page = get(control, "/nodes", type="html")[1]
     assert "<b>" not in page
@@ -101,32 +92,33 @@ def test_errors_are_escaped(client_stats: ClientStats) -> None:
     assert "<script>" not in get(control, "/parallel", type="html", value="<script>")[1]
 
 
-def test_failures_by_cause_and_the_bad_device(client_stats: ClientStats) -> None:
-    reply = {
-        "Pod": "p",
-        "Node": "n1",
-        "Device": "card0",
-        "Error": "",
-        "Timeout": 0,
-        "Runtime": 1,
-        "Waittime": 0,
-        "Retcode": 0,
-    }
+def test_failures_are_counted_by_cause_and_device(client_stats: ClientStats) -> None:
     for n in range(40):
         client_stats.begin()
-        device = f"card{n % 4}"
-        bad = (
-            {"Retcode": 9, "Error": "x returned error code 9"}
-            if device == "card2" and n > 3
-            else {}
-        )
-        client_stats.finish({**reply, "Device": device, **bad}, "", 0, 0)
-    client_stats.begin()
-    client_stats.finish(None, "cannot connect", 0, 0)
+        reply = {**REPLY, "Pod": "p", "Node": "n1", "Device": f"card{n % 4}"}
+        if n % 4 == 2 and n > 3:
+            reply |= {"Retcode": 9, "Error": "x returned error code 9"}
+        client_stats.finish(reply, 0, 0)
     stats = client_stats.as_json()
-    assert stats["causes"] == {"exit code 9": 9, "cannot connect": 1}
-    assert stats["suspects"] == ["n1/card2"]
-    assert stats["nodes"]["n1"]["devices"]["card1"] == 10
+    assert stats["causes"] == {"exit code 9": 9}
+    node = stats["nodes"]["n1"]
+    assert (node["failed_devices"], node["devices"]["card1"]) == ({"card2": 9}, 10)
+    assert "card1" in get(idle(client_stats), "/nodes")[1]
+
+
+@pytest.mark.parametrize(
+    ("reply", "cause"),
+    [
+        ({"Timeout": 2.0, "Retcode": 1}, "timeout"),
+        ({"Error": "'q' queue already at full capacity (3)"}, "queue full"),
+        ({"Error": "Unknown 'q' queue"}, "unknown queue"),
+        ({"Error": "No bytes (0) / error (EOF) from worker reply read"}, "backend lost"),
+        ({"Error": "x", "Node": "n", "Retcode": 3}, "exit code 3"),
+        ({"Error": "x", "Retcode": 1}, "error"),
+    ],
+)
+def test_the_cause_of_a_failed_reply(reply: dict[str, Any], cause: str) -> None:
+    assert cause_of({**REPLY, **reply}) == cause
 
 
 async def test_failures_of_the_network_are_counted(
@@ -137,7 +129,7 @@ async def test_failures_of_the_network_are_counted(
     await frontend.stop()
     await until(lambda: client_stats.causes["cannot connect"] >= 2)
     await loop.stop()
-    assert client_stats.causes["connection lost"] == 2
+    assert client_stats.causes["no valid reply"] == 2
     assert client_stats.pending == 0
 
 
@@ -166,8 +158,7 @@ async def test_the_token_guards_the_control_port_and_changes_are_posted() -> Non
         writer.close()
         return answer
 
-    client_stats.begin()
-    client_stats.finish(None, "lost", 0, 0)
+    client_stats.failed("lost")
     for path in ("/reset", "/parallel?value=3"):
         refused = await ask(f"GET {path}", "Authorization: Bearer secret\r\n")
         assert refused.startswith(b"HTTP/1.1 405 ")

@@ -18,9 +18,8 @@ import yaml
 
 from perfdag.commands.main import main
 from perfdag.kube.client import Kube, run_with_client
-from perfdag.steps.queue.deployment import send_by_service, token_of
-from perfdag.steps.queue.manifests import manifests
-from perfdag.steps.queue.spec import Queues
+from perfdag.steps.queue.manifests import Queues, manifests
+from perfdag.steps.queue.sites import send, token_of
 
 pytestmark = [
     pytest.mark.cluster,
@@ -101,91 +100,40 @@ def test_validation_on_real_pods(
         assert main([*command, "perfdag-queue-serial", "--limit", "2"]) == 2
         assert "HorizontalPodAutoscaler perfdag-queue-serial scales" in capsys.readouterr().err
 
-        assert main([*command, "perfdag-queue-nothing", "--limit", "4"]) == 2
-        assert "there are: perfdag-queue-frontend" in capsys.readouterr().err
+        assert main([*command, "perfdag-queue-nothing", "--limit", "4"]) == 4
+        assert '"perfdag-queue-nothing" not found' in capsys.readouterr().err
+
+        both = ["perfdag-queue-linear", "perfdag-queue-large", "--limit", "1"]
+        assert main([*command, *both]) == 0
+        results = json.loads(capsys.readouterr().out)
+        assert [results[name]["verdict"] for name in both[:2]] == ["passed", "passed"]
 
 
-def test_deploy_applies_what_serves_and_removes_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Deploy a file with a ServiceMonitor and an autoscaler of the validated queue."""
-    namespace = f"perfdag-queue-{secrets.token_hex(4)}"
-    scale = {"by": "external", "most": 4}
-    queue = {"name": "sleep", "command": ["sleep", "0.5"], "requests": SMALL, "autoscale": scale}
-    shared = {
-        "namespace": namespace,
-        "image": IMAGE,
-        "monitor": "monitoring",
-        "node_selector": {"kubernetes.io/hostname": NODE},
-    }
-    file = tmp_path / "objects.yaml"
-    file.write_text(
-        yaml.safe_dump_all(manifests(Queues.model_validate({**shared, "queues": [queue]})))
-    )
-    try:
-        argv = [
-            "queue",
-            "validate",
-            "perfdag-queue-sleep",
-            "-n",
-            namespace,
-            "--limit",
-            "2",
-            "--factor",
-            "1.5",
-            "--deploy",
-            str(file),
-        ]
-        for _ in range(
-            2
-        ):  # what the first made is gone when it has ended, so that the next can make it anew
-            assert main(argv) == 0, capsys.readouterr().err
-            output = capsys.readouterr().err
-            assert (
-                "not applied: HorizontalPodAutoscaler perfdag-queue-sleep, which would scale "
-                "perfdag-queue-sleep"
-            ) in output
-            assert "exists already" not in output
-            left = subprocess.run(
-                ["kubectl", "get", "namespace", namespace],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert "NotFound" in left.stderr
-    finally:
-        gone = ["kubectl", "delete", "namespace", namespace, "--ignore-not-found", "--wait=false"]
-        subprocess.run(gone, check=True, capture_output=True)
-    file.write_text("queues: []")
-    assert main([*argv[:-1], str(file)]) == 2
-    assert "perfdag queue manifests" in capsys.readouterr().err
-
-
-def client(namespace: str, path: str, method: str = "GET") -> Any:
+def client(namespace: str, path: str, method: str = "GET", **query: str) -> Any:
     """A page of the client's control port, through the API server."""
 
-    async def fetch(kube: Kube) -> bytes:
+    async def fetch(kube: Kube) -> Any:
         token = await token_of(kube, namespace)
-        return await send_by_service(kube, namespace, "perfdag-queue-s-client", token)(method, path)
+        return await send(kube, namespace, "perfdag-queue-s-client", token, method, path, **query)
 
-    return json.loads(run_with_client(fetch))
+    return run_with_client(fetch)
 
 
 def test_cron_job_empties_the_queue_and_ends(tmp_path: Path) -> None:
     scale = {"by": "cron", "schedule": "* * * * *", "parallelism": 3}
     queue = {"name": "s", "command": ["sleep", "0.5"], "replicas": 0, "requests": SMALL}
     with namespaced(tmp_path, queue | {"autoscale": scale}) as namespace:
-        client(namespace, "parallel?value=12&type=json", "POST")
+        client(namespace, "parallel", "POST", value="12")
         end = time.monotonic() + 120
-        while (before := client(namespace, "stats?type=json"))[
+        while (before := client(namespace, "stats"))[
             "pending"
         ] < 12:  # a service may take a moment to lead somewhere
             assert time.monotonic() < end
         client(
-            namespace, "parallel?value=0&type=json", "POST"
+            namespace, "parallel", "POST", value="0"
         )  # those 12 wait for the CronJob's backends, none follow
         while True:
-            output = client(namespace, "stats?type=json")
+            output = client(namespace, "stats")
             jobs = kubectl("-n", namespace, "get", "jobs")["items"]
             if output["success"] >= 12 and any(job["status"].get("succeeded") == 3 for job in jobs):
                 break

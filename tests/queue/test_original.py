@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.steps.queue.dispatcher import Limits
-from perfdag.steps.queue.frontend import Frontend
-from perfdag.steps.queue.wire import Address
+from perfdag.steps.queue.frontend import Frontend, Limits
+from perfdag.steps.queue.protocol import Address
 from tests.queue.conversation import hold, scrape
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "queue" / "original.json"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from perfdag.commands.main import main
-from perfdag.steps.queue.client import ClientStats, Work, request
+from perfdag.steps.queue.client import ClientStats, Work
 from perfdag.steps.queue.frontend import Frontend
-from perfdag.steps.queue.local import Local
+from perfdag.steps.queue.sites import LocalSite
 from tests.queue.conftest import clients, until, workers
 
 ANY = "127.0.0.1:0"
@@ -51,7 +51,7 @@ async def test_the_recipe_of_a_cron_job_ends_on_an_empty_queue(
     frontend: Frontend, client_stats: ClientStats
 ) -> None:
     kept = Work(clients(frontend), "sleep")
-    sent = [asyncio.create_task(request(kept, client_stats, n)) for n in range(2)]
+    sent = [asyncio.create_task(kept.request(client_stats, n)) for n in range(2)]
     await until(lambda: frontend.queues["sleep"].waiting == 2)
     argv = ["queue", "backend", f"-faddr={workers(frontend)}", "-backoff=0", "-verbose"]
     backend = await asyncio.create_subprocess_exec(
@@ -87,7 +87,7 @@ def few_files() -> Iterator[None]:
 
 @pytest.mark.usefixtures("few_files")
 async def test_a_local_validation_has_files_for_all_its_requests() -> None:
-    async with Local(["sleep", "1"], 300) as local:
-        await local.load.parallel(300)
-        await until(lambda: local.frontend.queues["local"].waiting == 300)
-        assert local.client_stats.failure == 0
+    async with LocalSite(["sleep", "1"], 300) as site:
+        await site.parallel(300)
+        await until(lambda: site.frontend.queues["local"].waiting == 300)
+        assert site.load.stats.failure == 0

@@ -4,14 +4,12 @@ netperf 2.7.0 is that of Debian 12, 2.7.1 that of Debian 13.
 """
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from perfdag import testing
 from perfdag.benchmark.registry import get
-from perfdag.outcome import Measurement
-from perfdag.steps import fio, iperf, latency
+from perfdag.steps import fio, imb, iperf, latency
 
 HERE = Path(__file__).parent
 _FAST: dict[str, Any] = {"size": "16MiB", "runtime": "300ms"}
@@ -86,29 +84,19 @@ CASES: dict[str, dict[str, Any]] = {
     "imb/uniband-shm": {"benchmark": "Uniband", "transport": "shm", **_SMALL},
 }
 
-PARSERS: dict[str, Any] = {"iperf": iperf.parse, "latency": latency.parse, "fio": fio.parse}
+PARSERS: dict[str, Any] = {
+    "iperf": iperf.parse,
+    "latency": latency.parse,
+    "fio": fio.parse,
+    "imb": imb.parse,
+}
 """The parser of each benchmark that `record` records."""
-
-
-def names(benchmark: str, but: tuple[str, ...] = ()) -> list[str]:
-    """Recordings of a benchmark."""
-    return [
-        name for name in CASES if name.startswith(f"{benchmark}/") and name.split("/")[1] not in but
-    ]
 
 
 def load(name: str) -> testing.Recording:
     """The benchmark, its params and the output of a recording."""
     benchmark: Any = get(name.split("/")[0])
-    if benchmark.name in PARSERS:
-        return testing.load(benchmark, PARSERS[benchmark.name], HERE / name)
-    recording = testing.load(benchmark, benchmark.parse, HERE / name)
-
-    def parse(texts: dict[str, str], params: Any) -> list[Measurement]:
-        rows: list[Measurement] = benchmark.parse(replace(recording.output, texts=texts), params)
-        return rows
-
-    return recording._replace(parse=parse)
+    return testing.load(benchmark, PARSERS[benchmark.name], HERE / name)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,8 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from perfdag.charts.benchmarks import scale
-from perfdag.charts.benchmarks.deltas import general
-from perfdag.charts.benchmarks.stages import Stage, calls_of, of_results, of_runs
+from perfdag.charts import scale
+from perfdag.charts.scale import Stage, calls_of, general, of_results, of_runs
 from perfdag.commands.main import main
 from tests.conftest import CommandLine
 
@@ -195,7 +194,7 @@ class TestCharts:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("perfdag.charts.files.to_bytes", lambda figure: (b"", b""))
             patch.setattr(
-                "perfdag.charts.benchmarks.scale.api_calls",
+                "perfdag.charts.scale.api_calls",
                 lambda counts, of: drawn.append((counts, of)),
             )
             for scenario in ("burst", "gated"):

@@ -14,7 +14,7 @@ from perfdag.benchmark.contract import Gang, Output
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid, SampleError, Skip
 from perfdag.shape import Shape
-from perfdag.steps.mpi import openmpi
+from perfdag.steps import mpi
 from perfdag.steps.openfoam import benchmark as openfoam
 from perfdag.steps.openfoam.benchmark import OpenFoam, OpenFoamParams, environment, version
 
@@ -182,15 +182,15 @@ def test_rdma_asks_for_its_right_and_hosts_follow_nodes() -> None:
 
 def test_mpirun_names_hosts_with_slots_and_the_transport() -> None:
     hosts = [LocalHost("10.0.0.1", "a"), LocalHost("10.0.0.2", "b")]
-    argv = openmpi.mpirun(Gang(hosts, Shape(), 1, "/tmp"), 8, "tcp")
+    argv = mpi.openmpi_mpirun(Gang(hosts, Shape(), 1, "/tmp"), 8, "tcp")
     assert argv[argv.index("--host") + 1] == "10.0.0.1:4,10.0.0.2:4"
     assert argv[argv.index("--map-by") + 1] == "ppr:4:node"
     assert argv[argv.index("plm_rsh_agent") + 1] == "perfdag step rsh"
     assert "self,vader,tcp" in argv
-    rdma = openmpi.mpirun(Gang(hosts, Shape(), 1, "/tmp"), 8, "rdma")
+    rdma = mpi.openmpi_mpirun(Gang(hosts, Shape(), 1, "/tmp"), 8, "rdma")
     assert rdma[rdma.index("pml") + 1] == "ucx"
     assert "UCX_TLS=rc,dc,ud,self,sm" in rdma
-    alone = openmpi.mpirun(Gang([LocalHost()] * 2, Shape(), 1, "/tmp"), 4, "tcp")
+    alone = mpi.openmpi_mpirun(Gang([LocalHost()] * 2, Shape(), 1, "/tmp"), 4, "tcp")
     assert alone[alone.index("--host") + 1] == "127.0.0.1:4"
     assert not {"plm_rsh_agent", "--map-by"} & set(alone)
 
@@ -403,8 +403,8 @@ def test_a_log_of_a_later_version_reads_the_same(name: str, params: OpenFoamPara
 
 @pytest.mark.parametrize("name", ["xs-2-procs", "xs-2-procs-openmpi5"])
 def test_the_point_to_point_layer_is_read(name: str) -> None:
-    assert openmpi.selected_layer(recorded(f"{name}.stderr")) == "ob1"
-    assert openmpi.selected_layer("") is None
+    assert mpi.openmpi_layer(recorded(f"{name}.stderr")) == "ob1"
+    assert mpi.openmpi_layer("") is None
 
 
 def test_a_run_with_open_mpi_5_has_every_headline() -> None:
@@ -412,7 +412,7 @@ def test_a_run_with_open_mpi_5_has_every_headline() -> None:
     result = values(output("xs-2-procs-openmpi5.stdout"), params)
     assert result["solve_time", "value"] == pytest.approx(1.704, abs=0.001)
     assert result["memory", "value"] == 150913024
-    assert openmpi.wrong_transport(recorded("xs-2-procs-openmpi5.stderr"), "shm") is None
+    assert mpi.wrong_transport(recorded("xs-2-procs-openmpi5.stderr"), "shm", True) is None
 
 
 def test_multigrid_has_a_cost_and_iterations_of_its_own() -> None:

@@ -33,11 +33,6 @@ def add_submit(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume"
     )
     add_suite_options(parser)
-    parser.add_argument(
-        "--store",
-        metavar="ROOT",
-        help="s3://bucket/prefix or claim://NAME (default: the suite's, else the installation's)",
-    )
     add_namespace(parser)
     add_watch(parser)
     parser.add_argument(
@@ -57,10 +52,10 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.app.cluster.watch import follow_run
 
     if args.resume:
-        run_id, workflow = resume_run(args.resume, args.namespace, args.store)
+        run_id, workflow = resume_run(args.resume, args.namespace)
     else:
         submission = Submission(args.suite, args.namespace, args.settings, args.only)
-        run_id, workflow = submit_suite(submission, args.store)
+        run_id, workflow = submit_suite(submission)
     print_now(f"run {run_id}, workflow {workflow} in namespace {args.namespace}")
     if args.watch:
         return asyncio.run(follow_run(workflow, args.namespace))

@@ -1,0 +1,184 @@
+"""Print docs/reference/suite.md: the keys of a suite, with types, defaults and examples."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parent.parent
+HEAD = """# Keys of a suite
+
+[Write a suite](../suites.md) shows how the keys work together. The keys of `params` are those that
+`perfdag benchmarks NAME` prints.
+
+- A **time** is a number of seconds, or a text such as `500ms`, `30s`, `10m` or `2h`.
+- A **size** is a number of bytes, or a text such as `4KiB` (4096 bytes) or `4kB` (4000 bytes).
+- A **quantity** is written as in Kubernetes: `500m` CPUs, `8Gi` of memory.
+
+`make generated` writes this page.
+"""
+EXAMPLES: dict[str, dict[str, str]] = yaml.load(
+    r"""
+Suite:
+  batch_time: 10m
+  budget: 1h
+  checks: '[{metric: throughput, op: ">=", value: 9Gbit/s}]'
+  defaults: '{hosts: {count: 2}}'
+  description: the network of pool a
+  entries: '[{benchmark: iperf}]'
+  include: common.yaml
+  isolation: pod
+  name: network
+  pending_limit: 15m
+  priority: 10
+  repetitions: 5
+  retries: 2
+  rounds_per_batch: 1
+  seed: 7
+  store: s3://bench/results
+  timeout: 5m
+  warmup: 1
+Settings:
+  hosts: '{count: 2}'
+  hugepages: '{hugepages-2Mi: 512Mi}'
+  image: registry.example/bench/tools:1
+  network: '{host: true}'
+  node_selector: '{pool: gpu}'
+  optional: true
+  params: '{duration: 10s}'
+  privileges: '[mtu]'
+  repetitions: 10
+  resources: '{cpu: 4, memory: 8Gi}'
+  retries: 0
+  runtime_class: kata
+  scheduler: volcano
+  secret: tool-licence
+  shm: 8GiB
+  timeout: 10m
+  tolerations: '[{key: nvidia.com/gpu, operator: Exists}]'
+  until: '{relative_spread: 0.02, max_repetitions: 15}'
+  volume: '{storage_class: fast, size: 5GiB}'
+  zones: '[eu-1a, eu-1b]'
+Entry:
+  benchmark: iperf
+  name: tcp
+  permutations: '{product: {streams: [1, 4]}}'
+Permutations:
+  exclude: '[{streams: {gt: 4}, network.host: true}]'
+  explicit: '[{streams: 64}]'
+  product: '{streams: [1, 4]}'
+  zip: '{ranks: [2, 4], hosts.count: [1, 2]}'
+Until:
+  max_repetitions: 15
+  relative_spread: 0.02
+Check:
+  absolute: true
+  baseline: v1.0
+  cluster: gpu-*
+  entry: tcp
+  metric: throughput
+  min_effect: 10%
+  op: '">="'
+  page: false
+  percentile: 95
+  ratio: 0.9
+  stat: p99
+  value: 9Gbit/s
+  where: '{streams: 8}'
+Hosts:
+  count: 2
+  cpus: '{client: "0", server: 2-3}'
+  exclusive: true
+  pairs: all
+  parallel_pairs: 4
+  placement: packed
+  roles: '{client: {node_selector: {pool: edge}}}'
+Network:
+  also: '[bench/rail-1]'
+  default: true
+  family: ipv6
+  host: true
+  interface: net2
+  mtu: 9000
+  name: bench/rail-0
+  path: service
+Volume:
+  access: ReadWriteMany
+  claim: data
+  claim_template: '{storageClassName: fast}'
+  kind: emptyDir
+  medium: Memory
+  mode: Block
+  path: /mnt/disk
+  size: 5GiB
+  storage_class: fast
+Resources:
+  limits: '{memory: 8Gi}'
+  requests: '{cpu: 4}'
+Cpus:
+  client: '"0"'
+  server: 2-3
+Roles:
+  client: '{node_selector: {pool: edge}}'
+  server: '{node_selector: {pool: storage}}'
+Role:
+  node_selector: '{pool: edge}'
+""",
+    yaml.BaseLoader,
+)
+"""Each key as it is written in a suite. Parts that are absent here are Kubernetes' own."""
+
+
+def page(schema: dict[str, Any]) -> str:
+    """Return a table for each part. Raises KeyError if a key has no example."""
+    models = {"Suite": schema, **schema["$defs"]}
+    lines = [HEAD]
+    for part, examples in EXAMPLES.items():
+        keys = models[part]["properties"]
+        about = models[part]["description"].partition("\n")[0]
+        if part == "Entry":
+            keys = {k: v for k, v in keys.items() if k not in EXAMPLES["Settings"]}
+            about += " Every key of [Settings](#settings) may stand here too."
+        lines += [f"## {part}", "", about, ""]
+        lines += ["| key | type | default | example | what |", "|---|---|---|---|---|"]
+        for key, value in keys.items():
+            default = "required" if key in models[part].get("required", ()) else _default(value)
+            what = value.get("description", "").replace("|", "\\|")
+            kind = _type(value)
+            lines.append(f"| `{key}` | {kind} | {default} | `{examples[key]}` | {what} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _default(value: dict[str, Any]) -> str:
+    default = value.get("default")
+    if default in (None, "", [], {}) or "$ref" in value:
+        return ""
+    whole = isinstance(default, float) and default % 1 == 0
+    text = default if isinstance(default, str) else json.dumps(int(default) if whole else default)
+    return f"`{text}`"
+
+
+def _type(value: dict[str, Any]) -> str:
+    """Return the type of a key in words. A part of a suite becomes a link to its table."""
+    if value.get("title") in ("time", "size"):
+        return str(value["title"])
+    if "$ref" in value:
+        name = value["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})" if name in EXAMPLES else f"{name} of Kubernetes"
+    if "enum" in value:
+        return ", ".join(f"`{each}`" for each in value["enum"] if each)
+    if "anyOf" in value:
+        kinds = dict.fromkeys(_type(each) for each in value["anyOf"] if each.get("type") != "null")
+        return " or ".join(kinds)
+    if value.get("type") == "array" and "items" in value:
+        return f"list of {_type(value['items'])}"
+    names = {"string": "text", "integer": "whole number", "object": "mapping"}
+    kind: str = value["type"]
+    return names.get(kind, kind)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page(json.loads((ROOT / "suites/suite.schema.json").read_text())))

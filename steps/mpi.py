@@ -1,0 +1,352 @@
+"""Intel MPI of the package impi-rt and Open MPI: their command lines, and what their logs report.
+
+Sources of the options: Intel MPI's developer reference; Open MPI 4.1 and 5.0 (mpirun(1), ompi_info
+--all). mpirun starts its daemons on the other hosts with `perfdag step rsh HOST COMMAND`, which
+uses Host.run. The daemons stay attached to it, so they end with it.
+"""
+
+import os
+import platform
+import re
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Literal
+
+from perfdag.benchmark.contract import Gang, NotInstalled, Tool
+from perfdag.hosts.base import Host
+from perfdag.outcome import Failed, Skip
+from perfdag.shape import Shape
+from perfdag.units import parse_cpu_list, parse_quantity
+
+Transport = Literal["tcp", "shm", "rdma"]
+WIRE = "rc,dc,ud,self"
+"""UCX's network transports.
+
+tcp is not among them: a fallback would report Ethernet as rdma."""
+MPIRUN = Tool(
+    "mpirun",
+    {
+        "apt": "openmpi-bin",
+        "dnf": "openmpi",
+        "zypper": "openmpi4",
+        "pacman": "openmpi",
+        "brew": "open-mpi",
+    },
+)
+_PROVIDERS = ("mlx", "verbs;ofi_rxm", "verbs", "psm2", "psm3", "opx", "efa")
+_PROVIDER = re.compile(r"MPI startup\(\): libfabric provider: (\S+)")
+_INTEL = re.compile(r"MPI startup\(\): Intel\(R\) MPI Library, Version (\S+)")
+_TUNING = re.compile(r'Load tuning file: "\S*tuning_\w*?(shm|ofi)\S*"')
+_NICS = re.compile(r"MPI startup\(\): \d+\s+\d+\s+(\S+)\s*$", re.M)
+_PINS = re.compile(r"MPI startup\(\): (\d+)\s+(\d+)\s+(\S+)\s+\{")
+_BTLS = re.compile(r"mca: bml: Using (\w+) btl for send to")
+_NODES = re.compile(r"send to \[\[\d+,1\],(\d+)\] on node (\S+)")
+_SELECTED = re.compile(r"select: component (\w+) selected")
+_CPUS = re.compile(r"^Cpus_allowed_list:\s*([0-9,-]+)$", re.M)
+
+
+# -- what the hosts must have ----------------------------------------------------------------------
+
+
+def few_cpus(shape: Shape, ranks: int) -> list[str]:
+    """Return why the ranks of a pod would exceed its CPU quota, or an empty list.
+
+    A request without a limit sets no quota. oversubscribe does not help, although this check
+    passes: a quota throttles spinning ranks, and a throttled sample is invalid.
+    """
+    limit = shape.resources.all_limits().get("cpu")
+    if limit is None or parse_quantity(limit) >= ranks:
+        return []
+    return [
+        f"on a cluster {ranks} processes in each pod, and resources.cpu {limit}, would be"
+        f" throttled by its CPU quota; raise it to {ranks}, use fewer, or write it"
+        " below resources.requests, which sets no quota"
+    ]
+
+
+def require(hosts: Sequence[Host], ranks: int, oversubscribe: bool, transport: str) -> None:
+    """Raise Skip if the hosts have too few CPUs for the ranks, or no RDMA device to use.
+
+    Spinning ranks that share a CPU measure the scheduler. The kubelet's static CPU manager gives
+    a pod its own CPUs, so each pod is checked, and each node.
+    """
+    per_host = ranks // len(hosts)
+    of_node: dict[str, set[int]] = {}
+    wanted: Counter[str] = Counter()
+    for host in () if oversubscribe else hosts:
+        # A system without /proc does not say which CPUs a process may use.
+        status = host.run(["cat", "/proc/self/status"], timeout=10).stdout
+        if allowed := _CPUS.search(status):
+            own = parse_cpu_list(allowed[1])
+            _check_cpus(host.name, own, per_host)
+            of_node[host.name] = of_node.get(host.name, set()) | own
+            wanted[host.name] += per_host
+    for name, cpus in of_node.items():
+        _check_cpus(name, cpus, wanted[name])
+    for host in hosts if transport == "rdma" else ():
+        if not host.run(["ls", "/sys/class/infiniband"], timeout=10).stdout.strip():
+            raise Skip(
+                f"{host.name} has no RDMA device: nothing in /sys/class/infiniband"
+                " (ask for a device resource, or transport: tcp)"
+            )
+
+
+def _check_cpus(name: str, cpus: set[int], processes: int) -> None:
+    if len(cpus) < processes:
+        raise Skip(
+            f"{name} has {len(cpus)} CPUs for {processes} processes;"
+            " use fewer, or set oversubscribe: true"
+        )
+
+
+def interface_of(gang: Gang) -> str:
+    """Return the interface that holds the first host's measured address. Raises Failed.
+
+    libfabric takes a name, not an address.
+    """
+    if gang.shape.network.interface:
+        return gang.shape.network.interface
+    host = gang.hosts[0]
+    if host.address in ("127.0.0.1", "::1"):
+        return "lo"
+    listed = host.run(["ip", "-o", "addr", "show"], timeout=10).check("ip addr").stdout
+    for line in listed.splitlines():
+        fields = line.split()
+        if len(fields) > 3 and fields[3].split("/")[0] == host.address:
+            return fields[1].split("@")[0]
+    raise Failed(
+        f"no interface of {host.name} has the address {host.address};"
+        " name it with network.interface"
+    )
+
+
+# -- Intel MPI -------------------------------------------------------------------------------------
+
+
+def imb_tool(system: str, machine: str) -> Tool:
+    """Return IMB-MPI1 and how to get it on a system, named as the module platform does."""
+    if (system, machine) == ("Linux", "x86_64"):
+        return Tool("IMB-MPI1", {"pip": "impi-rt"})
+    advice = (
+        f"there is no impi-rt for {system} on {machine};"
+        " set mpi: openmpi and name an IMB-MPI1 built for Open MPI with program"
+    )
+    return Tool("IMB-MPI1", {}, advice)
+
+
+IMB = imb_tool(platform.system(), platform.machine())
+
+
+def intel_root(host: Host) -> str:
+    """Return the folder with bin/ and lib/ of Intel MPI on that host. Raises NotInstalled.
+
+    It is the prefix of this interpreter, $I_MPI_ROOT, or the prefix on PATH.
+    """
+    places = [sys.prefix, *filter(None, [os.environ.get("I_MPI_ROOT")])]
+    for program in (*(f"{place}/bin/IMB-MPI1" for place in places), "IMB-MPI1"):
+        if path := host.which(program):
+            return str(PurePosixPath(path).parent.parent)
+    raise NotInstalled([IMB])
+
+
+def intel_environment(
+    gang: Gang, root: str, transport: Transport, oversubscribe: bool = False
+) -> dict[str, str]:
+    """Return the environment of mpirun and of every rank.
+
+    impi-rt has no rpath, so each rank needs LD_LIBRARY_PATH.
+    """
+    env = {
+        "PATH": f"{root}/bin:/usr/local/bin:/usr/bin:/bin",
+        # The first entry is impi-rt's layout, the others are those of Intel's own installer.
+        "LD_LIBRARY_PATH": f"{root}/lib:{root}/lib/release:{root}/opt/mpi/libfabric/lib",
+        "FI_PROVIDER_PATH": f"{root}/lib:{root}/opt/mpi/libfabric/lib/prov",
+        "I_MPI_ROOT": root,
+        "I_MPI_DEBUG": "3",  # the lowest level that reports provider and interface
+        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+        "I_MPI_FABRICS": "shm" if transport == "shm" else "ofi",
+    }
+    if oversubscribe:
+        # A waiting rank sleeps: with 4 ranks on 2 cores a message takes 0.1 ms instead of 20 ms.
+        env["I_MPI_THREAD_YIELD"] = "3"
+    if transport != "shm":
+        # Collectives would use shared memory between ranks of one host, whatever the fabric:
+        # 0.3 us for a Barrier "over tcp".
+        env["I_MPI_COLL_INTRANODE"] = "pt2pt"
+    if transport == "tcp":
+        env |= {"FI_PROVIDER": "tcp", "FI_TCP_IFACE": interface_of(gang)}
+    return env
+
+
+def intel_mpirun(gang: Gang, root: str, ranks: int) -> list[str]:
+    """Return the arguments of mpirun up to the program.
+
+    Ranks are spread evenly over the hosts; those of one host are consecutive.
+    """
+    argv = [f"{root}/bin/mpirun", "-n", str(ranks)]
+    hosts = list(Counter(host.address for host in gang.hosts))
+    if len(hosts) > 1:
+        rsh = f"{gang.scratch}/rsh"
+        gang.lead.put(rsh, b'#!/bin/sh\nexec perfdag step rsh -- "$@"\n', 0o755)
+        argv += ["-hosts", ",".join(hosts), "-ppn", str(ranks // len(hosts))]
+        argv += ["-iface", interface_of(gang), "-bootstrap-exec", rsh]
+    return argv
+
+
+def intel_version(log: str) -> str:
+    """Return `Intel MPI 2021.11` from the log of a run."""
+    match = _INTEL.search(log)
+    return f"Intel MPI {match[1]}" if match else "Intel MPI"
+
+
+def intel_fabric(log: str) -> str | None:
+    """Return the fabric in MPI's log: `shm` or a libfabric provider; None if not reported."""
+    if provider := _PROVIDER.search(log):
+        return provider[1]
+    tuning = _TUNING.search(log)
+    return "shm" if tuning and tuning[1] == "shm" else None
+
+
+def intel_interfaces(log: str) -> set[str]:
+    """Return the interfaces that the ranks were pinned to (the NIC table of I_MPI_DEBUG=3)."""
+    return set(_NICS.findall(log))
+
+
+# -- Open MPI --------------------------------------------------------------------------------------
+
+
+def openmpi_version(host: Host) -> str:
+    """Return `Open MPI 4.1.4` for the host's mpirun. Raises Skip if it is another MPI's."""
+    result = host.run([MPIRUN.program, "--version"], timeout=10)
+    match = re.search(r"\(Open MPI\) (\S+)", result.stdout)
+    if match is None:
+        raise Skip(
+            f"mpirun on {host.name} is not Open MPI's"
+            f" ({result.tail(100) or 'it does not say whose'}); put Open MPI's first on PATH"
+        )
+    return f"Open MPI {match[1]}"
+
+
+OPENMPI_ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+"""What mpirun needs to run as uid 0, which may be a container's only user."""
+
+
+def openmpi_mpirun(
+    gang: Gang,
+    ranks: int,
+    transport: Transport,
+    *,
+    bind: str = "none",
+    oversubscribe: bool = False,
+    export: Mapping[str, str] | None = None,
+    layers: str = "self,vader,tcp",
+    tls: str = f"{WIRE},sm",
+    interface: str | None = None,
+) -> list[str]:
+    """Return the arguments up to the program. `export` is set in every rank's environment.
+
+    With rdma, `tls` are UCX's transports; with WIRE alone, ranks of one host use the device too.
+    Else `layers` are the BTLs that messages may use; without vader, ranks of one host use TCP too.
+    `interface` is the one of TCP; by default the shape's, else Open MPI's choice, which leaves out
+    loopback.
+    """
+    # Hosts with one address (this machine several times) count as one.
+    placed: Counter[str] = Counter()
+    for host in gang.hosts:
+        placed[host.address] += ranks // len(gang.hosts)
+    # An IPv6 address in --host needs brackets, or its colons read as slot counts.
+    hosts = ",".join(
+        f"{f'[{address}]' if ':' in address else address}:{count}"
+        for address, count in placed.items()
+    )
+    argv = ["mpirun", "-np", str(ranks), "--host", hosts, "--bind-to", bind, "--wdir", "/"]
+    options = {"pml_base_verbose": "10"}
+    if len(placed) > 1:
+        if len(set(placed.values())) == 1:
+            # By slot, Open MPI 5.0.7 counts one slot for the lead's own address, whatever it says.
+            argv += ["--map-by", f"ppr:{ranks // len(placed)}:node"]
+        argv.append("--leave-session-attached")
+        options |= {"plm_rsh_agent": "perfdag step rsh", "plm_rsh_no_tree_spawn": "1"}
+    if oversubscribe:
+        argv.append("--oversubscribe")
+        options["mpi_yield_when_idle"] = "1"
+    export = dict(export or {})
+    if transport == "rdma":
+        options |= {"pml": "ucx", "osc": "ucx"}
+        export["UCX_TLS"] = tls
+    else:
+        # vader copies between ranks of one host. Its kernel-assisted copy needs ptrace rights,
+        # which restricted pods lack. 1 is the lowest level that reports the BTL of each pair.
+        options |= {"pml": "ob1", "btl": layers, "btl_base_verbose": "1"}
+        options["btl_vader_single_copy_mechanism"] = "none"
+        if named := interface or gang.shape.network.interface:
+            options["btl_tcp_if_include"] = named
+            if len(placed) > 1:  # Open MPI 5 does not start daemons on loopback.
+                options["oob_tcp_if_include"] = named
+    for name, value in options.items():
+        argv += ["--mca", name, value]
+    for name, value in export.items():
+        argv += ["-x", f"{name}={value}"]
+    return argv
+
+
+def openmpi_layer(log: str) -> str | None:
+    """Return the point-to-point layer that the ranks chose, from pml_base_verbose, or None.
+
+    `ob1` serves TCP and shared memory, `ucx` RDMA.
+    """
+    layers = set(_SELECTED.findall(log))
+    return "+".join(sorted(layers)) if layers else None
+
+
+def openmpi_btls(log: str) -> set[str]:
+    """Return the BTLs between ranks, from btl_base_verbose, except for a rank with itself."""
+    return set(_BTLS.findall(log)) - {"self"}
+
+
+# -- what a run used -------------------------------------------------------------------------------
+
+
+def wrong_transport(log: str, requested: Transport, openmpi: bool) -> str | None:
+    """Return why the run did not use the requested transport, or None."""
+    if openmpi and requested != "rdma":
+        used = openmpi_btls(log)
+        # Two names of one BTL: Open MPI 5.0 prints sm and still accepts vader.
+        fits = len(used) == 1 and used <= ({"tcp"} if requested == "tcp" else {"vader", "sm"})
+    else:
+        layer = openmpi_layer(log) if openmpi else intel_fabric(log)
+        used = {layer} if layer else set()
+        rdma = ("ucx",) if openmpi else _PROVIDERS
+        fits = bool(layer) and str(layer).startswith(
+            {"tcp": ("tcp",), "shm": ("shm",), "rdma": rdma}[requested]
+        )
+    if fits:
+        return None
+    actual = f"used {', '.join(sorted(used))}" if used else "does not say what it used"
+    return f"{requested} was requested, {'Open MPI' if openmpi else 'MPI'} {actual}"
+
+
+def wrong_placement(log: str, hosts: Sequence[Host], ranks: int) -> str | None:
+    """Return why the ranks did not run on the nodes of `hosts`, or None.
+
+    Pods of one node have different names. Open MPI reports no placement with transport rdma, so
+    there is nothing to compare.
+    """
+    # Of Intel MPI the CPU pinning table of I_MPI_DEBUG=3, of Open MPI btl_base_verbose.
+    node_of = {rank: node for rank, _, node in _PINS.findall(log)} or dict(_NODES.findall(log))
+    placed = Counter(node_of.values())
+    nodes = Counter(host.name for host in hosts)
+    wanted = {name: count * ranks // len(hosts) for name, count in nodes.items()}
+    if (
+        placed.total() != ranks
+        or len(placed) > len(nodes)
+        or sorted(placed.values()) == sorted(wanted.values())
+    ):
+        return None
+    found = ", ".join(f"{count} on {name}" for name, count in sorted(placed.items()))
+    return (
+        f"{ranks} ranks were requested on {len(nodes)} nodes ({', '.join(nodes)}),"
+        f" MPI placed {found}"
+    )

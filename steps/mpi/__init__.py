@@ -1,1 +1,0 @@
-"""Command lines of Intel MPI and Open MPI."""

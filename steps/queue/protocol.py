@@ -1,0 +1,150 @@
+"""The messages between clients, the frontend and backends.
+
+They are those of Intel's Device Scalability Tester v0.1. A TCP connection carries one JSON object
+in each direction, at most 1024 bytes, without a delimiter.
+
+- client to frontend: `{Queue, Args, Limit}`, answered by a reply
+- backend to frontend: `{Queue}`, answered by a work item
+- work item: `{Error, Args, Limit, Empty, Running}`; Limit in seconds, 0 is none. Running, the items
+  that run now, is perfdag's own: the built-in `usl` needs it
+- reply: `{Pod, Node, Device, Error, Timeout, Runtime, Waittime, Retcode}`, times in seconds
+"""
+
+import json
+import logging
+import socket
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+MOST_BYTES = 1024
+"""Bytes that a program of the original reads."""
+TOKEN_VARIABLE = "PERFDAG_QUEUE_TOKEN"
+"""Environment variable with the token of a client's control port."""
+MOST_PARALLEL = 4096
+"""The most requests that one client may have in flight."""
+REQUEST = {"Queue": "", "Args": None, "Limit": 0.0}
+ITEM = {"Error": "", "Args": None, "Limit": 0.0, "Empty": False, "Running": 1}
+REPLY = {
+    "Pod": "",
+    "Node": "",
+    "Device": "",
+    "Error": "",
+    "Timeout": 0.0,
+    "Runtime": 0.0,
+    "Waittime": 0.0,
+    "Retcode": 0,
+}
+CUT = 7
+"""Characters of the longest value that can be cut before its end, outside of a text: `\\u12ab`."""
+
+messages = logging.getLogger("perfdag.queue.messages")
+"""Logs every message sent or received at the level DEBUG."""
+
+Message = dict[str, Any]
+
+
+class MalformedError(Exception):
+    """A message that cannot become valid; the text is the reason."""
+
+
+class IncompleteError(MalformedError):
+    """A message whose remainder may still arrive."""
+
+
+class Address(NamedTuple):
+    """An address to listen on or connect to; an empty host is every interface, as in `:9997`."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def address(text: str) -> Address:
+    """Parse `host:port`, `:port` or `[v6]:port`. Raises ValueError with the reason."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise ValueError(
+            f"address {text!r} is not HOST:PORT (for example localhost:9997, or :9997 for "
+            "every interface)"
+        )
+    return Address(host.strip("[]"), int(port))
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """Return a message as one compact JSON object, without a newline."""
+    data = json.dumps(message, separators=(",", ":")).encode()
+    messages.debug("sent %s", data)
+    return data
+
+
+def encode_reply(reply: Message) -> bytes:
+    """Encode a reply; cut its error text until it fits what the original reads."""
+    data = encode(reply)
+    while len(data) > MOST_BYTES and reply["Error"]:
+        more = -max(1, (len(data) - MOST_BYTES) // 6)
+        reply = {**reply, "Error": reply["Error"][:more]}
+        data = encode(reply)
+    return data
+
+
+def decode(data: bytes, kinds: Mapping[str, Any]) -> Message:
+    """Parse a message, and return the fields of `kinds` alone, each of the type of its default.
+
+    A field that is absent or null has its default, which stands for a list of texts where it is
+    None. Case is ignored, as by the original's JSON library. Raises IncompleteError while the
+    object is still open, and MalformedError for other errors.
+    """
+    try:
+        message = json.loads(data.decode(errors="replace"))
+    except json.JSONDecodeError as error:
+        rest = error.doc[error.pos :].strip()
+        open_text = error.msg.startswith("Unterminated string")
+        if (
+            error.doc.lstrip()[:1] in ("", "{")
+            and (open_text or len(rest) < CUT)
+            and not error.msg.startswith("Extra data")
+        ):
+            raise IncompleteError("unexpected end of JSON input") from None
+        raise MalformedError(f"invalid character {rest[:1]!r}: {error.msg}") from None
+    except RecursionError as error:
+        raise MalformedError(str(error)) from None
+    messages.debug("received %s", data)
+    if not isinstance(message, dict):
+        raise MalformedError("not a JSON object")
+    found = {str(key).lower(): value for key, value in message.items() if value is not None}
+    return {
+        name: _checked(name, found.get(name.lower(), default), default)
+        for name, default in kinds.items()
+    }
+
+
+def _checked(name: str, value: Any, default: Any) -> Any:
+    """Return a value of the type of its default. Raises MalformedError."""
+    if default is None:
+        right = value is None or (
+            isinstance(value, list) and all(isinstance(word, str) for word in value)
+        )
+    elif isinstance(default, int | float) and not isinstance(default, bool):
+        least = -1e15 if name == "Retcode" else 0
+        right = type(value) in (int, float) and least <= value < 1e15
+    else:
+        right = type(value) is type(default)
+    if not right:
+        raise MalformedError(f"{name} {value!r} is not valid"[:200])
+    return value
+
+
+def succeeded(reply: Message) -> bool:
+    """Tell whether a reply is a success for both sides: return code 0, no error and no timeout."""
+    return reply["Retcode"] == 0 and not reply["Error"] and not reply["Timeout"]
+
+
+def enable_keepalive(sock: socket.socket) -> None:
+    """Enable TCP keep-alive, to detect a vanished host within about 20 s."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    options = {"TCP_KEEPIDLE": 8, "TCP_KEEPINTVL": 4, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
+    for name, value in options.items():
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,316 @@
+"""Where a validation finds backends and their client: on this machine, or behind an API server."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from perfdag.hosts import gpu_use
+from perfdag.hosts.gpu_use import DeviceUse
+from perfdag.hosts.local import LocalHost, signal_tree
+from perfdag.kube.client import Kube, KubeError, Object
+from perfdag.kube.config import ignore_status
+from perfdag.kube.pods import pod_trouble
+from perfdag.steps.queue import protocol
+from perfdag.steps.queue.backend import Workload, find_device
+from perfdag.steps.queue.client import ClientStats, Load, Work
+from perfdag.steps.queue.frontend import Frontend, raise_file_limit
+from perfdag.steps.queue.protocol import Address
+from perfdag.steps.queue.validate import BadInput, Report, Site, Stats
+from perfdag.units import plural
+
+CONTROL_PORT = 9996
+TOKEN_SECRET = "perfdag-queue-token"
+"""Secret of the token of the clients' control ports."""
+CLIENT_SECONDS = 10.0
+"""Time of a client's control port to answer."""
+
+
+class Processes:
+    """Backends of one queue as processes of this machine.
+
+    `workload` and `options`: fields of Workload and of the backend's Options. `grace`: seconds to
+    end the current item before a replica is killed.
+    """
+
+    def __init__(
+        self,
+        frontend: Address,
+        queue: str,
+        workload: Mapping[str, Any],
+        grace: float = 30.0,
+        **options: Any,
+    ) -> None:
+        self.grace = grace
+        self.options = {
+            "frontend": f"{frontend.host or 'localhost'}:{frontend.port}",
+            "queue": queue,
+            # In a pod the host name is the pod's.
+            "node": os.environ.get("PERFDAG_NODE") or socket.gethostname(),
+            "workload": workload,
+            **options,
+        }
+        self.running: list[subprocess.Popen[bytes]] = []
+        self.leaving: list[subprocess.Popen[bytes]] = []
+        self.started = 0
+
+    def scale(self, replicas: int) -> None:
+        """Start or end replicas, and replace lost ones.
+
+        The youngest end first, after their current item.
+        """
+        self.running = [process for process in self.running if process.poll() is None]
+        while len(self.running) < replicas:
+            self.started += 1
+            options = self.options | {"pod": f"{self.options['queue']}-{self.started}"}
+            argv = [sys.executable, "-m", "perfdag.steps.queue.backend", json.dumps(options)]
+            self.running.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL))
+        while len(self.running) > replicas:
+            process = self.running.pop()
+            process.terminate()
+            self.leaving.append(process)
+
+    def gone(self) -> bool:
+        """Tell whether all replicas that were scaled in have ended."""
+        self.leaving = [process for process in self.leaving if process.poll() is None]
+        return not self.leaving
+
+    async def stop(self) -> None:
+        """End all replicas; kill those that do not end within the grace, with their commands."""
+        self.scale(0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.grace):
+                while not self.gone():
+                    await asyncio.sleep(0.02)
+        for process in self.leaving:
+            signal_tree(process.pid, signal.SIGKILL)  # a command has a session of its own
+            process.wait()
+
+
+class LocalSite(Site):
+    """A queue on this machine, as an async context manager: backends as processes.
+
+    Its frontend and its client run in this process. `most`: requests in parallel. `glob`: its first
+    match replaces FILENAME. `item_limit`: seconds that an item may run, 0 for no limit. Raises
+    ValueError for a command that cannot run, a glob without a match, and a bad limit.
+    """
+
+    name = "local"
+
+    def __init__(
+        self, command: Sequence[str], most: int, glob: str = "", item_limit: float = 0.0
+    ) -> None:
+        if not 0 <= item_limit < math.inf:
+            raise ValueError(f"item limit {item_limit:g} s is not a finite time from 0 (no limit)")
+        file = find_device(glob)
+        Workload(command, file)  # raises early for a bad command
+        self.most, self.item_limit = most, item_limit
+        self.workload = {"command": list(command), "device": file}
+
+    async def __aenter__(self) -> "LocalSite":
+        here = Address("127.0.0.1", 0)
+        # Both ends of the client's connections, and the frontend's of those to backends.
+        raise_file_limit(3 * self.most)
+        self.frontend = Frontend([self.name])
+        await self.frontend.start(here, here, here)
+        clients, backends, _ = (here._replace(port=port) for port in self.frontend.ports)
+        # Without a wait of its own a backend would end when the queue is empty between two steps.
+        polling = {"backoff": 0.005, "backoff_max": 0.02}
+        self.backends = Processes(backends, self.name, self.workload, **polling)
+        work = Work(clients, self.name, limit=self.item_limit)
+        self.load = Load(work, ClientStats(), self.most)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.load.stop()
+        await self.backends.stop()
+        await self.frontend.stop()
+
+    async def replicas(self) -> int:
+        return len(self.backends.running)
+
+    async def scale(self, replicas: int) -> None:
+        self.backends.scale(replicas)
+
+    async def ready(self) -> int:
+        return sum(process.poll() is None for process in self.backends.running)
+
+    async def gone(self) -> bool:
+        return self.backends.gone()
+
+    async def lost(self) -> str:
+        running = self.backends.running
+        codes = Counter(code for process in running if (code := process.poll()) is not None)
+        how = ", ".join(f"{count} by {_end(code)}" for code, count in codes.items())
+        lost = f"{codes.total()} of {len(running)} backends ended by themselves ({how})"
+        return lost if codes else ""
+
+    async def parallel(self, requests: int) -> int:
+        return self.load.set_parallel(requests)
+
+    async def reset(self) -> None:
+        self.load.stats.reset()
+
+    async def stats(self) -> Stats:
+        return self.load.stats.as_json()
+
+    def watch_devices(self) -> AbstractContextManager[dict[str, DeviceUse]]:
+        return gpu_use.devices_watched(LocalHost())
+
+
+def _end(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+class DeploymentSite(Site):
+    """A Deployment of backends, and the Service of its client, behind an API server.
+
+    It is scaled through its scale subresource and watched through its pods. The client is reached
+    through the API server's proxy.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        namespace: str | None,
+        name: str,
+        client: str | None = None,
+        client_namespace: str | None = None,
+    ) -> None:
+        self.kube, self.namespace, self.name = kube, namespace or kube.namespace, name
+        self.client_namespace = client_namespace or self.namespace
+        self.client = client or f"{name}-client"
+
+    async def find(self, report: Report) -> None:
+        """Read the Deployment, and the token of its client.
+
+        Raises KubeError, and BadInput if something else scales it.
+        """
+        self.deployments = await self.kube.resource("apps/v1", "Deployment")
+        self.pods = await self.kube.resource("v1", "Pod")
+        body = await self.kube.get(self.deployments, self.name, self.namespace)
+        labels = body["spec"]["selector"].get("matchLabels") or {}
+        self.selector = ",".join(f"{key}={value}" for key, value in labels.items())
+        self.wanted = int(body["spec"].get("replicas", 1))
+        try:
+            scaler = await self._scaler()
+        except KubeError as error:
+            if error.status != 403:
+                raise
+            report(f"not known whether anything else scales {self.name}: {error}")
+        else:
+            if scaler:
+                raise BadInput(f"{scaler} scales {self.name} as well: delete it first")
+        self.token = await token_of(self.kube, self.client_namespace)
+
+    async def _scaler(self) -> str | None:
+        """Return what else scales the Deployment, None for nothing.
+
+        That is a HorizontalPodAutoscaler, or a CronJob of `perfdag queue manifests`.
+        """
+        for scaler in await self._all("autoscaling/v2", "HorizontalPodAutoscaler"):
+            scaled = scaler["spec"]["scaleTargetRef"]
+            if (scaled["kind"], scaled["name"]) == ("Deployment", self.name):
+                return f"HorizontalPodAutoscaler {scaler['metadata']['name']}"
+        for job in await self._all("batch/v1", "CronJob"):
+            part = (job["metadata"].get("labels") or {}).get("app.kubernetes.io/part-of")
+            if (job["metadata"]["name"], part) == (self.name, "perfdag-queue"):
+                return f"CronJob {self.name}"
+        return None
+
+    async def _all(self, version: str, kind: str) -> list[Object]:
+        """Return the objects of a kind, none if the cluster does not serve it."""
+        with ignore_status(404):
+            return await self.kube.list(await self.kube.resource(version, kind), self.namespace)
+        return []
+
+    async def _pods(self) -> list[Object]:
+        """Return its pods that have not ended."""
+        pods = await self.kube.list(self.pods, self.namespace, labels=self.selector)
+        ended = ("Succeeded", "Failed")
+        return [pod for pod in pods if pod.get("status", {}).get("phase") not in ended]
+
+    async def replicas(self) -> int:
+        return self.wanted
+
+    async def scale(self, replicas: int) -> None:
+        self.wanted = replicas
+        await self.kube.scale(self.deployments, self.name, replicas, self.namespace)
+
+    async def ready(self) -> int:
+        return sum(
+            "deletionTimestamp" not in pod["metadata"]
+            and any(
+                (condition["type"], condition["status"]) == ("Ready", "True")
+                for condition in pod.get("status", {}).get("conditions", [])
+            )
+            for pod in await self._pods()
+        )
+
+    async def gone(self) -> bool:
+        return len(await self._pods()) <= self.wanted
+
+    async def why(self) -> str:
+        reasons = Counter(filter(None, (pod_trouble(pod)[0] for pod in await self._pods())))
+        return "; ".join(f"{why} ({plural(count, 'pod')})" for why, count in reasons.items())
+
+    async def parallel(self, requests: int) -> int:
+        answer = await self._send("POST", "parallel", value=str(requests))
+        return int(answer["result"])
+
+    async def reset(self) -> None:
+        await self._send("POST", "reset")
+
+    async def stats(self) -> Stats:
+        stats: Stats = await self._send("GET", "stats")
+        return stats
+
+    async def _send(self, method: str, path: str, **query: str) -> Any:
+        return await send(
+            self.kube, self.client_namespace, self.client, self.token, method, path, **query
+        )
+
+
+async def send(
+    kube: Kube, namespace: str, service: str, token: str, method: str, path: str, **query: str
+) -> Any:
+    """Send a request to a client's Service through the API server's proxy; return the JSON.
+
+    Raises KubeError.
+    """
+    url = f"/api/v1/namespaces/{namespace}/services/{service}:{CONTROL_PORT}/proxy/{path}"
+    _, _, body = await kube.raw(
+        method,
+        url,
+        params={"type": "json", **query},
+        headers={"X-Perfdag-Token": token} if token else {},
+        timeout=CLIENT_SECONDS,
+        retries=2,
+    )
+    try:
+        return json.loads(body)
+    except ValueError:
+        raise BadInput(f"{service} answers without JSON: use the client of perfdag") from None
+
+
+async def token_of(kube: Kube, namespace: str) -> str:
+    """Return the token of the control ports of a namespace; "" if none may be read.
+
+    It is PERFDAG_QUEUE_TOKEN, or else that of the Secret. Raises KubeError.
+    """
+    if token := os.environ.get(protocol.TOKEN_VARIABLE):
+        return token
+    with ignore_status(403, 404):
+        secret = await kube.get(await kube.resource("v1", "Secret"), TOKEN_SECRET, namespace)
+        return base64.b64decode(secret["data"]["token"]).decode()
+    return ""
