@@ -13,7 +13,7 @@ from perfdag.analysis.selection import Selection
 from perfdag.commands.options import CommandError, add_store, print_json
 from perfdag.results.schema import load_rows
 from perfdag.stats.robust import median, spread
-from perfdag.store.open import open_store
+from perfdag.store.base import open_store
 from perfdag.units import plural, with_spread
 
 EPILOG = """examples:

@@ -10,8 +10,8 @@ from textwrap import fill
 from typing import Any, NoReturn
 
 from perfdag.redaction import redact
-from perfdag.removed import removal_note
 from perfdag.signals import EXIT_INPUT
+from perfdag.suite.document import removal_note
 
 
 class CommandError(Exception):

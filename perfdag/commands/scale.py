@@ -16,8 +16,7 @@ import orjson
 from perfdag import signals
 from perfdag.commands.options import CommandError, print_now
 from perfdag.commands.terminal import text_table
-from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.prometheus import Prometheus
+from perfdag.kube.client import Kube, KubeError, Prometheus
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_INPUT, EXIT_OK, EXIT_REACH
 from perfdag.steps.scale.cluster import lease_lock, nodes
 from perfdag.steps.scale.cluster.removal import remove_run

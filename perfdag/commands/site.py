@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the site, and serve it."""
     from perfdag.app.site.serve import serve
     from perfdag.app.site.write import write_site
-    from perfdag.store.open import open_store
+    from perfdag.store.base import open_store
 
     store = open_store(args.store)
     url = write_site(store)

@@ -12,8 +12,7 @@ from pydantic import AfterValidator, Field
 
 from perfdag import signals
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Rights, broken
-from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.prometheus import Prometheus
+from perfdag.kube.client import Kube, KubeError, Prometheus
 from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.shape import Shape
 from perfdag.steps.scale.cluster import rights

@@ -8,7 +8,7 @@ import pytest
 
 from perfdag.commands import scale
 from perfdag.commands.main import main
-from perfdag.kube.prometheus import Prometheus
+from perfdag.kube.client import Prometheus
 from perfdag.steps.scale.runai import run_file
 from tests.conftest import CommandLine
 

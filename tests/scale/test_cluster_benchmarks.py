@@ -9,7 +9,7 @@ import pytest
 
 from perfdag.commands.main import main
 from perfdag.results.schema import load_rows
-from perfdag.store.open import open_store
+from perfdag.store.base import open_store
 from tests.simulation import simulate
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube.client import KubeError
-from perfdag.kube.prometheus import Prometheus
+from perfdag.kube.client import KubeError, Prometheus
 from perfdag.steps.scale.figures import gates, prometheus
 
 RESET = [(0.0, 100.0), (1.0, 150.0), (2.0, 10.0), (3.0, 30.0)]

@@ -10,7 +10,7 @@ from perfdag.steps.runner import gang
 from perfdag.steps.runner.credentials import take_credentials
 from perfdag.steps.runner.pod_context import exit_retryable, from_environment
 from perfdag.steps.runner.watch import watch_run
-from perfdag.store.open import open_store
+from perfdag.store.base import open_store
 
 STORE_PATIENCE = 5.0
 """Seconds for which the check of the store repeats a write."""

@@ -13,8 +13,7 @@ from perfdag.plan.plan import Plan, is_run_id
 from perfdag.results.runs import load_plan, resume_command, resume_obstacle, variants
 from perfdag.results.samples import stored_samples
 from perfdag.steps.runner.feasibility import cluster_name
-from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
-from perfdag.store.open import open_store
+from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError, open_store
 from perfdag.units import plural
 
 logger = logging.getLogger(__name__)

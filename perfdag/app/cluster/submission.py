@@ -12,7 +12,7 @@ from perfdag.benchmark import registry
 from perfdag.commands.options import CommandError
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.steps.runner.limits import kinds_of
-from perfdag.store.open import check_cluster_address, on_cluster
+from perfdag.store.base import check_cluster_address, on_cluster
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import LoadedSuite
 

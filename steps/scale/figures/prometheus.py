@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from perfdag.kube.prometheus import Prometheus
+from perfdag.kube.client import Prometheus
 from perfdag.steps.scale.figures.api_metrics import quantile
 
 RATE_WINDOW = 60.0

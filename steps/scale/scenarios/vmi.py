@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from perfdag import signals
-from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.prometheus import Prometheus
+from perfdag.kube.client import Kube, KubeError, Prometheus
 from perfdag.steps.scale.cluster import removal
 from perfdag.steps.scale.cluster.lease_lock import ExclusiveRun
 from perfdag.steps.scale.cluster.nodes import TooDenseError, check_density, check_nodes, nested_note
