@@ -90,8 +90,6 @@ class Store(Protocol):
 DEFAULT_ROOT = "./perfdag-results"
 BUCKET = r"s3://[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?(/" + KEY_NAME + ")*/?"
 CLAIM = r"claim://[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
-CLUSTER_ADDRESS = f"({BUCKET}|{CLAIM})"
-"""The addresses of stores that pods can use. Argo matches them too, so this is RE2 syntax."""
 _FORMS = {
     "s3://": (
         BUCKET,
