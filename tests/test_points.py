@@ -184,7 +184,7 @@ def test_each_round_has_an_order_of_its_own() -> None:
     assert len({tuple(indexes[start : start + 4]) for start in range(0, 24, 4)}) > 1
 
 
-@given(axis_lists, st.integers(1, 4), st.sampled_from(["batch", "pod"]), st.floats(1, 100))
+@given(axis_lists, st.integers(1, 4), st.sampled_from(["batch", "point", "pod"]), st.floats(1, 100))
 def test_batches_hold_every_sample_once_and_one_shape(
     axes: dict[str, list[int]], repetitions: int, isolation: str, batch_time: float
 ) -> None:
@@ -199,9 +199,13 @@ def test_batches_hold_every_sample_once_and_one_shape(
     assert sorted(held) == list(range(len(plan.order)))
     for batch in plan.batches:
         assert {plan.point_at(position).shape for position in batch.samples} == {batch.shape}
-        assert len(batch.samples) == 1 or batch.seconds <= batch_time
-        if isolation == "pod":
+        if isolation == "batch":
+            assert len(batch.samples) == 1 or batch.seconds <= batch_time
+        elif isolation == "pod":
             assert len(batch.samples) == 1
+    if isolation == "point":
+        measured = [{plan.order[position][0] for position in each.samples} for each in plan.batches]
+        assert sorted(measured, key=min) == [{index} for index in range(len(plan.points))]
 
 
 @given(axis_lists)

@@ -21,9 +21,14 @@ from perfdag.app.cluster.template import NewRun, installed_template
 from perfdag.commands.compare import write_chart
 from perfdag.commands.finish import write_report
 from perfdag.commands.options import (
+    JSON,
+    ONLY,
+    SET,
+    WATCH,
     CommandError,
-    add_suite_options,
-    add_watch,
+    Verbs,
+    add_verb,
+    option,
     print_json,
     print_now,
 )
@@ -76,65 +81,63 @@ not in what pods have: image, network, resources and the like.
 """
 
 
-def add_ab(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_ab(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "ab",
-        description="Measure two variants of a suite in random ABBA blocks, on this "
-        "machine or (--submit) on a cluster, and compare them block by block.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        run,
+        "Measure two variants of a suite in random ABBA blocks, on this machine or (--submit) on a "
+        "cluster, and compare them block by block.",
+        EPILOG,
+        option(
+            "suite", nargs="?", metavar="SUITE", help="suite file, of variant A if SUITE_B follows"
+        ),
+        option("other", nargs="?", metavar="SUITE_B", help="suite file of variant B"),
+        *(
+            option(
+                f"--{name}",
+                metavar="ENTRY.PARAM=V",
+                action="append",
+                default=[],
+                help=f"setting of variant {name.upper()} alone, as --set",
+            )
+            for name in ("a", "b")
+        ),
+        SET,
+        ONLY,
+        option("--blocks", metavar="N", default=10, help="blocks of ABBA, 8 to 40"),
+        option(
+            "--within",
+            metavar="SHARE",
+            help="the most that B may cost (5%% or 0.05); exit 3 unless each headline passes",
+        ),
+        option(
+            "--store",
+            metavar="ROOT",
+            help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results; "
+            "with --submit the installation's)",
+        ),
+        option(
+            "--resume",
+            metavar="RUN",
+            help="continue an interrupted run, or show a finished one again",
+        ),
+        option(
+            "--submit",
+            action="store_true",
+            help="run on the cluster of the current context, where perfdag is installed",
+        ),
+        option(
+            *("--namespace", "-n"),
+            default="perfdag",
+            help="with --submit: namespace of the installation",
+        ),
+        WATCH,
+        option("--all", action="store_true", help="show every series, not only headline series"),
+        option("--chart", metavar="FILE", type=Path, help="forest plot, .svg or .png"),
+        [JSON, option("--markdown", action="store_true", help="print Markdown")],
     )
-    parser.add_argument(
-        "suite", nargs="?", metavar="SUITE", help="suite file, of variant A if SUITE_B follows"
-    )
-    parser.add_argument("other", nargs="?", metavar="SUITE_B", help="suite file of variant B")
-    for name in ("a", "b"):
-        parser.add_argument(
-            f"--{name}",
-            metavar="ENTRY.PARAM=V",
-            action="append",
-            default=[],
-            help=f"setting of variant {name.upper()} alone, as --set",
-        )
-    add_suite_options(parser)
-    parser.add_argument(
-        "--blocks", metavar="N", type=int, default=10, help="blocks of ABBA, 8 to 40 (default: 10)"
-    )
-    parser.add_argument(
-        "--within",
-        metavar="SHARE",
-        help="the most that B may cost (5%% or 0.05); exit 3 unless each headline passes",
-    )
-    parser.add_argument(
-        "--store",
-        metavar="ROOT",
-        help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results; with "
-        "--submit the installation's)",
-    )
-    parser.add_argument(
-        "--resume", metavar="RUN", help="continue an interrupted run, or show a finished one again"
-    )
-    parser.add_argument(
-        "--submit",
-        action="store_true",
-        help="run on the cluster of the current context, where perfdag is installed",
-    )
-    parser.add_argument(
-        "--namespace",
-        "-n",
-        default="perfdag",
-        help="with --submit: namespace of the installation (default: perfdag)",
-    )
-    add_watch(parser)
-    parser.add_argument(
-        "--all", action="store_true", help="show every series, not only headline series"
-    )
-    parser.add_argument("--chart", metavar="FILE", type=Path, help="forest plot, .svg or .png")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print the outcome as JSON")
-    form.add_argument("--markdown", action="store_true", help="print the outcome as Markdown")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Sequence
 
-from perfdag.commands.options import CommandError, add_suite_options
+from perfdag.commands.options import ONLY, SET, CommandError, Verbs, add_verb, option
 from perfdag.commands.terminal import text_table
 from perfdag.digest import canonical
 from perfdag.plan.plan import Plan, concurrent_groups, make_plan, place_hosts
@@ -31,22 +31,25 @@ EPILOG = """examples:
 """
 
 
-def add_plan(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_plan(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "plan",
-        description="Check a suite and show its points, shapes, batches, hosts and expected time. "
+        run,
+        "Check a suite and show its points, shapes, batches, hosts and expected time. "
         "A bad suite is refused with all its errors.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
+        option("suite", nargs="?", metavar="SUITE", help="suite file"),
+        SET,
+        ONLY,
+        option("--json", action="store_true", help="print the whole plan as JSON"),
+        option(
+            "--schema",
+            action="store_true",
+            help="print the JSON schema of suite files, for editors",
+        ),
     )
-    parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file")
-    add_suite_options(parser)
-    parser.add_argument("--json", action="store_true", help="print the whole plan as JSON")
-    parser.add_argument(
-        "--schema", action="store_true", help="print the JSON schema of suite files, for editors"
-    )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 
 from perfdag.commands.new import command_suite
 from perfdag.commands.options import (
+    ONLY,
+    SET,
     CommandError,
-    Parser,
-    add_suite_options,
+    Verbs,
+    add_verb,
     check_resume,
+    option,
     print_json,
 )
 from perfdag.commands.progress import Progress
@@ -52,46 +55,47 @@ EPILOG = """examples:
 """
 
 
-def add_run(sub: "argparse._SubParsersAction[Parser]") -> None:
+def add_run(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "run",
-        usage="perfdag run [OPTION ...] [SUITE | -- COMMAND ...]",
-        description="Measure every point of a suite on this machine. Each sample is stored as it "
+        run,
+        "Measure every point of a suite on this machine. Each sample is stored as it "
         "ends. Then collect the run, draw its charts and write its report. If the suite has "
         "`checks`, the run is checked as `perfdag check` does. The words after `--` are a command "
         "whose wall time is measured 10 times; it needs no suite.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
+        option(
+            "suite",
+            nargs="?",
+            metavar="SUITE",
+            help="suite file; not needed with --resume or a command",
+        ),
+        SET,
+        ONLY,
+        option(
+            "--store",
+            metavar="ROOT",
+            help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results)",
+        ),
+        option(
+            "--resume",
+            metavar="RUN",
+            help="continue this run of --store (`last`: the newest): measure only what is not "
+            "stored yet",
+        ),
+        option("--dry-run", action="store_true", help="print the plan and stop"),
+        option("--json", action="store_true", help="print the result as JSON"),
+        option(
+            "--no-recheck",
+            action="store_true",
+            help="do not measure points again that are beyond their level for the worse",
+        ),
+        option("--no-report", action="store_true", help="collect only; no charts"),
+        usage="perfdag run [OPTION ...] [SUITE | -- COMMAND ...]",
+        takes_command=True,
     )
-    parser.add_argument(
-        "suite",
-        nargs="?",
-        metavar="SUITE",
-        help="suite file; not needed with --resume or a command",
-    )
-    add_suite_options(parser)
-    parser.add_argument(
-        "--store",
-        metavar="ROOT",
-        help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results)",
-    )
-    parser.add_argument(
-        "--resume",
-        metavar="RUN",
-        help="continue this run of --store (`last`: the newest): measure only what is not stored "
-        "yet",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument(
-        "--no-recheck",
-        action="store_true",
-        help="do not measure points again that are beyond their level for the worse",
-    )
-    parser.add_argument("--no-report", action="store_true", help="collect only; no charts")
-    parser.takes_command = True
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,42 +12,40 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import orjson
+from pydantic import ValidationError
 
 from perfdag import signals
-from perfdag.commands.options import CommandError, print_now
+from perfdag.commands.options import CommandError, Option, Verbs, add_verb, option, print_now
 from perfdag.commands.terminal import text_table
 from perfdag.kube.client import Kube, KubeError, Prometheus
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_INPUT, EXIT_OK, EXIT_REACH
-from perfdag.steps.scale.cluster import lease_lock, nodes
-from perfdag.steps.scale.cluster.removal import remove_run
-from perfdag.steps.scale.figures.api_metrics import DELETION
-from perfdag.steps.scale.figures.gates import parse_gate, with_slo
-from perfdag.steps.scale.figures.measurements import call_name, deletion_name
-from perfdag.steps.scale.figures.prometheus import (
-    audit_figures,
-    phase_figures,
-    scrape_intervals,
-    single_values,
-    transition_queries,
+from perfdag.steps.scale import cluster, prometheus, runai, vmi, workloads
+from perfdag.steps.scale import times as times_csv
+from perfdag.steps.scale.api_metrics import DELETION
+from perfdag.steps.scale.cleanup import remove_run
+from perfdag.steps.scale.figures import Result, call_name
+from perfdag.steps.scale.files import (
+    AUDIT,
+    OUTPUTS,
+    RunFile,
+    audit_key,
+    audit_of,
+    remove_outputs,
+    write_journal,
+    write_json,
+    write_rows,
 )
-from perfdag.steps.scale.figures.rows import summaries
-from perfdag.steps.scale.measure.generator import Arrival, Schedule, connections
-from perfdag.steps.scale.runai import run_file, times_csv
-from perfdag.steps.scale.runai import sample as sampling
-from perfdag.steps.scale.runai import submit as submission
-from perfdag.steps.scale.runai.run_file import RunFile, remove_outputs, write_journal
-from perfdag.steps.scale.runai.sample import SampleRequest
-from perfdag.steps.scale.runai.settings import Settings, check_submitter, read_settings
-from perfdag.steps.scale.runai.submit import SubmitRequest, require_deleted
-from perfdag.steps.scale.scenarios import submit as workload_scenarios
-from perfdag.steps.scale.scenarios import vmi
-from perfdag.steps.scale.scenarios.session import Result
-from perfdag.steps.scale.scenarios.session import Session as State
-from perfdag.steps.scale.scenarios.vmi import VmiRequest
+from perfdag.steps.scale.generate import Arrival, Schedule, connections
+from perfdag.steps.scale.objects import built_in, template_text
+from perfdag.steps.scale.rows import summaries
+from perfdag.steps.scale.runai import SampleRequest, Settings, SubmitRequest
+from perfdag.steps.scale.scenario import Context, ScenarioParams
+from perfdag.steps.scale.watch import Observer
 from perfdag.units import plural, short
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+P = TypeVar("P", bound=ScenarioParams)
 
 EPILOG = """examples:
   perfdag scale nodes --count 1000 --gpus 8
@@ -63,11 +61,6 @@ EPILOG = """examples:
       --from 2026-11-23T08:00:00Z -o out6
   perfdag scale delete --run r1121120501-a1b2c3
 """
-KINDS = {
-    "training": "TrainingWorkload",
-    "distributed": "DistributedWorkload",
-    "interactive": "InteractiveWorkload",
-}
 STAGE_CHARTS = {
     "timeline": "timeline",
     "scurves": "s_curves",
@@ -81,28 +74,24 @@ SCENARIO_OF_OPTION = {
     "duration": "steady",
     "cooldown": "ladder",
 }
-PARALLEL_DELETIONS = 20
+VMI_OPTIONS = (
+    *("rate", "seed", "parallel", "replicas", "per_node", "timeout", "lock_timeout"),
+    *("prometheus", "prometheus_token_file", "prometheus_ca_file"),
+)
+"""Options of `scale vmi` that are parameters of the same name, and those of `scale gated`."""
+GATED_OPTIONS = ("count", "parallel", "gpus", "timeout", "lock_timeout")
 JOURNAL = "journal"
 """Folder of the state of a run in progress."""
-AUDIT = "perf-audit-results.json"
-OUTPUTS = ("stages.parquet", "summary.json", AUDIT)
 
 
-def add_scale(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_scale(sub: Verbs) -> None:
     """Register the verb and its commands."""
-    parser = sub.add_parser(
-        "scale",
-        description="Create objects on a schedule and measure every stage of their life.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    text = "Create objects on a schedule and measure every stage of their life."
+    parser = add_verb(sub, "scale", run, text, EPILOG)
     commands = parser.add_subparsers(dest="scale", metavar="COMMAND", required=True)
-    for name, command in COMMANDS.items():
-        own = commands.add_parser(name, help=command.summary, description=command.description)
-        for option in command.options:
-            own.add_argument(*option.names, **option.settings)
-        own.set_defaults(command_run=command.run)
-    parser.set_defaults(run=run)
+    for name, (work, summary, description, options) in COMMANDS.items():
+        command = add_verb(commands, name, run, description, "", *options, help=summary)
+        command.set_defaults(command_run=work)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -132,7 +121,7 @@ class Session:
 
 def open_session(args: argparse.Namespace) -> Session:
     """Read the settings, which name the folder if no option does. Raises SettingsError."""
-    settings = read_settings(args.settings)
+    settings = runai.read_settings(args.settings)
     folder = args.output_dir or Path(settings.output_dir)
     return Session(getattr(args, "context", None), folder, settings)
 
@@ -230,10 +219,10 @@ def submit(args: argparse.Namespace) -> int:
         lock_timeout=args.lock_timeout,
         log=logger.info,
     )
-    check_submitter(session.settings.submitter)
+    runai.check_submitter(session.settings.submitter)
     if request.count < 1 or request.parallel < 1:
         raise ValueError("-n and -p must be 1 or more")
-    file = session.run(lambda kube: submission.submit(kube, request), connections(request.parallel))
+    file = session.run(lambda kube: runai.submit(kube, request), connections(request.parallel))
     batch = file.generator
     rate = f" ({batch['create_rate_per_s']:.0f}/s)" if batch["create_rate_per_s"] else ""
     created = f"{batch['created']} of {batch['planned']} created"
@@ -248,22 +237,17 @@ def submit(args: argparse.Namespace) -> int:
 
 
 def sample(args: argparse.Namespace) -> int:
-    """Observe the workloads of a run and write the files.
-
-    Raises ValueError before it writes a file if type or project of the run differ.
-    """
-
-    def check(file: RunFile) -> None:
-        if args.workload_type and KINDS[args.workload_type] != file.kind:
-            raise ValueError(f"run {file.run} is of {file.kind}, not {args.workload_type}")
-        if args.project and args.project != file.project:
-            raise ValueError(
-                f"run {file.run} was submitted to project {file.project}, not {args.project}"
-            )
-
+    """Observe the workloads of a run and write the files. Raises ValueError for another run."""
     session = open_session(args)
-    request = SampleRequest(session.folder, session.settings, args.watch, check, logger.info)
-    result = session.run(lambda kube: sampling.sample(kube, request))
+    request = SampleRequest(
+        session.folder,
+        session.settings,
+        args.watch,
+        args.workload_type,
+        args.project,
+        logger.info,
+    )
+    result = session.run(lambda kube: runai.sample(kube, request))
     counts = f"{result.scheduled} scheduled, {result.waiting} waiting"
     print_now(f"{counts}, of {len(result.file.submissions)} submitted")
     if result.absent:
@@ -279,12 +263,12 @@ def delete(args: argparse.Namespace) -> int:
     """
     if args.run_id and args.output_dir:
         raise ValueError("--run and -o both name a run; use one of them")
-    session, options = open_session(args), (PARALLEL_DELETIONS, args.timeout, logger.info)
+    session, options = open_session(args), (args.timeout, logger.info)
 
     async def work(kube: Kube) -> int:
         if not args.run_id:
-            return await submission.delete(kube, session.folder, *options)
-        await lease_lock.require_ended(kube, args.run_id)
+            return await runai.delete(kube, session.folder, *options)
+        await cluster.require_ended(kube, args.run_id)
         return await remove_run(kube, args.run_id, args.namespace, *options)
 
     left = session.run(work)
@@ -295,33 +279,69 @@ def delete(args: argparse.Namespace) -> int:
 def simulate_nodes(args: argparse.Namespace) -> int:
     """Create simulated nodes and wait until they are Ready, or delete them. Raises ValueError."""
     if args.remove:
-        print_now(f"{plural(on_cluster(args.context, nodes.remove_nodes), 'node')} deleted")
+        print_now(f"{plural(on_cluster(args.context, cluster.remove_nodes), 'node')} deleted")
         return EXIT_OK
 
-    async def work(kube: Kube) -> tuple[int, int]:
-        counts = await nodes.make_nodes(kube, args.count, args.gpus)
-        if not await nodes.nodes_ready(kube, args.count):
+    async def work(kube: Kube) -> int:
+        created = await cluster.make_nodes(kube, args.count, args.gpus)
+        if not await cluster.nodes_ready(kube, args.count):
             raise ValueError(
                 "the nodes do not become Ready; does KWOK run, and does it manage nodes annotated "
                 "kwok.x-k8s.io/node=fake?"
             )
-        return counts
+        return created
 
-    created, changed = on_cluster(args.context, work)
-    changes = f", {plural(changed, 'existing one')} changed" if changed else ""
-    ready = f"{args.count} Ready, {args.gpus} GPUs each"
-    print_now(f"{plural(created, 'node')} created{changes}, {ready}")
+    created = plural(on_cluster(args.context, work), "node")
+    print_now(f"{created} created, {args.count} Ready, {args.gpus} GPUs each")
     return EXIT_OK
 
 
-def measure_vmis(args: argparse.Namespace) -> int:
-    """Run a VMI scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
+def print_template(args: argparse.Namespace) -> int:
+    """Print a built-in template."""
+    print_now(template_text(args.name)[1].rstrip("\n"))
+    return EXIT_OK
+
+
+def checked(kind: type[P], values: dict[str, Any]) -> P:
+    """Return the parameters of a scenario. Raises ValueError in one line."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as errors:
+        error = errors.errors()[0]
+        where = ".".join(map(str, error["loc"]))
+        raise ValueError(f"{where}: {error['msg'].removeprefix('Value error, ')}") from None
+
+
+def vmi_params(args: argparse.Namespace) -> vmi.VmiParams:
+    """Return the parameters of the options. Raises ValueError for values that clash."""
     special = {
         name: value for name in SCENARIO_OF_OPTION if (value := getattr(args, name)) is not None
     }
     for name in special:
         if SCENARIO_OF_OPTION[name] != args.scenario:
             raise ValueError(f"--{name} needs {SCENARIO_OF_OPTION[name]}, not {args.scenario}")
+    values = {
+        "template": args.template,
+        "variables": parse_variables(args.var),
+        "namespace": args.namespace,
+        "arrival": args.arrival or ("constant" if args.rate else "closed"),
+        "gates": args.gate,
+        "api_gates": not args.no_api_gates,
+        "primer": not args.no_primer,
+        **{name: getattr(args, name) for name in VMI_OPTIONS},
+        **special,
+    }
+    if args.scenario == "steady":
+        if len(args.count) > 1:
+            raise ValueError("steady takes one --count; several are a ladder")
+        return checked(vmi.VmiSteadyParams, {**values, "count": args.count[0]})
+    values |= {"scenario": args.scenario, "counts": args.count}
+    return checked(vmi.VmiBurstParams, values)
+
+
+def measure_vmis(args: argparse.Namespace) -> int:
+    """Run a VMI scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
+    params = vmi_params(args)
     session, results, announced = open_session(args), list[Result](), False
     journal = session.folder / JOURNAL
 
@@ -330,33 +350,16 @@ def measure_vmis(args: argparse.Namespace) -> int:
         results.append(result)
         _write_results(session.folder, results)
 
-    def write_state(state: State) -> None:
+    def write_state(file: RunFile, observer: Observer) -> None:
         nonlocal announced
         if not announced:  # a killed run may have left a journal in this folder
             logger.info(f"if this process is killed, `perfdag scale sample -o {journal}` goes on")
         announced = True
-        write_journal(journal, state)
+        write_journal(journal, file, observer)
 
-    gates = [parse_gate(text) for text in args.gate]
-    spec = vmi.Spec(
-        template=args.template,
-        namespaces=args.namespace,
-        schedule=schedule_of(args, args.parallel),
-        parallel=args.parallel,
-        replicas=args.replicas,
-        per_node=args.per_node,
-        primer=not args.no_primer,
-        timeout=args.timeout,
-        variables=parse_variables(args.var),
-        gates=gates if args.no_api_gates else with_slo(gates),
-        prometheus=prometheus_of(args) if args.prometheus else None,
-        seen=write_size,
-        journal=write_state,
-        log=logger.info,
-    )
-    request = VmiRequest(args.scenario, args.count, lock_timeout=args.lock_timeout, **special)
+    context = Context(log=logger.info, seen=write_size, journal=write_state)
     try:
-        measured = _measure(session, lambda kube: vmi.measure(kube, spec, request), spec.parallel)
+        _measure(session, lambda kube: vmi.measure(kube, params, context), params.parallel)
     except BaseException:
         if results:
             # Whether other runs disturbed these sizes is known only now.
@@ -365,31 +368,21 @@ def measure_vmis(args: argparse.Namespace) -> int:
             logger.info(f"measured before: {counts} VMIs; their files are in {session.folder}")
         raise
     shutil.rmtree(journal, ignore_errors=True)
-    return _report(session, measured)
+    return _report(session, results)
 
 
 def measure_gated(args: argparse.Namespace) -> int:
     """Measure the scheduler alone. Return 3 for a breached gate, 1 for a failure."""
-    if min(args.count, args.parallel) < 1:
-        raise ValueError("--count and --parallel must be 1 or more")
     session = open_session(args)
-    spec = workload_scenarios.Spec(
-        template="pod",
-        count=args.count,
-        namespaces=args.namespace,
-        parallel=args.parallel,
-        gpus=args.gpus,
-        timeout=args.timeout,
-        gates=[parse_gate(text) for text in args.gate],
-        log=logger.info,
-    )
+    values = {name: getattr(args, name) for name in GATED_OPTIONS}
+    values |= {"scenario": "gated", "template": "pod", "namespace": args.namespace}
+    params = checked(workloads.ScaleParams, {**values, "gates": args.gate})
+    context = Context(log=logger.info)
     result = _measure(
-        session,
-        lambda kube: workload_scenarios.exclusive(kube, spec, "gated", args.lock_timeout),
-        spec.parallel,
+        session, lambda kube: workloads.measure(kube, params, context), params.parallel
     )
     code = _report(session, [result])
-    for name in workload_scenarios.FIGURES:
+    for name in workloads.FIGURES:
         if (value := result.figures.get(name)) is not None:
             print_now(f"{name}: {value:.6g}")
     return code
@@ -399,7 +392,7 @@ def _measure(session: Session, work: Callable[[Kube], Awaitable[T]], parallel: i
     """Run the work unless workloads of the folder's submission still exist."""
 
     async def checked(kube: Kube) -> T:
-        await require_deleted(kube, session.folder)
+        await runai.require_deleted(kube, session.folder)
         return await work(kube)
 
     return session.run(checked, connections(parallel))
@@ -423,16 +416,14 @@ def _report(session: Session, results: list[Result]) -> int:
         return EXIT_FAILED  # two runs at once: a gate means nothing for either
     if any(result.breached for result in results):
         return EXIT_GATE
-    return EXIT_FAILED if any(result.failed for result in results) else EXIT_OK
+    return EXIT_FAILED if any(result.incomplete for result in results) else EXIT_OK
 
 
 def _write_results(folder: Path, results: list[Result]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     remove_outputs(folder, OUTPUTS, submission=True)
-    run_file.write_rows(
-        folder / "stages.parquet", [row for result in results for row in result.rows]
-    )
-    run_file.write_json(folder / AUDIT, run_file.audit(results))
+    write_rows(folder / "stages.parquet", [row for result in results for row in result.rows])
+    write_json(folder / AUDIT, audit_of(results))
     runs = [
         {
             "scenario": result.scenario,
@@ -448,7 +439,7 @@ def _write_results(folder: Path, results: list[Result]) -> None:
         }
         for result in results
     ]
-    run_file.write_json(folder / "summary.json", {"runs": runs})
+    write_json(folder / "summary.json", {"runs": runs})
 
 
 def unix_time(text: str) -> float:
@@ -464,22 +455,23 @@ def unix_time(text: str) -> float:
     return moment.timestamp()
 
 
-async def past_figures(prometheus: Prometheus, start: float, end: float) -> dict[str, float | None]:
+async def past_figures(source: Prometheus, start: float, end: float) -> dict[str, float | None]:
     """Return the audit's figures of a window in Unix seconds. Raises KubeError, ValueError."""
-    gaps = await scrape_intervals(prometheus, end)
-    if not gaps:
+    gap = await prometheus.scrape_interval(source, end)
+    if gap is None:
         raise ValueError(
-            f"Prometheus at {prometheus.url} has no series of KubeVirt in the 5 minutes before "
+            f"Prometheus at {source.url} has no series of KubeVirt in the 5 minutes before "
             "--to; does it scrape KubeVirt, and does it still keep that time?"
         )
-    if end - start < 2 * min(gaps.values()):
+    if end - start < 2 * gap:
         raise ValueError(
             f"a window of {end - start:g} s has less than two scrapes: Prometheus scrapes every "
-            f"{min(gaps.values()):g} s"
+            f"{gap:g} s"
         )
-    figures = await audit_figures(prometheus, start, end, gaps)
-    figures |= await phase_figures(prometheus, end)
-    return figures | await single_values(prometheus, transition_queries(), start, end)
+    figures = await prometheus.audit_figures(source, start, end)
+    figures |= await prometheus.phase_figures(source, end)
+    transitions = prometheus.transition_queries()
+    return figures | await prometheus.single_values(source, transitions, start, end)
 
 
 def audit(args: argparse.Namespace) -> int:
@@ -492,10 +484,10 @@ def audit(args: argparse.Namespace) -> int:
         ]
         raise ValueError(f"the window ends before it begins: {' to '.join(window)}")
     figures = asyncio.run(past_figures(prometheus_of(args), start, end))
-    values = {run_file.audit_key(name): {"value": figures[name]} for name in sorted(figures)}
+    values = {audit_key(name): {"value": figures[name]} for name in sorted(figures)}
     args.output_dir.mkdir(parents=True, exist_ok=True)
     path = args.output_dir / AUDIT
-    run_file.write_json(path, {"Values": values})
+    write_json(path, {"Values": values})
     print_now(f"wrote {path}")
     return EXIT_OK
 
@@ -581,9 +573,10 @@ def _plot_calls(session: Session) -> int:
     for run in runs:
         size = run["count"] * (1 if unit == "objects" else run["facts"].get("members") or 1)
         for figure, value in run["figures"].items():
-            deletion = deletion_name(figure)
-            if (call := call_name(deletion or figure)) and value is not None:
-                counts.setdefault(size, {})[f"{DELETION}: {call}" if deletion else call] = value
+            name = figure.removeprefix(f"{DELETION}/")
+            if (call := call_name(name)) and value is not None:
+                label = call if name == figure else f"{DELETION}: {call}"
+                counts.setdefault(size, {})[label] = value
     if not counts:
         logger.info("no data to plot: no API calls were counted")
         return EXIT_FAILED
@@ -591,22 +584,6 @@ def _plot_calls(session: Session) -> int:
     path.write_bytes(to_bytes(charts.api_calls(counts, unit))[1])
     print_now(str(path))
     return EXIT_OK
-
-
-class Option(NamedTuple):
-    """An option: its names, and the keyword arguments of `add_argument`."""
-
-    names: tuple[str, ...]
-    settings: dict[str, Any]
-
-
-def option(*names: str, **settings: Any) -> Option:
-    """Return an option. The type is that of its default, which its help names."""
-    default = settings.get("default")
-    if isinstance(default, int | float | str):
-        settings.setdefault("type", type(default))
-        settings["help"] += f" (default: {default})"
-    return Option(names, settings)
 
 
 class Command(NamedTuple):
@@ -642,7 +619,7 @@ FOLDER = (
     ),
 )
 CONTEXT = option("--context", help="context of the kubeconfig")
-TYPE = {"metavar": "TYPE", "choices": tuple(KINDS)}
+TYPE = {"metavar": "TYPE", "choices": tuple(workloads.RUNAI_KINDS)}
 NUMBER = {"type": int, "metavar": "N"}
 SWITCH = {"action": "store_true"}
 LOCK = option("--lock-timeout", default=3600.0, help="seconds to wait for another performance run")
@@ -662,7 +639,6 @@ ARRIVALS = (
         help="how objects arrive",
     ),
     option("--rate", default=0.0, metavar="PER_S", help="objects a second of an open loop"),
-    option("--burst", **NUMBER, help="objects at once, with --arrival burst"),
     option("--seed", default=0, help="seed of Poisson arrivals"),
 )
 GATE = {"action": "append", "default": [], "metavar": "'METRIC < VALUE'"}
@@ -705,6 +681,7 @@ COMMANDS = {
             ),
             VARIABLES,
             *ARRIVALS,
+            option("--burst", **NUMBER, help="objects at once, with --arrival burst"),
             LOCK,
         ),
     ),
@@ -716,7 +693,12 @@ COMMANDS = {
         (
             *FOLDER,
             CONTEXT,
-            option("-t", "--workload-type", **TYPE, help="fail if the submission differs"),
+            option(
+                "-t",
+                "--workload-type",
+                **TYPE,
+                help="fail if the submission differs; the type, of a folder of Run:ai's own tool",
+            ),
             option("-p", "--project", help="fail if the submission differs"),
             option(
                 "--watch",
@@ -777,6 +759,12 @@ COMMANDS = {
             option("--gpus", default=8, help="GPUs a node"),
             option("--remove", **SWITCH, help="delete the simulated nodes"),
         ),
+    ),
+    "template": Command(
+        print_template,
+        "print a built-in template",
+        "Print a built-in template, to edit it and give it to --template.",
+        (Option(("name",), {"choices": tuple(built_in()), "help": "built-in template"}),),
     ),
     "vmi": Command(
         measure_vmis,

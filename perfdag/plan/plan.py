@@ -5,6 +5,7 @@ Samples are ordered by round, shuffled from a seed, so that drift affects all po
 
 import contextlib
 import gc
+import math
 import random
 import re
 import secrets
@@ -277,9 +278,7 @@ def make_plan(
         options=Options(pending_limit=suite.pending_limit, priority=suite.priority),
     )
     with gc_paused():
-        plan.batches = cut_batches(
-            plan, suite.batch_time, suite.rounds_per_batch, suite.isolation == "pod"
-        )
+        plan.batches = cut_batches(plan, suite.batch_time, suite.rounds_per_batch, suite.isolation)
     if (
         suite.budget is not None
         and any(point.pair for point in plan.points)
@@ -299,15 +298,16 @@ def _hours(seconds: float) -> str:
 
 
 def cut_batches(
-    plan: Plan, batch_time: float, rounds_per_batch: int | None, pod_per_sample: bool
+    plan: Plan, batch_time: float, rounds_per_batch: int | None, isolation: str = "batch"
 ) -> list[Batch]:
     """Group the order into batches of one kind: a shape and entry, and a point with its own claim.
 
     Take the rounds in blocks of `rounds_per_batch`: by default 1 with several kinds, else all.
     Within a block, order the kinds by seed. Begin a new batch where the expected time passes
-    `batch_time` seconds. With `pod_per_sample`, each sample is a batch, or the pairs at once.
+    `batch_time` seconds. The isolation `pod` makes each sample a batch, or the pairs at once. The
+    isolation `point` makes the rounds of a point a batch, of all pairs of hosts in the same pods.
     """
-    if pod_per_sample:
+    if isolation == "pod":
         groups = concurrent_groups(plan.points, plan.order, range(len(plan.order)))
         return [
             Batch(plan.point_at(group[0]).shape, group, plan.group_seconds(group) - SAMPLE_OVERHEAD)
@@ -319,7 +319,10 @@ def cut_batches(
         (
             point.shape,
             point.entry,
-            index if (volume := volumes[point.shape]) and volume.created else -1,
+            index
+            if ((volume := volumes[point.shape]) and volume.created)
+            or (isolation == "point" and not point.pair)
+            else -1,
         )
         for index, point in enumerate(plan.points)
     ]
@@ -327,7 +330,10 @@ def cut_batches(
     block_of: dict[int, int] = {}
     for _, repetition in plan.order:
         block_of.setdefault(repetition, len(block_of))
-    per_block = rounds_per_batch or (1 if len(used) > 1 else max(len(block_of), 1))
+    mixed = len(used) > 1 and isolation == "batch"
+    per_block = rounds_per_batch or (1 if mixed else max(len(block_of), 1))
+    if isolation == "point":
+        batch_time = math.inf
     blocks: dict[int, dict[tuple[int, str, int], list[int]]] = {}
     for position, (index, repetition) in enumerate(plan.order):
         blocks.setdefault(block_of[repetition] // per_block, {}).setdefault(

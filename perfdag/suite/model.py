@@ -393,8 +393,8 @@ class Suite(Strict):
         description="wall time after which no further sample starts; "
         "on a cluster it counts from the plan step",
     )
-    isolation: Literal["batch", "pod"] = Field(
-        "batch", description="pod: every sample in pods of its own"
+    isolation: Literal["batch", "point", "pod"] = Field(
+        "batch", description="point: all rounds of a point in pods of their own; pod: each sample"
     )
     rounds_per_batch: int | None = Field(
         None,

@@ -22,7 +22,7 @@ from perfdag.shape import Shape
 from perfdag.steps import rdma
 from perfdag.steps.queue.scaling_benchmark import QueueScalingParams
 from perfdag.steps.queue.scaling_benchmark import parse as parse_queue
-from perfdag.steps.scale.figures import api_metrics
+from perfdag.steps.scale import api_metrics
 from perfdag.testing import Recording
 from tests.recorded import record
 from tests.recorded.loadgen.record import CASES as LOADGEN

@@ -166,6 +166,12 @@ def test_pairs_share_the_pods_of_one_gang() -> None:
             id="entries",
         ),
         pytest.param(
+            "{benchmark: iperf, permutations: {product: {streams: [1, 2]}}}",
+            "isolation: point, repetitions: 3",
+            [f"iperf streams={n} pod network, rounds 1 to 3 of 3" for n in (1, 2)],
+            id="points",
+        ),
+        pytest.param(
             "{benchmark: command, params: {argv: [x]}, "
             "permutations: {product: {env: [{A: '{{{workflow.name}}" + 90 * "y" + "'}]}}}",
             "isolation: pod, repetitions: 1",

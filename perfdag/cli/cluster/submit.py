@@ -3,10 +3,12 @@
 import argparse
 
 from perfdag.commands.options import (
-    CLUSTER_RUN_HELP,
-    add_namespace,
-    add_suite_options,
-    add_watch,
+    CLUSTER_RUN,
+    NAMESPACE,
+    ONLY,
+    SET,
+    WATCH,
+    add_options,
     check_resume,
     print_now,
 )
@@ -32,13 +34,12 @@ def add_submit(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument(
         "suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume"
     )
-    add_suite_options(parser)
-    add_namespace(parser)
-    add_watch(parser)
+    add_options(parser, SET, ONLY, NAMESPACE, WATCH)
     parser.add_argument(
         "--resume",
         metavar="RUN",
-        help=f"continue this run ({CLUSTER_RUN_HELP}): measure only what is not stored yet",
+        help=f"continue this run ({CLUSTER_RUN.settings['help']}): measure only what is not "
+        "stored yet",
     )
     parser.set_defaults(run=run)
 
