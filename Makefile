@@ -61,11 +61,11 @@ lint: $(VENV)/dev.stamp
 	@$(LINT)
 	@-$(BIN)/python scripts/size --line
 
-# Write what is derived from the definitions: the schema of suites and its page, the Helm chart and the schema of its values.
+# Write what is derived from the definitions: the schema of suites and its page, and the manifests in deploy/argo, which the Helm chart reads.
 generated: $(VENV)/dev.stamp
 	@$(BIN)/perfdag plan --schema >suites/suite.schema.json
 	@$(BIN)/python scripts/suite_reference.py >docs/reference/suite.md
-	@$(BIN)/python -m perfdag.workflows.chart deploy/helm/perfdag
+	@$(BIN)/python scripts/deploy
 
 tools:
 	@./scripts/tools

@@ -80,7 +80,7 @@ def look(name: str, namespace: str) -> View:
 
 def parts(view: View) -> list[SampleRecord]:
     """All samples of a run, in the order measured."""
-    store, run_id = open_store(view.parameter("store")), view.run_id
+    store, run_id = open_store(view.store), view.run_id
     keys = [key for key in store.list(f"runs/{run_id}/parts") if "/canary" not in key]
     return sorted(
         (read_sample(data) for _, data in store.get_many(keys)), key=lambda part: part.started_at
@@ -138,15 +138,7 @@ def daemon_pair(namespace: str, count: int) -> float:
         for template in view["spec"]["templates"]
         if template["name"] == "watchdog-pod"
     ).replace("-base:", "-iperf:")
-    patch = (
-        next(
-            template["podSpecPatch"]
-            for template in view["spec"]["templates"]
-            if template["name"] == "watchdog-pod"
-        )
-        .rpartition(": '")[2]
-        .removesuffix("'}}")
-    )
+    patch = view["spec"]["podSpecPatch"]
     secure = {
         "runAsUser": 1000,
         "runAsNonRoot": True,
@@ -346,8 +338,8 @@ def controller_memory() -> str:
 def render(args: argparse.Namespace) -> None:
     """Plan and render 10,000 points; no cluster."""
     from perfdag.plan.plan import make_plan
-    from perfdag.steps.runner.limits import check_size
-    from perfdag.suite.load import parse_suite, suite_text
+    from perfdag.steps.runner.limits import kinds_of
+    from perfdag.suite.load import parse_suite
     from perfdag.workflows import runs
     from perfdag.workflows.emit import dump
 
@@ -359,11 +351,11 @@ def render(args: argparse.Namespace) -> None:
     start = time.perf_counter()
     suite = parse_suite(text)
     plan = make_plan(suite)
-    check_size(plan)
+    kinds_of(plan)
     manifest = dump(
         [
-            runs.config_map("bench", "big", suite_text(suite)),
-            runs.workflow("bench", "big", {"configmap": "perfdag-suite-big"}),
+            runs.config_map("bench", "perfdag-suite-big", suite),
+            runs.workflow("bench", "big", {"suite": "perfdag-suite-big"}),
         ]
     )
     seconds = time.perf_counter() - start

@@ -11,7 +11,7 @@ import numpy as np
 from limits import at_most
 
 from perfdag.stats.nodes import ROUNDS, Hunt, outliers, slow
-from perfdag.suite.host_pairs import rounds
+from perfdag.suite.points import rounds
 
 HOSTS, SLOW, NOISE = 1000, 0.2, 0.05
 SWEEPS = 500

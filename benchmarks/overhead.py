@@ -36,12 +36,11 @@ from perfdag.hosts.local import LocalHost, LocalProcess
 from perfdag.outcome import Measurement, SampleError, Skip
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
-from perfdag.shape import Shape
 from perfdag.steps.measure import MeasuringLoop
 from perfdag.steps.site import Site
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
-from perfdag.suite.point import Point
+from perfdag.suite.points import Point
 
 ROUNDS = 5
 ALLOWED_SECONDS, ALLOWED_PART = 0.1, 0.01
@@ -155,7 +154,7 @@ def measure(name: str, params: dict[str, Any], rounds: int) -> Cost:
         )
     )
     benchmark = registry.get(entry["benchmark"])
-    hosts = [WatchingHost() for _ in range(Shape.model_validate(plan.shapes[0]).hosts.count)]
+    hosts = [WatchingHost() for _ in range(plan.shapes[0].hosts.count)]
     watcher, run = Watcher(name, hosts), benchmark.run
 
     def run_watched(gang: Gang, options: Any) -> list[Measurement]:

@@ -22,7 +22,7 @@ from perfdag.steps.measure import MeasuringLoop
 from perfdag.steps.site import Site
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
-from perfdag.suite.point import Point
+from perfdag.suite.points import Point
 
 SAMPLES = 200
 LIMIT_MS = 50.0

@@ -28,15 +28,14 @@ import orjson
 import yaml
 
 from perfdag.kube.client import Kube, Resource
-from perfdag.steps.scale.cluster import nodes as kwok_nodes
-from perfdag.steps.scale.cluster.removal import own_namespaces
-from perfdag.steps.scale.figures.rows import rank
-from perfdag.steps.scale.measure.errors import WatchLag
-from perfdag.steps.scale.measure.generator import ApiSubmitter, Schedule, generate
-from perfdag.steps.scale.measure.observer import Observer
-from perfdag.steps.scale.model.stages import unix_ns
-from perfdag.steps.scale.model.templates import Template, load
-from perfdag.steps.scale.scenarios import submit, vmi
+from perfdag.steps.scale import cluster as kwok_nodes
+from perfdag.steps.scale import vmi, workloads
+from perfdag.steps.scale.cleanup import own_namespaces
+from perfdag.steps.scale.generate import ApiSubmitter, Schedule, generate
+from perfdag.steps.scale.objects import Template, load, unix_ns
+from perfdag.steps.scale.rows import rank
+from perfdag.steps.scale.scenario import Context
+from perfdag.steps.scale.watch import Observer, WatchLag
 from tests import simulation
 
 KINDS = {"vmi": ("kubevirt.io/v1", "VirtualMachineInstance"), "pod": ("v1", "Pod")}
@@ -220,7 +219,7 @@ async def create(rounds: int) -> bool:
     async with Kube() as kube:  # the kind alone, with no Stage that reacts to it
         await simulation.install(kube, "kubevirt")
         stages = await kube.resource("kwok.x-k8s.io/v1alpha1", "Stage")
-        for item in await kube.list(stages, labels=f"{kwok_nodes.LABEL}=kubevirt"):
+        for item in await kube.list(stages, labels=f"{kwok_nodes.SIMULATED_LABEL}=kubevirt"):
             await kube.delete(stages, item["metadata"]["name"])
     for kind, count in (("vmi", 1000), ("pod", 2000)):
         figures: dict[str, list[tuple[float, float, float]]] = {"perfdag": [], "kube-burner": []}
@@ -314,9 +313,9 @@ async def jobs(count: int, nodes: int) -> bool:
     async with Kube() as kube:
         await kwok_nodes.make_nodes(kube, nodes, 8)
         await kwok_nodes.nodes_ready(kube, nodes, 120)
-        spec = submit.Spec(template="job", count=count, parallel=20, goal="succeeded", timeout=900)
+        params = workloads.ScaleParams(count=count, parallel=20, goal="succeeded", timeout=900)
         start = time.monotonic()
-        result = await submit.submit(kube, spec)
+        result = await workloads.measure(kube, params, Context())
         stages = {row.stage for row in result.rows}
         counts = {
             status: sum(row.status == status for row in result.rows)
@@ -358,7 +357,7 @@ async def burst() -> bool:
         await kwok_nodes.make_nodes(kube, 20, 8)
         await simulation.install(kube, "kubevirt")
         start = time.monotonic()
-        result = await vmi.burst(kube, vmi.Spec(timeout=900), 800)
+        result = await vmi.burst(kube, vmi.VmiBurstParams(), Context(), 800)
         figures = result.figures
         ok = figures["success_ratio"] == 1.0 and not figures["left_behind"]
         text = (
@@ -396,14 +395,18 @@ async def truth() -> bool:
                     stamps[event.object["metadata"]["name"]] = at["Scheduling"] - at["Pending"]
 
         looking = asyncio.create_task(look())
-        pace = Schedule(
-            "constant", 10
-        )  # KWOK stamps a phase early and writes it late where it has many to play at once
         result = await vmi.burst(
             kube,
-            vmi.Spec(
-                template="vm", namespaces=[namespace], schedule=pace, primer=False, timeout=120
+            vmi.VmiBurstParams(
+                template="vm",
+                namespace=namespace,
+                # KWOK stamps a phase early and writes it late where it has many to play at once
+                arrival="constant",
+                rate=10,
+                primer=False,
+                timeout=120,
             ),
+            Context(),
             100,
         )
         looking.cancel()
@@ -414,9 +417,7 @@ async def truth() -> bool:
         if row.stage == "scheduling" and row.status == "ok" and row.seconds is not None
     )
     real = sorted(stamps.values())
-    apart = {
-        p: abs((rank(latencies, p, 1) or 0.0) - (rank(real, p, 1) or 0.0)) for p in (0.5, 0.95)
-    }
+    apart = {p: abs((rank(latencies, p) or 0.0) - (rank(real, p) or 0.0)) for p in (0.5, 0.95)}
     ok = len(latencies) == len(real) == 100 and max(apart.values()) <= TRUTH_LIMIT
     text = ", ".join(f"p{100 * p:g} {1e3 * value:.1f} ms" for p, value in apart.items())
     lag = 1e3 * (result.figures["watch_lag_p99"] or 0.0)

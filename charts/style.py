@@ -84,6 +84,36 @@ def house() -> Iterator[None]:
         yield
 
 
+OPERATIONS = {
+    "iops": "IOPS",
+    "message_rate": "messages/s",
+    "samples_rate": "samples/s",
+    "throughput": "items/s",
+    "rate": "samples/s",
+}
+"""What a metric in 1/s counts; others count operations."""
+
+
+def unit_for(largest: float, unit: str, metric: str = "") -> tuple[float, str]:
+    """Return (factor, name) of the unit for values up to `largest`: kIOPS, µs, GB/s."""
+    factor, name = scaled(unit, largest)
+    if unit == "1/s":
+        name = name.removesuffix("/s") + OPERATIONS.get(metric, "op/s")
+    return factor, "µs" if name == "us" else name
+
+
+def digits(value: float) -> str:
+    """Return a number of three significant digits without an exponent where that is readable."""
+    text = f"{value:.3g}"
+    return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e9 else text
+
+
+def amount(value: float, unit: str, metric: str = "") -> str:
+    """Return a value for people, such as `46.2 kIOPS`. The space does not break."""
+    factor, name = unit_for(value, unit, metric)
+    return f"{digits(value / factor)}\u00a0{name}".rstrip("\u00a0")
+
+
 def figure(
     rows: int = 1,
     heights: Sequence[float] = (3.2,),
@@ -176,21 +206,23 @@ class _ScaledLocator(MaxNLocator):
         return np.asarray(super().tick_values(vmin / self._by, vmax / self._by)) * self._by
 
 
-def value_axis(axis: Any, unit: str, largest: float, *, log: bool = False, bins: int = 6) -> str:
+def value_axis(
+    axis: Any, unit: str, largest: float, metric: str = "", *, log: bool = False, bins: int = 6
+) -> str:
     """Set the ticks of an axis in a base unit. Return the name of the unit for its label.
 
     The name is empty where the ticks have units.
     """
     if log:
-        _log10_ticks(axis, unit)
+        _log10_ticks(axis, unit, metric)
         return ""
-    factor, name = scaled(unit, largest)
+    factor, name = unit_for(largest, unit, metric)
     axis.set_major_locator(_ScaledLocator(factor, bins))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:.6g}"))
     return name
 
 
-def _log10_ticks(axis: Any, unit: str) -> None:
+def _log10_ticks(axis: Any, unit: str, metric: str) -> None:
     low, high = sorted(axis.get_view_interval())
     decades = math.log10(high / low) if low > 0 else 9
     wide = axis.axis_name == "x"  # labels stand side by side there, and need more room
@@ -202,7 +234,7 @@ def _log10_ticks(axis: Any, unit: str) -> None:
         else (1.0,)
     )
     axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value, unit)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: amount(value, unit, metric)))
     axis.set_minor_locator(NullLocator())  # a tenth of the time of a chart, for ticks nobody reads
 
 
@@ -226,25 +258,13 @@ def size_axis(
     axis.set_minor_locator(NullLocator())
 
 
-def size_columns(ax: Axes, sizes: Sequence[float]) -> None:
-    """Name about ten message sizes in bytes under the columns of a map."""
-    step = max(1, len(sizes) // 10)
-    ax.set_xticks(
-        np.arange(0, len(sizes), step) + 0.5,
-        [short(size, "B").replace(" ", "\n") for size in sizes[::step]],
-    )
-    ax.set_xlabel("message size")
-
-
-def legend_beside(ax: Axes, failed: Sequence[str] = ()) -> None:
+def legend_beside(ax: Axes) -> None:
     """Place the legend right of the axes. The layout leaves room for its width alone.
 
-    In the layout, a legend would squeeze axes that are lower. A failure has a cross.
+    In the layout, a legend would squeeze axes that are lower.
     """
-    handles, names = ax.get_legend_handles_labels()
-    handles += [Line2D([], [], ls="", marker="X", mfc="none", color=MUTED) for _ in failed]
     at: Any = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
-    legend = ax.legend(handles, [*names, *failed], **at)
+    legend = ax.legend(**at)
     legend.set_in_layout(False)
     if (figure := ax.get_figure(root=True)) is None:
         return
@@ -280,21 +300,3 @@ def on_cell(mesh: ScalarMappable, value: float) -> str:
     rgb = np.asarray(mesh.to_rgba(np.array([value])))[0, :3]
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     return ON_PALE if linear @ (0.2126, 0.7152, 0.0722) > 0.179 else ON_DARK
-
-
-def cross(ax: Axes, x: Sequence[float], y: Sequence[float], transform: Any = None) -> None:
-    """Draw grey crosses for points without a valid sample, as one artist."""
-    ax.plot(
-        x,
-        y,
-        linestyle="none",
-        marker="X",
-        markersize=8,
-        markerfacecolor="none",
-        markeredgecolor=MUTED,
-        markeredgewidth=1.1,
-        clip_on=False,
-        transform=transform or ax.transData,
-        gid="failed",
-        zorder=4,
-    )

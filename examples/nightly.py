@@ -1,6 +1,6 @@
 """A suite on a schedule: two CronWorkflows and the ConfigMap that they read.
 
-python examples/nightly.py STORE NAMESPACE | kubectl apply -f -
+python examples/nightly.py NAMESPACE | kubectl apply -f -
 """
 
 import sys
@@ -8,8 +8,8 @@ import sys
 from perfdag import Entry, Suite
 from perfdag.workflows import dump, schedule
 
-store, namespace = sys.argv[1:]
+if len(sys.argv) != 2:
+    sys.exit(__doc__)
 sleep = Entry(benchmark="command", params={"argv": ["sleep", "0.1"], "expected": 0.1})
 suite = Suite(name="nightly", repetitions=5, entries=[sleep])
-manifests = schedule(suite, "41 4 * * *", namespace=namespace, store=store)
-sys.stdout.write(dump(manifests))
+sys.stdout.write(dump(schedule(suite, "41 4 * * *", namespace=sys.argv[1])))

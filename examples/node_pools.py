@@ -1,6 +1,6 @@
 """A suite with an entry for each node pool, which are labels of nodes.
 
-python examples/node_pools.py STORE LABEL=VALUE... | kubectl create -n bench -f -
+python examples/node_pools.py LABEL=VALUE... | kubectl create -n bench -f -
 """
 
 import sys
@@ -10,7 +10,8 @@ from hera.workflows import DAG, Workflow
 from perfdag import Entry, Suite
 from perfdag.workflows import dump, measure
 
-store, *pools = sys.argv[1:]
+if not sys.argv[1:]:
+    sys.exit(__doc__)
 entries = [
     Entry(
         name=f"pool-{number}",
@@ -18,8 +19,8 @@ entries = [
         params={"argv": ["python3", "-c", "sum(range(10**7))"]},
         node_selector=dict([pool.split("=")]),
     )
-    for number, pool in enumerate(pools)
+    for number, pool in enumerate(sys.argv[1:])
 ]
 with Workflow(generate_name="pools-", entrypoint="all") as workflow, DAG(name="all"):
-    measure(Suite(name="pools", repetitions=3, entries=entries), store=store)
+    measure(Suite(name="pools", repetitions=3, entries=entries))
 sys.stdout.write(dump([workflow.to_dict()]))

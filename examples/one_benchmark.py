@@ -1,20 +1,16 @@
-"""One benchmark with its permutations as a task, without a suite file.
+"""Two benchmarks with their permutations, one after the other, without a suite file.
 
-python examples/one_benchmark.py STORE | kubectl create -n bench -f -
+python examples/one_benchmark.py | kubectl create -n bench -f -
 """
 
 import sys
 
-from hera.workflows import DAG, Workflow
+from hera.workflows import Steps, Workflow
 
-from perfdag import Entry
-from perfdag.workflows import dump, measure
+from perfdag.workflows import benchmark, dump
 
-entry = Entry(
-    benchmark="iperf",
-    params={"duration": "1s"},
-    permutations={"product": {"streams": [1, 4], "hosts.placement": ["spread", "packed"]}},
-)
-with Workflow(generate_name="iperf-", entrypoint="all") as workflow, DAG(name="all"):
-    measure(entry, store=sys.argv[1])
+pair = {"count": 2, "placement": "spread"}
+with Workflow(generate_name="network-", entrypoint="all") as workflow, Steps(name="all"):
+    benchmark("iperf", duration="1s", streams=[1, 4], hosts=pair)
+    benchmark("latency", duration="1s", test=["TCP_RR", "UDP_RR"], hosts=pair)
 sys.stdout.write(dump([workflow.to_dict()]))

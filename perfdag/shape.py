@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from perfdag.digest import canonical
 from perfdag.units import CpuList, Quantity, Size, parse_quantity
 
 IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}$"
@@ -565,6 +566,14 @@ class Shape(Strict):
                 )
             )
         return problems
+
+    def data(self) -> dict[str, Any]:
+        """Return the shape as plain data, without defaults."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+    def text(self) -> str:
+        """Return the shape as canonical JSON, without defaults."""
+        return canonical(self.data())
 
     def pair(self) -> "Shape":
         """Return the shape that a benchmark sees for one pair of hosts: this one with two hosts."""

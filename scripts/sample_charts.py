@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from perfdag.benchmark.registry import get
 from perfdag.charts.files import to_bytes
-from perfdag.charts.pages.pick import chart
-from perfdag.charts.style import house
+from perfdag.charts.pages.pick import charts
+from perfdag.charts.view import figures
 from perfdag.outcome import Measurement
 from perfdag.results.samples import as_row
 from tests.charts import rows
@@ -151,7 +151,6 @@ SAMPLES: dict[str, tuple[list[dict[str, Any]], Callable[[dict[str, Any], float],
 }
 SLUGS = {
     "fio": "queue-depth",
-    "iperf": "tcp-paths",
     "torchbench": "batches",
 }
 TABLES = {"fio": rows.fio_grid, "imb": rows.pingpong, "iperf": rows.iperf_paths}
@@ -179,8 +178,7 @@ def sample_table(name: str) -> pa.Table:
 
 def picture(name: str) -> bytes:
     """Return the chart that shows best what a benchmark measures, as SVG."""
-    with house():
-        for slug, figure in chart(name)(sample_table(name)):
-            if slug == SLUGS.get(name, slug):
-                return to_bytes(figure)[0]
+    for slug, figure in figures(sample_table(name), charts(name)):
+        if slug == SLUGS.get(name, slug):
+            return to_bytes(figure)[0]
     raise LookupError(f"no chart {SLUGS[name]} of {name}")

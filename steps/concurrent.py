@@ -10,7 +10,7 @@ from datetime import datetime
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import descendants
 from perfdag.results.samples import SampleRecord
-from perfdag.suite.host_pairs import Pair
+from perfdag.suite.points import Pair
 
 NO_ZONES: Mapping[str, str] = {}
 OVERLAP = 0.5

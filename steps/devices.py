@@ -24,7 +24,7 @@ def without_gpu(plan: Plan, shapes: Sequence[Shape] | None = None) -> dict[str, 
 
     A container without a GPU resource sees no GPU.
     """
-    shapes = shapes or [Shape.model_validate(shape) for shape in plan.shapes]
+    shapes = shapes or plan.shapes
     entries = {}
     for point in plan.points:
         if not gpus(shapes[point.shape]):

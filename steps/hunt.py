@@ -17,8 +17,7 @@ from perfdag.stats.robust import median
 from perfdag.steps.concurrent import by_number, run_concurrently
 from perfdag.steps.sampler import Sampler
 from perfdag.steps.site import GangLost, Site
-from perfdag.suite.host_pairs import Pair
-from perfdag.suite.point import Point
+from perfdag.suite.points import Pair, Point
 
 SLOWNESS = "slowness"
 """The score of a host: the part of the typical speed that its pairs lack."""

@@ -27,7 +27,7 @@ from perfdag.steps.hunt import hunt
 from perfdag.steps.sampler import Sampler
 from perfdag.steps.site import GangLost, Site
 from perfdag.store.base import Store
-from perfdag.suite.point import Point
+from perfdag.suite.points import Point
 
 PRECISE = "precise enough"
 """Reason for a skipped sample: its point has reached the precision of `until`."""
@@ -63,7 +63,7 @@ class MeasuringLoop:
         self._sampler = Sampler(site, self._journal)
         self._journalled: dict[str, set[str]] = {}
         self._stored = stored_samples(store, plan.run_id)
-        self._shapes = [Shape.model_validate(shape) for shape in plan.shapes]
+        self._shapes = plan.shapes
         self._headlines: dict[int, list[float]] = {}
         self._canaries = 0
         self._halted = threading.Event()

@@ -19,7 +19,7 @@ from perfdag.shape import Shape
 from perfdag.steps.concurrent import two_of
 from perfdag.steps.site import Site
 from perfdag.store.base import StoreError
-from perfdag.suite.point import Point
+from perfdag.suite.points import Point
 
 HOSTS_AT_ONCE = 8
 """Hosts whose facts are read at the same time."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from perfdag.digest import canonical, digest
 from perfdag.kube.client import Kube, KubeError, Object, Resource
-from perfdag.steps.scale.cluster.nodes import LABEL
+from perfdag.steps.scale.cluster import SIMULATED_LABEL as LABEL
 
 FOLDER = Path(__file__).parent.parent / "deploy" / "kwok"
 DIGEST = "perfdag/digest"

@@ -14,7 +14,6 @@ from perfdag.commands.run import needs_cluster
 from perfdag.kube.patch import Context, hardened, patch, pod_security
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan, place_hosts
-from perfdag.shape import Shape
 from perfdag.steps.runner.feasibility import unmet
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
@@ -47,7 +46,7 @@ def test_several_hosts_have_the_placement_of_their_benchmark_on_a_cluster(
 ) -> None:
     plan = plan_of(entry)
     there = place_hosts(plan)
-    [shape] = [Shape.model_validate(shape) for shape in there.shapes]
+    [shape] = there.shapes
     assert shape.hosts.placement == placement
     affinity = str(patch(shape, Context(plan.run_id, "uid", "i", "s3://b")))
     assert ("podAntiAffinity" in affinity) == (placement == "spread")
@@ -60,14 +59,14 @@ def test_several_hosts_have_the_placement_of_their_benchmark_on_a_cluster(
 def test_the_default_placement_changes_nothing_on_one_machine() -> None:
     spread = {"benchmark": "iperf", "name": "wish", "hosts": {"placement": "spread"}}
     default, wish = plan_of({"benchmark": "iperf"}, spread).shapes
-    assert needs_cluster(Shape.model_validate(default)) is None
-    assert "placement: spread" in (needs_cluster(Shape.model_validate(wish)) or "")
+    assert needs_cluster(default) is None
+    assert "placement: spread" in (needs_cluster(wish) or "")
 
 
 def test_benchmarks_of_different_placements_share_no_pods() -> None:
     hosts = {"hosts": {"count": 2}, "image": "registry.example/all:1"}
     plan = plan_of({"benchmark": "fio", **hosts}, {"benchmark": "iperf", **hosts})
-    placements = {shape["hosts"]["placement"] for shape in place_hosts(plan).shapes}
+    placements = {shape.hosts.placement for shape in place_hosts(plan).shapes}
     assert placements == {"any", "spread"}
 
 
@@ -75,7 +74,7 @@ def test_both_variants_of_a_duet_are_spread() -> None:
     suite = parse_suite("name: s\nentries: [{benchmark: iperf}]")
     duet = on_cluster(prepare_duet(suite, suite, ("", ""), 8))
     for plan in (duet.a, duet.b):
-        assert plan.shapes[0]["hosts"]["placement"] == "spread"
+        assert plan.shapes[0].hosts.placement == "spread"
 
 
 async def test_too_few_nodes_are_found_and_the_points_are_skipped() -> None:
@@ -87,7 +86,7 @@ async def test_too_few_nodes_are_found_and_the_points_are_skipped() -> None:
         finding for finding in result if finding.state == "missing" and "nodes" in finding.what
     ]
     assert (few.what, few.do) == (reason, "use fewer hosts, or placement: any")
-    shapes = [Shape.model_validate(shape) for shape in plan.shapes]
+    shapes = plan.shapes
     assert await unmet(cluster(), shapes, "bench") == {0: reason}
 
 

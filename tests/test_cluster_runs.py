@@ -29,7 +29,7 @@ from perfdag.steps.runner.plan import step
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
-from tests.conftest import CommandLine
+from tests.conftest import CommandLine, Printed
 from tests.fakes.api_server import Answer, ApiServer, kubeconfig
 
 from .steps.test_plan_step import place as pod_context
@@ -82,18 +82,42 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
     return server
 
 
-@pytest.mark.parametrize("words", [["--store", "./x"], [], ["--store", "file:///x"]])
-def test_a_store_that_pods_do_not_share_is_refused(
-    words: list[str], bench: ApiServer, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The installation has no store of its own."""
-    installed = InstalledTemplate("bench", False, {})
+@pytest.fixture
+def submit(
+    bench: ApiServer, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Printed]:
+    """Run `perfdag submit` of a suite's text in the namespace bench."""
+    installed = InstalledTemplate("bench", False, ROOT)
     monkeypatch.setattr("perfdag.app.cluster.template.installed_template", lambda _: installed)
-    Path("suite.yaml").write_text(SUITE)
-    error = cli(["submit", "suite.yaml", "--namespace", "bench", *words], 2).err
-    assert "--store s3://bucket/prefix or claim://NAME" in error
-    assert bench.of("Workflow") == []
-    assert not Path("x").exists()
+
+    def run(text: str, *more: str, code: int = 0) -> Printed:
+        Path("suite.yaml").write_text(text)
+        return cli(["submit", "suite.yaml", "--namespace", "bench", *more], code)
+
+    return run
+
+
+def test_a_workflow_owns_the_config_map_of_its_suite(
+    bench: ApiServer, submit: Callable[..., Printed]
+) -> None:
+    submit(SUITE, "--set", "repetitions=3", "--only", "command")
+    [held], [workflow] = bench.of("ConfigMap"), bench.of("Workflow")
+    values = {each["name"]: each["value"] for each in workflow["spec"]["arguments"]["parameters"]}
+    assert held["metadata"]["name"] == values["suite"] == f"perfdag-{values['run'].lower()}"
+    assert held["data"] == {"suite.yaml": SUITE}
+    [owner] = held["metadata"]["ownerReferences"]
+    assert owner.items() >= {"kind": "Workflow", "uid": workflow["metadata"]["uid"]}.items()
+    assert json.loads(values["options"]) == {"settings": ["repetitions=3"], "only": ["command"]}
+
+
+def test_what_is_refused_leaves_nothing(bench: ApiServer, submit: Callable[..., Printed]) -> None:
+    assert (
+        "the installation of namespace bench the store"
+        in submit(f"store: s3://other/results\n{SUITE}", code=2).err
+    )
+    bench.fail("POST .*/workflows", 403)
+    submit(SUITE, code=4)
+    assert bench.of("ConfigMap") == bench.of("Workflow") == []
 
 
 def owned(kind: str, name: str, owner: str) -> dict[str, Any]:
@@ -107,7 +131,7 @@ def test_rm_takes_all_workflows_of_a_run_what_they_own_and_the_results_of_what_c
 ) -> None:
     store, plan = FolderStore("store"), make_plan(parse_suite(SUITE))
     confirming = make_plan(parse_suite(SUITE))
-    plan.options["confirmed"] = [confirming.run_id]
+    plan.options.confirmed = [confirming.run_id]
     for item in (plan, confirming):
         store.put(f"runs/{item.run_id}/plan.json", item.dump())
         store.put(result_key(item.suite, item.run_id), b"")
@@ -414,8 +438,17 @@ def workflow(
             "creationTimestamp": "2026-01-01T00:00:00Z",
             "labels": {"perfdag/run": run_id},
         },
-        "spec": {"arguments": {"parameters": [{"name": "store", "value": store}]}},
-        "status": {"phase": phase, "progress": "2/4", "nodes": nodes},
+        "spec": {},
+        "status": {
+            "phase": phase,
+            "progress": "2/4",
+            "nodes": nodes,
+            "storedWorkflowTemplateSpec": {
+                "podSpecPatch": json.dumps(
+                    {"containers": [{"env": [{"name": "PERFDAG_STORE", "value": store}]}]}
+                )
+            },
+        },
     }
 
 

@@ -83,7 +83,7 @@ def test_options_and_pods_are_those_of_the_original(
     original, points = POINTS[entry][number], points_of(plan, entry)
     assert len(points) == len(POINTS[entry])
     point = points[number]
-    shape, manifest = Shape.model_validate(plan.shapes[point.shape]), shapes[point.shape]
+    shape, manifest = plan.shapes[point.shape], shapes[point.shape]
     line = options(point.benchmark, point.params, shape)
     assert [here for here in original["options"].values() if f" {here} " not in line and here] == []
 
@@ -126,7 +126,7 @@ def test_pods_are_apart_and_no_other_benchmark_is_on_their_nodes(
             for term in terms
             if "namespaceSelector" not in term
         ]
-        assert len(own) == (plan.shapes[point.shape]["hosts"].get("count", 1) > 1)
+        assert len(own) == (plan.shapes[point.shape].hosts.count > 1)
 
 
 def test_the_example_suite_has_the_same_points(plan: Plan) -> None:

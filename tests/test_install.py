@@ -12,7 +12,7 @@ import pytest
 from perfdag.app.cluster.store_secret import STORE_KEYS, secret_notes, store_secret
 from perfdag.app.cluster.template import installed_template
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.workflows import age, runs
+from perfdag.workflows import runs
 from tests.conftest import CommandLine, Printed
 from tests.fakes.api_server import ApiServer, kubeconfig
 
@@ -162,9 +162,9 @@ def test_templates_of_the_other_scope_go_and_its_schedules_are_named(
 ) -> None:
     install("bench")
     for cron in (
-        runs.cron("bench", "quick", ["0 2 * * *"]),
-        age.cron("bench", "quick", 3600),
-        runs.cron("bench", "wide", ["0 2 * * *"], cluster_scope=True),
+        runs.cron("bench", "quick", "x", ["0 2 * * *"]),
+        runs.age_cron("bench", "quick", 3600),
+        runs.cron("bench", "wide", "x", ["0 2 * * *"], cluster_scope=True),
     ):
         api.add(cron)
     captured = install("bench", "--cluster-scope")

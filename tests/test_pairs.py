@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdag.analysis.medians import MonthlyRollup, add_run, series_labels
-from perfdag.benchmark.contract import Gang, Output
+from perfdag.benchmark.contract import Gang
 from perfdag.commands.finish import finish_run
 from perfdag.commands.plan import plan_text
 from perfdag.commands.run import needs_cluster
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed
+from perfdag.outcome import Failed, Measurement
 from perfdag.plan.plan import Plan, concurrent_groups, make_plan, read_plan
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import load_plan
@@ -31,8 +31,8 @@ from perfdag.steps.runner.placement import site_of, wrong_placement
 from perfdag.steps.site import GangLost, Site
 from perfdag.store.folder import FolderStore
 from perfdag.suite.document import BadDocument
-from perfdag.suite.host_pairs import rounds
 from perfdag.suite.load import parse_suite
+from perfdag.suite.points import rounds
 from tests.conftest import CommandLine
 
 from .steps.test_measure import FakeBenchmark, Watcher
@@ -175,7 +175,7 @@ class Node(LocalHost):
 
 @pytest.fixture
 def pairwise(fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch) -> type[FakeBenchmark]:
-    monkeypatch.setattr(fake, "pairwise", True)
+    monkeypatch.setattr(fake, "network", "pairs")
     return fake
 
 
@@ -382,10 +382,10 @@ class FleetNode(Node):
 def fleet(pairwise: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch) -> Plan:
     """Sixteen nodes, of which node-07 takes a third longer."""
 
-    def run(self: FakeBenchmark, gang: Gang, params: Any) -> Output:
+    def run(self: FakeBenchmark, gang: Gang, params: Any) -> list[Measurement]:
         names = [host.name for host in gang.hosts]
         noise = zlib.crc32("".join(names).encode()) % 100 / 5000
-        return Output({"figure": str((4 / 3 if "node-07" in names else 1.0) + noise)}, [["fake"]])
+        return [Measurement("figure", (4 / 3 if "node-07" in names else 1.0) + noise)]
 
     monkeypatch.setattr(pairwise, "run", run)
     monkeypatch.setattr("perfdag.hosts.disturbance.READINGS", 1)
@@ -426,7 +426,7 @@ def test_a_hunt_names_the_slow_node_with_the_facts_in_which_it_differs(
 def test_a_hunt_that_can_measure_no_pair_fails_as_its_pairs_do(
     tmp_path: Path, fleet: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(*arguments: Any) -> Output:
+    def run(*arguments: Any) -> list[Measurement]:
         raise Failed("the switch is off")
 
     monkeypatch.setattr(FakeBenchmark, "run", run)

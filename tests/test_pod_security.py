@@ -11,7 +11,7 @@ import pytest
 
 from perfdag.commands.doctor_cluster import check_pod_security
 from perfdag.kube.client import Object
-from perfdag.kube.patch import LEVEL, LEVELS, Context, level_needs, own_image, patch
+from perfdag.kube.patch import LEVEL, LEVELS, level_needs, own_image
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.runner.gang import lead
@@ -23,6 +23,7 @@ from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 
 from .steps.test_plan_step import place
+from .workflows.pods import pod
 
 ROOT = Path(__file__).parents[1]
 IMAGES = "r.example/bench/perfdag-{name}:1"
@@ -58,7 +59,7 @@ def level_of(spec: Object) -> str:
 def test_a_shape_needs_the_level_that_admits_its_pod(keys: Object, levels: set[str]) -> None:
     shape = Shape.model_validate(keys)
     assert set(level_needs(shape).values()) == levels
-    admits = level_of(patch(shape, Context("r", "uid", IMAGES)))
+    admits = level_of(pod(keys, "x")["spec"])
     assert admits == max(levels, default="restricted", key=LEVELS.index)
 
 
@@ -120,14 +121,14 @@ entries:
 def test_an_account_with_rights_is_never_in_a_foreign_image(image: str) -> None:
     plan = make_plan(parse_suite(RIGHTS.replace("IMAGE", image)), run_id=place().run_id)
     context = replace(place(), images=IMAGES, allowed=("vmi-burst",))
-    [shape] = outputs(plan, context)["shapes"]
+    [kind] = outputs(plan, context)["kinds"]
     if image == "base":
         check_own_images(plan, IMAGES, ("vmi-burst",))
-        assert shape["patch"]["serviceAccountName"] == "perfdag-measure-vmi-burst"
+        assert kind["lead"]["serviceAccountName"] == "perfdag-measure-vmi-burst"
     else:
         with pytest.raises(BadDocument, match="vmi-burst has rights of its own here"):
             check_own_images(plan, IMAGES, ("vmi-burst",))
-        assert "serviceAccountName" not in shape["patch"], "nor if the check is passed by"
+        assert "serviceAccountName" not in kind["lead"], "nor if the check is passed by"
 
 
 def test_a_pod_with_rights_measures_its_own_benchmark_alone(tmp_path: Path) -> None:
@@ -141,9 +142,10 @@ def test_a_pod_with_rights_measures_its_own_benchmark_alone(tmp_path: Path) -> N
         for number, batch in enumerate(plan.batches)
         if plan.point_at(batch.samples[0]).benchmark == "vmi-burst"
     )
-    shape = outputs(plan, context)["shapes"][plan.batches[number].shape]
-    [main_container] = [item for item in shape["patch"]["containers"] if item["name"] == "main"]
-    account = shape["patch"]["serviceAccountName"]
+    given = outputs(plan, context)
+    kind = given["kinds"][int(given["kindof"][number])]
+    [main_container] = [item for item in kind["lead"]["containers"] if item["name"] == "main"]
+    account = kind["lead"]["serviceAccountName"]
     assert main_container["env"] == [{"name": "PERFDAG_ACCOUNT", "value": account}]
     check_account(account, plan, number)
     [command] = [batch for batch in plan.batches if batch is not plan.batches[number]]

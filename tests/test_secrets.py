@@ -24,8 +24,7 @@ from perfdag.steps.runner import credentials
 from perfdag.steps.runner.credentials import OF_LEAD, OF_PEER, take_credentials
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.workflows.gangs import measuring_pod
-from perfdag.workflows.templates import Installation
+from perfdag.workflows.templates import Installation, host
 from tests.conftest import CommandLine
 from tests.fakes.credentials import copied
 
@@ -71,7 +70,7 @@ def test_a_credential_for_measuring_replaces_that_of_the_other_steps(tmp_path: P
 
 
 def test_the_measuring_container_mounts_no_secret_and_no_token() -> None:
-    pod: Any = measuring_pod(Installation(store="s3://b"))
+    pod: Any = host(Installation(store="s3://b"))
     mounts = {mount.name: mount.mount_path for mount in pod.volume_mounts}
     # A mount at this very path is what keeps Kubernetes from mounting the token there.
     assert mounts == {"credentials": "/var/run/secrets/kubernetes.io/serviceaccount"}
@@ -83,17 +82,15 @@ def test_the_measuring_container_mounts_no_secret_and_no_token() -> None:
 
 def test_only_an_image_of_the_installation_sees_what_is_copied() -> None:
     """Of these files, an image of a suite sees only what the role of its pod needs."""
-    [init] = measuring_pod(Installation(images="r/{name}:1")).init_containers or []
+    [init] = host(Installation(images="r/{name}:1")).init_containers or []
     assert init.image == "r/base:1"
     shape = Shape.model_validate({"image": "registry.example/other:1"})
-    containers = patch(shape, Context("r", "uid", "r/{name}:1"))["initContainers"]
-    [patched] = [item for item in containers if item["name"] == init.name]
-    assert patched.keys() == {"name", "resources", "securityContext"}
+    assert "initContainers" not in patch(shape, Context("r", "uid", "r/{name}:1"))
 
 
 def test_the_copied_token_outlives_a_run() -> None:
     """Kubernetes renews the token of a mount, which the copy is not."""
-    pod: Any = measuring_pod(Installation())
+    pod: Any = host(Installation())
     [init] = pod.init_containers
     [mount] = [mount for mount in init.volume_mounts if mount.name == "account"]
     assert mount.mount_path == "/perfdag/secrets/account"
@@ -198,8 +195,8 @@ def test_a_suite_that_holds_a_secret_is_refused(entry: str, where: str) -> None:
 def test_a_command_in_a_pod_has_the_variables_of_the_secret_of_its_shape() -> None:
     spec = patch(Shape.model_validate({"secret": "keys"}), Context("r", "uid", "r/{name}:1"))
     sources = {item["name"]: item.get("envFrom") for item in spec["containers"]}
-    assert sources == {"wait": None, "main": [{"secretRef": {"name": "keys"}}]}
-    assert not any("envFrom" in item for item in spec["initContainers"])
+    assert sources == {"main": [{"secretRef": {"name": "keys"}}]}
+    assert "initContainers" not in spec
 
 
 # No character of these stands in the mark, so that what is left of a value is recognised.

@@ -235,7 +235,7 @@ def test_a_second_rm_removes_what_a_failing_store_kept(
 ) -> None:
     confirming, plan = (load_plan(store, run_id) for run_id in runs(store))
     # one of the runs that confirmed it is gone
-    plan.options["confirmed"] = ["20260101T000000Z-00000000", confirming.run_id]
+    plan.options.confirmed = ["20260101T000000Z-00000000", confirming.run_id]
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     removed: list[str] = []
 
@@ -274,7 +274,7 @@ def test_prune_keeps_what_a_baseline_is_confirmed_by_and_a_run_that_may_still_me
 ) -> None:
     old, confirming = copy_run(store, "20200102"), copy_run(store, "20200103")
     plan = load_plan(store, old)
-    plan.options["confirmed"] = [confirming]
+    plan.options.confirmed = [confirming]
     store.put(f"runs/{old}/plan.json", plan.dump())
     assert main(["baseline", "set", "v1", old]) == 0
     assert main(["rm", confirming]) == 2

@@ -2,13 +2,14 @@
 cannot.
 """
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perfdag.app.cluster.template import InstalledTemplate
+from perfdag.app.cluster.template import InstalledTemplate, NewRun
 from perfdag.app.cluster.watch import follow_run
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan
@@ -27,20 +28,23 @@ ROOT = "s3://bench/results"
 
 def workflow(name: str, run_id: str, at: str, store: str) -> dict[str, Any]:
     labels = {"perfdag/suite": "s", **({"perfdag/run": run_id} if run_id else {})}
-    spec = {"priority": 3, "arguments": {"parameters": [{"name": "store", "value": store}]}}
+    env = [{"name": "PERFDAG_STORE", "value": store}]
+    patch = json.dumps({"containers": [{"name": "main", "env": env}]})
     metadata = {"name": name, "labels": labels, "creationTimestamp": f"2026-01-01T0{at}:00:00Z"}
     return {
         "apiVersion": "argoproj.io/v1alpha1",
         "kind": "Workflow",
         "metadata": metadata,
-        "spec": spec,
+        "spec": {"priority": 3},
+        "status": {"storedWorkflowTemplateSpec": {"podSpecPatch": patch}},
     }
 
 
 class Cluster(ApiServer):
     """An API server, and the runs that were started."""
 
-    started: list[tuple[str, dict[str, str], int]]
+    started: list[NewRun]
+    store = ROOT
 
 
 @pytest.fixture
@@ -51,16 +55,14 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     )
     played.started = []
 
-    def start(
-        self: InstalledTemplate, suite: str, parameters: dict[str, str], priority: int
-    ) -> str:
-        played.started.append((suite, parameters, priority))
+    def start(self: InstalledTemplate, run: NewRun) -> str:
+        played.started.append(run)
         return "perfdag-s-new"
 
     monkeypatch.setattr("perfdag.kube.client.Kube", played.client)
     monkeypatch.setattr(
         "perfdag.app.cluster.template.installed_template",
-        lambda namespace: InstalledTemplate(namespace, False, {"store": ROOT}),
+        lambda namespace: InstalledTemplate(namespace, False, played.store),
     )
     monkeypatch.setattr(InstalledTemplate, "start", start)
     return played
@@ -116,7 +118,7 @@ def test_a_run_is_named_by_last_its_workflow_or_its_id(
     )
     put(store, ID)
     assert resume(name).out.startswith(f"run {ID}, workflow perfdag-s-new ")
-    assert cluster.started == [("s", {"run": ID, "store": ROOT}, 7)]
+    assert cluster.started == [NewRun(ID, "s", 7)]
 
 
 def test_the_run_before_the_last_is_last_1(
@@ -129,14 +131,22 @@ def test_the_run_before_the_last_is_last_1(
     put(store, ID)
     assert "perfdag-s: 2 runs begin so" in resume("perfdag-s", code=2).err
     resume("last~1")
-    assert cluster.started == [("s", {"run": ID, "store": ROOT}, 7)]
+    assert cluster.started == [NewRun(ID, "s", 7)]
 
 
 @pytest.mark.parametrize("name", ["last", "perfdag-s-b"])
 def test_on_a_claim_its_workflow_tells_the_run(name: str, cluster: Cluster, resume: Resume) -> None:
+    cluster.store = "claim://results"
     cluster.add(workflow("perfdag-s-b", ID, "3", "claim://results"))
     resume(name)
-    assert cluster.started == [("s", {"run": ID, "store": "claim://results"}, 3)]
+    assert cluster.started == [NewRun(ID, "s", 3)]
+
+
+def test_a_run_of_another_store_is_not_continued(cluster: Cluster, resume: Resume) -> None:
+    cluster.add(workflow("perfdag-s-b", ID, "3", "claim://results"))
+    assert (
+        "is stored in claim://results, and the installation has the store" in resume(ID, code=2).err
+    )
 
 
 def test_where_no_workflow_is_left_the_store_knows_the_last_run(
@@ -150,19 +160,20 @@ def test_where_no_workflow_is_left_the_store_knows_the_last_run(
     for variant in (duel.a, duel.b):
         store.put(f"runs/{variant.run_id}/plan.json", variant.dump())
     resume(duel.b.run_id)
-    assert [parameters["run"] for _, parameters, _ in cluster.started] == [ID, ID, duel.a.run_id]
+    assert [run.run_id for run in cluster.started] == [ID, ID, duel.a.run_id]
 
 
-@pytest.mark.parametrize("more", [["--store", "claim://results"], []])
+@pytest.mark.parametrize("store", ["claim://results", ROOT])
 @pytest.mark.usefixtures("unreached")
 def test_what_is_no_run_id_is_refused_where_neither_workflow_nor_store_knows_it(
-    more: list[str], cluster: Cluster, resume: Resume
+    store: str, cluster: Cluster, resume: Resume
 ) -> None:
+    cluster.store = store
     for name in ("last", "perfdag-s-b"):
-        refused = resume(name, *more, code=2)
+        refused = resume(name, code=2)
         assert f"namespace bench has no Workflow of run {name}" in refused.err
-    resume(ID, *more)
-    assert [parameters["run"] for _, parameters, _ in cluster.started] == [ID]
+    resume(ID)
+    assert cluster.started == [NewRun(ID, "resumed")]
 
 
 def test_a_workflow_without_a_plan_has_no_run(cluster: Cluster, resume: Resume) -> None:
@@ -211,14 +222,14 @@ def test_samples_of_two_places_are_no_run(
             ROOT,
             True,
             f"{ROOT} keeps 1 of 2 samples of run {ID}; "
-            f"go on: perfdag submit --resume {ID} --namespace bench --store {ROOT}",
+            f"go on: perfdag submit --resume {ID} --namespace bench",
         ),
         (ROOT, False, f"{ROOT} keeps nothing of run {ID}"),
         (
             "claim://results",
             False,
             f"claim://results keeps the samples that were stored of run {ID}; "
-            f"go on: perfdag submit --resume {ID} --namespace bench --store claim://results",
+            f"go on: perfdag submit --resume {ID} --namespace bench",
         ),
     ],
 )
@@ -257,10 +268,10 @@ def test_the_status_of_a_deleted_run_names_them_too(
     monkeypatch: pytest.MonkeyPatch,
     cli: CommandLine,
 ) -> None:
-    installed = InstalledTemplate("bench", False, {"store": ROOT})
+    installed = InstalledTemplate("bench", False, ROOT)
     monkeypatch.setattr("perfdag.app.cluster.status.installed_template", lambda name: installed)
     put(store, ID)
-    command = f"perfdag submit --resume {ID} --namespace bench --store {ROOT}"
+    command = f"perfdag submit --resume {ID} --namespace bench"
     assert cli(["status", ID, "--namespace", "bench", *more], 2).err == (
         f"perfdag status: no run {ID} in namespace bench; there are: none; "
         f"{ROOT} keeps 1 of 1 sample of run {ID}; go on: {command}\n"

@@ -1,18 +1,20 @@
 """Hera: how steps become Argo WorkflowTemplates, CronWorkflows and RBAC. No benchmark by name.
 
-A script uses `measure` in a DAG of its own, `schedule`, `dump`, and `RESTRICTED` for the pods of
-its own containers. These names are imported on first use, since some modules need no Hera.
+A script uses `measure` and `benchmark` in a DAG or Steps of its own, `schedule`, `dump`, and
+`RESTRICTED` for the pods of its own containers. These names are imported on first use, since some
+modules need no Hera.
 """
 
 from importlib import import_module
 
 _HOMES = {
     "RESTRICTED": "compose",
+    "benchmark": "compose",
     "dump": "emit",
     "measure": "compose",
     "schedule": "cron",
 }
-__all__ = ["RESTRICTED", "dump", "measure", "schedule"]
+__all__ = ["RESTRICTED", "benchmark", "dump", "measure", "schedule"]
 
 
 def __getattr__(name: str) -> object:

@@ -1,17 +1,15 @@
 """The schedule of a suite: two CronWorkflows, and the ConfigMap with the suite that they read."""
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from perfdag.kube.client import Object
 from perfdag.plan.plan import make_plan
-from perfdag.store.open import check_cluster_address
-from perfdag.suite.load import load_model, suite_text
+from perfdag.suite.load import load_model
 from perfdag.suite.model import Entry, LoadedSuite, Suite
 from perfdag.units import seconds
-from perfdag.workflows import age, runs
+from perfdag.workflows import runs
 
 AnySuite = Suite | Entry | str | Path
 """A suite, one entry as a suite of its own, or a suite file."""
@@ -21,63 +19,45 @@ def schedule(
     suite: AnySuite,
     *schedules: str,
     namespace: str,
-    store: str = "",
     max_age: str | None = None,
     cluster_scope: bool = False,
 ) -> list[Object]:
     """Return the manifests of a suite on a schedule, for `kubectl apply`.
 
-    `schedules` have five fields, in UTC. `store` is another store than that of the installation.
-    The second CronWorkflow fails if the newest run is older than `max_age`, such as `26h` (default
-    for a daily schedule: 26 h plus twice the expected length of a run).
+    `schedules` have five fields, in UTC. The second CronWorkflow fails if the newest run is older
+    than `max_age`, such as `26h` (default for a daily schedule: 26 h plus twice the expected length
+    of a run).
 
-    Raises BadDocument, AddressError, and ValueError for a schedule that is not daily without
-    `max_age`, or a suite that is too large for a ConfigMap.
+    Raises BadDocument, and ValueError for a schedule that is not daily without `max_age`.
     """
-    loaded = load_model(suite)
-    if store:
-        check_cluster_address(store)
     age_limit = int(seconds(max_age)) if max_age else None
-    return scheduled(loaded, schedules, namespace, store, age_limit, cluster_scope)
+    return scheduled(load_model(suite), schedules, namespace, age_limit, cluster_scope)
 
 
 def scheduled(
     loaded: LoadedSuite,
     schedules: Sequence[str],
     namespace: str,
-    store: str,
     max_age: int | None,
     cluster_scope: bool,
 ) -> list[Object]:
     """Return the ConfigMap with the suite, the check of its age (in seconds), and its schedule.
 
-    Without `max_age` it is that of a daily schedule.
-
-    Raises ValueError if Kubernetes would refuse one of them.
+    Without `max_age` it is that of a daily schedule. Raises BadDocument, and ValueError if
+    Kubernetes would refuse one of them.
     """
     for each in schedules:
         check_schedule(each)
     max_age = max_age or default_max_age(schedules, make_plan(loaded).seconds())
-    suite = loaded.suite
-    config_map = runs.config_map(namespace, suite.name, suite_text(loaded))
-    # `kubectl apply` keeps the object as JSON in an annotation
-    size = len(json.dumps(config_map, ensure_ascii=False).encode())
-    if size > runs.MAX_BYTES:
-        raise ValueError(
-            f"{loaded.document.file}: its ConfigMap has {size:,} bytes, more than "
-            f"{runs.MAX_BYTES:,}; split the suite, or put the file into the store and give the "
-            "CronWorkflow its key as the parameter url"
-        )
-    check = age.cron(namespace, suite.name, max_age, store, cluster_scope)
-    cron = runs.cron(
-        namespace,
-        suite.name,
-        list(schedules),
-        store=store,
-        priority=suite.priority,
-        cluster_scope=cluster_scope,
-    )
-    return [config_map, check, cron]
+    name, priority = loaded.suite.name, loaded.suite.priority
+    held = runs.config_map(namespace, f"perfdag-suite-{name}", loaded)
+    map_name = held["metadata"]["name"]
+    times = list(schedules)
+    return [
+        held,
+        runs.age_cron(namespace, name, max_age, cluster_scope),
+        runs.cron(namespace, name, map_name, times, priority=priority, cluster_scope=cluster_scope),
+    ]
 
 
 MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from perfdag.benchmark.contract import Rights
 from perfdag.kube.client import Object
 from perfdag.kube.patch import MEASURING, PRIORITY_CLASSES, SSH_PORT, account_of
-from perfdag.workflows.containers import Installation
+from perfdag.workflows.installation import Installation
 
 _RBAC = "rbac.authorization.k8s.io"
 
@@ -15,6 +15,7 @@ EXECUTOR = {
     "verbs": ["create", "patch"],
 }
 WORKFLOWS = {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get", "patch"]}
+SUBMIT = {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["create"]}
 EVENTS = {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]}
 MEASURE = [EXECUTOR, {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}, EVENTS]
 # docs/reference/rights.md has the reason for each rule; a test compares them
@@ -24,6 +25,7 @@ RUN = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "patch"]},
     {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
     WORKFLOWS,
+    SUBMIT,
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get"]},
     {"apiGroups": [""], "resources": ["secrets", "persistentvolumeclaims"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["services"], "verbs": ["create", "get"]},
@@ -75,7 +77,7 @@ def _namespaces(installation: Installation, grants: list[Grant]) -> list[Object]
     Templates of a suite say what pods there look like, so PodSecurity limits them.
     """
     names = {name for rights, namespaces in grants if rights.creates for name in namespaces}
-    labels = {"pod-security.kubernetes.io/enforce": "baseline", **_labels(installation)}
+    labels = {"pod-security.kubernetes.io/enforce": "baseline", **installation.labels}
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
         for name in sorted(names)
@@ -124,20 +126,12 @@ def _cluster_role(
     ]
 
 
-def _labels(installation: Installation) -> Object:
-    return {
-        "app.kubernetes.io/name": "perfdag",
-        "app.kubernetes.io/managed-by": "perfdag",
-        **installation.labels,
-    }
-
-
 def _meta(installation: Installation, name: str, namespace: str | None = None) -> Object:
     """Return the metadata of an object, cluster-wide with an empty namespace."""
     if namespace is None:
         namespace = installation.namespace
     place = {"namespace": namespace} if namespace else {}
-    return {"name": name, **place, "labels": _labels(installation)}
+    return {"name": name, **place, "labels": installation.labels}
 
 
 def _account(installation: Installation, name: str) -> Object:

@@ -1,100 +1,167 @@
-"""The WorkflowTemplate of a run.
+"""The WorkflowTemplate of a run, and that of the check of a suite's age.
 
 The step `plan` fans out over batches (`measure`), each with a pod for every `host`, beside a
 `watchdog`. Then `recheck` plans batches that measure suspicious points again. `finish` is the exit
 handler. The templates follow this topology, never a benchmark.
 
-Names of parameters have no hyphen, so that expressions can reach them with a dot. A suite's text is
-only passed as base64: Argo rewrites `{{...}}`, and the kubelet `$(VAR)`, in parameters, arguments
-and the environment.
+Names of parameters have no hyphen, so that expressions can reach them with a dot.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from hera.workflows import DAG, Container, Parameter, Task, WorkflowTemplate
+from hera.workflows import DAG, Artifact, Container, Parameter, RetryStrategy, Task, UserContainer
 from hera.workflows import models as m
 
 from perfdag.kube.client import Object
-from perfdag.kube.patch import LABEL, WATCHDOG_DONE, node_loss_tolerance, step_pod_patch
-from perfdag.workflows import age, rights
-from perfdag.workflows.containers import (
-    ASIDE,
-    container,
-    installed_template,
-    labels,
-    pod_fields,
-    with_store,
+from perfdag.kube.config import SERVICE_ACCOUNT
+from perfdag.kube.patch import (
+    ATTEMPT_NUMBER,
+    BATCH_NUMBER,
+    CREDENTIALS,
+    LABEL,
+    MEASURING,
+    PORT,
+    ROLE,
+    RUN,
+    STEP,
+    STEP_BEGAN,
+    STEP_REFUSED,
+    STORE,
+    SUITE,
+    SUMMARY,
+    UNRECOVERABLE,
+    WATCHDOG_DONE,
+    hardened,
+    helper,
+    node_loss_tolerations,
+    pod_security,
+    store_volume,
 )
-from perfdag.workflows.containers import Installation as Installation
-from perfdag.workflows.gangs import measure, measuring_pod
-from perfdag.workflows.retries import annotation, refused, step_was_lost, with_retries
+from perfdag.workflows import rights
+from perfdag.workflows.emit import dump
+from perfdag.workflows.installation import Installation as Installation
 from perfdag.workflows.rights import Grant
 
-NAME = "perfdag"
-PLAN_SECONDS, FINISH_SECONDS = 1800, 3600
+NAME, AGE = "perfdag", "perfdag-age"
+PLAN_SECONDS, FINISH_SECONDS, AGE_SECONDS = 1800, 3600, 900
+RETRIES = 2
 PLAN_MEMORY = "2Gi"
 """Limit of the plan step. A plan of 100,000 points and 1,000,000 samples, whose params are as long
 as is allowed, needs 0.9 GB when it is read again, and the two of `ab` need 1.4 GB."""
+TOKEN_SECONDS = 365 * 86400
+"""Life of the token of a measuring pod. It ends with the pod, or at the API server's maximum."""
 _RUN = "{{workflow.outputs.parameters.run}}"
 """The run id as an output of the plan step, for the steps after it."""
-_GLOBAL = ("kindof", "kinds", "shapes", "run", "pending", "suitename")
+_GLOBAL = ("kindof", "kinds", "run", "pending", "suitename")
 """Outputs of the plan step that the pods of all steps read."""
+_KIND = ("image", "benchmark", "entry", "netkey", "network")
+"""Fields of the kind of a batch that are inputs of its pods."""
+_SOURCES, _TARGET = "/perfdag/secrets", "/perfdag/credentials"
+# The role is $0. Only leads use the store and the private client key; only peers run a server. A
+# peer makes a host key, which the key of the run certifies for the addresses of this pod.
+_COPY = f"""umask 077
+copy() {{ for file; do [ ! -f "$file" ] || cp -L "$file" {_TARGET}/ || exit 1; done; }}
+cd {_SOURCES}
+copy account/*
+[ "$0" = peer ] || copy store/* measure/* ssh/id ssh/ca.pub
+[ "$0" = peer ] && [ -f ssh/ca ] || exit 0
+copy ssh/ca ssh/id.pub
+cd {_TARGET} && ssh-keygen -q -t ed25519 -N '' -C perfdag -f host \
+&& ssh-keygen -q -s ca -h -I perfdag -n "$PERFDAG_IPS" host.pub && rm ca host.pub
+"""
+# in all namespaces, and only preferred: a cluster may have one node
+ASIDE = m.Affinity.model_validate(
+    {
+        "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "weight": 100,
+                    "podAffinityTerm": {
+                        "labelSelector": {
+                            "matchExpressions": [{"key": MEASURING, "operator": "Exists"}]
+                        },
+                        "namespaceSelector": {},
+                        "topologyKey": "kubernetes.io/hostname",
+                    },
+                }
+            ]
+        }
+    }
+)
+"""Keeps a pod that does not measure away from pods that do."""
 
 
-def template(installation: Installation) -> WorkflowTemplate:
-    """Return the WorkflowTemplate of an installation, or its cluster-scoped twin."""
-    with installed_template(
-        installation,
+def objects(installation: Installation, granted: Mapping[str, Grant] | None = None) -> list[Object]:
+    """Return the objects of an installation, in an order that can be applied."""
+    return [*rights.objects(installation, granted), age(installation), run(installation)]
+
+
+def run(installation: Installation) -> Object:
+    """Return the WorkflowTemplate of a run, or its cluster-scoped twin."""
+    suite, given = Artifact(name="suite", optional=True), _artifact("{{inputs.artifacts.suite}}")
+    with installation.template(
         NAME,
-        "A perfdag suite on this cluster. Give one of suite (base64), configmap or url.",
+        "Measures a suite on this cluster: the one of a ConfigMap, or an artifact of the Workflow.",
         entrypoint="run",
         on_exit="finish",
-        **workflow_fields(installation),
+        service_account_name="perfdag-run",
+        arguments=[
+            Parameter(name="suite", value="", description="ConfigMap with the key suite.yaml"),
+            Parameter(name="run", value="", description="id of a run to resume"),
+            Parameter(
+                name="options",
+                value="",
+                description='JSON: {"settings": ["repetitions=5"], "only": ["iperf*"]}',
+            ),
+        ],
+        active_deadline_seconds=installation.deadline,
+        # all that measures takes this lock: one run at a time
+        synchronization=m.Synchronization(
+            mutexes=[m.Mutex(name="perfdag-measuring", namespace=installation.lock_namespace)]
+        ),
+        workflow_metadata=m.WorkflowMetadata(labels={f"{LABEL}/suite-run": "true"}),
+        **_pods(installation),
     ) as w:
-        plan = with_retries(
-            installation,
-            "plan",
-            _plan(installation),
-            step_was_lost(installation, "plan", PLAN_SECONDS),
+        plan = _retried("plan", _plan(installation), _lost(installation, "plan", PLAN_SECONDS))
+        plan.inputs = [suite]
+        plan.tasks[0].arguments = [given]
+        done = f"{{{{={_annotation(WATCHDOG_DONE)} == workflow.uid}}}}"
+        watchdog = _retried(
+            "watchdog", _watchdog(installation), f"lastRetry.status == 'Error' || !{done}"
         )
-        not_done = f"{{{{={annotation(WATCHDOG_DONE)} != workflow.uid}}}}"
-        lost_or_new = f"lastRetry.status == 'Error' || {not_done}"
-        watchdog = with_retries(installation, "watchdog", _watchdog(installation), lost_or_new)
-        recheck = with_retries(
-            installation,
-            "recheck",
-            _recheck(installation),
-            step_was_lost(installation, "recheck", FINISH_SECONDS),
-        )
-        with_retries(
-            installation,
+        late = _lost(installation, "recheck", FINISH_SECONDS)
+        recheck = _retried("recheck", _recheck(installation), late)
+        refused = f"{_annotation(STEP)} == workflow.uid + ' plan {STEP_REFUSED}'"
+        _retried(
             "finish",
             _finish(installation),
-            step_was_lost(installation, "finish", FINISH_SECONDS),
-            f"{{{{=!({refused('plan')})}}}} == true",
+            _lost(installation, "finish", FINISH_SECONDS),
+            when=f"{{{{={refused}}}}} == false",
         )
-        batch = measure(installation, measuring_pod(installation))
+        measure = _measure(installation, host(installation))
         # a DAG of its own, since the limit on parallel batches must not count the watchdog
         with DAG(name="batches", fail_fast=False, inputs=[Parameter(name="batches")]) as batches:
+            kind = "jsonpath(workflow.outputs.parameters.kindof, '$[' + item.n + ']')"
             Task(
                 name="measure",
-                template=batch,
+                template=measure,
                 with_param="{{inputs.parameters.batches}}",
                 when="'{{item.n}}' != ''",  # else the cluster refuses the batch
-                arguments={"batch": "{{item.n}}"},
+                arguments={
+                    "batch": "{{item.n}}",
+                    "kind": f"{{{{=item.n == '' ? '' : {kind}}}}}",
+                },
             )
-        with DAG(name="run", fail_fast=False):
-            Task(name="plan", template=plan)
+        with DAG(name="run", fail_fast=False, inputs=[suite]):
+            Task(name="plan", template=plan, arguments=[given])
             Task(name="watchdog", template=watchdog, depends="plan")
             Task(name="batches", template=batches, depends="plan", arguments=_batches_of("plan"))
             # measure the suspicious points of other batches again even if one failed
-            measured = "batches.Succeeded || batches.Failed || batches.Errored"
             Task(
                 name="recheck",
                 template=recheck,
-                depends=measured,
+                depends="batches.Succeeded || batches.Failed || batches.Errored",
                 when="{{tasks.plan.outputs.parameters.gated}} == true",
             )
             Task(
@@ -103,76 +170,232 @@ def template(installation: Installation) -> WorkflowTemplate:
                 depends="recheck.Succeeded",
                 arguments=_batches_of("recheck"),
             )
-    return w
+    return _document(installation, w)
 
 
-def workflow_fields(installation: Installation) -> dict[str, Any]:
-    """Return the fields of the Workflow of a run. A task does not inherit them by a reference."""
-    return {
-        "service_account_name": "perfdag-run",
-        "arguments": _arguments(installation),
-        "active_deadline_seconds": installation.deadline,
-        # all that measures takes this lock: one run at a time
-        "synchronization": m.Synchronization(
-            mutexes=[m.Mutex(name="perfdag-measuring", namespace=installation.lock_namespace)]
-        ),
-        **pod_fields(installation),
-        "workflow_metadata": m.WorkflowMetadata(labels={f"{LABEL}/suite-run": "true"}),
+def age(installation: Installation) -> Object:
+    """Return the template that checks the age of the newest run of a suite. It takes no lock."""
+    with installation.template(
+        AGE,
+        "Fails if the newest run of a suite is too old.",
+        entrypoint="age-pod",
+        service_account_name="perfdag-measure",
+        arguments=[
+            Parameter(name="suitename", description="name of the suite"),
+            Parameter(name="maxage", description="the newest run may be so old, for example 26h"),
+        ],
+        **_pods(installation),
+    ) as w:
+        _step(
+            installation,
+            "age",
+            [f"--suite={_given('suitename')}", f"--max-age={_given('maxage')}"],
+            image="finish",
+            active_deadline_seconds=AGE_SECONDS,
+        )
+    return _document(installation, w)
+
+
+def _document(installation: Installation, template: Any) -> Object:
+    """Return the manifest of a template, with what Hera's models cannot express.
+
+    `pendingTimeout` is newer than Hera's models. The limit on batches belongs to the DAG template:
+    a limit on the Workflow counts pods and would starve a gang.
+    """
+    manifest: Object = template.to_dict()
+    for each in manifest["spec"]["templates"]:
+        if each["name"] == "batches":
+            each["parallelism"] = installation.parallel_batches
+        if each["name"] == "host":
+            each["pendingTimeout"] = "{{workflow.outputs.parameters.pending}}"
+        elif "container" in each:  # the workflow holds the lock of all that measure
+            each["pendingTimeout"] = f"{installation.pending_limit}s"
+    manifest["spec"]["templates"] = manifest["spec"].pop("templates")  # last, as a reader expects
+    named: Object = _name_first(manifest)
+    return named
+
+
+def _name_first(value: Any) -> Any:
+    """Return an object with its name first, and those in it."""
+    if isinstance(value, list):
+        return [_name_first(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    name = {"name": value["name"]} if "name" in value else {}
+    return name | {key: _name_first(each) for key, each in value.items()}
+
+
+def _pods(installation: Installation) -> dict[str, Any]:
+    """Return what all pods of a Workflow have in common.
+
+    Pod Security `restricted` asks for a securityContext in each container, Argo's own `init` and
+    `wait` too, and only a podSpecPatch reaches these.
+    """
+    fields = {
+        "NAMESPACE": "metadata.namespace",
+        "POD": "metadata.name",
+        "NODE": "spec.nodeName",
+        "IPS": "status.podIPs",
     }
+    values = {
+        "STORE": installation.store,
+        "IMAGES": installation.images,
+        "WORKFLOW": "{{workflow.name}}",
+        "WORKFLOW_UID": "{{workflow.uid}}",
+        "WORKFLOW_CREATED": "{{workflow.creationTimestamp.RFC3339}}",
+    }
+    main: Object = {
+        "name": "main",
+        "securityContext": hardened(),
+        "env": [
+            {"name": "HOME", "value": "/tmp"},
+            *({"name": f"PERFDAG_{name}", "value": value} for name, value in values.items()),
+            *(_of_pod(name, path) for name, path in fields.items()),
+        ],
+    }
+    own: Object = {"securityContext": hardened(), "resources": helper()}
+    patch = {
+        "terminationGracePeriodSeconds": 0,  # a pod on a node that is gone is gone at once
+        "initContainers": [{"name": "init", **own}],
+        "containers": [{"name": "wait", **own}, main],
+    }
+    return {
+        "security_context": m.PodSecurityContext.model_validate(pod_security()),
+        "tolerations": _tolerations(),
+        "affinity": ASIDE,
+        "pod_spec_patch": dump([patch], line=160),
+    }
+
+
+def _of_pod(name: str, path: str) -> Object:
+    """Return a variable whose value is a field of the pod."""
+    return {"name": f"PERFDAG_{name}", "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _tolerations(**options: int) -> list[m.Toleration]:
+    return [m.Toleration.model_validate(each) for each in node_loss_tolerations(**options)]
+
+
+def _given(name: str) -> str:
+    return f"{{{{workflow.parameters.{name}}}}}"
+
+
+def _artifact(source: str) -> Artifact:
+    return Artifact(name="suite", from_=source, optional=True)
 
 
 def _batches_of(task: str) -> dict[str, str]:
     return {"batches": f"{{{{tasks.{task}.outputs.parameters.batches}}}}"}
 
 
-def _arguments(installation: Installation) -> list[Parameter]:
-    parameters = {
-        "suite": ("", "the suite file, base64"),
-        "configmap": ("perfdag-none", "a ConfigMap that holds the suite as suite.yaml"),
-        "url": ("", "key of the suite in the store"),
-        "run": ("", "run id; empty: made from the workflow. An id that has a plan is continued"),
-        "store": (
-            installation.store,
-            "s3://bucket/prefix or claim://NAME; "
-            "perfdag submit and render give a suite's own here, argo submit does not",
-        ),
-        "options": ("", "base64 JSON: lists, settings and only, of what --set and --only take"),
-        "trigger": ("manual", "manual or cron"),
-    }
-    return [
-        Parameter(name=name, value=default, description=text)
-        for name, (default, text) in parameters.items()
+def _annotation(name: str) -> str:
+    """Return an expression: the value of an annotation of the Workflow, or an empty text.
+
+    Whoever submits a Workflow sets its annotations, so they are never part of an expression's text.
+    """
+    return f"(workflow.annotations['{name}'] ?? '')"
+
+
+def _lost(installation: Installation, name: str, limit: int) -> str:
+    """Return an expression: whether the pod of a step was lost (an eviction, a node that is gone).
+
+    A step that ended by itself would end the same way again. So would one that waited or worked for
+    its whole time (`limit`, seconds). Argo calls an eviction Failed, as it does an exit code, and
+    gives neither to a DAG. So the step records its state on the Workflow.
+    """
+    state = _annotation(STEP)
+    began, known = f"{state} == workflow.uid + ' {name} {STEP_BEGAN}'", f"workflow.uid + ' {name} '"
+    least = f"{began} ? {limit} : {state} startsWith {known} ? 0 : {installation.pending_limit}"
+    return f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < {{{{={least}}}}}"
+
+
+def _retried(name: str, pod: Container, expression: str, when: str | None = None) -> DAG:
+    """Return a step: its pod, created again if it failed and the expression holds.
+
+    Without the condition `when` there is no pod. The retryStrategy is that of a DAG: Argo ignores
+    the pendingTimeout of a template that has one. A global output is already in the Workflow, and
+    each level would add a copy of it.
+    """
+    outputs = [
+        Parameter(
+            name=each.name,
+            value_from=m.ValueFrom(
+                parameter=f"{{{{tasks.{name}.outputs.parameters.{each.name}}}}}"
+            ),
+        )
+        for each in (pod.outputs if isinstance(pod.outputs, list) else [])
+        if isinstance(each, Parameter) and not each.global_name
     ]
+    retries = RetryStrategy(limit=str(RETRIES), retry_policy="Always", expression=expression)
+    with DAG(name=name, fail_fast=False, outputs=outputs, retry_strategy=retries) as dag:
+        Task(name=name, template=pod, when=when)
+    return dag
+
+
+def _step(
+    installation: Installation,
+    name: str,
+    args: list[str],
+    env: Mapping[str, str] | None = None,
+    *,
+    run: str = "",
+    image: str = "base",
+    store: bool = True,
+    requests: Mapping[str, str] | None = None,
+    memory: str | None = None,
+    mounts: tuple[m.VolumeMount, ...] = (),
+    volumes: tuple[m.Volume, ...] = (),
+    **fields: Any,
+) -> Container:
+    """Return the pod of a step that does not measure, with the store and its credentials."""
+    variables = {**({"PERFDAG_RUN": run} if run else {}), **(env or {})}
+    resources = {
+        "requests": requests or {"cpu": "100m", "memory": "256Mi"},
+        **({"limits": {"memory": memory}} if memory else {}),
+    }
+    secret = m.SecretEnvSource(name=installation.store_secret, optional=True)
+    source = m.Volume.model_validate(store_volume(installation.store))
+    mount = m.VolumeMount(name="store", mount_path=STORE)
+    return Container(
+        name=f"{name}-pod",
+        labels={ROLE: name} | ({RUN: run} if run else {}),
+        image=installation.image(image),
+        image_pull_policy=installation.pull_policy,
+        command=["perfdag", "step", name],
+        args=args,
+        env=[m.EnvVar(name=key, value=value) for key, value in variables.items()],
+        env_from=[m.EnvFromSource(secret_ref=secret)],
+        resources=m.ResourceRequirements.model_validate(resources),
+        volumes=[*([source] if store else []), *volumes],
+        volume_mounts=[*([mount] if store else []), *mounts],
+        **fields,
+    )
 
 
 def _plan(installation: Installation) -> Container:
-    return container(
+    settings = {
+        "PERFDAG_ALLOWED": " ".join(installation.allow),
+        "PERFDAG_NETWORK_POLICY": "true" if installation.network_policy else "",
+        "PERFDAG_PULL_POLICY": installation.pull_policy,
+        "PERFDAG_OPTIONS": _given("options"),
+        "PERFDAG_CONFIGMAP": _given("suite"),
+        "PERFDAG_CRON": "{{=workflow.labels['workflows.argoproj.io/cron-workflow'] ?? ''}}",
+    }
+    name = "{{=workflow.parameters.suite == '' ? 'perfdag-none' : workflow.parameters.suite}}"
+    named = m.ConfigMapVolumeSource(name=name, optional=True)  # so the step can say what is absent
+    return _step(
         installation,
-        "plan-pod",
-        ("run", "suite", "url", "options", "trigger"),
-        {
-            "allowed": " ".join(installation.allow),
-            "network_policy": "true" if installation.network_policy else "",
-            "pull_policy": installation.pull_policy,
-        },
-        image=installation.image("base"),
-        args=["step", "plan", "--out", "/tmp/perfdag-plan"],
-        volumes=[
-            m.Volume(
-                name="suite",
-                config_map=m.ConfigMapVolumeSource(
-                    name="{{workflow.parameters.configmap}}", optional=True
-                ),
-            )
-        ],
-        volume_mounts=[m.VolumeMount(name="suite", mount_path="/perfdag/suite", read_only=True)],
+        "plan",
+        ["--out", "/tmp/perfdag-plan"],
+        {name: value for name, value in settings.items() if value},
+        run=_given("run"),
+        inputs=[Artifact(name="suite", path="/tmp/perfdag-suite.yaml", optional=True)],
         outputs=[_planned(name, name in _GLOBAL) for name in ("batches", *_GLOBAL, "gated")],
+        requests={"cpu": "100m", "memory": "128Mi"},
+        memory=PLAN_MEMORY,
+        volumes=(m.Volume(name="suite", config_map=named),),
+        mounts=(m.VolumeMount(name="suite", mount_path="/perfdag/suite", read_only=True),),
         active_deadline_seconds=PLAN_SECONDS,
-        affinity=ASIDE,
-        labels=labels("plan", "{{workflow.parameters.run}}"),
-        pod_spec_patch=with_store(
-            installation, step_pod_patch({"cpu": "100m", "memory": "128Mi"}, PLAN_MEMORY)
-        ),
     )
 
 
@@ -183,73 +406,203 @@ def _planned(name: str, everywhere: bool) -> Parameter:
 
 
 def _watchdog(installation: Installation) -> Container:
-    return container(
+    return _step(
         installation,
-        "watchdog-pod",
-        ("run",),
-        {"pending": "{{workflow.outputs.parameters.pending}}"},
-        image=installation.image("base"),
-        args=["step", "watchdog"],
-        affinity=ASIDE,
-        labels=labels("watchdog", _RUN),
+        "watchdog",
+        ["--pending", "{{workflow.outputs.parameters.pending}}"],
+        run=_RUN,
+        store=False,  # the claim of a store may be a lead's, on another node
+        requests={"cpu": "10m", "memory": "64Mi"},
         # Argo creates it again elsewhere, and finish waits for it: it leaves a lost node at once
-        pod_spec_patch=json.dumps(
-            step_pod_patch({"cpu": "10m", "memory": "64Mi"}) | node_loss_tolerance(seconds=0)
-        ),
+        tolerations=_tolerations(seconds=0),
     )
 
 
 def _recheck(installation: Installation) -> Container:
-    return container(
+    file = m.ValueFrom(path="/tmp/perfdag-recheck/batches")
+    return _step(
         installation,
-        "recheck-pod",
-        image=installation.image("finish"),
-        args=["step", "recheck", "--out", "/tmp/perfdag-recheck"],
-        outputs=[
-            Parameter(name="batches", value_from=m.ValueFrom(path="/tmp/perfdag-recheck/batches"))
-        ],
+        "recheck",
+        ["--out", "/tmp/perfdag-recheck"],
+        run=_RUN,
+        image="finish",
+        outputs=[Parameter(name="batches", value_from=file)],
         active_deadline_seconds=FINISH_SECONDS,
-        affinity=ASIDE,
-        labels=labels("recheck", _RUN),
-        pod_spec_patch=with_store(installation, step_pod_patch({"cpu": "100m", "memory": "256Mi"})),
     )
 
 
 def _finish(installation: Installation) -> Container:
-    return container(
+    return _step(
         installation,
-        "finish-pod",
+        "finish",
+        ["--phase", "{{workflow.status}}"],
+        run=_given("run"),
+        image="finish",
         service_account_name="perfdag-finish",
-        image=installation.image("finish"),
-        args=["step", "finish", "--phase", "{{workflow.status}}"],
         active_deadline_seconds=FINISH_SECONDS,
-        affinity=ASIDE,
-        labels=labels("finish", "{{workflow.parameters.run}}"),
-        pod_spec_patch=with_store(installation, step_pod_patch({"cpu": "100m", "memory": "256Mi"})),
     )
 
 
-def document(installation: Installation) -> dict[str, Any]:
-    """Return the manifest of the WorkflowTemplate, with what Hera's models cannot express.
+def _of_kind(key: str, more: str = "") -> str:
+    """Return an expression for a field of the kind of this batch: its key, and `more` of the key.
 
-    `pendingTimeout` is newer than Hera's models. The limit on batches belongs to the DAG template:
-    a limit on the Workflow counts pods and would starve a gang.
+    Only integers travel through the DAG; the kinds stand once in the Workflow.
     """
-    manifest: dict[str, Any] = template(installation).to_dict()
-    for item in manifest["spec"]["templates"]:
-        if item["name"] == "batches":
-            item["parallelism"] = installation.parallel_batches
-        if item["name"] == "host":
-            item["pendingTimeout"] = "{{workflow.outputs.parameters.pending}}"
-        elif "container" in item:  # the workflow holds the lock of all that measure
-            item["pendingTimeout"] = f"{installation.pending_limit}s"
-    return manifest
+    path = f"'$[' + inputs.parameters.kind + '].{key}'{more}"
+    return f"jsonpath(workflow.outputs.parameters.kinds, {path})"
 
 
-def objects(installation: Installation, granted: Mapping[str, Grant] | None = None) -> list[Object]:
-    """Return the objects of an installation, in an order that can be applied."""
-    return [
-        *rights.objects(installation, granted),
-        age.template(installation),
-        document(installation),
+def _turns(installation: Installation) -> m.Synchronization | None:
+    """Return the mutex of batches of several pods: two half-placed gangs would deadlock."""
+    if installation.parallel_batches == 1:
+        return None
+    turn = _of_kind("turn")
+    turn = f"{turn} == '' ? inputs.parameters.batch : {turn}"
+    return m.Synchronization(
+        mutexes=[m.Mutex(name=f"perfdag-{{{{workflow.uid}}}}-{{{{={turn}}}}}")]
+    )
+
+
+def _measure(installation: Installation, pod: Container) -> DAG:
+    """Return the pods of a batch, all created at once; a retry creates them all again.
+
+    Argo gives the retryStrategy of a DAG no exit code and no message. So the watchdog records which
+    batches no retry can repair.
+    """
+    # the uid comes first since `argo resubmit` copies the annotations of another Workflow
+    batches = _annotation(UNRECOVERABLE)
+    ours = f"{batches} startsWith workflow.uid + ' '"
+    recorded = f"{batches} contains ',' + inputs.parameters.batch + ','"
+    expression = f"{{{{=!({ours} && {recorded})}}}}"
+    with DAG(
+        name="measure",
+        inputs=[Parameter(name="batch"), Parameter(name="kind")],
+        fail_fast=False,
+        retry_strategy=RetryStrategy(
+            limit=str(RETRIES), retry_policy="Always", expression=expression
+        ),
+        synchronization=_turns(installation),
+    ) as attempt:
+        port = _of_kind("ports[", " + item + ']'")
+        patch = _of_kind("", " + (item == '0' ? 'lead' : 'peer')")
+        Task(
+            name="host",
+            template=pod,
+            with_sequence=m.Sequence(count=m.IntOrString(root=f"{{{{={_of_kind('pods')}}}}}")),
+            arguments={
+                "rank": "{{item}}",
+                "batch": "{{inputs.parameters.batch}}",
+                "attempt": "{{retries}}",
+                **{name: f"{{{{={_of_kind(name)}}}}}" for name in _KIND},
+                "port": f"{{{{={port}}}}}",
+                "pod": f"{{{{=toJson({patch})}}}}",
+            },
+        )
+    return attempt
+
+
+def host(installation: Installation) -> Container:
+    """Return the template of a pod of a batch: rank 0 leads, the others serve.
+
+    What the shape of the batch adds to the pod is its input `pod`.
+    """
+    role = "{{=inputs.parameters.rank == '0' ? 'lead' : 'peer'}}"
+    given = ("rank", "batch", "attempt", *_KIND, "port", "pod")
+    options = {
+        **{name: f"{{{{inputs.parameters.{name}}}}}" for name in ("batch", "rank", "attempt")},
+        "attempts": str(RETRIES),
+        "port": "{{inputs.parameters.port}}",
+        "pending": "{{workflow.outputs.parameters.pending}}",
+    }
+    patch = "inputs.parameters.pod"
+    placeholders = {BATCH_NUMBER: "batch", ATTEMPT_NUMBER: "attempt", f'"{PORT}"': "port"}
+    for placeholder, value in placeholders.items():
+        patch = f"replace({patch}, '{placeholder}', inputs.parameters.{value})"
+    return Container(
+        name="host",
+        inputs=[Parameter(name=name) for name in given],
+        # only a lead has figures
+        outputs=[Parameter(name="summary", value_from=m.ValueFrom(path=SUMMARY, default=""))],
+        labels={
+            ROLE: "measure",
+            MEASURING: "true",
+            RUN: _RUN,
+            SUITE: "{{workflow.outputs.parameters.suitename}}",
+            **{
+                f"{LABEL}/{name}": f"{{{{inputs.parameters.{name}}}}}"
+                for name in ("benchmark", "entry", "batch", "rank", "attempt")
+            },
+        },
+        annotations={
+            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+            # Volcano's gang; the plan step creates its PodGroup, and other schedulers ignore it
+            "scheduling.k8s.io/group-name": "perfdag-{{workflow.uid}}-b{{inputs.parameters.batch}}",
+            # the key depends on the shape, since Multus' own keys may not be empty
+            "{{inputs.parameters.netkey}}": "{{inputs.parameters.network}}",
+        },
+        service_account_name="perfdag-measure",
+        affinity=m.Affinity(),  # none of the Workflow's
+        pod_spec_patch=f"{{{{={patch}}}}}",
+        init_containers=[_credentials(installation, role)],
+        image="{{inputs.parameters.image}}",
+        image_pull_policy=installation.pull_policy,
+        command=["perfdag", "step", role],
+        args=[word for name, value in options.items() for word in (f"--{name}", value)],
+        env=[m.EnvVar(name="PERFDAG_RUN", value=_RUN)],
+        volumes=_credential_volumes(installation),
+        # A mount at the path of the token keeps Kubernetes from mounting the token there.
+        volume_mounts=[m.VolumeMount(name="credentials", mount_path=str(SERVICE_ACCOUNT))],
+    )
+
+
+def _credentials(installation: Installation, role: str) -> UserContainer:
+    """Return the init container that copies what a pod of this role needs: lead or peer."""
+    mounts = {
+        "account": f"{_SOURCES}/account",
+        "store-keys": f"{_SOURCES}/store",
+        "measure-keys": f"{_SOURCES}/measure",
+        "ssh": f"{_SOURCES}/ssh",
+        "credentials": _TARGET,
+    }
+    return UserContainer(
+        name=CREDENTIALS,
+        image=installation.image("base"),
+        image_pull_policy=installation.pull_policy,
+        command=["sh", "-c", _COPY],
+        args=[role],
+        env=[m.EnvVar.model_validate(_of_pod("IPS", "status.podIPs"))],
+        resources=m.ResourceRequirements.model_validate(helper()),
+        security_context=m.SecurityContext.model_validate(hardened()),
+        volume_mounts=[m.VolumeMount(name=name, mount_path=path) for name, path in mounts.items()],
+    )
+
+
+def _credential_volumes(installation: Installation) -> list[m.Volume]:
+    """Return what only the init container mounts, and the volume of the copies.
+
+    Nobody renews a copied token. The one that Kubernetes mounts by itself is valid for an hour on
+    clusters that do not extend it, so the token is requested for TOKEN_SECONDS.
+    """
+    namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
+    ca = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    token = {"path": "token", "expirationSeconds": TOKEN_SECONDS}
+    sources = [
+        {"serviceAccountToken": token},
+        {"configMap": ca},
+        {"downwardAPI": {"items": [namespace]}},
     ]
+    secrets = {
+        "store-keys": installation.store_secret,
+        # a credential with fewer rights, which replaces that of the other steps
+        "measure-keys": f"{installation.store_secret}-measure",
+        "ssh": "perfdag-ssh-{{workflow.uid}}",
+    }
+    volumes: list[Object] = [
+        {"name": "account", "projected": {"sources": sources}},
+        *(
+            {"name": name, "secret": {"secretName": secret, "optional": True}}
+            for name, secret in secrets.items()
+        ),
+        {"name": "credentials", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+    ]
+    return [m.Volume.model_validate(each) for each in volumes]

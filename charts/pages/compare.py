@@ -9,6 +9,7 @@ from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 
 from perfdag.analysis.verdict import counts
+from perfdag.charts.series import setting
 from perfdag.charts.style import (
     BETTER,
     INK,
@@ -24,7 +25,6 @@ from perfdag.charts.style import (
     in_house_style,
     no_data,
     on_cell,
-    size_columns,
 )
 from perfdag.stats.levels import Word
 
@@ -173,6 +173,9 @@ def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
         ax.text(x + 0.5, y + 0.5, word, ha="center", va="center", fontsize=5.5, color=colour)
     ax.set_yticks(np.arange(len(first_rows)) + 0.5, first_rows, fontsize=7.5)
     ax.invert_yaxis()
-    size_columns(ax, sizes)
+    step = max(1, len(sizes) // 10)
+    ticks = [setting("message", int(size)) for size in sizes[::step]]
+    ax.set_xticks(np.arange(0, len(sizes), step) + 0.5, ticks)
+    ax.set_xlabel("message size")
     ax.grid(visible=False)
     return fig

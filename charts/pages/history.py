@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 
 from perfdag.analysis.history import Series
 from perfdag.charts import style
-from perfdag.charts.series import amount
 from perfdag.results.samples import day_of
 
 RUNS = 60
@@ -66,8 +65,8 @@ def history(line: Series) -> Figure:
     ax.set_ylim(low - 0.08 * (high - low), high + 0.22 * (high - low) or 1.0)
     ax.set_xlim(first - 0.5, ends)
     ax.set_xticks([])
-    newest = amount(float(line.value[known[-1]]), line.info.unit, line.info.metric)
+    newest = style.amount(float(line.value[known[-1]]), line.info.unit, line.info.metric)
     ax.set_xlabel(f"one point a run, the newest: {newest}")
-    unit = style.value_axis(ax.yaxis, line.info.unit, high)
+    unit = style.value_axis(ax.yaxis, line.info.unit, high, line.info.metric)
     ax.set_ylabel(style.axis_label(line.info.metric, unit, line.info.better).replace(", ", "\n"))
     return fig

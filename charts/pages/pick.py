@@ -1,24 +1,19 @@
 """The chart of each benchmark, and all pictures of a run."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
 from importlib.metadata import entry_points
-from importlib.util import find_spec
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
-from perfdag.charts import style
-from perfdag.charts.benchmarks import generic, pairs
+from perfdag.charts import pairs, style
+from perfdag.charts.benchmarks import CHARTS, headlines
 from perfdag.charts.files import to_bytes
 from perfdag.charts.series import of_benchmark
-
-Figures = Callable[[pa.Table], Iterable[tuple[str, Figure]]]
+from perfdag.charts.view import Chart, figures
 
 
 @dataclass(frozen=True)
@@ -37,22 +32,12 @@ class Picture:
         return f"{self.benchmark}-{self.slug}"
 
 
-@cache
-def chart(benchmark: str) -> Figures:
-    """Return the function that draws a benchmark: of an entry point, a module, or generic."""
-    for point in entry_points(group="perfdag.charts", name=benchmark):
-        entry = point.load()
-        return _figures(entry) or entry
-    name = benchmark.replace("-", "_")
-    module = f"perfdag.charts.benchmarks.{name}"
-    if name.isidentifier() and find_spec(module) is not None:
-        return _figures(import_module(module)) or generic.figures
-    return generic.figures
-
-
-def _figures(module: Any) -> Figures | None:
-    function: Figures | None = getattr(module, "figures", None)
-    return function
+def charts(benchmark: str) -> Sequence[Chart]:
+    """Return what is drawn of a benchmark: its declaration, an entry point, or its headlines."""
+    if own := CHARTS.get(benchmark):
+        return own
+    found = entry_points(group="perfdag.charts", name=benchmark)
+    return next((list(point.load()) for point in found), (headlines,))
 
 
 def benchmarks(table: pa.Table) -> list[str]:
@@ -81,7 +66,7 @@ def _all(name: str, rows: pa.Table) -> Iterator[tuple[str, Figure]]:
     of_pairs = pc.is_valid(rows["pair"])
     whole = rows.filter(pc.invert(of_pairs))
     if whole.num_rows:
-        yield from chart(name)(whole)
+        yield from figures(whole, charts(name))
     if whole.num_rows < rows.num_rows:
         yield from pairs.figures(rows.filter(of_pairs))
 

@@ -20,7 +20,8 @@ from perfdag.charts.pages import page, pick, screen
 from perfdag.charts.pages.history import history
 from perfdag.charts.pages.pick import Picture
 from perfdag.charts.pages.recipes import recipes
-from perfdag.charts.series import Cell, digits, label_cells, unit_for
+from perfdag.charts.series import Cell, label_cells
+from perfdag.charts.style import digits, unit_for
 from perfdag.plan.plan import Plan
 from perfdag.results.summary import (
     PointState,

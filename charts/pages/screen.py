@@ -9,7 +9,7 @@ from perfdag.analysis.alerts import GateResult
 from perfdag.analysis.history import Series as Line
 from perfdag.analysis.verdict import Answer
 from perfdag.charts import style
-from perfdag.charts.series import Cell, amount, spread_text
+from perfdag.charts.series import Cell, spread_text
 from perfdag.results.summary import OwnVerdict, RunTrust, Series, unusable
 from perfdag.units import plural
 
@@ -178,7 +178,7 @@ def rows(run: Judged) -> list[Row]:
             Row(
                 style.metric_text(series.metric) + stat,
                 where,
-                amount(series.middle, series.unit, series.metric),
+                style.amount(series.middle, series.unit, series.metric),
                 spread_text(series),
                 line.answer if line else None,
                 spark(line) if line else None,

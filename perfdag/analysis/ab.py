@@ -58,7 +58,7 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
         )
         rows = table.filter(is_measured(table))
         sides.append(_series(rows, plan, len(duet.blocks)))
-    limit = duet.a.options.get("within")
+    limit = duet.a.options.within
     compared: list[tuple[_Key, SeriesInfo, PairedEffect, Bound | None]] = []
     unpaired, absent = [], []
     for key in {**sides[0], **sides[1]}:
@@ -140,8 +140,8 @@ def outcome_data(duet: Duet, outcome: Outcome) -> dict[str, Any]:
     Effects are B against A, relative (0.1 is +10 %) unless the metric is a fraction.
     """
     return {
-        "a": {"run_id": duet.a.run_id, "words": duet.a.options["words"][0]},
-        "b": {"run_id": duet.b.run_id, "words": duet.a.options["words"][1]},
+        "a": {"run_id": duet.a.run_id, "words": duet.a.options.words[0]},
+        "b": {"run_id": duet.b.run_id, "words": duet.a.options.words[1]},
         "suite": duet.a.suite,
         "blocks": duet.blocks,
         "series": [

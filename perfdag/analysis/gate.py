@@ -48,7 +48,7 @@ from perfdag.analysis.medians import (
 )
 from perfdag.analysis.selection import SelectionError, baseline
 from perfdag.analysis.verdict import Tuning, covers, settings_by_kind
-from perfdag.plan.plan import Plan
+from perfdag.plan.plan import Options, Plan
 from perfdag.results.runs import PARTIAL, load_plan
 from perfdag.results.samples import stored_runs, stored_samples
 from perfdag.results.schema import explain_unreadable, load_rows
@@ -537,11 +537,11 @@ def check(store: Store, suite: str, run_id: str, rules: Rules) -> GateResult:
     alone, because a re-measurement has suspicious points only. Raises StoreError, SelectionError.
     """
     options = _options(store, run_id)
-    if "confirms" in options:
-        run_id = str(options["confirms"])
+    if options.confirms:
+        run_id = options.confirms
         options = _options(store, run_id)
     stored = {run for run, _ in stored_runs(store, suite)}
-    rechecks = [run for run in options.get("confirmed", []) if run in stored]
+    rechecks = [run for run in options.confirmed if run in stored]
     everything = read_run_medians(store, suite)
     history = history_until(everything, run_id)
     night = history_until(everything, max([run_id, *rechecks]))
@@ -582,12 +582,12 @@ def check(store: Store, suite: str, run_id: str, rules: Rules) -> GateResult:
     return gate
 
 
-def _options(store: Store, run_id: str) -> dict[str, Any]:
+def _options(store: Store, run_id: str) -> Options:
     """Return the options of a run's plan, or none where the plan was removed."""
     try:
         return load_plan(store, run_id).options
     except StoreError:
-        return {}
+        return Options()
 
 
 def _previous(history: RunMedians, records: Mapping[str, Record]) -> Record | None:

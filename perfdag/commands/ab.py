@@ -17,13 +17,18 @@ import orjson
 from perfdag.analysis.ab import Outcome, SeriesVerdict, analyse, outcome_data
 from perfdag.analysis.alerts import markdown_table
 from perfdag.analysis.verdict import Tuning, percent
-from perfdag.app.cluster.template import installed_template
+from perfdag.app.cluster.template import NewRun, installed_template
 from perfdag.commands.compare import write_chart
 from perfdag.commands.finish import write_report
 from perfdag.commands.options import (
+    JSON,
+    ONLY,
+    SET,
+    WATCH,
     CommandError,
-    add_suite_options,
-    add_watch,
+    Verbs,
+    add_verb,
+    option,
     print_json,
     print_now,
 )
@@ -44,7 +49,7 @@ from perfdag.results.collect import collect
 from perfdag.results.runs import load_plan, store_plan, variants
 from perfdag.results.schema import load_rows
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
-from perfdag.steps.runner.limits import check_size
+from perfdag.steps.runner.limits import kinds_of
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
@@ -77,65 +82,63 @@ not in what pods have: image, network, resources and the like.
 """
 
 
-def add_ab(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_ab(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "ab",
-        description="Measure two variants of a suite in random ABBA blocks, on this "
-        "machine or (--submit) on a cluster, and compare them block by block.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        run,
+        "Measure two variants of a suite in random ABBA blocks, on this machine or (--submit) on a "
+        "cluster, and compare them block by block.",
+        EPILOG,
+        option(
+            "suite", nargs="?", metavar="SUITE", help="suite file, of variant A if SUITE_B follows"
+        ),
+        option("other", nargs="?", metavar="SUITE_B", help="suite file of variant B"),
+        *(
+            option(
+                f"--{name}",
+                metavar="ENTRY.PARAM=V",
+                action="append",
+                default=[],
+                help=f"setting of variant {name.upper()} alone, as --set",
+            )
+            for name in ("a", "b")
+        ),
+        SET,
+        ONLY,
+        option("--blocks", metavar="N", default=10, help="blocks of ABBA, 8 to 40"),
+        option(
+            "--within",
+            metavar="SHARE",
+            help="the most that B may cost (5%% or 0.05); exit 3 unless each headline passes",
+        ),
+        option(
+            "--store",
+            metavar="ROOT",
+            help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results; "
+            "with --submit the installation's)",
+        ),
+        option(
+            "--resume",
+            metavar="RUN",
+            help="continue an interrupted run, or show a finished one again",
+        ),
+        option(
+            "--submit",
+            action="store_true",
+            help="run on the cluster of the current context, where perfdag is installed",
+        ),
+        option(
+            *("--namespace", "-n"),
+            default="perfdag",
+            help="with --submit: namespace of the installation",
+        ),
+        WATCH,
+        option("--all", action="store_true", help="show every series, not only headline series"),
+        option("--chart", metavar="FILE", type=Path, help="forest plot, .svg or .png"),
+        [JSON, option("--markdown", action="store_true", help="print Markdown")],
     )
-    parser.add_argument(
-        "suite", nargs="?", metavar="SUITE", help="suite file, of variant A if SUITE_B follows"
-    )
-    parser.add_argument("other", nargs="?", metavar="SUITE_B", help="suite file of variant B")
-    for name in ("a", "b"):
-        parser.add_argument(
-            f"--{name}",
-            metavar="ENTRY.PARAM=V",
-            action="append",
-            default=[],
-            help=f"setting of variant {name.upper()} alone, as --set",
-        )
-    add_suite_options(parser)
-    parser.add_argument(
-        "--blocks", metavar="N", type=int, default=10, help="blocks of ABBA, 8 to 40 (default: 10)"
-    )
-    parser.add_argument(
-        "--within",
-        metavar="SHARE",
-        help="the most that B may cost (5%% or 0.05); exit 3 unless each headline passes",
-    )
-    parser.add_argument(
-        "--store",
-        metavar="ROOT",
-        help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results; with "
-        "--submit the installation's)",
-    )
-    parser.add_argument(
-        "--resume", metavar="RUN", help="continue an interrupted run, or show a finished one again"
-    )
-    parser.add_argument(
-        "--submit",
-        action="store_true",
-        help="run on the cluster of the current context, where perfdag is installed",
-    )
-    parser.add_argument(
-        "--namespace",
-        "-n",
-        default="perfdag",
-        help="with --submit: namespace of the installation (default: perfdag)",
-    )
-    add_watch(parser)
-    parser.add_argument(
-        "--all", action="store_true", help="show every series, not only headline series"
-    )
-    parser.add_argument("--chart", metavar="FILE", type=Path, help="forest plot, .svg or .png")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print the outcome as JSON")
-    form.add_argument("--markdown", action="store_true", help="print the outcome as Markdown")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -229,7 +232,7 @@ def _stored_variants(root: str | None, run_id: str, limit: float | None) -> Duet
     duet = stored_duet(*plans)
     if limit is None:
         return duet
-    return replace(duet, a=replace(duet.a, options={**duet.a.options, "within": limit}))
+    return replace(duet, a=replace(duet.a, options=replace(duet.a.options, within=limit)))
 
 
 HEADINGS = ["series", "A median", "B median", "B against A", "interval", "p", "verdict"]
@@ -248,7 +251,7 @@ class AbResult:
     def exit_code(self) -> int:
         """3 if a headline misses the limit or has no values, 1 if a sample failed or none is ok."""
         bounds = {line.bound.word for line in self.outcome.lines if line.bound}
-        if "within" in self.duet.a.options and (self.outcome.absent or bounds != {"passes"}):
+        if self.duet.a.options.within is not None and (self.outcome.absent or bounds != {"passes"}):
             return EXIT_GATE
         return EXIT_FAILED if self.failed or not self.outcome.lines else EXIT_OK
 
@@ -281,7 +284,7 @@ def conclude(store: Store, duet: Duet, *, everything: bool = False) -> AbResult:
 def outcome_text(result: AbResult, *, markdown: bool = False) -> str:
     """Return the outcome as a table for a terminal or in Markdown, with notes below it."""
     duet, lines = result.duet, result.outcome.lines
-    a, b = duet.a.options["words"]
+    a, b = duet.a.options.words
     limit = next((line.bound.limit for line in lines if line.bound), None)
     headings = HEADINGS if limit is None else [*HEADINGS, f"cost within {limit * 100:g} %"]
     rows = [[*_cells(line), *([] if limit is None else [_cost(line)])] for line in lines]
@@ -367,7 +370,7 @@ def write_forest_plot(path: Path, result: AbResult) -> None:
         for line in lines
         if not (paired := line.judged.result).absolute
     ]
-    a, b = duet.a.options["words"]
+    a, b = duet.a.options.words
     blocks = f"{duet.a.suite}: {plural(len(duet.blocks), 'block')} of ABBA or BAAB"
     figure = forest(
         effects,
@@ -392,7 +395,7 @@ def measure_variants(
     duet, root = plan_variants(request, here=True)
     store = open_store(root)
     plans = (duet.a, duet.b)
-    if not duet.a.options.get("cluster"):
+    if not duet.a.options.cluster:
         with only_process(duet.a), only_process(duet.b):
             for plan in plans:
                 if request.resume is None:
@@ -457,7 +460,9 @@ def submit_variants(request: AbRequest, namespace: str) -> Submission:
     Raises CommandError, BadDocument, StoreError, KubeError.
     """
     template = installed_template(namespace)
-    root = request.root or template.parameters.get("store") or "no store"
+    root = template.store
+    if request.root not in (None, root):
+        raise CommandError(f"the installation of namespace {namespace} has the store {root}")
     if not root.startswith("s3://"):
         raise CommandError(
             f"--submit needs an s3:// store that this machine reaches, not {root}: "
@@ -467,17 +472,17 @@ def submit_variants(request: AbRequest, namespace: str) -> Submission:
     store = open_store(root)
     if request.resume is None:
         duet = on_cluster(duet)
-        check_size(duet.a)
+        kinds_of(duet.a)
         for plan in (duet.a, duet.b):
             store_plan(store, plan)
-    elif not duet.a.options.get("cluster"):
+    elif not duet.a.options.cluster:
         raise CommandError(
             f"{request.resume} was measured on one machine; resume it there, without --submit"
         )
     elif request.within is not None:  # the last step on the cluster takes the limit from the plan
         store_plan(store, duet.a)
-    parameters = {"run": duet.a.run_id, "store": root}
-    name = template.start(duet.a.suite, parameters, int(duet.a.options.get("priority", 0)))
+    priority = duet.a.options.priority
+    name = template.start(NewRun(duet.a.run_id, duet.a.suite, priority))
     return Submission(
         name,
         f"ab {duet.a.run_id} and {duet.b.run_id}, workflow {name} in namespace {namespace}",

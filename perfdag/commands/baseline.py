@@ -10,7 +10,16 @@ from perfdag.analysis import selection
 from perfdag.analysis.history import series_names
 from perfdag.analysis.medians import COLUMNS, medians_of_rows
 from perfdag.analysis.selection import Selection
-from perfdag.commands.options import CommandError, add_store, print_json
+from perfdag.commands.options import (
+    JSON,
+    STORE,
+    SUITE,
+    CommandError,
+    Verbs,
+    add_verb,
+    option,
+    print_json,
+)
 from perfdag.results.schema import load_rows
 from perfdag.stats.robust import median, spread
 from perfdag.store.open import open_store
@@ -28,29 +37,33 @@ hold each run against one.
 """
 
 
-def add_baseline(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_baseline(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    parser = add_verb(
+        sub,
         "baseline",
-        description="Give runs a name to compare with, or show the names. "
+        show,
+        "Give runs a name to compare with, or show the names. "
         "They are stored in baselines.json of the store.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
     )
     actions = parser.add_subparsers(dest="action", metavar="set|show", required=True)
-    set_parser = actions.add_parser("set", help="name a run or a selection")
-    set_parser.add_argument("name", metavar="NAME")
-    set_parser.add_argument(
-        "runs", metavar="RUN", help="run or selection, as `perfdag compare` takes it"
+    text = "name a run or a selection"
+    add_verb(
+        actions,
+        "set",
+        set_name,
+        text,
+        "",
+        option("name", metavar="NAME"),
+        option("runs", metavar="RUN", help="run or selection, as `perfdag compare` takes it"),
+        option("--note", default="", help="what the baseline is for"),
+        STORE,
+        SUITE,
+        help=text,
     )
-    set_parser.add_argument("--note", default="", help="what the baseline is for")
-    add_store(set_parser)
-    set_parser.set_defaults(run=set_name)
-    show_parser = actions.add_parser("show", help="show all names, or the values of one")
-    show_parser.add_argument("name", nargs="?", metavar="NAME")
-    show_parser.add_argument("--json", action="store_true", help="print JSON")
-    add_store(show_parser)
-    show_parser.set_defaults(run=show)
+    text, name = "show all names, or the values of one", option("name", nargs="?", metavar="NAME")
+    add_verb(actions, "show", show, text, "", name, JSON, STORE, SUITE, help=text)
 
 
 def set_name(args: argparse.Namespace) -> int:

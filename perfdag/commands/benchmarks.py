@@ -8,7 +8,7 @@ import orjson
 
 from perfdag.analysis.alerts import markdown_table
 from perfdag.benchmark import registry
-from perfdag.commands.options import CommandError, print_json
+from perfdag.commands.options import CommandError, Verbs, add_verb, option, print_json
 from perfdag.suite.document import choices
 
 logger = logging.getLogger(__name__)
@@ -21,21 +21,19 @@ EPILOG = """examples:
 """
 
 
-def add_benchmarks(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_benchmarks(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "benchmarks",
-        description="List the benchmarks installed here, or describe one: its parameters with "
+        run,
+        "List the benchmarks installed here, or describe one: its parameters with "
         "their defaults, its metrics, and when its clock starts and stops.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
+        option("name", nargs="?", metavar="NAME"),
+        option("--json", action="store_true", help="print JSON"),
+        option("--markdown", action="store_true", help="print the table of docs/benchmarks.md"),
     )
-    parser.add_argument("name", nargs="?", metavar="NAME")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--markdown", action="store_true", help="print the table of docs/benchmarks.md"
-    )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,8 +11,8 @@ from typing import Any
 
 from perfdag.analysis import alerts
 from perfdag.analysis.alerts import Alert, GateResult, Rules, gate_as_dict, worst
+from perfdag.analysis.gate import ACKS as ACKS_KEY
 from perfdag.analysis.gate import (
-    ACKS,
     check,
     put_acks,
     read_acks,
@@ -25,11 +25,15 @@ from perfdag.analysis.selection import select_one
 from perfdag.analysis.verdict import RANK
 from perfdag.commands.finish import RunResult
 from perfdag.commands.options import (
+    ACKS,
     RUN_HELP,
+    STORE,
+    SUITE,
     CommandError,
-    add_acks_file,
-    add_store,
+    Verbs,
+    add_verb,
     duration,
+    option,
     print_json,
 )
 from perfdag.commands.runs import explain_last
@@ -58,36 +62,37 @@ check broke, data vanished. With --max-age, every check of a run that is too old
 """
 
 
-def add_check(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_check(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "check",
-        description="Check a run against the thresholds of its suite and against its history. "
+        run_check,
+        "Check a run against the thresholds of its suite and against its history. "
         "Exit with 3 if the gate fails.",
-        epilog=CHECK_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        CHECK_EPILOG,
+        option("run_id", metavar="RUN", help=RUN_HELP),
+        STORE,
+        SUITE,
+        ACKS,
+        option(
+            "--max-age",
+            metavar="DURATION",
+            type=duration,
+            help="check only the age of RUN: print one line, and exit with 3 if it is older than "
+            "this, for example 26h",
+        ),
+        option("--junit", metavar="FILE", type=Path, help="write JUnit XML"),
+        option("--markdown", metavar="FILE", help="write a Markdown summary (`-`: stdout)"),
+        option(
+            "--webhook-file",
+            metavar="FILE",
+            type=Path,
+            help="post one JSON message per cause to the URL in this file (default: the URL in the "
+            "variable PERFDAG_WEBHOOK); arguments of a process are no place for a secret",
+        ),
+        option("--json", action="store_true", help="print the gate as JSON"),
     )
-    parser.add_argument("run_id", metavar="RUN", help=RUN_HELP)
-    add_store(parser)
-    add_acks_file(parser)
-    parser.add_argument(
-        "--max-age",
-        metavar="DURATION",
-        type=duration,
-        help="check only the age of RUN: print one line, and exit with 3 if the run is older than "
-        "this, for example 26h",
-    )
-    parser.add_argument("--junit", metavar="FILE", type=Path, help="write JUnit XML")
-    parser.add_argument("--markdown", metavar="FILE", help="write a Markdown summary (`-`: stdout)")
-    parser.add_argument(
-        "--webhook-file",
-        metavar="FILE",
-        type=Path,
-        help="post one JSON message per cause to the URL in this file (default: the URL in the "
-        "variable PERFDAG_WEBHOOK); arguments of a process are no place for a secret",
-    )
-    parser.add_argument("--json", action="store_true", help="print the gate as JSON")
-    parser.set_defaults(run=run_check)
 
 
 def run_check(args: argparse.Namespace) -> int:
@@ -137,36 +142,42 @@ the acknowledgements of the store.
 """
 
 
-def add_acks(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_acks(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    parser = add_verb(
+        sub,
         "acks",
-        description="Validate a file of acknowledgements and put it into the store, or show the "
+        show_acks,
+        "Validate a file of acknowledgements and put it into the store, or show the "
         "acknowledgements of the store.",
-        epilog=ACKS_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        ACKS_EPILOG,
     )
     actions = parser.add_subparsers(dest="action", metavar="set|show", required=True)
-    set_parser = actions.add_parser("set", help="replace the acknowledgements of the store")
-    set_parser.add_argument(
-        "file",
-        metavar="FILE",
-        help="acks: [{series: GLOB, run: FIRST_RUN, reason: TEXT, until: DAY}]",
-    )
-    show_parser = actions.add_parser("show", help="show the acknowledgements of the store")
-    for action in (set_parser, show_parser):
-        action.add_argument(
-            "--store",
-            metavar="ROOT",
-            help="folder or s3://bucket/prefix (default: ./perfdag-results)",
-        )
-    parser.set_defaults(run=run_acks)
+    text = "replace the acknowledgements of the store"
+    format = "acks: [{series: GLOB, run: FIRST_RUN, reason: TEXT, until: DAY}]"
+    file = option("file", metavar="FILE", help=format)
+    add_verb(actions, "set", set_acks, text, "", file, STORE, help=text)
+    text = "show the acknowledgements of the store"
+    add_verb(actions, "show", show_acks, text, "", STORE, help=text)
 
 
-def run_acks(args: argparse.Namespace) -> int:
-    """Set or show the acknowledgements. A bad file changes nothing."""
-    print(set_acks(args.store, args.file) if args.action == "set" else acks_text(args.store))
-    return 0
+def set_acks(args: argparse.Namespace) -> int:
+    """Put a file of acknowledgements into the store. Raises BadDocument, StoreError."""
+    store = open_store(args.store)
+    count = plural(len(put_acks(store, args.file)), "acknowledgement")
+    print(f"{count} in {store.url(ACKS_KEY)}")
+    return EXIT_OK
+
+
+def show_acks(args: argparse.Namespace) -> int:
+    """Print the acknowledgements of the store. Raises BadDocument, StoreError."""
+    acks, url = stored_acks(open_store(args.store))
+    lines = [
+        f"{ack.series}  from {ack.run}{f' until {ack.until}' if ack.until else ''}: {ack.reason}"
+        for ack in acks
+    ]
+    print("\n".join(lines) or f"no acknowledgements in {url}; `perfdag acks set FILE` adds them")
+    return EXIT_OK
 
 
 MOST_LINES = 10
@@ -315,19 +326,3 @@ def _send(webhook: str | None, gate: GateResult) -> bool:
         logger.warning(f"perfdag check: {error}")
         return False
     return True
-
-
-def set_acks(root: str | None, file: str) -> str:
-    """Put a file of acknowledgements into the store. Raises BadDocument, StoreError."""
-    store = open_store(root)
-    return f"{plural(len(put_acks(store, file)), 'acknowledgement')} in {store.url(ACKS)}"
-
-
-def acks_text(root: str | None) -> str:
-    """Return the acknowledgements of the store as text. Raises BadDocument, StoreError."""
-    acks, url = stored_acks(open_store(root))
-    lines = [
-        f"{ack.series}  from {ack.run}{f' until {ack.until}' if ack.until else ''}: {ack.reason}"
-        for ack in acks
-    ]
-    return "\n".join(lines) or f"no acknowledgements in {url}; `perfdag acks set FILE` adds them"

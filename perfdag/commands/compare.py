@@ -14,7 +14,7 @@ from perfdag.analysis.compare import Comparison, Row, compare_selections, count
 from perfdag.analysis.gate import read_checks
 from perfdag.analysis.selection import select
 from perfdag.analysis.verdict import Tuning, percent
-from perfdag.commands.options import CommandError, add_store, print_json
+from perfdag.commands.options import STORE, SUITE, CommandError, Verbs, add_verb, option, print_json
 from perfdag.commands.runs import explain_last
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
 from perfdag.results.labels import series_name
@@ -39,46 +39,44 @@ printed first.
 """
 
 
-def add_compare(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_compare(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "compare",
-        description="Compare two runs or selections: first environment and parameters, then each "
+        run,
+        "Compare two runs or selections: first environment and parameters, then each "
         "series with its medians and spreads, the effect, the noise of a run, and the answer. Runs "
         "of one history are answered by its levels.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
+        option("a", metavar="A", help="run or selection to compare against"),
+        option("b", metavar="B", help="run or selection in question"),
+        STORE,
+        SUITE,
+        option("--store-b", metavar="ROOT", help="store of B, if it differs (two clusters)"),
+        option(
+            "--all",
+            action="store_true",
+            help="show every series, not only headline series and those with a verdict",
+        ),
+        option(
+            "--min-effect",
+            metavar="SHARE",
+            help="smallest effect worth a verdict (default: `checks` of B's suite, else 5%%)",
+        ),
+        option("--gate", action="store_true", help="exit with 3 if a headline series is worse"),
+        option("--chart", metavar="FILE", type=Path, help="forest plot, .svg or .png"),
+        option(
+            "--sizes",
+            metavar="FILE",
+            type=Path,
+            help="map of the ratios by message size (imb, rdma-*), .svg or .png",
+        ),
+        [
+            option("--json", action="store_true", help="print the comparison as JSON"),
+            option("--markdown", action="store_true", help="print the comparison as Markdown"),
+        ],
     )
-    parser.add_argument("a", metavar="A", help="run or selection to compare against")
-    parser.add_argument("b", metavar="B", help="run or selection in question")
-    add_store(parser)
-    parser.add_argument(
-        "--store-b", metavar="ROOT", help="store of B, if it differs (two clusters)"
-    )
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help="show every series, not only headline series and those with a verdict",
-    )
-    parser.add_argument(
-        "--min-effect",
-        metavar="SHARE",
-        help="smallest effect worth a verdict (default: `checks` of B's suite, else 5%%)",
-    )
-    parser.add_argument(
-        "--gate", action="store_true", help="exit with 3 if a headline series is worse"
-    )
-    parser.add_argument("--chart", metavar="FILE", type=Path, help="forest plot, .svg or .png")
-    parser.add_argument(
-        "--sizes",
-        metavar="FILE",
-        type=Path,
-        help="map of the ratios by message size (imb, rdma-*), .svg or .png",
-    )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print the comparison as JSON")
-    form.add_argument("--markdown", action="store_true", help="print the comparison as Markdown")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

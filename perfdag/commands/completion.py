@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from perfdag.commands.options import Verbs, add_verb, option
 from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
@@ -29,17 +30,17 @@ COMPLETE_RUNS: dict[str, Any] = {
 """Shell functions that complete the runs of the store, in the form that shtab takes."""
 
 
-def add_completion(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_completion(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "completion",
-        description="Print a script that completes verbs, options, file names and runs in a shell. "
+        run,
+        "Print a script that completes verbs, options, file names and runs in a shell. "
         "The file that takes it depends on the shell; a new shell reads it.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
+        option("shell", choices=("bash", "zsh", "fish"), help="the shell"),
     )
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

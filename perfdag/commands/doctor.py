@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Gang, NotInstalled, need_tools
-from perfdag.commands.options import print_json
+from perfdag.commands.options import Verbs, add_verb, option, print_json
 from perfdag.commands.run import needs_cluster
 from perfdag.hosts import disturbance
 from perfdag.hosts.base import CommandResult
@@ -34,37 +34,34 @@ EPILOG = """examples:
 """
 
 
-def add_doctor(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_doctor(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "doctor",
-        description="Check the tools, the store and the noise of this machine for a suite, or the "
+        run,
+        "Check the tools, the store and the noise of this machine for a suite, or the "
         "cluster. Exit with 1 if something is missing.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
+        option(
+            "suite", nargs="?", metavar="SUITE", help="suite file (default: check every benchmark)"
+        ),
+        option(
+            "--cluster",
+            action="store_true",
+            help="check the cluster that KUBECONFIG names instead of this machine",
+        ),
+        option(
+            "--namespace",
+            "-n",
+            default="perfdag",
+            help="with --cluster: namespace of the installation",
+        ),
+        option(
+            "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's)"
+        ),
+        option("--json", action="store_true", help="print the findings as JSON"),
     )
-    parser.add_argument(
-        "suite",
-        nargs="?",
-        metavar="SUITE",
-        help="suite file (default: check every benchmark)",
-    )
-    parser.add_argument(
-        "--cluster",
-        action="store_true",
-        help="check the cluster that KUBECONFIG names instead of this machine",
-    )
-    parser.add_argument(
-        "--namespace",
-        "-n",
-        default="perfdag",
-        help="with --cluster: namespace of the installation (default: perfdag)",
-    )
-    parser.add_argument(
-        "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's)"
-    )
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -132,7 +129,7 @@ class _Subject:
 
 
 def _of_plan(plan: Plan) -> list[_Subject]:
-    shapes = [Shape.model_validate(shape) for shape in plan.shapes]
+    shapes = plan.shapes
     return [
         _Subject(
             point.benchmark,

@@ -4,12 +4,9 @@ import asyncio
 import re
 import time
 from collections.abc import Collection
+from typing import Literal
 
-from perfdag.app.cluster.template import (
-    ARGO,
-    is_other_version,
-    template_parameters,
-)
+from perfdag.app.cluster.template import ARGO, is_other_version, store_of
 from perfdag.benchmark import registry
 from perfdag.commands.doctor import Finding
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
@@ -17,7 +14,6 @@ from perfdag.kube.patch import (
     LEVELS,
     STORE,
     account_of,
-    claim_patch,
     enforced_level,
     hardened,
     helper,
@@ -25,9 +21,10 @@ from perfdag.kube.patch import (
     level_needs,
     pod_security,
     priority_class,
+    store_volume,
 )
 from perfdag.kube.pods import is_ready, read_pod, with_events, without_simulated
-from perfdag.plan.plan import Plan, cluster_shapes
+from perfdag.plan.plan import Plan, place_hosts
 from perfdag.shape import Shape
 from perfdag.steps.devices import without_gpu
 from perfdag.steps.runner.feasibility import Requirement, has_class, read_inventory, requirements_of
@@ -35,7 +32,19 @@ from perfdag.store.base import AddressError
 from perfdag.store.open import check_cluster_address
 from perfdag.units import plural
 
-MIN_VERSION = (1, 29)
+MIN_KUBERNETES, MIN_ARGO = (1, 29), (4, 1)
+ARGO_KINDS = ("Workflow", "WorkflowTemplate", "CronWorkflow", "WorkflowTaskResult")
+POLICY = "perfdag-measuring"
+CLUSTER_ADMIN = (
+    "a cluster admin runs perfdag install without --namespaced, with all its other options"
+)
+USER_RIGHTS = (
+    *((ARGO.partition("/")[0], "workflows", verb) for verb in ("create", "get", "list", "delete")),
+    *(("", "configmaps", verb) for verb in ("create", "delete", "patch")),
+    ("", "pods", "list"),
+    ("", "pods/log", "get"),
+)
+"""API group, resource and verb of what `submit`, `status`, `logs` and `rm` do."""
 
 
 def check_cluster(plan: Plan | None, root: str | None, namespace: str) -> list[Finding]:
@@ -43,13 +52,8 @@ def check_cluster(plan: Plan | None, root: str | None, namespace: str) -> list[F
     try:
         return run_with_client(lambda client: _check(client, plan, root, namespace), retries=1)
     except KubeError as error:
-        return [
-            Finding(
-                "missing",
-                f"the cluster: {error}",
-                "set KUBECONFIG to a cluster that can be reached",
-            )
-        ]
+        advice = "set KUBECONFIG to a cluster that can be reached"
+        return [Finding("missing", f"the cluster: {error}", advice)]
 
 
 async def _check(
@@ -59,20 +63,11 @@ async def _check(
         await _check_version(client),
         *await check_argo(client),
         *await check_installation(client, namespace, root, plan),
-        *_check_nodes(await list_readable(client, "v1", "Node")),
+        *_check_nodes(await _list_readable(client, "v1", "Node")),
     ]
     if plan:
         findings += await check_requirements(client, plan, namespace, _install_again(namespace))
     return findings
-
-
-async def _check_version(client: Kube) -> Finding:
-    version = await client.request("GET", "/version")
-    name = f"Kubernetes {version['gitVersion']}"
-    minor = int("".join(filter(str.isdigit, version["minor"])))
-    if (int(version["major"]), minor) < MIN_VERSION:
-        return Finding("missing", f"{name} is older than 1.29", "use a newer cluster")
-    return Finding("ok", f"{name} at {client.cluster.server}")
 
 
 def _install_again(namespace: str) -> str:
@@ -80,96 +75,37 @@ def _install_again(namespace: str) -> str:
     return f"perfdag install --namespace {namespace} --store ... (with all its other options)"
 
 
-async def check_installation(
-    client: Kube, namespace: str, root: str | None, plan: Plan | None = None
-) -> list[Finding]:
-    """Return the findings for the templates of a namespace, their rights, Pod Security and store.
-
-    Raises KubeError.
-    """
-    templates = [
-        *(await list_readable(client, ARGO, "WorkflowTemplate", namespace) or []),
-        *(await list_readable(client, ARGO, "ClusterWorkflowTemplate") or []),
-    ]
-    template = next((item for item in templates if item["metadata"]["name"] == "perfdag"), None)
-    if template is None:
-        return [
-            Finding(
-                "missing",
-                f"perfdag is not installed in namespace {namespace}",
-                f"perfdag install --namespace {namespace} --store ...",
-            )
-        ]
-    install = _install_again(namespace)
-    if is_other_version(template["spec"]):
-        return [
-            Finding(
-                "missing",
-                f"perfdag in namespace {namespace} was installed by another version",
-                install,
-            )
-        ]
-    findings = [Finding("ok", f"perfdag is installed in namespace {namespace}")]
-    findings += await check_pod_security(client, namespace, plan)
-    findings.append(await check_user(client, namespace))
-    for name, rights in required_rights().items():
-        findings.append(await check_account(client, namespace, name, rights, install))
-    findings.append(await check_network_policy(client, namespace, install))
-    root = root or template_parameters(template).get("store", "")
-    claim = await check_claim(client, namespace, root, _parallel_batches(template))
-    if any(finding.what.startswith("there is no claim") for finding in claim):
-        return [*findings, *claim]  # a pod that mounts the claim would never start
-    benchmarks = {point.benchmark for point in plan.points} if plan else set(registry.working())
-    store = await check_store(client, namespace, root, template["spec"], install, benchmarks)
-    return [*findings, *claim, *store]
-
-
-def _parallel_batches(template: Object) -> int:
-    steps = {step["name"]: step for step in template["spec"]["templates"]}
-    return int(steps["batches"].get("parallelism") or 1)
-
-
-def _check_nodes(nodes: list[Object] | None) -> list[Finding]:
-    if nodes is None:
-        return [
-            Finding(
-                "warn",
-                "nodes cannot be read; rows will lack node types",
-                "a cluster admin runs perfdag install without --namespaced, "
-                "with all its other options",
-            )
-        ]
-    measuring = without_simulated(nodes)
-    ready = [node for node in measuring if is_ready(node)]
-    simulated = len(nodes) - len(measuring)
-    text = f"{len(ready)} of {plural(len(measuring), 'node')} ready"
-    if simulated:
-        text += f", besides {plural(simulated, 'simulated one')}"
-    findings = [Finding("ok" if ready else "missing", text)]
-    cordoned = [node["metadata"]["name"] for node in ready if node["spec"].get("unschedulable")]
-    if cordoned:
-        findings.append(Finding("warn", f"cordoned: {', '.join(cordoned[:5])}"))
-    return findings
-
-
-MIN_ARGO = (4, 1)
-MIN_ARGO_TEXT = "4.1 or newer"
-ARGO_KINDS = ("Workflow", "WorkflowTemplate", "CronWorkflow", "WorkflowTaskResult")
-
-
-async def list_readable(
+async def _list_readable(
     client: Kube, api: str, kind: str, namespace: str | None = None
 ) -> list[Object] | None:
-    """Return the objects of a kind; None if the cluster lacks the kind or hides it.
-
-    Raises KubeError.
-    """
+    """Return the objects of a kind; None if the cluster lacks the kind or hides it."""
     try:
         return await client.list(await client.resource(api, kind), namespace)
     except KubeError as error:
         if error.status in (403, 404):
             return None
         raise
+
+
+async def _there(
+    client: Kube, api: str, kind: str, name: str, namespace: str
+) -> Object | Literal[False] | None:
+    """Return an object; False if there is none, None if it may not be read. Raises KubeError."""
+    try:
+        return await client.get(await client.resource(api, kind), name, namespace)
+    except KubeError as error:
+        if error.status not in (403, 404):
+            raise
+        return False if error.status == 404 else None
+
+
+async def _check_version(client: Kube) -> Finding:
+    version = await client.request("GET", "/version")
+    name = f"Kubernetes {version['gitVersion']}"
+    minor = int("".join(filter(str.isdigit, version["minor"])))
+    if (int(version["major"]), minor) < MIN_KUBERNETES:
+        return Finding("missing", f"{name} is older than 1.29", "use a newer cluster")
+    return Finding("ok", f"{name} at {client.cluster.server}")
 
 
 async def check_argo(client: Kube) -> list[Finding]:
@@ -179,89 +115,115 @@ async def check_argo(client: Kube) -> list[Finding]:
         try:
             await client.resource(ARGO, kind)
         except KubeError:
-            findings.append(
-                Finding(
-                    "missing",
-                    f"Argo Workflows: no kind {kind}",
-                    f"install Argo Workflows {MIN_ARGO_TEXT} (its CRDs and controller)",
-                )
-            )
+            advice = "install Argo Workflows 4.1 or newer (its CRDs and controller)"
+            findings.append(Finding("missing", f"Argo Workflows: no kind {kind}", advice))
     if findings:
         return findings
-    workflows = await list_readable(client, ARGO, "Workflow") or []
+    workflows = await _list_readable(client, ARGO, "Workflow") or []
     if any((workflow.get("status") or {}).get("phase") for workflow in workflows):
-        controller = Finding("ok", "Argo Workflows: the CRDs exist and the controller has answered")
+        findings = [Finding("ok", "Argo Workflows: the CRDs exist and the controller has answered")]
     else:
-        controller = Finding(
-            "warn",
-            "Argo Workflows: the CRDs exist; "
-            "no Workflow has run yet, so it is unknown whether the controller works",
-        )
-    return [controller, *await _check_argo_version(client)]
+        text = "no Workflow has run yet, so it is unknown whether the controller works"
+        findings = [Finding("warn", f"Argo Workflows: the CRDs exist; {text}")]
+    for deployment in await _list_readable(client, "apps/v1", "Deployment") or []:
+        for container in deployment["spec"]["template"]["spec"]["containers"]:
+            image = container["image"]
+            version = re.search(r"workflow-controller:v?(\d+)\.(\d+)", image)
+            if version and (int(version[1]), int(version[2])) >= MIN_ARGO:
+                return [*findings, Finding("ok", f"Argo's controller is {image}")]
+            if version:
+                text = f"Argo's controller is {image}: runs would wait forever for pods that "
+                advice = "use 4.1 or newer, which has pendingTimeout"
+                return [*findings, Finding("missing", f"{text}never start", advice)]
+    text = "Argo's version is unknown: no Deployment of its controller can be read"
+    return [*findings, Finding("warn", text, "make sure that it is 4.1 or newer")]
 
 
-async def _check_argo_version(client: Kube) -> list[Finding]:
-    """Check the version by the image of the controller; if that is not readable, by the CRDs."""
-    deployments = await list_readable(client, "apps/v1", "Deployment") or []
-    images = [
-        container["image"]
-        for deployment in deployments
-        for container in deployment["spec"]["template"]["spec"]["containers"]
-        if "workflow-controller" in container["image"]
+async def check_installation(
+    client: Kube, namespace: str, root: str | None, plan: Plan | None = None
+) -> list[Finding]:
+    """Return the findings for the templates of a namespace, its Pod Security and the store.
+
+    Raises KubeError.
+    """
+    templates = [
+        *(await _list_readable(client, ARGO, "WorkflowTemplate", namespace) or []),
+        *(await _list_readable(client, ARGO, "ClusterWorkflowTemplate") or []),
     ]
-    versions = {image: version for image in images if (version := image_version(image))}
-    if versions:
-        return [_image_finding(image, version) for image, version in versions.items()]
-    kind = "CustomResourceDefinition"
-    definitions = await list_readable(client, "apiextensions.k8s.io/v1", kind) or []
-    knows = _knows_pending_timeout(definitions)
-    if knows is None:
-        return [
-            Finding(
-                "warn",
-                "Argo's version is unknown: neither its controller nor its CRDs show it",
-                f"make sure that it is {MIN_ARGO_TEXT}",
-            )
-        ]
-    if knows:
-        return [Finding("ok", f"Argo's CRDs are of {MIN_ARGO_TEXT} (they know pendingTimeout)")]
-    return [
-        Finding(
-            "missing",
-            "Argo's CRDs do not know pendingTimeout: they are older than 4.1",
-            f"use Argo Workflows {MIN_ARGO_TEXT}",
-        )
-    ]
+    template = next((item for item in templates if item["metadata"]["name"] == "perfdag"), None)
+    install = _install_again(namespace)
+    if template is None:
+        advice = f"perfdag install --namespace {namespace} --store ..."
+        return [Finding("missing", f"perfdag is not installed in namespace {namespace}", advice)]
+    if is_other_version(template["spec"]):
+        text = f"perfdag in namespace {namespace} was installed by another version"
+        return [Finding("missing", text, install)]
+    findings = [Finding("ok", f"perfdag is installed in namespace {namespace}")]
+    findings += await check_pod_security(client, namespace, plan)
+    findings.append(await check_user(client, namespace))
+    findings.append(await check_network_policy(client, namespace, install))
+    root = root or store_of(template)
+    steps = {step["name"]: step for step in template["spec"]["templates"]}
+    parallel = int(steps["batches"].get("parallelism") or 1)
+    claim = await check_claim(client, namespace, root, parallel)
+    if any(finding.what.startswith("there is no claim") for finding in claim):
+        return [*findings, *claim]  # a pod that mounts the claim would never start
+    benchmarks = {point.benchmark for point in plan.points} if plan else set(registry.working())
+    store = await check_store(client, namespace, root, template["spec"], install, benchmarks)
+    return [*findings, *claim, *store]
 
 
-def _image_finding(image: str, version: tuple[int, int]) -> Finding:
-    if version >= MIN_ARGO:
-        return Finding("ok", f"Argo's controller is {image}")
-    return Finding(
-        "missing",
-        f"Argo's controller is {image}: runs would wait forever for pods that never start",
-        f"use {MIN_ARGO_TEXT}, which has pendingTimeout",
-    )
+def _check_nodes(nodes: list[Object] | None) -> list[Finding]:
+    if nodes is None:
+        text = "nodes cannot be read; rows will lack node types"
+        return [Finding("warn", text, CLUSTER_ADMIN)]
+    measuring = without_simulated(nodes)
+    ready = [node for node in measuring if is_ready(node)]
+    simulated = len(nodes) - len(measuring)
+    text = f"{len(ready)} of {plural(len(measuring), 'node')} ready"
+    text += f", besides {plural(simulated, 'simulated one')}" if simulated else ""
+    findings = [Finding("ok" if ready else "missing", text)]
+    cordoned = [node["metadata"]["name"] for node in ready if node["spec"].get("unschedulable")]
+    if cordoned:
+        findings.append(Finding("warn", f"cordoned: {', '.join(cordoned[:5])}"))
+    return findings
 
 
-def image_version(image: str) -> tuple[int, int] | None:
-    """Return the major and minor version in an image's tag, or None."""
-    match = re.search(r":v?(\d+)\.(\d+)", image)
-    return (int(match[1]), int(match[2])) if match else None
+async def check_user(client: Kube, namespace: str) -> Finding:
+    """Return whether the user may submit, follow and delete runs. Raises KubeError."""
+    refused = []
+    for group, name, verb in USER_RIGHTS:
+        resource, _, subresource = name.partition("/")
+        right = {"group": group, "resource": resource, "subresource": subresource, "verb": verb}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {"namespace": namespace, **right}},
+        }
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        if not (await client.request("POST", path, json=body))["status"]["allowed"]:
+            refused.append(f"{verb} {name}")
+    if refused:
+        text = f"you may not {', '.join(refused)} in {namespace}"
+        advice = "ask an admin of the namespace for a Role with these rights"
+        return Finding("missing", text, advice)
+    return Finding("ok", f"you may submit, follow and delete runs in {namespace}")
 
 
-def _knows_pending_timeout(definitions: list[Object]) -> bool | None:
-    """Return whether the WorkflowTemplate's schema has the field; None for minimal CRDs."""
-    for definition in definitions:
-        if definition["metadata"]["name"] != "workflowtemplates.argoproj.io":
-            continue
-        for version in definition["spec"]["versions"]:
-            schema = version.get("schema", {}).get("openAPIV3Schema", {})
-            for key in ("spec", "templates"):
-                schema = schema.get("properties", {}).get(key, {})
-            if fields := schema.get("items", {}).get("properties"):
-                return "pendingTimeout" in fields
-    return None
+async def check_network_policy(client: Kube, namespace: str, install: str) -> Finding:
+    """Return whether the policy of measuring pods exists. Raises KubeError.
+
+    No API tells whether the network plugin enforces it.
+    """
+    policy = await _there(client, "networking.k8s.io/v1", "NetworkPolicy", POLICY, namespace)
+    if policy is None:
+        text = f"you may not read whether there is a NetworkPolicy {POLICY} in {namespace}"
+        return Finding("warn", text)
+    if policy is False:
+        text = f"there is no NetworkPolicy {POLICY} in {namespace}: any pod of the cluster may "
+        text += "reach the servers of measuring pods, and fio's runs the jobs of whoever connects"
+        return Finding("warn", text, f"{install} without --no-network-policy")
+    return Finding("ok", f"there is a NetworkPolicy {POLICY}; a network plugin has to enforce it")
 
 
 async def check_requirements(
@@ -271,14 +233,18 @@ async def check_requirements(
 
     Raises KubeError.
     """
-    shapes = [Shape.model_validate(shape) for shape in cluster_shapes(plan)]
+    shapes = place_hosts(plan).shapes
     findings = [*await check_shapes(client, shapes, namespace), *gpu_findings(plan, shapes)]
-    findings.append(await _check_priority(client, priority_class(plan.options.get("priority", 0))))
-    rights = required_rights()["perfdag-measure"]
+    name = priority_class(plan.options.priority)
+    if not await has_class(client, name):
+        text = f"PriorityClass {name} does not exist or may not be read; "
+        text += "measuring pods then have no priority class"
+        findings.append(Finding("warn", text, CLUSTER_ADMIN))
     for name in benchmarks_with_rights(plan):
-        command = f"{install} --allow {name}=NAMESPACE"
         account = account_of(name)
-        findings.append(await check_account(client, namespace, account, rights, command))
+        if await _there(client, "v1", "ServiceAccount", account, namespace) is False:
+            text = f"there is no service account {account} in {namespace}"
+            findings.append(Finding("missing", text, f"{install} --allow {name}=NAMESPACE"))
     return findings
 
 
@@ -304,10 +270,15 @@ def _finding(requirement: Requirement) -> Finding:
     if requirement.there is None:
         reason = "it may not be read, or nodes are added on demand"
         return Finding("warn", f"whether the cluster has {what} is not known: {reason}")
-    name = what.partition(" ")[0]
+    device = "install its device plugin on a node that has the device"
+    if what.startswith("nvidia.com/"):
+        device = "install the NVIDIA driver on a node with the device and nvidia-device-plugin "
+        device += "(or the GPU operator, which installs both)"
+    elif what.startswith("hugepages-"):
+        device = "reserve them on a node"
     advice = {
         "class": "use an existing one, or create it",
-        "resource": "reserve them on a node" if name.startswith("hugepages-") else _plugin(name),
+        "resource": device,
         "spread": "use fewer hosts, or placement: any",
         "zones": "use fewer hosts, or label nodes with topology.kubernetes.io/zone",
         "role": "label a node, or change the selector",
@@ -320,193 +291,23 @@ def _finding(requirement: Requirement) -> Finding:
     return Finding("missing", requirement.why, advice[requirement.kind])
 
 
-def _plugin(resource: str) -> str:
-    """Return what adds a device to the resources of a node."""
-    if resource.startswith("nvidia.com/"):
-        return (
-            "install the NVIDIA driver on a node with the device and nvidia-device-plugin "
-            "(or the GPU operator, which installs both)"
-        )
-    return "install its device plugin on a node that has the device"
-
-
 def gpu_findings(plan: Plan, shapes: list[Shape]) -> list[Finding]:
     """Return the entries that use CUDA in pods that request no GPU: their containers see none."""
+    advice = "resources: {nvidia.com/gpu: 1}"
     return [
-        Finding(
-            "missing",
-            f"entry {entry}: {why}, but its pods request no GPU",
-            "resources: {nvidia.com/gpu: 1}",
-        )
+        Finding("missing", f"entry {entry}: {why}, but its pods request no GPU", advice)
         for entry, why in without_gpu(plan, shapes).items()
     ]
 
 
 def benchmarks_with_rights(plan: Plan) -> list[str]:
     """Return the benchmarks of which a point uses rights that `install --allow` grants."""
-    names = set()
+    using = set()
     for point in plan.points:
         benchmark = registry.get(point.benchmark)
-        if not benchmark.api.named or point.benchmark in names:
-            continue
-        if benchmark.Params.model_validate(point.params).uses_api:
-            names.add(point.benchmark)
-    return sorted(names)
-
-
-async def _check_priority(client: Kube, name: str) -> Finding:
-    if await has_class(client, name):
-        return Finding("ok", f"PriorityClass {name}")
-    return Finding(
-        "warn",
-        f"PriorityClass {name} does not exist or may not be read; "
-        "measuring pods then have no priority class",
-        "a cluster admin runs perfdag install without --namespaced, with all its other options",
-    )
-
-
-Right = tuple[str, str, str]
-"""API group, resource (with its subresource) and verb."""
-ARGO_GROUP = ARGO.partition("/")[0]
-USER_RIGHTS: tuple[Right, ...] = (
-    *((ARGO_GROUP, "workflows", verb) for verb in ("create", "get", "list", "delete")),
-    ("", "pods", "list"),
-    ("", "pods/log", "get"),
-)
-"""What `submit`, `status`, `logs` and `delete` do."""
-
-
-def required_rights() -> dict[str, list[Right]]:
-    """Return the rights of each service account, as its Role grants them."""
-    from perfdag.workflows.rights import FINISH, MEASURE, RUN, VOLCANO
-
-    roles: dict[str, list[Object]] = {
-        "perfdag-run": [*RUN, VOLCANO],
-        "perfdag-finish": FINISH,
-        "perfdag-measure": MEASURE,
-    }
-    return {
-        account: [
-            (group, name, verb)
-            for rule in rules
-            for group in rule["apiGroups"]
-            for name in rule["resources"]
-            for verb in rule["verbs"]
-        ]
-        for account, rules in roles.items()
-    }
-
-
-async def check_user(client: Kube, namespace: str) -> Finding:
-    """Return whether the user may submit, follow and delete runs. Raises KubeError."""
-    refused = [
-        f"{right[2]} {right[1]}"
-        for right in USER_RIGHTS
-        if not await _review(client, "Self", namespace, right, {})
-    ]
-    if refused:
-        text = f"you may not {', '.join(refused)} in {namespace}"
-        return Finding(
-            "missing", text, "ask an admin of the namespace for a Role with these rights"
-        )
-    return Finding("ok", f"you may submit, follow and delete runs in {namespace}")
-
-
-async def check_account(
-    client: Kube, namespace: str, name: str, rights: list[Right], install: str
-) -> Finding:
-    """Return whether a service account exists and has the rights of its steps. Raises KubeError."""
-    try:
-        await client.get(await client.resource("v1", "ServiceAccount"), name, namespace)
-    except KubeError as error:
-        if error.status == 404:
-            return Finding("missing", f"there is no service account {name} in {namespace}", install)
-        if error.status != 403:
-            raise
-    subject = {
-        "user": f"system:serviceaccount:{namespace}:{name}",
-        "groups": ["system:serviceaccounts"],
-    }
-    refused = []
-    for right in rights:
-        try:
-            allowed = await _review(client, "", namespace, right, subject)
-        except KubeError as error:
-            if error.status != 403:
-                raise
-            return Finding(
-                "warn",
-                f"whether service account {name} has its rights is not known: "
-                "you may not create subjectaccessreviews",
-                "ask somebody who may, or read what a run reports",
-            )
-        if not allowed:
-            refused.append(f"{right[2]} {right[1]}")
-    if refused:
-        return Finding("missing", f"service account {name} may not {', '.join(refused)}", install)
-    return Finding("ok", f"service account {name} has its rights")
-
-
-async def _review(client: Kube, prefix: str, namespace: str, right: Right, subject: Object) -> bool:
-    """Return whether the API server allows a right to `subject`, or to the user (prefix `Self`)."""
-    group, name, verb = right
-    resource, _, subresource = name.partition("/")
-    attributes = {
-        "namespace": namespace,
-        "verb": verb,
-        "group": group,
-        "resource": resource,
-        "subresource": subresource,
-    }
-    kind = f"{prefix}SubjectAccessReview"
-    body = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": kind,
-        "spec": {"resourceAttributes": attributes, **subject},
-    }
-    path = f"/apis/authorization.k8s.io/v1/{kind.lower()}s"
-    review = await client.request("POST", path, json=body)
-    return bool(review["status"]["allowed"])
-
-
-POLICY = "perfdag-measuring"
-ENFORCERS = ("antrea", "calico", "canal", "cilium", "kube-router", "ovn", "weave")
-"""Words in the names of DaemonSets of network plugins that enforce every NetworkPolicy."""
-
-
-async def check_network_policy(client: Kube, namespace: str, install: str) -> Finding:
-    """Return whether the policy exists, and whether a known network plugin enforces it.
-
-    No API tells whether a plugin enforces policies. Raises KubeError.
-    """
-    try:
-        await client.get(
-            await client.resource("networking.k8s.io/v1", "NetworkPolicy"), POLICY, namespace
-        )
-    except KubeError as error:
-        if error.status == 403:
-            text = f"you may not read whether there is a NetworkPolicy {POLICY} in {namespace}"
-            return Finding("warn", text)
-        if error.status != 404:
-            raise
-        return Finding(
-            "warn",
-            f"there is no NetworkPolicy {POLICY} in {namespace}: any pod of the cluster may reach "
-            "the servers of measuring pods, and fio's server runs the jobs of whoever connects",
-            f"{install} without --no-network-policy",
-        )
-    daemons = await list_readable(client, "apps/v1", "DaemonSet") or []
-    names = sorted(daemon["metadata"]["name"] for daemon in daemons)
-    enforcer = next((name for name in names if any(word in name for word in ENFORCERS)), None)
-    if enforcer:
-        return Finding("ok", f"NetworkPolicy {POLICY}, which {enforcer} enforces")
-    return Finding(
-        "warn",
-        f"whether NetworkPolicy {POLICY} is enforced is not known: no DaemonSet is of a network "
-        f"plugin that always enforces policies ({', '.join(ENFORCERS)})",
-        "ask an admin of the cluster; until then, any of its pods may reach the servers of "
-        "measuring pods",
-    )
+        if benchmark.api.named and benchmark.Params.model_validate(point.params).uses_api:
+            using.add(point.benchmark)
+    return sorted(using)
 
 
 async def check_pod_security(client: Kube, namespace: str, plan: Plan | None) -> list[Finding]:
@@ -522,13 +323,9 @@ async def check_pod_security(client: Kube, namespace: str, plan: Plan | None) ->
         text = f"namespace {namespace} has no Pod Security level"
         why = "unless the cluster has a default, who may submit there may run privileged pods"
         return [Finding("warn", f"{text}: {why}", command)]
+    text = "entry {} needs Pod Security level {} ({}), and namespace {} enforces {}"
     refused = [
-        Finding(
-            "missing",
-            f"entry {entry} needs Pod Security level {least} ({', '.join(keys)}), and namespace "
-            f"{namespace} enforces {level}",
-            command,
-        )
+        Finding("missing", text.format(entry, least, ", ".join(keys), namespace, level), command)
         for entry, (least, keys) in needs.items()
         if LEVELS.index(least) > LEVELS.index(level)
     ]
@@ -539,7 +336,7 @@ def plan_needs(plan: Plan) -> dict[str, tuple[str, list[str]]]:
     """Return the least level of each entry that `restricted` refuses, and what needs it."""
     found: dict[str, dict[str, str]] = {}
     for point in plan.points:
-        if needs := level_needs(Shape.model_validate(plan.shapes[point.shape])):
+        if needs := level_needs(plan.shapes[point.shape]):
             found.setdefault(point.entry, {}).update(needs)
     return {
         entry: (max(needs.values(), key=LEVELS.index), list(needs))
@@ -556,32 +353,19 @@ async def check_claim(client: Kube, namespace: str, root: str, parallel: int) ->
     if not root.startswith("claim://"):
         return []
     name = root.removeprefix("claim://")
-    try:
-        resource = await client.resource("v1", "PersistentVolumeClaim")
-        claim = await client.get(resource, name, namespace)
-    except KubeError as error:
-        if error.status == 403:
-            return []
-        if error.status != 404:
-            raise
-        return [
-            Finding(
-                "missing",
-                f"there is no claim {name} in {namespace}",
-                "create it, or use --store s3://bucket/prefix",
-            )
-        ]
+    claim = await _there(client, "v1", "PersistentVolumeClaim", name, namespace)
+    if claim is False:
+        advice = "create it, or use --store s3://bucket/prefix"
+        return [Finding("missing", f"there is no claim {name} in {namespace}", advice)]
+    if claim is None:
+        return []
     modes = (claim.get("status") or {}).get("accessModes") or claim["spec"].get("accessModes") or []
     if parallel == 1 or "ReadWriteMany" in modes:
         return []
-    return [
-        Finding(
-            "missing",
-            f"claim {name} is {', '.join(modes)}, and {parallel} batches at once "
-            "(--parallel-batches) may be on two nodes",
-            "use a ReadWriteMany claim, an s3:// store, or one batch at a time",
-        )
-    ]
+    text = f"claim {name} is {', '.join(modes)}, and {parallel} batches at once "
+    text += "(--parallel-batches) may be on two nodes"
+    advice = "use a ReadWriteMany claim, an s3:// store, or one batch at a time"
+    return [Finding("missing", text, advice)]
 
 
 POD_TIMEOUT = 60.0
@@ -629,6 +413,7 @@ def _pod_spec(root: str, template: Object) -> Object:
         "image": container["image"],
         "imagePullPolicy": container.get("imagePullPolicy"),
         "command": ["perfdag", "step", "reach"],
+        "volumeMounts": [{"name": "store", "mountPath": STORE}],
         "env": [{"name": "PERFDAG_STORE", "value": root}, {"name": "HOME", "value": "/tmp"}],
         "envFrom": container.get("envFrom"),
         "securityContext": hardened(),
@@ -641,10 +426,8 @@ def _pod_spec(root: str, template: Object) -> Object:
         "securityContext": pod_security(),
         "containers": [main],
         "automountServiceAccountToken": False,
+        "volumes": [store_volume(root)],
     }
-    if root.startswith("claim://"):
-        spec["volumes"] = claim_patch(root.removeprefix("claim://"))["volumes"]
-        main["volumeMounts"] = [{"name": "store", "mountPath": STORE}]
     return spec
 
 

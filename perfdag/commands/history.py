@@ -28,7 +28,7 @@ from perfdag.analysis.nodes import (
     runs_for_nodes,
 )
 from perfdag.analysis.verdict import RANK, Tuning, percent
-from perfdag.commands.options import CommandError, add_acks_file, print_json
+from perfdag.commands.options import ACKS, STORE, CommandError, Verbs, add_verb, option, print_json
 from perfdag.commands.terminal import HIGHLIGHTS, fitted, text_table
 from perfdag.results.samples import day_of, suites
 from perfdag.results.schema import explain_unreadable
@@ -53,49 +53,47 @@ Three measurements in a row beyond a level begin the next. docs/statistics.md ha
 """
 
 
-def add_history(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_history(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "history",
-        description="Show the history of a suite: the level of each series; its changes, with "
+        run,
+        "Show the history of a suite: the level of each series; its changes, with "
         "size, date and what changed in the environment; slow nodes, noise and failures.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
+        option("suite", metavar="SUITE", help="name of a suite that has results"),
+        STORE,
+        option("--since", metavar="DAY", help="use only runs from this day on"),
+        option("--newest", metavar="N", type=int, help="use only the newest N runs"),
+        option(
+            "--cluster",
+            metavar="NAME",
+            help="use only runs of this cluster (default: the cluster of the newest run)",
+        ),
+        option(
+            "--only",
+            metavar="GLOB",
+            action="append",
+            default=[],
+            help="show only series whose name matches GLOB; repeat the option to add more",
+        ),
+        option("--all", action="store_true", help="show every series, not only headline series"),
+        option(
+            "--noise",
+            action="store_true",
+            help="show the noise within runs, between runs and nodes",
+        ),
+        option(
+            "--failures",
+            metavar="TEXT",
+            nargs="?",
+            const="",
+            help="show samples that failed or are invalid, and whose reason contains TEXT",
+        ),
+        ACKS,
+        option("--json", action="store_true", help="print the history as JSON"),
     )
-    parser.add_argument("suite", metavar="SUITE", help="name of a suite that has results")
-    parser.add_argument(
-        "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: ./perfdag-results)"
-    )
-    parser.add_argument("--since", metavar="DAY", help="use only runs from this day on")
-    parser.add_argument("--newest", metavar="N", type=int, help="use only the newest N runs")
-    parser.add_argument(
-        "--cluster",
-        metavar="NAME",
-        help="use only runs of this cluster (default: the cluster of the newest run)",
-    )
-    parser.add_argument(
-        "--only",
-        metavar="GLOB",
-        action="append",
-        default=[],
-        help="show only series whose name matches GLOB; repeat the option to add more",
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="show every series, not only headline series"
-    )
-    parser.add_argument(
-        "--noise", action="store_true", help="show the noise within runs, between runs and nodes"
-    )
-    parser.add_argument(
-        "--failures",
-        metavar="TEXT",
-        nargs="?",
-        const="",
-        help="show samples that failed or are invalid, and whose reason contains TEXT",
-    )
-    add_acks_file(parser)
-    parser.add_argument("--json", action="store_true", help="print the history as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

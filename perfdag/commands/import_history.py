@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdag import __version__
-from perfdag.commands.options import CommandError
+from perfdag.commands.options import STORE, CommandError, Verbs, add_verb, option
 from perfdag.digest import digest
 from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.units import plural, to_base
@@ -36,22 +36,20 @@ lower or none. The same file gives the same runs again. Exit code 1: a line has 
 """
 
 
-def add(formats: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(formats: Verbs) -> None:
     """Register the format."""
-    parser = formats.add_parser(
+    add_verb(
+        formats,
         "history",
+        run,
+        "Store earlier figures as runs, so that `history`, `check`, `compare` and `site` know them."
+        " What is unusual in the file is listed on stderr.",
+        EPILOG,
+        option("file", metavar="FILE", help="CSV file with a line of column names"),
+        STORE,
+        option("--suite", metavar="NAME", help="suite of the runs (default: name of FILE)"),
         help="store the runs of a CSV file",
-        description="Store earlier figures as runs, so that `history`, `check`, `compare` and "
-        "`site` know them. What is unusual in the file is listed on stderr.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("file", metavar="FILE", help="CSV file with a line of column names")
-    parser.add_argument(
-        "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: ./perfdag-results)"
-    )
-    parser.add_argument("--suite", metavar="NAME", help="suite of the runs (default: name of FILE)")
-    parser.set_defaults(run=run)
 
 
 class Reader:

@@ -1,17 +1,28 @@
-"""Suites from the benchmarks of kube-perftest."""
+"""Suites from the benchmarks of kube-perftest: the fields of its CRDs, and what each becomes.
+
+Source: python/perftest of stackhpc/kube-perftest, at commit 28e2db3: the models, and the templates
+of the pods.
+"""
 
 import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+)
 
 from perfdag.benchmark import registry
 from perfdag.commands.options import CommandError
@@ -26,30 +37,28 @@ from perfdag.suite.document import (
     parse_document,
     read_text,
 )
-from perfdag.suite.enumerate import enumerate_points
 from perfdag.suite.load import parse_suite
 from perfdag.suite.permutations import nested
-from perfdag.suite.placement import MAX_POINTS
+from perfdag.suite.points import MAX_POINTS, enumerate_points
 from perfdag.units import parse_quantity
 
-_SECONDS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_BYTES = {
+Values = dict[str, Any]
+M = TypeVar("M", bound=BaseModel)
+GROUP = "perftest.stackhpc.com/"
+SET = "BenchmarkSet"
+SECONDS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+BYTES = {
     letter + end: 1024.0**power
     for power, letter in enumerate(("", "k", "m", "g", "t", "p"))
     for end in ("", "b")
 }
 """fio's own units, in capitals or not. Its k is 1024."""
-_OPTIONS = {
-    "d": "device",
-    "ib-dev": "device",
-    "i": "port",
-    "ib-port": "port",
-    "m": "mtu",
-    "mtu": "mtu",
-    "x": "gid_index",
-    "gid-index": "gid_index",
-    "c": "connection",
-    "connection": "connection",
+PERFTEST_OPTIONS = {
+    **dict.fromkeys(("d", "ib-dev"), "device"),
+    **dict.fromkeys(("i", "ib-port"), "port"),
+    **dict.fromkeys(("m", "mtu"), "mtu"),
+    **dict.fromkeys(("x", "gid-index"), "gid_index"),
+    **dict.fromkeys(("c", "connection"), "connection"),
 }
 """Options of perftest that are parameters here."""
 
@@ -66,11 +75,15 @@ def _fio(units: dict[str, float], what: str, examples: str) -> BeforeValidator:
     return BeforeValidator(read)
 
 
-FioSize = Annotated[int, _fio(_BYTES, "size", "32k, 1M, 10G"), Field(gt=0)]
-FioTime = Annotated[float, _fio(_SECONDS, "time", "30s, 10M (minutes), 500ms"), Field(gt=0)]
+def bytes_text(size: int) -> str:
+    """Return a size as text, in the largest unit that needs no fraction."""
+    for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB")):
+        if size % 1024 ** (power + 1):
+            return f"{size // 1024**power}{unit}"
+    return f"{size >> 50}PiB"
 
 
-def arguments(argv: list[str]) -> dict[str, Any]:
+def arguments(argv: list[str]) -> Values:
     """Return the parameters of perftest's options, with other options as `extra_args`.
 
     An option there is one word with its value.
@@ -81,29 +94,37 @@ def arguments(argv: list[str]) -> dict[str, Any]:
             joined[-1] += f"={word}" if joined[-1].startswith("--") else word
         else:
             joined.append(word)
-    params: dict[str, Any] = {}
-    extra = []
+    params: Values = {}
     for word in joined:
         match = re.fullmatch(r"--([a-z_-]+)=(.+)|-([a-z])(.+)", word)
-        name = _OPTIONS.get(match[1] or match[3]) if match else None
+        name = PERFTEST_OPTIONS.get(match[1] or match[3]) if match else None
         if match and name:
             value = match[2] or match[4]
             params[name] = int(value) if value.isdigit() else value
         else:
-            extra.append(word)
-    return params | ({"extra_args": extra} if extra else {})
-
-
-def bytes_text(size: int) -> str:
-    """Return a size as text, in the largest unit that needs no fraction."""
-    for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB")):
-        if size % 1024 ** (power + 1):
-            return f"{size // 1024**power}{unit}"
-    return f"{size >> 50}PiB"
+            params.setdefault("extra_args", []).append(word)
+    return params
 
 
 Text = Annotated[str, Field(min_length=1)]
 Positive = Annotated[int, Field(gt=0)]
+Share = Annotated[int, Field(ge=0, le=100)]
+Time = PlainSerializer(lambda seconds: f"{seconds:g}s")
+FioTime = Annotated[float, _fio(SECONDS, "time", "30s, 10M (minutes), 500ms"), Field(gt=0), Time]
+FioSize = Annotated[
+    int, _fio(BYTES, "size", "32k, 1M, 10G"), Field(gt=0), PlainSerializer(bytes_text)
+]
+Transport = Annotated[Literal["TCP", "RDMA"], PlainSerializer(str.lower)]
+
+
+def _here(name: str, default: Any = ...) -> Any:
+    """Return a field that is parameter `name` of perfdag's benchmark."""
+    return Field(default, serialization_alias=name)
+
+
+def _apart(default: Any) -> Any:
+    """Return a field that is no parameter of perfdag's benchmark."""
+    return Field(default, exclude=True)
 
 
 class Strict(BaseModel):
@@ -115,10 +136,10 @@ class Strict(BaseModel):
 class ContainerResources(Strict):
     """Resources of the containers of a benchmark."""
 
-    requests: dict[str, Any] = {}
-    limits: dict[str, Any] = {}
+    requests: Values = {}
+    limits: Values = {}
 
-    def shape(self) -> dict[str, Any]:
+    def shape(self) -> Values:
         """Return the shape's resources. Kubernetes takes a limit without a request for both."""
         apart = {
             name: amount
@@ -133,29 +154,29 @@ class ContainerResources(Strict):
 
 
 class Benchmark(Strict):
-    """What all benchmarks share. Each pod is on a node that no other benchmark uses."""
+    """What all benchmarks share. Each pod is on a node that no other benchmark uses.
+
+    The fields that a kind adds are the parameters of perfdag's benchmark, with `fixed`.
+    """
 
     benchmark: ClassVar[str]
-    several: ClassVar[bool] = True
-    """Whether it measures several pods, each on a node of its own."""
-    exclusive: ClassVar[bool] = False
-    """Whether the template keeps all pods apart, and not only those of other benchmarks."""
+    fixed: ClassVar[Values] = {}
 
-    hostNetwork: bool = False
-    networkName: Text | None = None
-    resources: ContainerResources = ContainerResources()
-    mtu: Positive | None = None
-    image: Text | None = None
-    imagePullPolicy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    hostNetwork: bool = _apart(False)
+    networkName: Text | None = _apart(None)
+    resources: ContainerResources = _apart(ContainerResources())
+    mtu: Positive | None = _apart(None)
+    image: Text | None = _apart(None)
+    imagePullPolicy: Literal["Always", "IfNotPresent", "Never"] = _apart("IfNotPresent")
 
-    def params(self) -> dict[str, Any]:
-        """Return the parameters of perfdag's benchmark."""
-        raise NotImplementedError
+    def params(self) -> Values:
+        """Return the parameters of perfdag's benchmark. Raises ValueError."""
+        return self.model_dump(by_alias=True) | self.fixed
 
-    def shape(self) -> dict[str, Any]:
+    def shape(self) -> Values:
         """Return the keys of the shape, with dots."""
-        keys: dict[str, Any] = {"hosts.exclusive": True}
-        if self.several:
+        keys: Values = {"hosts.exclusive": True}
+        if not isinstance(self, PyTorch):  # which measures one pod
             keys |= {"hosts.placement": "spread", "network.host": self.hostNetwork}
             if self.networkName and not self.hostNetwork:
                 keys |= {"network.name": self.networkName, "network.default": True}
@@ -165,71 +186,33 @@ class Benchmark(Strict):
             keys["resources"] = resources
         return keys
 
-    def lost(self) -> list[str]:
-        """Return what perfdag does not keep of this resource, each with what it does instead."""
-        texts = []
-        if self.image:
-            texts.append("image: a pod runs perfdag's image, or one built on it")
-        if self.imagePullPolicy != "IfNotPresent":
-            policy = f"--pull-policy {self.imagePullPolicy}"
-            texts.append(f"imagePullPolicy: `perfdag install {policy}` sets it for all runs")
-        if self.several and self.mtu and self.hostNetwork:
-            texts.append("mtu: with hostNetwork it would change the interface of the node")
-        if not self.exclusive:
-            texts.append("nodes of the control plane are not left out; a taint does that")
-        return texts
-
 
 class IPerf(Benchmark):
     """Throughput with iperf."""
 
     benchmark: ClassVar[str] = "iperf"
-    exclusive: ClassVar[bool] = True
-    duration: Positive
     streams: Positive
-
-    def params(self) -> dict[str, Any]:
-        return {"streams": self.streams, "duration": f"{self.duration}s"}
-
-    def lost(self) -> list[str]:
-        return [*super().lost(), "iperf 2: iperf3 measures instead; do not compare their figures"]
+    duration: Annotated[Positive, Time]
 
 
 class _Mpi(Benchmark):
-    sshPort: Positive = 2222
-    transport: Literal["TCP", "RDMA"] = "TCP"
-
-    def lost(self) -> list[str]:
-        rdma, port = self.transport == "RDMA", self.sshPort != 2222
-        tls = "transport RDMA: UCX chooses among rc, dc and ud, and is not held to rc_x"
-        return [*super().lost(), *[tls] * rdma, *["sshPort: perfdag chooses the port"] * port]
+    sshPort: Positive = _apart(2222)
+    transport: Transport = "TCP"
 
 
 class MPIPingPong(_Mpi):
     """PingPong of IMB-MPI1 with Open MPI."""
 
     benchmark: ClassVar[str] = "imb"
-    maxlog: Positive = 22
-
-    def params(self) -> dict[str, Any]:
-        transport = self.transport.lower()
-        return {
-            "benchmark": "PingPong",
-            "mpi": "openmpi",
-            "transport": transport,
-            "max_log": self.maxlog,
-        }
-
-    def lost(self) -> list[str]:
-        privileged = "privileged pods with hostNetwork: pods get IPC_LOCK with RDMA, and no more"
-        return [*super().lost(), *[privileged] * self.hostNetwork]
+    fixed: ClassVar[Values] = {"benchmark": "PingPong", "mpi": "openmpi"}
+    maxlog: Positive = _here("max_log", 22)
 
 
 class OpenFOAM(_Mpi):
     """The lid-driven cavity of OpenFOAM's committee for HPC."""
 
     benchmark: ClassVar[str] = "openfoam"
-    problemSize: Literal["S", "M", "XL", "XXL"] = "S"
+    problemSize: Literal["S", "M", "XL", "XXL"] = _here("size", "S")
     iterativeMethod: Literal[
         "fixedITER",
         "fixedNORM",
@@ -238,42 +221,27 @@ class OpenFOAM(_Mpi):
         "PETSc-AMG-CG.fixedNORM",
         "PETSc-AMG-CG.fixedNORM.caching",
         "PETSc-ICC-CG.fixedNORM",
-    ] = "fixedNORM"
-    numProcs: Positive = 1
-    numNodes: Positive = 1
+    ] = _apart("fixedNORM")
+    numProcs: Positive = _here("procs", 1)
+    numNodes: Positive = _here("nodes", 1)
 
-    def params(self) -> dict[str, Any]:
+    def params(self) -> Values:
         if self.iterativeMethod.startswith("PETSc"):
             raise ValueError(f"{self.iterativeMethod} needs an OpenFOAM built with PETSc")
-        return {
-            "transport": self.transport.lower(),
-            "size": self.problemSize,
+        return super().params() | {
             "stop": "iterations" if self.iterativeMethod == "fixedITER" else "tolerance",
             "solver": "GAMG" if "GAMG" in self.iterativeMethod else "PCG",
-            "procs": self.numProcs,
-            "nodes": self.numNodes,
         }
-
-    def lost(self) -> list[str]:
-        within = self.numProcs > self.numNodes
-        gamg = "GAMG" in self.iterativeMethod
-        return [
-            *super().lost(),
-            *["processes of one pod use shared memory, whatever the transport"] * within,
-            *["--map-by node: neighbouring ranks share a pod as far as possible"] * within,
-            *["FOAM-GAMG-PCG: multigrid solves here, and does not precondition PCG"] * gamg,
-        ]
 
 
 class _Rdma(Benchmark):
-    exclusive: ClassVar[bool] = True
+    fixed: ClassVar[Values] = {"rdma_cm": True}
     mode: Literal["read", "write"] = "read"
     iterations: Annotated[int, Field(ge=5)] = 1000
-    extraArgs: list[Text] = []
+    extraArgs: list[Text] = _apart([])
 
-    def params(self) -> dict[str, Any]:
-        params = {"mode": self.mode, "iterations": self.iterations, "rdma_cm": True}
-        return params | arguments(self.extraArgs)
+    def params(self) -> Values:
+        return super().params() | arguments(self.extraArgs)
 
 
 class RDMABandwidth(_Rdma):
@@ -281,9 +249,6 @@ class RDMABandwidth(_Rdma):
 
     benchmark: ClassVar[str] = "rdma-bandwidth"
     qps: Positive = 1
-
-    def params(self) -> dict[str, Any]:
-        return super().params() | {"qps": self.qps}
 
 
 class RDMALatency(_Rdma):
@@ -296,108 +261,106 @@ class Fio(Benchmark):
     """fio on a volume of each worker."""
 
     benchmark: ClassVar[str] = "fio"
-    fioPort: Annotated[int, Field(ge=1024)] = 8765
-    volumeClaimTemplate: dict[str, Any] = {}
-    numWorkers: Positive = 1
+    fioPort: Annotated[int, Field(ge=1024)] = _apart(8765)
+    volumeClaimTemplate: Values = _apart({})
+    numWorkers: Positive = _apart(1)
     rw: Literal["read", "write", "randread", "randwrite", "rw,readwrite", "randrw"] = "read"
+    rwmixread: Share = 50
+    percentageRandom: Share = _here("percentage_random", 100)
     bs: FioSize = 4 << 20
+    size: FioSize = 10 << 30
     iodepth: Positive = 1
     ioengine: Literal["libaio"] = "libaio"
+    direct: Annotated[Literal[0, 1], PlainSerializer(bool)] = 1
+    numJobs: Positive = _here("numjobs", 1)
     nrfiles: Positive = 1
-    rwmixread: Annotated[int, Field(ge=0, le=100)] = 50
-    percentageRandom: Annotated[int, Field(ge=0, le=100)] = 100
-    direct: Literal[0, 1] = 1
-    runtime: FioTime = 30.0
-    numJobs: Positive = 1
-    size: FioSize = 10 << 30
     thread: bool = False
+    runtime: FioTime = 30.0
 
-    def params(self) -> dict[str, Any]:
-        # fio uses percentage_random with random patterns only.
-        percentage = self.percentageRandom if self.rw.startswith("rand") else 100
-        return {
-            "rw": self.rw.partition(",")[0],
-            "rwmixread": self.rwmixread,
-            "percentage_random": percentage,
-            "bs": bytes_text(self.bs),
-            "size": bytes_text(self.size),
-            "iodepth": self.iodepth,
-            "ioengine": self.ioengine,
-            "direct": bool(self.direct),
-            "numjobs": self.numJobs,
-            "nrfiles": self.nrfiles,
-            "thread": self.thread,
-            "runtime": f"{self.runtime:g}s",
-        }
+    def params(self) -> Values:
+        params = super().params() | {"rw": self.rw.partition(",")[0]}
+        if not self.rw.startswith("rand"):  # fio uses percentage_random with random patterns only
+            params["percentage_random"] = 100
+        return params
 
-    def shape(self) -> dict[str, Any]:
+    def shape(self) -> Values:
         keys = super().shape() | {"hosts.count": self.numWorkers}
         if self.volumeClaimTemplate:
             keys["volume"] = {"claim_template": self.volumeClaimTemplate}
         return keys
-
-    def lost(self) -> list[str]:
-        port = self.fioPort != 8765
-        evenly = "with fewer nodes than workers no pod starts; the original shares nodes evenly"
-        empty = "no volumeClaimTemplate: fio uses a scratch folder; the original has no pod then"
-        return [
-            *super().lost(),
-            *["fioPort: perfdag chooses the port"] * port,
-            *[evenly] * (self.numWorkers > 1),
-            *[empty] * (not self.volumeClaimTemplate),
-        ]
 
 
 class PyTorch(Benchmark):
     """One model of pytorch/benchmark. Its template has no network fields."""
 
     benchmark: ClassVar[str] = "torchbench"
-    several: ClassVar[bool] = False
     device: Literal["cpu", "cuda"] = "cpu"
     model: Literal["alexnet", "resnet50", "llama"]
-    benchmarkType: Literal["train", "eval"] = "eval"
-    inputBatchSize: Annotated[int, Field(ge=2, multiple_of=2)] = 64
-
-    def params(self) -> dict[str, Any]:
-        return {
-            "device": self.device,
-            "model": self.model,
-            "test": self.benchmarkType,
-            "batch_size": self.inputBatchSize,
-        }
+    benchmarkType: Literal["train", "eval"] = _here("test", "eval")
+    inputBatchSize: Annotated[int, Field(ge=2, multiple_of=2)] = _here("batch_size", 64)
 
 
 KINDS: dict[str, type[Benchmark]] = {
     kind.__name__: kind
     for kind in (IPerf, MPIPingPong, OpenFOAM, RDMABandwidth, RDMALatency, Fio, PyTorch)
 }
-
-
-_NOWHERE = Document("", "")
-
-
-GROUP = "perftest.stackhpc.com/"
-SET = "BenchmarkSet"
-Values = dict[str, Any]
-M = TypeVar("M", bound=BaseModel)
-
-
-class _Metadata(BaseModel):
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
-
-
-class _Resource(Strict):
-    apiVersion: Annotated[str, Field(pattern=f"^{re.escape(GROUP)}")]
-    kind: str
-    metadata: _Metadata
-    spec: Values
-    status: Any = None
-
-
-class _Template(Strict):
-    apiVersion: Annotated[str, Field(pattern=f"^{re.escape(GROUP)}")]
-    kind: str
-    spec: Values = {}
+LOST: tuple[tuple[type[Benchmark], Callable[[Any], Any], str], ...] = (
+    (Benchmark, lambda b: b.image, "image: a pod runs perfdag's image, or one built on it"),
+    (
+        Benchmark,
+        lambda b: b.imagePullPolicy != "IfNotPresent",
+        "imagePullPolicy: `perfdag install --pull-policy {0.imagePullPolicy}` sets it for all runs",
+    ),
+    (
+        Benchmark,
+        lambda b: b.mtu and b.hostNetwork and not isinstance(b, PyTorch),
+        "mtu: with hostNetwork it would change the interface of the node",
+    ),
+    (
+        Benchmark,
+        lambda b: not isinstance(b, IPerf | _Rdma),
+        "nodes of the control plane are not left out; a taint does that",
+    ),
+    (IPerf, bool, "iperf 2: iperf3 measures instead; do not compare their figures"),
+    (
+        _Mpi,
+        lambda b: b.transport == "RDMA",
+        "transport RDMA: UCX chooses among rc, dc and ud, and is not held to rc_x",
+    ),
+    (_Mpi, lambda b: b.sshPort != 2222, "sshPort: perfdag chooses the port"),
+    (
+        MPIPingPong,
+        lambda b: b.hostNetwork,
+        "privileged pods with hostNetwork: pods get IPC_LOCK with RDMA, and no more",
+    ),
+    (
+        OpenFOAM,
+        lambda b: b.numProcs > b.numNodes,
+        "processes of one pod use shared memory, whatever the transport",
+    ),
+    (
+        OpenFOAM,
+        lambda b: b.numProcs > b.numNodes,
+        "--map-by node: neighbouring ranks share a pod as far as possible",
+    ),
+    (
+        OpenFOAM,
+        lambda b: "GAMG" in b.iterativeMethod,
+        "FOAM-GAMG-PCG: multigrid solves here, and does not precondition PCG",
+    ),
+    (Fio, lambda b: b.fioPort != 8765, "fioPort: perfdag chooses the port"),
+    (
+        Fio,
+        lambda b: b.numWorkers > 1,
+        "with fewer nodes than workers no pod starts; the original shares nodes evenly",
+    ),
+    (
+        Fio,
+        lambda b: not b.volumeClaimTemplate,
+        "no volumeClaimTemplate: fio uses a scratch folder; the original has no pod then",
+    ),
+)
+"""What perfdag does not keep of a kind and when, each with what it does instead."""
 
 
 class _Permutations(Strict):
@@ -405,8 +368,16 @@ class _Permutations(Strict):
     explicit: list[Values] = []
 
 
+class _Resource(Strict):
+    apiVersion: Annotated[str, Field(pattern=f"^{re.escape(GROUP)}")]
+    kind: str
+    metadata: Values = {}
+    spec: Values = {}
+    status: Any = None
+
+
 class _Set(Strict):
-    template: _Template
+    template: _Resource
     repetitions: Positive = 1
     permutations: _Permutations = _Permutations()
 
@@ -415,7 +386,6 @@ class _Set(Strict):
 class Resource:
     """The benchmarks of a resource: one, or those of a set, each with its permutation."""
 
-    document: Document
     name: str
     repetitions: int
     product: list[tuple[Values, Benchmark]]
@@ -426,13 +396,10 @@ class Resource:
 def read(files: list[str]) -> list[Resource]:
     """Return the resources of the files. Raises BadDocument with all mistakes."""
     problems: list[Problem] = []
-    resources = []
-    for file in files:
-        for document in _documents(file):
-            resources += _resource(document, problems)
+    read = [_resource(document, problems) for file in files for document in _documents(file)]
     if problems:
         raise BadDocument(problems)
-    return resources
+    return [resource for resource in read if resource]
 
 
 def _documents(file: str) -> Iterator[Document]:
@@ -445,50 +412,46 @@ def _documents(file: str) -> Iterator[Document]:
             yield document
 
 
-def _resource(document: Document, problems: list[Problem]) -> list[Resource]:
-    """Return the resource of a document, or nothing and its mistakes in `problems`."""
+def _resource(document: Document, problems: list[Problem]) -> Resource | None:
+    """Return the resource of a document, or None and its mistakes in `problems`."""
     resource = _validated(document, document.data, _Resource, problems)
     if resource is None:
-        return []
+        return None
+    own: Where = ()
+    whole: _Set | None = _Set(template=resource)
     if resource.kind == SET:
-        resource_set = _validated(document, resource.spec, _Set, problems, prefix=("spec",))
-    else:
-        template = _Template(apiVersion=resource.apiVersion, kind=resource.kind, spec=resource.spec)
-        resource_set = _Set(template=template)
-    if resource_set is None:
-        return []
-    own: Where = ("spec", "template") if resource.kind == SET else ()
-    template, axes = resource_set.template, resource_set.permutations.product
+        own = ("spec", "template")
+        whole = _validated(document, resource.spec, _Set, problems, ("spec",))
+    if whole is None:
+        return None
+    template, axes = whole.template, whole.permutations.product
     if template.kind not in KINDS:
-        known = [*KINDS, *[SET] * (not own)]
-        text = (
-            f"kube-perftest has no kind {template.kind!r}{choices(template.kind, known, 'it has')}"
-        )
+        text = f"kube-perftest has no kind {template.kind!r}"
+        text += choices(template.kind, [*KINDS, *[SET] * (not own)], "it has")
         problems.append(document.problem((*own, "kind"), text))
-        return []
+        return None
     if math.prod(map(len, axes.values())) > MAX_POINTS:
         text = f"more than {MAX_POINTS:,} permutations"
         problems.append(document.problem(("spec", "permutations", "product"), text))
-        return []
-    product = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    explicit = resource_set.permutations.explicit
-    expanded: dict[str, list[tuple[Values, Benchmark]]] = {"product": [], "explicit": []}
-    for part, rows in (
-        ("product", product if axes or not explicit else []),
-        ("explicit", explicit),
-    ):
+        return None
+
+    def benchmarks(part: str, rows: list[Values]) -> list[tuple[Values, Benchmark]]:
+        kind, found = KINDS[template.kind], []
         for row in rows:
-            benchmark = _validated(
-                document,
-                _merge(template.spec, row),
-                KINDS[template.kind],
-                problems,
-                (*own, "spec"),
-                dict.fromkeys(row, ("spec", "permutations", part)),
-            )
-            if benchmark is not None:
-                expanded[part].append((row, benchmark))
-    return [Resource(document, resource.metadata.name, resource_set.repetitions, **expanded)]
+            places: dict[str, Where] = dict.fromkeys(row, ("spec", "permutations", part))
+            spec = _merge(template.spec, row)
+            if benchmark := _validated(document, spec, kind, problems, (*own, "spec"), places):
+                found.append((row, benchmark))
+        return found
+
+    explicit = whole.permutations.explicit
+    product = [dict(zip(axes, row, strict=True)) for row in itertools.product(*axes.values())]
+    return Resource(
+        str(resource.metadata.get("name") or template.kind.lower()),
+        whole.repetitions,
+        benchmarks("product", product if axes or not explicit else []),
+        benchmarks("explicit", explicit),
+    )
 
 
 def _validated(
@@ -611,14 +574,18 @@ def _point(
     """Return the keys of a point with dots, or None and the reason in `left_out`."""
     where = " ".join(f"{name}={value}" for name, value in row.items())
     try:
-        params, shape, lost = benchmark.params(), benchmark.shape(), benchmark.lost()
+        params, shape = benchmark.params(), benchmark.shape()
         refused = _refused(benchmark.benchmark, params, shape)
     except ValueError as error:
         refused = str(error)
     if refused:
         left_out.append(f"{where}{': ' if where else ''}{refused}")
         return None
-    notes += lost
+    notes += [
+        text.format(benchmark)
+        for kind, applies, text in LOST
+        if isinstance(benchmark, kind) and applies(benchmark)
+    ]
     keys = {"benchmark": benchmark.benchmark, **shape}
     return keys | {f"params.{name}": value for name, value in params.items()}
 
@@ -636,7 +603,7 @@ def _refused(name: str, params: Values, keys: Values) -> str | None:
     except ValidationError as errors:
         error = errors.errors()[0]
         path = ".".join(map(str, error["loc"]))
-        problem = explain(_NOWHERE, (), error, model)
+        problem = explain(Document("", ""), (), error, model)
         return f"{path}{': ' if path else ''}{problem.text}"
     texts = [*(f"{key} {text}" for key, text in shape.problems()), *benchmark.check(read, shape)]
     return "; ".join(texts) or None

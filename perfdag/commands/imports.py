@@ -12,7 +12,7 @@ import yaml
 from pydantic import AliasPath, BaseModel, BeforeValidator, Field, ValidationError
 
 from perfdag.commands import import_history
-from perfdag.commands.options import CommandError
+from perfdag.commands.options import CommandError, Verbs, add_verb, option
 from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.suite.load import parse_suite
 
@@ -33,20 +33,20 @@ docs/kube-perftest.md compares the two.
 """
 
 
-def add_import(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_import(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    parser = add_verb(
+        sub,
         "import",
-        description="Print a suite with the semantics of another tool's files, or store the runs "
-        "of a history.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        import_suite_file,
+        "Print a suite with the semantics of another tool's files, or store the runs of a history.",
+        EPILOG,
     )
     formats = parser.add_subparsers(dest="format", metavar="FORMAT", required=True)
-    for name, files in SUITES.items():
-        suite = formats.add_parser(name, help=f"print a suite from {files}")
-        suite.add_argument("files", nargs="+", metavar="FILE", help="YAML files")
-        suite.set_defaults(run=import_suite_file)
+    files = option("files", nargs="+", metavar="FILE", help="YAML files")
+    for name, kind in SUITES.items():
+        text = f"print a suite from {kind}"
+        add_verb(formats, name, import_suite_file, text, "", files, help=text)
     import_history.add(formats)
 
 
@@ -157,7 +157,7 @@ def _entry(path: Path, workload: Workload, lost: list[str]) -> dict[str, Any]:
 def _template(path: Path, workload: Workload, lost: list[str]) -> tuple[str, str]:
     """Return a workload's template as perfdag reads it, and its namespace. Raises CommandError."""
     source = path.parent / workload.template
-    variables = {"replica": "${name}", "iteration": "${name}", **workload.variables}
+    variables = {"replica": "${index}", "iteration": "${name}", **workload.variables}
     for name, (variable, default) in _IMAGE.items():
         if variables.get(name) == "":
             variables[name] = os.environ.get(variable) or default

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 
 from perfdag.benchmark import registry
-from perfdag.commands.options import CommandError
+from perfdag.commands.options import CommandError, Verbs, add_verb, option
 from perfdag.hosts.local import LocalHost
 from perfdag.signals import EXIT_OK
 from perfdag.suite.load import parse_suite
@@ -22,24 +22,18 @@ INIT_EPILOG = """examples:
 """
 
 
-def add_init(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_init(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "init",
-        description="Write a small suite with comments, as a beginning. It measures this machine "
+        run_init,
+        "Write a small suite with comments, as a beginning. It measures this machine "
         "with the tools that are installed, or with --cluster two nodes of a cluster.",
-        epilog=INIT_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        INIT_EPILOG,
+        option("file", nargs="?", metavar="FILE", default="suite.yaml", help="new file"),
+        option("--cluster", action="store_true", help="for a cluster, not this machine"),
     )
-    parser.add_argument(
-        "file",
-        nargs="?",
-        metavar="FILE",
-        default="suite.yaml",
-        help="new file (default: suite.yaml)",
-    )
-    parser.add_argument("--cluster", action="store_true", help="for a cluster, not this machine")
-    parser.set_defaults(run=run_init)
 
 
 def run_init(args: argparse.Namespace) -> int:
@@ -54,22 +48,21 @@ NEW_EPILOG = """examples:
 """
 
 
-def add_new(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_new(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "new",
-        help="write the files of a new benchmark",
-        description="Write a package with one benchmark: its entry point, its code, its "
+        run_new,
+        "Write a package with one benchmark: its entry point, its code, its "
         "Containerfile, a test that records the tool, and a suite. It measures dd until you "
         "change it.",
-        epilog=NEW_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        NEW_EPILOG,
+        option("name", metavar="NAME", help="name of the benchmark in suites"),
+        option(
+            "--folder", metavar="FOLDER", help="new folder of the package (default: ./perfdag-NAME)"
+        ),
     )
-    parser.add_argument("name", metavar="NAME", help="name of the benchmark in suites")
-    parser.add_argument(
-        "--folder", metavar="FOLDER", help="new folder of the package (default: ./perfdag-NAME)"
-    )
-    parser.set_defaults(run=run_new)
 
 
 def run_new(args: argparse.Namespace) -> int:

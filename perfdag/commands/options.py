@@ -6,12 +6,15 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from textwrap import fill
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from perfdag.redaction import redact
 from perfdag.removed import removal_note
 from perfdag.signals import EXIT_INPUT
+
+Verbs: TypeAlias = "argparse._SubParsersAction[Any]"
 
 
 class CommandError(Exception):
@@ -89,28 +92,94 @@ def _number(kind: type[int] | type[float], name: str) -> Callable[[str], float]:
     return read
 
 
-CLUSTER_RUN_HELP = "run id, name of its Workflow, the beginning of either, `last` or `last~N`"
+@dataclass(frozen=True)
+class Option:
+    """An option or an argument: its names, and the keyword arguments of `add_argument`."""
+
+    names: tuple[str, ...]
+    settings: dict[str, Any]
+
+
+def option(*names: str, **settings: Any) -> Option:
+    """Return an option. Its type is that of its default, which its help names."""
+    default = settings.get("default")
+    if isinstance(default, int | float | str) and "action" not in settings:
+        settings.setdefault("type", type(default))
+        settings["help"] += f" (default: {default})" if default else ""
+    return Option(names, settings)
+
+
+def add_verb(
+    verbs: Verbs,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    description: str,
+    epilog: str,
+    *options: Option | list[Option],
+    takes_command: bool = False,
+    **settings: Any,
+) -> argparse.ArgumentParser:
+    """Add the parser of a verb, or of a command below one, and return it.
+
+    `run` returns the exit code. Options in a list exclude one another.
+    """
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **settings,
+    )
+    parser.set_defaults(run=run)
+    parser.takes_command = takes_command  # type: ignore[attr-defined]
+    add_options(parser, *options)
+    return parser
+
+
+def add_options(parser: argparse.ArgumentParser, *options: Option | list[Option]) -> None:
+    """Add options to a parser. Those in a list exclude one another."""
+    for each in options:
+        group = parser.add_mutually_exclusive_group() if isinstance(each, list) else parser
+        for option in each if isinstance(each, list) else [each]:
+            group.add_argument(*option.names, **option.settings)
+
+
 RUN_HELP = "run id, the beginning of one, `last`, `last~N` (N runs before) or `baseline:NAME`"
-
-
-def add_suite_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that change a suite or choose its points."""
-    parser.add_argument(
-        "--set",
-        metavar="ENTRY.PARAM=V",
-        action="append",
-        default=[],
-        dest="settings",
-        help="set a parameter, a shape key, or a key of an entry or of the suite",
-    )
-    parser.add_argument(
-        "--only",
-        metavar="GLOB",
-        action="append",
-        default=[],
-        help="measure only points whose entry, entry/label or id matches GLOB; "
-        "repeat the option to add more",
-    )
+RUN = option("run_id", metavar="RUN", help=RUN_HELP)
+CLUSTER_RUN = option(
+    "name",
+    metavar="RUN",
+    help="run id, name of its Workflow, the beginning of either, `last` or `last~N`",
+)
+STORE = option(
+    "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: ./perfdag-results)"
+)
+SUITE = option("--suite", metavar="NAME", help="suite, if the store has several")
+SET = option(
+    "--set",
+    metavar="ENTRY.PARAM=V",
+    action="append",
+    default=[],
+    dest="settings",
+    help="set a parameter, a shape key, or a key of an entry or of the suite",
+)
+ONLY = option(
+    "--only",
+    metavar="GLOB",
+    action="append",
+    default=[],
+    help="measure only points whose entry, entry/label or id matches GLOB; "
+    "repeat the option to add more",
+)
+ACKS = option(
+    "--acks",
+    metavar="FILE",
+    help="acknowledgements (default: ./acks.yaml, else acks.yaml in the store)",
+)
+WATCH = option(
+    "--watch", action="store_true", help="follow the run to its end and return its exit code"
+)
+JSON = option("--json", action="store_true", help="print JSON")
 
 
 def check_resume(args: argparse.Namespace) -> None:
@@ -125,55 +194,6 @@ def check_resume(args: argparse.Namespace) -> None:
         raise CommandError(
             f"--resume measures the rest of a run as it was planned; leave out {', '.join(names)}"
         )
-
-
-def add_store(parser: argparse.ArgumentParser) -> None:
-    """Add --store and --suite, which say where results are."""
-    parser.add_argument(
-        "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: ./perfdag-results)"
-    )
-    parser.add_argument("--suite", metavar="NAME", help="suite, if the store has several")
-
-
-def add_stored_run(parser: argparse.ArgumentParser) -> None:
-    """Add RUN and --store, which name one run in a store."""
-    parser.add_argument("run_id", metavar="RUN", help=RUN_HELP)
-    parser.add_argument(
-        "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: ./perfdag-results)"
-    )
-
-
-def add_acks_file(parser: argparse.ArgumentParser) -> None:
-    """Add --acks, the file of acknowledgements."""
-    parser.add_argument(
-        "--acks",
-        metavar="FILE",
-        help="acknowledgements (default: ./acks.yaml, else acks.yaml in the store)",
-    )
-
-
-def add_namespace(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names the namespace of an installation."""
-    parser.add_argument(
-        "--namespace",
-        "-n",
-        type=namespace,
-        default="perfdag",
-        help="namespace of the installation (default: perfdag)",
-    )
-
-
-def add_cluster_run(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that name a run on a cluster."""
-    parser.add_argument("name", metavar="RUN", help=CLUSTER_RUN_HELP)
-    add_namespace(parser)
-
-
-def add_watch(parser: argparse.ArgumentParser) -> None:
-    """Add the option that follows a run."""
-    parser.add_argument(
-        "--watch", action="store_true", help="follow the run to its end and return its exit code"
-    )
 
 
 def duration(text: str) -> int:
@@ -198,8 +218,9 @@ class _Lines(logging.Handler):
     """Writes a record as a line to standard error, of a terminal, a pipe or the log of a pod."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, on a terminal an error in red."""
-        text = redact(record.getMessage())
+        """Write a record, on a terminal an error in red. A message for debugging has its time."""
+        time = "%(asctime)s " if record.levelno < logging.INFO else ""
+        text = redact(logging.Formatter(f"{time}%(message)s").format(record))
         if record.levelno >= logging.ERROR and sys.stderr.isatty():
             text = f"\x1b[1;31m{text}\x1b[0m"
         print(text, file=sys.stderr, flush=True)
@@ -237,3 +258,8 @@ def object_name(text: str) -> str:
     for label in text.split("."):
         namespace(label)
     return text
+
+
+NAMESPACE = option(
+    *("--namespace", "-n"), type=namespace, default="perfdag", help="namespace of the installation"
+)

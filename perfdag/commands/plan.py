@@ -5,20 +5,20 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
-from perfdag.commands.options import CommandError, add_suite_options
+from perfdag.commands.options import ONLY, SET, CommandError, Verbs, add_verb, option
 from perfdag.commands.terminal import text_table
 from perfdag.digest import canonical
-from perfdag.plan.plan import Plan, cluster_shapes, concurrent_groups, make_plan
+from perfdag.plan.plan import Plan, concurrent_groups, make_plan, place_hosts
 from perfdag.results.runs import ANY, with_learned_times
+from perfdag.shape import Shape
 from perfdag.signals import EXIT_OK
-from perfdag.steps.runner.limits import check_size
+from perfdag.steps.runner.limits import kinds_of
 from perfdag.store.base import StoreError
 from perfdag.store.open import open_store
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
-from perfdag.suite.point import Point
+from perfdag.suite.points import Point
 from perfdag.units import plural, short_seconds
 
 logger = logging.getLogger(__name__)
@@ -32,22 +32,25 @@ EPILOG = """examples:
 """
 
 
-def add_plan(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_plan(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "plan",
-        description="Check a suite and show its points, shapes, batches, hosts and expected time. "
+        run,
+        "Check a suite and show its points, shapes, batches, hosts and expected time. "
         "A bad suite is refused with all its errors.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
+        option("suite", nargs="?", metavar="SUITE", help="suite file"),
+        SET,
+        ONLY,
+        option("--json", action="store_true", help="print the whole plan as JSON"),
+        option(
+            "--schema",
+            action="store_true",
+            help="print the JSON schema of suite files, for editors",
+        ),
     )
-    parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file")
-    add_suite_options(parser)
-    parser.add_argument("--json", action="store_true", help="print the whole plan as JSON")
-    parser.add_argument(
-        "--schema", action="store_true", help="print the JSON schema of suite files, for editors"
-    )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -92,7 +95,7 @@ def plan_text(plan: Plan) -> str:
     if (more := len(plan.points) - MAX_POINTS) > 0:
         lines.append(f"... and {more:,} more (--json shows all)")
     lines.append(f"\n{_size(plan)}")
-    shapes = enumerate(zip(plan.shapes, cluster_shapes(plan), strict=True))
+    shapes = enumerate(zip(plan.shapes, place_hosts(plan).shapes, strict=True))
     lines += [f"shape {number}: {_shape(*both)}" for number, both in shapes]
     lines += _pairs(plan)
     seconds = short_seconds(plan.seconds())
@@ -111,14 +114,14 @@ def _row(point: Point) -> tuple[str, ...]:
 def _cluster_notes(plan: Plan) -> list[str]:
     """Return why `submit` and `render` would refuse a plan that one machine can measure."""
     try:
-        check_size(plan)
+        kinds_of(plan)
     except BadDocument as error:
         return [f"a cluster does not take it: {problem.text}" for problem in error.problems]
     return []
 
 
 def _size(plan: Plan) -> str:
-    hosts = max((shape.get("hosts", {}).get("count", 1) for shape in plan.shapes), default=1)
+    hosts = max((shape.hosts.count for shape in plan.shapes), default=1)
     merged = f" ({plural(plan.merged, 'equal one')} merged)" if plan.merged else ""
     return (
         f"{plural(len(plan.points), 'point')}{merged}, {plural(len(plan.order), 'sample')}, "
@@ -141,7 +144,7 @@ def _pairs(plan: Plan) -> list[str]:
         hours = sum(plan.group_seconds(group) for group in groups) / 3600
         parallel = pairs[0].parallel
         at_once = "one after the other" if parallel == 1 else f"{parallel} at once (concurrent)"
-        hosts = plan.shapes[points[0].shape]["hosts"]["count"]
+        hosts = plan.shapes[points[0].shape].hosts.count
         rounds = len({pair.round for pair in pairs})
         lines.append(
             f"{points[0].entry}: {plural(len(points), 'pair')} of {hosts} hosts in "
@@ -150,10 +153,11 @@ def _pairs(plan: Plan) -> list[str]:
     return lines
 
 
-def _shape(shape: dict[str, Any], on_cluster: dict[str, Any]) -> str:
+def _shape(shape: Shape, on_cluster: Shape) -> str:
     """Return a shape as text, with the default placement where the suite sets none."""
-    texts = (value if isinstance(value, str) else canonical(value) for value in shape.values())
-    text = ", ".join(f"{key} {text}" for key, text in zip(shape, texts, strict=True)) or "plain"
+    data = shape.data()
+    texts = (value if isinstance(value, str) else canonical(value) for value in data.values())
+    text = ", ".join(f"{key} {text}" for key, text in zip(data, texts, strict=True)) or "plain"
     if shape == on_cluster:
         return text
-    return f"{text}; placement on a cluster: {on_cluster['hosts']['placement']}"
+    return f"{text}; placement on a cluster: {on_cluster.hosts.placement}"

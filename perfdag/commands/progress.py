@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from perfdag.plan.plan import Plan, TimeLeft
 from perfdag.results.samples import SampleRecord, headline
 from perfdag.stats.robust import spread
-from perfdag.suite.point import Point
+from perfdag.suite.points import Point
 from perfdag.units import short, short_seconds, with_spread
 
 logger = logging.getLogger(__name__)

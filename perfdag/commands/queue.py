@@ -59,7 +59,6 @@ def run(args: argparse.Namespace) -> int:
     if getattr(args, "verbose", False):
         from perfdag.steps.queue import protocol
 
-        logging.basicConfig(format="%(asctime)s %(message)s")
         protocol.messages.setLevel(logging.DEBUG)
     try:
         code: int = args.program_run(args)

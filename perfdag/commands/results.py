@@ -9,7 +9,7 @@ from typing import Any
 from perfdag.analysis.alerts import gate_as_dict
 from perfdag.commands.check import answer_lines
 from perfdag.commands.finish import RunResult, finish_run, missing_drawing, result_of
-from perfdag.commands.options import CommandError, add_stored_run, print_json
+from perfdag.commands.options import RUN, STORE, CommandError, Verbs, add_verb, option, print_json
 from perfdag.commands.runs import read_run
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
 from perfdag.results.collect import collect, gather, write_exports
@@ -32,18 +32,19 @@ SHOW_EPILOG = """examples:
 """
 
 
-def add_show(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_show(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "show",
-        description="Show the stored samples of a run as a table. It writes nothing; "
+        run_show,
+        "Show the stored samples of a run as a table. It writes nothing; "
         "`perfdag report` draws the charts.",
-        epilog=SHOW_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        SHOW_EPILOG,
+        RUN,
+        STORE,
+        option("--json", action="store_true", help="print the result as JSON"),
     )
-    add_stored_run(parser)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.set_defaults(run=run_show)
 
 
 def run_show(args: argparse.Namespace) -> int:
@@ -59,17 +60,18 @@ REPORT_EPILOG = """examples:
 """
 
 
-def add_report(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_report(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "report",
-        description="Collect a run, draw its charts (SVG and PNG), write report.html and print "
+        run_report,
+        "Collect a run, draw its charts (SVG and PNG), write report.html and print "
         "its path. `perfdag show` prints the table.",
-        epilog=REPORT_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        REPORT_EPILOG,
+        RUN,
+        STORE,
     )
-    add_stored_run(parser)
-    parser.set_defaults(run=run_report)
 
 
 def run_report(args: argparse.Namespace) -> int:
@@ -85,17 +87,17 @@ COLLECT_EPILOG = """examples:
 """
 
 
-def add_collect(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_collect(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "collect",
-        description="Write the samples of a run into one Parquet file. "
-        "The same samples give the same bytes.",
-        epilog=COLLECT_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        run_collect,
+        "Write the samples of a run into one Parquet file. The same samples give the same bytes.",
+        COLLECT_EPILOG,
+        RUN,
+        STORE,
     )
-    add_stored_run(parser)
-    parser.set_defaults(run=run_collect)
 
 
 def run_collect(args: argparse.Namespace) -> int:

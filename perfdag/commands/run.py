@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 
 from perfdag.commands.new import command_suite
 from perfdag.commands.options import (
+    ONLY,
+    SET,
     CommandError,
-    Parser,
-    add_suite_options,
+    Verbs,
+    add_verb,
     check_resume,
+    option,
     print_json,
 )
 from perfdag.commands.progress import Progress
@@ -33,7 +36,6 @@ from perfdag.steps.measure import MeasuringLoop, ProgressListener
 from perfdag.steps.site import Site
 from perfdag.store.base import Store, StoreError
 from perfdag.store.open import open_store
-from perfdag.suite.candidate import ProblemCounter
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import LoadedSuite
@@ -54,46 +56,47 @@ EPILOG = """examples:
 """
 
 
-def add_run(sub: "argparse._SubParsersAction[Parser]") -> None:
+def add_run(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "run",
-        usage="perfdag run [OPTION ...] [SUITE | -- COMMAND ...]",
-        description="Measure every point of a suite on this machine. Each sample is stored as it "
+        run,
+        "Measure every point of a suite on this machine. Each sample is stored as it "
         "ends. Then collect the run, draw its charts and write its report. If the suite has "
         "`checks`, the run is checked as `perfdag check` does. The words after `--` are a command "
         "whose wall time is measured 10 times; it needs no suite.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
+        option(
+            "suite",
+            nargs="?",
+            metavar="SUITE",
+            help="suite file; not needed with --resume or a command",
+        ),
+        SET,
+        ONLY,
+        option(
+            "--store",
+            metavar="ROOT",
+            help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results)",
+        ),
+        option(
+            "--resume",
+            metavar="RUN",
+            help="continue this run of --store (`last`: the newest): measure only what is not "
+            "stored yet",
+        ),
+        option("--dry-run", action="store_true", help="print the plan and stop"),
+        option("--json", action="store_true", help="print the result as JSON"),
+        option(
+            "--no-recheck",
+            action="store_true",
+            help="do not measure points again that are beyond their level for the worse",
+        ),
+        option("--no-report", action="store_true", help="collect only; no charts"),
+        usage="perfdag run [OPTION ...] [SUITE | -- COMMAND ...]",
+        takes_command=True,
     )
-    parser.add_argument(
-        "suite",
-        nargs="?",
-        metavar="SUITE",
-        help="suite file; not needed with --resume or a command",
-    )
-    add_suite_options(parser)
-    parser.add_argument(
-        "--store",
-        metavar="ROOT",
-        help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results)",
-    )
-    parser.add_argument(
-        "--resume",
-        metavar="RUN",
-        help="continue this run of --store (`last`: the newest): measure only what is not stored "
-        "yet",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument(
-        "--no-recheck",
-        action="store_true",
-        help="do not measure points again that are beyond their level for the worse",
-    )
-    parser.add_argument("--no-report", action="store_true", help="collect only; no charts")
-    parser.takes_command = True
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -173,18 +176,18 @@ def refuse_absent_programs(loaded: LoadedSuite, plan: Plan) -> None:
     Those of optional entries, and of shapes that need a cluster, are skipped as they run.
     """
     sources = {source.name: source for source in loaded.sources}
-    problems = ProblemCounter()
+    problems = []
     for point in plan.points:
         if point.benchmark != "command" or point.optional:
             continue
         advice = "install it, or say `optional: true` beside `benchmark`"
         text = absent_program(point.params["argv"][0], advice)
-        if text and not needs_cluster(Shape.model_validate(plan.shapes[point.shape])):
+        if text and not needs_cluster(plan.shapes[point.shape]):
             source = sources[point.entry]
             path = ("argv",) if source.is_set(("argv",)) else ("params", "argv")
-            problems.add(source, path, text)
-    if mistakes := problems.problems():
-        raise BadDocument(mistakes)
+            problems.append(source.problem(path, text))
+    if problems:
+        raise BadDocument(problems)
 
 
 def absent_program(program: str, advice: str = "install it") -> str:

@@ -14,11 +14,15 @@ import pyarrow as pa
 
 from perfdag.analysis.selection import SelectionError, baselines, select_one
 from perfdag.commands.options import (
+    RUN,
     RUN_HELP,
+    STORE,
+    SUITE,
     CommandError,
-    add_store,
-    add_stored_run,
+    Verbs,
+    add_verb,
     duration,
+    option,
     print_json,
 )
 from perfdag.commands.terminal import text_table
@@ -44,22 +48,21 @@ LS_EPILOG = """examples:
 """
 
 
-def add_ls(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_ls(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "ls",
-        description="List the runs of a store, the newest last: suite, samples by status, and "
+        run_ls,
+        "List the runs of a store, the newest last: suite, samples by status, and "
         "whether there is a report. A run of kind ab is one variant of `perfdag ab`. One of kind "
         "confirm measures suspicious points again.",
-        epilog=LS_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        LS_EPILOG,
+        STORE,
+        SUITE,
+        option("--newest", metavar="N", default=20, help="list the newest N runs"),
+        option("--json", action="store_true", help="print the runs as JSON"),
     )
-    add_store(parser)
-    parser.add_argument(
-        "--newest", metavar="N", type=int, default=20, help="list the newest N runs (default: 20)"
-    )
-    parser.add_argument("--json", action="store_true", help="print the runs as JSON")
-    parser.set_defaults(run=run_ls)
 
 
 def run_ls(args: argparse.Namespace) -> int:
@@ -77,17 +80,18 @@ OPEN_EPILOG = """examples:
 """
 
 
-def add_open(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_open(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "open",
-        description="Open the report of a run in a browser and print its path. A report in S3 is "
+        run_open,
+        "Open the report of a run in a browser and print its path. A report in S3 is "
         "copied to a temporary file.",
-        epilog=OPEN_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        OPEN_EPILOG,
+        RUN,
+        STORE,
     )
-    add_stored_run(parser)
-    parser.set_defaults(run=run_open)
 
 
 def run_open(args: argparse.Namespace) -> int:
@@ -104,29 +108,27 @@ RM_EPILOG = """examples:
 """
 
 
-def add_rm(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_rm(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "rm",
-        description="Remove the samples, rows and report of a run from the store, with its "
+        run_rm,
+        "Remove the samples, rows and report of a run from the store, with its "
         "confirming runs and its other variant. With --namespace: delete the Workflows of a run "
         "with their pods, claims, Secrets and PodGroups, and wait until they are gone; its results "
         "stay in the store without --results.",
-        epilog=RM_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        RM_EPILOG,
+        option("name", metavar="RUN", help=f"{RUN_HELP}; or the name of its Workflow"),
+        option("--namespace", "-n", help="delete the objects of the run in this namespace"),
+        option("--results", action="store_true", help="with --namespace: also remove its results"),
+        option(
+            "--store",
+            metavar="ROOT",
+            help="folder or s3://bucket/prefix of the results (default: ./perfdag-results; with "
+            "--namespace the store that the run's Workflow names, and required if none is left)",
+        ),
     )
-    parser.add_argument("name", metavar="RUN", help=f"{RUN_HELP}; or the name of its Workflow")
-    parser.add_argument("--namespace", "-n", help="delete the objects of the run in this namespace")
-    parser.add_argument(
-        "--results", action="store_true", help="with --namespace: also remove its results"
-    )
-    parser.add_argument(
-        "--store",
-        metavar="ROOT",
-        help="folder or s3://bucket/prefix of the results (default: ./perfdag-results; with "
-        "--namespace the store that the run's Workflow names, and required if none is left)",
-    )
-    parser.set_defaults(run=run_rm)
 
 
 def run_rm(args: argparse.Namespace) -> int:
@@ -150,25 +152,26 @@ PRUNE_EPILOG = """examples:
 """
 
 
-def add_prune(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_prune(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "prune",
-        description="Remove the samples, rows and reports of runs that began before a time. The "
+        run_prune,
+        "Remove the samples, rows and reports of runs that began before a time. The "
         "runs of baselines stay. Histories and comparisons lose the removed runs.",
-        epilog=PRUNE_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        PRUNE_EPILOG,
+        option(
+            "--keep",
+            metavar="DURATION",
+            type=duration,
+            required=True,
+            help="keep the runs of this time, for example 90d",
+        ),
+        STORE,
+        SUITE,
+        option("--dry-run", action="store_true", help="print the runs and remove none"),
     )
-    parser.add_argument(
-        "--keep",
-        metavar="DURATION",
-        type=duration,
-        required=True,
-        help="keep the runs of this time, for example 90d",
-    )
-    add_store(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print the runs and remove none")
-    parser.set_defaults(run=run_prune)
 
 
 def run_prune(args: argparse.Namespace) -> int:
@@ -387,7 +390,7 @@ def _run_ids_before(seconds: float) -> str:
 def _with_companions(store: Store, plan: Plan) -> list[Plan]:
     """Return the runs that confirm a run, the other variant of an ab, and the run itself."""
     companions = []
-    for name in filter(None, [*plan.options.get("confirmed", []), plan.options.get("other")]):
+    for name in filter(None, [*plan.options.confirmed, plan.options.other]):
         with contextlib.suppress(NotStoredError):
             companions.append(load_plan(store, name))
     return [*companions, plan]

@@ -4,546 +4,50 @@ import argparse
 import asyncio
 import logging
 import shutil
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
+from pydantic import ValidationError
 
 from perfdag import signals
-from perfdag.commands.options import print_now
-from perfdag.kube.client import Kube
+from perfdag.commands.options import CommandError, Option, Verbs, add_verb, option, print_now
+from perfdag.commands.terminal import text_table
+from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.prometheus import Prometheus
-from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
-from perfdag.steps.scale.cluster import lease_lock, nodes
-from perfdag.steps.scale.cluster.removal import remove_run
-from perfdag.steps.scale.figures.api_metrics import DELETION
-from perfdag.steps.scale.figures.measurements import call_name, deletion_name
-from perfdag.steps.scale.figures.prometheus import (
-    audit_figures,
-    phase_figures,
-    scrape_intervals,
-    single_values,
-    transition_queries,
+from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_INPUT, EXIT_OK, EXIT_REACH
+from perfdag.steps.scale import cluster, prometheus, runai, vmi, workloads
+from perfdag.steps.scale import times as times_csv
+from perfdag.steps.scale.api_metrics import DELETION
+from perfdag.steps.scale.cleanup import remove_run
+from perfdag.steps.scale.figures import Result, call_name
+from perfdag.steps.scale.files import (
+    AUDIT,
+    OUTPUTS,
+    RunFile,
+    audit_key,
+    audit_of,
+    remove_outputs,
+    write_journal,
+    write_json,
+    write_rows,
 )
-from perfdag.steps.scale.figures.rows import summaries
-from perfdag.steps.scale.measure.generator import Arrival, Schedule, connections
-from perfdag.steps.scale.runai import run_file, times_csv
-from perfdag.steps.scale.runai import sample as sampling
-from perfdag.steps.scale.runai import submit as submission
-from perfdag.steps.scale.runai.run_file import RunFile, remove_outputs, write_journal
-from perfdag.steps.scale.runai.sample import SampleRequest
-from perfdag.steps.scale.runai.settings import Settings, check_submitter, read_settings
-from perfdag.steps.scale.runai.submit import SubmitRequest, require_deleted
-from perfdag.steps.scale.scenarios import submit as workload_scenarios
-from perfdag.steps.scale.scenarios import vmi
-from perfdag.steps.scale.scenarios.session import Result
-from perfdag.steps.scale.scenarios.session import Session as State
-from perfdag.steps.scale.scenarios.vmi import VmiRequest
+from perfdag.steps.scale.generate import Arrival, Schedule, connections
+from perfdag.steps.scale.objects import built_in, template_text
+from perfdag.steps.scale.rows import summaries
+from perfdag.steps.scale.runai import SampleRequest, Settings, SubmitRequest
+from perfdag.steps.scale.scenario import Context, ScenarioParams
+from perfdag.steps.scale.watch import Observer
 from perfdag.units import plural, short
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
+P = TypeVar("P", bound=ScenarioParams)
 
-if TYPE_CHECKING:
-    from perfdag.kube.prometheus import Prometheus
-
-
-def add_folder(parser: argparse.ArgumentParser) -> None:
-    """Add the folder and its settings."""
-    parser.add_argument(
-        "-o", "--output-dir", type=Path, metavar="DIR", help="folder of the files (default: logs)"
-    )
-    parser.add_argument(
-        "--settings",
-        type=Path,
-        metavar="FILE",
-        help="YAML of settings: submitter, project, backend_times ...",
-    )
-
-
-def add_context(parser: argparse.ArgumentParser) -> None:
-    """Add the option that selects the cluster."""
-    parser.add_argument("--context", help="context of the kubeconfig")
-
-
-def add_lock(parser: argparse.ArgumentParser) -> None:
-    """Add the option that limits the wait for other performance runs."""
-    parser.add_argument(
-        "--lock-timeout",
-        type=float,
-        default=3600.0,
-        help="seconds to wait for another performance run (default: 3600)",
-    )
-
-
-def add_variables(parser: argparse.ArgumentParser) -> None:
-    """Add the option that sets placeholders of a template."""
-    parser.add_argument(
-        "--var",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="set a placeholder of the template; repeat the option to set more",
-    )
-
-
-def add_arrivals(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how objects arrive."""
-    parser.add_argument(
-        "--arrival",
-        choices=("closed", "constant", "poisson", "burst", "ramp"),
-        help="how objects arrive",
-    )
-    parser.add_argument(
-        "--rate", type=float, default=0.0, metavar="PER_S", help="objects a second of an open loop"
-    )
-    parser.add_argument(
-        "--burst", type=int, metavar="N", help="objects at once, with --arrival burst"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of Poisson arrivals")
-
-
-def add_namespaces(parser: argparse.ArgumentParser, default: str) -> None:
-    """Add the namespaces of a scenario."""
-    parser.add_argument(
-        "--namespace",
-        nargs="+",
-        default=[default],
-        help=f"namespaces, used in turn (default: {default})",
-    )
-
-
-def add_parallel(parser: argparse.ArgumentParser) -> None:
-    """Add the number of creations in flight."""
-    parser.add_argument(
-        "--parallel", type=int, default=20, help="creations in flight (default: 20)"
-    )
-
-
-def add_prometheus(parser: argparse.ArgumentParser, text: str, *, required: bool = False) -> None:
-    """Add the options that select a Prometheus."""
-    parser.add_argument("--prometheus", metavar="URL", required=required, help=text)
-    parser.add_argument("--prometheus-token-file", metavar="FILE", help="file with a bearer token")
-    parser.add_argument("--prometheus-ca-file", metavar="FILE", help="file with the CA certificate")
-
-
-def prometheus_of(args: argparse.Namespace) -> "Prometheus":
-    """Return the Prometheus of the options."""
-    from perfdag.kube.prometheus import Prometheus
-
-    return Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file)
-
-
-PLOTS = ("general", "detailed", "timeline", "scurves", "ecdf", "order", "api-calls")
-TYPES = ("training", "distributed", "interactive")
-
-
-def _add_submit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "submit",
-        help="create workloads",
-        description="Create workloads on a schedule; write submitted.json and run.json.",
-    )
-    add_folder(parser)
-    add_context(parser)
-    parser.add_argument(
-        "-t",
-        "--workload-type",
-        metavar="TYPE",
-        choices=TYPES,
-        default="training",
-        help="training, distributed or interactive (default: training)",
-    )
-    parser.add_argument(
-        "--template",
-        metavar="NAME|FILE",
-        help="instead of -t: vm, vmi, vmirs, pod, job, pytorchjob or a YAML file",
-    )
-    parser.add_argument(
-        "-n", "--num-workloads", type=int, required=True, help="workloads to submit"
-    )
-    parser.add_argument(
-        "-p", "--num-processes", type=int, default=8, help="submissions in parallel (default: 8)"
-    )
-    parser.add_argument(
-        "--num-workers", type=int, default=1, help="workers of a distributed workload (default: 1)"
-    )
-    parser.add_argument("-g", "--num-gpus", default="1", help="GPUs a pod (default: 1)")
-    parser.add_argument(
-        "--delay",
-        type=float,
-        default=0.0,
-        help="seconds between batches of -p, on an absolute schedule (default: 0)",
-    )
-    parser.add_argument("--project", help="project to submit to (default: project-0)")
-    parser.add_argument("--pvc", action="store_true", help="add a claim to each workload")
-    parser.add_argument(
-        "--namespace",
-        nargs="+",
-        default=[],
-        help="namespaces, used in turn (default: runai-<project>)",
-    )
-    parser.add_argument("--create-namespace", action="store_true", help="create missing namespaces")
-    parser.add_argument(
-        "--submitter",
-        metavar="NAME",
-        help="how to submit: api (default), kubectl or runai-cli",
-    )
-    add_variables(parser)
-    add_arrivals(parser)
-    add_lock(parser)
-    parser.set_defaults(command_run=run_submit)
-
-
-def _add_sample(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "sample",
-        help="observe workloads",
-        description="Observe the workloads and write sampled.json and stages.parquet. It can be "
-        "repeated, also during the submission.",
-    )
-    add_folder(parser)
-    add_context(parser)
-    parser.add_argument(
-        "-t",
-        "--workload-type",
-        metavar="TYPE",
-        choices=TYPES,
-        help="fail if the submission differs",
-    )
-    parser.add_argument("-p", "--project", help="fail if the submission differs")
-    parser.add_argument(
-        "--watch",
-        type=float,
-        metavar="SECONDS",
-        help="watch until all are ready, at most SECONDS; needed for times below 1 s",
-    )
-    parser.set_defaults(command_run=run_sample)
-
-
-def _add_plot(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "plot",
-        help="draw a chart",
-        description="Write times.csv and general.png or detailed.png from submitted.json and "
-        "sampled.json.",
-    )
-    add_folder(parser)
-    parser.add_argument(
-        "--plot",
-        metavar="TYPE",
-        choices=PLOTS,
-        default="general",
-        help="general (default) or detailed; timeline, scurves, ecdf and order show "
-        "stages.parquet, a picture for each run; api-calls shows the scenarios",
-    )
-    parser.add_argument(
-        "--skip-errors",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="general, detailed: leave out workloads with erroneous times (default)",
-    )
-    parser.add_argument(
-        "--head", type=int, metavar="N", help="only the first N workloads, in order of submission"
-    )
-    parser.add_argument("--tail", type=int, metavar="N", help="only the last N of those")
-    parser.set_defaults(command_run=run_plot)
-
-
-def _add_delete(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "delete",
-        help="delete a run",
-        description="Delete all objects of a run, selected by folder or by id, and wait until "
-        "they are gone.",
-    )
-    add_folder(parser)
-    add_context(parser)
-    parser.add_argument(
-        "--run",
-        dest="run_id",
-        metavar="ID",
-        help="delete all objects with this run's label, of any kind (logged at the start)",
-    )
-    parser.add_argument(
-        "--namespace", help="with --run: only in this namespace (default: everywhere)"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=600.0,
-        metavar="SECONDS",
-        help="how long to wait (default: 600)",
-    )
-    parser.set_defaults(command_run=run_delete)
-
-
-def run_submit(args: argparse.Namespace) -> int:
-    """Create the workloads."""
-    from perfdag.steps.scale.runai.submit import SubmitRequest
-
-    session = open_session(args.context, args.output_dir, args.settings)
-    session.settings.project = args.project or session.settings.project
-    session.settings.submitter = args.submitter or session.settings.submitter
-    request = SubmitRequest(
-        template=args.template or args.workload_type,
-        count=args.num_workloads,
-        parallel=args.num_processes,
-        schedule=schedule_of(
-            args.arrival, args.rate, args.burst, args.seed, args.num_processes, args.delay
-        ),
-        folder=session.folder,
-        settings=session.settings,
-        workers=args.num_workers,
-        gpus=args.num_gpus,
-        pvc=args.pvc,
-        namespaces=args.namespace,
-        create_namespace=args.create_namespace,
-        variables=parse_variables(args.var),
-        lock_timeout=args.lock_timeout,
-        log=logger.info,
-    )
-    return submit_workloads(session, request)
-
-
-def run_sample(args: argparse.Namespace) -> int:
-    """Observe the workloads and write the files."""
-    return sample_workloads(
-        open_session(args.context, args.output_dir, args.settings),
-        watch=args.watch,
-        workload_type=args.workload_type,
-        project=args.project,
-    )
-
-
-def run_plot(args: argparse.Namespace) -> int:
-    """Draw a chart."""
-    session = open_session(None, args.output_dir, args.settings)
-    return write_plots(session, args.plot, args.skip_errors, args.head, args.tail)
-
-
-def run_delete(args: argparse.Namespace) -> int:
-    """Delete the objects of a run."""
-    if args.run_id and args.output_dir:
-        raise ValueError("--run and -o both name a run; use one of them")
-    session = open_session(args.context, args.output_dir, args.settings)
-    return delete_workloads(session, args.run_id, args.namespace, args.timeout)
-
-
-def _add_nodes(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "nodes",
-        help="simulated nodes",
-        description="Create simulated nodes with GPUs; needs KWOK on the cluster.",
-    )
-    add_context(parser)
-    parser.add_argument("--count", type=int, default=100, help="nodes (default: 100)")
-    parser.add_argument("--gpus", type=int, default=8, help="GPUs a node (default: 8)")
-    parser.add_argument("--remove", action="store_true", help="delete the simulated nodes")
-    parser.set_defaults(command_run=run_nodes)
-
-
-def run_nodes(args: argparse.Namespace) -> int:
-    """Create or delete simulated nodes."""
-    if args.remove:
-        return delete_nodes(args.context)
-    return create_nodes(args.context, args.count, args.gpus)
-
-
-SCENARIO_OF_OPTION = {
-    "churn": "steady",
-    "pause": "steady",
-    "duration": "steady",
-    "cooldown": "ladder",
-}
-
-
-def _add_vmi(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "vmi",
-        help="VMI bursts, ladders, steady state",
-        description="Create VMIs, wait until they run, delete them, and report the times. "
-        "Exit with 3 if a gate fails or has no data.",
-    )
-    add_folder(parser)
-    add_context(parser)
-    parser.add_argument("scenario", choices=("burst", "ladder", "steady"))
-    parser.add_argument(
-        "--template",
-        default="vmi",
-        metavar="NAME|FILE",
-        help="vmi, vm, vmirs or a YAML file (default: vmi)",
-    )
-    add_variables(parser)
-    parser.add_argument(
-        "--count",
-        type=int,
-        nargs="+",
-        default=[100],
-        help="VMIs; several numbers for a ladder (default: 100)",
-    )
-    for name, kind, default, text in (
-        ("replicas", int, 1, "VMIs per object, with --template vmirs"),
-        ("per-node", int, 200, "most VMIs a node"),
-        ("timeout", float, 900.0, "seconds to wait for start, and for deletion"),
-    ):
-        parser.add_argument(
-            f"--{name}", type=kind, default=default, help=f"{text} (default: {default:g})"
-        )
-    for name, kind, text in (
-        ("churn", int, "steady: VMIs replaced at a time (default: 5)"),
-        ("pause", float, "steady: seconds between replacements (default: 20)"),
-        ("duration", float, "steady: seconds (default: 300)"),
-        ("cooldown", float, "ladder: seconds between bursts (default: 60)"),
-    ):
-        parser.add_argument(f"--{name}", type=kind, help=text)
-    add_parallel(parser)
-    add_namespaces(parser, "perfdag-vmi")
-    parser.add_argument(
-        "--gate",
-        action="append",
-        default=[],
-        metavar="'METRIC < VALUE'",
-        help="add a gate to `api_p99 < 1` and `api_list_p99 < 30`, or replace one of them; also "
-        "RATIO * METRIC",
-    )
-    parser.add_argument("--no-api-gates", action="store_true", help="omit the default API gates")
-    parser.add_argument(
-        "--no-primer", action="store_true", help="do not run a VMI before the measurement"
-    )
-    add_prometheus(parser, "query CPU, memory and work queues of KubeVirt here")
-    add_lock(parser)
-    add_arrivals(parser)
-    parser.set_defaults(command_run=run_vmi)
-
-
-def run_vmi(args: argparse.Namespace) -> int:
-    """Run a VMI scenario."""
-    from perfdag.steps.scale.figures.gates import parse_gate, with_slo
-    from perfdag.steps.scale.scenarios.vmi import Spec, VmiRequest
-
-    special = {
-        name: value for name in SCENARIO_OF_OPTION if (value := getattr(args, name)) is not None
-    }
-    for name in special:
-        if SCENARIO_OF_OPTION[name] != args.scenario:
-            raise ValueError(f"--{name} needs {SCENARIO_OF_OPTION[name]}, not {args.scenario}")
-    gates = [parse_gate(text) for text in args.gate]
-    spec = Spec(
-        template=args.template,
-        namespaces=args.namespace,
-        schedule=schedule_of(args.arrival, args.rate, args.burst, args.seed, args.parallel, 0.0),
-        parallel=args.parallel,
-        replicas=args.replicas,
-        per_node=args.per_node,
-        primer=not args.no_primer,
-        timeout=args.timeout,
-        variables=parse_variables(args.var),
-        gates=gates if args.no_api_gates else with_slo(gates),
-        prometheus=prometheus_of(args) if args.prometheus else None,
-        log=logger.info,
-    )
-    request = VmiRequest(args.scenario, args.count, lock_timeout=args.lock_timeout, **special)
-    session = open_session(args.context, args.output_dir, args.settings)
-    return vmi_scenario(session, spec, request)
-
-
-def _add_gated(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "gated",
-        help="the scheduler alone",
-        description="Create pods with a scheduling gate, release them together, and report the "
-        "pods scheduled per second. Exit with 3 if a gate fails or has no data.",
-    )
-    add_folder(parser)
-    add_context(parser)
-    parser.add_argument("--count", type=int, default=100, help="pods (default: 100)")
-    parser.add_argument("-g", "--gpus", type=int, default=1, help="GPUs a pod (default: 1)")
-    add_parallel(parser)
-    add_namespaces(parser, "perfdag-scale")
-    parser.add_argument(
-        "--timeout", type=float, default=900.0, help="seconds for each wait (default: 900)"
-    )
-    parser.add_argument(
-        "--gate",
-        action="append",
-        default=[],
-        metavar="'METRIC < VALUE'",
-        help="limit of a metric, also as RATIO * METRIC; repeat the option to add more",
-    )
-    add_lock(parser)
-    parser.set_defaults(command_run=run_gated)
-
-
-def run_gated(args: argparse.Namespace) -> int:
-    """Measure the scheduler."""
-    from perfdag.steps.scale.figures.gates import parse_gate
-    from perfdag.steps.scale.scenarios.submit import Spec
-
-    if min(args.count, args.parallel) < 1:
-        raise ValueError("--count and --parallel must be 1 or more")
-    session = open_session(args.context, args.output_dir, args.settings)
-    spec = Spec(
-        template="pod",
-        count=args.count,
-        namespaces=args.namespace,
-        parallel=args.parallel,
-        gpus=args.gpus,
-        timeout=args.timeout,
-        gates=[parse_gate(text) for text in args.gate],
-        log=logger.info,
-    )
-    return gated(session, spec, args.lock_timeout)
-
-
-def _add_audit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "audit",
-        help="audit a past time window",
-        description="Write the figures of KubeVirt's perfscale-audit for any past window, from "
-        "Prometheus.",
-    )
-    add_prometheus(parser, "Prometheus of KubeVirt", required=True)
-    parser.add_argument(
-        "--from", dest="start", metavar="TIME", required=True, help="as 2026-11-23T08:00:00Z"
-    )
-    parser.add_argument("--to", dest="end", metavar="TIME", help="end of the window (default: now)")
-    parser.add_argument(
-        "-o",
-        "--output-dir",
-        type=Path,
-        default=Path("logs"),
-        metavar="DIR",
-        help="folder of perf-audit-results.json (default: logs)",
-    )
-    parser.set_defaults(command_run=run_audit)
-
-
-def run_audit(args: argparse.Namespace) -> int:
-    """Audit the window."""
-    import time
-
-    from perfdag.signals import EXIT_OK
-
-    start = unix_time(args.start)
-    end = unix_time(args.end) if args.end else time.time()
-    path = audit_window(prometheus_of(args), start, end, args.output_dir)
-    print_now(f"wrote {path}")
-    return EXIT_OK
-
-
-REGISTERED = (
-    _add_submit,
-    _add_sample,
-    _add_plot,
-    _add_delete,
-    _add_nodes,
-    _add_vmi,
-    _add_gated,
-    _add_audit,
-)
 EPILOG = """examples:
   perfdag scale nodes --count 1000 --gpus 8
   perfdag scale vmi burst --count 100 -o out0
@@ -558,28 +62,41 @@ EPILOG = """examples:
       --from 2026-11-23T08:00:00Z -o out6
   perfdag scale delete --run r1121120501-a1b2c3
 """
+STAGE_CHARTS = {
+    "timeline": "timeline",
+    "scurves": "s_curves",
+    "ecdf": "ecdf",
+    "order": "by_order",
+}
+"""The function of `perfdag.charts.benchmarks.scale` that draws each kind of plot."""
+SCENARIO_OF_OPTION = {
+    "churn": "steady",
+    "pause": "steady",
+    "duration": "steady",
+    "cooldown": "ladder",
+}
+VMI_OPTIONS = (
+    *("rate", "seed", "parallel", "replicas", "per_node", "timeout", "lock_timeout"),
+    *("prometheus", "prometheus_token_file", "prometheus_ca_file"),
+)
+"""Options of `scale vmi` that are parameters of the same name, and those of `scale gated`."""
+GATED_OPTIONS = ("count", "parallel", "gpus", "timeout", "lock_timeout")
+JOURNAL = "journal"
+"""Folder of the state of a run in progress."""
 
 
-def add_scale(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_scale(sub: Verbs) -> None:
     """Register the verb and its commands."""
-    parser = sub.add_parser(
-        "scale",
-        description="Create objects on a schedule and measure every stage of their life.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    text = "Create objects on a schedule and measure every stage of their life."
+    parser = add_verb(sub, "scale", run, text, EPILOG)
     commands = parser.add_subparsers(dest="scale", metavar="COMMAND", required=True)
-    for register in REGISTERED:
-        register(commands)
-    parser.set_defaults(run=run)
+    for name, (work, summary, description, options) in COMMANDS.items():
+        command = add_verb(commands, name, run, description, "", *options, help=summary)
+        command.set_defaults(command_run=work)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run a command. Bad values and requests that the API server refuses are input errors."""
-    from perfdag.commands.options import CommandError
-    from perfdag.kube.client import KubeError
-    from perfdag.signals import EXIT_INPUT, EXIT_REACH
-
     try:
         code: int = args.command_run(args)
     except ValueError as error:
@@ -588,9 +105,6 @@ def run(args: argparse.Namespace) -> int:
         refused = 400 <= error.status < 500 and error.status not in (401, 408, 429)
         raise CommandError(str(error), EXIT_INPUT if refused else EXIT_REACH) from None
     return code
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -606,10 +120,11 @@ class Session:
         return on_cluster(self.context, work, connections)
 
 
-def open_session(context: str | None, folder: Path | None, settings_file: Path | None) -> Session:
-    """Read the settings, which name the folder if `folder` is None. Raises SettingsError."""
-    settings = read_settings(settings_file)
-    return Session(context, folder or Path(settings.output_dir), settings)
+def open_session(args: argparse.Namespace) -> Session:
+    """Read the settings, which name the folder if no option does. Raises SettingsError."""
+    settings = runai.read_settings(args.settings)
+    folder = args.output_dir or Path(settings.output_dir)
+    return Session(getattr(args, "context", None), folder, settings)
 
 
 def on_cluster(
@@ -624,21 +139,20 @@ def on_cluster(
     return signals.run_until_stopped(main())
 
 
-def schedule_of(
-    pattern: Arrival | None, rate: float, burst: int | None, seed: int, parallel: int, delay: float
-) -> Schedule:
+def schedule_of(args: argparse.Namespace, parallel: int, delay: float = 0.0) -> Schedule:
     """Return how objects arrive: a pattern, its rate per second, the size of a burst, a seed.
 
     `delay` (s) makes batches of `parallel` objects. Raises ValueError for values that clash.
     """
-    name = pattern or ("batch" if delay > 0 else "constant" if rate else "closed")
+    pattern = args.arrival
+    name: Arrival = pattern or ("batch" if delay > 0 else "constant" if args.rate else "closed")
     if pattern and delay > 0:
         raise ValueError("--delay makes batches of -p; use --rate with --arrival")
-    if burst is not None and name != "burst":
+    if args.burst is not None and name != "burst":
         raise ValueError(f"--burst needs --arrival burst, not {name}")
-    if seed and name != "poisson":
+    if args.seed and name != "poisson":
         raise ValueError(f"--seed needs --arrival poisson, not {name}")
-    return Schedule(name, rate, burst or parallel, delay, seed)
+    return Schedule(name, args.rate, args.burst or parallel, delay, args.seed)
 
 
 def parse_variables(options: list[str]) -> dict[str, str]:
@@ -649,7 +163,12 @@ def parse_variables(options: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def print_schedule(session: Session, batch: dict[str, Any]) -> None:
+def prometheus_of(args: argparse.Namespace) -> Prometheus:
+    """Return the Prometheus of the options."""
+    return Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file)
+
+
+def print_schedule(batch: dict[str, Any]) -> None:
     """Print whether an open loop kept its schedule."""
     if batch["held"] is None:
         return
@@ -659,156 +178,189 @@ def print_schedule(session: Session, batch: dict[str, Any]) -> None:
     if batch["held"]:
         print_now(f"the schedule was held: {', '.join(parts)}")
     else:
-        logger.info(f"the schedule was not held: {', '.join(parts)}")
+        logger.warning(f"the schedule was not held: {', '.join(parts)}")
 
 
-def print_stages(session: Session, rows: list[Any]) -> None:
+def print_stages(rows: list[Any]) -> None:
     """Print a line for each stage: its counts, percentiles and resolution."""
-    numbers = f"{'ok':>6}{'never':>7}{'unseen':>8}{'median':>12}{'p95':>12}{'p99':>12}"
-    stages = summaries(rows)
-    wide = max((len(summary.stage) for summary in stages), default=0) + 2
-    since = max((len(summary.since) for summary in stages), default=0) + 2
-    print_now(f"{'stage':<{wide}}{'since':<{since}}{numbers}   +-")
-    for summary in stages:
-        values = (summary.p50, summary.p95, summary.p99)
-        times = "".join(f"{short(value, 's'):>12}" for value in values)
-        never = summary.censored + summary.failed
-        error = short(summary.resolution_s, "s") if summary.resolution_s is not None else "-"
-        counts = f"{summary.ok:>6}{never:>7}{summary.unobserved:>8}"
-        print_now(f"{summary.stage:<{wide}}{summary.since:<{since}}{counts}{times}   {error}")
+    headings = ("stage", "since", "ok", "never", "unseen", "median", "p95", "p99", "+-")
+    cells = [
+        (
+            summary.stage,
+            summary.since,
+            *map(str, (summary.ok, summary.censored + summary.failed, summary.unobserved)),
+            *(short(value, "s") for value in (summary.p50, summary.p95, summary.p99)),
+            short(summary.resolution_s, "s") if summary.resolution_s is not None else "-",
+        )
+        for summary in summaries(rows)
+    ]
+    print_now(text_table(headings, cells, right=range(2, 9)))
     if any(row.simulated for row in rows):
         print_now("simulated nodes: these are figures of the control plane alone")
 
 
-KINDS = {
-    "training": "TrainingWorkload",
-    "distributed": "DistributedWorkload",
-    "interactive": "InteractiveWorkload",
-}
-PARALLEL_DELETIONS = 20
-
-
-def submit_workloads(session: Session, request: SubmitRequest) -> int:
+def submit(args: argparse.Namespace) -> int:
     """Create the workloads. Return 1 if some were refused or not sent. Raises ValueError."""
-    check_submitter(request.settings.submitter)
+    session = open_session(args)
+    session.settings.project = args.project or session.settings.project
+    session.settings.submitter = args.submitter or session.settings.submitter
+    request = SubmitRequest(
+        template=args.template or args.workload_type,
+        count=args.num_workloads,
+        parallel=args.num_processes,
+        schedule=schedule_of(args, args.num_processes, args.delay),
+        folder=session.folder,
+        settings=session.settings,
+        workers=args.num_workers,
+        gpus=args.num_gpus,
+        pvc=args.pvc,
+        namespaces=args.namespace,
+        create_namespace=args.create_namespace,
+        variables=parse_variables(args.var),
+        lock_timeout=args.lock_timeout,
+        log=logger.info,
+    )
+    runai.check_submitter(session.settings.submitter)
     if request.count < 1 or request.parallel < 1:
         raise ValueError("-n and -p must be 1 or more")
-    file = session.run(lambda kube: submission.submit(kube, request), connections(request.parallel))
+    file = session.run(lambda kube: runai.submit(kube, request), connections(request.parallel))
     batch = file.generator
     rate = f" ({batch['create_rate_per_s']:.0f}/s)" if batch["create_rate_per_s"] else ""
     created = f"{batch['created']} of {batch['planned']} created"
     print_now(f"run {file.run}: {created} in {batch['seconds']:.1f} s{rate}")
-    print_schedule(session, batch)
+    print_schedule(batch)
     if batch["retries"]:
         causes = ", ".join(f"{count} x {cause}" for cause, count in batch["retries"].items())
         logger.info(f"tried again: {causes}")
     for text, count in batch["errors"].items():
-        logger.info(f"{count} failed: {text}")
+        logger.warning(f"{count} failed: {text}")
     return EXIT_FAILED if batch["failed"] or batch["not_sent"] else EXIT_OK
 
 
-def sample_workloads(
-    session: Session,
-    *,
-    watch: float | None,
-    workload_type: str | None,
-    project: str | None,
-) -> int:
-    """Observe the workloads of a run and write the files.
-
-    Raises ValueError before it writes a file if type or project of the run differ.
-    """
-
-    def check(file: RunFile) -> None:
-        if workload_type and KINDS[workload_type] != file.kind:
-            raise ValueError(f"run {file.run} is of {file.kind}, not {workload_type}")
-        if project and project != file.project:
-            raise ValueError(
-                f"run {file.run} was submitted to project {file.project}, not {project}"
-            )
-
-    request = SampleRequest(session.folder, session.settings, watch, check, logger.info)
-    result = session.run(lambda kube: sampling.sample(kube, request))
+def sample(args: argparse.Namespace) -> int:
+    """Observe the workloads of a run and write the files. Raises ValueError for another run."""
+    session = open_session(args)
+    request = SampleRequest(
+        session.folder,
+        session.settings,
+        args.watch,
+        args.workload_type,
+        args.project,
+        logger.info,
+    )
+    result = session.run(lambda kube: runai.sample(kube, request))
     counts = f"{result.scheduled} scheduled, {result.waiting} waiting"
     print_now(f"{counts}, of {len(result.file.submissions)} submitted")
     if result.absent:
-        logger.info(f"not on this cluster, so not observed: {', '.join(result.absent)}")
-    print_stages(session, result.rows)
+        logger.warning(f"not on this cluster, so not observed: {', '.join(result.absent)}")
+    print_stages(result.rows)
     return EXIT_OK
 
 
-def delete_workloads(
-    session: Session, run_id: str | None, namespace: str | None, timeout: float
-) -> int:
-    """Delete the objects of a run, by id or folder. Return 1 if some are left after `timeout` s.
+def delete(args: argparse.Namespace) -> int:
+    """Delete the objects of a run, by id or folder. Return 1 if some are left in the end.
 
-    A run in progress is refused. Raises KubeError.
+    A run in progress is refused. Raises KubeError, ValueError.
     """
+    if args.run_id and args.output_dir:
+        raise ValueError("--run and -o both name a run; use one of them")
+    session, options = open_session(args), (args.timeout, logger.info)
 
     async def work(kube: Kube) -> int:
-        if run_id:
-            await lease_lock.require_ended(kube, run_id)
-            return await remove_run(
-                kube, run_id, namespace, PARALLEL_DELETIONS, timeout, logger.info
-            )
-        return await submission.delete(
-            kube, session.folder, PARALLEL_DELETIONS, timeout, logger.info
-        )
+        if not args.run_id:
+            return await runai.delete(kube, session.folder, *options)
+        await cluster.require_ended(kube, args.run_id)
+        return await remove_run(kube, args.run_id, args.namespace, *options)
 
     left = session.run(work)
     print_now(f"{left} left" if left else "all deleted")
     return EXIT_FAILED if left else EXIT_OK
 
 
-def create_nodes(context: str | None, count: int, gpus: int) -> int:
-    """Create simulated nodes and wait until they are Ready. Raises ValueError if they are not."""
+def simulate_nodes(args: argparse.Namespace) -> int:
+    """Create simulated nodes and wait until they are Ready, or delete them. Raises ValueError."""
+    if args.remove:
+        print_now(f"{plural(on_cluster(args.context, cluster.remove_nodes), 'node')} deleted")
+        return EXIT_OK
 
-    async def work(kube: Kube) -> tuple[int, int]:
-        counts = await nodes.make_nodes(kube, count, gpus)
-        if not await nodes.nodes_ready(kube, count):
+    async def work(kube: Kube) -> int:
+        created = await cluster.make_nodes(kube, args.count, args.gpus)
+        if not await cluster.nodes_ready(kube, args.count):
             raise ValueError(
                 "the nodes do not become Ready; does KWOK run, and does it manage nodes annotated "
                 "kwok.x-k8s.io/node=fake?"
             )
-        return counts
+        return created
 
-    created, changed = on_cluster(context, work)
-    changes = f", {plural(changed, 'existing one')} changed" if changed else ""
-    print_now(f"{plural(created, 'node')} created{changes}, {count} Ready, {gpus} GPUs each")
+    created = plural(on_cluster(args.context, work), "node")
+    print_now(f"{created} created, {args.count} Ready, {args.gpus} GPUs each")
     return EXIT_OK
 
 
-def delete_nodes(context: str | None) -> int:
-    """Delete the simulated nodes."""
-    print_now(f"{plural(on_cluster(context, nodes.remove_nodes), 'node')} deleted")
+def print_template(args: argparse.Namespace) -> int:
+    """Print a built-in template."""
+    print_now(template_text(args.name)[1].rstrip("\n"))
     return EXIT_OK
 
 
-JOURNAL = "journal"
-"""Folder of the state of a run in progress."""
-OUTPUTS = ("stages.parquet", "summary.json", "perf-audit-results.json")
+def checked(kind: type[P], values: dict[str, Any]) -> P:
+    """Return the parameters of a scenario. Raises ValueError in one line."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as errors:
+        error = errors.errors()[0]
+        where = ".".join(map(str, error["loc"]))
+        raise ValueError(f"{where}: {error['msg'].removeprefix('Value error, ')}") from None
 
 
-def vmi_scenario(session: Session, spec: vmi.Spec, request: VmiRequest) -> int:
+def vmi_params(args: argparse.Namespace) -> vmi.VmiParams:
+    """Return the parameters of the options. Raises ValueError for values that clash."""
+    special = {
+        name: value for name in SCENARIO_OF_OPTION if (value := getattr(args, name)) is not None
+    }
+    for name in special:
+        if SCENARIO_OF_OPTION[name] != args.scenario:
+            raise ValueError(f"--{name} needs {SCENARIO_OF_OPTION[name]}, not {args.scenario}")
+    values = {
+        "template": args.template,
+        "variables": parse_variables(args.var),
+        "namespace": args.namespace,
+        "arrival": args.arrival or ("constant" if args.rate else "closed"),
+        "gates": args.gate,
+        "api_gates": not args.no_api_gates,
+        "primer": not args.no_primer,
+        **{name: getattr(args, name) for name in VMI_OPTIONS},
+        **special,
+    }
+    if args.scenario == "steady":
+        if len(args.count) > 1:
+            raise ValueError("steady takes one --count; several are a ladder")
+        return checked(vmi.VmiSteadyParams, {**values, "count": args.count[0]})
+    values |= {"scenario": args.scenario, "counts": args.count}
+    return checked(vmi.VmiBurstParams, values)
+
+
+def measure_vmis(args: argparse.Namespace) -> int:
     """Run a VMI scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
-    results: list[Result] = []
-    journal, announced = session.folder / JOURNAL, False
+    params = vmi_params(args)
+    session, results, announced = open_session(args), list[Result](), False
+    journal = session.folder / JOURNAL
 
     def write_size(result: Result) -> None:
         """Write the files after each size, whatever happens to the next sizes."""
         results.append(result)
         _write_results(session.folder, results)
 
-    def write_state(state: State) -> None:
+    def write_state(file: RunFile, observer: Observer) -> None:
         nonlocal announced
         if not announced:  # a killed run may have left a journal in this folder
             logger.info(f"if this process is killed, `perfdag scale sample -o {journal}` goes on")
         announced = True
-        write_journal(journal, state)
+        write_journal(journal, file, observer)
 
-    spec.seen, spec.journal = write_size, write_state
+    context = Context(log=logger.info, seen=write_size, journal=write_state)
     try:
-        results = _measure(session, lambda kube: vmi.measure(kube, spec, request), spec.parallel)
+        _measure(session, lambda kube: vmi.measure(kube, params, context), params.parallel)
     except BaseException:
         if results:
             # Whether other runs disturbed these sizes is known only now.
@@ -817,57 +369,62 @@ def vmi_scenario(session: Session, spec: vmi.Spec, request: VmiRequest) -> int:
             logger.info(f"measured before: {counts} VMIs; their files are in {session.folder}")
         raise
     shutil.rmtree(journal, ignore_errors=True)
-    _report(session, results)
-    return _exit_code(results)
+    return _report(session, results)
 
 
-def gated(session: Session, spec: workload_scenarios.Spec, lock_timeout: float) -> int:
+def measure_gated(args: argparse.Namespace) -> int:
     """Measure the scheduler alone. Return 3 for a breached gate, 1 for a failure."""
+    session = open_session(args)
+    values = {name: getattr(args, name) for name in GATED_OPTIONS}
+    values |= {"scenario": "gated", "template": "pod", "namespace": args.namespace}
+    params = checked(workloads.ScaleParams, {**values, "gates": args.gate})
+    context = Context(log=logger.info)
     result = _measure(
-        session,
-        lambda kube: workload_scenarios.exclusive(kube, spec, "gated", lock_timeout),
-        spec.parallel,
+        session, lambda kube: workloads.measure(kube, params, context), params.parallel
     )
-    _report(session, [result])
-    for name in workload_scenarios.FIGURES:
+    code = _report(session, [result])
+    for name in workloads.FIGURES:
         if (value := result.figures.get(name)) is not None:
             print_now(f"{name}: {value:.6g}")
-    return _exit_code([result])
+    return code
 
 
 def _measure(session: Session, work: Callable[[Kube], Awaitable[T]], parallel: int) -> T:
     """Run the work unless workloads of the folder's submission still exist."""
 
     async def checked(kube: Kube) -> T:
-        await require_deleted(kube, session.folder)
+        await runai.require_deleted(kube, session.folder)
         return await work(kube)
 
     return session.run(checked, connections(parallel))
 
 
-def _report(session: Session, results: list[Result]) -> None:
-    """Print the results and write their files."""
+def _report(session: Session, results: list[Result]) -> int:
+    """Print the results and write their files. Return the exit code."""
     for result in results:
         print_now(f"{result.scenario} of {result.count}, run {result.run}")
-        print_stages(session, result.rows)
+        print_stages(result.rows)
         for batch in result.facts["generator"]:
-            print_schedule(session, batch)
+            print_schedule(batch)
         for text in result.facts["notes"]:
             logger.info(text)
         if result.disturbed:
-            logger.info(f"invalid: {result.disturbed}")
+            logger.error(f"invalid: {result.disturbed}")
         for verdict in result.verdicts:
             print_now(str(verdict))
     _write_results(session.folder, results)
+    if any(result.disturbed for result in results):
+        return EXIT_FAILED  # two runs at once: a gate means nothing for either
+    if any(result.breached for result in results):
+        return EXIT_GATE
+    return EXIT_FAILED if any(result.incomplete for result in results) else EXIT_OK
 
 
 def _write_results(folder: Path, results: list[Result]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     remove_outputs(folder, OUTPUTS, submission=True)
-    run_file.write_rows(
-        folder / "stages.parquet", [row for result in results for row in result.rows]
-    )
-    run_file.write_json(folder / "perf-audit-results.json", run_file.audit(results))
+    write_rows(folder / "stages.parquet", [row for result in results for row in result.rows])
+    write_json(folder / AUDIT, audit_of(results))
     runs = [
         {
             "scenario": result.scenario,
@@ -883,15 +440,7 @@ def _write_results(folder: Path, results: list[Result]) -> None:
         }
         for result in results
     ]
-    run_file.write_json(folder / "summary.json", {"runs": runs})
-
-
-def _exit_code(results: list[Result]) -> int:
-    if any(result.disturbed for result in results):
-        return EXIT_FAILED  # two runs at once: a gate means nothing for either
-    if any(result.breached for result in results):
-        return EXIT_GATE
-    return EXIT_FAILED if any(result.failed for result in results) else EXIT_OK
+    write_json(folder / "summary.json", {"runs": runs})
 
 
 def unix_time(text: str) -> float:
@@ -907,83 +456,69 @@ def unix_time(text: str) -> float:
     return moment.timestamp()
 
 
-async def past_figures(prometheus: Prometheus, start: float, end: float) -> dict[str, float | None]:
+async def past_figures(source: Prometheus, start: float, end: float) -> dict[str, float | None]:
     """Return the audit's figures of a window in Unix seconds. Raises KubeError, ValueError."""
-    gaps = await scrape_intervals(prometheus, end)
-    if not gaps:
+    gap = await prometheus.scrape_interval(source, end)
+    if gap is None:
         raise ValueError(
-            f"Prometheus at {prometheus.url} has no series of KubeVirt in the 5 minutes before "
+            f"Prometheus at {source.url} has no series of KubeVirt in the 5 minutes before "
             "--to; does it scrape KubeVirt, and does it still keep that time?"
         )
-    if end - start < 2 * min(gaps.values()):
+    if end - start < 2 * gap:
         raise ValueError(
             f"a window of {end - start:g} s has less than two scrapes: Prometheus scrapes every "
-            f"{min(gaps.values()):g} s"
+            f"{gap:g} s"
         )
-    figures = await audit_figures(prometheus, start, end, gaps)
-    figures |= await phase_figures(prometheus, end)
-    return figures | await single_values(prometheus, transition_queries(), start, end)
+    figures = await prometheus.audit_figures(source, start, end)
+    figures |= await prometheus.phase_figures(source, end)
+    transitions = prometheus.transition_queries()
+    return figures | await prometheus.single_values(source, transitions, start, end)
 
 
-def audit_window(prometheus: Prometheus, start: float, end: float, folder: Path) -> Path:
-    """Write `perf-audit-results.json` of a past window in Unix seconds, and return its path.
-
-    Raises KubeError, ValueError.
-    """
+def audit(args: argparse.Namespace) -> int:
+    """Write the audit's figures of a past window. Raises KubeError, ValueError."""
+    start = unix_time(args.start)
+    end = unix_time(args.end) if args.end else time.time()
     if start >= end:
-        raise ValueError(f"the window ends before it begins: {_utc(start)} to {_utc(end)}")
-    figures = asyncio.run(past_figures(prometheus, start, end))
-    values = {run_file.audit_key(name): {"value": figures[name]} for name in sorted(figures)}
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "perf-audit-results.json"
-    run_file.write_json(path, {"Values": values})
-    return path
+        window = [
+            datetime.fromtimestamp(each, UTC).isoformat(" ", "seconds") for each in (start, end)
+        ]
+        raise ValueError(f"the window ends before it begins: {' to '.join(window)}")
+    figures = asyncio.run(past_figures(prometheus_of(args), start, end))
+    values = {audit_key(name): {"value": figures[name]} for name in sorted(figures)}
+    args.output_dir.mkdir(parents=True, exist_ok=True)
+    path = args.output_dir / AUDIT
+    write_json(path, {"Values": values})
+    print_now(f"wrote {path}")
+    return EXIT_OK
 
 
-def _utc(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
-
-
-STAGE_CHARTS = {
-    "timeline": "timeline",
-    "scurves": "s_curves",
-    "ecdf": "ecdf",
-    "order": "by_order",
-}
-"""The function of `perfdag.charts.benchmarks.scale` that draws each kind of plot."""
-
-
-def write_plots(
-    session: Session, chart: str, skip_errors: bool | None, head: int | None, tail: int | None
-) -> int:
-    """Draw a chart of the folder. Return 1 without data.
-
-    `head` and `tail` select workloads in the order of submission. Raises ValueError.
-    """
-    if chart in ("general", "detailed"):
-        return _plot_times(session, chart, skip_errors is not False, head, tail)
-    if skip_errors is not None:
+def plot(args: argparse.Namespace) -> int:
+    """Draw a chart of the folder. Return 1 without data. Raises ValueError."""
+    session = open_session(args)
+    if args.plot in ("general", "detailed"):
+        return _plot_times(session, args)
+    if args.skip_errors is not None:
         raise ValueError(
-            f"--skip-errors needs --plot general or detailed; {chart} counts absent stages"
+            f"--skip-errors needs --plot general or detailed; {args.plot} counts absent stages"
         )
-    if chart == "api-calls":
-        if head or tail:
-            raise ValueError("--head and --tail select objects; API calls are counted of all")
-        return _plot_calls(session)
-    return _plot_stages(session, chart, head, tail)
+    if args.plot != "api-calls":
+        return _plot_stages(session, args)
+    if args.head or args.tail:
+        raise ValueError("--head and --tail select objects; API calls are counted of all")
+    return _plot_calls(session)
 
 
-def _plot_times(
-    session: Session, chart: str, skip: bool, head: int | None, tail: int | None
-) -> int:
+def _plot_times(session: Session, args: argparse.Namespace) -> int:
     """Write times.csv and the chart of its times."""
-    from perfdag.charts.benchmarks import deltas as charts
+    from perfdag.charts import scale as charts
     from perfdag.charts.files import to_bytes
 
+    skip = args.skip_errors is not False
     workloads = times_csv.read_times(session.folder)
     table = session.folder / "times.csv"
     times_csv.write_csv(table, workloads)
-    selected = times_csv.select(workloads, skip, head, tail)
+    selected = times_csv.select(workloads, skip, args.head, args.tail)
     excluded = [
         f"{count} {'left out' if skip else 'flagged'}: {reason}"
         for reason, count in times_csv.exclusion_counts(workloads).items()
@@ -994,29 +529,29 @@ def _plot_times(
         logger.info("no data to plot")
         return EXIT_FAILED
     times = [(str(workload.info["submitTimestamp"]), workload.deltas) for workload in selected]
-    draw = charts.general if chart == "general" else charts.detailed
-    path = session.folder / f"{chart}.png"
+    draw = charts.general if args.plot == "general" else charts.detailed
+    path = session.folder / f"{args.plot}.png"
     path.write_bytes(to_bytes(draw(times, len(workloads), excluded))[1])
     print_now(f"{path} and {table}: {len(selected)} of {plural(len(workloads), 'workload')}")
     return EXIT_OK
 
 
-def _plot_stages(session: Session, chart: str, head: int | None, tail: int | None) -> int:
+def _plot_stages(session: Session, args: argparse.Namespace) -> int:
     """Draw stages.parquet, a picture for each run."""
     import pyarrow.parquet as pq
 
-    from perfdag.charts.benchmarks import scale as charts
-    from perfdag.charts.benchmarks.stages import of_runs
+    from perfdag.charts import scale as charts
     from perfdag.charts.files import to_bytes
+    from perfdag.charts.scale import of_runs
 
-    folder = session.folder
+    folder, chart = session.folder, args.plot
     source = folder / "stages.parquet"
     if not source.exists():
         raise ValueError(
             f"no {source}; run `perfdag scale sample -o {folder}` or `perfdag scale vmi` first"
         )
     rows = pq.read_table(source, use_threads=False).to_pylist()
-    for name, stages in of_runs(rows, head, tail).items():
+    for name, stages in of_runs(rows, args.head, args.tail).items():
         path = folder / f"{chart}{'-' if name else ''}{name}.png"
         path.write_bytes(to_bytes(getattr(charts, STAGE_CHARTS[chart])(stages))[1])
         print_now(str(path))
@@ -1025,7 +560,7 @@ def _plot_stages(session: Session, chart: str, head: int | None, tail: int | Non
 
 def _plot_calls(session: Session) -> int:
     """Draw the API calls of the scenarios in summary.json by the number of objects."""
-    from perfdag.charts.benchmarks import scale as charts
+    from perfdag.charts import scale as charts
     from perfdag.charts.files import to_bytes
 
     source = session.folder / "summary.json"
@@ -1039,9 +574,10 @@ def _plot_calls(session: Session) -> int:
     for run in runs:
         size = run["count"] * (1 if unit == "objects" else run["facts"].get("members") or 1)
         for figure, value in run["figures"].items():
-            deletion = deletion_name(figure)
-            if (call := call_name(deletion or figure)) and value is not None:
-                counts.setdefault(size, {})[f"{DELETION}: {call}" if deletion else call] = value
+            name = figure.removeprefix(f"{DELETION}/")
+            if (call := call_name(name)) and value is not None:
+                label = call if name == figure else f"{DELETION}: {call}"
+                counts.setdefault(size, {})[label] = value
     if not counts:
         logger.info("no data to plot: no API calls were counted")
         return EXIT_FAILED
@@ -1049,3 +585,287 @@ def _plot_calls(session: Session) -> int:
     path.write_bytes(to_bytes(charts.api_calls(counts, unit))[1])
     print_now(str(path))
     return EXIT_OK
+
+
+class Command(NamedTuple):
+    """A command of `perfdag scale`."""
+
+    run: Callable[[argparse.Namespace], int]
+    summary: str
+    description: str
+    options: Sequence[Option]
+
+
+def prometheus_options(text: str, required: bool) -> tuple[Option, ...]:
+    """Return the options that select a Prometheus."""
+    return (
+        option("--prometheus", metavar="URL", required=required, help=text),
+        option("--prometheus-token-file", metavar="FILE", help="file with a bearer token"),
+        option("--prometheus-ca-file", metavar="FILE", help="file with the CA certificate"),
+    )
+
+
+FOLDER = (
+    option(
+        *("-o", "--output-dir"),
+        type=Path,
+        metavar="DIR",
+        help="folder of the files (default: logs)",
+    ),
+    option(
+        "--settings",
+        type=Path,
+        metavar="FILE",
+        help="YAML of settings: submitter, project, backend_times ...",
+    ),
+)
+CONTEXT = option("--context", help="context of the kubeconfig")
+TYPE = {"metavar": "TYPE", "choices": tuple(workloads.RUNAI_KINDS)}
+NUMBER = {"type": int, "metavar": "N"}
+SWITCH = {"action": "store_true"}
+LOCK = option("--lock-timeout", default=3600.0, help="seconds to wait for another performance run")
+PARALLEL = option("--parallel", default=20, help="creations in flight")
+TIMEOUT = {"default": 900.0}
+VARIABLES = option(
+    "--var",
+    action="append",
+    default=[],
+    metavar="NAME=VALUE",
+    help="set a placeholder of the template; repeat the option to set more",
+)
+ARRIVALS = (
+    option(
+        "--arrival",
+        choices=("closed", "constant", "poisson", "burst", "ramp"),
+        help="how objects arrive",
+    ),
+    option("--rate", default=0.0, metavar="PER_S", help="objects a second of an open loop"),
+    option("--seed", default=0, help="seed of Poisson arrivals"),
+)
+GATE = {"action": "append", "default": [], "metavar": "'METRIC < VALUE'"}
+COMMANDS = {
+    "submit": Command(
+        submit,
+        "create workloads",
+        "Create workloads on a schedule; write submitted.json and run.json.",
+        (
+            *FOLDER,
+            CONTEXT,
+            option("-t", "--workload-type", **TYPE, default="training", help="kind of workload"),
+            option(
+                "--template",
+                metavar="NAME|FILE",
+                help="instead of -t: vm, vmi, vmirs, pod, job, pytorchjob or a YAML file",
+            ),
+            option("-n", "--num-workloads", type=int, required=True, help="workloads to submit"),
+            option("-p", "--num-processes", default=8, help="submissions in parallel"),
+            option("--num-workers", default=1, help="workers of a distributed workload"),
+            option("-g", "--num-gpus", default="1", help="GPUs a pod"),
+            option(
+                "--delay",
+                default=0.0,
+                help="seconds between batches of -p, on an absolute schedule",
+            ),
+            option("--project", help="project to submit to (default: project-0)"),
+            option("--pvc", **SWITCH, help="add a claim to each workload"),
+            option(
+                "--namespace",
+                nargs="+",
+                default=[],
+                help="namespaces, used in turn (default: runai-<project>)",
+            ),
+            option("--create-namespace", **SWITCH, help="create missing namespaces"),
+            option(
+                "--submitter",
+                metavar="NAME",
+                help="how to submit: api (default), kubectl or runai-cli",
+            ),
+            VARIABLES,
+            *ARRIVALS,
+            option("--burst", **NUMBER, help="objects at once, with --arrival burst"),
+            LOCK,
+        ),
+    ),
+    "sample": Command(
+        sample,
+        "observe workloads",
+        "Observe the workloads and write sampled.json and stages.parquet. It can be repeated, also "
+        "during the submission.",
+        (
+            *FOLDER,
+            CONTEXT,
+            option(
+                "-t",
+                "--workload-type",
+                **TYPE,
+                help="fail if the submission differs; the type, of a folder of Run:ai's own tool",
+            ),
+            option("-p", "--project", help="fail if the submission differs"),
+            option(
+                "--watch",
+                type=float,
+                metavar="SECONDS",
+                help="watch until all are ready, at most SECONDS; needed for times below 1 s",
+            ),
+        ),
+    ),
+    "plot": Command(
+        plot,
+        "draw a chart",
+        "Write times.csv and general.png or detailed.png from submitted.json and sampled.json.",
+        (
+            *FOLDER,
+            option(
+                "--plot",
+                metavar="TYPE",
+                choices=("general", "detailed", *STAGE_CHARTS, "api-calls"),
+                default="general",
+                help="general or detailed; timeline, scurves, ecdf and order show stages.parquet, "
+                "a picture for each run; api-calls shows the scenarios",
+            ),
+            option(
+                "--skip-errors",
+                action=argparse.BooleanOptionalAction,
+                default=None,
+                help="general, detailed: leave out workloads with erroneous times (default)",
+            ),
+            option("--head", **NUMBER, help="only the first N workloads, in order of submission"),
+            option("--tail", **NUMBER, help="only the last N of those"),
+        ),
+    ),
+    "delete": Command(
+        delete,
+        "delete a run",
+        "Delete all objects of a run, selected by folder or by id, and wait until they are gone.",
+        (
+            *FOLDER,
+            CONTEXT,
+            option(
+                "--run",
+                dest="run_id",
+                metavar="ID",
+                help="delete all objects with this run's label, of any kind (logged at the start)",
+            ),
+            option("--namespace", help="with --run: only in this namespace (default: everywhere)"),
+            option("--timeout", default=600.0, metavar="SECONDS", help="how long to wait"),
+        ),
+    ),
+    "nodes": Command(
+        simulate_nodes,
+        "simulated nodes",
+        "Create simulated nodes with GPUs; needs KWOK on the cluster.",
+        (
+            CONTEXT,
+            option("--count", default=100, help="nodes"),
+            option("--gpus", default=8, help="GPUs a node"),
+            option("--remove", **SWITCH, help="delete the simulated nodes"),
+        ),
+    ),
+    "template": Command(
+        print_template,
+        "print a built-in template",
+        "Print a built-in template, to edit it and give it to --template.",
+        (Option(("name",), {"choices": tuple(built_in()), "help": "built-in template"}),),
+    ),
+    "vmi": Command(
+        measure_vmis,
+        "VMI bursts, ladders, steady state",
+        "Create VMIs, wait until they run, delete them, and report the times. Exit with 3 if a "
+        "gate fails or has no data.",
+        (
+            *FOLDER,
+            CONTEXT,
+            option("scenario", choices=("burst", "ladder", "steady")),
+            option(
+                "--template",
+                default="vmi",
+                metavar="NAME|FILE",
+                help="vmi, vm, vmirs or a YAML file",
+            ),
+            VARIABLES,
+            option(
+                "--count",
+                type=int,
+                nargs="+",
+                default=[100],
+                help="VMIs; several numbers for a ladder (default: 100)",
+            ),
+            option("--replicas", default=1, help="VMIs per object, with --template vmirs"),
+            option("--per-node", default=200, help="most VMIs a node"),
+            option("--timeout", **TIMEOUT, help="seconds to wait for start, and for deletion"),
+            option("--churn", type=int, help="steady: VMIs replaced at a time (default: 5)"),
+            option(
+                "--pause", type=float, help="steady: seconds between replacements (default: 20)"
+            ),
+            option("--duration", type=float, help="steady: seconds (default: 300)"),
+            option("--cooldown", type=float, help="ladder: seconds between bursts (default: 60)"),
+            PARALLEL,
+            option(
+                "--namespace",
+                nargs="+",
+                default=["perfdag-vmi"],
+                help="namespaces, used in turn (default: perfdag-vmi)",
+            ),
+            option(
+                "--gate",
+                **GATE,
+                help="add a gate to `api_p99 < 1` and `api_list_p99 < 30`, or replace one of "
+                "them; also RATIO * METRIC",
+            ),
+            option("--no-api-gates", **SWITCH, help="omit the default API gates"),
+            option("--no-primer", **SWITCH, help="do not run a VMI before the measurement"),
+            *prometheus_options("query CPU, memory and work queues of KubeVirt here", False),
+            LOCK,
+            *ARRIVALS,
+        ),
+    ),
+    "gated": Command(
+        measure_gated,
+        "the scheduler alone",
+        "Create pods with a scheduling gate, release them together, and report the pods scheduled "
+        "per second. Exit with 3 if a gate fails or has no data.",
+        (
+            *FOLDER,
+            CONTEXT,
+            option("--count", default=100, help="pods"),
+            option("-g", "--gpus", default=1, help="GPUs a pod"),
+            PARALLEL,
+            option(
+                "--namespace",
+                nargs="+",
+                default=["perfdag-scale"],
+                help="namespaces, used in turn (default: perfdag-scale)",
+            ),
+            option("--timeout", **TIMEOUT, help="seconds for each wait"),
+            option(
+                "--gate",
+                **GATE,
+                help="limit of a metric, also as RATIO * METRIC; repeat the option to add more",
+            ),
+            LOCK,
+        ),
+    ),
+    "audit": Command(
+        audit,
+        "audit a past time window",
+        "Write the figures of KubeVirt's perfscale-audit for any past window, from Prometheus.",
+        (
+            *prometheus_options("Prometheus of KubeVirt", True),
+            option(
+                "--from",
+                dest="start",
+                metavar="TIME",
+                required=True,
+                help="as 2026-11-23T08:00:00Z",
+            ),
+            option("--to", dest="end", metavar="TIME", help="end of the window (default: now)"),
+            option(
+                *("-o", "--output-dir"),
+                type=Path,
+                default=Path("logs"),
+                metavar="DIR",
+                help="folder of perf-audit-results.json (default: logs)",
+            ),
+        ),
+    ),
+}

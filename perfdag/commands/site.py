@@ -2,7 +2,7 @@
 
 import argparse
 
-from perfdag.commands.options import print_json, print_now
+from perfdag.commands.options import STORE, Verbs, add_verb, option, print_json, print_now
 
 EPILOG = """examples:
   perfdag site
@@ -14,30 +14,21 @@ compares any two runs with verdicts. The last step of a run on a cluster writes 
 """
 
 
-def add_site(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_site(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "site",
-        help="write pages over all runs of a store",
-        description="Write pages into the store: an index of runs, the history of each suite, "
+        run,
+        "Write pages into the store: an index of runs, the history of each suite, "
         "the series of each benchmark, and a comparison of any two runs.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
+        STORE,
+        option("--serve", action="store_true", help="serve the pages over HTTP until Ctrl-C"),
+        option("--address", default="127.0.0.1", help="address to serve on"),
+        option("--port", default=8600, help="port to serve on; 0: any free one"),
+        option("--json", action="store_true", help="print the address as JSON"),
     )
-    parser.add_argument(
-        "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: ./perfdag-results)"
-    )
-    parser.add_argument(
-        "--serve", action="store_true", help="serve the pages over HTTP until Ctrl-C"
-    )
-    parser.add_argument(
-        "--address", default="127.0.0.1", help="address to serve on (default: 127.0.0.1)"
-    )
-    parser.add_argument(
-        "--port", type=int, default=8600, help="port to serve on (default: 8600; 0: any free one)"
-    )
-    parser.add_argument("--json", action="store_true", help="print the address as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,16 +1,14 @@
 """What a measuring pod is made of: labels, placement, security, volumes, and its podSpecPatch.
 
-Argo merges the patch into a measuring pod by container name. It also patches Argo's own `init` and
-`wait` containers. Without a securityContext PodSecurity `restricted` rejects the pod, and without
-limits the pod cannot be Guaranteed. One patch serves all batches of a shape, so it has
-placeholders.
+The patch has what a shape adds to the measuring pods of every run. Argo merges it into the pod by
+container name, after the patch of the Workflow, which has what Pod Security `restricted` asks of
+every container. One patch serves all batches of a shape, so it has placeholders.
 """
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from perfdag.kube.client import Kube, Object
 from perfdag.kube.config import ignore_status
@@ -21,6 +19,8 @@ RUN, SUITE = f"{LABEL}/run", f"{LABEL}/suite"
 """Labels: the run that an object belongs to, and its suite."""
 BENCHMARK, ENTRY = f"{LABEL}/benchmark", f"{LABEL}/entry"
 """Labels of a measuring pod: what it measures."""
+STORE_ADDRESS = f"{LABEL}/store"
+"""Annotation of a WorkflowTemplate: the address of the store of its installation."""
 BATCH, ATTEMPT, RANK = f"{LABEL}/batch", f"{LABEL}/attempt", f"{LABEL}/rank"
 """Labels of a measuring pod: numbers from 0."""
 ROLE = f"{LABEL}/role"
@@ -51,10 +51,6 @@ ATTEMPT_NUMBER = "@ATTEMPT@"
 """The number of the attempt."""
 PORT = "@PORT@"
 """The port of a rank's sshd on a host network."""
-NODES = "@NODES@"
-"""The node selector of a rank, where client and server have nodes of their own."""
-CLAIMED = "@CLAIMED@"
-"""The volume of a `claim://` store, which only a lead has."""
 
 
 _HOSTNAME = "kubernetes.io/hostname"
@@ -68,14 +64,14 @@ LOST_NODE_SECONDS = 60
 """Seconds after which Kubernetes deletes a pod whose node does not answer."""
 
 
-def node_loss_tolerance(seconds: int = LOST_NODE_SECONDS) -> Object:
-    """Return the spec that lets Kubernetes give up a pod `seconds` after its node is NotReady.
+def node_loss_tolerations(seconds: int = LOST_NODE_SECONDS) -> list[Object]:
+    """Return what lets Kubernetes give up a pod `seconds` after its node is NotReady.
 
-    So no pod needs the right to delete pods. A grace period of 0 removes the object at once. With
-    any other, the pod stays until a kubelet that is gone confirms its end, and Argo waits for it.
-    A kubelet that lives sends SIGTERM and gives 2 s.
+    So no pod needs the right to delete pods, if its grace period is 0 as well. With any other, the
+    pod stays until a kubelet that is gone confirms its end, and Argo waits for it. A kubelet that
+    lives sends SIGTERM and gives 2 s.
     """
-    tolerations = [
+    return [
         {
             "key": f"node.kubernetes.io/{state}",
             "operator": "Exists",
@@ -84,11 +80,10 @@ def node_loss_tolerance(seconds: int = LOST_NODE_SECONDS) -> Object:
         }
         for state in ("not-ready", "unreachable")
     ]
-    return {"terminationGracePeriodSeconds": 0, "tolerations": tolerations}
 
 
-def place(shape: Shape, spec: Object, run_id: str) -> None:
-    """Add the affinity, node selection and scheduler of a shape to a pod spec."""
+def place(shape: Shape, spec: Object, run_id: str, rank: int) -> None:
+    """Add the affinity, node selection and scheduler of a rank of a shape to a pod spec."""
     own: Object = {"matchLabels": {f"{LABEL}/run": run_id, f"{LABEL}/batch": BATCH_NUMBER}}
     # Pods of an earlier attempt remain on a dead node, and must not attract these pods.
     gang: Object = {"matchLabels": {**own["matchLabels"], f"{LABEL}/attempt": ATTEMPT_NUMBER}}
@@ -125,13 +120,12 @@ def place(shape: Shape, spec: Object, run_id: str) -> None:
         }
     if affinity:
         spec["affinity"] = affinity
-    if shape.hosts.roles:
-        spec["nodeSelector"] = NODES
-    elif shape.node_selector:
-        spec["nodeSelector"] = dict(shape.node_selector)
-    tolerations = [item.model_dump(exclude_none=True) for item in shape.tolerations]
-    lost = node_loss_tolerance()
-    spec |= {**lost, "tolerations": [*tolerations, *lost["tolerations"]]}
+    role = of_roles(shape).get("client" if rank == 0 else "server", shape)
+    if role.node_selector:
+        spec["nodeSelector"] = dict(role.node_selector)
+    if shape.tolerations:  # they replace those of the Workflow
+        asked = [item.model_dump(exclude_none=True) for item in shape.tolerations]
+        spec["tolerations"] = [*asked, *node_loss_tolerations()]
     if shape.scheduler == "volcano":
         spec["schedulerName"] = "volcano"
     if shape.runtime_class:
@@ -236,32 +230,19 @@ def level_needs(shape: Shape) -> dict[str, str]:
     return needs
 
 
-def helper(shape: Shape | None = None) -> Object:
-    """Return the resources of a container beside the measuring one.
-
-    Its small limits delay the start of a pod by 2 s, so only a Guaranteed pod has them.
-    """
-    if shape is not None and {"cpu", "memory"} <= shape.resources.both.keys():
-        return {"requests": dict(HELPER_LIMITS), "limits": dict(HELPER_LIMITS)}
+def helper() -> Object:
+    """Return the resources of a container beside the measuring one."""
     return {"requests": dict(HELPER_REQUESTS)}
 
 
-def step_pod_patch(requests: Mapping[str, Any] | None = None, memory: str | None = None) -> Object:
-    """Return the patch of a pod that measures nothing; `memory` is the limit of its container."""
-    main: Object = {"name": "main", "securityContext": hardened()}
-    if requests:
-        main["resources"] = {"requests": dict(requests)}
-    if memory:
-        main["resources"]["limits"] = {"memory": memory}
-    return {
-        **node_loss_tolerance(),
-        "securityContext": pod_security(),
-        "initContainers": [{"name": "init", "securityContext": hardened(), "resources": helper()}],
-        "containers": [
-            {"name": "wait", "securityContext": hardened(), "resources": helper()},
-            main,
-        ],
-    }
+def guaranteed_helper(shape: Shape) -> Object:
+    """Return its resources in a pod that is Guaranteed; empty for a shape whose pods are not.
+
+    Such small limits delay the start of a pod by 2 s, so only a Guaranteed pod has them.
+    """
+    if {"cpu", "memory"} <= shape.resources.both.keys():
+        return {"requests": dict(HELPER_LIMITS), "limits": dict(HELPER_LIMITS)}
+    return {}
 
 
 VOLUME = "/perfdag/volume"
@@ -377,56 +358,52 @@ def image(name: str | None, pattern: str) -> str:
     return pattern.replace("{name}", name or "base")
 
 
-def claim_patch(claim: str) -> Object:
-    """Return the patch that mounts a claim as the store."""
-    return {
-        "volumes": [{"name": "store", "persistentVolumeClaim": {"claimName": claim}}],
-        "containers": [{"name": "main", "volumeMounts": [{"name": "store", "mountPath": STORE}]}],
-    }
+def store_volume(store: str) -> Object:
+    """Return the volume of a store: its claim, or an empty one where the store is no claim."""
+    claim = store.removeprefix("claim://")
+    source = {"persistentVolumeClaim": {"claimName": claim}} if claim != store else {"emptyDir": {}}
+    return {"name": "store", **source}
 
 
-def patch(shape: Shape, context: Context) -> Object:
-    """Return the podSpecPatch of a measuring pod of this shape."""
-    root = bool(shape.privileges)
-    added = (("IPC_LOCK",) if "rdma" in shape.privileges else ()) + (
-        _SSHD if root and shape.hosts.count > 1 else ()
-    )
-    main: Object = {
-        "name": "main",
-        "securityContext": hardened(root, added),
-        "volumeMounts": [],
-    }
+def patch(shape: Shape, context: Context, rank: int = 0) -> Object:
+    """Return the podSpecPatch of the measuring pod of a rank of this shape; rank 0 leads.
+
+    All ranks from 1 on have the same one.
+    """
+    main: Object = {"name": "main", "volumeMounts": []}
+    init, credentials, wait = (Object(name=name) for name in ("init", CREDENTIALS, "wait"))
+    spec: Object = {"volumes": []}
+    if shape.privileges:
+        rdma = ("IPC_LOCK",) if "rdma" in shape.privileges else ()
+        added = rdma + (_SSHD if shape.hosts.count > 1 else ())
+        spec["securityContext"] = pod_security(True)
+        main["securityContext"] = hardened(True, added)
+        # the user of the measuring container, which reads its files
+        credentials["securityContext"] = hardened(True)
+    if limited := guaranteed_helper(shape):
+        for container in (init, credentials, wait):
+            container["resources"] = limited
+    spec["initContainers"] = [each for each in (init, credentials) if len(each) > 1]
+    spec["containers"] = [*([wait] if limited else []), main]
     if shape.secret:
         main["envFrom"] = [{"secretRef": {"name": shape.secret}}]
-    helpers = helper(shape)
-    spec: Object = {
-        "securityContext": pod_security(root),
-        "initContainers": [
-            {"name": "init", "securityContext": hardened(), "resources": helpers},
-            # the user of the measuring container, which reads its files
-            {"name": CREDENTIALS, "securityContext": hardened(root), "resources": helpers},
-        ],
-        "containers": [{"name": "wait", "securityContext": hardened(), "resources": helpers}, main],
-        "volumes": [],
-    }
     _resources(shape, main)
     _network(shape, spec, main)
     add_volumes(shape, spec, main, context.workflow_uid)
     _mtu(shape, spec, context)
-    place(shape, spec, context.run_id)
+    place(shape, spec, context.run_id, rank)
     if context.priority_class:
         spec["priorityClassName"] = context.priority_class
     if context.account:
         spec |= {"serviceAccountName": context.account, "terminationGracePeriodSeconds": CLEARING}
         main["env"] = [{"name": "PERFDAG_ACCOUNT", "value": context.account}]
-    if context.store.startswith("claim://"):
-        spec["volumes"].append(CLAIMED)
+    if rank == 0 and context.store.startswith("claim://"):
+        # only the lead stores samples, and a claim may allow one node at a time
+        spec["volumes"].append(store_volume(context.store))
         main["volumeMounts"].append({"name": "store", "mountPath": STORE})
-    for container in (spec, main):
-        for key in ("volumes", "volumeMounts"):
-            if container.get(key) == []:
-                del container[key]
-    return spec
+    if not main["volumeMounts"]:
+        del main["volumeMounts"]
+    return {key: value for key, value in spec.items() if value not in ([], [{"name": "main"}])}
 
 
 def _resources(shape: Shape, main: Object) -> None:
@@ -463,7 +440,7 @@ def _mtu(shape: Shape, spec: Object, context: Context) -> None:
             "command": ["ip", "link", "set", "dev", interface, "mtu", str(shape.network.mtu)],
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "securityContext": hardened(True, ("NET_ADMIN",)),
-            "resources": helper(shape),
+            "resources": guaranteed_helper(shape) or helper(),
         }
     )
 

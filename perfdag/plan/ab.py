@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from perfdag.digest import digest
 from perfdag.plan.plan import Batch, Plan, make_plan, new_run_id, order, place_hosts
+from perfdag.shape import SHAPE_KEYS
 from perfdag.stats.paired import FEWEST_BLOCKS, MOST_BLOCKS, blocks
 from perfdag.suite.document import BadDocument, Problem
 from perfdag.suite.model import LoadedSuite
@@ -54,16 +55,8 @@ def prepare_duet(
     otherwise the run id, so that no two duets share an order by chance.
     """
     if not FEWEST_BLOCKS <= count <= MOST_BLOCKS:
-        raise BadDocument(
-            [
-                Problem(
-                    "--blocks",
-                    1,
-                    str(count),
-                    f"{FEWEST_BLOCKS} to {MOST_BLOCKS}; fewer cannot reach p = 1 %",
-                )
-            ]
-        )
+        text = f"{FEWEST_BLOCKS} to {MOST_BLOCKS}; fewer cannot reach p = 1 %"
+        raise BadDocument([Problem("--blocks", 1, str(count), text)])
     first = new_run_id()
     seed = a.suite.seed if "seed" in a.suite.model_fields_set else int(digest(first)[:8], 16)
     turns = blocks(count, seed)
@@ -77,19 +70,15 @@ def prepare_duet(
             run_id=f"{first[:-1]}{variant.lower()}",
         )
         points = [replace(point, repetitions=count * A_BLOCK, until=None) for point in plan.points]
-        options = {
-            **plan.options,
-            "words": list(labels),
-            "other": f"{first[:-1]}{other}",
-            "blocks": turns,
-        }
-        options |= {} if limit is None else {"within": limit}
+        options = replace(
+            plan.options, words=labels, other=f"{first[:-1]}{other}", blocks=turns, within=limit
+        )
         ordered = order(points, seed, loaded.suite.warmup)
         plans.append(
             replace(plan, seed=seed, points=points, order=ordered, batches=[], options=options)
         )
     _check(plans[0], plans[1])
-    return Duet(plans[0], plans[1], plans[0].options["blocks"])
+    return Duet(plans[0], plans[1], turns)
 
 
 def on_cluster(duet: Duet) -> Duet:
@@ -103,7 +92,7 @@ def on_cluster(duet: Duet) -> Duet:
         mine, other = a.shapes[left.shape], b.shapes[right.shape]
         if mine != other:
             keys = ", ".join(
-                sorted(key for key in {**mine, **other} if mine.get(key) != other.get(key))
+                key for key in sorted(SHAPE_KEYS) if getattr(mine, key) != getattr(other, key)
             )
             text = (
                 f"entry {left.entry}: A and B differ in {keys}, but the same pods measure both; "
@@ -123,17 +112,15 @@ def on_cluster(duet: Duet) -> Duet:
             Batch(shape, mine, sum(plan.point_at(position).seconds for position in mine))
             for (shape, _), mine in sorted(samples.items())
         ]
-        plans.append(replace(plan, batches=batches, options={**plan.options, "cluster": True}))
+        options = replace(plan.options, cluster=True)
+        plans.append(replace(plan, batches=batches, options=options))
     return replace(duet, a=plans[0], b=plans[1])
 
 
 def stored_duet(a: Plan, b: Plan) -> Duet:
     """Return the duet of two stored plans."""
-    return (
-        Duet(a, b, list(a.options["blocks"]))
-        if a.variant == "A"
-        else Duet(b, a, list(b.options["blocks"]))
-    )
+    first, second = (a, b) if a.variant == "A" else (b, a)
+    return Duet(first, second, list(a.options.blocks))
 
 
 def _check(a: Plan, b: Plan) -> None:
@@ -143,9 +130,7 @@ def _check(a: Plan, b: Plan) -> None:
     )
     if left != right:
         entries = sorted({entry for entry, _ in left} ^ {entry for entry, _ in right})
-        text = (
-            f"{len(left)} points in A and {len(right)} in B must answer one another, entry by entry"
-        )
+        text = f"{len(left)} points in A and {len(right)} in B must match, entry by entry"
         raise BadDocument([Problem("ab", 1, ", ".join(entries), text)])
 
 

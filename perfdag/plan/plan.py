@@ -1,12 +1,17 @@
-"""The plan of a run: points, shapes, the order of samples, and their batches, as plan.json."""
+"""The plan of a run: points, shapes, the order of samples, and their batches, as plan.json.
+
+Samples are ordered by round, shuffled from a seed, so that drift affects all points alike.
+"""
 
 import contextlib
+import gc
+import math
 import random
 import re
 import secrets
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -15,43 +20,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
-from pydantic import BaseModel, Strict, StringConstraints, ValidationError
+from pydantic import Strict, StringConstraints, TypeAdapter, ValidationError
 
 import perfdag
 from perfdag.benchmark import registry
 from perfdag.digest import digest
-from perfdag.no_gc import gc_paused
 from perfdag.shape import Shape
 from perfdag.suite.document import BadDocument
-from perfdag.suite.enumerate import enumerate_points
-from perfdag.suite.host_pairs import Pair
-from perfdag.suite.model import LoadedSuite, SuiteName, Until, checks_of
-from perfdag.suite.point import Point, SuitePoints
+from perfdag.suite.model import LoadedSuite, SuiteName, checks_of
+from perfdag.suite.points import Point, enumerate_points
 
 RUN_ID = r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}[ab]?"
 RunId = Annotated[str, StringConstraints(pattern=f"^{RUN_ID}$")]
-PointId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
-
-
-class _Point(BaseModel):
-    id: PointId
-
-
-class _Options(BaseModel):
-    confirms: RunId | None = None
-    confirmed: list[RunId] = []
-    other: RunId | None = None
-    priority: Annotated[int, Strict()] = 0
-    pending_limit: float = 600
-
-
-class Names(BaseModel):
-    """The run, its options, the suite and the points of a plan.json."""
-
-    run_id: RunId
-    suite: SuiteName
-    points: list[_Point]
-    options: _Options = _Options()
+"""The id of a run, which is part of the keys of a store."""
+MAX_SAMPLES = 1_000_000
+SAMPLE_OVERHEAD = 0.3  # seconds the lead needs around a sample; only for expected times
 
 
 def is_run_id(text: str) -> bool:
@@ -59,14 +42,146 @@ def is_run_id(text: str) -> bool:
     return re.fullmatch(RUN_ID, text) is not None
 
 
-def check_names(raw: Mapping[str, Any]) -> None:
-    """Check a plan.json. Raises ValueError, which says where the first error is."""
+@dataclass
+class Batch:
+    """Samples of one entry and shape that the same pods measure: positions in the plan's order."""
+
+    shape: int
+    samples: list[int]
+    seconds: float
+
+
+@dataclass
+class Options:
+    """What the steps of a run are told beside its samples.
+
+    `pending_limit` is in seconds. `confirms` is the run that a recheck repeats, `confirmed` has the
+    rechecks of a run. The others are of `perfdag ab`: the run of the other variant, the names of A
+    and B for people, the order of the blocks, what B may cost, and whether a cluster measures.
+    """
+
+    pending_limit: float = 600.0
+    priority: Annotated[int, Strict()] = 0
+    confirms: RunId | None = None
+    confirmed: list[RunId] = field(default_factory=list)
+    other: RunId | None = None
+    words: tuple[str, str] = ("A", "B")
+    blocks: list[str] = field(default_factory=list)
+    within: float | None = None
+    cluster: bool = False
+
+
+@dataclass
+class Plan:
+    """One run of a suite.
+
+    `order` holds (point index, repetition). Negative repetitions are warm-up rounds.
+    """
+
+    run_id: RunId
+    suite: SuiteName
+    seed: int
+    points: list[Point]
+    shapes: list[Shape]
+    order: list[tuple[int, int]]
+    batches: list[Batch]
+    merged: int = 0
+    budget: float | None = None
+    trigger: str = "manual"
+    variant: str | None = None
+    suite_text: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    where: dict[str, Any] = field(default_factory=dict)
+    options: Options = field(default_factory=Options)
+
+    def seconds(self) -> float:
+        """Return the expected wall time on one machine in seconds, without additions of `until`.
+
+        Pairs that are measured at once count once.
+        """
+        certain = [
+            at
+            for at, (index, repetition) in enumerate(self.order)
+            if repetition <= self.points[index].repetitions
+        ]
+        return sum(
+            self.group_seconds(group)
+            for group in concurrent_groups(self.points, self.order, certain)
+        )
+
+    def group_seconds(self, group: list[int]) -> float:
+        """Return the expected wall time in seconds of samples that are measured at once."""
+        return max(self.point_at(position).seconds for position in group) + SAMPLE_OVERHEAD
+
+    def point_at(self, position: int) -> Point:
+        """Return the point of the sample at a position of the order."""
+        return self.points[self.order[position][0]]
+
+    def key(self, position: int) -> str:
+        """Name of a sample in the store, `<point>-<repetition>`; a warm-up is `<point>-w<n>`."""
+        index, repetition = self.order[position]
+        return self.points[index].key(repetition)
+
+    def shape_of(self, batch: int) -> Shape:
+        """Return the shape of a batch's pods."""
+        return self.shapes[self.batches[batch].shape]
+
+    def kind(self, batch: Batch) -> tuple[int, str]:
+        """Return the shape and the entry of a batch."""
+        return batch.shape, self.point_at(batch.samples[0]).entry
+
+    def kinds(self) -> list[tuple[int, str]]:
+        """Return the distinct shapes and entries of batches."""
+        return sorted({self.kind(batch) for batch in self.batches})
+
+    def dump(self) -> bytes:
+        """Return plan.json."""
+        # orjson writes dataclasses itself; dataclasses.asdict copies every value of every point
+        with gc_paused():
+            return orjson.dumps(
+                {"schema": 1, **vars(self)},
+                option=orjson.OPT_SORT_KEYS,
+                default=lambda model: model.model_dump(mode="json", exclude_defaults=True),
+            )
+
+
+@cache
+def _reader() -> TypeAdapter[Plan]:
+    return TypeAdapter(Plan)
+
+
+def read_plan(data: bytes) -> Plan:
+    """Return a plan from plan.json. Raises ValueError for damage, bad names or another schema."""
+    raw = orjson.loads(data)
+    if not isinstance(raw, dict) or raw.pop("schema", None) != 1:
+        raise ValueError("plan.json is of another schema; use the perfdag version that wrote it")
     try:
-        Names.model_validate(raw)
+        with gc_paused():
+            return _reader().validate_python(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"{place} {str(first['input'])[:80]!r}: {first['msg']}") from None
+        place = ".".join(map(str, first["loc"]))
+        text = f"{place} {str(first['input'])[:80]!r}: {first['msg']}"
+        if first["type"] == "missing":
+            wrote = (raw.get("versions") or {}).get("perfdag", "?")
+            text = f"plan.json was written by another perfdag ({wrote}): {place} is missing"
+            text += "; use that version, images included"
+        raise ValueError(text) from None
+
+
+@contextlib.contextmanager
+def gc_paused() -> Iterator[None]:
+    """Pause the cyclic garbage collector.
+
+    With millions of acyclic objects it costs 10 % or more and frees nothing.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def order(points: list[Point], seed: int, warmup: int = 0) -> list[tuple[int, int]]:
@@ -115,116 +230,6 @@ def concurrent_groups(
     return groups
 
 
-MAX_BATCHES = 1000
-MAX_SAMPLES = 1_000_000
-SAMPLE_OVERHEAD = 0.3  # seconds the lead needs around a sample; only for expected times
-
-
-@dataclass
-class Batch:
-    """Samples of one entry and shape that the same pods measure: positions in the plan's order."""
-
-    shape: int
-    samples: list[int]
-    seconds: float
-
-
-@dataclass
-class Plan:
-    """One run of a suite.
-
-    `order` holds (point index, repetition). Negative repetitions are warm-up rounds.
-    """
-
-    run_id: str
-    suite: str
-    seed: int
-    points: list[Point]
-    shapes: list[dict[str, Any]]
-    order: list[tuple[int, int]]
-    batches: list[Batch]
-    merged: int = 0
-    budget: float | None = None
-    trigger: str = "manual"
-    variant: str | None = None
-    suite_text: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
-    where: dict[str, Any] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def seconds(self) -> float:
-        """Return the expected wall time on one machine in seconds, without additions of `until`.
-
-        Pairs that are measured at once count once.
-        """
-        certain = [
-            at
-            for at, (index, repetition) in enumerate(self.order)
-            if repetition <= self.points[index].repetitions
-        ]
-        return sum(
-            self.group_seconds(group)
-            for group in concurrent_groups(self.points, self.order, certain)
-        )
-
-    def group_seconds(self, group: list[int]) -> float:
-        """Return the expected wall time in seconds of samples that are measured at once."""
-        return max(self.point_at(position).seconds for position in group) + SAMPLE_OVERHEAD
-
-    def point_at(self, position: int) -> Point:
-        """Return the point of the sample at a position of the order."""
-        return self.points[self.order[position][0]]
-
-    def key(self, position: int) -> str:
-        """Name of a sample in the store, `<point>-<repetition>`; a warm-up is `<point>-w<n>`."""
-        index, repetition = self.order[position]
-        return self.points[index].key(repetition)
-
-    def shape_of(self, batch: int) -> Shape:
-        """Return the shape of a batch's pods."""
-        return Shape.model_validate(self.shapes[self.batches[batch].shape])
-
-    def kind(self, batch: Batch) -> tuple[int, str]:
-        """Return the shape and the entry of a batch."""
-        return batch.shape, self.point_at(batch.samples[0]).entry
-
-    def kinds(self) -> list[tuple[int, str]]:
-        """Return the distinct shapes and entries of batches."""
-        return sorted({self.kind(batch) for batch in self.batches})
-
-    def dump(self) -> bytes:
-        """Return plan.json."""
-        # orjson writes dataclasses itself; dataclasses.asdict copies every value of every point
-        with gc_paused():
-            return orjson.dumps(
-                {"schema": 1, **vars(self)},
-                option=orjson.OPT_SORT_KEYS,
-                default=lambda model: model.model_dump(),
-            )
-
-
-def read_plan(data: bytes) -> Plan:
-    """Return a plan from plan.json. Raises ValueError for damage, bad names or another schema."""
-    raw = orjson.loads(data)
-    if not isinstance(raw, dict) or raw.pop("schema", None) != 1:
-        raise ValueError("plan.json is of another schema; use the perfdag version that wrote it")
-    check_names(raw)
-    try:
-        for point in raw["points"]:
-            point["until"] = Until(**point["until"]) if point["until"] else None
-            point["pair"] = Pair(**point["pair"]) if point.get("pair") else None
-        raw["points"] = [Point(**point) for point in raw["points"]]
-        raw["batches"] = [Batch(**batch) for batch in raw["batches"]]
-        raw["order"] = [tuple(sample) for sample in raw["order"]]
-        return Plan(**raw)
-    except (KeyError, TypeError) as error:
-        wrote = (raw.get("versions") or {}).get("perfdag", "?")
-        raise ValueError(
-            f"plan.json was written by another perfdag ({wrote}): {error}; "
-            "use that version, images included"
-        ) from None
-
-
 def new_run_id(now: datetime | None = None, uid: str | None = None) -> str:
     """Return a sortable and unique id: `20261120T020000Z-<8 hexadecimal digits>`.
 
@@ -248,7 +253,7 @@ def make_plan(
     """
     suite = loaded.suite
     with gc_paused():
-        enumeration: SuitePoints = enumerate_points(loaded, only)
+        enumeration = enumerate_points(loaded, only)
         count = sum(point.rounds + suite.warmup for point in enumeration.points)
         if count > MAX_SAMPLES:
             text = (
@@ -270,15 +275,10 @@ def make_plan(
         variant=variant,
         suite_text=loaded.document.text,
         versions=_versions(),
-        options={
-            "pending_limit": suite.pending_limit,
-            "priority": suite.priority,
-        },
+        options=Options(pending_limit=suite.pending_limit, priority=suite.priority),
     )
     with gc_paused():
-        plan.batches = cut_batches(
-            plan, suite.batch_time, suite.rounds_per_batch, suite.isolation == "pod"
-        )
+        plan.batches = cut_batches(plan, suite.batch_time, suite.rounds_per_batch, suite.isolation)
     if (
         suite.budget is not None
         and any(point.pair for point in plan.points)
@@ -288,8 +288,8 @@ def make_plan(
             f"the suite measures pairs of hosts and is expected to take {_hours(plan.seconds())}, "
             f"over its budget of {_hours(suite.budget)}"
         )
-        knobs = "raise budget, set hosts.pairs to ring or `random N`, or hosts.parallel_pairs"
-        raise BadDocument([loaded.document.problem(("budget",), f"{excess}; {knobs}")])
+        advice = "raise budget, set hosts.pairs to ring or `random N`, or hosts.parallel_pairs"
+        raise BadDocument([loaded.document.problem(("budget",), f"{excess}; {advice}")])
     return plan
 
 
@@ -298,27 +298,31 @@ def _hours(seconds: float) -> str:
 
 
 def cut_batches(
-    plan: Plan, batch_time: float, rounds_per_batch: int | None, pod_per_sample: bool
+    plan: Plan, batch_time: float, rounds_per_batch: int | None, isolation: str = "batch"
 ) -> list[Batch]:
     """Group the order into batches of one kind: a shape and entry, and a point with its own claim.
 
     Take the rounds in blocks of `rounds_per_batch`: by default 1 with several kinds, else all.
     Within a block, order the kinds by seed. Begin a new batch where the expected time passes
-    `batch_time` seconds. With `pod_per_sample`, each sample is a batch, or the pairs at once.
+    `batch_time` seconds. The isolation `pod` makes each sample a batch, or the pairs at once. The
+    isolation `point` makes the rounds of a point a batch, of all pairs of hosts in the same pods.
     """
-    if pod_per_sample:
+    if isolation == "pod":
         groups = concurrent_groups(plan.points, plan.order, range(len(plan.order)))
         return [
             Batch(plan.point_at(group[0]).shape, group, plan.group_seconds(group) - SAMPLE_OVERHEAD)
             for group in groups
         ]
-    volumes = [Shape.model_validate(shape).volume for shape in plan.shapes]
+    volumes = [shape.volume for shape in plan.shapes]
     # what one permutation wrote to a volume would disturb the next
     kind_of = [
         (
             point.shape,
             point.entry,
-            index if (volume := volumes[point.shape]) and volume.created else -1,
+            index
+            if ((volume := volumes[point.shape]) and volume.created)
+            or (isolation == "point" and not point.pair)
+            else -1,
         )
         for index, point in enumerate(plan.points)
     ]
@@ -326,7 +330,10 @@ def cut_batches(
     block_of: dict[int, int] = {}
     for _, repetition in plan.order:
         block_of.setdefault(repetition, len(block_of))
-    per_block = rounds_per_batch or (1 if len(used) > 1 else max(len(block_of), 1))
+    mixed = len(used) > 1 and isolation == "batch"
+    per_block = rounds_per_batch or (1 if mixed else max(len(block_of), 1))
+    if isolation == "point":
+        batch_time = math.inf
     blocks: dict[int, dict[tuple[int, str, int], list[int]]] = {}
     for position, (index, repetition) in enumerate(plan.order):
         blocks.setdefault(block_of[repetition] // per_block, {}).setdefault(
@@ -361,16 +368,8 @@ def _versions() -> dict[str, str]:
     versions = {"perfdag": perfdag.__version__}
     checkout = Path(perfdag.__file__).resolve().parents[1]
     if (checkout / ".git").exists():
-        argv = [
-            "git",
-            "-C",
-            str(checkout),
-            "describe",
-            "--always",
-            "--dirty",
-            "--abbrev=40",
-            "--exclude=*",
-        ]
+        describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        argv = ["git", "-C", str(checkout), *describe]
         # no git here, or a checkout of somebody else, which git does not read
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             versions["git"] = subprocess.run(
@@ -379,22 +378,19 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def cluster_shapes(plan: Plan) -> list[dict[str, Any]]:
-    """Return the shapes of a plan, each of several hosts with its placement on a cluster."""
-    benchmarks = {point.shape: point.benchmark for point in plan.points}
-    shapes = []
-    for number, shape in enumerate(plan.shapes):
-        hosts = shape.get("hosts", {})
-        if hosts.get("count", 1) > 1 and number in benchmarks:
-            default = registry.get(benchmarks[number]).placement
-            shape = {**shape, "hosts": {"placement": default, **hosts}}
-        shapes.append(shape)
-    return shapes
-
-
 def place_hosts(plan: Plan) -> Plan:
-    """Return the plan as a cluster runs it. The ids of its points stay."""
-    return replace(plan, shapes=cluster_shapes(plan))
+    """Return the plan as a cluster runs it: several hosts are placed as their benchmark says.
+
+    The ids of its points stay.
+    """
+    benchmarks = {point.shape: point.benchmark for point in plan.points}
+    shapes = list(plan.shapes)
+    for number, name in benchmarks.items():
+        hosts = shapes[number].hosts
+        if hosts.count > 1 and hosts.placement is None:
+            placed = hosts.model_copy(update={"placement": registry.get(name).placement})
+            shapes[number] = shapes[number].model_copy(update={"hosts": placed})
+    return replace(plan, shapes=shapes)
 
 
 def gated(plan: Plan) -> bool:
@@ -406,10 +402,6 @@ def gated(plan: Plan) -> bool:
     if plan.trigger in ("ab", "cron", "part"):
         return plan.trigger == "cron"
     return bool(checks_of(plan.suite_text))
-
-
-_ALL = ""
-"""Stands for all entries; no entry has an empty name."""
 
 
 class TimeLeft:
@@ -437,7 +429,7 @@ class TimeLeft:
     def finish(self, point: Point, repetition: int, seconds: float) -> None:
         """Remove a sample that took `seconds`."""
         self.drop(point, repetition)
-        for entry in (point.entry, _ALL):
+        for entry in (point.entry, ""):
             self._expected[entry] += point.seconds + SAMPLE_OVERHEAD
             self._took[entry] += seconds
 
@@ -458,7 +450,7 @@ class TimeLeft:
         return max(left - elapsed, 0.0)
 
     def _ratio(self, entry: str) -> float:
-        entry = entry if self._expected[entry] else _ALL
+        entry = entry if self._expected[entry] else ""
         return self._took[entry] / self._expected[entry] if self._expected[entry] else 1.0
 
 

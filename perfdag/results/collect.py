@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 
 from perfdag.benchmark import registry
 from perfdag.digest import canonical, digest, digests
-from perfdag.no_gc import gc_paused
-from perfdag.plan.plan import Plan
+from perfdag.plan.plan import Plan, gc_paused
 from perfdag.results.labels import span_of
 from perfdag.results.missing_reason import reason_for, stored_reasons
 from perfdag.results.samples import (
@@ -68,7 +67,7 @@ class TableBuilder:
         self._counts: list[int] = []
         self._columns: dict[str, list[str]] = {name: [] for name in _DERIVED}
         self._pending: list[dict[str, Any]] = []
-        self._shapes = [canonical(shape) for shape in plan.shapes]
+        self._shapes = [shape.text() for shape in plan.shapes]
         self._params: dict[int, str] = {}
         self._chunks: dict[str, list[pa.Array]] = {name: [] for name in (*_AS_STORED, *_DERIVED)}
         self._texts: dict[str, str] = {}

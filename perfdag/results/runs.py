@@ -178,7 +178,7 @@ def store_plan(store: Store, plan: Plan) -> None:
 
 def variants(store: Store, plan: Plan) -> list[Plan]:
     """Return the plan, and the other variant's plan in a duet. Raises StoreError."""
-    return [plan, load_plan(store, plan.options["other"])] if plan.trigger == "ab" else [plan]
+    return [plan, load_plan(store, plan.options.other)] if plan.options.other else [plan]
 
 
 def resume_command(plan: Plan, root: str) -> str:
@@ -190,11 +190,10 @@ def resume_command(plan: Plan, root: str) -> str:
     verb = "ab" if duet else "submit" if plan.where else "run"
     # Either variant names the duet.
     command = f"perfdag {verb} --resume {plan.run_id[:-1] + 'a' if duet else plan.run_id}"
-    if plan.where or plan.options.get("cluster"):
+    if plan.where or plan.options.cluster:
         command += f"{' --submit' if duet else ''}"
         command += f" --namespace {plan.where.get('namespace', 'perfdag')}"
-        # Without --store, a run uses the store of the installation.
-        return f"{command} --store {root}" if root.startswith("s3://") else command
+        return command  # in the store of the installation
     if not root:
         return command
     return f"{command} --store {'FOLDER' if root.startswith('claim://') else root}"
@@ -301,7 +300,7 @@ def recheck_plans(plan: Plan, points: set[str]) -> list[Plan]:
         batches.append(
             Batch(kind[0], mine, sum(chosen[order[position][0]].seconds for position in mine))
         )
-    options = {**plan.options, "confirms": plan.run_id}
+    options = replace(plan.options, confirms=plan.run_id)
     one = replace(
         plan, points=chosen, order=order, batches=batches, trigger="confirm", options=options
     )
@@ -316,7 +315,7 @@ def store_rechecks(store: Store, plan: Plan, points: set[str]) -> list[Plan]:
     rechecks = recheck_plans(plan, points)
     for again in rechecks:
         store_plan(store, again)
-    plan.options["confirmed"] = [again.run_id for again in rechecks]
+    plan.options.confirmed = [again.run_id for again in rechecks]
     store_plan(store, plan)
     return rechecks
 
@@ -341,7 +340,7 @@ def plan_of_batch(store: Store, plan: Plan, number: int) -> tuple[Plan, int]:
     """
     if number < len(plan.batches):
         return plan, number
-    rechecks = [load_plan(store, run_id) for run_id in plan.options.get("confirmed", [])]
+    rechecks = [load_plan(store, run_id) for run_id in plan.options.confirmed]
     for batch, owner, index in recheck_batches(plan, rechecks):
         if batch == number:
             return owner, index

@@ -7,10 +7,10 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from perfdag.benchmark import registry
 from perfdag.removed import removal_note
@@ -232,57 +232,6 @@ class _Reader:
             mapping[key] = self.value(value_node, (*path, key))
             self.document.lines[(*path, key)] = key_node.start_mark.line + 1
         return mapping
-
-
-M = TypeVar("M", bound=BaseModel)
-
-
-def validate_partially(
-    document: Document,
-    prefix: Where,
-    raw: Any,
-    model: type[M],
-    problems: list[Problem],
-    fallback: Mapping[str, Any] | None = None,
-) -> tuple[M | None, frozenset[str]]:
-    """Return the model of the value at `prefix` without its wrong keys, and these keys.
-
-    Add mistakes to `problems`.
-
-    The model is None if nothing remains: the value is no mapping, or a required key without a
-    `fallback` is wrong.
-    """
-    remaining, dropped = raw, set[tuple[str | int, ...]]()
-    while True:
-        try:
-            return model.model_validate(remaining), frozenset(str(path[0]) for path in dropped)
-        except ValidationError as invalid:
-            errors = invalid.errors()
-        # an error of a whole mapping may be only a consequence of what was dropped from it
-        certain = [
-            error
-            for error in errors
-            if not any(path[: len(error["loc"])] == error["loc"] for path in dropped)
-        ]
-        problems += [explain(document, prefix, error, model) for error in certain]
-        before = remaining
-        for error in errors:
-            if error["loc"]:
-                remaining = (
-                    _without(remaining, error["loc"]) if isinstance(remaining, dict) else remaining
-                )
-                dropped.add(error["loc"])
-        remaining = {**(fallback or {}), **remaining} if isinstance(remaining, dict) else remaining
-        if remaining == before:
-            return None, frozenset(str(path[0]) for path in dropped)
-
-
-def _without(mapping: Mapping[str, Any], path: tuple[str | int, ...]) -> dict[str, Any]:
-    """Return a mapping without the key at `path`, or its innermost existing parent."""
-    key, inner = str(path[0]), mapping.get(str(path[0]))
-    if isinstance(inner, dict) and len(path) > 1 and path[1] in inner:
-        return {**mapping, key: _without(inner, path[1:])}
-    return {name: value for name, value in mapping.items() if name != key}
 
 
 def error_path(error: Mapping[str, Any]) -> Where:

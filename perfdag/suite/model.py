@@ -11,9 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainValidator,
     StringConstraints,
@@ -23,9 +21,17 @@ from pydantic import (
 )
 
 from perfdag.benchmark import registry
-from perfdag.shape import Shape
+from perfdag.shape import Shape, Strict
 from perfdag.store.open import check_address
-from perfdag.suite.document import BadDocument, Document, Where, nearest, parse_document
+from perfdag.suite.document import (
+    BadDocument,
+    Document,
+    Problem,
+    Where,
+    dotted,
+    nearest,
+    parse_document,
+)
 from perfdag.units import Duration, PositiveDuration, quantity
 
 
@@ -86,10 +92,9 @@ Share = Annotated[float, Field(gt=0), BeforeValidator(_share), _TEXT_OR_NUMBER]
 Wanted = bool | int | float | str
 
 
-class Check(BaseModel):
+class Check(Strict):
     """A rule for a metric: a threshold (`op` with `value` or `ratio`), detector tuning, or both."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     entry: str | None = Field(
         None, description="entry name or glob; unset: every entry that has the metric"
     )
@@ -285,11 +290,7 @@ EntryName = Annotated[
 Condition = Any
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Until(_Strict):
+class Until(Strict):
     """Repeat a point until its headline's median is certain enough.
 
     `relative_spread` is the half-width of the 95 % interval of the median, as a fraction of the
@@ -306,7 +307,7 @@ class Until(_Strict):
     )
 
 
-class Permutations(_Strict):
+class Permutations(Strict):
     """The combinations of values of an entry.
 
     A name is a parameter, or a shape key with dots (`network.host`).
@@ -361,7 +362,7 @@ class Entry(Settings):
     )
 
 
-class Suite(_Strict):
+class Suite(Strict):
     """A suite of benchmarks."""
 
     name: SuiteName = Field(
@@ -392,8 +393,8 @@ class Suite(_Strict):
         description="wall time after which no further sample starts; "
         "on a cluster it counts from the plan step",
     )
-    isolation: Literal["batch", "pod"] = Field(
-        "batch", description="pod: every sample in pods of its own"
+    isolation: Literal["batch", "point", "pod"] = Field(
+        "batch", description="point: all rounds of a point in pods of their own; pod: each sample"
     )
     rounds_per_batch: int | None = Field(
         None,
@@ -423,10 +424,7 @@ class Source:
     """An entry as written, its place, the `defaults` of its own file, and what `--set` fixes.
 
     `raw` and `raw_defaults` are the mappings as written. `sets` are the parameters and shape keys
-    that `--set` fixes, `set_keys` the paths of the entry's other keys that it replaced. `refused`
-    names keys of the entry or its defaults that are wrong. They are left out of `entry`, so that
-    the rest can be checked and all mistakes are reported at once. A suite with such an entry is
-    never measured.
+    that `--set` fixes, `set_keys` the names of the entry's other keys that it replaced.
     """
 
     entry: Entry
@@ -435,42 +433,39 @@ class Source:
     raw_defaults: dict[str, Any]
     document: Document
     path: Where
-    name: str
     sets: dict[str, Any] = field(default_factory=dict)
-    refused: frozenset[str] = frozenset()
-    set_keys: set[Where] = field(default_factory=set)
+    set_keys: set[str] = field(default_factory=set)
 
     @property
-    def partial(self) -> bool:
-        """Whether params or shape keys were refused, which may have held a missing value."""
-        return not self.refused <= ENTRY_KEYS | {"name"}
+    def name(self) -> str:
+        """The name of the entry, by default that of its benchmark."""
+        return self.entry.name or self.entry.benchmark
 
     def is_set(self, path: Where) -> bool:
         """Return whether `--set` gave the value at `path`."""
-        return path[:1] in self.set_keys or any(
-            tuple(name.split(".")) == path[: name.count(".") + 1] for name in self.sets
+        return path[:1] != () and (
+            path[0] in self.set_keys
+            or any(tuple(name.split(".")) == path[: name.count(".") + 1] for name in self.sets)
         )
+
+    def problem(self, path: Where, text: str) -> Problem:
+        """Return a problem at a path of the entry, or of what `--set` put there."""
+        if self.is_set(path):
+            return Problem("--set", 0, f"{self.name}.{dotted(path)}", text)
+        return self.document.problem((*self.path, *path), text)
 
 
 @dataclass
 class LoadedSuite:
-    """A suite file read and checked, with its includes resolved.
+    """A suite file that was read, with its includes resolved and its entries not yet enumerated.
 
-    Its entries are not yet enumerated.
-
-    `incomplete` is True if an entry could not be read at all. `notes` are sentences about what is
-    valid but may surprise.
+    `notes` are sentences about what is valid but may surprise.
     """
 
     suite: Suite
     document: Document
     sources: list[Source] = field(default_factory=list)
-    incomplete: bool = False
     notes: list[str] = field(default_factory=list)
-
-    def known_sources(self) -> list[Source]:
-        """Return the entries whose benchmark is installed."""
-        return [source for source in self.sources if registry.usable(source.entry.benchmark)]
 
 
 def json_schema() -> dict[str, Any]:

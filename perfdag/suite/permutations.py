@@ -1,64 +1,77 @@
-"""The `expand` stage: an entry yields a candidate for each combination of its values.
+"""The combinations of an entry's values: `product`, `zip`, `explicit`, without those of `exclude`.
 
-Combinations come from the axes (`product`, `zip`) without what `exclude` removes, and from
-`explicit`.
+A condition of `exclude` compares by meaning. It reads values and bounds through the type of the
+parameter or shape key: `4KiB` equals 4096, and 1GiB is more than 64MiB. A condition that cannot be
+compared, or that excludes nothing, is a mistake, since it would hide a typing error.
 """
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from perfdag.benchmark import registry
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
 from perfdag.benchmark.contract import Benchmark
 from perfdag.removed import removal_note
-from perfdag.shape import SHAPE_KEYS, Shape, merge
-from perfdag.suite.candidate import Candidate, ProblemCounter
-from perfdag.suite.document import Where, choices, nearest
-from perfdag.suite.exclude import Exclusion, read_exclusions
+from perfdag.shape import SHAPE_KEYS, Shape
+from perfdag.suite.document import Document, Where, choices, explain, nearest
 from perfdag.suite.model import Permutations, Source
+from perfdag.units import Quantity, parse_quantity
+
+Report = Callable[[Where, str], None]
+"""Takes the path of a mistake in the entry, and its text."""
+Axes = dict[str, list[Any]]
+_ORDERS = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
+_COMPARISONS = (*_ORDERS, "ne")
 
 
-def expand(source: Source, problems: ProblemCounter) -> Iterator[Candidate]:
-    """Yield a candidate for each combination of an entry. What `--set` fixes is no axis."""
-    benchmark = registry.get(source.entry.benchmark)
-    fields = benchmark.Params.model_fields
-    for name in source.entry.params:
-        if name not in fields:
-            text = removal_note(name) or (
-                f"{benchmark.name} has no such parameter{choices(name, fields, 'it has')}"
-            )
-            problems.add(source, ("params", name), text)
-    defaults = {name: value for name, value in source.defaults.params.items() if name in fields}
-    params = {**defaults, **source.entry.params}
-    shape_keys = merge(_shape_keys(source.raw_defaults), _shape_keys(source.raw))
-    for origin, combination in _combinations(source, benchmark, problems):
-        candidate = Candidate(
-            source, benchmark, origin, {**combination, **source.sets}, dict(params), shape_keys
-        )
-        for name, value in candidate.varied.items():
-            first, _, rest = name.partition(".")
-            if first not in fields:
-                candidate.shape_keys = merge(candidate.shape_keys, nested(name, value))
-            elif rest:
-                candidate.params = merge(candidate.params, nested(name, value))
-            else:
-                candidate.params[name] = value
-        yield candidate
+def combinations(
+    source: Source, benchmark: Benchmark[Any], report: Report
+) -> Iterator[tuple[Where, dict[str, Any]]]:
+    """Yield (path in the entry, values) of each combination, or report mistakes.
+
+    What `--set` fixes is no axis, and has its value in each.
+    """
+    permutations, mistakes = source.entry.permutations, 0
+
+    def count(path: Where, text: str) -> None:
+        nonlocal mistakes
+        mistakes += 1
+        report(path, text)
+
+    product, zipped = _axes(source)
+    _check_names(permutations, benchmark, source.sets, count)
+    _check_axes(permutations, zipped, count)
+    excluded = _exclusions(permutations, benchmark, {**product, **zipped}, list(zipped), count)
+    if mistakes:
+        return
+    kinds = [kind for kind, axes in (("product", product), ("zip", zipped)) if axes]
+    if kinds or not permutations.explicit:
+        origin: Where = ("permutations", kinds[0]) if kinds else ()
+        rows = range(len(next(iter(zipped.values())))) if zipped else range(1)
+        left = 0
+        for *indices, row in itertools.product(
+            *(range(len(axis)) for axis in product.values()), rows
+        ):
+            at = dict(zip(product, indices, strict=True)) | dict.fromkeys(zipped, row)
+            if not any(all(hits[at[name]] for name, hits in each.items()) for each in excluded):
+                left += 1
+                values = {name: (product.get(name) or zipped[name])[i] for name, i in at.items()}
+                yield origin, {**values, **source.sets}
+        if not left and not permutations.explicit:
+            report(("permutations", "exclude"), "leaves no point")
+    for index, explicit in enumerate(permutations.explicit):
+        yield ("permutations", "explicit", index), {**explicit, **source.sets}
 
 
 def count_combinations(source: Source) -> int:
-    """Return the number of combinations of an entry before `exclude`, without expanding it."""
-    permutations, sets = source.entry.permutations, source.sets
-    lengths = [len(values) for name, values in permutations.product.items() if name not in sets]
-    rows = max(
-        (len(values) for name, values in permutations.zip.items() if name not in sets), default=1
-    )
-    return math.prod(lengths) * rows + len(permutations.explicit)
-
-
-def _shape_keys(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in raw.items() if key in SHAPE_KEYS}
+    """Return the number of combinations of an entry before `exclude`, without making them."""
+    product, zipped = _axes(source)
+    rows = max(map(len, zipped.values()), default=1)
+    explicit = len(source.entry.permutations.explicit)
+    return math.prod(map(len, product.values())) * rows + explicit
 
 
 def nested(name: str, value: Any) -> dict[str, Any]:
@@ -69,91 +82,40 @@ def nested(name: str, value: Any) -> dict[str, Any]:
     return mapping
 
 
-def _combinations(
-    source: Source, benchmark: Benchmark[Any], problems: ProblemCounter
-) -> Iterator[tuple[Where, dict[str, Any]]]:
-    """Yield (path in the entry, values) of each combination, or report mistakes."""
+def _axes(source: Source) -> tuple[Axes, Axes]:
     permutations = source.entry.permutations
-    exclusions, texts = read_exclusions(
-        permutations, benchmark, frozenset(source.sets), partial="permutations" in source.refused
+    return (
+        {name: axis for name, axis in permutations.product.items() if name not in source.sets},
+        {name: axis for name, axis in permutations.zip.items() if name not in source.sets},
     )
-    mistakes = [
-        *_wrong_names(permutations, benchmark, source.sets),
-        *_wrong_axes(permutations, source.sets),
-        *texts,
-    ]
-    for path, text in mistakes:
-        problems.add(source, path, text)
-    if mistakes:
-        return
-    if permutations.product or permutations.zip or not permutations.explicit:
-        left = 0
-        for combination in _of_axes(permutations, source.sets, exclusions):
-            left += 1
-            yield combination
-        if not left and not permutations.explicit:
-            problems.add(source, ("permutations", "exclude"), "leaves no point")
-    for index, explicit in enumerate(permutations.explicit):
-        yield ("permutations", "explicit", index), explicit
 
 
-def _of_axes(
-    permutations: Permutations, sets: Mapping[str, Any], exclusions: list[Exclusion]
-) -> Iterator[tuple[Where, dict[str, Any]]]:
-    """Yield the combinations of `product` and `zip` that no exclusion covers."""
-    product = {name: values for name, values in permutations.product.items() if name not in sets}
-    zipped = {name: values for name, values in permutations.zip.items() if name not in sets}
-    origin: Where = (
-        ("permutations", "product") if product else ("permutations", "zip") if zipped else ()
-    )
-    axes = {**product, **zipped}
-    rows = range(len(next(iter(zipped.values())))) if zipped else range(1)
-    for *indices, row in itertools.product(
-        *(range(len(values)) for values in product.values()), rows
-    ):
-        position = dict(zip(axes, [*indices, *[row] * len(zipped)], strict=True))
-        if not any(exclusion.covers(position) for exclusion in exclusions):
-            yield origin, {name: axes[name][index] for name, index in position.items()}
-
-
-def _wrong_axes(permutations: Permutations, sets: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
+def _check_axes(permutations: Permutations, zipped: Axes, report: Report) -> None:
+    empty = "an empty list gives no point; give at least one"
     for kind, axes in (("product", permutations.product), ("zip", permutations.zip)):
         for name, values in axes.items():
             if not values:
-                yield (
-                    ("permutations", kind, name),
-                    "an empty list gives no point; give at least one value or remove it",
-                )
+                report(("permutations", kind, name), f"{empty} value or remove it")
     if not permutations.explicit and "explicit" in permutations.model_fields_set:
-        yield (
-            ("permutations", "explicit"),
-            "an empty list gives no point; give at least one or remove it",
-        )
-    for name in set(permutations.product) & set(permutations.zip):
-        yield ("permutations", "zip", name), "is in `product` too; keep it in one of them"
-    lengths = {name: len(values) for name, values in permutations.zip.items() if name not in sets}
-    if len(set(lengths.values())) > 1:
-        yield (
-            ("permutations", "zip"),
-            "lists of different length: "
-            f"{', '.join(f'{name} has {n}' for name, n in lengths.items())}",
-        )
+        report(("permutations", "explicit"), f"{empty} or remove it")
+    for name in permutations.product.keys() & permutations.zip.keys():
+        report(("permutations", "zip", name), "is in `product` too; keep it in one of them")
+    if len({len(values) for values in zipped.values()}) > 1:
+        lengths = ", ".join(f"{name} has {len(values)}" for name, values in zipped.items())
+        report(("permutations", "zip"), f"lists of different length: {lengths}")
 
 
-def _wrong_names(
-    permutations: Permutations, benchmark: Benchmark[Any], sets: Mapping[str, Any]
-) -> Iterator[tuple[Where, str]]:
+def _check_names(
+    permutations: Permutations, benchmark: Benchmark[Any], sets: Mapping[str, Any], report: Report
+) -> None:
     named: list[tuple[Where, str]] = [(tuple(name.split(".")), name) for name in sets]
     named += [(("permutations", "product", name), name) for name in permutations.product]
     named += [(("permutations", "zip", name), name) for name in permutations.zip]
-    named += [
-        (("permutations", "explicit", index, name), name)
-        for index, values in enumerate(permutations.explicit)
-        for name in values
-    ]
+    for index, values in enumerate(permutations.explicit):
+        named += [(("permutations", "explicit", index, name), name) for name in values]
     for path, name in named:
-        if (text := _wrong_name(benchmark, name)) is not None:
-            yield path, text
+        if text := _wrong_name(benchmark, name):
+            report(path, text)
 
 
 def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:
@@ -169,8 +131,138 @@ def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:
         )
     model: Any = Shape.model_fields[first].annotation
     inner = getattr(model, "model_fields", None)
-    if rest and inner is not None and rest.split(".")[0] not in inner:
-        if model.model_config.get("extra") == "allow":
-            return None
-        return f"{first} has no key {rest!r}{choices(rest, inner, 'it has')}"
-    return None
+    if not rest or inner is None or rest.split(".")[0] in inner:
+        return None
+    if model.model_config.get("extra") == "allow":
+        return None
+    return f"{first} has no key {rest!r}{choices(rest, inner, 'it has')}"
+
+
+def _exclusions(
+    permutations: Permutations,
+    benchmark: Benchmark[Any],
+    axes: Axes,
+    zipped: Sequence[str],
+    report: Report,
+) -> list[dict[str, list[bool]]]:
+    """Return the conditions: for each axis that one names, whether each of its values meets it.
+
+    A condition on what `--set` fixes excludes nothing, and that is no mistake.
+    """
+    every, conditions = {**permutations.product, **permutations.zip}, []
+    for index, condition in enumerate(permutations.exclude):
+        path: Where = ("permutations", "exclude", index)
+        if not condition:
+            report(path, "an empty condition would leave out every point")
+        hits = {}
+        for name, wanted in condition.items():
+            try:
+                hits[name] = _hits(every, benchmark, name, wanted)
+            except ValueError as error:
+                report((*path, name), str(error))
+        if len(hits) < len(condition) or not condition.keys() <= axes.keys():
+            continue
+        if any(values is None for values in hits.values()):
+            continue  # a value that cannot be read, which its point reports
+        readable = {name: values for name, values in hits.items() if values is not None}
+        conditions.append(readable)
+        never = sorted(
+            (name for name, values in readable.items() if values and not any(values)),
+            key=list(axes).index,
+        )
+        if never:
+            text = "; ".join(f"{name} is {_listed(axes[name])}" for name in never)
+            report(
+                (*path, never[0]), f"leaves nothing out: {text}; correct or remove the condition"
+            )
+            continue
+        rows = [readable[name] for name in zipped if name in readable]
+        if len({*map(len, rows)}) == 1 and not any(map(all, zip(*rows, strict=True))):
+            text = "leaves nothing out: `zip` never has these values side by side"
+            report(path, f"{text}; correct or remove the condition")
+    return conditions
+
+
+def _hits(axes: Axes, benchmark: Benchmark[Any], name: str, wanted: Any) -> list[bool] | None:
+    """Return for each value of an axis whether a condition wants it, None if one is unreadable.
+
+    Raises ValueError, which says what is wrong with the condition.
+    """
+    if name not in axes:
+        known = choices(name, sorted(axes) or ["none"], "axes:")
+        raise ValueError(f"is not an axis of this entry{known}")
+    read = _reader(benchmark, name)
+    if isinstance(wanted, dict):
+        for comparison in wanted.keys() - set(_COMPARISONS):
+            known = ", ".join(_COMPARISONS)
+            raise ValueError(f"unknown comparison {comparison!r}; there are {known}")
+        bounds = {comparison: read(bound) for comparison, bound in wanted.items()}
+    else:
+        options = [read(option) for option in (wanted if isinstance(wanted, list) else [wanted])]
+    try:
+        values = [read(value) for value in axes[name]]
+    except ValueError:
+        return None
+    if not isinstance(wanted, dict):
+        return [value in options for value in values]
+    try:
+        return [all(_compare(each, value, bounds[each]) for each in bounds) for value in values]
+    except TypeError:
+        listed = _listed(axes[name])
+        text = f"the values of {name} have no order ({listed}); name the values, or use ne"
+        raise ValueError(text) from None
+
+
+def _compare(comparison: str, value: Any, limit: Any) -> bool:
+    """Return whether the comparison holds. Null is neither more nor less than any value.
+
+    Raises TypeError for text and other values without an order.
+    """
+    if comparison == "ne":
+        return bool(value != limit)
+    if limit is None or isinstance(value, str | bool) or isinstance(limit, str | bool):
+        raise TypeError(limit)
+    return value is not None and bool(_ORDERS[comparison](value, limit))
+
+
+def _reader(benchmark: Benchmark[Any], name: str) -> Callable[[Any], Any]:
+    """Return a function that reads a value as the type of the parameter or shape key does.
+
+    It raises ValueError with a text for users.
+    """
+    parts = name.split(".")
+    model = benchmark.Params if parts[0] in benchmark.Params.model_fields else Shape
+    kind: Any = model
+    for key in parts:
+        kind = _type_at(kind, key)
+    if kind is Quantity:
+        return parse_quantity
+    adapter: TypeAdapter[Any] = TypeAdapter(Any if kind is None else kind)
+
+    def read(value: Any) -> Any:
+        try:
+            return adapter.validate_python(value)
+        except ValidationError as error:
+            raise ValueError(explain(Document("", ""), (), error.errors()[0], model).text) from None
+
+    return read
+
+
+def _type_at(kind: Any, key: str) -> Any:
+    """Return the type under a key of a value of type `kind`, or None if unknown."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if info := kind.model_fields.get(key):
+            return (
+                Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
+            )
+        extra = get_type_hints(kind, include_extras=True)["__pydantic_extra__"]
+        return _type_at(extra, key) if kind.model_config.get("extra") == "allow" else None
+    if get_origin(kind) is dict:
+        return get_args(kind)[1]
+    inner = (_type_at(part, key) for part in get_args(kind))
+    return next((found for found in inner if found is not None), None)
+
+
+def _listed(values: Sequence[Any], limit: int = 8) -> str:
+    text = ", ".join(str(value) for value in values[:limit])
+    return text + (f" ... ({len(values)} values)" if len(values) > limit else "")

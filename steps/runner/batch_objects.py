@@ -61,7 +61,7 @@ def shape_of(plan: Plan, number: int) -> Shape:
     if number < first:
         return plan.shape_of(number)
     kinds = plan.kinds()
-    return Shape.model_validate(plan.shapes[kinds[(number - first) % len(kinds)][0]])
+    return plan.shapes[kinds[(number - first) % len(kinds)][0]]
 
 
 def batch_objects(shape: Shape, context: PodContext, number: int) -> list[Object]:

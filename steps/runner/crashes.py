@@ -15,7 +15,7 @@ from perfdag.results.samples import SampleRecord, now, sample_key
 from perfdag.steps.measure import ProgressListener
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.base import Store
-from perfdag.suite.point import Point
+from perfdag.suite.points import Point
 
 CRASHES = 2
 """Pods that may be lost while they measure a point; of the variants of `ab` both together."""

@@ -211,7 +211,7 @@ def wait_for_pods(
 
     Raises GangUnavailable after the suite's pending_limit, and KubeError.
     """
-    limit = float(plan.options.get("pending_limit", 600))
+    limit = plan.options.pending_limit
     labels = selector(context.run_id, context.workflow, number, attempt)
     return signals.run(running(context, labels, count, limit, shape.network.family))
 

@@ -1,18 +1,32 @@
 """The size limits of a Workflow. Light to import: `perfdag plan` checks them too."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 import orjson
-from pydantic import ValidationError
 
-from perfdag.kube.patch import PRIORITY_CLASSES, Context, account_of, own_image, patch
-from perfdag.plan.plan import MAX_BATCHES, Plan
+from perfdag.kube.client import Object
+from perfdag.kube.patch import (
+    LABEL,
+    PRIORITY_CLASSES,
+    Context,
+    account_of,
+    image,
+    own_image,
+    patch,
+    ssh_port,
+)
+from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
 from perfdag.suite.document import BadDocument, Problem
 
-MAX_SHAPES = 75_000
-"""Bytes of all patches as text within JSON.
+NETWORK = f"{LABEL}/network"
+"""Annotation of a pod outside Multus networks: the network that it measures."""
+MULTUS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-network"}
+"""Annotations that name a Multus network, by whether it replaces the pod's default network."""
+MAX_BATCHES = 1000
+MAX_KINDS = 75_000
+"""Bytes of all kinds as text within JSON.
 
 They stand twice in the Workflow: as outputs of the plan step and of the Workflow. Its templates,
 which Argo stores twice too, need the rest of the 256 KiB of an object.
@@ -43,7 +57,7 @@ def check_own_images(plan: Plan, images: str, allowed: Iterable[str]) -> None:
     `images` is the pattern of the installation, `allowed` names these benchmarks.
     """
     for point in plan.points:
-        image = plan.shapes[point.shape].get("image")
+        image = plan.shapes[point.shape].image
         if point.benchmark in allowed and not own_image(image, images):
             raise refuse(
                 f"entry {point.entry}: {point.benchmark} has rights of its own here, "
@@ -51,10 +65,14 @@ def check_own_images(plan: Plan, images: str, allowed: Iterable[str]) -> None:
             )
 
 
-def check_size(plan: Plan) -> None:
-    """Raise BadDocument if a plan has too many batches or shapes, or a shape that is none.
+def kinds_of(
+    plan: Plan, context: Context | None = None, allowed: Collection[str] = ()
+) -> list[Object]:
+    """Return what Argo gets of each kind of batches: what its batches and their pods share.
 
-    A stored plan may come from elsewhere. The message names the settings that change this.
+    Without `context` it is about as long as on a cluster. `allowed` names the benchmarks with
+    rights of their own. Raises BadDocument if a plan has too many batches or kinds, or a wrong
+    shape: a stored plan may come from elsewhere. The message names the settings that change this.
     """
     if len(plan.batches) > MAX_BATCHES:
         raise refuse(
@@ -62,29 +80,47 @@ def check_size(plan: Plan) -> None:
             "workflow holds; raise batch_time or rounds_per_batch, use isolation: batch, "
             "or split the suite"
         )
-    context = Context(plan.run_id, 36 * "0", _LONG_IMAGE, priority_class=PRIORITY_CLASSES[1])
-    check_shapes({"patch": patch(_shape(shape), context)} for shape in plan.shapes)
-
-
-def _shape(data: dict[str, Any]) -> Shape:
-    """Return a shape of a plan. Raises BadDocument."""
-    try:
-        shape = Shape.model_validate(data)
-    except ValidationError as invalid:
-        error = invalid.errors()[0]
-        raise refuse(f"{'.'.join(map(str, error['loc']))}: {error['msg']}") from None
-    for key, text in shape.problems():
-        raise refuse(f"{key}: {text}")
-    return shape
-
-
-def check_shapes(shapes: Iterable[dict[str, Any]]) -> None:
-    """Raise BadDocument if the shapes, as Argo gets them, are too many bytes."""
+    benchmarks = {point.entry: point.benchmark for point in plan.points}
+    usual = Context(plan.run_id, 36 * "0", _LONG_IMAGE, priority_class=PRIORITY_CLASSES[1])
+    kinds: list[Object] = []
     size = 0
-    for number, shape in enumerate(shapes):
-        size += len(orjson.dumps(orjson.dumps(shape).decode()))
-        if size > MAX_SHAPES:
+    for index, entry in plan.kinds():
+        benchmark, shape = benchmarks[entry], plan.shapes[index]
+        for key, text in shape.problems():
+            raise refuse(f"{key}: {text}")
+        given = context or usual
+        if benchmark in allowed and own_image(shape.image, given.images):
+            given = replace(given, account=account_of(benchmark))
+        kinds.append({"entry": entry, "benchmark": benchmark, **_kind(shape, given)})
+        size += len(orjson.dumps(orjson.dumps(kinds[-1]).decode()))
+        if size > MAX_KINDS:
             raise refuse(
-                f"the first {number + 1} distinct shapes are too many for one workflow "
-                f"({size:,} of {MAX_SHAPES:,} bytes); split the suite by shape"
+                f"the first {len(kinds)} distinct shapes are too many for one workflow "
+                f"({size:,} of {MAX_KINDS:,} bytes); split the suite by shape"
             )
+    return kinds
+
+
+def _kind(shape: Shape, context: Context) -> Object:
+    """Return what a kind of batches has of its shape.
+
+    `turn` is the mutex of batches that may overlap: two half-placed gangs would deadlock. Volcano
+    places a gang as a whole.
+    """
+    count, network = shape.hosts.count, shape.network
+    roles = {"lead": 0, "peer": 1} if count > 1 else {"lead": 0}
+    return {
+        "image": image(shape.image, context.images),
+        "pods": str(count),
+        "ports": [str(ssh_port(shape, context.run_id, rank)) for rank in range(count)],
+        "netkey": MULTUS[network.default] if network.name else NETWORK,
+        "network": network_of(shape),
+        "turn": "gang" if count > 1 and shape.scheduler != "volcano" else "",
+        **{role: patch(shape, context, rank) for role, rank in roles.items()},
+    }
+
+
+def network_of(shape: Shape) -> str:
+    """Return what a shape measures: the names of Multus networks, host or pod."""
+    network = shape.network
+    return ",".join(network.attachments) or ("host" if network.host else "pod")

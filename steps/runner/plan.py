@@ -1,32 +1,21 @@
 """The first step of a run on a cluster: make the plan, and create what its batches need."""
 
-import base64
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.patch import (
-    LABEL,
-    Context,
-    account_of,
-    image,
-    of_roles,
-    own_image,
-    patch,
-    priority_class,
-    ssh_port,
-)
+from perfdag.kube.patch import Context, priority_class
 from perfdag.plan.plan import Batch, Plan, gated, make_plan, place_hosts, read_plan
 from perfdag.results import missing_reason
 from perfdag.results.missing_reason import MissingReason
 from perfdag.results.runs import ROUNDS, resume_obstacle, store_plan, variants, with_learned_times
 from perfdag.results.samples import delete_damaged_samples, run_folder, stored_samples
-from perfdag.shape import Shape
 from perfdag.steps.runner import budget
 from perfdag.steps.runner.batch_objects import (
     Refusals,
@@ -37,16 +26,9 @@ from perfdag.steps.runner.batch_objects import (
 )
 from perfdag.steps.runner.credentials import PeerError
 from perfdag.steps.runner.feasibility import cluster_facts, cluster_name, has_class, unmet
-from perfdag.steps.runner.limits import check_own_images, check_shapes, check_size, refuse
+from perfdag.steps.runner.limits import check_own_images, kinds_of, network_of, refuse
 from perfdag.steps.runner.pod_context import PENDING_GRACE, PodContext
 from perfdag.store.base import DamagedError, NotStoredError, Store
-from perfdag.suite.document import BadDocument
-
-NETWORK = f"{LABEL}/network"
-"""Annotation of a pod outside Multus networks: the network that it measures."""
-MULTUS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-network"}
-"""Annotations that name a Multus network, by whether it replaces the pod's default network."""
-
 
 ITEM_LENGTH = 80
 """Most characters of the text of a batch, which Argo puts into the names of its nodes."""
@@ -81,10 +63,10 @@ def _text_of(plan: Plan, batch: Batch) -> str:
             varied.setdefault(name, []).append(value)
     words = [f"{name}={_span(values)}" for name, values in varied.items()]
     what = " ".join([points[0].entry, *(words if len(points) > 1 else [points[0].label])])
-    shape = Shape.model_validate(plan.shapes[batch.shape])
+    shape = plan.shapes[batch.shape]
     where = f" on {shape.volume.storage_class or shape.volume.kind}" if shape.volume else ""
     if shape.hosts.count > 1:
-        where += f" {_network_of(shape)} network"
+        where += f" {network_of(shape)} network"
     rounds = sorted({repetition for repetition in repetitions if repetition > 0})
     which = "warm-up"
     if rounds:
@@ -104,30 +86,26 @@ def _span(values: Sequence[str]) -> str:
     return ",".join(distinct)
 
 
-def _network_of(shape: Shape) -> str:
-    network = shape.network
-    return ",".join(network.attachments) or ("host" if network.host else "pod")
-
-
 def outputs(plan: Plan, context: PodContext) -> dict[str, Any]:
     """Return the output parameters by name, without the batches to measure.
 
-    `kindof` has the kind of each batch, `kinds` what batches of one shape and entry share, and
-    `shapes` the distinct shapes. Raises BadDocument.
+    `kindof` has the kind of each batch, and `kinds` what batches of one shape and entry share.
+    Raises BadDocument.
     """
-    check_size(plan)
-    kinds, shapes = plan.kinds(), _shapes_of(plan, context)
-    check_shapes(shapes)
-    benchmarks = {point.entry: point.benchmark for point in plan.points}
+    kinds = plan.kinds()
     numbers = [kinds.index(plan.kind(batch)) for batch in plan.batches]
+    patch_context = Context(
+        plan.run_id,
+        context.workflow_uid,
+        context.images,
+        context.store,
+        context.pull_policy,
+        priority_class(plan.options.priority),
+    )
     return {
         "kindof": [str(number) for number in [*numbers, *[*range(len(kinds))] * ROUNDS]],
-        "kinds": [
-            _kind_output(plan, index, entry, context.images) | {"benchmark": benchmarks[entry]}
-            for index, entry in kinds
-        ],
-        "shapes": shapes,
-        "pending": f"{int(plan.options.get('pending_limit', 600)) + PENDING_GRACE}s",
+        "kinds": kinds_of(plan, patch_context, context.allowed),
+        "pending": f"{int(plan.options.pending_limit) + PENDING_GRACE}s",
         "run": plan.run_id,
         "suitename": plan.suite,
         "gated": str(gated(plan)).lower(),
@@ -141,134 +119,42 @@ def write_outputs(out: Path, values: Mapping[str, Any]) -> None:
         (out / name).write_text(value if isinstance(value, str) else orjson.dumps(value).decode())
 
 
-def _kind_output(plan: Plan, index: int, entry: str, images: str) -> Object:
-    """Return what Argo gets of a kind of batches.
-
-    `turn` is the mutex of batches that may overlap: two half-placed gangs would deadlock. Volcano
-    places a gang as a whole.
-    """
-    shape = Shape.model_validate(plan.shapes[index])
-    gang = shape.hosts.count > 1 and shape.scheduler != "volcano"
-    return {
-        "entry": entry,
-        "image": image(shape.image, images),
-        "pods": str(shape.hosts.count),
-        "shape": str(index),
-        "turn": "gang" if gang else "",
-    }
-
-
-def _shapes_of(plan: Plan, context: PodContext) -> list[Object]:
-    """Return the shapes of a plan as Argo gets them."""
-    accounts = {
-        point.shape: account_of(point.benchmark)
-        for point in plan.points
-        if point.benchmark in context.allowed
-        and own_image(plan.shapes[point.shape].get("image"), context.images)
-    }
-    return [
-        _shape_output(Shape.model_validate(shape), plan, context, accounts.get(number))
-        for number, shape in enumerate(plan.shapes)
-    ]
-
-
-def _shape_output(shape: Shape, plan: Plan, context: PodContext, account: str | None) -> Object:
-    patch_context = Context(
-        plan.run_id,
-        context.workflow_uid,
-        context.images,
-        context.store,
-        context.pull_policy,
-        priority_class(plan.options.get("priority", 0)),
-        account,
-    )
-    ports = [ssh_port(shape, plan.run_id, rank) for rank in (0, 1)]
-    network, roles = shape.network, of_roles(shape)
-    return {
-        "patch": patch(shape, patch_context),
-        "port": str(ports[0]),
-        "step": str(ports[1] - ports[0]),
-        **{
-            role: orjson.dumps(roles.get(role, shape).node_selector).decode()
-            for role in ("client", "server")
-        },
-        "netkey": MULTUS[network.default] if network.name else NETWORK,
-        "network": _network_of(shape),
-    }
-
-
-SUITE_FILE = Path("/perfdag/suite/suite.yaml")
-_FORM = (
-    '''-p options="$(echo '{"settings": ["repetitions=5"], "only": ["iperf*"]}' | base64 -w0)"'''
-)
+SUITE_FILES = (Path("/tmp/perfdag-suite.yaml"), Path("/perfdag/suite/suite.yaml"))
+"""Where the plan step finds a suite that its Workflow carries inside, and that of a ConfigMap."""
 
 
 @dataclass(frozen=True)
 class Options:
     """The values of `--set` and of `--only`."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     settings: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
 
 
-def suite_text(environment: Mapping[str, str], store: Store, mounted: Path = SUITE_FILE) -> str:
-    """Return the text of the suite: from base64, from a key of the store, or from a ConfigMap.
-
-    Raises BadDocument, StoreError.
-    """
-    encoded, key = environment.get("PERFDAG_SUITE", ""), environment.get("PERFDAG_URL", "")
-    if encoded:
-        try:
-            return _decode(encoded).decode()
-        except ValueError as error:
-            raise refuse(
-                f"the parameter suite is not base64 of a suite file ({error}); "
-                'give -p suite="$(base64 -w0 suite.yaml)"'
-            ) from None
-    if key:
-        return store.get(key.removeprefix(f"{store.root}/")).decode()
-    if mounted.is_file():
-        return mounted.read_text()
+def suite_text(environment: Mapping[str, str]) -> str:
+    """Return the text of the suite in the first of SUITE_FILES that exists. Raises BadDocument."""
+    if found := next((file for file in SUITE_FILES if file.is_file()), None):
+        return found.read_text()
+    if name := environment.get("PERFDAG_CONFIGMAP"):
+        raise refuse(f"the parameter suite: no ConfigMap {name} here has a key suite.yaml")
     raise refuse(
-        "no suite: give -p suite=BASE64, -p configmap=NAME (with a key suite.yaml) or -p url=KEY"
+        "no suite: give -p suite=CONFIGMAP (with a key suite.yaml), -p run=ID of a run to resume, "
+        "or an artifact suite"
     )
 
 
 def options(environment: Mapping[str, str]) -> Options:
-    """Return the parameter options: base64 of a JSON object with lists of texts.
-
-    Raises BadDocument.
-    """
-    encoded = environment.get("PERFDAG_OPTIONS", "")
-    if not encoded:
-        return Options()
+    """Return the parameter options: a JSON object with lists of texts. Raises BadDocument."""
+    text = environment.get("PERFDAG_OPTIONS") or "{}"
     try:
-        document = orjson.loads(_decode(encoded))
-    except ValueError as error:
-        raise _refuse_options(f"it is not base64 of JSON ({error})") from None
-    if not isinstance(document, dict):
-        raise _refuse_options("it is no JSON object")
-    known = [option.name for option in fields(Options)]
-    for name, value in document.items():
-        if name not in known:
-            raise _refuse_options(f"{name} is not one of its keys: {', '.join(known)}")
-        if not isinstance(value, list) or any(
-            not isinstance(text, str) or "\0" in text for text in value
-        ):
-            raise _refuse_options(f"{name} is no list of texts")
-    return Options(**{name: tuple(value) for name, value in document.items()})
-
-
-def _decode(text: str) -> bytes:
-    """Return the bytes of a base64 text with line breaks. Raises ValueError."""
-    return base64.b64decode("".join(text.split()), validate=True)
-
-
-def _refuse_options(why: str) -> BadDocument:
-    return refuse(
-        "the parameter options holds the values of --set (as settings) and of --only, "
-        f"and {why}; give {_FORM}"
-    )
+        return TypeAdapter(Options).validate_json(text)
+    except ValidationError as invalid:
+        error = invalid.errors()[0]
+        place = ".".join(["the parameter options", *map(str, error["loc"])])
+        example = '{"settings": ["repetitions=5"], "only": ["iperf*"]}'
+        raise refuse(f"{place}: {error['msg']}; write {example}") from None
 
 
 def plan_of(context: PodContext, store: Store, environment: Mapping[str, str]) -> Plan:
@@ -285,11 +171,8 @@ def plan_of(context: PodContext, store: Store, environment: Mapping[str, str]) -
     except ValueError as error:
         raise DamagedError(f"plan.json of {context.run_id} is damaged: {error}") from None
     chosen = options(environment)
-    trigger = context.trigger or "manual"
-    if trigger not in ("manual", "cron"):
-        raise refuse(f"trigger {trigger!r}: manual or cron")
-    suite = parse_suite(suite_text(environment, store), settings=chosen.settings)
-    plan = make_plan(suite, only=chosen.only, run_id=context.run_id, trigger=trigger)
+    suite = parse_suite(suite_text(environment), settings=chosen.settings)
+    plan = make_plan(suite, only=chosen.only, run_id=context.run_id, trigger=context.trigger)
     return place_hosts(plan)
 
 
@@ -313,7 +196,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     parameters, left = outputs(plan, context), batches_left(store, plans)
     _put(store, plans)  # before the cluster may refuse: then rows say why
     budget.begin(store, plan.run_id)
-    priority = priority_class(plan.options.get("priority", 0))
+    priority = priority_class(plan.options.priority)
     try:
         facts, refusals = run_with_client(lambda kube: _prepare(kube, context, store, plan, left))
         has_priority = run_with_client(lambda kube: has_class(kube, priority))
@@ -330,8 +213,9 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
             missing_reason.write(store, variant.run_id, reason)
     _put(store, plans)
     if not has_priority:  # the API server refuses a pod that names a missing PriorityClass
-        for shape in parameters["shapes"]:
-            del shape["patch"]["priorityClassName"]
+        for kind in parameters["kinds"]:
+            for role in kind.keys() & {"lead", "peer"}:
+                del kind[role]["priorityClassName"]
     parameters["batches"] = [item(each, plan, each, refusals) for each in left]
     write_outputs(out, parameters)
     return plan
@@ -377,7 +261,7 @@ async def _prepare(
 ) -> tuple[Object, Refusals]:
     """Create the objects of the batches `left`; return facts of the cluster and what it refuses."""
     await create(kube, context, plan, [secret(context)])
-    shapes = [Shape.model_validate(shape) for shape in plan.shapes]
+    shapes = plan.shapes
     infeasible = await unmet(kube, shapes, context.namespace)
     refusals: Refusals = {
         number: ("skipped", infeasible[shape])

@@ -12,7 +12,7 @@ from perfdag.plan.plan import TimeLeft
 from perfdag.results.samples import SampleRecord
 from perfdag.stats.robust import median, spread
 from perfdag.steps.measure import PRECISE
-from perfdag.suite.point import Point
+from perfdag.suite.points import Point
 from perfdag.units import plural, read_short_seconds, short, short_seconds, with_spread
 
 

@@ -8,12 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from perfdag.charts.pages.pick import chart
+from perfdag.charts.pages.pick import charts
+from perfdag.charts.view import figures
 
 
 def drawn(benchmark: str, rows: pa.Table) -> dict[str, Figure]:
-    """The figures of a benchmark by their slugs; `generic` has no chart of its own."""
-    return dict(chart(benchmark)(rows))
+    """The figures of a benchmark by their slugs."""
+    return dict(figures(rows, charts(benchmark)))
 
 
 def artists(ax: Axes, gid: str) -> list[Any]:
@@ -44,10 +45,3 @@ def words(figure: Figure) -> str:
 def title(figure: Figure) -> str:
     [text] = [text.get_text() for text in figure.texts if text.get_gid() == "title"]
     return " ".join(text.split())
-
-
-def legend(ax: Axes) -> list[str]:
-    """The names in the legend of a panel."""
-    shown = ax.get_legend()
-    assert shown is not None
-    return names(shown.get_texts())

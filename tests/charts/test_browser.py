@@ -64,7 +64,7 @@ async def test_a_mark_shows_its_value_spread_and_n_under_the_mouse(tmp_path: Pat
             await page.look(1280, 900)
             await page.open(file.as_uri())
             shown = await page.value(UNDER_THE_MOUSE)
-    assert any("23.46 (23.23 to 23.69) Gbit/s, n=3" in text for text in shown)
+    assert any("23.5 (23.2 to 23.7) Gbit/s, n=3" in text for text in shown)
     assert all("n=3" in text for text in shown)
 
 

@@ -32,6 +32,7 @@ async def test_texts_do_not_overlap_and_are_not_cut(
     for name, rows in cases.tables(benchmark):
         for number, drawn in enumerate(pick.draw(rows)):
             assert drawn.slug != "error", (name, drawn.title)
+            assert len(drawn.title) <= 60, (name, drawn.title)
             shown = html.picture(drawn, len(figures))
             figures.append(f'<section id="{name} {number} {drawn.slug}">{shown}</section>')
     file = tmp_path / "charts.html"

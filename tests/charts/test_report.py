@@ -17,8 +17,7 @@ from matplotlib.figure import Figure
 
 from perfdag.analysis.alerts import Rules
 from perfdag.analysis.gate import check
-from perfdag.charts import style
-from perfdag.charts.benchmarks import generic
+from perfdag.charts import benchmarks, style
 from perfdag.charts.pages import page, pick, report
 from perfdag.charts.pages.recipes import recipes
 from perfdag.digest import canonical
@@ -227,7 +226,7 @@ def test_write_puts_every_file_once_and_the_report_last() -> None:
     names = list(files)
     assert names[:2] == ["plain-throughput-by-streams.svg", "plain-throughput-by-streams.png"]
     assert names[-1] == "report.html"
-    assert len(names) == 5
+    assert len(names) == 3
     ET.fromstring(files[names[0]])
     assert files[names[1]].startswith(b"\x89PNG")
     assert files["report.html"].decode().startswith("<!doctype html>")
@@ -378,14 +377,8 @@ def test_processes_draw_equal_bytes() -> None:
     assert len(output) == 1
 
 
-@pytest.mark.parametrize("name", ["nothing-of-that-name", "style", "../x", "series"])
-def test_a_benchmark_without_a_chart_gets_the_generic_one(name: str) -> None:
-    assert pick.chart(name) is generic.figures
-
-
-@pytest.mark.parametrize("name", ["iperf", "fio", "imb"])
-def test_a_benchmark_with_a_chart_gets_it(name: str) -> None:
-    assert pick.chart(name).__module__ == f"perfdag.charts.benchmarks.{name}"
+def test_a_benchmark_without_a_declaration_has_its_headlines() -> None:
+    assert pick.charts("nothing-of-that-name") == (benchmarks.headlines,)
 
 
 def test_a_chart_that_fails_is_a_picture_that_says_so(
@@ -395,7 +388,7 @@ def test_a_chart_that_fails_is_a_picture_that_says_so(
         yield "first", style.no_data("drawn before the fault")
         raise RuntimeError("no such column")
 
-    monkeypatch.setattr(pick, "chart", lambda name: broken)
+    monkeypatch.setattr(pick, "figures", lambda rows, charts: broken(rows))
     outcome = list(pick.draw(rows.plain()))
     assert [picture.slug for picture in outcome] == ["first", "error"]
     assert b"RuntimeError: no such column" in outcome[1].svg

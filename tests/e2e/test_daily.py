@@ -116,8 +116,8 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(
     assert b'failures="1"' in store.get(f"runs/{run_id}/check.xml")
     plan = load_plan(store, run_id)
     assert plan.trigger == "cron"
-    assert len(plan.options["confirmed"]) == 2
-    for each in plan.options["confirmed"]:
+    assert len(plan.options.confirmed) == 2
+    for each in plan.options.confirmed:
         confirming = load_plan(store, each)
         assert [point.entry for point in confirming.points] == ["slowed"]
         assert {key for key in stored_samples(store, each) if not key.startswith("canary")} == {
@@ -149,4 +149,4 @@ def test_a_broken_threshold_is_exit_3_of_submit(bench: Namespace, tmp_path: Path
     assert workflow is not None
     assert workflow["status"]["phase"] == "Failed"
     plan = load_plan(open_store(bench.store), bench.run_id(workflow["metadata"]["name"]))
-    assert "confirmed" not in plan.options  # without a past nothing is suspicious
+    assert not plan.options.confirmed  # without a past nothing is suspicious

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from perfdag.kube.client import Kube, Object, run_with_client
-from perfdag.steps.scale.cluster import nodes
+from perfdag.steps.scale import cluster as nodes
 from tests import simulation
 
 from . import faults

@@ -2,7 +2,6 @@
 bad suites create nothing.
 """
 
-import base64
 import json
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from perfdag.kube.client import run_with_client
 from perfdag.results.collect import gather
 from perfdag.results.runs import load_plan, runs
 from perfdag.store.open import open_store
+from perfdag.suite.load import load_suite
 from perfdag.workflows.runs import config_map
 
 from .conftest import Namespace
@@ -98,17 +98,18 @@ def test_suite_text_through_the_store_and_rows_equal_to_a_local_run(
         }
 
 
-@pytest.mark.parametrize("way", ["suite", "configmap"])
+@pytest.mark.parametrize("way", ["file", "configmap"])
 def test_suite_text_by_argo_submit(bench: Namespace, tmp_path: Path, way: str) -> None:
-    text = _suite(tmp_path).read_text()
-    body = config_map(bench.name, "nasty", text)
-    run_with_client(lambda client: client.apply(body))
-    values = {
-        "suite": base64.b64encode(text.encode()).decode(),
-        "configmap": body["metadata"]["name"],
-    }
-    argv = ["argo", "submit", "--from", "workflowtemplate/perfdag", "-n", bench.name]
-    argv += ["-p", f"{way}={values[way]}", "--wait", "-o", "name"]
+    suite = _suite(tmp_path)
+    if way == "file":
+        rendered = bench.perfdag("render", str(suite), check=True).stdout
+        (tmp_path / "workflow.yaml").write_text(rendered)
+        argv = ["argo", "submit", str(tmp_path / "workflow.yaml")]
+    else:
+        body = config_map(bench.name, "nasty", load_suite(str(suite)))
+        run_with_client(lambda client: client.apply(body))
+        argv = ["argo", "submit", "--from", "workflowtemplate/perfdag", "-p", "suite=nasty"]
+    argv += ["-n", bench.name, "--wait", "-o", "name"]
     result = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     rows = bench.rows(bench.run_id(result.stdout.split()[0]))

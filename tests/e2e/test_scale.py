@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.steps.scale.cluster import nodes
-from perfdag.steps.scale.model.templates import RUN_LABEL
+from perfdag.steps.scale import cluster as nodes
+from perfdag.steps.scale.objects import RUN_LABEL
 from perfdag.store.open import open_store
 from tests import simulation
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from perfdag.charts.benchmarks import pairs
+from perfdag.charts import pairs
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.results.collect import gather
 from perfdag.results.runs import load_plan
@@ -93,7 +93,7 @@ def test_pairs_of_each_benchmark_name_a_slow_node(bench: Namespace) -> None:
         if text.get_gid() == "title"
     ]
     for metric in ("throughput", "transaction rate", "peak bandwidth"):
-        [title] = [each for each in titles if f"slow in {metric} between nodes" in each]
+        [title] = [each for each in titles if f"Slow in {metric} between nodes" in each]
         assert title.count("(node-") == 1, title
         assert f"({slow}) (-" in title
 

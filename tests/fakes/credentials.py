@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perfdag.steps.runner.credentials import make_keys
-from perfdag.workflows.gangs import measuring_pod
-from perfdag.workflows.templates import Installation
+from perfdag.workflows.templates import Installation, host
 
 
 def copied(
@@ -33,7 +32,7 @@ def copied(
             (volume / file).write_text(text)
     target = folder / "credentials"
     target.mkdir(exist_ok=True)
-    [init] = measuring_pod(Installation()).init_containers or []
+    [init] = host(Installation()).init_containers or []
     script = (init.command or [])[-1].replace("/perfdag/", f"{folder}/")
     variables = {**os.environ, "PERFDAG_IPS": addresses}
     subprocess.run(["sh", "-c", script, role], check=True, env=variables)

@@ -19,9 +19,10 @@ from perfdag.benchmark.registry import get
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Measurement, SampleError
 from perfdag.shape import Shape
+from perfdag.steps import rdma
 from perfdag.steps.queue.scaling_benchmark import QueueScalingParams
 from perfdag.steps.queue.scaling_benchmark import parse as parse_queue
-from perfdag.steps.scale.figures import api_metrics
+from perfdag.steps.scale import api_metrics
 from perfdag.testing import Recording
 from tests.recorded import record
 from tests.recorded.loadgen.record import CASES as LOADGEN
@@ -70,12 +71,9 @@ def openfoam(name: str, facts: dict[str, Any] | None = None, **params: Any) -> R
 
 def perftest(name: str, benchmark: str = "rdma-bandwidth", **params: Any) -> Recording:
     measured = get(benchmark)
-    role = "json0" if name.endswith(".json") else "client0"
-    return of_method(
-        measured,
-        params,
-        Output({role: text(f"perftest/{name}")}, tool="perftest 6.06"),
-    )
+    parse = rdma.parse_bandwidth if benchmark == "rdma-bandwidth" else rdma.parse_latency
+    output = Output({"client0": text(f"perftest/{name}")}, tool="perftest 6.06")
+    return Recording(measured, measured.Params.model_validate(params), output, parse)
 
 
 def torchbench(name: str) -> Recording:
@@ -169,8 +167,6 @@ _FOAM: dict[str, tuple[dict[str, Any], tuple[str, ...] | None]] = {
 _LATENCY: dict[str, Any] = {"benchmark": "rdma-latency"}
 _PERFTEST: dict[str, tuple[dict[str, Any], tuple[str, ...] | None]] = {
     "constructed-write-bw-all-26.04.txt": ({}, ("client0",)),
-    "constructed-write-bw-4096-26.04.json": ({"sizes": [4096]}, ("json0",)),
-    "constructed-write-bw-4096-4.5.json": ({"sizes": [4096]}, None),
     "constructed-write-bw-65536-duration.txt": ({"duration": "10s", "sizes": [65536]}, None),
     "constructed-read-lat-all-26.04.txt": ({**_LATENCY, "mode": "read"}, ("client0",)),
     "constructed-send-lat-duration.txt": (
@@ -178,9 +174,7 @@ _PERFTEST: dict[str, tuple[dict[str, Any], tuple[str, ...] | None]] = {
         None,
     ),
     "printed-write-bw-all-25.01.txt": ({"rdma_cm": True}, None),
-    "printed-write-bw-4096-25.01.json": ({"sizes": [4096]}, None),
     "printed-read-lat-all-25.01.txt": ({**_LATENCY, "mode": "read", "rdma_cm": True}, None),
-    "printed-read-lat-2-25.01.json": ({**_LATENCY, "mode": "read", "sizes": [2]}, None),
 }
 _SINGLE_STREAM = "loadgen/single-stream.json"
 _TORCHBENCH_DAMAGED = ("alexnet-eval-2", "resnet50-eval-1")

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale.cluster import nodes as kwok_nodes
+from perfdag.steps.scale import cluster
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ async def kube() -> AsyncIterator[Kube]:
 @pytest.fixture
 async def nodes(kube: Kube) -> None:
     """Simulated nodes: 8 GPUs each; those of an earlier test are used again."""
-    await kwok_nodes.make_nodes(kube, 20, 8)
-    assert await kwok_nodes.nodes_ready(kube, 20)
+    await cluster.make_nodes(kube, 20, 8)
+    assert await cluster.nodes_ready(kube, 20)
 
 
 @pytest.fixture

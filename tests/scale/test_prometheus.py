@@ -1,9 +1,8 @@
-"""Component figures of KubeVirt: folding of series, and queries to a real Prometheus."""
+"""Figures from Prometheus: what is asked, when it is asked, and queries to a real one."""
 
 import asyncio
 import contextlib
 import json
-import math
 import shutil
 import socket
 import ssl
@@ -16,125 +15,64 @@ import pytest
 
 from perfdag.kube.client import KubeError
 from perfdag.kube.prometheus import Prometheus
-from perfdag.steps.scale.figures import gates, prometheus
+from perfdag.steps.scale import prometheus
 
-RESET = [(0.0, 100.0), (1.0, 150.0), (2.0, 10.0), (3.0, 30.0)]
-GONE = [(0.0, 900.0), (1.0, 901.0)]
-
-
-def span(average: float | None, least: float | None, most: float | None) -> dict[str, Any]:
-    return {"_avg": average, "_min": least, "_max": most}
+URL = Prometheus("http://x")
 
 
-class TestPrometheus:
-    @pytest.mark.parametrize(
-        ("points", "how", "figures"),
-        [
-            pytest.param([RESET], "growth", {"": 80.0}, id="a counter is reset"),
-            pytest.param([RESET, GONE], "growth", {"": 81.0}, id="a pod goes with no growth"),
-            pytest.param([], "growth", {"": None}, id="no series"),
-            pytest.param([[(0.0, math.nan)]], "range", span(None, None, None), id="no data"),
-            pytest.param(
-                [[(0, 1.0), (1, math.nan), (2, 3.0)]], "range", span(2.0, 1.0, 3.0), id="a gap"
-            ),
-        ],
+class Asked:
+    """A Prometheus that scrapes every 5 s, and what it is asked."""
+
+    def __init__(self, *, scrapes: bool = True) -> None:
+        self.scrapes, self.queries = scrapes, dict[str, Any]()
+
+    async def query(self, queries: Any, path: str = "") -> dict[str, Any]:
+        answers = {}
+        for name, params in queries.items():
+            series: dict[str, Any] = {"metric": {"verb": "LIST", "resource": "pods"}}
+            value = "NaN" if name == "avgVirtHandlerCPUUsage" else "3"
+            series["value"] = [0, value]
+            if "[300s]" in params["query"]:
+                series["values"] = [[at, "1"] for at in (0, 5, 10)]
+            self.queries[name] = params
+            answers[name] = {"result": [series] if self.scrapes else []}
+        return answers
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    fake = Asked()
+    monkeypatch.setattr(Prometheus, "query", lambda _, *args: fake.query(*args))
+    return fake
+
+
+async def test_every_figure_has_a_query_of_the_window_of_the_run(asked: Asked) -> None:
+    """The audit's end before the deletion; NaN is no data."""
+    figures, gap = await prometheus.run_figures(URL, 100.0, 140.0, 150.0)
+    known = {**dict.fromkeys((*prometheus.AUDIT_KEYS, *prometheus.COMPONENT_FIGURES), 3.0)}
+    want = known | {"virt_requests/LIST-pods": 3.0, "avgVirtHandlerCPUUsage": None}
+    assert (figures, gap) == (want, 5.0)
+    cpu, audit = asked.queries["virt_api_cpu_cores_avg"], asked.queries["avgVirtAPICPUUsage"]
+    assert ("[55s]" in cpu["query"], cpu["time"]) == (True, "155.000"), (
+        "to the scrape after the end"
     )
-    def test_a_counter_reset_and_no_data(
-        self, points: Any, how: Any, figures: dict[str, float | None]
-    ) -> None:
-        assert prometheus.fold(points, how) == figures
+    assert ("[40s]" in audit["query"], audit["time"]) == (True, "140.000")
+    assert not any("$" in params["query"] for params in asked.queries.values())
 
-    def test_a_counter_that_begins_in_the_window_grows_from_nought(self) -> None:
-        old, new, last = (
-            [(0.0, 100.0), (5.0, 110.0), (10.0, 130.0)],
-            [(5.0, 40.0), (10.0, 57.0)],
-            [(10.0, 3.0)],
-        )
-        assert prometheus.fold([old, new, last], "growth", 0.0) == {"": 30.0 + 57.0 + 3.0}
-        assert prometheus.fold([old, new], "rate", 0.0) == span(8.7, 8.7, 8.7)
-        assert prometheus.fold([old, new, last], "growth", -15.0) == {"": 30.0 + 17.0}, (
-            "who looks only since then knows no beginning"
-        )
 
-    async def test_every_query_has_its_figures(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        requests = [
-            ({"verb": "LIST", "resource": "pods"}, [[0, "100"], [5, "110"], [10, "130"]]),
-            ({"verb": "PATCH", "resource": "pods"}, [[10, "3"]]),
-        ]
-        depth: Any = [({}, [[0, "1"], [5, "3"]])]
-        by_query: dict[str, Any] = {"virt_requests": requests, "workqueue_depth": depth}
-        by_query |= {"avgVirtAPICPUUsage": [({}, [[10, "0.5"]])]}
-        by_query |= {"avgVirtHandlerCPUUsage": [({}, [[10, "NaN"]])]}
+@pytest.mark.parametrize(("scrapes", "gap"), [(True, 5.0), (False, None)])
+async def test_a_run_shorter_than_two_scrapes_has_no_figures(
+    scrapes: bool, gap: float | None, asked: Asked
+) -> None:
+    asked.scrapes = scrapes
+    figures, known = await prometheus.run_figures(URL, 100.0, 105.0, 109.0)
+    assert (set(figures.values()), known) == ({None}, gap)
 
-        async def query(self: Any, queries: Any, path: str = "") -> dict[str, Any]:
-            return {
-                name: {
-                    "result": [
-                        {"metric": labels, "values": values, "value": values[-1]}
-                        for labels, values in by_query.get(name, [])
-                    ]
-                }
-                for name in queries
-            }
 
-        monkeypatch.setattr(Prometheus, "query", query)
-        gaps = dict.fromkeys(prometheus.SOURCES, 5.0)
-        figures = await prometheus.component_figures(Prometheus("http://x"), 0.0, 10.0, gaps)
-        assert figures == dict.fromkeys(prometheus.names()) | {
-            "workqueue_depth_avg": 2.0,
-            "workqueue_depth_min": 1.0,
-            "workqueue_depth_max": 3.0,
-        }
-        url = Prometheus("http://x")
-        assert await prometheus.audit_figures(url, 0.0, 10.0, gaps) == dict.fromkeys(
-            prometheus.KEYS
-        ) | {
-            "virt_requests/LIST-pods": 30.0,
-            "virt_requests/PATCH-pods": 3.0,
-            "avgVirtAPICPUUsage": 0.5,
-        }, "and NaN is no data"
-        assert await prometheus.audit_figures(url, 0.0, 9.0, gaps) == dict.fromkeys(
-            prometheus.KEYS
-        ), "less than two scrapes"
-
-    async def test_a_scrape_is_not_waited_for_beyond_the_sample_s_own_time(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        now, url = time.time(), Prometheus("http://x")
-        data = {
-            "result": [
-                {"metric": {}, "values": [[now - 30, "1"], [now - 15, "1"], [now - 0.1, "1"]]}
-            ]
-        }
-
-        async def query(self: Any, request: Any, path: str = "") -> dict[str, Any]:
-            return dict.fromkeys(request, data)
-
-        monkeypatch.setattr(Prometheus, "query", query)
-        gaps, note = await prometheus.wait_for_scrape(url, now, time.monotonic())
-        assert set(gaps) == set(prometheus.SOURCES)
-        assert "came before the next scrape" in note
-        assert (await prometheus.wait_for_scrape(url, now - 1.0, time.monotonic()))[1] == "", (
-            "there was one"
-        )
-
-    def test_rates_are_of_the_run_alone(self) -> None:
-        times = [15.0 * scrape for scrape in range(9)]
-        idle_then_busy = [(at, 100.0 + max(0.0, at - 60.0) * 2) for at in times]
-        assert prometheus.rates([idle_then_busy, idle_then_busy]) == [0.0, 4.0]
-        assert prometheus.rates([[(0.0, 5.0), (1.0, 5.5), (2.0, 6.0)]]) == [0.5]
-        assert prometheus.rates([[(0.0, 5.0)]]) == []
-
-    def test_a_quantile_is_of_what_grew_in_the_run(self) -> None:
-        """900 slow ones before the run, 100 quick ones in its first minute.
-
-        Of 100 in its second minute, 10 take up to 2 s.
-        """
-        quick = [(0.0, 0.0), (60.0, 100.0), (120.0, 190.0), (180.0, 190.0)]
-        every = [(0.0, 900.0), (60.0, 1000.0), (120.0, 1100.0), (180.0, 1100.0)]
-        result = prometheus.p99({0.1: quick, 2.0: every, math.inf: every})
-        assert [result["_min"], result["_max"]] == pytest.approx([0.099, 0.1 + 1.9 * 0.9])
-        assert prometheus.p99({}) == {"_avg": None, "_min": None, "_max": None}
+async def test_a_scrape_is_not_waited_for_beyond_the_time_of_the_sample(asked: Asked) -> None:
+    begun, now = time.monotonic(), time.time()
+    await prometheus.run_figures(URL, now - 60, now - 30, now, begun)
+    assert time.monotonic() - begun < 2
 
 
 EXPORTED = """container_cpu_usage_seconds_total{{pod="virt-api-1",container="virt-api"}} {cpu}
@@ -223,22 +161,18 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
     )
     try:
         url = Prometheus(f"http://127.0.0.1:{port}")
-        gaps: dict[str, float] = {}
+        gap: float | None = None
         for _ in range(60):
             await asyncio.sleep(0.5)
             with contextlib.suppress(KubeError):
-                if len(gaps := (await prometheus.wait_for_scrape(url, time.time()))[0]) == len(
-                    prometheus.SOURCES
-                ):
+                if gap := await prometheus.scrape_interval(url, time.time()):
                     break
-        assert gaps == dict.fromkeys(prometheus.SOURCES, pytest.approx(2.0, abs=0.1))
         began = time.time()
-        await asyncio.sleep(8.0)
-        more, ended = 500, time.time()
-        seconds = ended - began
-        gaps, _ = await prometheus.wait_for_scrape(url, ended)
-        figures = await prometheus.component_figures(url, began, ended, gaps)
-        want = {
+        await asyncio.sleep(12.0)
+        deleted, ended, more = time.time(), time.time(), 500
+        figures, gap = await prometheus.run_figures(url, began, deleted, ended)
+        assert gap == pytest.approx(2.0, abs=0.1)
+        want: dict[str, Any] = {
             "virt_api_cpu_cores_avg": pytest.approx(0.25, rel=0.25),
             "virt_api_memory_bytes_avg": pytest.approx(2e8),
             "workqueue_depth_max": 3,
@@ -246,29 +180,17 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
             "node_cpu_ratio_avg": pytest.approx(0.4, abs=0.02),  # of the run alone, however short
             "node_memory_ratio_avg": pytest.approx(0.75),
             "virt_handler_cpu_cores_avg": None,
-        }
-        assert {key: figures[key] for key in want} == want
-        assert 40 * seconds + 500 <= (figures["workqueue_adds"] or 0) <= 40 * (seconds + 6) + 500, (
-            "to the first scrape after the end"
-        )
-        assert (
-            gates.evaluate([gates.parse_gate("virt_handler_cpu_cores_avg < 1")], figures)[0].passed
-            is None
-        )
-        theirs = await prometheus.audit_figures(url, began, ended, gaps)
-        want = {
             "avgVirtAPICPUUsage": pytest.approx(0.25, rel=0.25),
             "avgVirtAPIMemoryUsageInMB": pytest.approx(75),
             "maxVirtHandlerMemoryUsageInMB": pytest.approx(10),  # per VMI of a node
             "avgVirtHandlerMemoryUsageInMB": pytest.approx(6.25),
             "virtControllerWorkqueueDepth": 0,
             "avgVirtHandlerCPUUsage": None,
+            "virt_requests/PATCH-virtualmachineinstances": pytest.approx(2 * 40 * 12, rel=0.2),
         }
-        assert {key: theirs[key] for key in want} == want
-        requests = theirs["virt_requests/PATCH-virtualmachineinstances"]
-        assert 40 * seconds + 500 <= (requests or 0) / 2 <= 40 * (seconds + 6) + 500
-        short = await prometheus.component_figures(url, ended - 3.0, ended, gaps)
-        assert short == dict.fromkeys(prometheus.names()), "one scrape or two tell nothing of 3 s"
+        assert {key: figures[key] for key in want} == want
+        grown = figures["workqueue_adds"] or 0
+        assert 40 * 12 + 400 < grown < 40 * 16 + 700, "to the first scrape after the end"
     finally:
         server.terminate()
         await server.wait()
@@ -277,9 +199,7 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
 
 async def test_no_prometheus_is_said() -> None:
     with pytest.raises(KubeError, match=r"no answer from Prometheus at http://127\.0\.0\.1:9"):
-        await prometheus.component_figures(
-            Prometheus("http://127.0.0.1:9"), 0.0, 60.0, {"virt": 15.0}
-        )
+        await prometheus.run_figures(Prometheus("http://127.0.0.1:9"), 0.0, 50.0, 60.0)
 
 
 async def test_a_token_is_sent_and_a_refusal_names_its_option(tmp_path: Path) -> None:

@@ -1,159 +1,223 @@
-"""Submissions for Run:ai, and runs that are found by their label."""
+"""Run:ai's files and programs: settings, submissions, samples, and times.csv with its pictures."""
 
-from collections import Counter
+import csv
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
 
+from perfdag.commands.main import main
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale.figures.rows import Row
-from perfdag.steps.scale.measure.generator import CommandSubmitter, Schedule
-from perfdag.steps.scale.runai import settings as runai
-from perfdag.steps.scale.runai.run_file import (
-    read_run,
-    remove_outputs,
+from perfdag.steps.scale import runai, times, workloads
+from perfdag.steps.scale.files import RunFile, SettingsError, read_run, remove_outputs, write_run
+from perfdag.steps.scale.generate import Schedule
+from perfdag.steps.scale.objects import SET, VMI, Record
+from perfdag.steps.scale.runai import SampleRequest, Settings, SubmitRequest
+from tests.fakes.api_server import ApiServer, client
+
+from .builders import BASE, observer_of, record, rows_for, submissions_of
+from .test_cluster import FUTURE, held_by
+
+THING = "apiVersion: {}\nkind: {}\nmetadata: {{name: '${{name}}'}}\n"
+
+
+def request_of(folder: Path, template: str = "pod", **more: Any) -> SubmitRequest:
+    values: dict[str, Any] = {"namespaces": ["ns"], "settings": Settings(), "gpus": "0", **more}
+    return SubmitRequest(template, 2, 1, Schedule(), folder, **values)
+
+
+@pytest.fixture
+def cluster(server: ApiServer) -> ApiServer:
+    server.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ns"}})
+    return server
+
+
+async def test_a_submission_is_sampled_and_deleted_by_its_folder(
+    cluster: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runai, "server_offset", Mock(side_effect=_no_offset))
+    async with client(cluster) as kube:
+        file = await runai.submit(kube, request_of(tmp_path))
+        assert file.generator["created"] == 2
+        submitted = orjson.loads((tmp_path / "submitted.json").read_bytes())
+        assert [item["jobName"] for item in submitted] == cluster.names("Pod")
+        with pytest.raises(SettingsError, match=f"holds run {file.run}; still there: 2 objects"):
+            await runai.submit(kube, request_of(tmp_path))
+        for pod in cluster.of("Pod"):
+            condition = {"type": "PodScheduled", "status": "True"}
+            condition["lastTransitionTime"] = "2026-01-01T00:00:09Z"
+            cluster.add(pod | {"status": {"conditions": [condition]}})
+        sample = await runai.sample(kube, SampleRequest(tmp_path, Settings()))
+        assert (sample.scheduled, sample.waiting, sample.complete) == (2, 0, False)
+        again = await runai.sample(kube, SampleRequest(tmp_path, Settings(), watch=0.1))
+        assert again.scheduled == 2
+        assert await runai.delete(kube, tmp_path, 5.0) == 0
+        assert cluster.of("Pod") == []
+        cluster.add(held_by("other", FUTURE))
+        with pytest.raises(KubeError, match="performance run other still holds the cluster"):
+            await runai.submit(kube, request_of(tmp_path, lock_timeout=0.0))
+
+
+async def _no_offset(_: Kube) -> float:
+    return 0.0
+
+
+@pytest.mark.parametrize(
+    ("template", "namespace", "message"),
+    [
+        ("pod", "nowhere", "no namespace 'nowhere'"),
+        (THING.format("v1", "Podd"), "ns", "no kind 'Podd' in v1; it has: .*Pod"),
+        (
+            THING.format("a.example/v1", "Thing"),
+            "ns",
+            "does not serve a.example/v1 .*install its CustomResourceDefinition",
+        ),
+    ],
 )
-from perfdag.steps.scale.runai.submit import SubmitRequest, submitter_for
-from perfdag.steps.scale.scenarios.submit import runai_version
-from tests.fakes.api_server import ApiServer
+async def test_what_the_cluster_has_not_is_said_and_nothing_is_created(
+    template: str, namespace: str, message: str, cluster: ApiServer, tmp_path: Path
+) -> None:
+    request = request_of(tmp_path / "out", template, namespaces=[namespace])
+    with pytest.raises(KubeError, match=message):
+        await runai.submit(cluster.client(), request)
+    assert cluster.of("Pod") == []
+    assert not (tmp_path / "out").exists()
 
 
-class TestRunaiFiles:
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            ("output_dir: 5", r"s\.yaml: output_dir: input should be a valid string"),
+def test_a_folder_of_another_run_is_refused_and_one_of_the_original_tool_is_read(
+    tmp_path: Path,
+) -> None:
+    """Run:ai's own submitter writes submitted.json alone."""
+    job = {"jobName": "j-abc123", "projectName": "p", "jobNamespace": "runai-p"}
+    job["submitTimestamp"] = "2026-01-01T00:00:00.500000+00:00"
+    (tmp_path / "submitted.json").write_bytes(orjson.dumps([job]))
+    file = SampleRequest(tmp_path, Settings(), workload_type="distributed").read()
+    assert (file.kind, file.project, file.namespaces) == ("DistributedWorkload", "p", ["runai-p"])
+    assert (file.prefix, file.finished, file.submissions[0].name) == ("j-", True, "j-abc123")
+    shift = read_time("2026-01-01T00:00:00.5Z") - file.submissions[0].started_ns / 1e9
+    assert abs(shift - read_time(None)) < 0.1, "its time is that of the file"
+    own = RunFile("r", "run.ai/v2alpha1", "TrainingWorkload", ["ns"], "p", 1)
+    write_run(tmp_path / "run.json", own)
+    assert SampleRequest(tmp_path, Settings(), workload_type="training").read().run == "r"
+    wrong: Any
+    for wrong, message in (
+        ({"workload_type": "distributed"}, "run r is of TrainingWorkload, not distributed"),
+        ({"project": "q"}, "run r was submitted to project p, not q"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            SampleRequest(tmp_path, Settings(), **wrong).read()
+
+
+def read_time(text: str | None) -> float:
+    """Unix seconds of a text; of none, those of the monotonic clock's zero."""
+    if text:
+        return datetime.fromisoformat(text).timestamp()
+    import time
+
+    return time.time() - time.monotonic()
+
+
+def test_a_sample_of_sets_is_complete_when_all_vmis_of_all_sets_run() -> None:
+    """3 sets of 4; launcher pods that are ready are no VMIs that run."""
+    sets = [record(SET, name, created=1) for name in "abc"]
+    vmis = [record(VMI, f"{n}{i}", n, created=1, running=2) for n in "abc" for i in range(4)]
+    pods = [record("Pod", f"p{item.uid}", item.uid, ready=2) for item in vmis]
+    file = RunFile("r", "kubevirt.io/v1", SET, ["ns"], "p", 4, True, submissions_of(*"abc"))
+    observer = observer_of(*sets, *pods, *vmis[:3])
+    assert not runai.is_complete(observer, file)
+    for item in vmis[3:]:
+        observer.adopt(item)
+    assert runai.is_complete(observer, file)
+    assert runai.progress(observer, file) == (12, 12)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("output_dir: 5", r"s\.yaml: output_dir: input should be a valid string"),
+        (
+            "scheduler_event_times: [1]",
+            r"s\.yaml: scheduler_event_times: input should be a valid boolean",
+        ),
+        ("submiter: api", r"submiter; there are .*submitter"),
+        ("submitter: carrier-pigeon", "there are api, kubectl, runai-cli"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(text)
+    with pytest.raises(SettingsError, match=message):
+        runai.read_settings(tmp_path / "s.yaml")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, "submissions"),
+        ([], "list indices"),
+        ({"submissions": [[1]]}, "missing 3 required"),
+        ({"submissions": []}, "field required"),
+    ],
+)
+def test_a_run_file_of_another_shape_is_named(body: Any, message: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_bytes(orjson.dumps(body))
+    with pytest.raises(SettingsError, match=rf"run\.json: .*{message}"):
+        read_run(tmp_path)
+
+
+def test_nothing_of_an_earlier_run_is_left_beside_the_next(tmp_path: Path) -> None:
+    ours = (
+        "summary.json",
+        "times.csv",
+        "general.png",
+        "timeline.png",
+        "scurves-400.png",
+        "ecdf-400-2.png",
+        "sampled.json",
+    )
+    theirs = {"notes.txt", "photo.png", "general-notes.png", "order.pdf"}
+    for name in (*ours, "perf-audit-results.json", "run.json", *theirs):
+        (tmp_path / name).touch()
+    remove_outputs(tmp_path, ["summary.json"])
+    assert {item.name for item in tmp_path.iterdir()} == {*theirs, "run.json", "summary.json"}
+    remove_outputs(tmp_path, submission=True)
+    assert {item.name for item in tmp_path.iterdir()} == theirs
+
+
+@pytest.mark.parametrize(
+    ("workload", "storage", "first", "last"),
+    [
+        ("training", None, "submit", []),
+        ("interactive", None, "submit", ["--interactive"]),
+        *(
             (
-                "scheduler_event_times: [1]",
-                r"s\.yaml: scheduler_event_times: input should be a valid boolean",
-            ),
-            ("submiter: api", r"submiter; there are .*submitter"),
-            ("submitter: carrier-pigeon", "there are api, kubectl, runai-cli"),
-        ],
-    )
-    def test_a_setting_that_cannot_be_is_named(
-        self, text: str, message: str, tmp_path: Path
-    ) -> None:
-        (tmp_path / "s.yaml").write_text(text)
-        with pytest.raises(runai.SettingsError, match=message):
-            runai.read_settings(tmp_path / "s.yaml")
-
-    @pytest.mark.parametrize(
-        ("body", "message"),
-        [
-            ({}, "submissions"),
-            ([], "submissions"),
-            ({"submissions": [[1]]}, "submissions"),
-            ({"submissions": []}, "run: field required"),
-        ],
-    )
-    def test_a_run_file_of_another_shape_is_named(
-        self, body: Any, message: str, tmp_path: Path
-    ) -> None:
-        (tmp_path / "run.json").write_bytes(orjson.dumps(body))
-        with pytest.raises(runai.SettingsError, match=rf"run\.json: {message}"):
-            read_run(tmp_path, 0)
-
-    def test_nothing_of_an_earlier_run_is_left_beside_the_next(self, tmp_path: Path) -> None:
-        ours = (
-            "summary.json",
-            "times.csv",
-            "general.png",
-            "timeline.png",
-            "scurves-400.png",
-            "ecdf-400-2.png",
-            "sampled.json",
-        )
-        theirs = {"notes.txt", "photo.png", "general-notes.png", "order.pdf"}
-        for name in (*ours, "perf-audit-results.json", "run.json", *theirs):
-            (tmp_path / name).touch()
-        remove_outputs(tmp_path, ["summary.json"])
-        assert {item.name for item in tmp_path.iterdir()} == {*theirs, "run.json", "summary.json"}
-        remove_outputs(tmp_path, submission=True)
-        assert {item.name for item in tmp_path.iterdir()} == theirs
-
-
-def submitter(*argv: str, **options: Any) -> CommandSubmitter:
-    """A submitter by a command, which needs no API server."""
-    kube: Any = None
-    return CommandSubmitter(kube, list(argv), **options)
-
-
-def fake_cli(folder: Path, body: str = "") -> str:
-    """A stand-in for Run:ai's command line that writes down its arguments, one a line."""
-    path = folder / "fake-runai"
-    path.write_text(
-        f'#!/bin/sh\nprintf "%s\\n" "$@" >> "{folder}/said"\necho -- >> "{folder}/said"\n{body}\n'
-    )
-    path.chmod(0o755)
-    return str(path)
-
-
-def installed(folder: Path, group: str, entry: str) -> None:
-    """A distribution in a folder that is (or gets) on sys.path."""
-    info = folder / "plugin_of_tests-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin-of-tests\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(f"[{group}]\n{entry}\n")
-
-
-class TestSubmitters:
-    BODY = orjson.dumps({"metadata": {"name": "j-7", "namespace": "runai-p one"}})
-
-    @pytest.mark.parametrize(
-        ("workload", "storage", "first", "last"),
-        [
-            pytest.param("training", None, "submit", [], id="training"),
-            pytest.param("interactive", None, "submit", ["--interactive"], id="interactive"),
-            *(
-                pytest.param(
-                    "distributed",
-                    storage,
-                    "submit-pytorch",
-                    [
-                        *("--clean-pod-policy", "none", "--workers", "7", "--new-pvc"),
-                        "ephemeral,size=1Mi,accessmode-rwo,path=/path-new,"
-                        f"storageclass={storage or 'openebs-lvmpv'},claimname=my-pvc",
-                    ],
-                    id=f"distributed with a claim of class {storage or 'by default'}",
-                )
-                for storage in ("fast", "")
-            ),
-        ],
-    )
-    async def test_the_command_line_of_runai_gets_an_argument_list(
-        self, workload: str, storage: str | None, first: str, last: list[str], tmp_path: Path
-    ) -> None:
-        """A claim is of the same class as where the workload is created as an object."""
-        path = fake_cli(tmp_path)
-        settings = runai.Settings(
-            runai_cli_path=path, image="an/image", storage_class=storage or ""
-        )
-        argv = runai.runai_argv(settings, workload, "2", 7, storage is not None)
-        by_command = submitter(*argv, reads_input=False)
-        assert await by_command.submit([self.BODY], "runai-p one", Counter()) == ""
-        assert (tmp_path / "said").read_text().split("\n")[:-2] == [
-            *(first, "j-7", "--project", "p one", "-i", "an/image"),
-            *("--image-pull-policy", "IfNotPresent", "-g", "2"),
-            *(*last, "--command", "--", "sleep", "infinity"),
-        ]
-
-    @pytest.mark.parametrize(
-        ("script", "message"),
-        [
-            ("echo 'no such project' >&2; exit 3", "fake-runai: no such project"),
-            ("sleep 60", r"did not end in 0\.5 s"),
-            (None, "cannot be run: No such file.*--submitter api"),
-        ],
-    )
-    async def test_what_it_refuses_and_when_it_hangs_is_told(
-        self, script: str | None, message: str, tmp_path: Path
-    ) -> None:
-        program = str(tmp_path / "absent") if script is None else fake_cli(tmp_path, script)
-        with pytest.raises(KubeError, match=message):
-            await submitter(program, timeout=0.5).submit([self.BODY], "n", Counter())
+                "distributed",
+                storage,
+                "submit-pytorch",
+                [
+                    *("--clean-pod-policy", "none", "--workers", "7", "--new-pvc"),
+                    "ephemeral,size=1Mi,accessmode-rwo,path=/path-new,"
+                    f"storageclass={storage or 'openebs-lvmpv'},claimname=my-pvc",
+                ],
+            )
+            for storage in ("fast", "")
+        ),
+    ],
+)
+def test_the_arguments_of_the_command_line_of_runai(
+    workload: str, storage: str | None, first: str, last: list[str], tmp_path: Path
+) -> None:
+    """A claim is of the same class as where the workload is created as an object."""
+    settings = Settings(runai_cli_path="cli", image="an/image", storage_class=storage or "")
+    more: Any = {"settings": settings, "gpus": "2", "workers": 7, "pvc": storage is not None}
+    assert runai.runai_argv(request_of(tmp_path, workload, **more)) == [
+        *("cli", first, "{name}", "--project", "{project}", "-i", "an/image"),
+        *("--image-pull-policy", "IfNotPresent", "-g", "2"),
+        *(*last, "--command", "--", "sleep", "infinity"),
+    ]
 
 
 class TestContext:
@@ -176,8 +240,10 @@ class TestContext:
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
 
     def submitter(self, kube: Kube, name: str) -> Any:
-        settings = runai.Settings(submitter=name, kubectl_path="/bin/kubectl")
-        return submitter_for(kube, SubmitRequest("training", 1, 1, Schedule(), Path(), settings))
+        settings = Settings(submitter=name, kubectl_path="/bin/kubectl")
+        return runai.command_submitter(
+            kube, SubmitRequest("training", 1, 1, Schedule(), Path(), settings)
+        )
 
     @pytest.mark.parametrize(("context", "message"), [(None, "first"), ("second", "second")])
     def test_kubectl_is_told_it(self, context: str | None, message: str) -> None:
@@ -198,7 +264,7 @@ class TestContext:
         for context in (None, "first"):
             assert self.submitter(Kube(context=context), "runai-cli").argv[0] == "runai"
         with pytest.raises(
-            runai.SettingsError,
+            SettingsError,
             match=(
                 r"submits to the current context.* not to 'second'; .*kubectl config use-context "
                 r"second"
@@ -207,57 +273,218 @@ class TestContext:
             self.submitter(Kube(context="second"), "runai-cli")
 
 
-class TestBackendTimes:
-    def test_a_plug_in_fills_the_backend_row(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (tmp_path / "backend_of_tests.py").write_text(
-            "def times(project, namespace):\n"
-            "    return {'a': 1767225610.5} if (project, namespace) == ('p', 'other') else "
-            "{}\n"
-        )
-        installed(tmp_path, "perfdag.backend_times", "ours = backend_of_tests:times")
-        monkeypatch.syspath_prepend(tmp_path)
-        backend = runai.backend_times(
-            runai.Settings(backend_times="ours"), "p", ["runai-p", "other"]
-        )
-        assert backend == {"a": 1767225610.5}
-        stages = ("workload_created", "first_pod_created", "scheduled")
-        rows = [
-            Row(
-                "r",
-                i,
-                name,
-                "runai-p",
-                "TrainingWorkload",
-                "",
-                stage,
-                "submitted",
-                "ok",
-                1.0,
-                receive_time=1767225603.0,
-            )
-            for i, name in enumerate("ab")
-            for stage in stages
-        ]
-        first, second = runai.sampled_json(rows, "p", backend)[0]
-        assert first["backendJobCreatedTimestamp"] == "2026-01-01T00:00:10.500000+00:00"
-        assert second["backendJobCreatedTimestamp"] is None, "unobserved, not nought"
-
-
-class TestVersion:
-    @pytest.mark.parametrize(
-        ("data", "version"), [({"cluster-version": "2.18.44"}, "2.18.44"), ({}, None), (None, None)]
+def test_a_plug_in_fills_the_backend_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "backend_of_tests.py").write_text(
+        "def times(project, namespace):\n"
+        "    return {'a': 1700000009.5} if (project, namespace) == ('p', 'other') else {}\n"
     )
-    async def test_it_is_what_the_cluster_publishes(
-        self, data: dict[str, str] | None, version: str | None, server: ApiServer
-    ) -> None:
-        if data is not None:
-            server.add(
-                {
-                    "kind": "ConfigMap",
-                    "metadata": {"name": "runai-public", "namespace": "runai"},
-                    "data": data,
-                }
-            )
-        assert await runai_version(server.client()) == version
+    info = tmp_path / "plugin_of_tests-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin-of-tests\nVersion: 1\n")
+    entry = "[perfdag.backend_times]\nours = backend_of_tests:times\n"
+    (info / "entry_points.txt").write_text(entry)
+    monkeypatch.syspath_prepend(tmp_path)
+    backend = runai.backend_times(Settings(backend_times="ours"), "p", ["runai-p", "other"])
+    assert backend == {"a": 1700000009.5}
+    with pytest.raises(SettingsError, match="no plug-in 'theirs'"):
+        runai.backend_times(Settings(backend_times="theirs"), "p", ["p"])
+
+
+@pytest.mark.parametrize(
+    ("data", "version"), [({"cluster-version": "2.18.44"}, "2.18.44"), ({}, None), (None, None)]
+)
+async def test_the_version_is_what_the_cluster_publishes(
+    data: dict[str, str] | None, version: str | None, server: ApiServer
+) -> None:
+    if data is not None:
+        metadata = {"name": "runai-public", "namespace": "runai"}
+        server.add({"kind": "ConfigMap", "metadata": metadata, "data": data})
+    assert await workloads._runai_version(server.client()) == version
+
+
+Sampled = tuple[list[dict[str, Any]], dict[str, list[str]], list[str]]
+
+
+def sampled(kind: str, *records: Record, submitted: str = "a", members: int = 1) -> Sampled:
+    rows = rows_for(kind, *records, submitted=submitted, expected_pods=members)
+    return times.sampled_json(rows, "p", {"b": BASE / 1e9 + 9})
+
+
+def seconds(item: dict[str, Any], *keys: str) -> list[float]:
+    return [
+        datetime.fromisoformat(item[f"{key}Timestamp"]).timestamp() - BASE / 1e9 for key in keys
+    ]
+
+
+def test_a_time_that_was_not_seen_has_that_of_another_as_the_original_writes_it() -> None:
+    """Its plotter reads every time of every workload; what stands in for another is listed."""
+    pods = record("Pod", "a", created=1, scheduled=3), record("Pod", "c", created=1)
+    last = record("Pod", "b", created=2, scheduled=4)
+    (first, second), unseen, waiting = sampled("Pod", *pods, last, submitted="abc")
+    assert waiting == ["c"]
+    keys = ("firstPodCreated", "lastPodCreated", "podSchedulingDecision", "podGroupCreated")
+    assert seconds(first, *keys) == [1, 1, 3, 1]
+    assert seconds(first, "firstEviction", "firstPVCBind", "backendJobCreated") == [3, 3, 1]
+    assert seconds(second, "backendJobCreated") == [9]
+    assert {"podGroupCreatedTimestamp", "firstEvictionTimestamp"} <= set(unseen["a"])
+    assert "backendJobCreatedTimestamp" in unseen["a"]
+    assert "backendJobCreatedTimestamp" not in unseen["b"]
+
+
+def test_a_vm_is_scheduled_when_its_launcher_pod_is_and_not_in_the_phase_of_that_name() -> None:
+    vmi = record(VMI, "v", "a", created=2, scheduling=3, scheduled=9, running=10)
+    pod = record("Pod", "p", "v", created=4, scheduled=5)
+    (item,), _, _ = sampled("VirtualMachine", record("VirtualMachine", "a", created=1), vmi, pod)
+    keys = ("workloadCreated", "jobCreated", "firstPodCreated", "podSchedulingDecision")
+    assert seconds(item, *keys) == [1, 2, 4, 5]
+
+
+def test_a_set_of_vmis_is_one_workload_of_which_the_last_pod_counts() -> None:
+    vmis = [record(VMI, f"v{i}", "a", created=2 + i) for i in range(2)]
+    pods = [record("Pod", f"p{i}", f"v{i}", created=4 + i, scheduled=6 + i) for i in range(2)]
+    (item,), _, waiting = sampled(SET, record(SET, "a", created=1), *vmis, *pods, members=2)
+    assert (item["jobName"], waiting) == ("a", [])
+    keys = ("jobCreated", "firstPodCreated", "lastPodCreated", "podSchedulingDecision")
+    assert seconds(item, *keys) == [2, 4, 5, 7]
+
+
+SECONDS = {
+    "workloadCreated": "01",
+    "jobCreated": "02",
+    "firstPodCreated": "03",
+    "lastPodCreated": "04",
+    "podGroupCreated": "05",
+    "podSchedulingDecision": "06",
+    "firstEviction": "06",
+    "firstPVCBindRequest": "07",
+    "firstPVCBind": "09",
+    "backendJobCreated": "01",
+}
+
+
+def item(name: str, **times: str) -> dict[str, Any]:
+    """A workload as the original tool writes it, never evicted and without backend times."""
+    at = {f"{key}Timestamp": f"2026-01-01T00:00:{t}Z" for key, t in (SECONDS | times).items()}
+    return {"jobName": name, "jobNamespace": "runai-p", "projectName": "p"} | at
+
+
+def fill(folder: Path, sampled: Sequence[dict[str, Any]], submitted: Sequence[str] = ()) -> Path:
+    names = submitted or [entry["jobName"] for entry in sampled]
+    own = {"projectName": "p", "jobNamespace": "runai-p"}
+    own["submitTimestamp"] = "2026-01-01T00:00:00.700000+00:00"
+    jobs = [{"jobName": name, **own} for name in names]
+    (folder / "submitted.json").write_bytes(orjson.dumps(jobs))
+    (folder / "sampled.json").write_bytes(orjson.dumps(sampled))
+    return folder
+
+
+def test_reference_stages_and_columns(tmp_path: Path) -> None:
+    """What the original writes in the place of a time that it has not is not drawn as measured."""
+    result = times.read_times(fill(tmp_path, [item("a")]))
+    assert result[0].deltas == {
+        "Workload Creation": 1.0,
+        "Job Creation": 1.0,
+        "First Pod Creation": 1.0,
+        "Last Pod Creation": 2.0,
+        "Pod Group Creation": 2.0,
+        "Pod Scheduling Decision": 1.0,
+        "First Eviction": None,
+        "First PVC Bind Request": 2.0,
+        "First PVC Bind": 2.0,
+        "Backend Job Creation": None,
+        "Total Pod Scheduling Decision": 6.0,
+        "Total Backend Job Creation": None,
+    }
+    times.write_csv(tmp_path / "times.csv", result)
+    rows = list(csv.reader((tmp_path / "times.csv").read_text().splitlines()))
+    assert len(rows[0]) == len(rows[1]) == len(set(rows[0]))
+    assert rows[1][rows[0].index("First Eviction")] == ""
+
+
+def test_where_one_was_evicted_the_others_keep_their_row_and_ours_lists_the_unseen(
+    tmp_path: Path,
+) -> None:
+    fill(tmp_path, [item("a"), item("b", firstEviction="05")])
+    assert [entry.deltas["First Eviction"] for entry in times.read_times(tmp_path)] == [1.0, 0.0]
+    unseen = {"a": ["firstEvictionTimestamp"], "b": []}
+    (tmp_path / "summary.json").write_bytes(orjson.dumps({"unseen": unseen}))
+    assert [entry.deltas["First Eviction"] for entry in times.read_times(tmp_path)] == [None, 0.0]
+
+
+def test_excluded_workloads_are_named_and_kept_in_the_table(tmp_path: Path) -> None:
+    """Who was sampled tells, and no clock: an open loop that is behind sends long after what is
+    due.
+    """
+    late = item("late", firstPodCreated="08")
+    submitted = ["a", "late", "waits", "later"]
+    fill(tmp_path, [item("a"), late, item("stray")], submitted)
+    (tmp_path / "summary.json").write_bytes(orjson.dumps({"not_scheduled": ["waits"]}))
+    result = times.read_times(tmp_path)
+    assert {entry.info["jobName"]: entry.excluded for entry in result} == {
+        "a": "",
+        "late": "pod group older than its first pod (the pod was replaced)",
+        "waits": "not scheduled when sampled",
+        "later": "not sampled",
+        "stray": "not in submitted.json",
+    }
+    assert [len(times.select(result, skip, None, None)) for skip in (True, False)] == [1, 4]
+    assert len(times.select(result, False, 3, 2)) == 2
+
+
+@pytest.mark.parametrize("plot", ["general", "detailed"])
+@pytest.mark.parametrize(
+    ("skip", "shown", "how"),
+    [("--skip-errors", 6, "left out"), ("--no-skip-errors", 12, "flagged")],
+)
+def test_what_was_never_scheduled_refused_or_submitted_is_counted_with_the_reason(
+    plot: str,
+    skip: str,
+    shown: int,
+    how: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of 12 workloads 10 were accepted, of which 6 were scheduled; one is of somebody else."""
+    names = [f"j-{i}" for i in range(10)]
+    fill(tmp_path, [item(name) for name in (*names[:6], "stray")], names)
+    items = submissions_of(*names, "j-10", "j-11")
+    for refused in items[10:]:
+        refused.error = f'pods "{refused.name}" is forbidden: exceeded quota'
+    own = "r", "run.ai/v2alpha1", "TrainingWorkload", ["runai-p"], "p", 1, True
+    write_run(tmp_path / "run.json", RunFile(*own, items))
+    assert main(["scale", "plot", "--plot", plot, skip, "-o", str(tmp_path)]) == 0
+    output = capsys.readouterr()
+    assert output.err.splitlines() == [
+        f"of 13 workloads 4 {how}: not scheduled when sampled",
+        f'of 13 workloads 2 {how}: refused: pods "NAME" is forbidden: exceeded quota',
+        f"of 13 workloads 1 {how}: not in submitted.json",
+    ]
+    assert f"{shown} of 13 workloads" in output.out
+    assert (tmp_path / f"{plot}.png").stat().st_size > 5000
+    with (tmp_path / "times.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["Job Name"] for row in rows if not row["Excluded"]] == names[:6]
+    assert len(rows) == 13
+
+
+@pytest.mark.parametrize(
+    ("file", "body", "message"),
+    [
+        ("submitted.json", [{}], r"workload 1 of 1 has no jobName, projectName, submitTimestamp"),
+        ("submitted.json", ["x"], r"submitted\.json: workload 1 of 1 has no jobName"),
+        ("sampled.json", [{"jobName": "a"}], r"sampled\.json: workload 1 of 1 has no projectName"),
+        ("submitted.json", {}, r"submitted\.json is not a list of workloads"),
+        (
+            "sampled.json",
+            [item("a") | {"jobCreatedTimestamp": "yesterday"}],
+            "workload a: jobCreatedTimestamp is 'yesterday', not a time",
+        ),
+    ],
+)
+def test_files_of_another_shape_are_named_with_what_they_lack(
+    file: str, body: Any, message: str, tmp_path: Path
+) -> None:
+    fill(tmp_path, [item("a")])
+    (tmp_path / file).write_bytes(orjson.dumps(body))
+    with pytest.raises(SettingsError, match=message):
+        times.read_times(tmp_path)

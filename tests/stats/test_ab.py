@@ -2,6 +2,7 @@
 given with --resume.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -167,9 +168,9 @@ def test_a_limit_given_with_resume_reaches_the_cluster(
     repeated = ["ab", "--resume", getattr(duet, side).run_id, "--submit"]
     assert main([*repeated, "--within", "5%"]) == 0
     assert started == [{"run": duet.a.run_id, "store": "s3://bench/results"}]
-    assert load_plan(store, duet.a.run_id).options == {**duet.a.options, "within": 0.05}
+    assert load_plan(store, duet.a.run_id).options == replace(duet.a.options, within=0.05)
     assert main(repeated) == 0
-    assert load_plan(store, duet.a.run_id).options["within"] == 0.05
+    assert load_plan(store, duet.a.run_id).options.within == 0.05
 
 
 def test_a_resumed_one_that_is_stopped_keeps_its_new_limit(

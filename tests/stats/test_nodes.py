@@ -8,7 +8,7 @@ import pytest
 
 from perfdag.stats.nodes import outliers, slow
 from perfdag.stats.robust import variability_of
-from perfdag.suite.host_pairs import rounds
+from perfdag.suite.points import rounds
 
 
 def cluster(

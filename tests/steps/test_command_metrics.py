@@ -107,7 +107,7 @@ def test_a_mistake_is_named_before_anything_runs(metrics: str, text: str) -> Non
 def test_a_check_of_a_figure_that_is_not_there_is_refused() -> None:
     checks = "checks:\n  - {metric: speed, op: '>', value: 1}\n"
     with pytest.raises(BadDocument, match=r"no metric .* matches 'speed'; there are rate"):
-        parse_suite(suite("{rate: {regex: '(x)'}}", checks))
+        make_plan(parse_suite(suite("{rate: {regex: '(x)'}}", checks)))
 
 
 def test_a_command_without_metrics_keeps_the_id_of_its_point() -> None:

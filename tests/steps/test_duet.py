@@ -42,7 +42,7 @@ def test_points_of_equal_shapes_share_their_pods_for_all_blocks() -> None:
         assert sorted(position for batch in plan.batches for position in batch.samples) == list(
             range(len(plan.order))
         )
-        assert plan.options["cluster"] is True
+        assert plan.options.cluster is True
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from perfdag.commands.import_kube_perftest import KINDS
-from perfdag.suite.enumerate import enumerate_points
 from perfdag.suite.load import load_suite
+from perfdag.suite.points import enumerate_points
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,7 +20,7 @@ from perfdag.steps.site import Site
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
-from perfdag.suite.point import Point
+from perfdag.suite.points import Point
 
 
 class FakeParams(Params):

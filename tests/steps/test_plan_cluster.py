@@ -143,8 +143,7 @@ def as_account(
 
 def classes_of(out: Path) -> set[str | None]:
     return {
-        each["patch"].get("priorityClassName")
-        for each in orjson.loads((out / "shapes").read_bytes())
+        each["lead"].get("priorityClassName") for each in orjson.loads((out / "kinds").read_bytes())
     }
 
 

@@ -2,7 +2,6 @@
 an API server that is played.
 """
 
-import base64
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +20,7 @@ from perfdag.results.missing_reason import MissingReason, budget_spent, write
 from perfdag.results.runs import load_plan, resume_command, resume_obstacle
 from perfdag.results.samples import SampleRecord, now, sample_key
 from perfdag.steps.runner.credentials import PeerError
-from perfdag.steps.runner.plan import Options, options, step
+from perfdag.steps.runner.plan import step
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.folder import FolderStore
 from perfdag.suite.document import BadDocument
@@ -167,14 +166,14 @@ def test_a_run_goes_on_where_it_was_and_each_sample_keeps_the_facts_of_its_workf
             {"namespace": "bench"},
             None,
             "s3://b/r",
-            "perfdag submit --resume {} --namespace bench --store s3://b/r",
+            "perfdag submit --resume {} --namespace bench",
         ),
         ({"namespace": "bench"}, None, "copied", "perfdag submit --resume {} --namespace bench"),
         (
             {"namespace": "bench"},
             {"cluster": True},
             "s3://b/r",
-            "perfdag ab --resume {} --submit --namespace bench --store s3://b/r",
+            "perfdag ab --resume {} --submit --namespace bench",
         ),
     ],
 )
@@ -188,7 +187,7 @@ def test_the_command_that_goes_on_with_a_run_is_of_the_verb_that_began_it(
     else:
         duel = prepare_duet(loaded, loaded, ("one", "two"), 8)
         plan, first = duel.b, duel.a.run_id
-        plan.options |= options
+        plan.options = replace(plan.options, **options)
     plan.where = dict(where)
     line = resume_command(plan, root)
     assert line == command.format(first)
@@ -233,36 +232,3 @@ def test_want_of_a_key_pair_is_said_and_no_traceback(
         "perfdag step: ssh-keygen is not installed"
         in cli(["step", "plan", "--out", str(tmp_path / "out")], 1).err
     )
-
-
-def encoded(text: str) -> dict[str, str]:
-    return {"PERFDAG_OPTIONS": base64.b64encode(text.encode()).decode()}
-
-
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        ({"PERFDAG_OPTIONS": "foo!"}, "it is not base64 of JSON"),
-        (encoded("{"), "it is not base64 of JSON"),
-        (encoded("[1]"), "it is no JSON object"),
-        (encoded('{"set": ["repetitions=5"]}'), "set is not one of its keys: settings, only"),
-        (encoded('{"only": "iperf"}'), "only is no list of texts"),
-        (encoded('{"settings": [5]}'), "settings is no list of texts"),
-    ],
-)
-def test_options_that_are_none_are_refused_with_their_form(
-    environment: dict[str, str], message: str
-) -> None:
-    with pytest.raises(BadDocument, match=message) as error:
-        options(environment)
-    assert (
-        '-p options="$(echo \'{"settings": ["repetitions=5"], "only": ["iperf*"]}\' | base64 -w0)"'
-        in str(error.value)
-    )
-
-
-def test_options_are_those_of_set_and_only() -> None:
-    assert options({}) == options({"PERFDAG_OPTIONS": ""}) == Options()
-    text = json.dumps({"settings": ["repetitions=5"], "only": ["a", "b"]})
-    folded = base64.encodebytes(text.encode()).decode()  # as `base64` without -w0 writes it
-    assert options({"PERFDAG_OPTIONS": folded}) == Options(("repetitions=5",), ("a", "b"))

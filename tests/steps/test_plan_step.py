@@ -1,6 +1,5 @@
 """The plan step without a cluster: how the suite arrives, what Argo gets, where hosts stand."""
 
-import base64
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.steps.runner.batch_objects import batch_objects
-from perfdag.steps.runner.limits import check_size
+from perfdag.steps.runner.limits import kinds_of
 from perfdag.steps.runner.placement import wrong_placement
 from perfdag.steps.runner.plan import (
     ITEM_LENGTH,
@@ -56,20 +55,15 @@ def suite(points: int = 3, extra: str = "") -> str:
     return head + f"    permutations: {{product: {{env: {variants}}}}}\n"
 
 
-def test_suite_text_comes_unchanged_in_all_three_ways(store: FolderStore, tmp_path: Path) -> None:
-    store.put("suites/nasty.yaml", NASTY.encode())
-    mounted = tmp_path / "suite.yaml"
+def test_a_suite_inside_the_workflow_comes_before_that_of_a_config_map(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, mounted = tmp_path / "inside.yaml", tmp_path / "suite.yaml"
+    monkeypatch.setattr("perfdag.steps.runner.plan.SUITE_FILES", (inside, mounted))
     mounted.write_text(NASTY)
-    assert suite_text({"PERFDAG_SUITE": base64.b64encode(NASTY.encode()).decode()}, store) == NASTY
-    assert suite_text({"PERFDAG_URL": "suites/nasty.yaml"}, store) == NASTY
-    assert suite_text({}, store, mounted) == NASTY
-
-
-def test_no_suite_and_bad_base64_say_what_to_give(store: FolderStore, tmp_path: Path) -> None:
-    with pytest.raises(BadDocument, match="configmap"):
-        suite_text({}, store, tmp_path / "absent")
-    with pytest.raises(BadDocument, match="base64"):
-        suite_text({"PERFDAG_SUITE": "name: s"}, store)
+    assert suite_text({}) == NASTY
+    inside.write_text("name: inside")
+    assert suite_text({}) == "name: inside"
 
 
 def test_every_pod_of_a_workflow_finds_the_same_run_id() -> None:
@@ -88,7 +82,7 @@ def test_a_stored_plan_is_continued(store: FolderStore) -> None:
     assert plan_of(place(), store, {}).dump() == plan.dump()
 
 
-def test_outputs_are_numbers_kinds_and_shapes() -> None:
+def test_outputs_are_numbers_and_kinds() -> None:
     plan = make_plan(parse_suite(suite(4, "batch_time: 2600ms\n")), run_id=place().run_id)
     assert len(plan.batches) == 2
     parameters = outputs(plan, place())
@@ -99,8 +93,11 @@ def test_outputs_are_numbers_kinds_and_shapes() -> None:
             "entry": "command",
             "image": "r/perfdag-base:1",
             "pods": "1",
-            "shape": "0",
+            "ports": ["2222"],
+            "netkey": "perfdag/network",
+            "network": "pod",
             "turn": "",
+            "lead": {"priorityClassName": "perfdag"},
         }
     ]
     assert parameters["gated"] == "false"
@@ -169,6 +166,12 @@ def test_pairs_share_the_pods_of_one_gang() -> None:
             id="entries",
         ),
         pytest.param(
+            "{benchmark: iperf, permutations: {product: {streams: [1, 2]}}}",
+            "isolation: point, repetitions: 3",
+            [f"iperf streams={n} pod network, rounds 1 to 3 of 3" for n in (1, 2)],
+            id="points",
+        ),
+        pytest.param(
             "{benchmark: command, params: {argv: [x]}, "
             "permutations: {product: {env: [{A: '{{{workflow.name}}" + 90 * "y" + "'}]}}}",
             "isolation: pod, repetitions: 1",
@@ -210,13 +213,13 @@ def test_a_network_is_an_annotation_and_a_peers_port_is_what_its_lead_calls(
         f"params: {{argv: ['true']}}}}]\n"
     )
     plan = make_plan(parse_suite(text), run_id=place().run_id)
-    [shape] = outputs(plan, place())["shapes"]
-    assert shape["netkey"] == key
+    [kind] = outputs(plan, place())["kinds"]
+    assert kind["netkey"] == key
     values = {"{host: true}": "host", "{}": "pod"}
     values["{name: bench/net, also: [bench/b, c]}"] = "bench/net,bench/b,c"
-    assert shape["network"] == values.get(network, "bench/net")
-    ports = [int(shape["port"]) + int(shape["step"]) * rank for rank in range(3)]
-    assert ports == [ssh_port(plan.shape_of(0), plan.run_id, rank) for rank in range(3)]
+    assert kind["network"] == values.get(network, "bench/net")
+    ports = [ssh_port(plan.shape_of(0), plan.run_id, rank) for rank in range(3)]
+    assert kind["ports"] == [str(port) for port in ports]
 
 
 def test_gangs_of_several_hosts_take_turns_unless_volcano_places_them() -> None:
@@ -257,8 +260,7 @@ def test_shapes_of_every_network_are_fanned_out_over_in_the_plans_order() -> Non
     assert len(plan.batches) == 18
     parameters = outputs(plan, place())
     kinds = [parameters["kinds"][int(kind)] for kind in parameters["kindof"][:18]]
-    shapes = [int(kind["shape"]) for kind in kinds]
-    networks = [parameters["shapes"][shape]["network"] for shape in shapes]
+    networks = [kind["network"] for kind in kinds]
     blocks = [networks[first : first + 3] for first in range(0, 18, 3)]
     assert all(sorted(block) == ["bench/fast", "host", "pod"] for block in blocks), networks
     assert len(set(map(tuple, blocks))) > 1, "in seeded order"
@@ -270,25 +272,17 @@ def test_an_allowed_benchmark_has_pods_and_an_account_of_its_own() -> None:
         "  - {benchmark: command, params: {argv: ['true']}}\n"
     )
     plan = make_plan(parse_suite(text), run_id="r")
-    shapes = {point.benchmark: point.shape for point in plan.points}
-    assert len(set(shapes.values())) == 3, "rights are not lent to what shares the pods"
-    parameters = outputs(plan, replace(place(), allowed=("vmi-burst",)))
-    accounts = {
-        name: parameters["shapes"][shape]["patch"].get("serviceAccountName")
-        for name, shape in shapes.items()
-    }
-    assert accounts == {
+    assert len({point.shape for point in plan.points}) == 3, "what shares the pods gets no rights"
+    kinds = outputs(plan, replace(place(), allowed=("vmi-burst",)))["kinds"]
+    leads = {kind["benchmark"]: kind["lead"] for kind in kinds}
+    assert {name: lead.get("serviceAccountName") for name, lead in leads.items()} == {
         "vmi-burst": "perfdag-measure-vmi-burst",
         "vmi-steady": None,
         "command": None,
     }
-    patience = {
-        name: parameters["shapes"][shape]["patch"].get("terminationGracePeriodSeconds", 30)
-        for name, shape in shapes.items()
-    }
-    assert patience == {"vmi-burst": 660, "vmi-steady": 0, "command": 0}, (
-        "what it parameters is deleted before the pod is killed"
-    )
+    # what it makes is deleted before the pod is killed
+    patience = {name: lead.get("terminationGracePeriodSeconds") for name, lead in leads.items()}
+    assert patience == {"vmi-burst": 660, "vmi-steady": None, "command": None}
     assert from_environment({"PERFDAG_ALLOWED": "scale vmi-burst"}).allowed == (
         "scale",
         "vmi-burst",
@@ -310,11 +304,11 @@ def test_spread_on_one_node_is_invalid() -> None:
 @pytest.mark.parametrize(("priority", "name"), [(0, "perfdag"), (1, "perfdag-preempting")])
 def test_pods_have_the_priority_class_of_their_suite(priority: int, name: str) -> None:
     plan = make_plan(parse_suite(suite(1, f"priority: {priority}\n")), run_id="r")
-    [shape] = outputs(plan, place())["shapes"]
-    assert shape["patch"]["priorityClassName"] == name
+    [kind] = outputs(plan, place())["kinds"]
+    assert kind["lead"]["priorityClassName"] == name
 
 
-SHAPES = json.dumps([{"node_selector": {"n": "x" * 60 + str(n)}} for n in range(150)])
+SHAPES = json.dumps([{"node_selector": {"n": "x" * 60 + str(n)}} for n in range(400)])
 MANY_SHAPES = (
     f"name: s\nentries:\n  - benchmark: command\n    params: {{argv: ['true']}}\n"
     f"    permutations: {{explicit: {SHAPES}}}\n"
@@ -330,7 +324,7 @@ MANY_SHAPES = (
 )
 def test_too_many_of_anything_are_refused_before_anything_is_made(text: str, message: str) -> None:
     with pytest.raises(BadDocument, match=message):
-        check_size(make_plan(parse_suite(text)))
+        kinds_of(make_plan(parse_suite(text)))
 
 
 @pytest.mark.parametrize("store", ["", "./perfdag-results", "/var/results"])
@@ -352,8 +346,8 @@ def test_the_claim_that_pods_share_is_the_workflows_own() -> None:
     names = []
     for context in (place(), replace(place(), workflow_uid="another")):
         (claim,) = batch_objects(plan.shape_of(0), context, 0)
-        (shape,) = outputs(plan, context)["shapes"]
+        (kind,) = outputs(plan, context)["kinds"]
         names.append(claim["metadata"]["name"])
-        mounted = next(each for each in shape["patch"]["volumes"] if each["name"] == "measured")
+        mounted = next(each for each in kind["lead"]["volumes"] if each["name"] == "measured")
         assert mounted["persistentVolumeClaim"]["claimName"].replace(BATCH_NUMBER, "0") == names[-1]
     assert names == ["perfdag-uid-b0", "perfdag-another-b0"]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from perfdag.outcome import Measurement, SampleError
+from perfdag.outcome import Invalid, Measurement, SampleError
 from perfdag.results.samples import as_rows
-from perfdag.steps import fio
+from perfdag.steps import fio, rdma
 from perfdag.steps.rdma import BandwidthParams, LatencyParams, RdmaBandwidth
 from perfdag.steps.torchbench.runner import MARK
 from perfdag.testing import Recording, damage
@@ -41,6 +41,8 @@ def test_a_decimal_comma_is_refused(name: str) -> None:
     damage.check_decimal_comma(DAMAGED[name].load())
 
 
+BANDWIDTH = "perftest/constructed-write-bw-all-26.04.txt"
+LATENCY = "perftest/constructed-read-lat-all-26.04.txt"
 CHANGED = [
     # figures that are impossible, or too coarse
     ("iperf/udp-lossy", r'("lost_packets":\s*)\d+', r"\g<1>-5", "failed"),
@@ -51,7 +53,7 @@ CHANGED = [
     ("fio/randread", r'("iops" : )[\d.]+', r"\g<1>Infinity", "failed"),
     ("fio/randread", r'("99.000000" : )\d+', r"\g<1>999999999999", "failed"),
     ("fio/write-once", r'("runtime" : )103', r"\g<1>1", "invalid"),
-    ("perftest/constructed-write-bw-all-26.04.txt", r"^( 4 .*)0\.13", r"\g<1>-0.13", "failed"),
+    (BANDWIDTH, r"^( 4 .*)0\.13", r"\g<1>-0.13", "failed"),
     ("imb/pingpong-shm", r"^( +0 +\d+ +)\S+", r"\g<1>0.01", "invalid"),
     ("latency/tcp-rr", r"^P50_LATENCY=.*", "P50_LATENCY=900", "failed"),
     ("latency/tcp-rr", r"^MAX_LATENCY=.*", "MAX_LATENCY=1", "failed"),
@@ -70,6 +72,10 @@ CHANGED = [
     ("imb/pingpong-shm", r"# Benchmarking(?s:.*)", "Invalid benchmark name nope\n", "failed"),
     ("imb/allreduce-tcp", "#processes = 2", "#processes = 4", "failed"),
     ("imb/allreduce-tcp", r"^\s+64 .*\n", "", "failed"),
+    (BANDWIDTH, r"(4 +)1000 ", r"\g<1>10x0 ", "failed"),
+    (BANDWIDTH, r"(4 +)1000 ", r"\g<1>nan ", "failed"),
+    (BANDWIDTH, r"Gb/sec", "Tb/sec", "failed"),
+    (LATENCY, r"\[usec\]", "[cycles]", "failed"),
     # before 3.11 both directions have one key
     ("iperf/tcp-2-streams-bidirectional", r"iperf 3\.12", "iperf 3.9", "skipped"),
     ("iperf/udp-bidirectional", r"iperf 3\.12", "iperf 3.10.1", "skipped"),
@@ -85,6 +91,9 @@ CHANGED = [
     ("imb/pingpong-tcp", "provider: tcp", "provider: verbs;ofi_rxm", "invalid"),
     ("imb/pingpong-tcp", r"^.*libfabric provider.*\n", "", "invalid"),
     ("imb/pingpong-shm", "tuning_generic_shm", "tuning_generic_ofi", "invalid"),
+    (BANDWIDTH, r"qps   : 1", "qps   : 2", "invalid"),
+    (BANDWIDTH, r"type : RC", "type : UC", "invalid"),
+    ("perftest/printed-write-bw-all-25.01.txt", r"mlx5_0", "mlx5_1", "ok"),  # none was requested
     # netperf waits to the end for a datagram that was lost; TCP sends it again
     ("latency/udp-rr", r"^MEAN_LATENCY=.*", "MEAN_LATENCY=25", "invalid"),
     ("latency/tcp-rr", r"^MEAN_LATENCY=.*", "MEAN_LATENCY=25", "ok"),
@@ -181,6 +190,54 @@ def test_percentiles_of_several_histograms_are_those_that_fio_computes() -> None
             assert fio.percentiles([latency["bins"]]) == latency["percentile"]
     merged = fio.percentiles([{"10": 30, "20": 20}, {"10": 20, "30": 30}])
     assert (merged["50.000000"], merged["90.000000"]) == (10.0, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "connection", "qps"),
+    [
+        ({"mtu": 4096, "qps": 1, "connection": "RC", "device": "mlx5_0"}, "RC", 1),
+        ({"connection": "DC", "mode": "read", "qps": 2, "bidirectional": True}, "DC", 4),
+        ({"connection": "XRC", "qps": 2}, "XRC", 2),
+    ],
+)
+def test_perftest_used_what_was_requested(
+    options: dict[str, Any], connection: str, qps: int
+) -> None:
+    text = CASES[BANDWIDTH].load().output.texts["client0"]
+    text = text.replace("qps   : 1\t\t", f"qps   : {qps}\t\t")
+    text = text.replace("Connection type : RC", f"Connection type : {connection}")
+    params = BandwidthParams(**options)
+    assert rdma.parse_bandwidth({"client0": text}, params)
+    for other in ({"mtu": 1024}, {"qps": 7}, {"connection": "UC"}, {"device": "mlx5_9"}):
+        with pytest.raises(Invalid):
+            rdma.parse_bandwidth({"client0": text}, params.model_copy(update=other))
+
+
+def test_perftest_has_columns_by_title_and_a_table_for_each_run() -> None:
+    text = CASES[BANDWIDTH].load().output.texts["client0"]
+    wider = re.sub(r"^( #bytes|  ?\d+ )", r"\1   #sl ", text, flags=re.M)
+    wider = re.sub(r"^(  ?\d+ ) *#sl ", r"\1   3 ", wider, flags=re.M)
+    read = [rdma.parse_bandwidth({"client0": each}, BandwidthParams()) for each in (text, wider)]
+    assert read[0] == read[1]
+    one = CASES["perftest/constructed-send-lat-duration.txt"].load().output.texts["client0"]
+    two = one.replace("\n 2     ", "\n 4     ")
+    params = LatencyParams(mode="send", duration="10s", sizes=[2, 4], mtu=4096)
+    assert rdma.parse_latency({"client0": one, "client1": two}, params)
+    for broken in ("", two.replace("4096[B]", "2048[B]")):
+        with pytest.raises(SampleError):
+            rdma.parse_latency({"client0": one, "client1": broken}, params)
+
+
+def test_percentiles_of_perftest_need_enough_iterations() -> None:
+    recording = CASES[LATENCY].load()
+    for iterations, most in (
+        (1000, {"p50", "p99", "p99.9"}),
+        (500, {"p50", "p99"}),
+        (400, {"p50"}),
+    ):
+        texts = replaced(recording, " 1000  ", f" {iterations}  ")
+        stats = {row.stat for row in recording.parse(texts, recording.params)}
+        assert stats - {"value", "min", "max", "mean", "stdev"} == most
 
 
 def test_percentiles_need_enough_transactions() -> None:

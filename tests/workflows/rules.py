@@ -14,6 +14,11 @@ def problems(document: Object) -> list[str]:
         found.append(f"{document['metadata'].get('name')} is too large")
     if document["kind"] in ("WorkflowTemplate", "ClusterWorkflowTemplate", "Workflow"):
         spec = document["spec"]
+        if any("container" in each for each in spec.get("templates") or []) and not (
+            spec.get("podSpecPatch")
+            or all(each.get("podSpecPatch") for each in spec["templates"] if "container" in each)
+        ):
+            found.append("without a podSpecPatch Pod Security restricted refuses Argo's containers")
         if "parallelism" in spec:
             found.append("spec.parallelism counts pods: a large gang would wait for itself")
         if {"mutex", "semaphore"} & set(spec.get("synchronization") or {}):
@@ -28,13 +33,11 @@ def _template(template: Object) -> Iterator[str]:
         yield f"{name}: failFast would leave the other batches unmeasured"
     if container is None:
         return
-    patch = template.get("podSpecPatch", "")
     if not container.get("command"):
         yield f"{name}: no command, so the controller would ask a registry for it"
     if "retryStrategy" in template and name == "host":
         yield f"{name}: a retried host has a new address, unknown to its batch; retry the batch"
-    if not patch:
-        yield f"{name}: without a podSpecPatch PodSecurity restricted refuses Argo's containers"
+    patch = template.get("podSpecPatch", "")
     if patch.startswith("{{=") and "}}" in patch[:-2]:
         yield f"{name}: two closing braces end the expression of podSpecPatch early"
     values = [variable.get("value") or "" for variable in container.get("env") or []]

@@ -1,6 +1,5 @@
-"""`perfdag.workflows.measure` and `schedule`, and the scripts of examples/ that use them."""
+"""`measure`, `benchmark` and `schedule` of perfdag.workflows, and the scripts of examples/."""
 
-import base64
 import runpy
 import shutil
 import subprocess
@@ -10,39 +9,39 @@ from typing import Any
 
 import pytest
 import yaml
-from hera.workflows import DAG, CronWorkflow, Parameter, Task, Workflow
-from hera.workflows import models as m
+from hera.workflows import DAG, CronWorkflow, Steps, Workflow
 
 from perfdag import Entry, Suite
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.workflows import dump, measure, schedule, templates
+from perfdag.workflows import benchmark, dump, measure, schedule, templates
 from perfdag.workflows.templates import Installation
+from tests.conftest import CommandLine
 
 from .rules import problems
 
 ROOT = Path(__file__).parents[2]
-STORE, SUITE = "s3://bench/results", str(ROOT / "suites/quick.yaml")
-EXAMPLES = {
-    "compose.py": [SUITE, STORE],
-    "one_benchmark.py": [STORE],
-    "node_pools.py": [STORE, "pool=fast", "pool=slow"],
-    "nightly.py": [STORE, "bench"],
-    "nightly_dag.py": [SUITE, STORE],
+SUITE = str(ROOT / "suites/quick.yaml")
+EXAMPLES: dict[str, list[str]] = {
+    "compose.py": [SUITE],
+    "one_benchmark.py": [],
+    "node_pools.py": ["pool=fast", "pool=slow"],
+    "nightly.py": ["bench"],
+    "nightly_dag.py": [SUITE],
 }
-LS = Entry(benchmark="command", params={"argv": ["ls"]})
+LS = Entry(benchmark="command", params={"argv": ["echo", "{{workflow.name}} $(HOME)"]})
 
 
-def composed(**options: Any) -> dict[str, Any]:
-    with Workflow(generate_name="x-", entrypoint="all") as workflow, DAG(name="all"):
-        measure(LS, store=STORE, **options)
-    document: dict[str, Any] = workflow.to_dict()
+def child(template: dict[str, Any]) -> dict[str, Any]:
+    """The Workflow that a task creates."""
+    assert "{{" not in template["resource"]["manifest"], "Argo would replace it"
+    document: dict[str, Any] = yaml.safe_load(template["resource"]["manifest"])
     return document
 
 
-def parameters(document: dict[str, Any]) -> dict[str, str]:
-    listed = document["spec"]["arguments"]["parameters"]
-    return {each["name"]: each.get("value") for each in listed}
+def suite_of(document: dict[str, Any]) -> str:
+    [artifact] = document["spec"]["arguments"]["artifacts"]
+    return str(artifact["raw"]["data"])
 
 
 def test_every_script_of_the_examples_is_tested() -> None:
@@ -60,10 +59,14 @@ def test_the_examples_keep_the_rules_and_argo_takes_them(
         printed = list(yaml.safe_load_all(capsys.readouterr().out))
         assert [problems(each) for each in printed] == [[]] * len(printed), example
         documents += printed
+        if arguments:
+            monkeypatch.setattr(sys, "argv", [script])
+            with pytest.raises(SystemExit, match=f"python examples/{example} "):
+                runpy.run_path(script, run_name="__main__")
     if shutil.which("argo") is None:
         pytest.skip("needs the argo command: the examples were NOT linted by Argo")
     kinds = ("WorkflowTemplate", "Workflow", "CronWorkflow")
-    installation = templates.objects(Installation(namespace="bench", store=STORE))
+    installation = templates.objects(Installation(namespace="bench", store="s3://b/r"))
     linted = [each for each in (*installation, *documents) if each["kind"] in kinds]
     for each in linted:
         each["metadata"]["namespace"] = "bench"
@@ -74,106 +77,58 @@ def test_the_examples_keep_the_rules_and_argo_takes_them(
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_a_workflow_gets_what_a_task_does_not_inherit() -> None:
-    for lock, cluster_scope in (("perfdag", False), ("team", True)):
-        document = composed(lock_namespace=lock, cluster_scope=cluster_scope)
-        installation = Installation(store=STORE, lock_namespace=lock, cluster_scope=cluster_scope)
-        [template] = [
-            each
-            for each in templates.objects(installation)
-            if each["metadata"]["name"] == "perfdag" and "spec" in each
-        ]
-        for key in (
-            *("synchronization", "podGC", "ttlStrategy", "activeDeadlineSeconds"),
-            *("workflowMetadata", "podMetadata", "serviceAccountName"),
-        ):
-            assert document["spec"][key] == template["spec"][key]
-        assert parameters(document).keys() == parameters(template).keys()
-        [dag] = document["spec"]["templates"]
-        references = [
-            document["spec"]["hooks"]["exit"]["templateRef"],
-            dag["dag"]["tasks"][0]["templateRef"],
-        ]
-        assert [(ref["template"], ref.get("clusterScope", False)) for ref in references] == [
-            ("finish", cluster_scope),
-            ("run", cluster_scope),
-        ]
-
-
-def test_an_entry_alone_is_a_suite_of_its_name() -> None:
-    document = composed()
-    assert document["metadata"]["labels"] == {"perfdag/suite": "command"}
-    text = base64.b64decode(parameters(document)["suite"]).decode()
-    [source] = parse_suite(text).sources
-    assert (source.entry.benchmark, source.entry.params) == ("command", {"argv": ["ls"]})
-
-
-def test_what_the_workflow_has_of_its_own_stays() -> None:
-    own = m.Synchronization(mutexes=[m.Mutex(name="mine")])
-    with (
-        Workflow(
-            generate_name="x-",
-            entrypoint="all",
-            arguments=[Parameter(name="size", value="3")],
-            synchronization=own,
-            labels={"team": "a"},
-            service_account_name="mine",
-        ) as workflow,
-        DAG(name="all"),
-    ):
-        measure(LS, store=STORE, name="fast", depends="other")
+def test_suites_stand_in_a_dag_and_in_steps_and_leave_the_workflow_as_it_is() -> None:
+    with Workflow(generate_name="x-", entrypoint="all", on_exit="bye") as workflow:
+        with DAG(name="all"):
+            first = measure(LS, name="first")
+            first >> measure(SUITE, name="second", cluster_scope=True)
+        with Steps(name="others"):
+            benchmark("iperf", streams=[1, 2, 4], duration="5s", hosts={"count": 2})
     document = workflow.to_dict()
-    assert parameters(document)["size"] == "3"
-    assert parameters(document)["store"] == STORE
-    names = [each["name"] for each in document["spec"]["synchronization"]["mutexes"]]
-    assert names == ["mine", "perfdag-measuring"]
-    assert document["metadata"]["labels"] == {"team": "a", "perfdag/suite": "command"}
-    assert document["spec"]["serviceAccountName"] == "mine"
-    [task] = document["spec"]["templates"][0]["dag"]["tasks"]
-    assert (task["name"], task["depends"]) == ("fast", "other")
+    assert document["spec"].keys() == {"entrypoint", "onExit", "templates"}
+    by_name = {each["name"]: each for each in document["spec"]["templates"]}
+    assert by_name["all"]["dag"]["tasks"][1]["depends"] == "first"
+    assert by_name["others"]["steps"] == [[{"name": "iperf", "template": "iperf"}]]
+    made = {name: child(by_name[name]) for name in ("first", "second", "iperf")}
+    assert {name: each["spec"]["workflowTemplateRef"] for name, each in made.items()} == {
+        "first": {"name": "perfdag"},
+        "second": {"name": "perfdag", "clusterScope": True},
+        "iperf": {"name": "perfdag"},
+    }
+    [source] = parse_suite(suite_of(made["first"])).sources
+    assert source.entry.params == LS.params
+    assert suite_of(made["second"]) == Path(SUITE).read_text(), "with its comments"
+    [source] = parse_suite(suite_of(made["iperf"])).sources
+    assert source.entry.params == {"duration": "5s"}
+    assert source.entry.hosts.count == 2
+    assert yaml.safe_load(suite_of(made["iperf"]))["entries"][0]["permutations"] == {
+        "product": {"streams": [1, 2, 4]}
+    }
 
 
-def test_a_mistake_is_one_sentence() -> None:
-    with pytest.raises(ValueError, match="needs the open `with` block"):
-        measure(LS, store=STORE)
-    for keys, message in (
-        ({"on_exit": "bye"}, "exit handler"),
-        ({"arguments": [Parameter(name="store", value="x")]}, "rename them: store"),
-    ):
-        own = Workflow(name="x", entrypoint="all", **keys)
-        with own, DAG(name="all"), pytest.raises(ValueError, match=message):
-            measure(LS, store=STORE)
-    with Workflow(name="x", entrypoint="all") as workflow, DAG(name="all"):
-        with pytest.raises(ValueError, match="pods share no folder"):
-            measure(LS, store="./results")
+def test_a_bad_suite_makes_no_task() -> None:
+    with Workflow(name="x", entrypoint="all"), DAG(name="all") as dag:
         with pytest.raises(BadDocument, match="unknown benchmark 'lss'"):
-            measure(Entry(benchmark="lss"), store=STORE)
-        measure(LS, store=STORE)
-        with pytest.raises(ValueError, match="one measure"):
-            measure(LS, store=STORE)
-    assert len(workflow.to_dict()["spec"]["templates"][0]["dag"]["tasks"]) == 1
+            measure(Entry(benchmark="lss"))
+        with pytest.raises(BadDocument, match="stream"):
+            benchmark("iperf", stream=[1, 2])
+    assert not dag.tasks
 
 
 def test_a_dag_on_a_schedule() -> None:
     workflow = CronWorkflow(name="x", schedules=["@daily"], entrypoint="all")
     with workflow, DAG(name="all"):
-        Task(name="before", template="other") >> measure(LS, store=STORE)
+        measure(LS)
     spec = workflow.to_dict()["spec"]["workflowSpec"]
-    assert spec["hooks"]["exit"]["templateRef"]["template"] == "finish"
-    assert parameters({"spec": spec})["store"] == STORE
+    assert child(spec["templates"][1])["metadata"]["labels"] == {"perfdag/suite": "command"}
 
 
-def test_a_schedule_in_one_call_is_what_render_prints(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from perfdag.commands.main import main
-
+def test_a_schedule_in_one_call_is_what_render_prints(cli: CommandLine) -> None:
     suite = Suite(name="nightly", priority=3, entries=[LS])
     suite.save("nightly.yaml")
-    words = ["--schedule", "41 4 * * *", "--namespace", "bench", "--store", STORE]
-    assert main(["render", "nightly.yaml", *words]) == 0
-    documents = schedule(suite, "41 4 * * *", namespace="bench", store=STORE)
-    assert dump(documents) == capsys.readouterr().out
+    words = ["--schedule", "41 4 * * *", "--namespace", "bench"]
+    printed = cli(["render", "nightly.yaml", *words]).out
+    assert dump(schedule(suite, "41 4 * * *", namespace="bench")) == printed
     with pytest.raises(ValueError, match="does not run daily"):
         schedule(suite, "0 4 * * 1", namespace="bench")
     _, age, _ = schedule(suite, "0 4 * * 1", namespace="bench", max_age="8d")

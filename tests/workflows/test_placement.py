@@ -202,7 +202,7 @@ def test_a_step_keeps_away_from_what_is_measured_and_the_other_way_round_where_t
     otherwise.
     """
     pytest.importorskip("hera")
-    from perfdag.workflows.containers import ASIDE
+    from perfdag.workflows.templates import ASIDE
 
     plain = nodes.shape(node_selector={"topology.kubernetes.io/zone": "a", "pool": nodes.name})
     full = {

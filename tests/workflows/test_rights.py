@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.workflows import chart
+from perfdag.benchmark import registry
 from tests.conftest import CommandLine
 
 pytest.importorskip("hera")
@@ -70,7 +70,8 @@ def rights_of(bodies: list[dict[str, Any]]) -> set[Right]:
 def test_the_page_has_each_right_with_its_reason_and_no_other(
     cli: CommandLine,
 ) -> None:
-    allow = [word for name in chart.allowed() for word in ("--allow", f"{name}=objects")]
+    declaring = (name for name in registry.working() if registry.get(name).api.named)
+    allow = [word for name in declaring for word in ("--allow", f"{name}=objects")]
     granted = rights_of(
         list(
             yaml.safe_load_all(

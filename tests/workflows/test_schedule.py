@@ -1,8 +1,8 @@
 """What `perfdag render` makes of a suite and its schedule."""
 
-import base64
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,46 +16,33 @@ SUITE = (
 )
 
 
-def rendered(tmp_path: Path, cli: CommandLine, *more: str) -> list[dict[str, object]]:
+def rendered(tmp_path: Path, cli: CommandLine, *more: str) -> list[dict[str, Any]]:
     (tmp_path / "nightly.yaml").write_text(SUITE)
     return list(yaml.safe_load_all(cli(["render", "nightly.yaml", *more]).out))
 
 
-def parameters_of(document: dict[str, object]) -> dict[str, str]:
-    spec = document["spec"]
-    assert isinstance(spec, dict)
-    return {
-        each["name"]: each["value"]
-        for each in spec.get("workflowSpec", spec)["arguments"]["parameters"]
-    }
+def parameters_of(cron: dict[str, Any]) -> dict[str, str]:
+    parameters = cron["spec"]["workflowSpec"]["arguments"]["parameters"]
+    return {each["name"]: each["value"] for each in parameters}
 
 
-def test_a_schedule_carries_the_store_and_the_priority_and_its_age_is_checked(
+def test_a_schedule_carries_the_priority_and_its_age_is_checked(
     tmp_path: Path, cli: CommandLine
 ) -> None:
     schedule = ("--schedule", "41 4 * * *")
-    _, age, nightly = rendered(tmp_path, cli, *schedule, "--store", "s3://bench/other")
-    assert parameters_of(nightly) == {
-        "configmap": "perfdag-suite-nightly",
-        "trigger": "cron",
-        "store": "s3://bench/other",
-    }
-    assert nightly["spec"]["workflowSpec"]["priority"] == 7  # type: ignore[index]
-    assert parameters_of(age) == {
-        "suitename": "nightly",
-        "maxage": "93603s",
-        "store": "s3://bench/other",
-    }
-    _, age, nightly = rendered(tmp_path, cli, *schedule, "--max-age", "2h")
+    _, age, nightly = rendered(tmp_path, cli, *schedule)
+    assert parameters_of(nightly) == {"suite": "perfdag-suite-nightly"}
+    assert nightly["spec"]["workflowSpec"]["priority"] == 7
+    assert parameters_of(age) == {"suitename": "nightly", "maxage": "93603s"}
+    _, age, _ = rendered(tmp_path, cli, *schedule, "--max-age", "2h")
     assert parameters_of(age)["maxage"] == "7200s"
-    assert parameters_of(age)["store"] == parameters_of(nightly)["store"] == "s3://bench/own"
+
+
+def test_a_workflow_carries_its_suite(tmp_path: Path, cli: CommandLine) -> None:
     [once] = rendered(tmp_path, cli)
-    assert parameters_of(once) == {
-        "suite": base64.b64encode(SUITE.encode()).decode(),
-        "store": "s3://bench/own",
-    }
-    assert once["spec"]["priority"] == 7  # type: ignore[index]
-    assert "name" not in once["metadata"], "kubectl create makes it, each time another"  # type: ignore[operator]
+    assert once["spec"]["arguments"] == {"artifacts": [{"name": "suite", "raw": {"data": SUITE}}]}
+    assert once["spec"]["priority"] == 7
+    assert "name" not in once["metadata"], "kubectl create makes it, each time another"
 
 
 def test_a_bad_schedule_or_store_renders_nothing(tmp_path: Path, cli: CommandLine) -> None:
@@ -68,7 +55,7 @@ def test_a_bad_schedule_or_store_renders_nothing(tmp_path: Path, cli: CommandLin
         (["--pull-secret", "a..b"], "'' is no name in Kubernetes"),
         (["--lock-namespace", "a.b"], "'a.b' is no name in Kubernetes"),
         (["--namespace", "b" * 64], "is no name in Kubernetes"),
-        (["--store", "./here"], "pods share no folder"),
+        (["--base", "--store", "./here"], "pods share no folder"),
     ):
         captured = cli(["render", "nightly.yaml", *words], 2)
         assert captured.out == ""
@@ -102,16 +89,12 @@ def test_a_suite_that_no_object_may_hold_renders_nothing(tmp_path: Path, cli: Co
         for number in range(4500)
     )
     (tmp_path / "nightly.yaml").write_text(f"{SUITE}    permutations:\n      explicit:\n{points}")
-    for words, message in (
-        (
-            ["--schedule", "0 2 * * *"],
-            ("its ConfigMap has .* bytes, more than 262,144; .*its key as the parameter url"),
-        ),
-        ([], "bytes in base64 are more than a parameter may have; .*-p url=KEY"),
-    ):
+    for words in (["--schedule", "0 2 * * *"], []):
         captured = cli(["render", "nightly.yaml", *words], 2)
         assert captured.out == ""
-        assert re.search(message, captured.err), captured.err
+        assert re.search(
+            "bytes are more than one object may have .*; .*, or split it", captured.err
+        )
 
 
 ROOT = Path(__file__).parents[2]

@@ -47,7 +47,7 @@ def _finish(context: PodContext, phase: str) -> int:
         print_now(ab_outcome.outcome_text(result))
         _release(context, store, plan, phase)
         return result.exit_code
-    for run_id in plan.options.get("confirmed", []):
+    for run_id in plan.options.confirmed:
         budget.end(store, run_id)
         collect(store, load_plan(store, run_id))
     run = finish_run(store, plan)

@@ -11,7 +11,7 @@ from perfdag.commands.options import CommandError, print_now
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import LEVEL, enforced_level, label_command
 from perfdag.store.open import check_cluster_address
-from perfdag.workflows.containers import Installation
+from perfdag.workflows.installation import Installation
 from perfdag.workflows.templates import objects
 
 logger = logging.getLogger(__name__)

@@ -48,7 +48,7 @@ def delete_run(name: str, namespace: str, results: bool, root: str | None) -> No
         run_id = view.run_id or "(no plan)"
         print_now(f"deleted workflow {workflow['metadata']['name']} of run {run_id}")
     if keys:
-        _delete_keys(root or view.parameter("store"), keys)
+        _delete_keys(root or view.store, keys)
     if remaining:
         seconds = _timeout(remaining)
         raise CommandError(f"still there after {seconds:g} s: {', '.join(remaining)}", EXIT_REACH)
@@ -56,7 +56,7 @@ def delete_run(name: str, namespace: str, results: bool, root: str | None) -> No
 
 def _results_of(view: View, root: str | None) -> list[str]:
     """Return the keys of a run's results. Raises CommandError if they cannot be deleted here."""
-    store = root or view.parameter("store")
+    store = root or view.store
     if not store.startswith("s3://"):
         raise CommandError(
             f"its results are in {store or 'no store'}, which only pods reach; "

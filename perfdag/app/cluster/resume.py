@@ -1,9 +1,9 @@
 """Find the run that `perfdag submit --resume` continues, and check that it can continue here."""
 
 import logging
-from dataclasses import dataclass
 
 from perfdag.app.cluster.find import NoRun, workflows_of_run
+from perfdag.app.cluster.template import NewRun
 from perfdag.app.cluster.view import View
 from perfdag.commands.options import CommandError
 from perfdag.commands.runs import check_samples
@@ -20,28 +20,22 @@ from perfdag.units import plural
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class SubmittedRun:
-    """What the Workflow of a run is made of."""
-
-    run_id: str
-    store: str
-    suite: str
-    priority: int
-
-
-def resumable_run(name: str, namespace: str, root: str | None, default_store: str) -> SubmittedRun:
+def resumable_run(name: str, namespace: str, store: str) -> NewRun:
     """Return the run to continue: as its plan describes it, else as its Workflow does.
 
     `name` is a run id, the name of a Workflow, or `last`: the newest run of the namespace, else of
-    the store. `root` is the store that the user named, `default_store` that of the installation.
-    Raises CommandError, NotStoredError if the store has no such run, KubeError.
+    the store. `store` is that of the installation. Raises CommandError, NotStoredError if the store
+    has no such run, KubeError.
     """
     view = run_with_client(lambda client: _first_workflow(client, name, namespace))
-    store = root or (view.parameter("store") if view else "") or default_store
     run_id = view.run_id if view else name
     if not run_id:
         raise CommandError(f"workflow {name} has no plan, so there is nothing to resume")
+    if view and view.store not in ("", store):
+        raise CommandError(
+            f"run {run_id} is stored in {view.store}, and the installation has the store {store}; "
+            f"continue it with perfdag install --namespace {namespace} --store {view.store}"
+        )
     if store.startswith("s3://") and (run := _stored_run(store, run_id)):
         return run
     if view is None:
@@ -50,12 +44,12 @@ def resumable_run(name: str, namespace: str, root: str | None, default_store: st
                 f"namespace {namespace} has no Workflow of run {run_id}; without its store, "
                 "name the run by its id, such as 20260101T020000Z-0a1b2c3d"
             )
-        return SubmittedRun(run_id, store, "resumed", 0)
+        return NewRun(run_id, "resumed")
     suite = (view.workflow["metadata"].get("labels") or {}).get(SUITE) or "resumed"
-    return SubmittedRun(run_id, store, suite, int(view.workflow["spec"].get("priority") or 0))
+    return NewRun(run_id, suite, int(view.workflow["spec"].get("priority") or 0))
 
 
-def _stored_run(root: str, run_id: str) -> SubmittedRun | None:
+def _stored_run(root: str, run_id: str) -> NewRun | None:
     """Return the run as its stored plan describes it; None if the store cannot be reached.
 
     Raises CommandError if samples of another place are stored, NotStoredError, DamagedError.
@@ -76,14 +70,14 @@ def _stored_run(root: str, run_id: str) -> SubmittedRun | None:
             f"whether it has run {run_id} is not known"
         )
         return None
-    return SubmittedRun(plan.run_id, root, plan.suite, int(plan.options.get("priority", 0)))
+    return NewRun(plan.run_id, plan.suite, plan.options.priority)
 
 
 def kept_samples(run_id: str | None, root: str, namespace: str) -> str:
     """Return what the store keeps of a run whose Workflow was deleted, and how to go on."""
     if not run_id or not root:
         return "it had no plan, so nothing is stored"
-    command = f"perfdag submit --resume {run_id} --namespace {namespace} --store {root}"
+    command = f"perfdag submit --resume {run_id} --namespace {namespace}"
     amount = "the samples that were stored"
     if root.startswith("s3://"):
         try:
@@ -112,5 +106,5 @@ def _measured_plan(store: Store, plan: Plan) -> Plan:
     A recheck is measured with its run, variant B with variant A. Raises
     StoreError.
     """
-    other = plan.options.get("confirms") or (plan.options["other"] if plan.variant == "B" else None)
+    other = plan.options.confirms or (plan.options.other if plan.variant == "B" else None)
     return load_plan(store, other) if other else plan

@@ -74,5 +74,5 @@ def run_status(name: str, namespace: str) -> RunStatus:
     except NoRun as error:
         if not is_run_id(name):
             raise
-        root = installed_template(namespace).parameters["store"]
+        root = installed_template(namespace).store
         raise NoRun(f"{error}; {kept_samples(name, root, namespace)}") from None

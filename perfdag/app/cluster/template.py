@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 
+import orjson
+
 from perfdag.commands.options import CommandError
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.kube.patch import STORE_ADDRESS
 from perfdag.signals import EXIT_REACH
+from perfdag.suite.model import LoadedSuite
 
 ARGO = "argoproj.io/v1alpha1"
 REQUIRED_TEMPLATES = {"plan-pod", "watchdog-pod", "finish-pod", "recheck", "host"}
@@ -24,32 +28,76 @@ def is_other_version(spec: Object) -> bool:
     return not names >= REQUIRED_TEMPLATES
 
 
-def template_parameters(template: Object) -> dict[str, str]:
-    """Return the parameters of a WorkflowTemplate with the values of its installation."""
-    parameters = template["spec"]["arguments"]["parameters"]
-    return {parameter["name"]: parameter.get("value", "") for parameter in parameters}
+def store_of(template: Object) -> str:
+    """Return the address of the store of the installation that a WorkflowTemplate is of."""
+    return str((template["metadata"].get("annotations") or {}).get(STORE_ADDRESS, ""))
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """What the Workflow of a run is made of; without a suite, the store has the plan."""
+
+    run_id: str
+    name: str
+    """The name of the suite."""
+    priority: int = 0
+    suite: LoadedSuite | None = None
+    settings: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class InstalledTemplate:
-    """The template of a namespace or of the whole cluster and its parameters."""
+    """The template of a namespace or of the whole cluster, and the store of its installation."""
 
     namespace: str
     cluster_scope: bool
-    parameters: dict[str, str]
+    store: str
 
-    def start(self, suite: str, parameters: dict[str, str], priority: int) -> str:
-        """Create the Workflow of the run `parameters["run"]` and return its name.
+    def start(self, run: NewRun) -> str:
+        """Create the Workflow of a run and return its name.
 
-        Raises KubeError.
+        It owns the ConfigMap with the suite, which goes again if the Workflow is refused. Raises
+        BadDocument for a suite that is too large, KubeError.
         """
         from perfdag.workflows import runs
 
+        parameters, suite = {"run": run.run_id}, None
+        if run.suite:
+            name = f"perfdag-{run.run_id.lower()}"
+            suite = runs.config_map(self.namespace, name, run.suite, runs.MAX_SUITE_BYTES)
+            parameters["suite"] = name
+        if run.settings or run.only:
+            options = orjson.dumps({"settings": run.settings, "only": run.only}).decode()
+            # Argo replaces braces, and the kubelet variables
+            parameters["options"] = options.replace("{{", r"{\u007b").replace("$", r"\u0024")
         body = runs.workflow(
-            self.namespace, suite, parameters, parameters["run"], priority, self.cluster_scope
+            self.namespace,
+            run.name,
+            parameters,
+            run_id=run.run_id,
+            priority=run.priority,
+            cluster_scope=self.cluster_scope,
         )
-        workflow = run_with_client(lambda client: client.create(body, self.namespace))
-        return str(workflow["metadata"]["name"])
+        return run_with_client(lambda client: _create(client, self.namespace, body, suite))
+
+
+async def _create(client: Kube, namespace: str, body: Object, suite: Object | None) -> str:
+    """Create the ConfigMap with a suite, and the Workflow that owns it; return its name."""
+    if suite is None:
+        return str((await client.create(body, namespace))["metadata"]["name"])
+    await client.create(suite, namespace)
+    kind = await client.resource("v1", "ConfigMap")
+    name = suite["metadata"]["name"]
+    try:
+        metadata = (await client.create(body, namespace))["metadata"]
+    except KubeError:
+        await client.delete(kind, name, namespace)
+        raise
+    owner = {"apiVersion": ARGO, "kind": "Workflow"}
+    owner |= {key: metadata[key] for key in ("name", "uid")}
+    await client.patch(kind, name, {"metadata": {"ownerReferences": [owner]}}, namespace)
+    return str(metadata["name"])
 
 
 def installed_template(namespace: str) -> InstalledTemplate:
@@ -61,10 +109,10 @@ def installed_template(namespace: str) -> InstalledTemplate:
     template = run_with_client(lambda client: _get_template(client, namespace))
     if template is None:
         raise NotInstalled(f"perfdag is not installed in namespace {namespace}: {command}")
-    if is_other_version(template["spec"]):
+    if is_other_version(template["spec"]) or not store_of(template):
         raise NotInstalled(f"perfdag in namespace {namespace} is of another version: {command}")
     cluster_scope = template["kind"] == "ClusterWorkflowTemplate"
-    return InstalledTemplate(namespace, cluster_scope, template_parameters(template))
+    return InstalledTemplate(namespace, cluster_scope, store_of(template))
 
 
 async def _get_template(client: Kube, namespace: str) -> Object | None:

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
+import yaml
+
 from perfdag.app.cluster.template import ARGO, is_other_version
 from perfdag.kube.client import Kube, Object
 from perfdag.kube.patch import RUN, WATCHDOG_DONE
@@ -76,14 +78,13 @@ class View:
         created = datetime.fromisoformat(self.workflow["metadata"]["creationTimestamp"])
         return max(0.0, time.time() - created.timestamp())
 
-    def parameter(self, name: str) -> str:
-        """Return a parameter of the Workflow, or the template's default."""
+    @property
+    def store(self) -> str:
+        """The address of the run's store, as its pods get it; empty before Argo saw the run."""
         stored = self.status.get("storedWorkflowTemplateSpec") or {}
-        for spec in (self.workflow["spec"], stored):
-            for parameter in (spec.get("arguments") or {}).get("parameters") or []:
-                if parameter["name"] == name and parameter.get("value") is not None:
-                    return str(parameter["value"])
-        return ""
+        patch = yaml.safe_load(stored.get("podSpecPatch") or "{}")
+        env = (each for part in patch.get("containers", []) for each in part.get("env", []))
+        return next((each["value"] for each in env if each["name"] == "PERFDAG_STORE"), "")
 
     def exit_code(self) -> int | None:
         """Return the exit code of the run; None before its end.

@@ -40,7 +40,7 @@ async def follow_run(workflow: str, namespace: str) -> int:
                 if error.status == 404:
                     text = f"workflow {workflow} was deleted"
                     if view:
-                        samples = kept_samples(view.run_id, view.parameter("store"), namespace)
+                        samples = kept_samples(view.run_id, view.store, namespace)
                         text = f"{text}; {samples}"
                     logger.info(text)
                     return EXIT_FAILED

@@ -2,7 +2,7 @@
 
 import argparse
 
-from perfdag.commands.options import add_cluster_run
+from perfdag.commands.options import CLUSTER_RUN, NAMESPACE, add_options
 from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
@@ -20,7 +20,7 @@ def add_logs(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_cluster_run(parser)
+    add_options(parser, CLUSTER_RUN, NAMESPACE)
     parser.add_argument("--batch", type=int, help="only the pods of this batch")
     parser.add_argument("--tail", type=int, help="only the last lines of each pod")
     parser.set_defaults(run=run)

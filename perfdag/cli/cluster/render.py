@@ -10,8 +10,6 @@ EPILOG = """examples:
   perfdag render --base --namespace bench --store s3://bench/results
   perfdag render suites/quick.yaml --namespace bench | kubectl create -f -
   perfdag render suites/quick.yaml --schedule '0 2 * * *' | kubectl apply -f -
-  perfdag render suites/quick.yaml --schedule '41 4 * * *' \\
-      --store s3://bench/nightly
 """
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from perfdag.commands.options import add_cluster_run, add_watch, print_json
+from perfdag.commands.options import CLUSTER_RUN, NAMESPACE, WATCH, add_options, print_json
 from perfdag.signals import EXIT_OK
 
 EPILOG = """examples:
@@ -21,8 +21,8 @@ def add_status(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_cluster_run(parser)
-    add_watch(parser)
+    add_options(parser, CLUSTER_RUN, NAMESPACE)
+    add_options(parser, WATCH)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 

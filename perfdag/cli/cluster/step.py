@@ -4,9 +4,10 @@ import argparse
 import os
 from pathlib import Path
 
-from perfdag.commands.options import print_now
+from perfdag.commands.options import duration, print_now
 from perfdag.signals import EXIT_FAILED, EXIT_OK
 
+PENDING = "how long Argo lets pods of a batch be Pending"
 EPILOG = """examples:
   perfdag step rsh 10.0.0.7 hostname
 """
@@ -29,7 +30,9 @@ def add_step(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         step = steps.add_parser(name, help=text)
         step.add_argument("--out", type=Path, required=True, help="folder of the output parameters")
         step.set_defaults(run=run)
-    steps.add_parser("watchdog", help="record why pods cannot start").set_defaults(run=watchdog)
+    watching = steps.add_parser("watchdog", help="record why pods cannot start")
+    watching.add_argument("--pending", metavar="TIME", default="", help=PENDING)
+    watching.set_defaults(run=watchdog)
     for name, text, run in (
         ("lead", "measure a batch", lead),
         ("peer", "serve the lead", peer),
@@ -40,19 +43,17 @@ def add_step(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         rank.add_argument("--attempt", type=int, default=0, help="number of the attempt, from 0")
         rank.add_argument("--attempts", type=int, default=0, help="number of the last attempt")
         rank.add_argument("--port", type=int, default=0, help="port of a peer's sshd")
-        rank.add_argument(
-            "--pending",
-            metavar="TIME",
-            default="",
-            help="how long Argo lets pods of the gang be Pending",
-        )
+        rank.add_argument("--pending", metavar="TIME", default="", help=PENDING)
         rank.set_defaults(run=run)
     reach = steps.add_parser("reach", help="check the store, and list the benchmarks")
     reach.set_defaults(run=check_store)
     last = steps.add_parser("finish", help="collect, report, check")
     last.add_argument("--phase", default="Succeeded", help="phase of the Workflow")
     last.set_defaults(run=finish)
-    steps.add_parser("age", help="check the age of the newest run").set_defaults(run=age)
+    newest = steps.add_parser("age", help="check the age of the newest run")
+    newest.add_argument("--suite", required=True)
+    newest.add_argument("--max-age", required=True, type=duration, metavar="DURATION")
+    newest.set_defaults(run=age)
     rsh = steps.add_parser(
         "rsh", help="run a command on a peer of this gang (an MPI launcher's remote shell)"
     )
@@ -83,7 +84,7 @@ def watchdog(args: argparse.Namespace) -> int:
     """Watch the run until its last batch ends. Return 1 if a batch failed."""
     from perfdag.app.cluster.batch_steps import watchdog_step
 
-    if watchdog_step(os.environ["PERFDAG_PENDING"]):
+    if watchdog_step(args.pending):
         return EXIT_OK
     print_now("batches failed; `argo retry` starts another watchdog for them")
     return EXIT_FAILED
@@ -121,19 +122,12 @@ def finish(args: argparse.Namespace) -> int:
 
 
 def age(args: argparse.Namespace) -> int:
-    """Check the age of the newest run of a suite, which the Workflow's parameters name."""
+    """Check the age of the newest run of a suite."""
     from perfdag.commands.check import check_age
-    from perfdag.commands.options import CommandError
     from perfdag.steps.runner.pod_context import from_environment
-    from perfdag.units import seconds
 
-    root, env = from_environment().root, os.environ
-    suite = env["PERFDAG_SUITENAME"]
-    try:
-        limit = seconds(env["PERFDAG_MAXAGE"])
-    except ValueError as error:
-        raise CommandError(f"parameter maxage: {error}") from None
-    line, code = check_age("last", root, suite, limit, env.get("PERFDAG_WEBHOOK"))
+    root, webhook = from_environment().root, os.environ.get("PERFDAG_WEBHOOK")
+    line, code = check_age("last", root, args.suite, args.max_age, webhook)
     print_now(line)
     return code
 

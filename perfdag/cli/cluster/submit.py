@@ -3,10 +3,12 @@
 import argparse
 
 from perfdag.commands.options import (
-    CLUSTER_RUN_HELP,
-    add_namespace,
-    add_suite_options,
-    add_watch,
+    CLUSTER_RUN,
+    NAMESPACE,
+    ONLY,
+    SET,
+    WATCH,
+    add_options,
     check_resume,
     print_now,
 )
@@ -32,18 +34,12 @@ def add_submit(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument(
         "suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume"
     )
-    add_suite_options(parser)
-    parser.add_argument(
-        "--store",
-        metavar="ROOT",
-        help="s3://bucket/prefix or claim://NAME (default: the suite's, else the installation's)",
-    )
-    add_namespace(parser)
-    add_watch(parser)
+    add_options(parser, SET, ONLY, NAMESPACE, WATCH)
     parser.add_argument(
         "--resume",
         metavar="RUN",
-        help=f"continue this run ({CLUSTER_RUN_HELP}): measure only what is not stored yet",
+        help=f"continue this run ({CLUSTER_RUN.settings['help']}): measure only what is not "
+        "stored yet",
     )
     parser.set_defaults(run=run)
 
@@ -57,10 +53,10 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.app.cluster.watch import follow_run
 
     if args.resume:
-        run_id, workflow = resume_run(args.resume, args.namespace, args.store)
+        run_id, workflow = resume_run(args.resume, args.namespace)
     else:
         submission = Submission(args.suite, args.namespace, args.settings, args.only)
-        run_id, workflow = submit_suite(submission, args.store)
+        run_id, workflow = submit_suite(submission)
     print_now(f"run {run_id}, workflow {workflow} in namespace {args.namespace}")
     if args.watch:
         return asyncio.run(follow_run(workflow, args.namespace))

@@ -1,0 +1,169 @@
+"""The charts of each benchmark: one declaration each, and a function for what none can say."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+from matplotlib.figure import Figure
+
+from perfdag.charts import draw, scale, style
+from perfdag.charts.series import MARKS, Cell, notes, read
+from perfdag.charts.view import ROWS, Chart, View, figures
+
+HEADLINES = 3
+"""Most metrics that are drawn of a benchmark without a declaration."""
+LIMIT = 0.05
+"""Overhead that is allowed where the suite sets no limit."""
+_SIZES: Any = {"x": "message_bytes", "log": True}
+
+
+def overhead(rows: pa.Table) -> Iterator[tuple[str, Figure]]:
+    """Yield the overhead of each treatment with its 95 % interval, its limit and its verdict."""
+    cells = [cell for cell in read(rows) if _interval(cell)][:ROWS]
+    if not cells:
+        return
+    words = [_verdict(cell) for cell in cells]
+    title = f"{words.count('passes')} of {len(cells)} treatments pass"
+    if len(cells) == 1 and (interval := _interval(cells[0])):
+        title = f"Overhead {100 * interval[1]:.1f}\u00a0%: {words[0]}"
+    note = "dot: mean; bar: 95 % interval, paired runs in ABBA order; shaded: beyond the limit"
+    subtitle = f"{note}; {notes(read(rows), rows)}"
+    heights = (0.9 + 0.42 * len(cells),)
+    fig, (ax,) = style.figure(heights=heights, title=title, subtitle=subtitle)
+    ends = [0.0]
+    for row, (cell, word) in enumerate(zip(cells, words, strict=True)):
+        low, mean, high = _interval(cell) or (0.0, 0.0, 0.0)
+        colour = {"passes": style.BETTER, "fails": style.WORSE}.get(word, style.UNCLEAR)
+        ax.plot([low, high], [row, row], color=colour, lw=2, gid="interval", label="_")
+        ax.plot([mean], [row], "o", color=colour, gid="mean", label=cell.label)
+        marks = [MARKS[name] for name in _first(cell, "overhead", "mean").coords if name in MARKS]
+        pairs = _first(cell, "pairs_needed", "value")
+        needs = f": about {pairs.middle:.0f} pairs would tell" if pairs.values else ""
+        text = "; ".join([word + (needs if word == "inconclusive" else ""), *marks, *_late(cell)])
+        place: Any = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
+        ax.annotate(text, (mean, row), color=colour, fontsize=8.5, **place)
+        ends += [low, high, _limit(cell)]
+    room = (max(ends) - min(ends)) * 0.1
+    ax.set_xlim(min(ends) - room, max(ends) + room)
+    for limit in {_limit(cell) for cell in cells}:
+        ax.axvspan(limit, max(ends) + room, color=style.WORSE, alpha=0.06, gid="limit")
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
+    ax.set_yticks(range(len(cells)), [draw.wrap(cell.label) for cell in cells])
+    ax.set_ylim(len(cells) - 0.4, -0.7)
+    ax.set_xlabel("overhead of the treatment, lower is better")
+    yield "overhead", fig
+
+
+def _first(cell: Cell, metric: str, stat: str) -> Any:
+    """Return a series of a point, or one without values."""
+    own = [s for s in cell.state.series if (s.metric, s.stat) == (metric, stat)]
+    return own[0] if own else SimpleNamespace(values=[], coords={})
+
+
+def _interval(cell: Cell) -> tuple[float, float, float] | None:
+    names = ("overhead_bound", "low"), ("overhead", "mean"), ("overhead_bound", "high")
+    own = [_first(cell, *name) for name in names]
+    return (own[0].middle, own[1].middle, own[2].middle) if all(s.values for s in own) else None
+
+
+def _limit(cell: Cell) -> float:
+    return float(cell.state.params.get("limit", LIMIT))
+
+
+def _verdict(cell: Cell) -> str:
+    """Return passes (the interval is below the limit), fails (it is above), or inconclusive."""
+    low, _, high = _interval(cell) or (0.0, 0.0, 0.0)
+    limit = _limit(cell)
+    return "passes" if high < limit else "fails" if low > limit else "inconclusive"
+
+
+def _late(cell: Cell) -> list[str]:
+    """Say in how many runs the treatment broke the latency bound of LoadGen, if in any."""
+    own = [s for s in cell.state.series if s.metric == "valid" and "fast" not in s.coords]
+    values = [v for s in own if s.coords.get("side") == "treatment" for v in s.values]
+    late = values.count(0)
+    return [f"LoadGen says INVALID in {late} of {len(values)} runs"] if late else []
+
+
+def headlines(rows: pa.Table) -> Sequence[tuple[str, Figure]]:
+    """Return the charts of a benchmark without a declaration: of its first headline metrics."""
+    series = [series for cell in read(rows) for series in cell.state.series]
+    own = [one for one in series if one.headline] or series
+    names = list(dict.fromkeys(one.metric for one in own))[:HEADLINES]
+    return figures(rows, [View((name,)) for name in names])
+
+
+CHARTS: Mapping[str, Sequence[Chart]] = {
+    "fio": (
+        View(("iops", "bandwidth")),
+        View(("latency",), stats=("p50", "p99", "p99.9"), slug="latency"),
+        View(
+            ("iops", "latency"),
+            x="iodepth",
+            stats=("value", "p99"),
+            kind="curve",
+            slug="queue-depth",
+        ),
+        View(("completion_latency",), kind="tail", slug="percentiles"),
+        View(("iops",), subjects=True, slug="workers"),
+    ),
+    "imb": (
+        View(
+            ("latency", "bandwidth"),
+            stats=("mean", "value"),
+            each="benchmark",
+            slug="sizes",
+            **_SIZES,
+        ),
+        View(("operation_time",), each="benchmark", slug="operations"),
+    ),
+    "iperf": (
+        View(
+            ("throughput", "retransmits", "lost_fraction", "jitter"),
+            each="protocol",
+            slug="throughput",
+        ),
+        View(("second_throughput",), x="second", each="protocol", subjects=True, slug="seconds"),
+    ),
+    "latency": (
+        View(("transaction_rate",), slug="rate"),
+        View(("latency",), stats=("p50", "p90", "p99"), slug="latency"),
+    ),
+    "openfoam": (
+        View(("solve_time",), x="procs", ideal="time", slug="scaling"),
+        View(
+            ("mesh_time", "decompose_time", "startup_time", "solve_time"),
+            kind="stack",
+            slug="phases",
+        ),
+        View(("step_time",), x="step", stats=("mean",), slug="steps"),
+    ),
+    "queue-scaling": (
+        View(("throughput",), x="replicas", ideal="rate", slug="throughput"),
+        View(("latency",), x="replicas", slug="latency"),
+        View(("items", "failures"), subjects=True, slug="spread"),
+    ),
+    "rdma-bandwidth": (
+        View(("bandwidth", "message_rate"), stats=("mean",), slug="sizes", **_SIZES),
+    ),
+    "rdma-latency": (View(("latency",), stats=("p50", "mean", "p99"), slug="sizes", **_SIZES),),
+    "resnet50": (
+        View(("throughput",), x="batch", each="scenario", slug="throughput"),
+        View(("latency",), each="scenario", kind="tail", slug="latency"),
+        View(("phase_time",), kind="stack", part="phase", slug="phases"),
+    ),
+    "resnet50-interference": (
+        View(("rate", "tail"), subjects=True, slug="copies"),
+        View(("rate_kept", "tail_inflation"), subjects=True, slug="kept"),
+    ),
+    "resnet50-overhead": (overhead,),
+    "torchbench": (
+        View(("samples_rate",), x="batch_size", slug="batches"),
+        View(("batch_time", "time_to_first_batch"), stats=("p50", "value"), slug="times"),
+    ),
+    "scale": (scale.drawings,),
+    "vmi-burst": (scale.drawings,),
+    "vmi-steady": (scale.drawings,),
+}
+"""What is drawn of a benchmark, in its order. Others have charts of their headline metrics."""

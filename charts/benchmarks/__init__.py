@@ -1,1 +1,0 @@
-"""The chart of each benchmark; a module has the name of its benchmark."""

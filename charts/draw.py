@@ -1,0 +1,286 @@
+"""The panels of charts: lines, dots, stacked bars, a curve of two metrics, and a heat map."""
+
+import itertools
+import math
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.ticker import MaxNLocator, NullLocator
+
+from perfdag.charts import style
+from perfdag.charts.series import Item, value_words
+from perfdag.results.summary import Series
+from perfdag.units import short
+
+NAME = 30  # letters of a line of a name
+DIRECT = 6  # up to so many lines are named at their ends
+ROW = 0.27  # inches of a row of dots
+LOG_FROM = 50.0
+"""Values of which the largest is this many times the smallest are drawn on a log axis."""
+
+Line = Mapping[float, Series]
+"""Series by x."""
+
+
+def needs_log(values: Sequence[float]) -> bool:
+    """Return whether values are so far apart that they need a log axis."""
+    return bool(values) and min(values) > 0 and max(values) / min(values) > LOG_FROM
+
+
+def wrap(name: str) -> str:
+    """Return a name in at most three lines."""
+    lines = textwrap.wrap(name, NAME, max_lines=3, placeholder=" ...", break_on_hyphens=False)
+    return "\n".join(lines or [name])
+
+
+def lines(
+    ax: Axes, curves: Mapping[str, Line], unit_x: str, log: bool = False, names: Sequence[str] = ()
+) -> None:
+    """Draw medians as lines and spreads as bands over x, which is log2 over a factor of 8.
+
+    `unit_x` is B for sizes. A size of zero stands left of the smallest. The place of a name in
+    `names` gives its colour.
+    """
+    every = [series for curve in curves.values() for series in curve.values()]
+    xs = sorted({x for curve in curves.values() for x in curve})
+    positive = [x for x in xs if x > 0]
+    log_x = len(positive) > 2 and positive[-1] / positive[0] >= 8
+    log_x = log_x and not _evenly(positive)
+    zero = positive[0] / 2 if log_x and xs[0] == 0 else None
+    if log_x:
+        ax.set_xscale("log", base=2)
+        ax.set_xlim((zero or positive[0]) / 1.3, positive[-1] * 1.3)
+        style.size_axis(ax.xaxis, positive, unit_x, zero)
+    elif xs:
+        pad = 0.04 * (xs[-1] - xs[0]) or 1.0
+        ax.set_xlim(xs[0] - pad, xs[-1] + pad)
+        style.value_axis(ax.xaxis, unit_x, max(xs))
+        if all(x == int(x) for x in xs):  # there is nothing at 1.2 processes
+            ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], integer=True))
+    order = list(names or curves)
+    for name, curve in curves.items():
+        k = order.index(name)
+        own = sorted(curve.items())
+        at = [zero if x == 0 and zero is not None else x for x, _ in own]
+        bands = [series.band for _, series in own]
+        colour = style.look(k)["color"]
+        shade: Any = {"color": colour, "alpha": 0.2, "linewidth": 0, "gid": f"band {name}"}
+        ax.fill_between(at, [b.low for b in bands], [b.high for b in bands], **shade)
+        middles = [series.middle for _, series in own]
+        gid = f"median {name}"
+        (marks,) = ax.plot(at, middles, label=wrap(name), markersize=3.6, gid=gid, **style.look(k))
+        style.HOVERS[marks] = [f"{name}, {short(x, unit_x)}: {value_words(s)}" for x, s in own]
+    _values(ax, every, log)
+
+
+def lines_height(names: Iterable[str], least: float = 3.2) -> float:
+    """Return the height in inches of a panel whose legend has these names."""
+    return max(least, 0.35 + 0.18 * sum(wrap(name).count("\n") + 1 for name in names))
+
+
+def _evenly(xs: Sequence[float]) -> bool:
+    """Return whether numbers such as those of steps or seconds follow each other evenly."""
+    return len(xs) > 8 and len({round(b - a, 9) for a, b in itertools.pairwise(xs)}) == 1
+
+
+def _values(ax: Axes, every: Sequence[Series], log: bool) -> None:
+    """Set the limits, ticks and label of the axis of values."""
+    values = [value for series in every for value in series.values]
+    first = every[0]
+    if log and min(values) > 0:
+        ax.set_yscale("log")
+        ax.set_ylim(min(values) / 1.4, max(values) * 1.4)
+    else:
+        log = False
+        ax.set_ylim(min(0.0, min(values) * 1.05), (max(values) * 1.08) or 1.0)
+    largest = max(abs(value) for value in values)
+    unit = style.value_axis(ax.yaxis, first.unit, largest, first.metric, log=log)
+    ax.set_ylabel(style.axis_label(first.metric, unit, first.better).replace(", ", "\n"))
+
+
+def name_lines(ax: Axes, names: Sequence[str]) -> None:
+    """Name the lines at their right ends, or in a legend where there are many or long names."""
+    if len(names) < 2:
+        return
+    if len(names) > DIRECT or any(len(name) > NAME for name in names):
+        style.legend_beside(ax)
+        return
+    drawn = [line for line in ax.lines if str(line.get_gid()).startswith("median")]
+    scale = ax.yaxis.get_transform()
+    ends = sorted(
+        (
+            float(
+                ax.transLimits.transform(
+                    (0, float(scale.transform(np.asarray(line.get_ydata())[-1])))
+                )[1]
+            ),
+            k,
+        )
+        for k, line in enumerate(drawn)
+    )
+    gap, places = 0.085, list[float]()
+    for y, _ in ends:
+        places.append(max(y, places[-1] + gap if places else 0.0))
+    ceiling = 1.0
+    for i in reversed(range(len(places))):
+        places[i] = min(places[i], ceiling)
+        ceiling = places[i] - gap
+    for at, (_, k) in zip(places, ends, strict=True):
+        look = {**style.look(k), "marker": ""}
+        ax.plot([1.008, 1.03], [at, at], transform=ax.transAxes, clip_on=False, **look)
+        here: Any = {"transform": ax.transAxes, "va": "center", "gid": "direct"}
+        ax.text(1.04, at, names[k], **here)
+
+
+Groups = Mapping[str, Mapping[str, Item]]
+"""Items by group (a colour) and row."""
+
+
+def dots_height(groups: Groups) -> float:
+    """Return the height in inches of a panel of dots."""
+    rows = rows_of(groups)
+    lines = sum(max(1, 0.62 * (wrap(row).count("\n") + 1)) + 0.25 for row in rows)
+    return lines * ROW + 0.55 + (0.25 if len(groups) > 1 else 0)
+
+
+def rows_of(groups: Groups) -> list[str]:
+    """Return the rows of all groups in their order."""
+    return list(dict.fromkeys(row for own in groups.values() for row in own))
+
+
+def dots(ax: Axes, groups: Groups, joined: bool = False) -> None:
+    """Draw a row for each point: median, spread and samples. `joined` connects two groups."""
+    rows = rows_of(groups)
+    every = [item.series for own in groups.values() for item in own.values()]
+    values = [value for series in every for value in series.values]
+    first, log = every[0], needs_log(values)
+    if log:
+        ax.set_xscale("log")
+        ax.set_xlim(10 ** (math.log10(min(values)) - 0.15), 10 ** (math.log10(max(values)) + 0.15))
+    else:  # zero is in sight: a small difference must look small
+        ax.set_xlim(min(0.0, *values) * 1.06, (max(0.0, *values) * 1.06) or 1.0)
+    for y, row in enumerate(rows):
+        pair = [own[row].series.middle for own in groups.values() if row in own]
+        if joined and len(pair) > 1:
+            ax.plot(pair, [y] * len(pair), color=style.GRID, lw=3, zorder=1, label="_", gid="join")
+    for k, (name, own) in enumerate(groups.items()):
+        step = 0 if joined else (k - (len(groups) - 1) / 2) * min(0.25, 0.6 / len(groups))
+        _dots(ax, name, [(rows.index(row) + step, item) for row, item in own.items()], k)
+    if len(groups) == 1:
+        for row, item in next(iter(groups.values())).items():
+            text = value_words(item.series) + (" ~" if item.cell.noisy else "")
+            side: Any = {"transform": ax.get_yaxis_transform(), "va": "center", "fontsize": 8.5}
+            ax.text(1.015, rows.index(row), text, **side)
+    else:
+        at: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.1}
+        ax.legend(ncols=min(4, len(groups)), handletextpad=0.3, columnspacing=1.2, **at)
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_yticks(range(len(rows)), [wrap(row) for row in rows])
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.tick_params(axis="y", length=0, pad=8)
+    ax.grid(axis="y", visible=False)
+    ax.spines["left"].set_visible(False)
+    largest = max(abs(value) for value in values)
+    unit = style.value_axis(ax.xaxis, first.unit, largest, first.metric, log=log)
+    label = "log scale" if log else unit
+    ax.set_xlabel(style.axis_label(first.metric, label, first.better))
+
+
+def _dots(ax: Axes, name: str, places: Sequence[tuple[float, Item]], k: int) -> None:
+    """Draw a group: samples as light ticks, spreads as bars, medians as marks with their texts."""
+    look = style.look(k)
+    colour = look["color"]
+    bands = [item.series.band for _, item in places]
+    ys = [y for y, _ in places]
+    bar: Any = {"color": colour, "linewidth": 2.2, "alpha": 0.55, "gid": f"band {name}"}
+    ax.hlines(ys, [b.low for b in bands], [b.high for b in bands], **bar)
+    samples = [(value, y) for y, item in places for value in item.series.values[:200]]
+    tick: Any = {"ls": "none", "marker": "|", "markersize": 6, "color": colour, "alpha": 0.45}
+    ax.plot([v for v, _ in samples], [y for _, y in samples], gid=f"samples {name}", **tick)
+    for hollow in (False, True):
+        some = [(y, item) for y, item in places if item.cell.noisy is hollow]
+        if some:
+            whole = not hollow or len(some) == len(places)
+            (marks,) = ax.plot(
+                [item.series.middle for _, item in some],
+                [y for y, _ in some],
+                linestyle="none",
+                marker=look["marker"],
+                color=colour,
+                markersize=7,
+                markerfacecolor=style.PAPER if hollow else colour,
+                zorder=5,
+                label=name if whole else "_noisy",
+                gid=f"median {name}",
+            )
+            style.HOVERS[marks] = [
+                f"{item.cell.label} {name}: {value_words(item.series)}" for _, item in some
+            ]
+
+
+def stack(ax: Axes, bars: Mapping[str, Mapping[str, float]], unit: str) -> None:
+    """Draw parts of each row as stacked bars from zero, named in a legend beside them."""
+    parts = list(dict.fromkeys(part for own in bars.values() for part in own))
+    left = [0.0] * len(bars)
+    for k, part in enumerate(parts):
+        widths = [own.get(part, 0.0) for own in bars.values()]
+        colour = style.look(k)["color"]
+        bar: Any = {"left": left, "height": 0.6, "color": colour, "gid": f"part {part}"}
+        ax.barh(range(len(bars)), widths, label=part, **bar)
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    ax.set_yticks(range(len(bars)), [wrap(row) for row in bars])
+    ax.set_ylim(len(bars) - 0.5, -0.5)
+    ax.set_xlim(0, max(left) * 1.05)
+    ax.grid(axis="y", visible=False)
+    ax.set_xlabel(f"time ({style.value_axis(ax.xaxis, unit, max(left), bins=4)})")
+    style.legend_beside(ax)
+
+
+def curve(ax: Axes, curves: Mapping[str, Sequence[tuple[float, Series, Series]]]) -> None:
+    """Draw one metric against another along a number that stands at its point."""
+    every = [point for own in curves.values() for point in own]
+    for k, (name, own) in enumerate(curves.items()):
+        x, y = [a.middle for _, a, _ in own], [b.middle for _, _, b in own]
+        (marks,) = ax.plot(x, y, label=wrap(name), gid=f"median {name}", **style.look(k))
+        style.HOVERS[marks] = [
+            f"{name} at {at:g}: {value_words(a)}; {value_words(b)}" for at, a, b in own
+        ]
+        for at, a, b in own:
+            place: Any = {"xytext": (5, -10), "textcoords": "offset points", "fontsize": 8.5}
+            if k == 0 and (len(own) <= 6 or at == own[-1][0]):
+                ax.annotate(f"{at:g}", (a.middle, b.middle), color=style.MUTED, **place)
+    _values(ax, [b for _, _, b in every], True)
+    first, largest = every[0][1], max(a.band.high for _, a, _ in every)
+    ax.set_xlim(0, largest * 1.08)
+    unit = style.value_axis(ax.xaxis, first.unit, largest, first.metric)
+    ax.set_xlabel(style.axis_label(first.metric, unit, first.better))
+
+
+def heat(ax: Axes, grid: Any, unit: str, metric: str, norm: Any = None, words: bool = True) -> Any:
+    """Draw a matrix of medians with their numbers. Grey cells have no value. Return its mesh."""
+    finite = grid[np.isfinite(grid)]
+    factor, _ = style.unit_for(float(finite.max()), unit, metric)
+    norm = norm or color_norm(finite.tolist())
+    ax.set_facecolor(style.GRID)
+    rows, columns = grid.shape
+    edges = np.arange(columns + 1), np.arange(rows + 1)
+    mesh = ax.pcolormesh(*edges, grid, cmap="cividis", norm=norm, gid="median")
+    for y, x in np.argwhere(np.isfinite(grid)) if words else ():
+        look: Any = {"ha": "center", "va": "center", "fontsize": 7.5 if columns < 13 else 6}
+        text = style.digits(grid[y, x] / factor)
+        ax.text(x + 0.5, y + 0.5, text, color=style.on_cell(mesh, grid[y, x]), **look)
+    ax.grid(visible=False)
+    ax.tick_params(length=0)
+    return mesh
+
+
+def color_norm(values: Sequence[float]) -> Any:
+    """Return the scale of colours for values."""
+    low, high = min(values), max(values)
+    if needs_log(values):
+        return LogNorm(low, high)
+    return Normalize(low, high if high > low else low * 1.01 or 1.0)

@@ -1,0 +1,570 @@
+"""The declaration of a chart: what is on x, what on y, and what splits into lines.
+
+What a declaration leaves open follows from the points: a number with three values or more makes
+lines, two of them a heat map, and anything else a row of dots for each point.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from matplotlib.figure import Figure
+
+from perfdag.charts import draw, style
+from perfdag.charts.series import (
+    Cell,
+    Item,
+    band_words,
+    items_of,
+    items_of_subjects,
+    notes,
+    read,
+    setting,
+)
+from perfdag.results.summary import unusable
+from perfdag.units import plural
+
+SWEPT = 3  # values of a number that make a line
+GRID = 24  # points of two such numbers that make a heat map
+LINES, PANELS, ROWS = 12, 6, 24
+"""Most lines of a panel, panels of small multiples, and rows of dots."""
+TITLE = 60  # letters
+PERCENTILES = ("p50", "p90", "p95", "p99", "p99.9", "p99.99")
+
+Panels = Mapping[str, Sequence[Item]]
+"""Items by metric."""
+
+
+@dataclass(frozen=True)
+class View:
+    """One chart of a benchmark: a panel for each of `metrics`, the one of its title first.
+
+    `x` is a parameter or coordinate, or what the suite sweeps. `stats` are the statistics that are
+    drawn. `each` is a parameter whose values are charts of their own. `kind` is stack (the metrics,
+    or the coordinate `part`, are parts of a bar), tail (x is the percentile) or curve (the first
+    metric is x, the second y, along the number `x`). `ideal` is what would be linear. `subjects`
+    takes the rows of workers, devices or seconds.
+    """
+
+    metrics: Sequence[str]
+    x: str = ""
+    stats: Sequence[str] = ()
+    each: str = ""
+    kind: Literal["", "stack", "tail", "curve"] = ""
+    ideal: Literal["", "rate", "time"] = ""
+    log: bool = False
+    subjects: bool = False
+    part: str = ""
+    slug: str = ""
+
+
+Drawing = Callable[[pa.Table], Iterable[tuple[str, Figure]]]
+Chart = View | Drawing
+"""A declaration, or a function for what no declaration can say."""
+
+
+@style.in_house_style
+def figures(rows: pa.Table, charts: Sequence[Chart]) -> list[tuple[str, Figure]]:
+    """Return the charts of a benchmark by their slugs; a reason where nothing was measured."""
+    cells = read(rows)
+    note, drawn = notes(cells, rows), dict[str, Figure]()
+    for chart in charts:
+        found = chart(rows) if callable(chart) else _figures(chart, cells, rows, note)
+        for slug, figure in found:
+            drawn.setdefault(slug, figure)
+    if not drawn and any(cell.why is None for cell in cells):
+        drawn = dict(_samples(cells, note))
+    if not drawn:
+        why = f"{cells[0].label}: {cells[0].why}" if cells else "no data"
+        drawn["points"] = style.no_data(f"no value in {plural(len(cells), 'point')}; {why}")
+    return list(drawn.items())
+
+
+def _figures(
+    view: View, cells: Sequence[Cell], rows: pa.Table, note: str
+) -> Iterator[tuple[str, Figure]]:
+    every: dict[str, list[Item]] = {}
+    for metric in view.metrics:
+        if view.subjects:
+            items = items_of_subjects(cells, rows, metric)
+        else:
+            items = items_of(cells, metric, view.stats)
+        if items:
+            every[metric] = items
+    groups: dict[str, dict[str, list[Item]]] = {}
+    for metric, items in every.items():
+        for item in items:
+            name = str(item.cell.state.params.get(view.each, "")) if view.each else ""
+            groups.setdefault(name, {}).setdefault(metric, []).append(item)
+    kinds = {"stack": _stack, "tail": _tail, "curve": _curve, "": _automatic}
+    for name, panels in groups.items():
+        own = {metric: _without(items, view.each) for metric, items in panels.items()}
+        for slug, figure in kinds[view.kind](view, own, "; ".join(filter(None, (name, note)))):
+            yield "-".join(filter(None, (_slug(name) if len(groups) > 1 else "", slug))), figure
+
+
+def _without(items: Sequence[Item], key: str) -> list[Item]:
+    return [
+        replace(item, words={name: word for name, word in item.words.items() if name != key})
+        for item in items
+    ]
+
+
+def _slug(text: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in text.lower())
+
+
+def _varied(items: Sequence[Item]) -> list[str]:
+    """Return the names of the words that tell the items apart, in their order."""
+    names = list(dict.fromkeys(name for item in items for name in item.words))
+    names = [name for name in names if len({item.words.get(name) for item in items}) > 1]
+    numbers = {name for item in items for name in item.numbers}
+    for name in [name for name in reversed(names) if name not in numbers]:
+        rest = [other for other in names if other != name]
+        if len({_name(item, rest) for item in items}) == len(
+            {_name(item, names) for item in items}
+        ):
+            names = rest  # such as the direction, where the pattern says it
+    return names
+
+
+def _name(item: Item, keys: Sequence[str]) -> str:
+    """Return the name of an item by some of its words. A disturbed one ends with ~."""
+    words = [item.words[key] for key in keys if key in item.words]
+    name = " ".join(words) or item.cell.state.entry
+    return name.removeprefix("subject=")
+
+
+def swept(items: Sequence[Item], asked: str = "") -> str:
+    """Return the number over which most items are lines, or an empty text."""
+    long: dict[str, int] = {}
+    for key in dict.fromkeys(name for item in items for name in item.numbers):
+        lines: dict[str, set[float]] = {}
+        for item in items:
+            if key in item.numbers:
+                rest = _name(item, [name for name in item.words if name != key])
+                lines.setdefault(rest, set()).add(item.numbers[key])
+        least = 2 if key == asked else SWEPT
+        sweeps = [values for values in lines.values() if len(values) >= least]
+        if 2 * sum(map(len, sweeps)) >= len(items) and sweeps:
+            long[key] = len(set().union(*sweeps))
+    return asked if asked in long else max(sorted(long), key=lambda key: long[key], default="")
+
+
+def _automatic(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]]:
+    """Yield lines over what was swept, a heat map of two swept numbers, or dots."""
+    first = next(iter(panels.values()))
+    x = swept(first, view.x)
+    if not x:
+        panels = {metric: items for metric, items in panels.items() if len(items) > 1}
+        if panels:
+            yield view.slug or "points", _dots(panels, note)
+        return
+    for metric, items in panels.items():
+        own = swept(items, x) == x
+        y = _second(items, x) if own and len(items) >= GRID else ""
+        if y:
+            yield f"{view.slug or _slug(metric)}-by-{_slug(x)}-{_slug(y)}", _heat(items, x, y, note)
+    lines = {metric: items for metric, items in panels.items() if swept(items, x) == x}
+    facets = _facet(first, x)
+    if facets and len(lines) > 1:
+        for metric, items in lines.items():
+            yield (
+                f"{view.slug or _slug(metric)}-by-{_slug(x)}",
+                _lines(view, {metric: items}, x, note),
+            )
+    elif lines:
+        yield f"{view.slug or _slug(next(iter(lines)))}-by-{_slug(x)}", _lines(view, lines, x, note)
+    if rest := {metric: items for metric, items in panels.items() if metric not in lines}:
+        yield "points", _dots(rest, note)
+
+
+def _second(items: Sequence[Item], x: str) -> str:
+    """Return the second number that was swept, where its grid with `x` is nearly complete."""
+    for key in _varied(items):
+        ys = {item.numbers[key] for item in items if key in item.numbers}
+        if key != x and len(ys) >= SWEPT:
+            rest = [name for name in _varied(items) if name not in (x, key)]
+            groups: dict[str, set[tuple[float, float]]] = {}
+            for item in items:
+                if {x, key} <= item.numbers.keys():
+                    place = item.numbers[x], item.numbers[key]
+                    groups.setdefault(_name(item, rest), set()).add(place)
+            xs = len({item.numbers.get(x) for item in items})
+            if all(2 * len(cells) > xs * len(ys) for cells in groups.values()):
+                return key
+    return ""
+
+
+def _facet(items: Sequence[Item], x: str) -> str:
+    """Return the word whose values are small multiples, where there are too many lines for one."""
+    keys = [key for key in _varied(items) if key != x]
+    if len({_name(item, keys) for item in items}) <= len(style.SERIES):
+        return ""
+    counts = {key: len({item.words.get(key) for item in items}) for key in keys}
+    some = {key: count for key, count in counts.items() if 1 < count <= PANELS}
+    return max(some, key=lambda key: some[key], default="")
+
+
+def _grouped(items: Sequence[Item], key: str) -> dict[str, list[Item]]:
+    groups: dict[str, list[Item]] = {}
+    for item in items:
+        groups.setdefault(item.words.get(key, "otherwise") if key else "", []).append(item)
+    return dict(list(groups.items())[:PANELS])
+
+
+def _multiples(
+    panels: Mapping[tuple[str, str], Any],
+    title: str,
+    subtitle: str,
+    height: float,
+    below: float = 0,
+) -> tuple[Figure, dict[tuple[str, str], Any]]:
+    """Return a figure with axes by metric and facet: one column, or up to three for facets.
+
+    `below` is the height of a legend below them.
+    """
+    columns = min(3, max(1, len({facet for _, facet in panels})))
+    rows = -(-len(panels) // columns)
+    heights = [(height if columns == 1 else height * 0.85) + below / rows]
+    fig, axes = style.figure(rows, heights, columns, title, subtitle)
+    for ax in axes[len(panels) :]:
+        ax.remove()
+    for ax, (_, facet) in zip(axes, panels, strict=False):
+        ax.set_title(draw.wrap(facet))
+    return fig, dict(zip(panels, axes, strict=False))
+
+
+def _lines(view: View, panels: Panels, x: str, note: str) -> Figure:
+    """Draw each metric over x, with a small multiple for each value of what splits best."""
+    facet = _facet(next(iter(panels.values())), x)
+    drawn: dict[tuple[str, str], dict[str, draw.Line]] = {}
+    for metric, items in panels.items():
+        keys = [key for key in _varied(items) if key not in (x, facet)]
+        for value, own in _grouped(items, facet).items():
+            curves: dict[str, dict[float, Any]] = {}
+            disturbed = {_name(item, keys) for item in own if item.cell.noisy}
+            for item in own:
+                name = _name(item, keys)
+                name += " ~" if name in disturbed else ""
+                if x in item.numbers:
+                    curves.setdefault(name, {})[item.numbers[x]] = item.series
+            drawn[metric, value] = dict(curves)
+    names = list(dict.fromkeys(name for curves in drawn.values() for name in curves))
+    cut = f"first {LINES} of {len(names)} lines" if len(names) > LINES else ""
+    names = names[:LINES]
+    drawn = {key: {n: own[n] for n in names if n in own} for key, own in drawn.items()}
+    drawn = {key: own for key, own in drawn.items() if own}
+    first = next(iter(panels.values()))
+    every = [item for items in panels.values() for item in items]
+    title = _scaling(view, first, x) if view.ideal else claim(first, x)
+    ideal = "dashed: linear" if view.ideal else ""
+    subtitle = "; ".join(filter(None, (cut, band_words(every), ideal, note)))
+    multiples = len(drawn) > len(panels)
+    below = draw.lines_height(names, 0.0) if multiples and len(names) > 1 else 0.0
+    height = 2.5 if len(drawn) > 1 else 3.2
+    height = height if multiples else draw.lines_height(names, height)
+    fig, axes = _multiples(drawn, title, subtitle, height, below)
+    unit = "B" if setting(x, 4096) == "4KiB" else "1"
+    for key, ax in axes.items():
+        if view.ideal:
+            _ideal(ax, view.ideal, drawn[key])
+        values = [v for series in _all(drawn, key[0]) for v in series.values]
+        draw.lines(
+            ax, drawn[key], unit, view.log or view.ideal == "time" or draw.needs_log(values), names
+        )
+        if not multiples:
+            draw.name_lines(ax, list(drawn[key]))
+        ax.set_xlabel(x.replace("_", " "))
+        if key != next(other for other in axes if other[0] == key[0]):
+            ax.set_ylabel("")
+    for metric in panels:  # small multiples share the axis of values
+        same = [ax for key, ax in axes.items() if key[0] == metric]
+        low, high = min(ax.get_ylim()[0] for ax in same), max(ax.get_ylim()[1] for ax in same)
+        for ax in same:
+            ax.set_ylim(low, high)
+    if below:
+        pairs = [
+            pair for ax in fig.axes for pair in zip(*ax.get_legend_handles_labels(), strict=True)
+        ]
+        named = {label: handle for handle, label in pairs}
+        fig.legend(named.values(), named.keys(), loc="outside lower left")
+    return fig
+
+
+def _all(drawn: Mapping[tuple[str, str], Mapping[str, draw.Line]], metric: str) -> list[Any]:
+    own = [curves for (name, _), curves in drawn.items() if name == metric]
+    return [series for curves in own for line in curves.values() for series in line.values()]
+
+
+def _ideal(ax: Any, ideal: str, curves: Mapping[str, draw.Line]) -> None:
+    """Draw the line that begins at the first point and scales linearly."""
+    for line in list(curves.values())[:1]:
+        xs = sorted(line)
+        base = line[xs[0]].middle
+        ratios = [x / xs[0] if ideal == "rate" else xs[0] / x for x in xs]
+        look: Any = {"color": style.MUTED, "ls": "--", "lw": 1, "gid": "ideal", "label": "_ideal"}
+        ax.plot(xs, [base * ratio for ratio in ratios], **look)
+
+
+def _scaling(view: View, items: Sequence[Item], x: str) -> str:
+    """Return how much of linear scaling the largest x has, of the best line there."""
+    keys = [key for key in _varied(items) if key != x]
+    found = []
+    lines: dict[str, list[Item]] = {}
+    for item in items:
+        if x in item.numbers:
+            lines.setdefault(_name(item, keys), []).append(item)
+    for own in lines.values():
+        own.sort(key=lambda item: item.numbers[x])
+        few, most = own[0], own[-1]
+        more = most.numbers[x] / few.numbers[x]
+        faster = most.series.middle / few.series.middle
+        found.append((most.numbers[x], (faster if view.ideal == "rate" else 1 / faster) / more))
+    largest, part = max(found)
+    return f"{100 * part:.0f}\u00a0% of linear scaling at {largest:g} {x.replace('_', ' ')}"
+
+
+def _dots(panels: Panels, note: str) -> Figure:
+    """Draw a row for each point; two values of one setting are joined where the rest is alike."""
+    joined, cut = _pair(next(iter(panels.values()))), ""
+    drawn: dict[str, dict[str, dict[str, Item]]] = {}
+    for metric, items in panels.items():
+        split = joined or ("stat" if "stat" in _varied(items) else "")
+        keys = [key for key in _varied(items) if key != split]
+        names = list(dict.fromkeys(_name(item, keys) for item in items))
+        cut = f"first {ROWS} of {plural(len(names), 'point')}" if len(names) > ROWS else cut
+        groups: dict[str, dict[str, Item]] = {}
+        for item in items:
+            if (name := _name(item, keys)) in names[:ROWS]:
+                groups.setdefault(item.words.get(split, "") if split else "", {})[name] = item
+        drawn[metric] = dict(list(groups.items())[: len(style.SERIES)])
+    every = [item for items in panels.values() for item in items]
+    fig, axes = style.figure(
+        len(drawn),
+        [draw.dots_height(groups) for groups in drawn.values()],
+        title=claim(next(iter(panels.values())), "", joined),
+        subtitle="; ".join(filter(None, (cut, band_words(every), note))),
+    )
+    for ax, groups in zip(axes, drawn.values(), strict=True):
+        draw.dots(ax, groups, bool(joined))
+    return fig
+
+
+def _pair(items: Sequence[Item]) -> str:
+    """Return the setting with two values of which every point but for it has both."""
+    numbers = {name for item in items for name in item.numbers}
+    for key in sorted(_varied(items), key=lambda key: key in numbers):
+        values = {item.words.get(key) for item in items}
+        keys = [name for name in _varied(items) if name != key]
+        if key != "stat" and len(values) == 2 and len(items) > 2:
+            rest = [_name(item, keys) for item in items]
+            if all(rest.count(name) == 2 for name in rest):
+                return key
+    return ""
+
+
+def _heat(items: Sequence[Item], x: str, y: str, note: str) -> Figure:
+    """Draw a map of the medians over two numbers, one for each value of the rest."""
+    keys = [key for key in _varied(items) if key not in (x, y)]
+    groups: dict[str, list[Item]] = {}
+    for item in items:
+        if {x, y} <= item.numbers.keys():
+            groups.setdefault(_name(item, keys) if keys else "", []).append(item)
+    cut = f"first {PANELS} of {len(groups)}" if len(groups) > PANELS else ""
+    groups = dict(list(groups.items())[:PANELS])
+    xs, ys = ([*sorted({i.numbers[key] for own in groups.values() for i in own})] for key in (x, y))
+    first = items[0].series
+    middles = [item.series.middle for own in groups.values() for item in own]
+    unit = style.unit_for(max(middles), first.unit, first.metric)[1]
+    fig, axes = _multiples(
+        {(first.metric, name): own for name, own in groups.items()},
+        claim(items, x, second=y),
+        "; ".join(filter(None, (f"number: median in {unit}, grey: none", cut, note))),
+        max(1.6, 0.32 * len(ys) + 0.9),
+    )
+    norm = draw.color_norm(middles)
+    for number, ((_, name), ax) in enumerate(axes.items()):
+        grid = np.full((len(ys), len(xs)), np.nan)
+        for item in groups[name]:
+            grid[ys.index(item.numbers[y]), xs.index(item.numbers[x])] = item.series.middle
+        draw.heat(ax, grid, first.unit, first.metric, norm, words=len(xs) * min(3, len(axes)) <= 15)
+        step = max(1, len(xs) // (12 // min(3, len(axes))))
+        ticks = [setting(x, f"{value:g}" if value < 1e6 else int(value)) for value in xs]
+        ax.set_xticks(np.arange(0, len(xs), step) + 0.5, ticks[::step])
+        ax.set_yticks(
+            np.arange(len(ys)) + 0.5,
+            [setting(y, f"{value:g}" if value < 1e6 else int(value)) for value in ys],
+        )
+        ax.set_xlabel(x.replace("_", " "))
+        ax.set_ylabel(y.replace("_", " ") if number % 3 == 0 else "")
+    return fig
+
+
+def _tail(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]]:
+    """Yield a metric over the percentiles, of points that have three of them."""
+    metric, items = next(iter(panels.items()))
+    items = [item for item in items if item.series.stat in PERCENTILES]
+    keys = [key for key in _varied(items) if key != "stat"]
+    curves: dict[str, dict[float, Any]] = {}
+    for item in items:
+        place = PERCENTILES.index(item.series.stat)
+        curves.setdefault(_name(item, keys), {})[float(place)] = item.series
+    curves = {name: line for name, line in curves.items() if len(line) >= SWEPT}
+    if not curves:
+        return
+    shown = dict(list(curves.items())[:LINES])
+    worst = max(shown, key=lambda name: shown[name][max(shown[name])].middle)
+    line = [series for _, series in sorted(shown[worst].items())]
+    ratio = line[-1].middle / line[0].middle if line[0].middle else 1.0
+    title = f"{line[-1].stat} is {style.digits(ratio)} times {line[0].stat}"
+    if any(map(unusable, line)):
+        title = f"{style.metric_text(metric)}: too noisy to rank"
+    cut = f"first {LINES} of {len(curves)} lines" if len(curves) > LINES else ""
+    subtitle = "; ".join(filter(None, (cut, band_words(items), note)))
+    heights = (draw.lines_height(shown),)
+    fig, (ax,) = style.figure(heights=heights, title=title, subtitle=subtitle)
+    values = [value for own in shown.values() for series in own.values() for value in series.values]
+    draw.lines(ax, shown, "1", draw.needs_log(values))
+    places = sorted({place for own in shown.values() for place in own})
+    ax.set_xticks(places, [PERCENTILES[int(place)] for place in places])
+    ax.set_xlabel("")
+    params = [item.cell.state.params for item in items]
+    for bound in {float(own["latency_bound"]) for own in params if own.get("latency_bound")}:
+        ax.axhline(bound, color=style.INK, ls=(0, (4, 2)), lw=1, gid="bound")
+    draw.name_lines(ax, list(shown))
+    yield view.slug or f"{_slug(metric)}-percentiles", fig
+
+
+def _curve(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]]:
+    """Yield the second metric against the first along the number `x`, with its knee in the title.
+
+    The knee is where the ratio of both is highest (the power of Kleinrock, ICC 1979).
+    """
+    if len(panels) < 2:
+        return
+    along, against = panels.values()
+    keys = [key for key in _varied(along) if key != view.x]
+    other = {(i.cell.state.point, str(i.series.coords)): i.series for i in against}
+    curves: dict[str, list[tuple[float, Any, Any]]] = {}
+    for item in along:
+        late = other.get((item.cell.state.point, str(item.series.coords)))
+        if late and view.x in item.numbers:
+            point = (item.numbers[view.x], item.series, late)
+            curves.setdefault(_name(item, keys), []).append(point)
+    curves = {
+        name: sorted(own, key=lambda p: p[0]) for name, own in curves.items() if len(own) >= SWEPT
+    }
+    if not curves:
+        return
+    shown = dict(list(curves.items())[: len(style.SERIES)])
+    own = next(iter(shown.values()))
+    usable = [point for point in own if not any(map(unusable, point[1:]))]
+    title = f"{style.metric_text(view.metrics[0])} over {view.x}: too noisy to rank"
+    if usable:
+        at, rate, _ = max(usable, key=lambda p: p[1].middle / (p[2].middle or 1.0))
+        words = "no knee up to" if at == own[-1][0] else "knee at"
+        rate_text = style.amount(rate.middle, rate.unit, rate.metric)
+        title = f"{words} {view.x}={at:g}: {rate_text}"
+    cut = f"first {len(shown)} of {len(curves)} curves" if len(shown) < len(curves) else ""
+    subtitle = "; ".join(filter(None, (cut, f"numbers: {view.x}; knee: of the first curve", note)))
+    heights = (draw.lines_height(shown),)
+    fig, (ax,) = style.figure(heights=heights, title=title, subtitle=subtitle)
+    draw.curve(ax, shown)
+    if len(shown) > 1:
+        style.legend_beside(ax)
+    yield view.slug or "curve", fig
+
+
+def _stack(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]]:
+    """Yield the parts of each point as stacked bars, the longest points."""
+    bars: dict[str, dict[str, float]] = {}
+    every = [item for items in panels.values() for item in items]
+    keys = [key for key in _varied(every) if key not in (view.part, "stat")]
+    for metric in view.metrics:
+        for item in panels.get(metric, ()):
+            name = str(item.series.coords.get(view.part, "")) if view.part else metric
+            bars.setdefault(_name(item, keys), {})[style.metric_text(name)] = item.series.middle
+    totals = {name: sum(own.values()) for name, own in bars.items()}
+    longest = sorted(totals, key=lambda name: -totals[name])[:ROWS]
+    shown = {name: own for name, own in bars.items() if name in longest}
+    if not shown or max(totals.values()) <= 0 or max(map(len, shown.values())) < 2:
+        return
+    own = shown[longest[0]]
+    part = max(own, key=lambda key: own[key])
+    title = f"{part} is {100 * own[part] / totals[longest[0]]:.0f}\u00a0% of the longest point"
+    cut = f"the {ROWS} longest of {len(bars)} points" if len(bars) > ROWS else ""
+    subtitle = "; ".join(filter(None, (cut, "median of each part", note)))
+    heights = (0.4 * len(shown) + 0.9 + 0.18 * len(view.metrics),)
+    fig, (ax,) = style.figure(heights=heights, title=title, subtitle=subtitle)
+    draw.stack(ax, shown, every[0].series.unit)
+    yield view.slug or "parts", fig
+
+
+def _samples(cells: Sequence[Cell], note: str) -> Iterator[tuple[str, Figure]]:
+    """Yield the samples of a single value in their order."""
+    series = [s for cell in cells for s in cell.state.series if len(s.values) > 1]
+    series.sort(key=lambda own: not own.headline)
+    if not series:
+        return
+    own = series[0]
+    name = style.metric_text(own.metric)
+    title = f"{name}: {style.amount(own.middle, own.unit, own.metric)}"
+    subtitle = f"each sample, and the median of n={len(own.values)}; {note}"
+    fig, (ax,) = style.figure(heights=(2.4,), title=title, subtitle=subtitle)
+    order = range(1, len(own.values) + 1)
+    ax.plot(order, own.values, "o", color=style.SERIES[0], gid="samples", label="sample")
+    ax.axhline(own.middle, color=style.MUTED, lw=1, gid="median")
+    ax.set_ylim(min(0.0, *own.values), 1.15 * max(0.0, *own.values) or 1.0)
+    unit = style.value_axis(ax.yaxis, own.unit, max(own.values), own.metric)
+    ax.set_ylabel(style.axis_label(own.metric, unit, own.better).replace(", ", "\n"))
+    ax.set_xlabel("sample")
+    ax.set_xticks([at for at in order if len(order) < 12 or at % 5 == 0])
+    yield "samples", fig
+
+
+def claim(items: Sequence[Item], x: str = "", pair: str = "", second: str = "") -> str:
+    """Return the result in at most 60 letters: the best value over x, or the range of the values.
+
+    Values whose samples are too far apart are left out. Points that no number orders are not
+    ranked: they are no alternatives.
+    """
+    name = style.metric_text(items[0].series.metric)
+    usable = [item for item in items if not unusable(item.series)]
+    if not usable:
+        return f"{name}: too noisy to rank"
+    first = usable[0].series
+
+    def text(value: float) -> str:
+        return style.amount(value, first.unit, first.metric)
+
+    if pair and (ratio := _ratio(usable, pair)):
+        return ratio
+    low, high = (f(usable, key=lambda item: item.series.middle) for f in (min, max))
+    if x and first.better in ("higher", "lower"):
+        best, verb = (high, "up to") if first.better == "higher" else (low, "down to")
+        at = " ".join(best.words[key] for key in (x, second) if key in best.words)
+        long = f"{name} {verb} {text(best.series.middle)} at {at}"
+        return long if len(long) <= TITLE else f"{name} {verb} {text(best.series.middle)}"
+    if low.series.middle == high.series.middle:
+        return f"{name}: {text(low.series.middle)}"
+    return f"{name}: {text(low.series.middle)} to {text(high.series.middle)}"
+
+
+def _ratio(items: Sequence[Item], pair: str) -> str:
+    """Return by how much one value of a setting differs from the other in the middle."""
+    keys = [key for key in _varied(items) if key != pair]
+    groups = _grouped(items, pair)
+    if len(groups) != 2:
+        return ""
+    (a, left), (b, right) = groups.items()
+    before = {_name(item, keys): item.series.middle for item in left}
+    ratios = [i.series.middle / before[_name(i, keys)] for i in right if before.get(_name(i, keys))]
+    if not ratios:
+        return ""
+    metric = style.metric_text(items[0].series.metric)
+    title = f"{metric}: {b} is {style.digits(median(ratios))} times {a}"
+    return title if len(title) <= TITLE else ""

@@ -1,0 +1,535 @@
+"""The points of a suite: each combination of the values of its entries, with its shape.
+
+A point is one benchmark with one set of params on one shape. Its id is a hash of these, so equal
+points of two entries are one.
+
+A pair of hosts of one gang is a point of its own, so it is stored, retried and resumed alone. The
+pairs of one shape share the gang's pods. Hosts are numbered in the order of their nodes' names, so
+a pair keeps its number while the nodes stay the same; `across-zones` numbers them in the order of
+their zones.
+"""
+
+import fnmatch
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import orjson
+from pydantic import StringConstraints, ValidationError
+
+from perfdag.benchmark import registry
+from perfdag.benchmark.contract import Benchmark
+from perfdag.digest import canonical, digest
+from perfdag.redaction import secret_names
+from perfdag.removed import removal_note
+from perfdag.shape import ACROSS, SHAPE_KEYS, Shape, merge, overlay
+from perfdag.suite.document import BadDocument, Problem, Where, choices, dotted, error_path, explain
+from perfdag.suite.model import Check, LoadedSuite, PointSettings, Source, Until, unmet_where
+from perfdag.suite.permutations import combinations, count_combinations, nested
+
+MAX_COMBINATIONS = 1_000_000
+"""Combinations of all entries of a suite, those that `exclude` leaves out too."""
+MAX_POINTS = 100_000
+MAX_PARAMS = 32 << 20
+"""Characters of the params and shapes of all points, as JSON."""
+_ALL = ("all", ACROSS)
+Round = list[tuple[int, int]]
+HUNT_MEASUREMENTS = 28
+"""Measurements one after the other in a hunt: ten rounds, and one suspect beside the control."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two hosts of a gang, `first` below `second`.
+
+    `of` is the id that all pairs of the same params and shape share, `slot` the position within the
+    round.
+    """
+
+    first: int
+    second: int
+    round: int
+    slot: int
+    of: str
+    parallel: int = 1
+
+    @property
+    def name(self) -> str:
+        """The name of the pair, for example `0-3`."""
+        return f"{self.first}-{self.second}"
+
+
+def count_pairs(kind: str, hosts: int) -> int:
+    """Return the number of pairs of a kind (see `rounds`) of so many hosts; 0 for a hunt."""
+    if kind in ("ring", "hunt"):
+        return hosts if kind == "ring" else 0
+    return hosts * (hosts - 1) // 2 if kind in _ALL else int(kind.removeprefix("random "))
+
+
+def rounds(kind: str, hosts: int, seed: int = 0) -> list[Round]:
+    """Return the pairs of `hosts` hosts in rounds. No host is twice in a round.
+
+    `hosts` is at least 2. `kind` is `all`, `across-zones` (the same), `ring` or `random N` (N
+    distinct pairs). `all` is the 1-factorisation of the complete graph by the circle method:
+    hosts - 1 rounds of hosts / 2 pairs. If the number of hosts is odd, there is one round more and
+    one host is idle in each.
+    `random N` takes the first N of these pairs after a shuffle by `seed`, so it covers hosts
+    evenly. Raises ValueError if there are fewer.
+    """
+    if kind in _ALL:
+        return list(_circle(list(range(hosts))))
+    if kind == "ring":
+        return _ring(hosts)
+    wanted, available = int(kind.removeprefix("random ")), hosts * (hosts - 1) // 2
+    if wanted > available:
+        raise ValueError(
+            f"{wanted:,} random pairs were asked for, {hosts} hosts have {available:,}"
+        )
+    shuffled = list(range(hosts))
+    random.Random(f"{seed}:pairs").shuffle(shuffled)
+    selected: list[Round] = []
+    for pairs in _circle(shuffled):
+        selected.append(pairs[:wanted])
+        wanted -= len(selected[-1])
+        if not wanted:
+            break
+    return selected
+
+
+def _circle(hosts: list[int]) -> Iterator[Round]:
+    # The first seat is fixed and the others rotate.
+    # With an odd number of hosts one seat is empty, and the host opposite is idle.
+    seats: list[int | None] = [*hosts, *([None] if len(hosts) % 2 else [])]
+    for _ in range(len(seats) - 1):
+        facing = zip(seats[: len(seats) // 2], reversed(seats[len(seats) // 2 :]), strict=True)
+        yield sorted((min(a, b), max(a, b)) for a, b in facing if a is not None and b is not None)
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+
+
+def _ring(hosts: int) -> list[Round]:
+    if hosts == 2:
+        return [[(0, 1)]]
+    around = [(min(i, (i + 1) % hosts), max(i, (i + 1) % hosts)) for i in range(hosts)]
+    even, odd = around[0 : hosts - hosts % 2 : 2], around[1::2]
+    return [even, odd, around[-1:]] if hosts % 2 else [even, odd]
+
+
+def host_pairs(kind: str, hosts: int, seed: int, of: str, parallel: int) -> Iterator[Pair]:
+    """Yield the pairs of one set of params and shape, round by round.
+
+    Raises ValueError as `rounds` does.
+    """
+    for number, pairs in enumerate(rounds(kind, hosts, seed)):
+        for slot, (first, second) in enumerate(pairs):
+            yield Pair(first, second, number, slot, of, parallel)
+
+
+PointId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
+
+
+@dataclass(slots=True)
+class Point:
+    """What is measured.
+
+    `shape` indexes the plan's shapes, `label` holds the values that vary within the entry.
+
+    `seconds` is the expected wall time of a sample and `timeout` its limit, both in seconds.
+    """
+
+    id: PointId
+    entry: str
+    benchmark: str
+    params: dict[str, Any]
+    shape: int
+    label: str
+    repetitions: int
+    seconds: float
+    timeout: float
+    retries: int
+    until: Until | None = None
+    pair: Pair | None = None
+    optional: bool = False
+
+    def key(self, repetition: int) -> str:
+        """Return the name of one sample in the store; a warm-up is `<point>-w<n>`."""
+        return f"{self.id}-{repetition if repetition > 0 else f'w{-repetition}'}"
+
+    def sample(self, repetition: int) -> str:
+        """Return the name of one sample for people. Repetitions below 1 are warm-ups."""
+        count = f"{repetition}/{self.rounds}" if repetition > 0 else "warm-up"
+        return f"{self.entry} {self.label}".strip() + f" ({count})"
+
+    @property
+    def rounds(self) -> int:
+        """The most measured samples that this point may get."""
+        return self.until.max_repetitions if self.until else self.repetitions
+
+    def tighten(self, other: "Point") -> None:
+        """Adopt the stricter of each setting of an equal point, whichever entry came first."""
+        self.repetitions = max(self.repetitions, other.repetitions)
+        self.timeout = max(self.timeout, other.timeout)
+        self.retries = max(self.retries, other.retries)
+        self.optional = self.optional and other.optional
+        rules = [point.until for point in (self, other) if point.until]
+        if rules:
+            limit = max(self.repetitions, *(rule.max_repetitions for rule in rules))
+            self.until = Until(
+                relative_spread=min(rule.relative_spread for rule in rules), max_repetitions=limit
+            )
+
+
+@dataclass
+class SuitePoints:
+    """All points of a suite, their distinct shapes, and how many equal points were merged."""
+
+    points: list[Point] = field(default_factory=list)
+    shapes: list[Shape] = field(default_factory=list)
+    merged: int = 0
+
+
+def enumerate_points(loaded: LoadedSuite, only: Sequence[str] = ()) -> SuitePoints:
+    """Return the points of a loaded suite.
+
+    `only` are globs on entry names, `entry/label` or point ids. A point that matches any of them is
+    kept. Raises BadDocument with all problems.
+    """
+    problems = [
+        loaded.document.problem(("checks", index, *wrong[0]), wrong[1])
+        for index, check in enumerate(loaded.suite.checks)
+        if (wrong := _unmatched(check, loaded.sources))
+    ]
+    found = _Enumeration(loaded.suite.seed)
+    combined = 0
+    for source in loaded.sources:
+        combined += count_combinations(source)
+        if combined > MAX_COMBINATIONS:
+            amount = (
+                f"10^{math.floor(math.log10(combined))}" if combined >= 10**15 else f"{combined:,}"
+            )
+            text = f"{amount} combinations up to this entry are more than {MAX_COMBINATIONS:,}"
+            text += "; shorten the lists, or split the suite"
+            raise BadDocument([*problems, source.problem(("permutations",), text)])
+    for source in loaded.sources:
+        found.add_entry(loaded, source)
+    problems += found.problems()
+    if not problems:
+        problems += _unmet_checks(loaded, found)
+    if problems:
+        raise BadDocument(problems)
+    everything = SuitePoints(list(found.points.values()), found.shapes, found.merged)
+    return _select(everything, only) if only else everything
+
+
+def _select(everything: SuitePoints, only: Sequence[str]) -> SuitePoints:
+    selected: set[str] = set()
+    problems = []
+    entries = sorted({point.entry for point in everything.points})
+    for glob in only:
+        ids = {
+            point.id
+            for point in everything.points
+            for name in (point.entry, f"{point.entry}/{point.label}", point.id)
+            if fnmatch.fnmatchcase(name, glob)
+        }
+        if not ids:
+            text = f"matches no point{choices(glob, entries, 'entries:')}"
+            problems.append(Problem("--only", 0, glob, text))
+        selected |= ids
+    if problems:
+        raise BadDocument(problems)
+    points = [point for point in everything.points if point.id in selected]
+    used = sorted({point.shape for point in points})
+    for point in points:
+        point.shape = used.index(point.shape)
+    return SuitePoints(points, [everything.shapes[index] for index in used], everything.merged)
+
+
+class _Enumeration:
+    """Points by id in the order of the suite, their distinct shapes, and the mistakes in them.
+
+    A mistake that several combinations of an entry share is listed once, with their number.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.points: dict[str, Point] = {}
+        self.shapes: list[Shape] = []
+        self.merged = 0
+        self._seed = seed
+        self._mistakes: dict[Problem, int] = {}
+        self._read: dict[bytes, tuple[int, Shape, str] | None] = {}
+        self._indices: dict[str, int] = {}
+        self._length = 0
+
+    def problems(self) -> list[Problem]:
+        """Return the distinct mistakes with the number of combinations that have each."""
+        return [
+            problem
+            if count == 1
+            else Problem(
+                problem.file,
+                problem.line,
+                problem.path,
+                f"{problem.text} (in {count:,} permutations)",
+            )
+            for problem, count in self._mistakes.items()
+        ]
+
+    def _refuse(self, source: Source, path: Where, text: str) -> None:
+        problem = source.problem(path, text)
+        self._mistakes[problem] = self._mistakes.get(problem, 0) + 1
+
+    def add_entry(self, loaded: LoadedSuite, source: Source) -> None:
+        """Add the points of an entry, and merge those that equal others."""
+        suite, entry, defaults = loaded.suite, source.entry, source.defaults
+        benchmark = registry.get(entry.benchmark)
+        repetitions = entry.repetitions or defaults.repetitions or suite.repetitions
+        until = entry.until or defaults.until
+        if until is not None and until.max_repetitions < repetitions:
+            text = (
+                f"{until.max_repetitions} is less than the {repetitions} repetitions "
+                "that every point has; raise it, or lower repetitions"
+            )
+            self._refuse(source, ("until", "max_repetitions"), text)
+        timeout = entry.timeout or defaults.timeout or suite.timeout
+        retries = next(
+            each for each in (entry.retries, defaults.retries, suite.retries) if each is not None
+        )
+        optional = bool(defaults.optional if entry.optional is None else entry.optional)
+        fixed, shape_keys = self._fixed(source, benchmark)
+        for origin, varied in combinations(
+            source, benchmark, lambda path, text: self._refuse(source, path, text)
+        ):
+            measured = self._combine(source, benchmark, origin, varied, fixed, shape_keys)
+            if measured is None:
+                continue
+            ident, model, params, (number, shape, _) = measured
+            label = " ".join(f"{name}={_label_value(value)}" for name, value in varied.items())
+            kind = shape.hosts.pairs
+            pairs: list[Pair | None] = [None]
+            if kind and kind != "hunt":
+                try:
+                    pairs = list(
+                        host_pairs(
+                            kind, shape.hosts.count, self._seed, ident, shape.hosts.parallel_pairs
+                        )
+                    )
+                except ValueError as error:
+                    self._refuse(source, ("hosts", "pairs"), str(error))
+            for pair in pairs:
+                point = Point(
+                    id=digest(ident, pair.name) if pair else ident,
+                    entry=source.name,
+                    benchmark=benchmark.name,
+                    params=params,
+                    shape=number,
+                    label=f"{label} pair={pair.name}".strip() if pair else label,
+                    repetitions=repetitions,
+                    seconds=benchmark.seconds(model) * (HUNT_MEASUREMENTS if kind == "hunt" else 1),
+                    timeout=timeout or benchmark.limit(model),
+                    retries=retries,
+                    until=until,
+                    pair=pair,
+                    optional=optional,
+                )
+                known = self.points.setdefault(point.id, point)
+                if known is not point:
+                    self.merged += 1
+                    known.tighten(point)
+                if len(self.points) + self.merged > MAX_POINTS:
+                    self._refuse(source, ("permutations",), f"more than {MAX_POINTS:,} points")
+                    return
+            if self._length > MAX_PARAMS:
+                text = f"params and shapes of all points have more than {MAX_PARAMS:,} characters"
+                self._refuse(source, ("permutations",), text)
+                return
+
+    def _fixed(
+        self, source: Source, benchmark: Benchmark[Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the params and shape keys that all combinations of an entry begin with."""
+        fields = benchmark.Params.model_fields
+        for name in source.entry.params.keys() - fields.keys():
+            what = f"{benchmark.name} has no such parameter{choices(name, fields, 'it has')}"
+            self._refuse(source, ("params", name), removal_note(name) or what)
+        params = {**source.defaults.params, **source.entry.params}
+        params = {name: value for name, value in params.items() if name in fields}
+        below, above = (
+            {key: value for key, value in raw.items() if key in SHAPE_KEYS}
+            for raw in (source.raw_defaults, source.raw)
+        )
+        return params, merge(below, above)
+
+    def _combine(
+        self,
+        source: Source,
+        benchmark: Benchmark[Any],
+        origin: Where,
+        varied: Mapping[str, Any],
+        params: dict[str, Any],
+        shape_keys: dict[str, Any],
+    ) -> tuple[str, Any, dict[str, Any], tuple[int, Shape, str]] | None:
+        """Return id, params as a model and as stored, and shape, or None after a mistake."""
+        params = dict(params)
+        for name, value in varied.items():
+            first, _, rest = name.partition(".")
+            if first not in benchmark.Params.model_fields:
+                shape_keys = merge(shape_keys, nested(name, value))
+            elif rest:
+                params = merge(params, nested(name, value))
+            else:
+                params[name] = value
+
+        def place(path: Where, otherwise: Where) -> Where:
+            """Return the path of a value: in `--set`, in the permutation, or `otherwise`."""
+            if not origin or dotted(path) not in varied or source.is_set(path):
+                return path if source.is_set(path) else otherwise
+            return (*origin, dotted(path))
+
+        model = None
+        try:
+            model = benchmark.Params.model_validate(params)
+        except ValidationError as errors:
+            for error in errors.errors():
+                path = error_path(error)
+                text = explain(source.document, (), error, benchmark.Params).text
+                self._refuse(source, place(path, ("params", *path)), text)
+        own = benchmark.shape(model) if model is not None else {}
+        shaped = self._shape(source, benchmark, overlay(own, shape_keys), place)
+        if (
+            model is None
+            or shaped is None
+            or self._refused(source, origin, benchmark, model, shaped[1])
+        ):
+            return None
+        stored = model.model_dump(mode="json")
+        for param, value in stored.items():
+            for name in secret_names(value, param.rpartition(".")[2] if "." in param else ""):
+                text = (
+                    f"{name} is the name of a secret, which a suite does not hold; leave it out: "
+                    "a command has the variables of perfdag run, and on a cluster those of the "
+                    "Secret that `secret` names"
+                )
+                self._refuse(source, place((param,), ("params", param)), text)
+        identity = canonical(stored | dict(model.retired))
+        self._length += len(identity) + len(shaped[2])
+        return digest(benchmark.name, identity, shaped[2]), model, stored, shaped
+
+    def _shape(
+        self, source: Source, benchmark: Benchmark[Any], keys: dict[str, Any], place: Any
+    ) -> tuple[int, Shape, str] | None:
+        """Return index, shape and canonical text of shape keys, or None if they are wrong.
+
+        Points of equal index can share pods. A wrong shape is reported once for each entry.
+        """
+        cache_key = orjson.dumps([keys, benchmark.name, source.name])
+        if cache_key in self._read:
+            return self._read[cache_key]
+        self._read[cache_key] = None
+        given = {key: value for key, value in keys.items() if value is not None}
+        try:
+            shape = Shape.model_validate({"image": benchmark.image, **given})
+        except ValidationError as errors:
+            for error in errors.errors():
+                path = error_path(error)
+                text = explain(source.document, (), error, Shape).text
+                self._refuse(source, place(path, path), text)
+            return None
+        problems = [*shape.problems(), *_unpinned_cpus(benchmark, shape)]
+        for key, text in problems:
+            path = tuple(key.split("."))
+            self._refuse(source, place(path, path), text)
+        if problems:
+            return None
+        text = shape.text()
+        # A benchmark with rights at the API server shares no pods with one that has none.
+        pods = f"{benchmark.name} {text}" if benchmark.api.named else text
+        if shape.hosts.count > 1:  # nor do benchmarks that a cluster places otherwise
+            pods = f"{benchmark.placement} {pods}"
+        if pods not in self._indices:
+            self._indices[pods] = len(self.shapes)
+            self.shapes.append(shape)
+        self._read[cache_key] = self._indices[pods], shape, text
+        return self._read[cache_key]
+
+    def _refused(
+        self, source: Source, origin: Where, benchmark: Benchmark[Any], model: Any, shape: Shape
+    ) -> bool:
+        """Report why params and shape cannot be measured together. Return whether there is one."""
+        hosts, before = shape.hosts, sum(self._mistakes.values())
+        if benchmark.network not in ("pairs", "services"):
+            for key in ("pairs", "roles"):
+                if getattr(hosts, key):
+                    text = f"{benchmark.name} does not measure between two hosts; leave {key} out"
+                    self._refuse(source, ("hosts", key), text)
+                    return True
+        if shape.network.forwarded and benchmark.network != "services":
+            text = f"{benchmark.name} measures no Service; use pod or host"
+            self._refuse(source, ("network", "path"), text)
+            return True
+        for text in benchmark.check(model, shape.pair() if hosts.pairs else shape):
+            self._refuse(source, origin or ("params",), text)
+        if hosts.pairs and count_pairs(hosts.pairs, hosts.count) > MAX_POINTS:
+            text = (
+                f"{hosts.count} hosts have more than {MAX_POINTS:,} pairs; use ring or `random N`"
+            )
+            self._refuse(source, ("hosts", "count"), text)
+        return sum(self._mistakes.values()) > before
+
+
+def _label_value(value: Any) -> str:
+    return value if isinstance(value, str) else canonical(value)
+
+
+def _unpinned_cpus(benchmark: Benchmark[Any], shape: Shape) -> list[tuple[str, str]]:
+    """Return (dotted key, text) of CPU lists that the benchmark does not use."""
+    pins = f"only its {' and '.join(benchmark.pins)}" if benchmark.pins else "nothing"
+    return [
+        (f"hosts.cpus.{side}", f"{benchmark.name} pins {pins}; leave it out")
+        for side in ("client", "server")
+        if getattr(shape.hosts.cpus, side) and side not in benchmark.pins
+    ]
+
+
+def _unmatched(check: Check, sources: Sequence[Source]) -> tuple[Where, str] | None:
+    """Return (key, error) of a check that no metric can match, or None."""
+    metrics = {
+        source.name: registry.get(source.entry.benchmark).declared_metrics(
+            {**source.defaults.params, **source.entry.params, **source.sets}
+        )
+        for source in sources
+    }
+    entries = fnmatch.filter(metrics, check.entry or "*")
+    if not entries:
+        return (
+            "entry",
+        ), f"no entry matches {check.entry!r}{choices(check.entry, metrics, 'there are')}"
+    known = {name: None for entry in entries for name in metrics[entry]}
+    if not fnmatch.filter(known, check.metric):
+        of = f"entry {check.entry}" if check.entry else "the entries"
+        names = choices(check.metric, known, "there are")
+        return ("metric",), f"no metric of {of} matches {check.metric!r}{names}"
+    unit = check.value.unit if check.value is not None else ""
+    for entry in entries:
+        for metric in metrics[entry].values():
+            if unit and fnmatch.fnmatchcase(metric.name, check.metric) and metric.unit != unit:
+                return ("value",), (
+                    f"is in {unit}, and {metric.name} of {entry} is in {metric.unit}; "
+                    f"write it in {metric.unit} or as a bare number"
+                )
+    return None
+
+
+def _unmet_checks(loaded: LoadedSuite, found: _Enumeration) -> Iterator[Problem]:
+    """Yield a problem for each `where` of a check that no point can meet."""
+    if not loaded.suite.checks:
+        return
+    shapes = [shape.data() for shape in found.shapes]
+    settings: dict[str, list[PointSettings]] = {}
+    for point in found.points.values():
+        settings.setdefault(point.entry, []).append((point.params, shapes[point.shape]))
+    coords = {source.name: registry.get(source.entry.benchmark).coords for source in loaded.sources}
+    for index, check in enumerate(loaded.suite.checks):
+        if unmet := unmet_where(check, settings, coords):
+            yield loaded.document.problem(("checks", index, "where", unmet[0]), unmet[1])

@@ -1,0 +1,335 @@
+"""API latency and request counts of a run, from two scrapes of the API servers' /metrics.
+
+Metric: apiserver_request_duration_seconds (Kubernetes metrics reference). Buckets are cumulative. A
+percentile is interpolated inside its bucket, whose bounds are its error bar. WATCH, CONNECT, logs,
+exec and proxy are left out, as in the SLO (kubernetes/community, slos/api_call_latency.md).
+Requests without a resource (/readyz, /livez, /openapi) are left out too, because frequent fast
+probes would hide slow requests.
+
+The request counts of one server among several would be mistaken for the total. The servers are
+known from the EndpointSlices of the Service `kubernetes` and from the Leases in `kube-system`
+(https://kubernetes.io/docs/concepts/architecture/leases/#api-server-identity).
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.config import ignore_status
+from perfdag.stats.robust import needed
+from perfdag.steps.scale.objects import unix_ns
+
+FRESH_S = 60.0
+"""Maximum age of a live API server's Lease, against the newest. Renewal takes place every 10 s."""
+PATIENCE_S = 5.0
+"""How long an address may take to answer."""
+
+
+async def addresses(kube: Kube) -> list[str]:
+    """Return host:port of all API servers, or an empty list without the right to list them.
+
+    Raises KubeError.
+    """
+    kind, label = ("discovery.k8s.io/v1", "EndpointSlice"), "kubernetes.io/service-name=kubernetes"
+    return sorted(
+        f"[{host}]:{port['port']}" if ":" in host else f"{host}:{port['port']}"
+        for endpoints in await _list(kube, *kind, "default", label)
+        for port in endpoints.get("ports") or []
+        for endpoint in endpoints.get("endpoints") or []
+        for host in endpoint.get("addresses") or []
+    )
+
+
+async def live(kube: Kube) -> int:
+    """Count the API servers that renew their Lease; 0 without the right to list them."""
+    kind, label = ("coordination.k8s.io/v1", "Lease"), "apiserver.kubernetes.io/identity"
+    leases = await _list(kube, *kind, "kube-system", f"{label}=kube-apiserver")
+    renewed = [unix_ns(lease["spec"].get("renewTime")) / 1e9 for lease in leases]
+    return sum(max(renewed) - at <= FRESH_S for at in renewed)
+
+
+async def _list(
+    kube: Kube, api_version: str, kind: str, namespace: str, labels: str
+) -> list[dict[str, Any]]:
+    with ignore_status(403, 404):
+        return await kube.list(await kube.resource(api_version, kind), namespace, labels=labels)
+    return []
+
+
+@asynccontextmanager
+async def clients(kube: Kube) -> AsyncIterator[list[Kube]]:
+    """Yield a client for every API server; for a single server, the client `kube`.
+
+    Raises KubeError if one of several servers cannot be reached at its own address, because then
+    the counts would be incomplete.
+    """
+    known, count = await addresses(kube), await live(kube)
+    if max(len(known), count) < 2:
+        yield [kube]
+        return
+    if len(known) < count:
+        raise KubeError(
+            0,
+            "Several",
+            f"{count} API servers share {len(known) or 'an'} address(es), and every server counts "
+            "only its own requests",
+        )
+    scheme, host = urlsplit(kube.cluster.server).scheme, urlsplit(kube.cluster.server).hostname
+    async with AsyncExitStack() as stack:
+        clients = []
+        for address in known:
+            own = replace(
+                kube.cluster,
+                server=f"{scheme}://{address}",
+                server_name=kube.cluster.server_name or host,
+            )
+            clients.append(await stack.enter_async_context(Kube(own, retries=0)))
+            try:
+                await clients[-1].raw("GET", "/version", timeout=PATIENCE_S)
+            except KubeError as error:
+                text = f"there are {len(known)} API servers, and {address} does not answer: {error}"
+                raise KubeError(0, "Several", text) from None
+        yield clients
+
+
+_PREFIX, _STARTED = b"apiserver_request_duration_seconds_bucket{", b"process_start_time_seconds "
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_SKIPPED = {"WATCH", "WATCHLIST", "CONNECT", "PROXY"}
+_SKIPPED_SUBRESOURCES = {"log", "exec", "portforward", "attach", "proxy"}
+Call = tuple[str, str, str, str]
+"""verb, resource, subresource, scope."""
+_BULK = ("LIST", "DELETECOLLECTION")
+"""Verbs of many objects: they have limits of their own and are not among single-object requests."""
+NEEDED = needed(0.99)
+"""Requests a p99 needs."""
+_ALIASES = {"POST": "CREATE", "PUT": "UPDATE"}
+"""Verbs of HTTP and of the API: KubeVirt's audit has the latter."""
+VERBS = ("GET", "LIST", "POST", "PUT", "PATCH", "DELETE", "DELETECOLLECTION", *_ALIASES.values())
+"""Verbs that a count may be of."""
+CREATION, DELETION = "creation", "deletion"
+"""Phases of a run whose calls are counted apart."""
+
+
+@dataclass
+class Scrape:
+    """The histograms of all API servers, and the start of their processes in Unix seconds."""
+
+    calls: dict[Call, dict[float, float]] = field(default_factory=dict)
+    started: list[float | None] = field(default_factory=list)
+
+
+async def scrape(servers: Sequence[Kube]) -> Scrape:
+    """Read the histograms of all API servers line by line, because the text can have tens of MB.
+
+    Raises KubeError (403: no right to read /metrics).
+    """
+    total = Scrape()
+    for kube in servers:
+        total.started.append(None)
+        async for line, _ in kube.lines("/metrics", {}, "text/plain", 60.0):
+            add(total, line)
+    return total
+
+
+def add(total: Scrape, line: bytes) -> None:
+    """Add one line of the text format; other metrics are ignored."""
+    if line.startswith(_STARTED):
+        total.started[-1:] = [float(line[len(_STARTED) :])]
+    if not line.startswith(_PREFIX):
+        return
+    labels_text, _, value = line[len(_PREFIX) :].rpartition(b"} ")
+    labels = dict(_LABEL.findall(labels_text.decode()))
+    call = verb, resource, subresource, _ = (
+        labels.get("verb", ""),
+        labels.get("resource", ""),
+        labels.get("subresource", ""),
+        labels.get("scope", ""),
+    )
+    skipped = verb in _SKIPPED or subresource in _SKIPPED_SUBRESOURCES
+    if skipped or not resource or labels.get("dry_run"):
+        return
+    bound = float(labels["le"])
+    buckets = total.calls.setdefault(call, {})
+    buckets[bound] = buckets.get(bound, 0.0) + float(value)
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Requests of one kind: their number, and the latency percentile with its bucket in seconds."""
+
+    verb: str
+    resource: str
+    subresource: str
+    scope: str
+    count: int
+    p99: float | None
+    low: float | None
+    high: float | None
+    buckets: Mapping[float, float] = field(default_factory=dict, repr=False)
+
+    @property
+    def single(self) -> bool:
+        """Whether it concerns a single object."""
+        return self.verb not in _BULK
+
+    @property
+    def target(self) -> str:
+        """The resource, with its subresource if there is one."""
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
+    @property
+    def name(self) -> str:
+        """For people and for a row's coordinates."""
+        return f"{self.verb} {self.target} {self.scope}"
+
+
+Phases = Mapping[str, Sequence[Calls]]
+"""Calls by phase; a phase without a scrape at both ends is absent."""
+
+
+def delta(before: Scrape, after: Scrape, p: float = 0.99) -> list[Calls]:
+    """Return the requests between two scrapes of the same processes, most frequent first."""
+    delta_calls = []
+    for call, buckets in after.calls.items():
+        then = before.calls.get(call, {})
+        grown = {bound: value - then.get(bound, 0.0) for bound, value in buckets.items()}
+        count = round(grown.get(math.inf, 0.0))
+        if count:
+            value, low, high = quantile(grown, p)
+            delta_calls.append(Calls(*call, count, value, low, high, grown))
+    return sorted(delta_calls, key=lambda calls: -calls.count)
+
+
+def quantile(
+    buckets: Mapping[float, float], p: float
+) -> tuple[float | None, float | None, float | None]:
+    """Return the interpolated p-quantile of cumulative buckets and the bounds of its bucket.
+
+    The last bucket gives its lower bound.
+    """
+    total = buckets.get(math.inf, 0.0)
+    if not total:
+        return None, None, None
+    wanted, low, below = p * total, 0.0, 0.0
+    for bound in sorted(buckets):
+        if buckets[bound] >= wanted and not math.isinf(bound):
+            inside = buckets[bound] - below
+            return low + (bound - low) * ((wanted - below) / inside if inside else 1.0), low, bound
+        if not math.isinf(bound):
+            low, below = bound, buckets[bound]
+    return low, low, None
+
+
+def worst(calls: Iterable[Calls], bulk: str = "", least: int = NEEDED) -> float | None:
+    """Return the p99 in seconds of the slowest kind of request with at least `least` requests.
+
+    `bulk` selects one verb; without it only requests for single objects count. Kinds with fewer
+    requests are merged. None means too few requests for a p99.
+    """
+    wanted = _of(calls, bulk)
+    values = [call.p99 for call in wanted if call.count >= least]
+    rest: Counter[float] = Counter()
+    for call in wanted:
+        if call.count < least:
+            rest.update(call.buckets)
+    if rest[math.inf] >= least:
+        values.append(quantile(rest, 0.99)[0])
+    return max((value for value in values if value is not None), default=None)
+
+
+def _of(calls: Iterable[Calls], bulk: str) -> list[Calls]:
+    return [call for call in calls if (call.verb == bulk if bulk else call.single)]
+
+
+def slowest(calls: Sequence[Calls], bulk: str = "") -> float | None:
+    """Return an upper bound in seconds of the slowest request: the end of the last bucket in use.
+
+    `bulk` selects one verb; without it only requests for single objects count. Return 0 if only
+    other requests were made, and None if the last bucket has no end.
+    """
+    ends = [
+        min(bound for bound, count in call.buckets.items() if count >= call.count)
+        for call in _of(calls, bulk)
+    ]
+    slowest_end = max(ends, default=0.0 if calls and bulk else math.inf)
+    return None if math.isinf(slowest_end) else slowest_end
+
+
+def latencies(calls: Sequence[Calls]) -> dict[str, float | None]:
+    """Named latencies of a phase, in seconds; None below the requests that a p99 needs."""
+    return {
+        "api_p99": worst(calls),
+        "api_slowest": slowest(calls),
+        "api_list_p99": worst(calls, "LIST"),
+        "api_list_slowest": slowest(calls, "LIST"),
+        "api_deletecollection_p99": worst(calls, "DELETECOLLECTION"),
+    }
+
+
+def gate_latencies(phases: Phases, whole: Sequence[Calls]) -> dict[str, float | None]:
+    """Return the latencies that gates compare: those of the worse phase.
+
+    A phase with too few requests for a p99 is judged within the `whole` run. All values are None if
+    a phase is absent.
+    """
+    together = latencies(whole)
+    if not {CREATION, DELETION} <= set(phases):
+        return dict.fromkeys(together)
+    worse: dict[str, float | None] = {}
+    for name, value in together.items():
+        values = [latencies(calls)[name] for calls in phases.values()]
+        if None in values:
+            values.append(value)
+        known = [latency for latency in values if latency is not None]
+        # Without an upper bound of one phase there is none of both.
+        worse[name] = value if name.endswith("_slowest") else max(known, default=None)
+    return worse
+
+
+def named_figures(calls: Sequence[Calls]) -> dict[str, float | None]:
+    """Latencies and counts of a phase by name."""
+    return latencies(calls) | {name: float(value) for name, value in counts(calls).items()}
+
+
+def deletion_figures(phases: Phases) -> dict[str, float | None]:
+    """Return the figures of the deletion, with `deletion/` before their names."""
+    return {
+        f"{DELETION}/{name}": value
+        for name, value in named_figures(phases.get(DELETION, [])).items()
+    }
+
+
+def call_records(phases: Phases) -> list[dict[str, Any]]:
+    """List all kinds of requests by phase: count, and p99 with its error bar in seconds."""
+    return [
+        {
+            "phase": phase,
+            "call": call.name,
+            "count": call.count,
+            "p99_s": call.p99,
+            "low_s": call.low,
+            "high_s": call.high,
+        }
+        for phase, calls in phases.items()
+        for call in calls
+    ]
+
+
+def counts(calls: Iterable[Calls]) -> dict[str, int]:
+    """Count requests as `<VERB>-<resource>[/<subresource>]-count`.
+
+    POST and PUT also count under KubeVirt's audit names CREATE and UPDATE. A server-side apply
+    counts as PATCH.
+    """
+    by_name: Counter[str] = Counter()
+    for call in calls:
+        verb = "PATCH" if call.verb == "APPLY" else call.verb
+        for name in {verb, _ALIASES.get(verb, verb)}:
+            by_name[f"{name}-{call.target}-count"] += call.count
+    return dict(by_name)

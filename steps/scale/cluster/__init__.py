@@ -1,1 +1,0 @@
-"""The cluster under a scale run: namespaces, rights, locks, removal."""

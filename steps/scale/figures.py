@@ -1,0 +1,394 @@
+"""Figures of a run: its gates, its result, and the measurements of a benchmark.
+
+A gate compares a figure with a value or with a multiple of another figure. Missing data is a
+breach. A gate on an unknown figure is refused before the run.
+"""
+
+import difflib
+import math
+import operator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfdag.benchmark.contract import Metric
+from perfdag.outcome import Measurement, VerdictWord, verdict
+from perfdag.stats.robust import needed
+from perfdag.steps.scale import prometheus
+from perfdag.steps.scale.api_metrics import DELETION, VERBS, latencies
+from perfdag.steps.scale.generate import without_name
+from perfdag.steps.scale.objects import Step
+from perfdag.steps.scale.rows import Row, Summary
+
+_FORM = re.compile(
+    r"\s*([\w./:-]+)\s*(<=|>=|<|>)\s*(?:([\d.eE+-]+)|([\d.eE+-]+)\s*\*\s*([\w./:-]+))\s*"
+)
+_UPPER_BOUNDS = {
+    f"{phase}{name}_p99": f"{phase}{name}_slowest"
+    for phase in ("", f"{DELETION}/")
+    for name in ("api", "api_list")
+}
+"""Upper bounds that replace a percentile with too few requests. They can only show that a gate
+passed.
+"""
+_OPS: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@dataclass(frozen=True)
+class Gate:
+    """`metric op value`, or `metric op value * other`."""
+
+    metric: str
+    op: str
+    value: float
+    other: str | None = None
+
+    def __str__(self) -> str:
+        other = f" * {self.other}" if self.other else ""
+        return f"{self.metric} {self.op} {self.value:g}{other}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a gate. `passed` is None without data, which counts as a breach."""
+
+    gate: Gate
+    value: float | None
+    threshold: float | None
+    passed: bool | None
+
+    def figures(self) -> str:
+        """Return the figures that decided, or which one was absent."""
+        if self.passed is None:
+            return f"no data for {self.gate.metric if self.value is None else self.gate.other}"
+        return f"{self.value:.6g} against {self.threshold:.6g}"
+
+    def __str__(self) -> str:
+        outcome = {True: ", passed", False: ", BREACHED", None: ""}[self.passed]
+        return f"gate {self.gate}: {self.figures()}{outcome}"
+
+
+def parse_gate(text: str) -> Gate:
+    """Parse a gate such as `api_p99 < 1`. Raises ValueError with the expected form."""
+    match = _FORM.fullmatch(text)
+    try:
+        if not match:
+            raise ValueError
+        return Gate(match[1], match[2], float(match[3] or match[4]), match[5])
+    except ValueError:
+        raise ValueError(
+            f"not a gate: {text!r}; write METRIC < VALUE, or METRIC < RATIO * METRIC"
+        ) from None
+
+
+def check_gates(texts: list[str]) -> list[str]:
+    """Return the texts of gates. Raises ValueError for one that is no gate."""
+    for text in texts:
+        parse_gate(text)
+    return texts
+
+
+SLO = (Gate("api_p99", "<", 1.0), Gate("api_list_p99", "<", 30.0))
+"""Limits of the Kubernetes API in seconds (kubernetes/community, slos/api_call_latency.md)."""
+
+
+def with_slo(own: Sequence[Gate]) -> list[Gate]:
+    """Return the API limits and the own gates. An own gate replaces a limit on the same metric."""
+    metrics = {gate.metric for gate in own}
+    return [*(limit for limit in SLO if limit.metric not in metrics), *own]
+
+
+def evaluate(gates: Sequence[Gate], figures: Mapping[str, float | None]) -> list[Verdict]:
+    """Compare all gates with the figures of a run; NaN counts as absent."""
+    known = {name: v for name, v in figures.items() if v is not None and not math.isnan(v)}
+    verdicts = []
+    for gate in gates:
+        value, base = known.get(gate.metric), known.get(gate.other) if gate.other else 1.0
+        bound = known.get(_UPPER_BOUNDS.get(gate.metric, ""))
+        if value is None and bound is not None and gate.op in ("<", "<=") and not gate.other:
+            value = bound if _OPS[gate.op](bound, gate.value) else None
+        if value is None or base is None:
+            verdicts.append(Verdict(gate, value, None, None))
+        else:
+            threshold = gate.value * base
+            verdicts.append(Verdict(gate, value, threshold, _OPS[gate.op](value, threshold)))
+    return verdicts
+
+
+_RUN_FIGURES = {
+    "throughput_mean",
+    "throughput_best_5s",
+    "success_ratio",
+    "create_ratio",
+    "censored",
+    "left_behind",
+    "watch_lag_p99",
+    "create_rate",
+}
+_PACED_FIGURES = {"schedule_held", "submit_lag"}
+"""Figures of an open loop."""
+_PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+_COUNT = re.compile(rf"({DELETION}/)?({'|'.join(VERBS)})-[a-z0-9.]+(/[a-z]+)?-count")
+_EXAMPLES = ("CREATE-pods-count", "PATCH-virtualmachineinstances-count")
+
+
+def check(
+    gates: Iterable[Gate],
+    scenario: str,
+    steps: Iterable[Step],
+    extra: Iterable[str],
+    *,
+    paced: bool,
+    components: bool = False,
+    count: float = math.inf,
+) -> None:
+    """Raise ValueError for a gate on a figure that the scenario lacks, or that has too few objects.
+
+    `extra` are figures of the scenario. `paced` means an open loop. `components` is whether
+    Prometheus is queried. `count` is the fewest objects of a size.
+    """
+    stages = {f"{step.name}_{stat}": p for step in steps for stat, p in _PERCENTILES.items()}
+    calls = latencies([])
+    known = {*_RUN_FIGURES, *stages, *calls, *(f"{DELETION}/{name}" for name in calls), *extra}
+    known |= _PACED_FIGURES if paced else set()
+    queried = prometheus.AUDIT_KEYS | prometheus.COMPONENT_FIGURES
+    for name in [name for gate in gates for name in (gate.metric, gate.other) if name]:
+        if (least := needed(stages.get(name, 0.5))) > count:
+            raise ValueError(
+                f"the gate on {name} can have no data: it needs {least} objects, and {count:g} are "
+                "planned"
+            )
+        if name in queried or prometheus.is_request_count(name):
+            if not components:
+                raise ValueError(f"the gate on {name} needs a Prometheus: set `prometheus`")
+        elif name not in known and not _COUNT.fullmatch(name):
+            near = difflib.get_close_matches(name, sorted({*known, *queried, *_EXAMPLES}), 1, 0.0)
+            raise ValueError(f"no figure of {scenario} is called {name}; the nearest is {near[0]}")
+
+
+@dataclass
+class Result:
+    """One scenario at one size.
+
+    `figures` are in SI units (None: no data), `trace` is (seconds, VMIs Running), `started` and
+    `ended` are Unix seconds.
+    """
+
+    scenario: str
+    count: int
+    run: str
+    rows: list[Row]
+    stages: list[Summary]
+    figures: dict[str, float | None]
+    facts: dict[str, Any]
+    verdicts: list[Verdict] = field(default_factory=list)
+    trace: list[tuple[float, int]] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    started: float = 0.0
+    ended: float = 0.0
+    error: str = ""
+    """The reason why this size was not measured, or empty."""
+    disturbed: str = ""
+    """Why the figures are void: another run measured too."""
+
+    @property
+    def breached(self) -> list[Verdict]:
+        """Gates that failed or had no data."""
+        return [verdict for verdict in self.verdicts if not verdict.passed]
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether an object did not reach the goal, or was left behind."""
+        return bool(self.figures["left_behind"]) or self.figures["success_ratio"] != 1.0
+
+    @property
+    def late(self) -> bool:
+        """Whether an open loop did not hold its rate."""
+        return any(batch["held"] is False for batch in self.facts["generator"])
+
+
+METRICS = (
+    Metric(
+        "stage_latency",
+        "s",
+        "lower",
+        "time since the previous stage, over all objects (coords: stage, since)",
+        lowest=-math.inf,
+    ),
+    Metric(
+        "object_latency",
+        "s",
+        "lower",
+        "time since the previous stage of one object",
+        lowest=-math.inf,
+    ),
+    Metric(
+        "object_time", "s", "lower", "when an object reached a stage, from the first submission"
+    ),
+    Metric(
+        "object_missing",
+        "s",
+        "none",
+        "time that an object waited for a stage that it never reached",
+    ),
+    Metric(
+        "throughput",
+        "1/s",
+        "higher",
+        "objects that reached the goal a second: mean, and the best 5 s",
+    ),
+    Metric(
+        "paced_throughput", "1/s", "none", "throughput if the arrivals set the pace (open loop)"
+    ),
+    Metric("create_rate", "1/s", "none", "objects created a second"),
+    Metric(
+        "success_ratio", "1", "higher", "objects that reached the goal, of those planned", highest=1
+    ),
+    Metric("create_ratio", "1", "higher", "creations accepted, of those planned", highest=1),
+    Metric("schedule_held", "1", "higher", "share of its rate that the open loop reached"),
+    Metric(
+        "submit_lag", "s", "lower", "how late creations were sent (open loop)", lowest=-math.inf
+    ),
+    Metric("left_behind", "1", "lower", "objects still there after deletion"),
+    Metric(
+        "api_latency",
+        "s",
+        "lower",
+        "p99 of API requests of one kind (coords: call; phase: deletion)",
+    ),
+    Metric(
+        "api_p99",
+        "s",
+        "lower",
+        "p99 of the slowest kind of single-object API request (coords of the deletion: phase)",
+    ),
+    Metric(
+        "api_calls",
+        "1",
+        "none",
+        "API requests of one kind (coords: call, vms or objects; phase: deletion)",
+    ),
+    Metric(
+        "failures",
+        "1",
+        "lower",
+        "objects that were refused or missed the goal, by reason (coords: message)",
+    ),
+    Metric(
+        "watch_lag",
+        "s",
+        "lower",
+        "p99 of the time from a due change to its watch event",
+        lowest=-math.inf,
+    ),
+    Metric(
+        "component",
+        "1",
+        "none",
+        "figures from Prometheus (coords: figure; the unit is in its name)",
+    ),
+)
+COORDS = ("stage", "since", "phase", "call", "figure", "message", "vms", "objects")
+MAX_MESSAGES, MAX_CALLS = 50, 40
+"""Distinct messages, and kinds of API request of each phase, that are kept."""
+_NAMED = {
+    "throughput_mean": ("throughput", "mean"),
+    "throughput_best_5s": ("throughput", "best_5s"),
+    "submit_lag": ("submit_lag", "p99"),
+    "api_p99": ("api_p99", "p99"),
+    "watch_lag_p99": ("watch_lag", "p99"),
+    **{
+        name: (name, "value")
+        for name in ("create_rate", "success_ratio", "create_ratio", "schedule_held", "left_behind")
+    },
+}
+"""Figure -> metric and statistic."""
+
+
+def measurements(
+    result: Result, headline: str, coords: Mapping[str, Any], size: Mapping[str, int]
+) -> list[Measurement]:
+    """Return the measurements of one size: stages, figures, API calls, objects, gates, failures.
+
+    The percentiles of the stage `headline` are a metric of that name. `coords` are those of all
+    rows, `size` the coordinate of API requests.
+    """
+    rows: list[Measurement] = []
+    for stage in result.stages:
+        own = {**coords, "stage": stage.stage, "since": stage.since}
+        n = stage.ok + stage.censored
+        for stat in ("p50", "p95", "p99", "mean", "min", "max"):
+            if (value := getattr(stage, stat)) is not None:
+                rows.append(Measurement("stage_latency", value, stat, own, n))
+                if stage.stage == headline and stat in _PERCENTILES:
+                    rows.append(Measurement(headline, value, stat, {**coords}, n))
+    paced = result.figures.get("submit_lag") is not None
+    for figure, value in result.figures.items():
+        if value is None:
+            continue
+        name = figure.removeprefix(f"{DELETION}/")
+        own = {**coords, "phase": DELETION} if name != figure else {**coords}
+        if name in _NAMED:
+            metric, stat = _NAMED[name]
+            metric = "paced_throughput" if metric == "throughput" and paced else metric
+            rows.append(Measurement(metric, value, stat, own))
+        elif counted := call_name(name):
+            rows.append(Measurement("api_calls", value, coords={**own, "call": counted, **size}))
+        elif name in prometheus.AUDIT_KEYS or name.startswith(("virt_", "workqueue_", "node_")):
+            rows.append(Measurement("component", value, coords={**own, "figure": name}))
+    kept: Counter[str] = Counter()
+    for call in result.calls:
+        kept[call["phase"]] += 1
+        if kept[call["phase"]] <= MAX_CALLS and call["p99_s"] is not None:
+            phase = {"phase": DELETION} if call["phase"] == DELETION else {}
+            own = {**coords, **phase, "call": call["call"]}
+            rows.append(Measurement("api_latency", call["p99_s"], "p99", own, call["count"]))
+    rows += _object_measurements(result.rows, coords)
+    for gate in result.verdicts:
+        word: VerdictWord = "passed" if gate.passed else "failed"
+        rows.append(verdict(word, str(gate.gate), gate.figures(), {**coords}))
+    for text, count in messages(result.rows).most_common(MAX_MESSAGES):
+        rows.append(Measurement("failures", float(count), coords={**coords, "message": text}))
+    return rows
+
+
+def _object_measurements(rows: Sequence[Row], coords: Mapping[str, Any]) -> list[Measurement]:
+    """Return the times of single objects: two rows per stage, 0.3 MB for 2,000 workloads."""
+    first = min((row.submitted for row in rows if row.submitted), default=0.0)
+    measured = []
+    for row in rows:
+        own = {**coords, "stage": row.stage, "since": row.since}
+        if row.seconds is not None:
+            metric = "object_latency" if row.status == "ok" else "object_missing"
+            measured.append(Measurement(metric, row.seconds, coords=own, subject=row.name))
+        if row.status == "ok" and row.reached:
+            at = row.reached - first
+            measured.append(Measurement("object_time", at, coords=own, subject=row.name))
+    return measured
+
+
+def call_name(figure: str) -> str:
+    """Return the kind of request that a figure counts. Audit aliases of POST and PUT give none."""
+    counts_calls = figure.endswith("-count") and not figure.endswith("-phase-count")
+    if not counts_calls or figure.startswith(("CREATE-", "UPDATE-")):
+        return ""
+    return figure.removesuffix("-count")
+
+
+def messages(rows: Sequence[Row]) -> Counter[str]:
+    """Count the failed and censored objects by message, without object names."""
+    bad = {row.name: row for row in rows if row.error and row.status in ("failed", "censored")}
+    return Counter(without_name(row.error or "", row.name) for row in bad.values())
+
+
+def failure_text(rows: Sequence[Row], notes: Sequence[str], limit: int = 5) -> str:
+    """Return failure messages, most frequent first, and the notes, for a sample's error."""
+    parts = [f"{count} x {text}" for text, count in messages(rows).most_common(limit)]
+    return "; ".join([*parts, *notes])

@@ -1,1 +1,0 @@
-"""Figures of a scale run: stage latencies, API requests, Prometheus queries."""

@@ -1,1 +1,0 @@
-"""One generator creates objects, one observer watches them."""

@@ -1,1 +1,0 @@
-"""Records, stages, templates and schedules of the scale benchmarks."""

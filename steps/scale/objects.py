@@ -1,0 +1,728 @@
+"""Objects of a run: what they are created from, the stages of their life, and chains of stages.
+
+A template is built in by name, or a YAML file with any field. Placeholders: `${name}` (unique per
+object), `${index}`, `${namespace}`, `${run}`, `${project}`, `${workers}`, `${gpus}`, `${image}` and
+user variables. All documents of a file are created in order, and the last one is the measured
+workload. A document named with `${run}` and without `${name}` is shared: created once for a run.
+
+An extractor reads stages from an object's state. It yields (stage, API time in Unix ns or 0,
+fresh). `fresh` is False if the state only remembers an older phase, so that the receive time means
+nothing. Sources: Kubernetes API reference (PodCondition, JobCondition, deletionTimestamp), KubeVirt
+api/core/v1 types.go. A record has the stages of one object, and a chain those of every kind of
+workload.
+"""
+
+import re
+import secrets
+import time
+from array import array
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from perfdag.kube.client import Object
+
+RUN_LABEL, INDEX_LABEL, SUBMIT_ANNOTATION = "perfdag/run", "perfdag/index", "perfdag/intended"
+RUNAI_STORAGE = "openebs-lvmpv"
+"""Default storage class of claims for Run:ai's kinds, as in Run:ai's scale test tool."""
+HOLD = "perfdag/hold"
+"""The scheduling gate of pods that are released together."""
+SET, VMI = "VirtualMachineInstanceReplicaSet", "VirtualMachineInstance"
+_WORKS = frozenset(("running", "ready", "succeeded", "bound"))
+
+
+class Record:
+    """One object: identity, owner, node, failure message, and three times per stage.
+
+    `error_at` is when the failure began, or was seen if the object does not say it (Unix ns).
+    """
+
+    __slots__ = (
+        "error",
+        "error_at",
+        "kind",
+        "name",
+        "namespace",
+        "node",
+        "owner",
+        "stages",
+        "times_ns",
+        "uid",
+    )
+
+    def __init__(self, kind: str, uid: str, name: str, namespace: str, owner: str) -> None:
+        self.kind, self.uid, self.name = kind, uid, name
+        self.namespace, self.owner = namespace, owner
+        self.node, self.error, self.error_at = "", "", 0
+        self.stages: tuple[str, ...] = ()
+        self.times_ns = array("q")  # three a stage: an array has a third of the size of a dict
+
+    def put(self, stage: str, api_ns: int = 0, event_ns: int = 0, received_ns: int = 0) -> bool:
+        """Note a stage and return whether it is new. Known times stay, unknown ones are set."""
+        new = stage not in self.stages
+        if new:
+            self.stages = (*self.stages, stage)
+            self.times_ns.extend((api_ns, event_ns, received_ns))
+        else:
+            at = self.stages.index(stage) * 3
+            self.times_ns[at] = self.times_ns[at] or api_ns
+            self.times_ns[at + 1] = self.times_ns[at + 1] or event_ns
+        return new
+
+    def times(self, stage: str) -> tuple[int, int, int] | None:
+        """Return API time and Event time (Unix ns) and receive time (monotonic ns), 0 if unknown.
+
+        None means that the stage was not seen.
+        """
+        if stage not in self.stages:
+            return None
+        at = self.stages.index(stage) * 3
+        return self.times_ns[at], self.times_ns[at + 1], self.times_ns[at + 2]
+
+    @property
+    def recovered(self) -> bool:
+        """Whether the object works after all, so that its warnings were of retries."""
+        return "failed" not in self.stages and not _WORKS.isdisjoint(self.stages)
+
+    def dump(self) -> list[Any]:
+        """Return the record for the state file."""
+        identity = [self.kind, self.uid, self.name, self.namespace, self.owner]
+        return [*identity, self.node, self.error, self.error_at, self.stages, list(self.times_ns)]
+
+    @classmethod
+    def read(cls, raw: list[Any], shift: int = 0) -> "Record":
+        """Read a record from the state file. `shift` is added to its receive times."""
+        record = cls(*raw[:5])
+        record.node, record.error, record.error_at, stages, times = raw[5:]
+        record.stages = tuple(stages)
+        record.times_ns = array(
+            "q", [at + shift if i % 3 == 2 and at else at for i, at in enumerate(times)]
+        )
+        return record
+
+
+def top_owner(records: Mapping[str, Record], record: Record) -> Record:
+    """Return the owner at the top of a record's chain of owners, or the record itself."""
+    while record.owner in records:
+        record = records[record.owner]
+    return record
+
+
+def remaining(
+    records: Mapping[str, Record], names: Collection[tuple[str, str, str]]
+) -> Iterator[Record]:
+    """Yield existing records whose top owner has one of these kinds, namespaces and names."""
+    for record in records.values():
+        if "gone" not in record.stages:
+            top = top_owner(records, record)
+            if (top.kind, top.namespace, top.name) in names:
+                yield record
+
+
+StageSeen = tuple[str, int, bool]
+Extractor = Callable[[Object], Iterator[StageSeen]]
+VM_PHASES = ("pending", "scheduling", "scheduled", "running", "succeeded", "failed")
+EVENT_STAGES = {
+    "Scheduled": "scheduled",
+    "Preempted": "evicted",
+    "Evict": "evicted",
+    "Evicted": "evicted",
+    "ExternalProvisioning": "requested",
+    "Provisioning": "requested",
+    "ProvisioningSucceeded": "provisioned",
+}
+"""Stages of the object of an Event, by the Event's reason."""
+_EVICTED_POD = re.compile(r"\bPod ([\w.-]+)/([\w.-]+) was ")
+
+
+def evicted_pod(event: Object) -> tuple[str, str] | None:
+    """Return namespace and name of the pod that KAI evicted, else None.
+
+    KAI records the Event on a PodGroup and names the pod in the message (pkg/scheduler/api).
+    """
+    about = (event.get("involvedObject") or {}).get("kind")
+    if about != "PodGroup" or event.get("reason") != "Evict":
+        return None
+    match = _EVICTED_POD.search(event.get("message") or "")
+    return (match[1], match[2]) if match else None
+
+
+@lru_cache(maxsize=4096)
+def unix_ns(text: str | None) -> int:
+    """Convert an RFC 3339 text to Unix time in ns (of whole us), 0 for none. Raises ValueError."""
+    return round(datetime.fromisoformat(text).timestamp() * 1e6) * 1000 if text else 0
+
+
+def whole_second(api_ns: int) -> bool:
+    """Return whether an API time was truncated to the second, as nearly all are."""
+    return api_ns % 1_000_000_000 == 0
+
+
+def _life(body: Object) -> Iterator[StageSeen]:
+    metadata = body["metadata"]
+    yield "created", unix_ns(metadata.get("creationTimestamp")), True
+    if deleting := metadata.get("deletionTimestamp"):
+        # The API sets it to the moment of the request plus the grace period.
+        grace = metadata.get("deletionGracePeriodSeconds") or 0
+        yield "deleting", unix_ns(deleting) - grace * 1_000_000_000, True
+
+
+def _conditions(body: Object) -> dict[str, Object]:
+    """Conditions by type; what has none is not of the form that Kubernetes gives conditions."""
+    conditions = (body.get("status") or {}).get("conditions") or []
+    return {
+        condition["type"]: condition
+        for condition in conditions
+        if isinstance(condition, dict) and isinstance(condition.get("type"), str)
+    }
+
+
+def _true(body: Object, stages: Mapping[str, str]) -> Iterator[StageSeen]:
+    """Yield the stages of the conditions that are true."""
+    for name, condition in _conditions(body).items():
+        if name in stages and condition.get("status") == "True":
+            yield stages[name], unix_ns(condition.get("lastTransitionTime")), True
+
+
+_POD_STAGES = {
+    "PodScheduled": "scheduled",
+    "Initialized": "initialized",
+    "PodReadyToStartContainers": "sandbox",
+    "ContainersReady": "containers_ready",
+    "Ready": "ready",
+}
+_UNSCHEDULED = {"SchedulingGated": "gated", "Unschedulable": "unschedulable"}
+
+
+def _pod(body: Object) -> Iterator[StageSeen]:
+    yield from _life(body)
+    status = body.get("status") or {}
+    scheduled = _conditions(body).get("PodScheduled")
+    if scheduled and scheduled["status"] != "True" and scheduled.get("reason") in _UNSCHEDULED:
+        stage = _UNSCHEDULED[scheduled["reason"]]
+        yield stage, unix_ns(scheduled.get("lastTransitionTime")), True
+    elif not scheduled and body.get("spec", {}).get("nodeName"):
+        yield "scheduled", 0, True
+    yield from _true(body, _POD_STAGES)
+    phase = status.get("phase")
+    if phase == "Running":
+        yield "running", unix_ns(status.get("startTime")), True
+    elif phase in ("Succeeded", "Failed"):
+        states = [item.get("state") or {} for item in status.get("containerStatuses") or []]
+        ends = [unix_ns((state.get("terminated") or {}).get("finishedAt")) for state in states]
+        yield phase.lower(), max(ends, default=0), True
+
+
+def _vmi(body: Object) -> Iterator[StageSeen]:
+    yield from _life(body)
+    status = body.get("status") or {}
+    phase = status.get("phase")
+    for transition in status.get("phaseTransitionTimestamps") or []:
+        name, at = transition["phase"], unix_ns(transition.get("phaseTransitionTimestamp"))
+        yield name.lower(), at, name == phase
+    if phase:
+        yield phase.lower(), 0, True
+    yield from _true(body, {"Ready": "ready", "Paused": "paused"})
+
+
+def _vm(body: Object) -> Iterator[StageSeen]:
+    yield from _life(body)
+    if (body.get("status") or {}).get("printableStatus") == "Running":
+        yield "running", 0, True
+    yield from _true(body, {"Ready": "ready"})
+
+
+def _replica_set(body: Object) -> Iterator[StageSeen]:
+    yield from _life(body)
+    wanted = (body.get("spec") or {}).get("replicas", 1)
+    if wanted and (body.get("status") or {}).get("readyReplicas", 0) >= wanted:
+        yield "ready", 0, True
+
+
+_JOB_STAGES = {
+    "Complete": "succeeded",
+    "Succeeded": "succeeded",
+    "Failed": "failed",
+    "Running": "running",
+}
+
+
+def _job(body: Object) -> Iterator[StageSeen]:
+    yield from _life(body)
+    if started := (body.get("status") or {}).get("startTime"):
+        yield "started", unix_ns(started), True
+    yield from _true(body, _JOB_STAGES)
+
+
+def _claim(body: Object) -> Iterator[StageSeen]:
+    """Read when the phase of a claim was written: only managedFields has a time of that."""
+    yield from _life(body)
+    if (body.get("status") or {}).get("phase") == "Bound":
+        writes = [
+            unix_ns(field.get("time"))
+            for field in body["metadata"].get("managedFields") or []
+            if "f:phase" in ((field.get("fieldsV1") or {}).get("f:status") or {})
+        ]
+        yield "bound", max(writes, default=0), True
+
+
+def _other(body: Object) -> Iterator[StageSeen]:
+    """Any custom resource: its life, its phase and its true conditions, in lower case."""
+    yield from _life(body)
+    phase = (body.get("status") or {}).get("phase")
+    if phase and isinstance(phase, str):
+        yield phase.lower(), 0, True
+    yield from _true(body, {name: name.lower() for name in _conditions(body)})
+
+
+_BY_KIND: dict[str, Extractor] = {
+    "Pod": _pod,
+    VMI: _vmi,
+    "VirtualMachine": _vm,
+    SET: _replica_set,
+    "ReplicaSet": _replica_set,
+    "Job": _job,
+    "PyTorchJob": _job,
+    "PersistentVolumeClaim": _claim,
+}
+
+
+def extractor(kind: str) -> Extractor:
+    """Return the extractor of a kind. An unknown kind gets its life, phase and conditions."""
+    return _BY_KIND.get(kind, _other)
+
+
+_BAD_IF_FALSE = ("PodScheduled", "Synchronized", "Provisioning")
+
+
+def failure(body: Object) -> tuple[str, int]:
+    """Return an object's failure message in one line, and its start (Unix ns, 0 if unknown)."""
+    status, conditions = body.get("status") or {}, _conditions(body)
+    messages, since = [], 0
+    for name, condition in conditions.items():
+        state, reason = condition.get("status"), condition.get("reason", name)
+        false = state == "False" and name in _BAD_IF_FALSE and reason != "SchedulingGated"
+        if false or (state == "True" and name.endswith("Failed")):
+            messages.append(f"{reason}: {condition.get('message', '')}")
+            since = max(since, unix_ns(condition.get("lastTransitionTime")))
+    if status.get("phase") == "Failed":  # a phase has no time, but conditions change with it
+        messages.append(f"{status.get('reason', 'Failed')}: {status.get('message', '')}")
+        times = [unix_ns(item.get("lastTransitionTime")) for item in conditions.values()]
+        since = max(times, default=0)
+    return " ".join("; ".join(messages).split())[:500], since
+
+
+def last_observed(event: Object) -> int:
+    """Return when the Event was last observed (Unix ns, 0 if unknown)."""
+    times = (event.get("series") or {}).get("lastObservedTime"), event.get("lastTimestamp")
+    return max(map(unix_ns, (*times, event.get("eventTime"), event.get("firstTimestamp"))))
+
+
+def owner_of(metadata: Object) -> str:
+    """Return the UID of the object's controller or first owner; empty without owners."""
+    owners = metadata.get("ownerReferences") or []
+    owners = sorted(owners, key=lambda owner: not owner.get("controller"))
+    return str(owners[0]["uid"]) if owners else ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a chain: `stage` of the first or last object of `kind`, after the step `since`.
+
+    Steps that are not optional are in order. If a later step was seen, an earlier unseen one
+    happened unobserved.
+    """
+
+    name: str
+    since: str
+    kind: str
+    stage: str
+    pick: Literal["first", "last"] = "first"
+    optional: bool = False
+
+
+DELETIONS = ("deleting", "vmi_deleting")
+"""Steps after which an end is that of a deletion: of the workload, and of its VMI."""
+_CLAIM = "PersistentVolumeClaim"
+
+
+def _vmi_chain(kind: str) -> tuple[Step, ...]:
+    between: tuple[Step, ...] = ()
+    inner: tuple[Step, ...] = ()
+    if kind != VMI:
+        between = (Step("vmi_created", "created", VMI, "created"),)
+        inner = (
+            Step("vmi_creation_to_running", "vmi_created", VMI, "running", "last"),
+            Step("vm_ready", "created", kind, "ready", optional=True),
+            Step("vmi_deleting", "deleting", VMI, "deleting", "last", optional=True),
+            Step("vmi_deletion_to_succeeded", "vmi_deleting", VMI, "succeeded", "last", True),
+            Step("vmi_deletion_to_failed", "vmi_deleting", VMI, "failed", "last", True),
+        )
+    start = "vmi_created" if between else "created"
+    return (
+        Step("created", "submitted", kind, "created"),
+        *between,
+        Step("pending", start, VMI, "pending"),
+        Step("scheduling", "pending", VMI, "scheduling"),
+        Step("creation_to_scheduling", "created", VMI, "scheduling"),
+        Step("pod_created", start, "Pod", "created"),
+        Step("pod_scheduled", "pod_created", "Pod", "scheduled"),
+        Step("pod_initialized", "pod_scheduled", "Pod", "initialized", optional=True),
+        Step("pod_containers_ready", "pod_scheduled", "Pod", "containers_ready", optional=True),
+        Step("pod_ready", "pod_scheduled", "Pod", "ready"),
+        Step("scheduled", "scheduling", VMI, "scheduled"),
+        Step("creation_to_scheduled", "created", VMI, "scheduled"),
+        Step("running", "scheduled", VMI, "running", "last"),
+        Step("creation_to_running", "created", VMI, "running", "last"),
+        Step("submission_to_running", "submitted", VMI, "running", "last"),
+        Step("creation_to_failed", "created", VMI, "failed", optional=True),
+        Step("deletion_to_succeeded", "deleting", VMI, "succeeded", "last", optional=True),
+        Step("deletion_to_failed", "deleting", VMI, "failed", "last", optional=True),
+        Step("deletion", "deleting", kind, "gone", optional=True),
+        Step("pod_deletion", "deleting", "Pod", "gone", "last", optional=True),
+        *inner,
+    )
+
+
+def _runai(kind: str, job: str) -> tuple[Step, ...]:
+    return (
+        Step("workload_created", "submitted", kind, "created"),
+        Step("job_created", "workload_created", job, "created"),
+        Step("first_pod_created", "job_created", "Pod", "created"),
+        Step("last_pod_created", "job_created", "Pod", "created", "last"),
+        Step("pod_group_created", "first_pod_created", "PodGroup", "created"),
+        Step("scheduled", "pod_group_created", "Pod", "scheduled", "last"),
+        Step("submission_to_scheduled", "submitted", "Pod", "scheduled", "last"),
+        Step("evicted", "pod_group_created", "Pod", "evicted", optional=True),
+        Step("pvc_requested", "pod_group_created", _CLAIM, "requested", optional=True),
+        Step("first_pvc_bound", "pvc_requested", _CLAIM, "bound", optional=True),
+        Step("pvc_bound", "pvc_requested", _CLAIM, "bound", "last", optional=True),
+        Step("ready", "scheduled", "Pod", "ready", "last"),
+    )
+
+
+def _pods_of(kind: str) -> tuple[Step, ...]:
+    return (
+        Step("created", "submitted", kind, "created"),
+        Step("first_pod_created", "created", "Pod", "created"),
+        Step("last_pod_created", "created", "Pod", "created", "last"),
+        Step("scheduled", "last_pod_created", "Pod", "scheduled", "last"),
+        Step("submission_to_scheduled", "submitted", "Pod", "scheduled", "last"),
+        Step("evicted", "created", "Pod", "evicted", optional=True),
+        Step("pvc_bound", "created", _CLAIM, "bound", "last", optional=True),
+        Step("ready", "scheduled", "Pod", "ready", "last"),
+    )
+
+
+def _ending(kind: str) -> tuple[Step, ...]:
+    return (
+        Step("succeeded", "ready", kind, "succeeded", optional=True),
+        Step("submission_to_succeeded", "submitted", kind, "succeeded", optional=True),
+    )
+
+
+def _any(kind: str) -> tuple[Step, ...]:
+    return (
+        *_pods_of(kind),
+        *_ending(kind),
+        Step("workload_running", "created", kind, "running", optional=True),
+        Step("workload_ready", "created", kind, "ready", optional=True),
+        Step("deletion", "deleting", kind, "gone", optional=True),
+    )
+
+
+_REPLICAS = ("Deployment", "StatefulSet", "ReplicaSet", "ReplicationController")
+CHAINS: dict[str, tuple[Step, ...]] = {
+    **{kind: _vmi_chain(kind) for kind in (VMI, "VirtualMachine", SET)},
+    **{kind: _pods_of(kind) for kind in (*_REPLICAS, "DaemonSet")},
+    **{kind: (*_pods_of(kind), *_ending(kind)) for kind in ("Job", "PyTorchJob")},
+    "TrainingWorkload": _runai("TrainingWorkload", "RunaiJob"),
+    "InteractiveWorkload": _runai("InteractiveWorkload", "RunaiJob"),
+    "DistributedWorkload": _runai("DistributedWorkload", "PyTorchJob"),
+    "Pod": (
+        Step("created", "submitted", "Pod", "created"),
+        Step("released", "created", "Pod", "released", optional=True),
+        Step("scheduled", "created", "Pod", "scheduled"),
+        Step("submission_to_scheduled", "submitted", "Pod", "scheduled"),
+        Step("release_to_scheduled", "released", "Pod", "scheduled", optional=True),
+        Step("sandbox", "scheduled", "Pod", "sandbox", optional=True),
+        Step("ready", "scheduled", "Pod", "ready"),
+        Step("evicted", "created", "Pod", "evicted", optional=True),
+        Step("pvc_bound", "created", _CLAIM, "bound", "last", optional=True),
+        Step("submission_to_ready", "submitted", "Pod", "ready"),
+        *_ending("Pod"),
+        Step("deletion", "deleting", "Pod", "gone", optional=True),
+    ),
+}
+_BETWEEN = {"Deployment": (("apps/v1", "ReplicaSet"),)}
+_ANY = (
+    ("apps/v1", "Deployment"),
+    ("apps/v1", "StatefulSet"),
+    ("apps/v1", "ReplicaSet"),
+    ("batch/v1", "Job"),
+)
+"""Kinds that may stand between an unknown kind and its pods."""
+_API_OF = {"RunaiJob": "run.ai/v1", "PyTorchJob": "kubeflow.org/v1", "Pod": "v1", _CLAIM: "v1"}
+_POD_GROUPS = ("scheduling.run.ai/v2alpha2", "scheduling.run.ai/v1")
+
+
+def chain(kind: str) -> tuple[Step, ...]:
+    """Return the steps of a workload kind. An unknown kind is assumed to have pods."""
+    return CHAINS.get(kind) or _any(kind)
+
+
+def kinds_of(api_version: str, kind: str) -> list[tuple[str, str]]:
+    """(apiVersion, kind) of all that the chain of a workload looks at, the workload first."""
+    between = _BETWEEN.get(kind, () if kind in CHAINS else _ANY)
+    kinds = [(api_version, kind), *(pair for pair in between if pair[1] != kind)]
+    for step in chain(kind):
+        if step.kind == "PodGroup":
+            kinds += [(group, "PodGroup") for group in _POD_GROUPS]
+        elif step.kind != kind:
+            kinds.append((_API_OF.get(step.kind, api_version), step.kind))
+    return list(dict.fromkeys(kinds))
+
+
+def new_run() -> str:
+    """Return a sortable, unique id that is valid in names of objects and Services."""
+    return time.strftime("r%m%d%H%M%S", time.gmtime()) + "-" + secrets.token_hex(3)
+
+
+def _pod_templates(node: Any) -> Iterator[dict[str, Any]]:
+    """Yield the templates of pods and of VMIs that are anywhere in a document."""
+    if isinstance(node, dict):
+        template = node.get("template")
+        if isinstance(template, dict) and isinstance(template.get("spec"), dict):
+            yield template
+        for inner in node.values():
+            yield from _pod_templates(inner)
+
+
+def _pod_specs(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the pod specs inside a document; those of VMIs have no containers."""
+    own = [body["spec"]] if body["kind"] == "Pod" and "spec" in body else []
+    specs = [*own, *(template["spec"] for template in _pod_templates(body))]
+    return [spec for spec in specs if "containers" in spec]
+
+
+_ONE = {"Pod", "TrainingWorkload", "InteractiveWorkload", "VirtualMachine", VMI}
+
+
+def members_of(body: Mapping[str, Any]) -> int | None:
+    """Return the pods (or VMIs) of an object; None if its kind does not show the number."""
+    kind, spec = body["kind"], body.get("spec") or {}
+    if kind in _ONE:
+        return 1
+    try:
+        if kind in (*_REPLICAS, SET):
+            return int(spec.get("replicas", 1))
+        if kind == "Job":
+            return int(spec.get("completions") or spec.get("parallelism") or 1)
+        if kind == "PyTorchJob":
+            return sum(int(of.get("replicas", 1)) for of in spec["pytorchReplicaSpecs"].values())
+        if kind == "DistributedWorkload":
+            return int(spec["workers"]["value"]) + 1
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None  # the API server says what is wrong with it
+    return None
+
+
+_NAME, _NAMESPACE, _INTENDED = "perfdag-0name0", "perfdag-0namespace0", "perfdag-0intended0"
+_INDEX = 918273645
+_PLACEHOLDER = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+
+
+class TemplateError(ValueError):
+    """A template that cannot be used: which file, what is wrong, what to do."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document as JSON with placeholders for name, namespace, index and due time."""
+
+    api_version: str
+    kind: str
+    body: bytes
+
+    def render(self, name: str, namespace: str, index: int, intended: str = "") -> bytes:
+        """Return the JSON of object `index`; `intended` is its scheduled time (RFC 3339)."""
+        return (
+            self.body.replace(_NAME.encode(), name.encode())
+            .replace(_NAMESPACE.encode(), namespace.encode())
+            .replace(str(_INDEX).encode(), str(index).encode())
+            .replace(_INTENDED.encode(), intended.encode())
+        )
+
+    def name_of(self, name: str) -> str:
+        """Return the name of this document's object for the workload `name`."""
+        return self._name.replace(_NAME, name)
+
+    @cached_property
+    def _name(self) -> str:
+        return str(orjson.loads(self.body)["metadata"]["name"])
+
+
+@dataclass(frozen=True)
+class Template:
+    """A rendered template: `documents` in the order of creation, the workload last.
+
+    `shared` documents are created once for all workloads, in each namespace.
+    """
+
+    source: str
+    documents: tuple[Document, ...]
+    shared: tuple[Document, ...] = ()
+
+    @property
+    def everything(self) -> tuple[Document, ...]:
+        """All documents, the workload last."""
+        return (*self.shared, *self.documents)
+
+    @property
+    def kind(self) -> str:
+        """Kind of the workload that is measured."""
+        return self.documents[-1].kind
+
+    @property
+    def members(self) -> int | None:
+        """Pods (or VMIs) of one workload; None if its kind does not show the number."""
+        return members_of(orjson.loads(self.documents[-1].body))
+
+    @property
+    def has_pods(self) -> bool:
+        """Whether the workload has a pod spec that can get a gate or a claim."""
+        return bool(_pod_specs(orjson.loads(self.documents[-1].body)))
+
+
+def built_in() -> dict[str, Path]:
+    """Name -> file of the templates that come with perfdag."""
+    folder = Path(__file__).parent / "templates"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def template_text(source: str) -> tuple[str, str]:
+    """Return name and text of a template: built in, a file, or YAML. Raises TemplateError."""
+    if "\n" in source:
+        return "the template", source
+    path = built_in().get(source) or Path(source)
+    try:
+        return str(path), path.read_text()
+    except (OSError, UnicodeDecodeError):
+        raise TemplateError(
+            f"no template {source!r}: not a file, and built in are {', '.join(built_in())}"
+        ) from None
+
+
+def inlined(source: str) -> str:
+    """Return the text of a user's template, or the name of a built-in one. Raises TemplateError."""
+    return source if source in built_in() else template_text(source)[1].rstrip("\n") + "\n"
+
+
+def load(
+    source: str,
+    run: str,
+    variables: Mapping[str, Any] | None = None,
+    *,
+    pvc: bool = False,
+    storage_class: str | None = None,
+    gated: bool = False,
+) -> Template:
+    """Read a template by built-in name, file path or YAML text.
+
+    `pvc` adds a small ephemeral claim, and `gated` a scheduling gate to every pod. Raises
+    TemplateError.
+    """
+    path, text = template_text(source)
+    image = "gcr.io/run-ai-lab/ubuntu:loop"
+    values = {"run": run, "project": "project-0", "workers": 1, "gpus": 1, "image": image}
+    values |= dict(variables or {}) | {"name": _NAME, "namespace": _NAMESPACE, "index": _INDEX}
+
+    def fill(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            allowed = ", ".join(sorted(values))
+            raise TemplateError(
+                f"{path}: unknown placeholder {match[0]}; there are {allowed}; set it with --var"
+            )
+        return str(values[match[1]])
+
+    bodies = _documents(path, _PLACEHOLDER.sub(fill, text), run)
+    documents, shared = list[Document](), list[Document]()
+    for body in bodies:
+        _label(body, run)
+        for spec in _pod_specs(body):
+            if pvc:
+                _add_claim(spec, storage_class)
+            if gated:
+                spec["schedulingGates"] = [*(spec.get("schedulingGates") or []), {"name": HOLD}]
+        if pvc and str(body["apiVersion"]).startswith("run.ai/"):
+            body["spec"]["pvcs"] = {"items": {"pvc-new-0": {"value": _runai_claim(storage_class)}}}
+        elif pvc and body is bodies[-1] and not _pod_specs(body):
+            raise TemplateError(f"{path}: a {body['kind']} has no pod spec to add a claim to")
+        document = Document(body["apiVersion"], body["kind"], orjson.dumps(body))
+        (documents if _NAME in body["metadata"]["name"] else shared).append(document)
+    return Template(source, tuple(documents), tuple(shared))
+
+
+def _documents(path: str, text: str, run: str) -> list[dict[str, Any]]:
+    import yaml
+
+    try:
+        parsed = list(yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    except yaml.YAMLError as error:
+        raise TemplateError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    bodies: list[dict[str, Any]] = [body for body in parsed if body is not None]
+    if not bodies:
+        raise TemplateError(f"{path} holds no object")
+    for number, body in enumerate(bodies, 1):
+        where = f"{path}, document {number}"
+        if not isinstance(body, dict) or not body.get("apiVersion") or not body.get("kind"):
+            raise TemplateError(f"{where} has no apiVersion or no kind")
+        metadata = body.get("metadata")
+        name = str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
+        if _NAME not in name and (run not in name or body is bodies[-1]):
+            raise TemplateError(f"{where}: metadata.name must contain ${{name}}")
+    return bodies
+
+
+def _label(body: dict[str, Any], run: str) -> None:
+    metadata = body["metadata"]
+    metadata["namespace"] = _NAMESPACE
+    own = {RUN_LABEL: run, INDEX_LABEL: str(_INDEX)}
+    metadata["labels"] = {**(metadata.get("labels") or {}), **own}
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), SUBMIT_ANNOTATION: _INTENDED}
+    for template in _pod_templates(body):
+        inner = template.setdefault("metadata", {})
+        inner["labels"] = {**(inner.get("labels") or {}), RUN_LABEL: run}
+
+
+def _add_claim(spec: dict[str, Any], storage_class: str | None) -> None:
+    """Add a generic ephemeral volume of 1 MiB, whose claim is owned by the pod."""
+    claim: dict[str, Any] = {"accessModes": ["ReadWriteOnce"]}
+    claim["resources"] = {"requests": {"storage": "1Mi"}}
+    if storage_class:
+        claim["storageClassName"] = storage_class
+    volume = {"name": "perfdag", "ephemeral": {"volumeClaimTemplate": {"spec": claim}}}
+    spec.setdefault("volumes", []).append(volume)
+    for container in spec["containers"]:
+        mounts = container.setdefault("volumeMounts", [])
+        mounts.append({"name": "perfdag", "mountPath": "/path-new"})
+
+
+def _runai_claim(storage_class: str | None) -> dict[str, Any]:
+    return {
+        "claimName": "",
+        "ephemeral": True,
+        "existingPvc": False,
+        "path": "/path-new",
+        "readOnly": False,
+        "readOnlyMany": False,
+        "readWriteMany": False,
+        "readWriteOnce": True,
+        "size": "1Mi",
+        "storageClass": storage_class or RUNAI_STORAGE,
+    }

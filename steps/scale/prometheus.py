@@ -1,0 +1,212 @@
+"""Figures of KubeVirt's components and the nodes, from Prometheus.
+
+All are PromQL over the run's own window, with the extrapolation of `rate` and `increase`. Missing
+data is None, never 0. Some are those of KubeVirt's perfscale-audit, under its names: memory in MiB
+of container_memory_rss, CPU in cores, those of virt-handler per VMI of a node. Source: kubevirt,
+tools/perfscale-audit. docs/scale.md lists the differences.
+"""
+
+import asyncio
+import math
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from perfdag.kube.prometheus import Prometheus
+
+COMPONENTS = ("virt-api", "virt-controller", "virt-handler", "virt-operator")
+REQUESTS = "virt_requests"
+"""Prefix of the figures `virt_requests/<VERB>-<resource>`: requests of KubeVirt's own pods."""
+LOOK_BACK_S = 300
+"""How far back samples are read for the scrape interval."""
+MAX_GAP_S = 150.0
+"""The longest wait for the scrape after a run."""
+POINTS = 20
+"""Points of a level in a window."""
+_PODS = 'pod=~"virt-(api|controller|handler|operator).*"'
+_SENT = f'{{__name__=~"(kubevirt_)?rest_client_requests_total",{_PODS}}}'
+_SOURCES = (
+    f'container_memory_working_set_bytes{{{_PODS},container!=""}}',
+    'kubevirt_workqueue_adds_total{name=~"virt-controller.*"}',
+    "node_memory_MemTotal_bytes",
+    _SENT,
+)
+"""A metric of each target that the figures are from."""
+_RSS, _CPU = "container_memory_rss", "container_cpu_usage_seconds_total"
+_VMIS = 'sum by (node) (node:kubevirt_vmi_phase:sum{node!="",node!="<no value>"})'
+
+
+def audit_queries() -> dict[str, str]:
+    """Return PromQL by audit key. See `single_values` for its placeholders."""
+    by_key = {}
+    # The audit takes the mean of all virt-api pods, and the largest virt-controller: the leader.
+    for name, pod, across in (("API", "api", "avg"), ("Controller", "controller", "max")):
+        own = f'{{pod=~"virt-{pod}.*",container!="",container!="POD"}}'
+        by_key[f"avgVirt{name}CPUUsage"] = f"{across}(rate({_CPU}{own}[$d]))"
+        for how in ("avg", "min", "max"):
+            by_key[f"{how}Virt{name}MemoryUsageInMB"] = (
+                f"{across}({how}_over_time({_RSS}{own}[$d])) / 1024 / 1024"
+            )
+    own = '{pod=~"virt-handler.*",container="virt-handler"}'
+    cpu = f"sum by (node) (rate({_CPU}{own}[$d])) / {_VMIS}"
+    memory = f"avg_over_time((sum by (node) ({_RSS}{own}) / {_VMIS})[$d:$s])"
+    for how in ("avg", "min", "max"):
+        by_key[f"{how}VirtHandlerCPUUsage"] = f"{how}({cpu})"
+        by_key[f"{how}VirtHandlerMemoryUsageInMB"] = f"{how}({memory}) / 1024 / 1024"
+    queue = 'kubevirt_workqueue_%s{container="virt-controller"}[$d]'
+    waited = f"sum by (le) (rate({queue % 'queue_duration_seconds_bucket'}))"
+    return by_key | {
+        "virtControllerWorkqueueAddRate": f"sum(rate({queue % 'adds_total'}))",
+        "virtControllerWorkqueueDepth": f"sum(rate({queue % 'depth'}))",
+        "virtControllerWorkqueueP99Latency": f"histogram_quantile(0.99, {waited})",
+    }
+
+
+def component_queries() -> dict[str, str]:
+    """Return PromQL by figure: mean, least and most of each level; how much a counter grew."""
+    queue, idle = 'name=~"virt-controller.*"', 'node_cpu_seconds_total{mode="idle"}'
+    waited = f"kubevirt_workqueue_queue_duration_seconds_bucket{{{queue}}}"
+    free = "node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes"
+    levels = {
+        "workqueue_depth": f"sum(kubevirt_workqueue_depth{{{queue}}})",
+        "workqueue_p99_s": f"histogram_quantile(0.99, sum by (le) (rate({waited}[$r])))",
+        "node_cpu_ratio": f"1 - avg(rate({idle}[$r]))",
+        "node_memory_ratio": f"1 - avg({free})",
+    }
+    for component in COMPONENTS:
+        name, own = component.replace("-", "_"), f'{{pod=~"{component}-.*",container!=""}}'
+        levels[f"{name}_cpu_cores"] = f"sum(rate({_CPU}{own}[$r]))"
+        levels[f"{name}_memory_bytes"] = f"sum(container_memory_working_set_bytes{own})"
+    by_figure = {
+        f"{name}_{how}": f"{how}_over_time(({query})[$d:$s])"
+        for name, query in levels.items()
+        for how in ("avg", "min", "max")
+    }
+    # The mean of a rate is that of the whole window, however short.
+    by_figure |= {f"{n}_avg": q.replace("$r", "$d") for n, q in levels.items() if "$r" in q}
+    grown = f"sum(increase(kubevirt_workqueue_adds_total{{{queue}}}[$d]))"
+    return by_figure | {"workqueue_adds": grown}
+
+
+def transition_queries() -> dict[str, str]:
+    """Return PromQL of KubeVirt's own phase transition times, by audit key."""
+    name = "kubevirt_vmi_phase_transition_time_from_%s_seconds_bucket"
+    ends = (("creation", "Running"), ("deletion", "Succeeded"), ("deletion", "Failed"))
+    return {
+        f"vmi{start.title()}To{phase}SecondsP{p}": (
+            f"histogram_quantile({p / 100}, sum by (le) "
+            f'(rate({name % start}{{phase="{phase}"}}[$d])))'
+        )
+        for start, phase in ends
+        for p in (50, 95, 99)
+    }
+
+
+AUDIT_KEYS = frozenset(audit_queries())
+COMPONENT_FIGURES = frozenset(component_queries())
+
+
+def is_request_count(name: str) -> bool:
+    """Return whether this is a figure `virt_requests/<VERB>-<resource>`."""
+    return re.fullmatch(rf"{REQUESTS}/[A-Za-z]+-[\w./-]+", name) is not None
+
+
+async def scrape_interval(prometheus: Prometheus, at: float) -> float | None:
+    """Return the longest scrape interval of KubeVirt and the nodes before `at`, in seconds.
+
+    None means that nothing of them was scraped. Raises KubeError.
+    """
+    wanted = {
+        query: {"query": f"{query}[{LOOK_BACK_S}s]", "time": f"{at:.3f}"} for query in _SOURCES
+    }
+    answers = await prometheus.query(wanted, "query")
+    every = [series["values"] for data in answers.values() for series in data["result"]]
+    gaps = [(float(v[-1][0]) - float(v[0][0])) / (len(v) - 1) for v in every if len(v) > 1]
+    return max(gaps, default=None)
+
+
+async def audit_figures(
+    prometheus: Prometheus, start: float, end: float
+) -> dict[str, float | None]:
+    """Return the audit's figures of the window from `start` to `end` (Unix seconds).
+
+    The window ends before the deletion, because handlers are divided by their present VMIs.
+    Figures without data are None. Raises KubeError.
+    """
+    figures = await single_values(prometheus, audit_queries(), start, end)
+    grown = f"sum by (verb, method, resource) (increase({_SENT}[{math.ceil(end - start)}s]))"
+    answer = await prometheus.query({REQUESTS: {"query": grown, "time": f"{end:.3f}"}}, "query")
+    for series in answer[REQUESTS]["result"]:
+        labels = series["metric"]
+        verb = labels.get("verb") or labels.get("method", "")
+        figures[f"{REQUESTS}/{verb}-{labels.get('resource', '')}"] = _number(series)
+    return figures
+
+
+async def run_figures(
+    prometheus: Prometheus, start: float, deleted: float, end: float, deadline: float = math.inf
+) -> tuple[dict[str, float | None], float | None]:
+    """Return the figures of a run, and the scrape interval.
+
+    `start`, `deleted` (when the deletion began) and `end` are in Unix seconds. Waits for the first
+    scrape after `end`, at most until `deadline` (time.monotonic()). All figures are None for a run
+    shorter than two scrapes. Raises KubeError.
+    """
+    figures: dict[str, float | None] = dict.fromkeys((*AUDIT_KEYS, *COMPONENT_FIGURES))
+    gap = await scrape_interval(prometheus, end)
+    if gap is None or end - start < 2 * gap:
+        return figures, gap
+    last = end + min(gap, MAX_GAP_S)
+    await asyncio.sleep(max(0.0, min(last + 1.0 - time.time(), deadline - time.monotonic())))
+    figures |= await single_values(prometheus, component_queries(), start, last, gap)
+    if deleted - start >= 2 * gap:
+        figures |= await audit_figures(prometheus, start, deleted)
+    return figures, gap
+
+
+async def phase_figures(prometheus: Prometheus, at: float) -> dict[str, float | None]:
+    """Return `<phase>-phase-count`: all VMIs by phase at a moment in Unix seconds.
+
+    Raises KubeError.
+    """
+    query = {"query": "sum by (phase) (node:kubevirt_vmi_phase:sum)", "time": f"{at:.3f}"}
+    series = (await prometheus.query({"phases": query}, "query"))["phases"]["result"]
+    return {
+        f"{item['metric']['phase']}-phase-count": _number(item)
+        for item in series
+        if item["metric"].get("phase")
+    }
+
+
+async def single_values(
+    prometheus: Prometheus,
+    by_name: Mapping[str, str],
+    start: float,
+    end: float,
+    gap: float = 0.0,
+) -> dict[str, float | None]:
+    """Return the single value of each query at `end` (Unix seconds); None without one.
+
+    `$d` stands for the length of the window, `$s` for a step, and `$r` for the range of a rate,
+    which has at least four scrapes (`gap` seconds apart) where the window has. Raises KubeError.
+    """
+    seconds = math.ceil(end - start)
+    # By default a subquery has a point a minute, and a short window may have none.
+    ranges = {"$d": seconds, "$s": max(1, seconds // POINTS)}
+    ranges["$r"] = min(seconds, max(60, math.ceil(4 * gap)))
+    wanted = {}
+    for name, query in by_name.items():
+        for placeholder, length in ranges.items():
+            query = query.replace(placeholder, f"{length}s")
+        wanted[name] = {"query": query, "time": f"{end:.3f}"}
+    answers = await prometheus.query(wanted, "query")
+    return {
+        name: _number(data["result"][0]) if data["result"] else None
+        for name, data in answers.items()
+    }
+
+
+def _number(series: Mapping[str, Any]) -> float | None:
+    value = float(series["value"][1])
+    return value if math.isfinite(value) else None

@@ -1,0 +1,419 @@
+"""Convert records to rows: one row per workload and stage; and rows to summaries.
+
+`seconds` counts from the stage before. Status `unobserved`: a later stage was seen, or the stage is
+optional. `censored`: the stage was not reached, and `seconds` is a lower bound. `failed`: the
+object was never created. Percentiles treat censored rows as infinite.
+
+A difference is that of two receive times, whose error is the watch's lag of some ms. Without them
+it is that of the API's times, which are beside it in the row: they have whole seconds, so that most
+stages of a pod would take 0 s.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from perfdag.stats.robust import needed
+from perfdag.steps.scale.generate import Submission
+from perfdag.steps.scale.objects import DELETIONS, SET, VMI, Record, Step, chain, whole_second
+
+SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Conversion of a record's times to Unix time of this machine's clock.
+
+    `mono_to_unix_ns` is added to a monotonic time. `server_ahead_s` is the server's clock minus
+    ours.
+    """
+
+    mono_to_unix_ns: int
+    server_ahead_s: float = 0.0
+
+    def unix(self, mono_ns: int) -> float | None:
+        """Return Unix seconds of a monotonic time in ns, or None for 0."""
+        return (mono_ns + self.mono_to_unix_ns) / 1e9 if mono_ns else None
+
+    @property
+    def ahead_ns(self) -> int:
+        """The server's clock minus ours in ns."""
+        return round(self.server_ahead_s * 1e9)
+
+    def moment(self, record: Record, stage: str) -> "Moment | None":
+        """Return when a record reached a stage."""
+        times = record.times(stage)
+        if times is None:
+            return None
+        api, event, received = times
+        received = received + self.mono_to_unix_ns if received else 0
+        return Moment(received, api, event, self.ahead_ns)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a stage was reached, in Unix ns (0: unknown).
+
+    `received` is by our clock. `api` and `event` are by the server's clock, which is `ahead` of
+    ours.
+    """
+
+    received: int = 0
+    api: int = 0
+    event: int = 0
+    ahead: int = 0
+
+    @property
+    def best(self) -> int:
+        """The most precise of the three, by our clock."""
+        server_time = self.event or self.api
+        return self.received or (server_time - self.ahead if server_time else 0)
+
+
+def difference(start: Moment, end: Moment) -> tuple[float, float | None, str] | None:
+    """Return the difference in seconds, its resolution and its clock, on the best common clock.
+
+    If one end has whole seconds, both are truncated: a difference with only one of them would be
+    biased by half a second.
+    """
+    if start.received and end.received:
+        return (end.received - start.received) / 1e9, None, "receive"
+    if start.api and end.api and not whole_second(start.api) and not whole_second(end.api):
+        return (end.api - start.api) / 1e9, 1e-6, "api"
+    if start.api and end.api:
+        return float(end.api // SECOND - start.api // SECOND), 1.0, "api"
+    if start.best and end.best:  # by the server's clock, where a whole second of the API stays one
+        whole = (end.best + end.ahead) // SECOND - (start.best + start.ahead) // SECOND
+        return float(whole), 1.0, "mixed"
+    return None
+
+
+Status = Literal["ok", "unobserved", "censored", "failed"]
+
+
+@dataclass(slots=True)
+class Row:
+    """One workload (of a replica set: one VMI) and stage.
+
+    Times are Unix seconds. `resolution_s` is that of `seconds` where it comes from API times.
+    `intended` is when the object was due, `submitted` when it was sent. `api_time` and `event_time`
+    are by the server's clock, all others by ours. `reached` is the most precise of them.
+    """
+
+    run: str
+    index: int
+    name: str
+    namespace: str
+    kind: str
+    uid: str
+    stage: str
+    since: str
+    status: Status
+    seconds: float | None = None
+    resolution_s: float | None = None
+    source: str | None = None
+    api_time: float | None = None
+    event_time: float | None = None
+    receive_time: float | None = None
+    reached: float | None = None
+    intended: float | None = None
+    submitted: float | None = None
+    retries: int = 0
+    objects: int = 0
+    node: str | None = None
+    simulated: bool | None = None
+    error: str | None = None
+
+
+@dataclass
+class Workload:
+    """The subject of a set of rows: a submission, or one VMI of a submitted set.
+
+    `below` are its objects by kind, itself included; `expected` is how many pods there are to be.
+    """
+
+    item: Submission
+    record: Record | None
+    index: int
+    name: str
+    uid: str
+    below: Mapping[str, list[Record]]
+    expected: int | None
+
+
+def rows_of(
+    submissions: Sequence[Submission],
+    records: Mapping[str, Record],
+    clocks: Clocks,
+    *,
+    run: str,
+    kind: str,
+    until_ns: int,
+    expected_pods: int | None = None,
+    simulated: Iterable[str] | None = (),
+    messages: Mapping[str, tuple[int, str]] | None = None,
+) -> Iterator[Row]:
+    """Yield one row per submission and step of the kind's chain.
+
+    A replica set of VMIs has one row per VMI (`expected_pods` of them) and step. `until_ns` is the
+    monotonic end of the observation. `simulated` are the nodes that KWOK simulates (None: unknown).
+    `messages` are the last warnings of Events by UID, with their times.
+    """
+    children: dict[str, list[Record]] = defaultdict(list)
+    for record in records.values():
+        children[record.owner].append(record)
+
+    def below(record: Record | None) -> dict[str, list[Record]]:
+        """Return an object and all that it owns, by kind."""
+        by_kind: dict[str, list[Record]] = defaultdict(list)
+        todo = [record] if record else []
+        while todo:
+            owner = todo.pop()
+            by_kind[owner.kind].append(owner)
+            todo += children.get(owner.uid, ())
+        return by_kind
+
+    fake = None if simulated is None else set(simulated)
+    end, steps = until_ns + clocks.mono_to_unix_ns, chain(kind)
+    by_name = {(item.namespace, item.name): item for item in records.values() if item.kind == kind}
+    for item in submissions:
+        own = records.get(item.uid) or by_name.get((item.namespace, item.name))
+        uid, all_below = own.uid if own else item.uid, below(own)
+        workloads = [Workload(item, own, item.index, item.name, uid, all_below, expected_pods)]
+        if kind == SET:
+            vmis = sorted(_without_replaced_vmis(all_below[VMI]), key=_age)
+            workloads = []
+            for k in range(expected_pods or 1):
+                vmi = vmis[k] if k < len(vmis) else None
+                of_vmi = {**below(vmi), **({SET: [own]} if own else {})}
+                index, name = item.index * (expected_pods or 1) + k, f"{item.name}-{k}"
+                vmi_uid = vmi.uid if vmi else uid
+                workloads.append(Workload(item, own, index, name, vmi_uid, of_vmi, 1))
+        for workload in workloads:
+            yield from _rows_of_one(workload, clocks, run, kind, steps, end, fake, messages or {})
+
+
+def _age(vmi: Record) -> int:
+    api, _, received = vmi.times("created") or (0, 0, 0)
+    return received or api
+
+
+def _rows_of_one(
+    workload: Workload,
+    clocks: Clocks,
+    run: str,
+    kind: str,
+    steps: Sequence[Step],
+    end: int,
+    fake: set[str] | None,
+    messages: Mapping[str, tuple[int, str]],
+) -> Iterator[Row]:
+    """Yield one row per step. `end` is in Unix ns, `fake` are the simulated nodes."""
+    item, below = workload.item, workload.below
+    members = [record for group in below.values() for record in group]
+    nodes = sorted({record.node for record in members if record.node})
+    errors = (error_text(record, messages) for record in members)
+    error = item.error or next(filter(None, errors), None)
+    moments = _moments(workload, steps, clocks)
+    intended, submitted = clocks.unix(item.intended_ns), clocks.unix(item.started_ns)
+    for step in steps:
+        start, moment = moments.get(step.since), moments[step.name]
+        identity = run, workload.index, workload.name, item.namespace, kind, workload.uid
+        row = Row(*identity, step.name, step.since, "ok")
+        row.objects = len(below.get(step.kind, ()))
+        row.intended, row.submitted = intended, submitted
+        row.retries, row.error, row.node = item.retries, error, ",".join(nodes) or None
+        row.simulated = all(node in fake for node in nodes) if nodes and fake is not None else None
+        if moment:
+            row.api_time, row.event_time = moment.api / 1e9 or None, moment.event / 1e9 or None
+            row.receive_time, row.reached = moment.received / 1e9 or None, moment.best / 1e9 or None
+        span = difference(start, moment) if start and moment else None
+        if item.error or not item.started_ns:
+            row.status = "failed"
+        elif span:
+            row.seconds, row.resolution_s, row.source = span
+        elif step.optional or moment or _passed_unseen(step, steps, moments):
+            row.status = "unobserved"
+        else:
+            row.status = "censored"
+            waiting_since = start or moments["submitted"]
+            assert waiting_since is not None
+            row.seconds = (end - waiting_since.best) / 1e9
+        yield row
+
+
+def _moments(workload: Workload, steps: Sequence[Step], clocks: Clocks) -> dict[str, Moment | None]:
+    """Return when each step was reached, and the submission and the deletion."""
+    item, record = workload.item, workload.record
+    moments: dict[str, Moment | None] = {}
+    if item.started_ns:
+        # Counts from the due time. In a closed loop that is the time of sending.
+        at = (item.intended_ns or item.started_ns) + clocks.mono_to_unix_ns
+        moments["submitted"] = Moment(received=at, ahead=clocks.ahead_ns)
+    for step in steps:
+        moments[step.name] = _reached(step, workload, clocks)
+    moments["deleting"] = deleting = clocks.moment(record, "deleting") if record else None
+    for step in steps:
+        final = moments[step.name] if step.stage in ("succeeded", "failed") else None
+        if final and deleting and (final.best >= deleting.best) != (step.since in DELETIONS):
+            # It ended by itself and was deleted later, or the other way round.
+            moments[step.name] = None
+    return moments
+
+
+def _reached(step: Step, workload: Workload, clocks: Clocks) -> Moment | None:
+    """Return when the stage was reached. `last` needs all (`expected`) objects."""
+    records, expected = workload.below.get(step.kind, []), workload.expected
+    if step.kind == VMI and step.stage != "failed":
+        records = _without_replaced_vmis(records)
+    elif step.kind == "Pod":
+        records = _without_replaced_pods(records, step.stage, expected)
+    moments = [moment for record in records if (moment := clocks.moment(record, step.stage))]
+    if not moments:
+        return None
+    if step.pick == "first":
+        return min(moments, key=lambda moment: moment.best or math.inf)
+    short = expected is not None and step.kind == "Pod" and len(moments) < expected
+    complete = not short and len(moments) == len(records)
+    return max(moments, key=lambda moment: moment.best) if complete else None
+
+
+def _without_replaced_vmis(vmis: list[Record]) -> list[Record]:
+    """Return the VMIs without those that ended before they ran and were replaced."""
+    return [
+        vmi for vmi in vmis if "running" in vmi.stages or not {"failed", "gone"} & set(vmi.stages)
+    ] or vmis
+
+
+def _without_replaced_pods(pods: list[Record], stage: str, expected: int | None) -> list[Record]:
+    """Return the pods without those that ended before the stage and were replaced."""
+    # Without an expected number, replacements of failed pods are unknown.
+    end_stages = {"gone"} if expected is None else {"gone", "failed"}
+    others = [pod for pod in pods if stage in pod.stages or not end_stages & set(pod.stages)]
+    return others if len(others) >= (expected or 1) else pods
+
+
+def _passed_unseen(step: Step, steps: Sequence[Step], moments: Mapping[str, Moment | None]) -> bool:
+    """Return whether a later stage was seen, so that this one happened unobserved."""
+    return any(
+        moments[later.name]
+        for later in steps[steps.index(step) + 1 :]
+        if not later.optional or (later.stage == "succeeded" and later.since not in DELETIONS)
+    )
+
+
+def error_text(record: Record, messages: Mapping[str, tuple[int, str]]) -> str:
+    """Return the object's failure message and its last warning, the newest last."""
+    at, warning = (0, "") if record.recovered else messages.get(record.uid, (0, ""))
+    own = record.error
+    if not own or not warning or own.partition(": ")[2] == warning.partition(": ")[2]:
+        return own or warning
+    older, newest = (warning, own) if record.error_at > at else (own, warning)
+    return f"{older[:140]}; {newest}"  # a long older text would cut off the newest
+
+
+def on_simulated(rows: Iterable[Row]) -> bool | None:
+    """Tell whether any pod ran on a simulated node, or None if that is unknown."""
+    answers = {row.simulated for row in rows if row.node}
+    return None if None in answers else True in answers
+
+
+def with_deletion(before: Sequence[Row], after: Iterable[Row]) -> list[Row]:
+    """Merge rows from before the deletion with the deletion's own stages from `after`.
+
+    Stages reached only because other objects were deleted do not count, nor what ended earlier.
+    """
+    late = [r for r in after if r.since in DELETIONS and (r.seconds or 0) >= -(r.resolution_s or 0)]
+    ends: dict[tuple[int | str, str], Row] = {(row.index, row.stage): row for row in late}
+    ends |= {(row.uid, row.stage): row for row in late}
+    members = {
+        row.index
+        for row in before
+        if row.kind == SET and row.stage == "vmi_created" and row.objects
+    }
+    merged = []
+    for row in before:
+        # VMIs of a set get new numbers when some of them are deleted, so match them by UID.
+        # A number without a VMI has no UID of its own.
+        key = row.uid if row.index in members else row.index
+        end = ends.get((key, row.stage))
+        merged.append(replace(end, index=row.index, name=row.name, uid=row.uid) if end else row)
+    return merged
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One stage of a run, in seconds.
+
+    Percentiles are nearest-rank over ok and censored rows. They are None with too few samples, or
+    if the rank falls among censored rows.
+    """
+
+    stage: str
+    since: str
+    ok: int
+    censored: int
+    failed: int
+    unobserved: int
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    mean: float | None
+    min: float | None
+    max: float | None
+    resolution_s: float | None
+
+
+def rank(values: Sequence[float], p: float) -> float | None:
+    """Return the nearest-rank percentile of sorted values; None for fewer than it needs."""
+    if len(values) < needed(p):
+        return None
+    value = values[max(0, math.ceil(p * len(values)) - 1)]
+    return None if math.isinf(value) else value
+
+
+def summaries(rows: Iterable[Row]) -> list[Summary]:
+    """Return a summary per stage, in the order of appearance."""
+    grouped: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        grouped.setdefault((row.stage, row.since), []).append(row)
+    return [_summary(stage, since, group) for (stage, since), group in grouped.items()]
+
+
+def _summary(stage: str, since: str, rows: Sequence[Row]) -> Summary:
+    count = Counter(row.status for row in rows)
+    values = sorted(row.seconds for row in rows if row.status == "ok" and row.seconds is not None)
+    ranked = [*values, *([math.inf] * count["censored"])]
+    return Summary(
+        stage,
+        since,
+        count["ok"],
+        count["censored"],
+        count["failed"],
+        count["unobserved"],
+        rank(ranked, 0.50),
+        rank(ranked, 0.95),
+        rank(ranked, 0.99),
+        sum(values) / len(values) if values else None,
+        min(values, default=None),
+        max(values, default=None),
+        max((row.resolution_s for row in rows if row.resolution_s is not None), default=None),
+    )
+
+
+def throughput(reached: Sequence[float], window: float = 5.0) -> tuple[float | None, float | None]:
+    """Return objects per second: the mean, and the best `window` seconds; None below 2 objects."""
+    times = sorted(reached)
+    if len(times) < 2 or times[-1] <= times[0]:
+        return None, None
+    mean = (len(times) - 1) / (times[-1] - times[0])
+    if times[-1] - times[0] < window:
+        return mean, None
+    best, start = 0, 0
+    for end, at in enumerate(times):
+        while at - times[start] >= window - 1e-9:
+            start += 1
+        best = max(best, end - start + 1)
+    return mean, best / window

@@ -1,1 +1,0 @@
-"""`perfdag scale submit` and `sample`: workloads of Run:ai and KAI."""

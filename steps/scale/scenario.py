@@ -1,0 +1,658 @@
+"""One measured run on a cluster: submissions, waits, deletion, rows and the result.
+
+On exit, whatever happened, all objects are deleted and the session waits until they are gone.
+"""
+
+import asyncio
+import math
+import sys
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+
+import orjson
+from pydantic import AfterValidator, Field
+
+from perfdag import signals
+from perfdag.benchmark.contract import SIMULATED, Benchmark, Gang, Output, Params, Rights
+from perfdag.kube.client import Kube, KubeError, Resource
+from perfdag.outcome import Failed, Infrastructure, Invalid, Measurement, SampleError, Skip
+from perfdag.shape import Shape
+from perfdag.steps.scale import api_metrics
+from perfdag.steps.scale.api_metrics import CREATION, DELETION
+from perfdag.steps.scale.cleanup import own_namespaces, remove
+from perfdag.steps.scale.cluster import check_rights, simulated_nodes
+from perfdag.steps.scale.figures import (
+    Gate,
+    Result,
+    check_gates,
+    evaluate,
+    failure_text,
+    measurements,
+)
+from perfdag.steps.scale.files import RunFile, write_journal
+from perfdag.steps.scale.generate import (
+    ApiSubmitter,
+    GeneratorResult,
+    Schedule,
+    Submission,
+    connections,
+    generate,
+)
+from perfdag.steps.scale.objects import (
+    VM_PHASES,
+    VMI,
+    Template,
+    inlined,
+    kinds_of,
+    new_run,
+    remaining,
+)
+from perfdag.steps.scale.rows import (
+    Clocks,
+    Row,
+    on_simulated,
+    rows_of,
+    summaries,
+    throughput,
+)
+from perfdag.steps.scale.watch import Observer, WatchLag, server_offset, settled
+from perfdag.store.base import StoreError
+from perfdag.units import Duration, PositiveDuration, plural
+
+CLEANUP_TIMEOUT_S = 300.0
+"""How long deletion is waited for when a session ends early."""
+IN_FLIGHT_S = 1.0
+"""Time in which the server has done or dropped a request whose connection was cut."""
+SLACK_S = 60.0
+"""Time for namespaces, scrapes and the clock."""
+
+
+def _log(text: str) -> None:
+    """Print to the log of the benchmark's pod."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+@dataclass
+class Context:
+    """The run of a scenario: its id, its limits, and who is told of what.
+
+    `run` labels all objects; parts of the run append to it (cleanup.belongs). `deadline` is a
+    time.monotonic() after which only deletion is waited for: later stages are censored. `seen` gets
+    the result of every size when it is complete. `journal` keeps the state of the session, every
+    few seconds.
+    """
+
+    run: str = field(default_factory=new_run)
+    deadline: float = math.inf
+    log: Callable[[str], None] = _log
+    seen: Callable[[Result], None] = lambda result: None
+    journal: Callable[[RunFile, Observer], None] | None = None
+
+
+class ScenarioParams(Params):
+    """The parameters that all scenarios share."""
+
+    template: Annotated[str, AfterValidator(inlined)]
+    variables: dict[str, str | int | float] = Field(
+        {}, description="placeholders of a template of your own"
+    )
+    rate: float = Field(0.0, ge=0, description="creations a second of an open loop")
+    seed: int = Field(0, ge=0, description="seed of Poisson arrivals")
+    timeout: PositiveDuration = Field(
+        900.0, description="seconds for all to reach the goal, and for all to be gone"
+    )
+    lock_timeout: Duration = Field(
+        3600.0, description="seconds to wait for another performance run to end"
+    )
+    gates: Annotated[list[str], AfterValidator(check_gates)] = Field(
+        [], description="METRIC < VALUE, or METRIC < RATIO * METRIC"
+    )
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise ValueError for invalid combinations, before anything is waited for."""
+
+
+@dataclass
+class Session:
+    """A run in progress, from `open_session`."""
+
+    kube: Kube
+    context: Context
+    template: Template
+    namespaces: list[str]
+    submitter: ApiSubmitter
+    observer: Observer
+    members: int | None
+    """Pods or VMIs of one workload; None if unknown."""
+    watch_lag: WatchLag
+    server_ahead_s: float = 0.0
+    servers: list[Kube] = field(default_factory=list)
+    """All API servers, for /metrics."""
+    scrapes: list[api_metrics.Scrape] = field(default_factory=list)
+    """Scrapes of /metrics, one before the run and one after every phase. Empty if unavailable."""
+    phases: dict[str, list[api_metrics.Calls]] = field(default_factory=dict)
+    """API calls by phase; a phase without a scrape at both ends is absent."""
+    submissions: list[Submission] = field(default_factory=list)
+    batches: list[tuple[GeneratorResult, Schedule]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    deleted: set[str] = field(default_factory=set)
+
+    async def create(self, count: int, schedule: Schedule, parallel: int) -> GeneratorResult:
+        """Create `count` more objects on a schedule, and return their submissions."""
+
+        def plan(batch: GeneratorResult) -> None:
+            self.submissions += batch.submissions
+            self.batches.append((batch, schedule))
+
+        creation = generate(
+            self.submitter,
+            self.template,
+            count,
+            self.namespaces,
+            schedule,
+            parallel,
+            run=self.context.run,
+            first=len(self.submissions),
+            on_plan=plan,
+        )
+        try:
+            async with asyncio.timeout(self._left(math.inf)):
+                return await creation
+        except TimeoutError:
+            self.notes.append(f"the creation was stopped {self.wait_end(math.inf)}")
+            return self.batches[-1][0]
+
+    def _left(self, timeout: float) -> float | None:
+        """Return the lesser of `timeout` and the time left for the sample; None without limit."""
+        left = min(timeout, self.context.deadline - time.monotonic())
+        return None if math.isinf(left) else max(0.0, left)
+
+    def wait_end(self, timeout: float) -> str:
+        """Return in words when a wait of at most `timeout` seconds ended."""
+        late = time.monotonic() >= self.context.deadline
+        return "at the time limit of the sample" if late else f"after {timeout:g} s"
+
+    async def until(self, done: Callable[[], bool], timeout: float) -> bool:
+        """Wait until `done()` holds. Return False at the time limit. Raises KubeError."""
+        return await self.observer.until(done, self._left(timeout) or 0.0)
+
+    def alive(self) -> list[Submission]:
+        """Return the accepted submissions whose objects were not deleted since."""
+        accepted = (item for item in self.submissions if item.answered_ns and not item.error)
+        return [item for item in accepted if item.name not in self.deleted]
+
+    def settled(self, goal: str) -> dict[str, int]:
+        """Count the pods or VMIs of each living workload that reached the goal, or failed."""
+        return settled(self.observer, self.template.kind, self.members, goal, self.deleted)
+
+    def progress(self, goal: str) -> tuple[int, int]:
+        """Return how many pods or VMIs reached the goal or failed, and how many there are to be."""
+        return sum(self.settled(goal).values()), len(self.alive()) * (self.members or 1)
+
+    async def all_reached(self, timeout: float, goal: str, without: Sequence[str] = ()) -> bool:
+        """Wait until all reached the goal or failed, but for the workloads named in `without`.
+
+        Return False at the time limit.
+        """
+
+        def done() -> bool:
+            counts, wanted = self.settled(goal), self.members or 1
+            waited_for = (item.name for item in self.alive() if item.name not in without)
+            return all(counts.get(name, 0) >= wanted for name in waited_for)
+
+        return await self.until(done, timeout)
+
+    async def resources(self, *, shared: bool = False) -> list[Resource]:
+        """Return the kinds of the template: the workload first, then what it needed."""
+        documents = self.template.everything if shared else self.template.documents
+        kinds = [(document.api_version, document.kind) for document in documents]
+        return [await self.kube.resource(*kind) for kind in kinds[::-1]]
+
+    async def delete(self, items: Sequence[Submission], parallel: int, timeout: float) -> bool:
+        """Delete workloads and the objects that belong to them.
+
+        Return False if some are left at the time limit.
+        """
+        resources = await self.resources()
+        queue = iter([item for item in items if item.started_ns and item.name not in self.deleted])
+        kind = self.template.kind
+        by_name = {(record.namespace, record.name): record for record in self.observer.of(kind)}
+
+        async def worker() -> None:
+            for item in queue:
+                if record := by_name.get((item.namespace, item.name)):
+                    record.put("deleting", received_ns=time.monotonic_ns())
+                documents = self.template.documents[::-1]
+                for document, resource in zip(documents, resources, strict=True):
+                    await self.kube.delete(resource, document.name_of(item.name), item.namespace)
+                self.deleted.add(item.name)
+
+        await asyncio.gather(*(worker() for _ in range(max(1, parallel))))
+        # Deletion is waited for beyond the deadline of the sample.
+        left = max(CLEANUP_TIMEOUT_S, self.context.deadline - time.monotonic())
+        return await self.observer.until(lambda: not self.left(items), min(timeout, left))
+
+    async def delete_all(self, parallel: int, timeout: float) -> float:
+        """Delete all workloads and return how many objects are left after `timeout` seconds.
+
+        A failed deletion becomes a note, because the measurement before it stays valid.
+        """
+        try:
+            await self.delete(self.submissions, parallel, timeout)
+            left = self.left(self.submissions)
+        except KubeError as error:
+            self.notes.append(f"the deletion was not observed to its end: {error}")
+            left = self.left(self.submissions)
+            with suppress(KubeError):  # the watch broke, so count what a list shows
+                kinds = await self.resources()
+                left = await remove(self.kube, self.context.run, kinds, self.namespaces, timeout)
+        await self.scrape(DELETION)
+        return float(left)
+
+    def left(self, items: Sequence[Submission]) -> int:
+        """Count the objects of these workloads that still exist."""
+        names = {
+            (document.kind, item.namespace, document.name_of(item.name))
+            for document in self.template.documents
+            for item in items
+        }
+        return sum(1 for _ in remaining(self.observer.records, names))
+
+    async def clean_up(self) -> None:
+        """Delete what is left by label, wait until it is gone, and log what stays.
+
+        Labels also match objects whose creation was never answered.
+        """
+        left: int | None = None
+        why = "interrupted"
+        run, namespaces = self.context.run, self.namespaces
+        try:
+            await self.watch_lag.stop()
+            kinds = await self.resources(shared=True)
+            if any(item.started_ns and not item.answered_ns for item in self.submissions):
+                # A busy server may still carry out a request that was cut off.
+                await remove(self.kube, run, kinds, namespaces, CLEANUP_TIMEOUT_S)
+                await asyncio.sleep(IN_FLIGHT_S)
+            left = await remove(self.kube, run, kinds, namespaces, CLEANUP_TIMEOUT_S)
+        except KubeError as error:
+            why = str(error)
+        finally:
+            if left != 0:
+                what = f"objects may be left ({why})" if left is None else plural(left, "object")
+                self.context.log(
+                    f"left behind in {', '.join(namespaces)}: {what}; `perfdag scale delete "
+                    f"--run {run}` deletes them"
+                )
+
+    def run_file(self) -> RunFile:
+        """Return what another process needs to sample this run."""
+        last = self.template.documents[-1]
+        return RunFile(
+            self.context.run,
+            last.api_version,
+            last.kind,
+            self.namespaces,
+            project=self.namespaces[0],
+            expected_pods=self.members,
+            finished=True,
+            submissions=self.submissions,
+        )
+
+    async def scrape(self, phase: str) -> None:
+        """End a phase: count its API calls since the end of the phase before."""
+        if not self.scrapes:
+            return
+        why = "another API server answered, or the server was restarted"
+        try:
+            after = await api_metrics.scrape(self.servers)
+            if after.started == self.scrapes[-1].started:
+                self.phases[phase] = api_metrics.delta(self.scrapes[-1], after)
+                self.scrapes.append(after)
+                return
+        except KubeError as error:
+            why = str(error)
+        self.notes.append(f"no API server metrics of the {phase}: {why}")
+        self.scrapes.clear()
+
+    async def rows(self) -> list[Row]:
+        """Return one row per workload and stage. The first call ends the probe of the watch lag."""
+        await self.watch_lag.stop()
+        fake, why = await simulated_nodes(self.kube)
+        if why and why not in self.notes:
+            self.notes.append(why)
+        return list(
+            rows_of(
+                self.submissions,
+                self.observer.records,
+                Clocks(time.time_ns() - time.monotonic_ns(), self.server_ahead_s),
+                run=self.context.run,
+                kind=self.template.kind,
+                until_ns=time.monotonic_ns(),
+                expected_pods=self.members,
+                simulated=fake,
+                messages=self.observer.messages,
+            )
+        )
+
+    def result(
+        self,
+        scenario: str,
+        rows: list[Row],
+        figures: dict[str, float | None],
+        gates: Sequence[Gate],
+        facts: dict[str, Any],
+        count: int | None = None,
+    ) -> Result:
+        """Return the result of a session whose objects are deleted.
+
+        `figures` and `facts` are those of the scenario; the session adds its own. `count` is the
+        number of workloads, without replacements.
+        """
+        stages = summaries(rows)
+        percentiles = {
+            f"{summary.stage}_{stat}": getattr(summary, stat)
+            for summary in stages
+            for stat in ("p50", "p95", "p99")
+        }
+        own = percentiles | self._figures() | api_metrics.deletion_figures(self.phases) | figures
+        whole = api_metrics.delta(self.scrapes[0], self.scrapes[-1]) if self.scrapes else []
+        facts = self._facts() | {"simulated": on_simulated(rows)} | facts
+        return Result(
+            scenario,
+            count or len(self.submissions),
+            self.context.run,
+            rows,
+            stages,
+            own,
+            facts,
+            evaluate(gates, own | api_metrics.gate_latencies(self.phases, whole)),
+            calls=api_metrics.call_records(self.phases),
+            started=self.batches[0][0].started_wall,
+            ended=time.time(),
+        )
+
+    def _figures(self) -> dict[str, float | None]:
+        """Return API latencies and counts of the creation, its pace, and the watch lag."""
+        calls = self.phases.get(CREATION, [])
+        if calls and api_metrics.worst(calls) is None:
+            count = sum(call.count for call in calls if call.single)
+            needed = f"it needs {api_metrics.NEEDED} requests of single objects"
+            self.notes.append(f"no api_p99: {needed}, and there were {count}")
+        created = sum(1 for item in self.submissions if item.answered_ns and not item.error)
+        batch, schedule = self.batches[0]
+        pace = batch.summary(schedule)
+        return api_metrics.named_figures(calls) | {
+            "create_ratio": created / len(self.submissions),
+            "watch_lag_p99": self.watch_lag.p99,
+            "create_rate": pace["create_rate_per_s"],
+            "schedule_held": pace["rate_share"],
+            "submit_lag": pace["lag_p99_s"],
+        }
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what a reader must know to judge the figures."""
+        notes = [*self.notes]
+        if count := self.kube.counts["replayed changes"]:
+            notes.append(
+                f"watches were away: {count} changes have the API's time or none, no receive time"
+            )
+        return {
+            "run": self.context.run,
+            "members": self.members,
+            "watch_lag": self.watch_lag.summary(),
+            "server_clock_ahead_s": self.server_ahead_s,
+            "kube": dict(self.kube.counts),
+            "absent_kinds": self.observer.absent,
+            "failure_reasons": dict(self.observer.reasons.most_common(20)),
+            "generator": [batch.summary(schedule) for batch, schedule in self.batches],
+            "notes": notes,
+        }
+
+
+def phase_counts(observer: Observer) -> dict[str, float | None]:
+    """`<phase>-phase-count` -> VMIs in it now, as KubeVirt's audit names them."""
+    counts: dict[str, float | None] = {}
+    phases = [
+        max((stage for stage in vmi.stages if stage in VM_PHASES), key=VM_PHASES.index, default="")
+        for vmi in observer.of(VMI)
+        if "gone" not in vmi.stages
+    ]
+    for phase in VM_PHASES:
+        counts[f"{phase}-phase-count"] = float(phases.count(phase))
+    return counts
+
+
+def outcome_figures(
+    final: Sequence[Row], paced: Sequence[Row], planned: int
+) -> dict[str, float | None]:
+    """Return the throughput of the `paced` rows, and what became of the `final` ones.
+
+    `final` has the last stage of each workload, of `planned` in all.
+    """
+    mean, best = throughput([row.reached for row in paced if row.reached and row.status == "ok"])
+    return {
+        "throughput_mean": mean,
+        "throughput_best_5s": best,
+        "success_ratio": sum(row.status == "ok" for row in final) / planned if planned else None,
+        "censored": float(sum(row.status == "censored" for row in final)),
+    }
+
+
+@asynccontextmanager
+async def open_session(
+    kube: Kube,
+    context: Context,
+    template: Template,
+    namespaces: Sequence[str],
+    members: int | None,
+) -> AsyncIterator[Session]:
+    """Start a session, and delete what it made on exit.
+
+    It has namespaces, a first /metrics scrape, an observer and a probe of the watch lag. What the
+    cluster lacks or refuses is raised before anything is created. Raises KubeError.
+    """
+    submitter = await ApiSubmitter.open(kube, template)
+    last = template.documents[-1]
+    watched = kinds_of(last.api_version, last.kind)
+    await check_rights(kube, template, namespaces, watched)
+    created = [(document.api_version, document.kind) for document in template.documents]
+    observer = Observer(
+        kube, context.run, [*created, *watched], namespaces, primary=[kind for _, kind in created]
+    )
+    lag = WatchLag(kube, context.run, namespaces[0])
+    session = Session(kube, context, template, [*namespaces], submitter, observer, members, lag)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(own_namespaces(kube, namespaces, context.run))
+        try:
+            session.servers = await stack.enter_async_context(api_metrics.clients(kube))
+            session.scrapes = [await api_metrics.scrape(session.servers)]
+        except KubeError as error:
+            session.notes.append(f"no API server metrics: {error}")
+        await stack.enter_async_context(observer)
+        await stack.enter_async_context(lag)
+        session.server_ahead_s = await server_offset(kube)
+        try:
+            for namespace in namespaces:
+                for document in template.shared:
+                    body = orjson.loads(document.render("", namespace, 0))
+                    await kube.create(body, namespace)
+            keeping = [asyncio.create_task(_keep(session))] if context.journal else []
+            try:
+                yield session
+            finally:
+                await signals.cancel(keeping)
+        finally:
+            await session.clean_up()
+
+
+JOURNAL_PERIOD_S, COPY_PERIOD_S = 2.0, 5.0
+"""Time between two states of the observer, and between two copies of them to the store."""
+
+
+async def _keep(session: Session) -> None:
+    """Write the journal again and again; a large one less often, as it delays the watches."""
+    took, journal = 0.0, session.context.journal
+    while journal:
+        await asyncio.sleep(max(JOURNAL_PERIOD_S, 50 * took))
+        begun = time.monotonic()
+        if session.submissions:
+            journal(session.run_file(), session.observer)
+        took = time.monotonic() - begun
+
+
+@contextmanager
+def kept_journal(
+    context: Context, folder: Path, keep: Callable[[str, bytes], None]
+) -> Iterator[None]:
+    """Write the journal of each session to `folder`, and keep its files by `keep`.
+
+    A thread copies them, because a slow store would delay the watches.
+    """
+    stop, seen = threading.Event(), dict[Path, int]()
+
+    def copy() -> None:
+        while not stop.wait(COPY_PERIOD_S):
+            try:
+                for path in sorted(folder.glob("*/*.json*")):
+                    changed = path.stat().st_mtime_ns
+                    if seen.get(path) != changed:
+                        keep(f"{path.parent.name}/{path.name}", path.read_bytes())
+                        seen[path] = changed
+            except (StoreError, OSError) as error:
+                context.log(f"the journal is not kept any more: {error}")
+                return
+
+    context.journal = lambda file, observer: write_journal(folder / file.run, file, observer)
+    copier = threading.Thread(target=copy, daemon=True)
+    copier.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        copier.join()
+
+
+P = TypeVar("P", bound=ScenarioParams)
+
+
+class ScenarioBenchmark(Benchmark[P], Generic[P]):
+    """The base of the benchmarks that measure a cluster."""
+
+    image: ClassVar[str] = "base"
+    verdict: ClassVar[str] = "every gate holds; missing data fails a gate"
+    system: ClassVar[str]
+    """What is measured. The fact `version` has its version."""
+    headline: ClassVar[str]
+    """The stage that is the headline."""
+    size: ClassVar[Literal["vms", "objects"]]
+    """The coordinate of API requests with the number of objects."""
+    own_figures: ClassVar[tuple[str, ...]] = ()
+    """Figures of the scenario that are metrics of the same name."""
+
+    def check(self, params: P, shape: Shape) -> list[str]:
+        """See Benchmark."""
+        try:
+            params.check()
+        except ValueError as error:
+            return [str(error)]
+        return []
+
+    @abstractmethod
+    async def measure(self, kube: Kube, params: P, context: Context) -> list[Result]:
+        """Take the lock, measure, and return the results by size. Raises ValueError, KubeError."""
+
+    @abstractmethod
+    def parallel(self, params: P) -> int:
+        """Return the creations in flight."""
+
+    def run(self, gang: Gang, params: P) -> list[Measurement]:
+        """Measure the scenario. Later stages than the gang's timeout are censored.
+
+        Raises Skip (no cluster, no such system), Failed (invalid parameters), Infrastructure, and
+        what `values` raises.
+        """
+        context = Context(deadline=time.monotonic() + gang.timeout)
+
+        async def work() -> list[Result]:
+            async with Kube(connections=connections(self.parallel(params))) as kube:
+                return await self.measure(kube, params, context)
+
+        folder = Path(gang.scratch) / "journal"
+        try:
+            with kept_journal(context, folder, gang.journal) if gang.journal else nullcontext():
+                results = signals.run(work())
+        except ValueError as error:
+            raise Failed(str(error)) from None
+        except KubeError as error:
+            raise sample_error(error, self.name, self.api) from None
+        simulated = any(result.facts["simulated"] for result in results)
+        version = results[-1].facts.get("version")
+        tool = f"{self.system} {version}" if version else "perfdag"
+        gang.output = Output(
+            {"results": orjson.dumps(results).decode()},
+            tool=f"{tool}, {SIMULATED}" if simulated else tool,
+            facts={"simulated": simulated, "runs": [result.facts for result in results]},
+        )
+        return self.values(results)
+
+    def coordinates(self, result: Result) -> dict[str, Any]:
+        """Return the coordinates of all rows of a result."""
+        return {}
+
+    def values(self, results: Sequence[Result]) -> list[Measurement]:
+        """Return the measurements of all results.
+
+        Raises Invalid, with the measurements, if objects failed or were left behind, or a size was
+        not measured. It does so too if the schedule was not held, or another run disturbed this
+        one.
+        """
+        rows: list[Measurement] = []
+        notes: list[str] = []
+        for result in results:
+            members = (result.facts.get("members") or 1) if self.size == "vms" else 1
+            size: dict[str, int] = {self.size: result.count * members}
+            rows += measurements(result, self.headline, self.coordinates(result), size)
+            for name in self.own_figures:
+                if (value := result.figures.get(name)) is not None:
+                    rows.append(Measurement(name, value))
+            for at, running in result.trace:
+                rows.append(Measurement("running", running, coords={"seconds": round(at, 3)}))
+            left, ratio = result.figures["left_behind"], result.figures["success_ratio"] or 0.0
+            notes += result.facts["notes"]
+            notes += [f"left behind: {plural(int(left), 'object')}"] if left else []
+            if not result.error and ratio < 1:
+                notes.append(f"{1 - ratio:.1%} of {result.count} did not reach the goal")
+            notes += [f"the open loop of {result.count} was late"] if result.late else []
+        failures = failure_text([row for result in results for row in result.rows], notes)
+        disturbed = next((item.disturbed for item in results if item.disturbed), "")
+        nothing = not any(row.metric == self.headline for row in rows)
+        if disturbed or nothing or any(item.incomplete or item.late for item in results):
+            why = disturbed or ("nothing reached the goal" if nothing else "")
+            raise Invalid("; ".join(filter(None, (why, failures))), measurements=rows)
+        return rows
+
+
+def sample_error(error: KubeError, benchmark: str, rights: Rights) -> SampleError:
+    """Convert an error of the cluster to the outcome of a sample.
+
+    A missing cluster, kind or right skips the sample, and an outage is retried. `rights` are
+    those that `install --allow` grants to the benchmark.
+    """
+    if error.reason in ("Config", "NoKind"):
+        return Skip(str(error))
+    if error.status in (401, 403):
+        kinds = sorted({name for rule in rights.named for name in rule["apiGroups"] if name})
+        return Skip(
+            f"{error}; `perfdag install --store ... --allow {benchmark}=NAMESPACE`, with its other "
+            f"options repeated, grants its pods there the kinds of {', '.join(kinds)} and pods; "
+            "bind a Role for others"
+        )
+    outage = error.status in (0, 429) or error.status >= 500
+    return Infrastructure(str(error)) if outage else Failed(str(error))

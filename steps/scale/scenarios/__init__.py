@@ -1,1 +1,0 @@
-"""Scenarios: VMI bursts, steady state, and workloads through the scheduler."""

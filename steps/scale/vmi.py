@@ -1,0 +1,573 @@
+"""vmi-burst: creation, start and deletion of many VMIs; vmi-steady: a constant number of them.
+
+One VMI runs before the measurement, so that first-time costs are not measured.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+from pydantic import AfterValidator, Field
+
+from perfdag.benchmark.contract import Metric, Params, Rights
+from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.prometheus import Prometheus
+from perfdag.steps.scale import figures
+from perfdag.steps.scale.api_metrics import CREATION
+from perfdag.steps.scale.cleanup import PRIMER, own_namespaces, remove
+from perfdag.steps.scale.cluster import (
+    OWN_NAMESPACE,
+    PERFORMANCE_RUN,
+    WHOLE_CLUSTER,
+    ExclusiveRun,
+    TooDenseError,
+    check_nodes,
+    node_notes,
+)
+from perfdag.steps.scale.figures import (
+    COORDS,
+    METRICS,
+    Gate,
+    Result,
+    check_gates,
+    evaluate,
+    parse_gate,
+    with_slo,
+)
+from perfdag.steps.scale.generate import ApiSubmitter, Schedule, Submission, generate
+from perfdag.steps.scale.objects import (
+    CHAINS,
+    VM_PHASES,
+    VMI,
+    Template,
+    TemplateError,
+    chain,
+    inlined,
+    kinds_of,
+    load,
+)
+from perfdag.steps.scale.prometheus import MAX_GAP_S, run_figures
+from perfdag.steps.scale.rows import Row, error_text, with_deletion
+from perfdag.steps.scale.scenario import (
+    SLACK_S,
+    Context,
+    ScenarioBenchmark,
+    ScenarioParams,
+    Session,
+    open_session,
+    outcome_figures,
+    phase_counts,
+)
+from perfdag.steps.scale.watch import Observer, settled
+from perfdag.units import Duration, PositiveDuration
+
+PRIMER_TIMEOUT_S = 300.0
+PRIMER_DELETION_S = 60.0
+STUCK_S = 60.0
+"""Time after which a replacement that does not run, or is not gone, is waited for no more."""
+_PHASE_COUNTS = tuple(f"{phase}-phase-count" for phase in VM_PHASES)
+_CHURN = ("churn_cycles", "churn_throughput", "stuck")
+
+
+class VmiParams(ScenarioParams):
+    """The parameters that scenarios of VMIs share."""
+
+    template: Annotated[str, AfterValidator(inlined)] = Field(
+        "vmi", description="vmi, vm, vmirs, or a YAML file (its text is kept in the plan)"
+    )
+    replicas: int = Field(1, ge=1, description="VMIs of one object (template vmirs)")
+    namespace: str | list[str] = Field(
+        "perfdag-vmi",
+        description="namespace of the VMIs, or several in turn; missing ones are created",
+    )
+    parallel: int = Field(20, ge=1, le=1000, description="creations in flight")
+    arrival: Literal["closed", "constant", "poisson", "burst", "ramp"] = Field(
+        "closed", description="closed (as fast as possible), constant, poisson, burst or ramp"
+    )
+    per_node: int = Field(200, ge=1, description="VMIs a node at most, checked before starting")
+    primer: bool = Field(True, description="one VMI before the clock starts")
+    timeout: PositiveDuration = Field(
+        900.0, description="seconds for all to run, and for all to be gone"
+    )
+    gates: Annotated[list[str], AfterValidator(check_gates)] = Field(
+        [],
+        description="METRIC < VALUE, or METRIC < RATIO * METRIC; replaces an equal metric of "
+        "`api_gates`",
+    )
+    api_gates: bool = Field(True, description="api_p99 < 1 and api_list_p99 < 30 beside `gates`")
+    prometheus: str | None = Field(
+        None, description="URL of a Prometheus that scrapes KubeVirt; a note if it does not answer"
+    )
+    prometheus_token_file: str | None = Field(None, description="file with a bearer token for it")
+    prometheus_ca_file: str | None = Field(
+        None, description="file with the certificate authority of its TLS"
+    )
+
+    @property
+    def namespaces(self) -> list[str]:
+        """The namespaces of the VMIs."""
+        return [self.namespace] if isinstance(self.namespace, str) else self.namespace
+
+    @property
+    def schedule(self) -> Schedule:
+        """How the VMIs arrive. Raises ValueError without a rate that is needed."""
+        return Schedule(self.arrival, self.rate, self.parallel, seed=self.seed)
+
+    @property
+    def all_gates(self) -> list[Gate]:
+        """The own gates and the limits of the API."""
+        own = [parse_gate(text) for text in self.gates]
+        return with_slo(own) if self.api_gates else own
+
+    @property
+    def wait_limit(self) -> float:
+        """The most seconds of one size, without its schedule."""
+        primer = PRIMER_TIMEOUT_S + PRIMER_DELETION_S if self.primer else 0.0
+        return 2 * self.timeout + primer + (MAX_GAP_S if self.prometheus else 0.0)
+
+    def load(self, run: str) -> Template:
+        """Load the template for a run. Raises TemplateError."""
+        loaded = load(self.template, run, {"workers": self.replicas, **self.variables})
+        if not loaded.kind.startswith("VirtualMachine") or loaded.kind not in CHAINS:
+            raise TemplateError(
+                f"{loaded.kind} creates no VMI: use the template vmi, vm or vmirs, or a file whose "
+                "last document has such a kind"
+            )
+        if loaded.members != self.replicas:
+            raise TemplateError(
+                f"the template has {loaded.members} replicas, not {self.replicas}: set replicas"
+            )
+        return loaded
+
+    def check_figures(self, scenario: str, extra: tuple[str, ...], count: float) -> None:
+        """Check template, schedule and gates. `count` is the fewest objects of a size."""
+        figures.check(
+            self.all_gates,
+            scenario,
+            chain(self.load("check").kind),
+            extra,
+            paced=self.schedule.open_loop,
+            components=self.prometheus is not None,
+            count=count * self.replicas,
+        )
+
+
+class VmiBurstParams(VmiParams):
+    """A burst, or several of rising size."""
+
+    retired: ClassVar[Mapping[str, Any]] = {"operation": None, "step": 100}
+    scenario: Literal["burst", "ladder"] = "burst"
+    counts: list[Annotated[int, Field(ge=1)]] = Field(
+        [100], min_length=1, description="VMIs; several for a ladder"
+    )
+    cooldown: Duration = Field(60.0, description="seconds between the bursts of a ladder")
+
+    def check(self) -> None:
+        """See ScenarioParams."""
+        if self.scenario != "ladder" and len(self.counts) > 1:
+            raise ValueError("a burst takes one count; several are a ladder (scenario: ladder)")
+        if (
+            self.scenario != "ladder"
+            and self.cooldown != type(self).model_fields["cooldown"].default
+        ):
+            raise ValueError("a burst has no cooldown; it goes with scenario: ladder")
+        self.check_figures(self.scenario, _PHASE_COUNTS, min(self.counts))
+
+
+class VmiSteadyParams(VmiParams):
+    """Ramp up, churn, ramp down."""
+
+    count: int = Field(100, ge=1, description="VMIs that are there")
+    churn: int = Field(5, ge=1, description="VMIs replaced at a time")
+    pause: Duration = Field(20.0, description="seconds between replacements")
+    duration: PositiveDuration = Field(300.0, description="seconds of churn")
+
+    def check(self) -> None:
+        """See ScenarioParams."""
+        if self.churn > self.count:
+            raise ValueError(f"churn: {self.churn} is too many of {self.count}")
+        cycles = self.duration / self.pause if self.pause else math.inf
+        self.check_figures("steady", _CHURN, self.count + self.churn * cycles)
+
+
+async def measure(kube: Kube, params: VmiParams, context: Context) -> list[Result]:
+    """Take the lock, measure and evaluate the gates. Return the results in order.
+
+    Raises ValueError, KubeError, LockTimeoutError.
+    """
+    params.check()
+    patience = max(0.0, min(params.lock_timeout, context.deadline - time.monotonic()))
+    lock, results = ExclusiveRun(kube, context.run, patience, context.log), list[Result]()
+
+    def seen(result: Result) -> None:
+        results.append(result)
+        result.disturbed = lock.lost
+        context.seen(result)
+
+    try:
+        async with lock:
+            # Before anything is made: what a killed process leaves is deleted by this id.
+            context.log(f"run {context.run}: {getattr(params, 'scenario', 'steady')}")
+            own = replace(context, seen=seen)
+            async with own_namespaces(kube, params.namespaces, context.run):
+                if isinstance(params, VmiSteadyParams):
+                    seen(await steady(kube, params, own))
+                elif isinstance(params, VmiBurstParams):
+                    await ladder(kube, params, own)
+    finally:  # also of sizes that were measured before an interruption
+        for result in results:
+            result.disturbed = lock.lost
+    return results
+
+
+async def ladder(kube: Kube, params: VmiBurstParams, context: Context) -> None:
+    """Run bursts of rising size with pauses between them; `context.seen` gets their results.
+
+    Ends early if a burst leaves objects behind, and at the deadline. A later size that fails is the
+    last one and has no figures. Raises KubeError, TooDenseError.
+    """
+    await check_nodes(kube, max(params.counts) * params.replicas, params.per_node)
+    before: Result | None = None
+    for number, size in enumerate(params.counts):
+        if before:
+            context.log(f"cooling down for {params.cooldown:g} s")
+            await asyncio.sleep(max(0.0, min(params.cooldown, context.deadline - time.monotonic())))
+        of_size = f"{context.run}-{number + 1}" if len(params.counts) > 1 else context.run
+        own = replace(context, run=of_size)
+        try:
+            result = await burst(kube, params, own, size)
+        except (KubeError, TooDenseError) as error:
+            if not before:
+                raise
+            result = _unmeasured(params, own, size, error, before)
+        context.seen(result)
+        over = time.monotonic() >= context.deadline
+        if result.error or result.figures["left_behind"] or over:
+            break
+        before = result
+
+
+def _unmeasured(
+    params: VmiParams, context: Context, count: int, error: Exception, before: Result
+) -> Result:
+    """Return the result of a size that ended in an error, whose gates have no data."""
+    notes = [f"{count} VMIs were not measured: {error}"]
+    facts = {key: before.facts.get(key) for key in ("simulated", "version")}
+    facts |= {"run": context.run, "generator": [], "notes": notes}
+    none: dict[str, float | None] = {"left_behind": None, "success_ratio": None}
+    verdicts = evaluate(params.all_gates, none)
+    return Result("burst", count, context.run, [], [], none, facts, verdicts, error=str(error))
+
+
+async def burst(kube: Kube, params: VmiParams, context: Context, count: int) -> Result:
+    """Create `count` objects, wait until all run, then delete them.
+
+    Raises KubeError, ValueError.
+    """
+    nodes = await check_nodes(kube, count * params.replicas, params.per_node)
+    notes = await warm_up(kube, params, context) if params.primer else []
+    template = params.load(context.run)
+    async with open_session(kube, context, template, params.namespaces, params.replicas) as session:
+        session.notes += notes
+        context.log(f"run {context.run}: creating {count} {template.kind}")
+        batch = await session.create(count, params.schedule, params.parallel)
+        await _all_running(session, params, len(batch.created) * params.replicas)
+        await session.scrape(CREATION)
+        rows, deleted, phases = await session.rows(), time.time(), phase_counts(session.observer)
+        left = await session.delete_all(params.parallel, params.timeout)
+        rows = with_deletion(rows, await session.rows())
+        own = {**_outcome(session, rows, count), **phases, "left_behind": left}
+        return await _result("burst", session, params, nodes, rows, deleted, own)
+
+
+async def warm_up(kube: Kube, params: VmiParams, context: Context) -> list[str]:
+    """Run and delete one object, watched on its own. Return notes if that failed.
+
+    Raises KubeError.
+    """
+    run, namespace = f"{context.run}-{PRIMER}", params.namespaces[0]
+    template = params.load(run)
+    last, notes = template.documents[-1], list[str]()
+    kinds = [(document.api_version, document.kind) for document in template.everything]
+    watched = [(last.api_version, last.kind), *kinds_of(last.api_version, last.kind)]
+    resources = [await kube.resource(*kind) for kind in kinds[::-1]]
+    async with Observer(kube, run, watched, [namespace], primary=[last.kind]) as observer:
+        try:
+            for document in template.shared:
+                await kube.raw(
+                    "POST",
+                    (await kube.resource(document.api_version, document.kind)).path(namespace),
+                    body=document.render("", namespace, 0),
+                )
+            submitter, schedule = await ApiSubmitter.open(kube, template), Schedule()
+            batch = await generate(submitter, template, 1, [namespace], schedule, 1, run=run)
+            (item,) = batch.submissions
+            timeout = min(params.timeout, PRIMER_TIMEOUT_S, context.deadline - time.monotonic())
+
+            def over() -> bool:
+                counts = settled(observer, template.kind, params.replicas, "running")
+                return counts.get(item.name, 0) >= params.replicas
+
+            done = not item.error and await observer.until(over, timeout)
+            if item.error:
+                notes.append(f"the primer was not created: {item.error}")
+            elif observer.counts[VMI, "running"] < params.replicas:
+                what = "failed" if done else f"did not run after {timeout:g} s"
+                texts = (error_text(each, observer.messages) for each in observer.records.values())
+                why = next(filter(None, texts), "no reason is known")
+                notes.append(f"the primer {what}: {why}")
+        finally:
+            left = await remove(kube, run, resources, [namespace], PRIMER_DELETION_S)
+    if left:
+        notes.append("the primer still existed when the measurement began")
+    return [f"{note}; the figures may include first-time costs" for note in notes]
+
+
+async def _all_running(session: Session, params: VmiParams, wanted: int) -> None:
+    """Wait until all VMIs run or failed, and note how many do not run."""
+    await session.all_reached(params.timeout, "running")
+    running = session.observer.counts[VMI, "running"]
+    session.context.log(f"{running} of {wanted} Running")
+    if running < wanted:
+        when = session.wait_end(params.timeout)
+        session.notes.append(f"{wanted - running} of {wanted} VMIs not Running {when}")
+
+
+def _outcome(session: Session, rows: list[Row], ramp: int) -> dict[str, float | None]:
+    """Return throughput and success; without the churn after the ramp, which has its own pace."""
+    final = [row for row in rows if row.stage == "creation_to_running"]
+    of_ramp = [row for row in final if row.index < ramp * (session.members or 1)]
+    return outcome_figures(final, of_ramp, len(final))
+
+
+async def _result(
+    scenario: Literal["burst", "steady"],
+    session: Session,
+    params: VmiParams,
+    nodes: dict[str, Any],
+    rows: list[Row],
+    deleted: float,
+    own: dict[str, float | None],
+) -> Result:
+    """Return the result. `deleted` is when the deletion began, in Unix seconds."""
+    facts = {**nodes, "version": nodes["kubevirt_version"]}
+    session.notes += node_notes(session.observer.of(VMI), facts, params.per_node)
+    if params.prometheus:
+        files = params.prometheus_token_file, params.prometheus_ca_file
+        started, deadline = session.batches[0][0].started_wall, session.context.deadline
+        try:
+            theirs, facts["prometheus_scrape_s"] = await run_figures(
+                Prometheus(params.prometheus, *files), started, deleted, time.time(), deadline
+            )
+            own = {**own, **theirs}
+        except KubeError as error:
+            session.notes.append(f"no figures of the components: {error}")
+    count = len(session.batches[0][0].submissions)
+    return session.result(scenario, rows, own, params.all_gates, facts, count)
+
+
+class _Churn:
+    """The replacements of a steady state, and those that are stuck."""
+
+    def __init__(self, session: Session, params: VmiSteadyParams) -> None:
+        self._session, self._params = session, params
+        self._alive: list[Submission] = session.alive()
+        self.timeout = min(params.timeout, STUCK_S)
+        self.stuck, self.not_gone = set(self._unsettled()), set[str]()
+        self.cycles, self.replaced, self.seconds = 0, 0, 0.0
+
+    def _unsettled(self) -> list[str]:
+        """Return the names of the objects whose VMIs neither ran nor failed."""
+        counts = self._session.settled("running")
+        alive = (item.name for item in self._session.alive())
+        return [name for name in alive if counts.get(name, 0) < self._params.replicas]
+
+    async def cycle(self, note: Callable[[], None]) -> None:
+        """Delete the oldest objects until they are gone, and create as many until they run.
+
+        Calls `note` after each half.
+        """
+        begun, params, session = time.monotonic(), self._params, self._session
+        old, self._alive = self._alive[: params.churn], self._alive[params.churn :]
+        if not await session.delete(old, params.parallel, self.timeout):
+            self.not_gone |= {item.name for item in old if session.left([item])}
+        note()
+        batch = await session.create(params.churn, params.schedule, params.parallel)
+        self._alive += batch.created
+        if not await session.all_reached(self.timeout, "running", list(self.stuck)):
+            self.stuck |= set(self._unsettled())
+        note()
+        self.replaced += sum(item.name not in self.stuck for item in batch.created)
+        self.cycles += 1
+        self.seconds += time.monotonic() - begun
+
+    def notes(self) -> list[str]:
+        """Return notes on objects that were not waited for."""
+        parts = (("did not run", self.stuck), ("were not gone", self.not_gone))
+        return [
+            f"{len(names)} objects {what} within {self.timeout:g} s and were not waited for: "
+            f"{', '.join(sorted(names)[:3])}"
+            for what, names in parts
+            if names
+        ]
+
+    def figures(self) -> dict[str, float | None]:
+        """Return the cycles, the stuck objects, and the objects replaced per second of churn."""
+        return {
+            "churn_cycles": float(self.cycles),
+            "churn_throughput": self.replaced / self.seconds if self.seconds else None,
+            "stuck": float(len(self.stuck)),
+        }
+
+
+async def steady(kube: Kube, params: VmiSteadyParams, context: Context) -> Result:
+    """Keep a number of objects for a time, and replace the oldest ones every `pause` seconds.
+
+    One that is stuck is reported, and the churn goes on without it. Raises KubeError, ValueError.
+    """
+    nodes = await check_nodes(kube, params.count * params.replicas, params.per_node)
+    notes = await warm_up(kube, params, context) if params.primer else []
+    template, start = params.load(context.run), time.monotonic()
+    trace = [(0.0, 0)]
+    async with open_session(kube, context, template, params.namespaces, params.replicas) as session:
+        session.notes += notes
+
+        def note() -> None:
+            stages = [vmi.stages for vmi in session.observer.of(VMI)]
+            running = sum("running" in seen and "gone" not in seen for seen in stages)
+            trace.append((time.monotonic() - start, running))
+
+        context.log(f"run {context.run}: creating {params.count} {template.kind}")
+        await session.create(params.count, params.schedule, params.parallel)
+        await session.all_reached(params.timeout, "running")
+        note()
+        churn, end = _Churn(session, params), time.monotonic() + params.duration
+        end = min(end, context.deadline)
+        try:
+            while time.monotonic() < end:
+                await asyncio.sleep(min(params.pause, max(0.0, end - time.monotonic())))
+                await churn.cycle(note)
+        except KubeError as error:
+            session.notes.append(f"the churn ended after {churn.cycles} cycles: {error}")
+        session.notes += churn.notes()
+        await session.scrape(CREATION)
+        rows, deleted = await session.rows(), time.time()
+        left = await session.delete_all(params.parallel, params.timeout)
+        note()
+        rows = with_deletion(rows, await session.rows())
+        own = {**_outcome(session, rows, params.count), **churn.figures(), "left_behind": left}
+        result = await _result("steady", session, params, nodes, rows, deleted, own)
+        result.trace = trace
+        return result
+
+
+_KUBEVIRT = ["kubevirt.io", "instancetype.kubevirt.io"]
+_VMIS = ["virtualmachineinstances", "kubevirts"]
+HEADLINE = Metric(
+    "creation_to_running",
+    "s",
+    "lower",
+    "VMI created to Running (p50, p95, p99 where enough)",
+    headline=True,
+)
+V = TypeVar("V", bound=VmiParams)
+
+
+class VmiBenchmark(ScenarioBenchmark[V]):
+    """The base of both benchmarks of VMIs."""
+
+    api: ClassVar[Rights] = Rights(
+        named=(
+            *OWN_NAMESPACE,
+            {
+                "apiGroups": _KUBEVIRT,
+                "resources": ["*"],
+                "verbs": ["list", "watch", "create", "delete"],
+            },
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+        ),
+        default=PERFORMANCE_RUN,
+        cluster=(
+            *WHOLE_CLUSTER,
+            {"apiGroups": ["kubevirt.io"], "resources": _VMIS, "verbs": ["list"]},
+        ),
+    )
+    system = "KubeVirt"
+    headline = HEADLINE.name
+    size = "vms"
+
+    def coordinates(self, result: Result) -> dict[str, Any]:
+        """See ScenarioBenchmark."""
+        return {"count": result.count}
+
+    def parallel(self, params: V) -> int:
+        """See ScenarioBenchmark."""
+        return params.parallel
+
+    async def measure(self, kube: Kube, params: V, context: Context) -> list[Result]:
+        """See ScenarioBenchmark."""
+        return await measure(kube, params, context)
+
+
+class VmiBurst(VmiBenchmark[VmiBurstParams]):
+    """Create many VMIs, wait until all run, delete them, wait until all are gone.
+
+    The headline is `creation_to_running`: the time from the creation of a VMI until it runs, with
+    the percentiles that have enough samples. VMIs that never run count as infinitely long. On
+    simulated nodes only the control plane is measured.
+
+    Clock: the watch of this process. It starts when the creation of the object is received and
+    stops when its phase Running is. The lag of the watch is measured and is the error bar.
+    """
+
+    name = "vmi-burst"
+    Params: ClassVar[type[Params]] = VmiBurstParams
+    coords = ("count", *COORDS)
+    metrics = (HEADLINE, *METRICS)
+
+    def seconds(self, params: VmiBurstParams) -> float:
+        """Return an estimate: twice 10 s and 60 ms per VMI, and the cool-downs."""
+        return 20.0 + 0.12 * sum(params.counts) + params.cooldown * (len(params.counts) - 1)
+
+    def limit(self, params: VmiBurstParams) -> float:
+        """Return the sum of the lock, the primers, the schedules and all waits."""
+        sizes = sum(params.schedule.span(size) + params.wait_limit for size in params.counts)
+        pauses = params.cooldown * (len(params.counts) - 1)
+        return params.lock_timeout + sizes + pauses + SLACK_S
+
+
+class VmiSteady(VmiBenchmark[VmiSteadyParams]):
+    """Keep a number of VMIs, replace the oldest at a steady pace, then delete all.
+
+    Clock: as in vmi-burst, for all VMIs including replacements. It starts when the creation is
+    received and stops when the phase Running is.
+    """
+
+    name = "vmi-steady"
+    Params: ClassVar[type[Params]] = VmiSteadyParams
+    coords = ("count", "seconds", *COORDS)
+    own_figures = _CHURN
+    metrics = (
+        HEADLINE,
+        Metric("churn_cycles", "1", "none", "replacements made"),
+        Metric("churn_throughput", "1/s", "higher", "VMs replaced a second, without the pauses"),
+        Metric("stuck", "1", "lower", "VMs that did not run within a minute of the churn"),
+        Metric("running", "1", "none", "VMIs Running at a moment (coords: seconds from the start)"),
+        *METRICS,
+    )
+
+    def seconds(self, params: VmiSteadyParams) -> float:
+        """Return the churn, and an estimate of 60 ms per VMI for the ramps."""
+        return 30.0 + params.duration + 0.12 * params.count
+
+    def least_seconds(self, params: VmiSteadyParams) -> float:
+        """Return the seconds of churn."""
+        return params.duration
+
+    def limit(self, params: VmiSteadyParams) -> float:
+        """Return the sum of the lock, the primer, the schedule, the churn and all waits."""
+        waits = params.schedule.span(params.count) + params.wait_limit + 2 * params.timeout
+        return params.lock_timeout + waits + params.duration + SLACK_S

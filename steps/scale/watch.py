@@ -1,0 +1,504 @@
+"""Watch the objects of a run: when they reach their stages, which are settled, and the watch's lag.
+
+A stage has up to three times: the API's (whole seconds), an Event's (microseconds) and the receive
+time (time.monotonic_ns()). A stage that only a list or a replay showed has no receive time.
+Objects are joined by owner UID, never by name.
+"""
+
+import asyncio
+import gc
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from perfdag import signals
+from perfdag.kube.client import MERGE_PATCH, Event, Kube, KubeError, Resource
+from perfdag.kube.config import ignore_status
+from perfdag.steps.scale.objects import (
+    EVENT_STAGES,
+    RUN_LABEL,
+    VMI,
+    Extractor,
+    Record,
+    chain,
+    evicted_pod,
+    extractor,
+    failure,
+    last_observed,
+    owner_of,
+    top_owner,
+    unix_ns,
+)
+
+END_STAGES = frozenset(("succeeded", "failed", "gone"))
+"""Stages after which a pod or VMI no longer runs."""
+PATIENCE_S = 300.0
+"""How long a watch retries without an API server, so that a restart under load is measured."""
+Kind = tuple[str, str]
+
+
+class Observer:
+    """The records of a run, kept up to date by watches. Use as an async context manager.
+
+    `kinds` are watched in each of `namespaces`. `absent` lists kinds that the cluster does not
+    serve. The server filters `primary` kinds by the run's label. An object belongs to the run by
+    its label, by kind and name prefix (`named`), or by its owner. An object whose owner is not
+    known yet is a stray: it joins the run when its owner does.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        run: str,
+        kinds: Iterable[Kind],
+        namespaces: Sequence[str],
+        *,
+        primary: Iterable[str] = (),
+        named: tuple[str, str] | None = None,
+        events: bool = True,
+    ) -> None:
+        self.kube, self.run, self._named, self._events = kube, run, named, events
+        self.kinds, self.namespaces = list(dict.fromkeys(kinds)), list(namespaces)
+        self.primary = set(primary)
+        self.absent: list[str] = []
+        self.records: dict[str, Record] = {}
+        self.strays: dict[str, Record] = {}
+        self.counts: Counter[tuple[str, str]] = Counter()
+        """Objects of the run by kind and stage."""
+        self.messages: dict[str, tuple[int, str]] = {}
+        """Unix ns and text of the last warning of an Event, by object UID."""
+        self.pending_events: dict[str, set[tuple[str, int]]] = {}
+        """Stages from Events that the object was not seen at yet, by UID."""
+        self._pod_uids: dict[tuple[str, str], str] = {}
+        self._owned_by: dict[str, list[Record]] = {}
+        self._others = set[str]()
+        """UIDs of objects that belong to nobody of ours, and whose Events are ignored."""
+        self._failed: list[KubeError] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._changed = asyncio.Event()
+
+    async def __aenter__(self) -> "Observer":
+        resources = []
+        for api_version, kind in self.kinds:
+            try:
+                resources.append(await self.kube.resource(api_version, kind))
+            except KubeError as error:
+                if error.status != 404:
+                    raise
+                self.absent.append(f"{kind}.{api_version}")
+        served = {resource.kind for resource in resources}
+        # A kind such as PodGroup exists in several groups.
+        self.absent = [kind for kind in self.absent if kind.partition(".")[0] not in served]
+        if self._events:
+            resources.append(await self.kube.resource("v1", "Event"))
+        restored = [record for record in self.records.values() if record.kind in served]
+        gc.freeze()  # a full collection would delay the watches by tens of ms
+        there: set[str] = set()
+        for resource in resources:
+            for namespace in self.namespaces:
+                there |= await self._start(resource, namespace)
+        for record in restored:
+            if record.uid not in there:
+                self.note(record, "gone")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await signals.cancel(self._tasks)
+        gc.unfreeze()
+
+    async def _start(self, resource: Resource, namespace: str) -> set[str]:
+        """List the existing objects, follow their changes in a task, and return the UIDs.
+
+        Raises KubeError.
+        """
+        labels = f"{RUN_LABEL}={self.run}" if resource.kind in self.primary else ""
+        read, version, known = extractor(resource.kind), "", dict[str, tuple[str, str]]()
+        async for items, at in self.kube.pages(resource, namespace, labels=labels):
+            version = version or at
+            for item in items:
+                metadata = item["metadata"]
+                known[metadata["uid"]] = (metadata.get("namespace", ""), metadata["name"])
+                try:
+                    self.take(resource.kind, read, Event("ADDED", item, 0, listed=True))
+                except (LookupError, TypeError, ValueError, AttributeError) as error:
+                    raise _unreadable(resource, metadata, error) from error
+        gone = {} if resource.kind == "Event" else known
+        follow = self._follow(resource, read, namespace, labels, version, gone)
+        self._tasks.append(asyncio.create_task(follow))
+        return set(gone)
+
+    async def _follow(
+        self,
+        resource: Resource,
+        read: Extractor,
+        namespace: str,
+        labels: str,
+        version: str,
+        known: Mapping[str, tuple[str, str]],
+    ) -> None:
+        metadata = dict[str, Any]()
+        changes = self.kube.watch(
+            resource,
+            namespace,
+            labels=labels,
+            resource_version=version,
+            known=known,
+            patience=PATIENCE_S,
+        )
+        try:
+            async for event in changes:
+                metadata = event.object["metadata"]
+                # What is older than our list arrives late.
+                event.listed |= int(metadata.get("resourceVersion") or 0) <= int(version or 0)
+                if event.type != "BOOKMARK":
+                    self.take(resource.kind, read, event)
+        except KubeError as error:
+            self._failed.append(error)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            self._failed.append(_unreadable(resource, metadata, error))
+        except asyncio.CancelledError:
+            self._failed.append(KubeError(0, "Stopped", "the watch was stopped"))
+            raise
+        finally:
+            self._changed.set()  # waits raise the error; the records stay
+
+    def take(self, kind: str, read: Extractor, event: Event) -> None:
+        """Note what a change of an object shows. Raises what a malformed object raises."""
+        body = event.object
+        received = 0 if event.listed or event.replayed else event.received_ns
+        if kind == "Event":
+            self._take_event(body, received)
+            return
+        metadata = body["metadata"]
+        uid, deleted = metadata["uid"], event.type == "DELETED"
+        record = self.find(uid)
+        if record is None and not (deleted and event.listed):
+            record = self._new(kind, metadata)
+        if record is None:
+            self.pending_events.pop(uid, None)
+            (self._others.discard if deleted else self._others.add)(uid)
+            return
+        self._others.discard(uid)
+        if kind == "Pod":
+            record.node = (body.get("spec") or {}).get("nodeName", "") or record.node
+        elif kind == VMI:
+            record.node = (body.get("status") or {}).get("nodeName", "") or record.node
+        if "status" in body or "creationTimestamp" in metadata:
+            for stage, api, fresh in read(body):
+                self.note(record, stage, api, 0, received if fresh else 0)
+        for stage, at in sorted(self.pending_events.pop(uid, ())):
+            self._event_stage(record, stage, at, 0)
+        (message, since), over = failure(body), deleted or "failed" in record.stages
+        # An object that lives on without a message has recovered.
+        if message != record.error and (message or not over):
+            record.error, record.error_at = message, since or time.time_ns()
+        if deleted:
+            self.note(record, "gone", received=received)
+
+    def _new(self, kind: str, metadata: dict[str, Any]) -> Record | None:
+        """Return a new record for an object of the run or for a stray, None for other objects."""
+        label = (metadata.get("labels") or {}).get(RUN_LABEL)
+        if label not in (None, self.run):
+            return None
+        uid, name, namespace = metadata["uid"], metadata["name"], metadata.get("namespace", "")
+        record = Record(kind, uid, name, namespace, owner_of(metadata))
+        named = self._named and kind == self._named[0] and name.startswith(self._named[1])
+        if label or named or record.owner in self.records:
+            self.adopt(record)
+        elif record.owner:
+            self._add_stray(record)
+        else:
+            return None
+        return record
+
+    def _take_event(self, body: dict[str, Any], received: int) -> None:
+        uid, reason = (body.get("involvedObject") or {}).get("uid", ""), body.get("reason", "")
+        if pod := evicted_pod(body):
+            uid = self._pod_uids.get(pod, "")
+        record, stage = self.find(uid), EVENT_STAGES.get(reason)
+        if not uid or (record is None and uid in self._others):
+            return
+        if stage:
+            at = unix_ns(body.get("eventTime") or body.get("firstTimestamp"))
+            if record:
+                self._event_stage(record, stage, at, received)
+            else:
+                self.pending_events.setdefault(uid, set()).add((stage, at))
+        if body.get("type") == "Warning":
+            text = " ".join(f"{reason}: {body.get('message', '')}".split())[:500]
+            before, old = self.messages.get(uid, (0, ""))
+            at = last_observed(body) or (before if text == old else time.time_ns())
+            if at >= before:
+                self.messages[uid] = at, text
+
+    def _event_stage(self, record: Record, stage: str, at: int, received: int) -> None:
+        if stage == "scheduled" and stage not in record.stages:  # KAI's Event precedes the binding
+            self.pending_events.setdefault(record.uid, set()).add((stage, at))
+        else:
+            self.note(record, stage, 0, at, received)
+
+    def find(self, uid: str) -> Record | None:
+        """Return the record of a UID, strays included."""
+        return self.records.get(uid) or self.strays.get(uid)
+
+    def adopt(self, record: Record) -> None:
+        """Add a record and its strays: watches of different kinds are not ordered."""
+        todo = [record]
+        while todo:
+            adopted = todo.pop()
+            self.strays.pop(adopted.uid, None)
+            self.records[adopted.uid] = adopted
+            if adopted.kind == "Pod":
+                self._pod_uids[adopted.namespace, adopted.name] = adopted.uid
+            self.counts.update((adopted.kind, stage) for stage in adopted.stages)
+            todo += self._owned_by.pop(adopted.uid, ())
+
+    def _add_stray(self, record: Record) -> None:
+        self.strays[record.uid] = record
+        self._owned_by.setdefault(record.owner, []).append(record)
+
+    def note(
+        self, record: Record, stage: str, api: int = 0, event: int = 0, received: int = 0
+    ) -> None:
+        """Note a stage of a record, and wake who waits if it is a new one of the run."""
+        if record.put(stage, api, event, received) and record.uid in self.records:
+            self.counts[record.kind, stage] += 1
+            self._changed.set()
+
+    def of(self, kind: str) -> Iterator[Record]:
+        """Return the records of a kind."""
+        return (record for record in self.records.values() if record.kind == kind)
+
+    @property
+    def reasons(self) -> Counter[str]:
+        """The last warnings of Events: kind and text -> number of objects that did not recover."""
+        return Counter(
+            f"{record.kind} {text}"
+            for uid, (_, text) in self.messages.items()
+            if (record := self.records.get(uid)) and not record.recovered
+        )
+
+    async def until(self, done: Callable[[], bool], timeout: float) -> bool:
+        """Wait until `done()` holds. Return False after `timeout` seconds. Raises KubeError."""
+        deadline = time.monotonic() + timeout
+        while True:
+            start = time.monotonic()
+            if done():
+                return True
+            took = time.monotonic() - start
+            if self._failed:
+                raise self._failed[0]
+            if (left := deadline - time.monotonic()) <= 0:
+                return False
+            self._changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), min(left, 0.5))
+            # A check of many objects delays receive times: it may take a tenth of the time.
+            await asyncio.sleep(min(max(0.02, 9 * took), max(0.0, left)))
+
+    def save(self, path: Path) -> None:
+        """Write the state, so that another process can go on from it (atomically)."""
+        known = self.records.keys() | self.strays.keys()
+        mark = {
+            "run": self.run,
+            "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns(),
+            # The API server forgets Events in an hour.
+            "messages": {uid: text for uid, text in self.messages.items() if uid in known},
+            "events": {uid: sorted(stages) for uid, stages in self.pending_events.items()},
+        }
+        lines = [
+            orjson.dumps(mark),
+            *(orjson.dumps([record.dump(), True]) for record in self.records.values()),
+            *(orjson.dumps([record.dump(), False]) for record in self.strays.values()),
+        ]
+        new = path.with_suffix(".new")
+        new.write_bytes(b"\n".join(lines) + b"\n")
+        new.replace(path)
+
+    def restore(self, path: Path) -> None:
+        """Load the state of an earlier observer of the same run, before the watches start.
+
+        Raises ValueError for another run's state, and parse errors of the file.
+        """
+        mark, *lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+        if mark["run"] != self.run:
+            raise ValueError(f"it is the state of run {mark['run']}, not {self.run}")
+        shift = mark["wall_minus_monotonic_ns"] - (time.time_ns() - time.monotonic_ns())
+        for raw, ours in lines:
+            (self.adopt if ours else self._add_stray)(Record.read(raw, shift))
+        self.messages = {uid: (at, text) for uid, (at, text) in mark["messages"].items()}
+        for uid, stages in mark["events"].items():
+            self.pending_events[uid] = {(stage, at) for stage, at in stages}
+
+
+def _unreadable(resource: Resource, metadata: dict[str, Any], error: Exception) -> KubeError:
+    which = f"{resource.kind} {metadata.get('namespace', '')}/{metadata.get('name', '?')}"
+    text = f"{which} ({resource.api_version}) is not a valid object of its kind: {error!r}"
+    return KubeError(0, "Unreadable", " ".join(text.split())[:500])
+
+
+def settled(
+    observer: Observer, kind: str, members: int | None, goal: str, without: Collection[str] = ()
+) -> dict[str, int]:
+    """Count the pods or VMIs of each workload that reached the goal, or failed for good.
+
+    The workloads of `kind`, by name, have `members` each; with None a workload counts as one, once
+    it has pods and all of them are settled. Workloads named in `without` are left out.
+    """
+    vmis = kind.startswith("VirtualMachine")
+    own_end = any(step.kind == kind and step.stage == "succeeded" for step in chain(kind))
+    finite = own_end and not vmis
+    groups: dict[str, list[Record]] = {
+        workload.uid: [] for workload in observer.of(kind) if workload.name not in without
+    }
+    for record in observer.of(VMI if vmis else "Pod"):
+        top = top_owner(observer.records, record)
+        if top.uid in groups:
+            groups[top.uid].append(record)
+    counts = {}
+    for uid, group in groups.items():
+        workload = observer.records[uid]
+        if members is None:
+            done = [not {goal, "failed"}.isdisjoint(pod.stages) for pod in group]
+            waiting = [pod for pod, is_done in zip(group, done, strict=True) if not is_done]
+            counts[workload.name] = int(any(done) and all("gone" in pod.stages for pod in waiting))
+        elif finite and "failed" in workload.stages:
+            counts[workload.name] = members
+        else:
+            counts[workload.name] = _settled_members(group, members, goal, finite)
+    return counts
+
+
+def _settled_members(group: Iterable[Record], members: int, goal: str, finite: bool) -> int:
+    """Count the `members` of one workload that reached the goal or failed.
+
+    A pod that ended counts only if no other one replaces it. A `finite` workload reports its own
+    failure and retries failed pods until then.
+    """
+    running = finished = waiting = 0
+    for record in group:
+        stages, lost = record.stages, not END_STAGES.isdisjoint(record.stages)
+        if (finite and "succeeded" in stages) or (goal in stages and not lost):
+            running += 1
+        elif not lost:
+            waiting += 1
+        elif (
+            goal in stages
+            or "succeeded" in stages
+            or not record.owner
+            or ("failed" in stages and not finite)
+        ):
+            finished += 1
+    return min(members, running + max(0, min(finished, members - running - waiting)))
+
+
+async def server_offset(kube: Kube) -> float:
+    """Return the server's clock minus ours in seconds, at a tick of its Date header.
+
+    Takes 1 to 2 s and about 100 requests. Raises KubeError.
+    """
+    previous, before = None, 0.0
+    deadline = time.monotonic() + 3.0
+    while time.monotonic() < deadline:
+        start = time.time()
+        _, headers, _ = await kube.raw("GET", "/version")
+        end = time.time()
+        second = parsedate_to_datetime(headers["Date"]).timestamp()
+        if previous is not None and second > previous:
+            # `second` began between the middle of the last request and the end of this one.
+            return second - (before + end) / 2
+        previous, before = second, start
+        await asyncio.sleep(0.01)
+    raise KubeError(
+        0, "Clock", "the API server's Date header does not tick", "is a proxy answering for it?"
+    )
+
+
+PROBE = "watch-lag"
+"""Suffix of the label of the object that measures the lag of the watch."""
+PROBES = "perfdag/probes"
+"""Annotation with the number of the last change."""
+
+
+class WatchLag:
+    """Change a ConfigMap every `interval` seconds until `stop`. Use as an async context manager.
+
+    `lags` are the seconds from the sending of each change to its receipt, so they include the
+    server's write. A change that never came counts with its age at the end. Entering raises
+    KubeError if the ConfigMap is refused.
+    """
+
+    def __init__(self, kube: Kube, run: str, namespace: str, interval: float = 0.5) -> None:
+        self._kube, self._run, self._namespace, self._interval = kube, run, namespace, interval
+        self._name = f"perfdag-{PROBE}-{run}"
+        self.lags: list[float] = []
+        self.error = ""
+        self._sent: dict[int, int] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "WatchLag":
+        # The label is that of a part of the run: the observer does not take it for a workload.
+        labels = {RUN_LABEL: f"{self._run}-{PROBE}"}
+        metadata = {"name": self._name, "namespace": self._namespace, "labels": labels}
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+        await self._kube.apply(body, self._namespace)
+        maps = await self._kube.resource("v1", "ConfigMap")
+        self._tasks = [asyncio.create_task(work(maps)) for work in (self._listen, self._send)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+        with ignore_status(0, 403, 404):
+            maps = await self._kube.resource("v1", "ConfigMap")
+            await self._kube.delete(maps, self._name, self._namespace)
+
+    async def stop(self) -> None:
+        """End the probe, because later work of this process is not the watch's fault."""
+        self._take(max(self._sent, default=0), time.monotonic_ns())
+        await signals.cancel(self._tasks)
+        self._tasks = []
+
+    def _take(self, number: int, now: int) -> None:
+        """Note the age of a change and of those before it, which its arrival overtook."""
+        for sent in [sent for sent in self._sent if sent <= number]:
+            self.lags.append((now - self._sent.pop(sent)) / 1e9)
+
+    async def _send(self, maps: Resource) -> None:
+        for number in itertools.count(1):
+            await asyncio.sleep(self._interval)
+            self._sent[number] = time.monotonic_ns()
+            patch = {"metadata": {"annotations": {PROBES: str(number)}}}
+            try:
+                await self._kube.patch(
+                    maps, self._name, patch, self._namespace, content_type=MERGE_PATCH
+                )
+            except KubeError as error:
+                self.error = str(error)
+
+    async def _listen(self, maps: Resource) -> None:
+        only = f"metadata.name={self._name}"
+        try:
+            async for event in self._kube.watch(
+                maps, self._namespace, fields=only, patience=PATIENCE_S
+            ):
+                number = (event.object["metadata"].get("annotations") or {}).get(PROBES, 0)
+                self._take(int(number), event.received_ns)
+        except KubeError as error:
+            self.error = str(error)
+
+    @property
+    def p99(self) -> float | None:
+        """The p99 of the lags in seconds, however few they are; None without any."""
+        ordered = sorted(self.lags)
+        return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))] if ordered else None
+
+    def summary(self) -> dict[str, Any]:
+        """Return the p99 in seconds, how many changes were seen, and what failed."""
+        return {"p99_s": self.p99, "changes": len(self.lags), "error": self.error}

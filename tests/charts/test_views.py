@@ -1,0 +1,271 @@
+"""Charts from their declarations: what is drawn, what is left out, and what the title claims."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from perfdag.charts import style
+from perfdag.charts.files import to_bytes
+from perfdag.charts.series import read
+from tests.charts import cases, rows
+from tests.charts.figures import artist, artists, drawn, medians, names, title, words
+from tests.charts.rows import sample, table, value
+
+
+@pytest.mark.parametrize(
+    ("points", "labels"),
+    [
+        pytest.param(
+            [
+                ({"bs": 4096, "reverse": False}, {"hosts": {"count": 1}}),
+                ({"bs": 1 << 20, "reverse": True}, {"hosts": {"count": 2}}),
+            ],
+            ["bs=4KiB", "bs=1MiB reverse"],
+            id="sizes with units, and not what the rest implies",
+        ),
+        pytest.param(
+            [({"rate": None, "k": 1}, {}), ({"rate": 5 * 10**7, "k": 2}, {})],
+            ["k=1", "k=2 rate=50Mbit/s"],
+            id="not what is unset",
+        ),
+        pytest.param(
+            [({"mode": None}, {}), ({"mode": False}, {})],
+            ["mode=null", "mode=false"],
+            id="what is unset where it tells points apart",
+        ),
+        pytest.param(
+            [({}, {"hosts": {"count": 1}}), ({}, {"hosts": {"count": 2}})],
+            ["hosts.count=1", "hosts.count=2"],
+            id="points that differ only in shape",
+        ),
+    ],
+)
+def test_labels_of_points(
+    points: list[tuple[dict[str, Any], dict[str, Any]]], labels: list[str]
+) -> None:
+    samples = [
+        rows.sample("x", params, 1, [rows.throughput(1e9)], shape=shape) for params, shape in points
+    ]
+    assert [cell.label for cell in read(rows.table(*samples))] == labels
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "metric", "text"),
+    [
+        (46180, "1/s", "iops", "46.2 kIOPS"),
+        (2.722e-6, "s", "latency", "2.72 µs"),
+        (523.9, "1/s", "", "524 op/s"),
+        (3 << 20, "B", "", "3 MiB"),
+        (0.3, "1", "", "0.3"),
+        (999.7e6, "B/s", "", "1000 MB/s"),
+    ],
+)
+def test_numbers_have_three_digits_and_units_that_people_know(
+    number: float, unit: str, metric: str, text: str
+) -> None:
+    assert style.amount(number, unit, metric).replace("\u00a0", " ") == text
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "made", "slugs", "claim"),
+    [
+        (
+            "plain",
+            rows.plain(),
+            ["throughput-by-streams"],
+            "Throughput up to 23.5 Gbit/s at streams=4",
+        ),
+        (
+            "swept",
+            rows.swept(),
+            ["latency-by-message-bytes"],
+            "Latency down to 0.208 µs at message_bytes=0",
+        ),
+        ("fio", rows.fio(), ["iops-by-iodepth", "latency-by-iodepth", "queue-depth"], "IOPS up to"),
+        ("imb", rows.pingpong(), ["sizes-by-message-bytes"], "Latency down to 0."),
+        ("iperf", rows.iperf_paths(), ["throughput", "seconds-by-second"], "Throughput: network"),
+        (
+            "imb",
+            rows.imb("Allreduce", (2, 4, 8)),
+            ["sizes-by-message-bytes-ranks", "sizes-by-message-bytes"],
+            "Latency down to",
+        ),
+    ],
+)
+def test_what_varies_decides_what_is_drawn(
+    benchmark: str, made: pa.Table, slugs: list[str], claim: str
+) -> None:
+    figures = drawn(benchmark, made)
+    assert [slug for slug in figures if slug in slugs] == slugs
+    first = next(iter(figures.values()))
+    assert title(first).replace("\u00a0", " ").startswith(claim)
+    assert all(len(title(figure)) <= 60 for figure in figures.values())
+
+
+def test_lines_are_medians_with_a_band_and_name_the_points_without_a_value() -> None:
+    figure = drawn("plain", rows.plain())["throughput-by-streams"]
+    [ax] = figure.axes
+    [line] = medians(ax)
+    assert list(line.get_xdata()) == [1, 2, 4]
+    assert list(line.get_ydata()) == pytest.approx([10.2e9, 18.36e9, 23.46e9])
+    assert "no value: streams=8 (failed)" in words(figure)
+    assert "spread: range of n=3" in words(figure)
+    assert ax.get_ylabel() == "throughput (Gbit/s)\nhigher is better"
+
+
+def test_a_metric_over_sizes_has_log_axes_with_size_labels() -> None:
+    [ax] = drawn("swept", rows.swept())["latency-by-message-bytes"].axes
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    labels = [text.replace("\n", " ") for text in names(ax.get_xticklabels())]
+    assert {"0 B", "4 B", "256 B"} <= set(labels)
+
+
+def streams(windows: tuple[int, ...], counts: tuple[int, ...] = (1, 2, 4, 8, 16, 32)) -> pa.Table:
+    """Two protocols over numbers of streams, for each window."""
+    return table(
+        *[
+            sample(
+                "x",
+                {"streams": count, "window": window, "protocol": protocol},
+                repetition,
+                [rows.throughput(count * window * rate * (1 + repetition / 50))],
+            )
+            for count in counts
+            for window in windows
+            for protocol, rate in (("tcp", 1e9), ("udp", 5e8))
+            for repetition in (1, 2, 3)
+        ]
+    )
+
+
+def test_two_swept_numbers_are_a_heat_map_and_two_values_are_joined_dots() -> None:
+    figures = drawn("x", streams((1, 2, 4, 5)))
+    heat = figures["throughput-by-streams-window"]
+    assert [ax.get_title(loc="left") for ax in heat.axes] == ["protocol=tcp", "protocol=udp"]
+    grid = np.asarray(artist(heat.axes[0], "median").get_array()).reshape(4, 6)
+    assert grid[3, 5] == pytest.approx(160e9 * 1.04)
+    lines = figures["throughput-by-streams"]
+    assert {ax.get_title(loc="left") for ax in lines.axes} == {f"window={n}" for n in (1, 2, 4, 5)}
+    assert len({ax.get_ylim() for ax in lines.axes}) == 1, "small multiples share their axis"
+    [dots] = drawn("x", streams((1,), (1, 2))).values()
+    assert len(artists(dots.axes[0], "join")) == 2
+    assert title(dots) == "Throughput: protocol=udp is 0.5 times protocol=tcp"
+
+
+def test_points_that_no_number_orders_have_no_winner_and_no_empty_lane() -> None:
+    made = table(
+        *[sample("x", {"entry": name}, 1, [value("wall_time", late, headline=True)])
+          for name, late in (("a", 1.0), ("b", 2.0), ("c", 4.0))],
+        sample("x", {"entry": "d"}, 1, [value("other", 1.0)]),
+    )  # fmt: skip
+    [figure] = drawn("x", made).values()
+    assert title(figure).replace("\u00a0", " ") == "Wall time: 1 s to 4 s"
+    assert len(figure.axes[0].get_yticklabels()) == 3
+
+
+def test_a_single_value_is_its_samples_and_a_failure_its_reason() -> None:
+    made = [sample("x", {}, r, [value("wall_time", 0.05, headline=True)]) for r in (1, 2, 3)]
+    [(slug, figure)] = drawn("x", table(*made)).items()
+    assert (slug, title(figure).replace("\u00a0", " ")) == ("samples", "Wall time: 50 ms")
+    lost = drawn("x", table(sample("x", {}, 1, [], status="failed", error="no such device")))
+    assert "no such device" in words(lost["points"])
+
+
+def test_values_too_far_apart_claim_nothing() -> None:
+    made = [
+        sample("x", {"k": k}, r, [rows.throughput(1e9 * r * r)])
+        for k in (1, 2, 4)
+        for r in (1, 2, 3)
+    ]
+    [figure] = drawn("x", table(*made)).values()
+    assert title(figure) == "Throughput: too noisy to rank"
+
+
+def test_a_curve_has_its_knee_in_the_title() -> None:
+    samples = []
+    for depth in (1, 2, 4, 8, 16, 32):
+        rate = min(20e3 * depth, 160e3)  # a device of eight places: beyond, I/Os only wait
+        values = rows.io("read", rate, depth / rate)
+        samples += [sample("fio", {"rw": "randread", "iodepth": depth}, r, values) for r in (1, 2)]
+    figure = drawn("fio", table(*samples))["queue-depth"]
+    assert title(figure).replace("\u00a0", " ") == "Knee at iodepth=8: 160 kIOPS"
+    assert names(figure.axes[0].texts) == ["1", "2", "4", "8", "16", "32"]
+
+
+def test_scaling_is_held_against_linear() -> None:
+    times = [
+        sample("openfoam", {"procs": n}, r, [value("solve_time", 80 / n + 10, headline=True)])
+        for n in (1, 2, 4, 8)
+        for r in (1, 2)
+    ]
+    figure = drawn("openfoam", table(*times))["scaling-by-procs"]
+    assert title(figure).replace("\u00a0", " ") == "56 % of linear scaling at 8 procs"
+    assert list(artist(figure.axes[0], "ideal").get_ydata()) == pytest.approx([90, 45, 22.5, 11.25])
+
+
+def test_subjects_are_workers_or_numbered_and_marks_are_said() -> None:
+    each = [
+        {**rows.io("read", v, 1)[0], "subject": n, "headline": False}
+        for n, v in (("a", 9e3), ("b", 4e3))
+    ]
+    whole = rows.io("read", 13e3, 1e-3)
+    made = table(*[sample("fio", {"rw": "read"}, r, whole + each) for r in (1, 2)])
+    assert names(drawn("fio", made)["workers"].axes[0].get_yticklabels()) == ["a", "b"]
+    seconds = [
+        {**value("second_throughput", 1e10, "bit/s"), "subject": f"second {n}"} for n in range(5)
+    ]
+    made = table(sample("iperf", {}, 1, [rows.throughput(1e10), *seconds]))
+    [line] = medians(drawn("iperf", made)["seconds-by-second"].axes[0])
+    assert list(line.get_xdata()) == [0, 1, 2, 3, 4]
+    fast = value("throughput", 1.0, "1/s", headline=True, coords={"fast": True})
+    figures = drawn(
+        "resnet50", table(*[sample("resnet50", {"batch": n}, 1, [fast]) for n in (1, 2)])
+    )
+    assert "smoke test: not comparable" in words(next(iter(figures.values())))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "message"),
+    [
+        (0.02, 0.04, "passes"),
+        (-0.01, 0.07, "inconclusive: about 40 pairs would tell"),
+        (0.06, 0.09, "fails"),
+    ],
+)
+def test_overhead_says_its_verdict_in_its_colour(low: float, high: float, message: str) -> None:
+    values = [
+        value("overhead", (low + high) / 2, "1", stat="mean", headline=True),
+        value("overhead_bound", low, "1", stat="low"),
+        value("overhead_bound", high, "1", stat="high"),
+        value("pairs_needed", 40, "1"),
+    ]
+    made = table(sample("resnet50-overhead", {"limit": 0.05}, 1, values))
+    figure = drawn("resnet50-overhead", made)["overhead"]
+    assert message in words(figure)
+    colour = {"passes": style.BETTER, "fails": style.WORSE}.get(message, style.UNCLEAR)
+    assert artist(figure.axes[0], "mean").get_color() == colour
+
+
+def test_hosts_that_shared_a_node_and_disturbed_points_are_said() -> None:
+    made = [
+        {**row, "nodes": ["n1", "n1"]} for row in sample("x", {"k": 1}, 1, [rows.throughput(1)])
+    ]
+    made += sample("x", {"k": 2}, 1, [rows.throughput(2.0)], noise="steal 4 %")
+    text = words(drawn("x", table(made))["points"])
+    assert "hosts shared a node" in text
+    assert "~: disturbed" in text
+    hollow = drawn("x", table(made))["points"].axes[0]
+    assert len(medians(hollow)) == 2
+
+
+def test_a_dollar_sign_in_a_label_is_text() -> None:
+    made = table(*[sample("x", {"p": p}, 1, [rows.throughput(1e9)]) for p in ("$a_{b}$", "$")])
+    assert b"$a_{b}$" in to_bytes(drawn("x", made)["points"])[0]
+
+
+@pytest.mark.parametrize("benchmark", sorted({*cases.BASES, "rdma-latency", "torchbench"}))
+def test_skips_alone_are_said(benchmark: str) -> None:
+    made = table(sample(benchmark, {}, 1, [], status="skipped", error="not installed"))
+    assert "not installed" in words(next(iter(drawn(benchmark, made).values())))

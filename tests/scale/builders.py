@@ -1,0 +1,57 @@
+"""Records, submissions, observers and sessions without a cluster."""
+
+from typing import Any
+
+from perfdag.steps.scale.generate import Submission
+from perfdag.steps.scale.objects import Record, Template, load
+from perfdag.steps.scale.rows import Clocks, Row, rows_of
+from perfdag.steps.scale.scenario import Context, Session
+from perfdag.steps.scale.watch import Observer, WatchLag
+
+SECOND = 1_000_000_000
+BASE = 1_700_000_000 * SECOND
+
+
+def record(kind: str, uid: str, owner: str = "", /, **stages: float) -> Record:
+    """Stages in seconds of receive time after BASE."""
+    new = Record(kind, uid, uid, "ns", owner)
+    for stage, seconds in stages.items():
+        new.put(stage, received_ns=BASE + round(seconds * SECOND))
+    return new
+
+
+def submissions_of(*names: str) -> list[Submission]:
+    return [Submission(i, name, "ns", BASE, BASE, BASE + 1, name) for i, name in enumerate(names)]
+
+
+def observer_of(*records: Record, **more: Any) -> Observer:
+    observer = Observer(None, "r", [], ["ns"], **more)  # type: ignore[arg-type]
+    for item in records:
+        observer.adopt(item)
+    return observer
+
+
+def rows_for(
+    kind: str, *records: Record, submitted: str = "a", until: float = 60, **more: Any
+) -> list[Row]:
+    """Rows of the workloads named by letters."""
+    options = {"run": "r", "kind": kind, "until_ns": BASE + round(until * SECOND), **more}
+    clocks = options.pop("clocks", Clocks(0))
+    by_uid = {item.uid: item for item in records}
+    return list(rows_of(submissions_of(*submitted), by_uid, clocks, **options))
+
+
+def session_of(
+    kube: Any, observer: Observer, template: Template | None = None, **fields: Any
+) -> Session:
+    """Return a session of run `r` in the namespace `ns`, on a server whose clock is ours."""
+    defaults: dict[str, Any] = {
+        "context": Context(run="r"),
+        "namespaces": ["ns"],
+        "submitter": kube,
+        "members": 1,
+        "watch_lag": WatchLag(kube, "r", "ns"),
+    }
+    return Session(
+        kube, template=template or load("pod", "r"), observer=observer, **defaults | fields
+    )

@@ -1,0 +1,421 @@
+"""One run at a time, rights, nodes, and the removal of what a run left."""
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from perfdag.benchmark.registry import get
+from perfdag.kube.client import Kube, KubeError
+from perfdag.steps.scale import cluster, vmi
+from perfdag.steps.scale.cleanup import belongs, ensure_namespace, remove_namespaces, remove_run
+from perfdag.steps.scale.objects import RUN_LABEL, VMI, built_in, kinds_of, load
+from perfdag.steps.scale.scenario import Context, sample_error
+from tests.fakes.api_server import ApiServer, Request
+
+from .builders import record
+
+NAMED = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+
+
+def held_by(holder: str, renewed: str) -> dict[str, Any]:
+    return {
+        **NAMED,
+        "metadata": {"name": cluster.LEASE, "namespace": cluster.LEASE_NAMESPACE},
+        "spec": {"holderIdentity": holder, "renewTime": renewed},
+    }
+
+
+def holder_of(server: ApiServer) -> str:
+    (lease,) = server.of("Lease")
+    return str(lease["spec"]["holderIdentity"])
+
+
+FUTURE, PAST = "2099-01-01T00:00:00.000000Z", "1999-01-01T00:00:00.000000Z"
+
+
+async def test_a_lease_that_nobody_renews_stops_no_deletion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster, "LEASE_DURATION_S", 0.1)
+    server = ApiServer(held_by("r1", FUTURE))
+    await cluster.require_ended(server.client(), "r1")
+    assert holder_of(server) == "r1"
+
+
+@pytest.mark.parametrize("busy", [True, False])
+async def test_a_creation_that_was_tried_again_does_not_take_another_run_s_lease_for_ours(
+    busy: bool,
+) -> None:
+    server = ApiServer({**held_by("the-other-run", FUTURE)})
+    server.of("Lease")[0]["metadata"]["managedFields"] = [{"manager": "perfdag"}]
+    if busy:
+        server.fail("POST", 429, times=1)
+    with pytest.raises(cluster.LockTimeoutError, match="performance run the-other-run still holds"):
+        async with cluster.ExclusiveRun(server.client(retries=1), "me", 0.0):
+            pass
+    assert holder_of(server) == "the-other-run"
+
+
+@pytest.mark.parametrize(
+    "renewed", [PAST, FUTURE], ids=["its clock is behind", "its clock is ahead"]
+)
+async def test_a_holder_is_gone_when_it_does_not_renew_while_we_look_whatever_its_clock_says(
+    renewed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    server = ApiServer(held_by("other", renewed))
+    run = cluster.ExclusiveRun(server.client(), "me", 1.0)
+    assert await run.try_acquire() == "other"
+    now[0] += cluster.LEASE_DURATION_S - 1
+    assert await run.try_acquire() == "other"
+    server.add(held_by("other", renewed.replace("00Z", "01Z")))
+    now[0] += cluster.LEASE_DURATION_S - 1
+    assert await run.try_acquire() == "other", "it was renewed meanwhile"
+    now[0] += cluster.LEASE_DURATION_S + 1
+    assert await run.try_acquire() is None
+    assert holder_of(server) == "me"
+
+
+async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it(
+    monkeypatch: pytest.MonkeyPatch, server: ApiServer
+) -> None:
+    """It is labelled with the id that the run said."""
+    message, seen = list[str](), list[Any]()
+
+    async def measure(*request: Any) -> Any:
+        seen.append(server.of("Lease")[0])
+        return []
+
+    monkeypatch.setattr(vmi, "ladder", measure)
+    server.add({"kind": "Namespace", "metadata": {"name": "perfdag-vmi"}})
+    params, context = vmi.VmiBurstParams(lock_timeout=1.0), Context(log=message.append)
+    await vmi.measure(server.client(), params, context)
+    assert belongs(message[0].split()[1].rstrip(":"), seen[0]["metadata"])
+
+
+async def test_a_run_that_renews_its_lease_is_not_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "LEASE_DURATION_S", 3)
+    server = ApiServer(held_by("r1", PAST))
+    check = asyncio.create_task(cluster.require_ended(server.client(), "r1"))
+    await asyncio.sleep(0.1)
+    server.add(held_by("r1", FUTURE))
+    with pytest.raises(KubeError, match="run r1 renews its Lease"):
+        await check
+
+
+async def test_who_took_the_cluster_meanwhile_is_told_once_and_kept(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "LEASE_DURATION_S", 0.03)
+    messages: list[str] = []
+    async with cluster.ExclusiveRun(server.client(), "me", 1.0, messages.append) as run:
+        while not server.count("PUT"):
+            await asyncio.sleep(0.01)
+        assert run.lost == ""
+        server.add(held_by("other", FUTURE))
+        await asyncio.sleep(0.1)
+    assert server.of("Lease")[0]["spec"]["renewTime"] == FUTURE, "not kept alive for the other"
+    assert (
+        run.lost
+        == messages[0]
+        == "performance run other took the cluster over: the figures of both runs are mixed"
+    )
+    assert len(messages) == 1
+    assert holder_of(server) == "other", "theirs to delete"
+
+
+async def test_a_lease_that_somebody_deleted_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, server: ApiServer
+) -> None:
+    monkeypatch.setattr(cluster, "LEASE_DURATION_S", 0.03)
+    async with cluster.ExclusiveRun(server.client(), "me", 1.0) as run:
+        server.remove("Lease")
+        for _ in range(100):
+            if server.of("Lease"):
+                break
+            await asyncio.sleep(0.01)
+        assert holder_of(server) == "me"
+    assert run.lost == ""
+
+
+def node(
+    name: str, ready: str = "True", gpus: int = 0, labels: dict[str, str] | None = None
+) -> dict[str, Any]:
+    status = {
+        "conditions": [{"type": "Ready", "status": ready}],
+        "allocatable": {"nvidia.com/gpu": str(gpus)},
+    }
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels or {}},
+        "spec": {},
+        "status": status,
+    }
+
+
+async def test_vmis_already_there_count_and_nodes_that_are_not_ready_do_not() -> None:
+    phases = ["Running"] * 60 + ["Scheduling"] * 40 + ["Succeeded", "Failed"] * 30
+    there = [
+        {
+            "apiVersion": "kubevirt.io/v1",
+            "kind": "VirtualMachineInstance",
+            "metadata": {"name": f"v{number}"},
+            "status": {"phase": phase},
+        }
+        for number, phase in enumerate(phases)
+    ]
+    kube = ApiServer(node("a"), node("b"), node("c", "False"), *there).client()
+    assert (await cluster.check_nodes(kube, 300, 200))["nodes"] == 2
+    with pytest.raises(
+        cluster.TooDenseError,
+        match="301 VMIs beside 100 existing ones on 2 nodes are more than 200 a node; use 3 nodes",
+    ):
+        await cluster.check_nodes(kube, 301, 200)
+
+
+NFD, AMD64 = "feature.node.kubernetes.io/cpu-cpuid.", {"kubernetes.io/arch": "amd64"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "virtual"),
+    [
+        ({f"{NFD}HYPERVISOR": "true", f"{NFD}AVX": "true"} | AMD64, True),
+        ({f"{NFD}AVX": "true"} | AMD64, False),
+        ({f"{NFD}SVE": "true"}, None),
+        ({"cpu-feature.node.kubevirt.io/hypervisor": "true"} | AMD64, None),
+    ],
+    ids=["NFD has the flag", "NFD has it not", "no flag to have", "of the guest's CPU"],
+)
+async def test_nested_virtualisation_is_known_from_the_node_s_own_cpu_alone(
+    labels: dict[str, str], virtual: bool | None
+) -> None:
+    facts = await cluster.check_nodes(ApiServer(node("a", labels=labels)).client(), 1, 200)
+    assert facts["nested_virtualisation"] == (["a"] if virtual else [])
+    assert facts["nested_unknown"] == (["a"] if virtual is None else [])
+    assert bool(cluster.node_notes([], facts, 200)) == (virtual is not False)
+
+
+def test_a_node_that_had_too_many_vmis_at_once_is_named() -> None:
+    vmis = [record(VMI, f"v{i}", created=1, scheduled=2, gone=9) for i in range(3)]
+    late = record(VMI, "late", created=1, scheduled=10)
+    for item in (*vmis, late):
+        item.node = "n"
+    facts: dict[str, Any] = {"nested_virtualisation": [], "nested_unknown": []}
+    facts["vmis_before"] = {"n": 1}
+    (note,) = cluster.node_notes([*vmis, late], facts, 3)
+    assert "n had 4" in note
+    assert facts["vmis_per_node_max"] == 4
+    assert cluster.node_notes([*vmis, late], facts, 4) == []
+
+
+def granting(
+    *allowed: str, absent: tuple[str, ...] = (), also: Sequence[tuple[str, str]] = ()
+) -> Kube:
+    """A client of an API server that allows some verbs, to a service account."""
+
+    def review(request: Request) -> dict[str, Any]:
+        attributes = request.body["spec"]["resourceAttributes"]
+        return {
+            "status": {
+                "allowed": f"{attributes['verb']} {attributes['resource']} {attributes['namespace']}"  # noqa: E501
+                in allowed
+            }
+        }
+
+    server = ApiServer(absent=absent)
+    server.serve(*also)
+    server.on("selfsubjectaccessreviews", review)
+    return server.client()
+
+
+RAY = "apiVersion: ray.io/v1\nkind: RayCluster\nmetadata: {name: '${name}'}\n"
+RAYS = [f"{verb} rayclusters ns" for verb in ("create", "delete", "list", "watch")]
+
+
+async def test_missing_rights_are_named_and_those_of_unknown_kinds_ignored() -> None:
+    watched = [("v1", "Pod"), ("scheduling.run.ai/v1", "PodGroup")]
+    absent = ("PodGroup",)
+    may = granting(*RAYS, "list pods ns", "watch pods ns", absent=absent)
+    await cluster.check_rights(may, load(RAY, "r"), ["ns"], watched)
+    lacking = granting("list pods ns", absent=absent)
+    with pytest.raises(KubeError) as caught:
+        await cluster.check_rights(lacking, load(RAY, "r"), ["ns"], watched)
+    text = str(sample_error(caught.value, "scale", get("scale").api))
+    assert "watch pods in the namespace ns; create, delete, list, watch rayclusters.ray.io" in text
+    assert "--allow scale=NAMESPACE" in text
+
+
+@pytest.mark.parametrize("name", ["scale", "vmi-burst"])
+async def test_what_built_in_templates_need_is_granted(name: str) -> None:
+    """What `install --allow` grants is enough for every kind that their chains look at."""
+    rules = get(name).api.named
+    for source in [item for item in built_in() if item.startswith("vm") == (name == "vmi-burst")]:
+        template = load(source, "r")
+        last = template.documents[-1]
+        watched = kinds_of(last.api_version, last.kind)
+        asked, server = list[Any](), ApiServer()
+        server.serve((last.api_version, last.kind), *watched)
+
+        def review(request: Request, asked: list[Any] = asked) -> dict[str, Any]:
+            asked.append(request.body["spec"]["resourceAttributes"])
+            return {"status": {"allowed": True}}
+
+        server.on("selfsubjectaccessreviews", review)
+        await cluster.check_rights(server.client(), template, ["a"], watched)
+        for right in asked:
+            wanted = {"apiGroups": "group", "resources": "resource", "verbs": "verb"}
+            assert any(
+                all({right[own], "*"} & set(rule.get(key, ())) for key, own in wanted.items())
+                for rule in rules
+            ), (source, right)
+
+
+RUN = "r1121120501-a1b2c3"
+AUTOMATIC = {"ConfigMap": [{"name": "kube-root-ca.crt"}], "ServiceAccount": [{"name": "default"}]}
+OWNED = {"ownerReferences": [{"kind": "Job", "name": "gone", "uid": "u"}]}
+BY_NODE = {"ownerReferences": [{"kind": "Node", "name": "n0", "uid": "u"}]}
+
+
+def namespace(there: dict[str, list[dict[str, Any]]]) -> ApiServer:
+    """One namespace `ns` that was made for run r, with what is put into it: metadata by kind."""
+    server = ApiServer(
+        {"kind": "Namespace", "metadata": {"name": "ns", "labels": {RUN_LABEL: "r"}}}
+    )
+    for kind, every in (AUTOMATIC | there).items():
+        api = "batch/v1" if kind == "Job" else "v1"
+        server.add(
+            *(
+                {"apiVersion": api, "kind": kind, "metadata": {"namespace": "ns", **item}}
+                for item in every
+            )
+        )
+    return server
+
+
+@pytest.mark.parametrize(
+    ("there", "refused", "message"),
+    [
+        ({}, "", ""),
+        ({"Job": [{"name": "x", "labels": {RUN_LABEL: "q"}}]}, "", "Job x is in it"),
+        ({"Job": [{"name": "x"}]}, "", "Job x is in it"),
+        (
+            {"ConfigMap": [*AUTOMATIC["ConfigMap"], {"name": "results"}]},
+            "",
+            "ConfigMap results is in it",
+        ),
+        ({"Pod": [{"name": "p"} | BY_NODE]}, "", "Pod p is in it"),
+        ({"Pod": [{"name": "p"} | OWNED]}, "", ""),
+        ({"Pod": [{"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"}]}, "", ""),
+        ({"ConfigMap": [{"name": "heartbeat", "labels": {RUN_LABEL: "r-sample"}}]}, "", ""),
+        ({}, "jobs", "we may not list jobs in it"),
+    ],
+)
+async def test_a_namespace_goes_with_the_run_that_made_it_only_where_nothing_else_is_there(
+    there: dict[str, list[dict[str, Any]]], refused: str, message: str
+) -> None:
+    """Of another kind than the run's, or without a label, as what Run:ai's command line submits."""
+    server, output = namespace(there), list[str]()
+    if refused:
+        server.fail(f"GET .*/{refused}\\b", 403)
+    assert await remove_namespaces(server.client(), "r", ["ns"], 5.0, output.append) == 0
+    assert bool(server.of("Namespace")) is bool(message)
+    assert output == (
+        [f"the namespace ns, which was made for this run, stays: {message}"] if message else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("label", "ours"),
+    [
+        (RUN, True),
+        (f"{RUN}-primer", True),
+        (f"{RUN}-sample", True),
+        (f"{RUN}-2", True),
+        (f"{RUN}-2-primer", True),
+        (f"{RUN}-other", False),
+        (f"{RUN}9", False),
+    ],
+)
+def test_parts_of_a_run_belong_to_it_and_other_runs_do_not(label: str, ours: bool) -> None:
+    assert belongs(RUN, {"labels": {RUN_LABEL: label}}) is ours
+    assert not belongs(RUN.partition("-")[0], {"labels": {RUN_LABEL: RUN}}), (
+        "half an id is no run's"
+    )
+    assert not belongs(RUN, {})
+
+
+@pytest.mark.parametrize("other", [True, False])
+async def test_deletion_by_id_keeps_such_a_namespace_too(other: bool) -> None:
+    server = namespace({"Job": [{"name": "x"}] if other else []})
+    assert await remove_run(server.client(), "r", None, 5.0) == 0
+    assert bool(server.of("Namespace")) is other
+
+
+async def test_of_two_runs_that_take_an_expired_lease_exactly_one_gets_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both have read the same Lease when they write: the server refuses the second."""
+    now = [1000.0]
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    server, both_read = ApiServer(held_by("dead", PAST)), asyncio.Barrier(2)
+    runs = [cluster.ExclusiveRun(server.client(), name, 1.0) for name in ("a", "b")]
+    assert [await run.try_acquire() for run in runs] == ["dead", "dead"]
+    now[0] += cluster.LEASE_DURATION_S + 1
+
+    async def after_both(_: Request) -> None:
+        await both_read.wait()
+
+    server.on("PUT .*/leases/", after_both)
+    answers = await asyncio.gather(*(run.try_acquire() for run in runs))
+    assert answers.count(None) == 1
+    assert holder_of(server) == "ab"[answers.index(None)]
+
+
+async def test_a_namespace_that_is_being_deleted_is_waited_for(server: ApiServer) -> None:
+    held = {"name": "ns", "finalizers": ["hold"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    server.add({"kind": "Namespace", "metadata": held, "status": {}})
+    text = "namespace ns is still being deleted after 0.1 s.*use another namespace"
+    with pytest.raises(KubeError, match=text):
+        await ensure_namespace(server.client(), "ns", "r", timeout=0.1)
+    server.add({"kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "ns"}})
+    asyncio.get_running_loop().call_later(0.3, server.remove, "Namespace")
+    assert await ensure_namespace(server.client(), "ns", "again", timeout=60.0)
+    assert server.of("Namespace")[0]["metadata"]["labels"][RUN_LABEL] == "again"
+    assert not await ensure_namespace(server.client(), "ns", "r"), "it is there, not ours to delete"
+
+
+async def test_simulated_nodes_get_the_gpus_that_are_asked_for(server: ApiServer) -> None:
+    kube, gpu = server.client(), "nvidia.com/gpu"
+    assert [await cluster.make_nodes(kube, count, 8) for count in (2, 3, 3)] == [2, 1, 0]
+    assert await cluster.make_nodes(kube, 1, 0) == 0
+    none, other, _ = server.of("Node")
+    assert other["status"]["allocatable"][gpu] == other["status"]["capacity"][gpu] == "8"
+    assert other["metadata"]["labels"]["nvidia.com/gpu.present"] == "true"
+    assert gpu not in none["status"]["allocatable"] | none["status"]["capacity"]
+    assert "nvidia.com/gpu.present" not in none["metadata"]["labels"]
+    assert not await cluster.nodes_ready(kube, 1, 0.1), "KWOK does not run"
+    assert await cluster.remove_nodes(kube) == 3
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+async def test_a_real_node_of_that_name_is_neither_changed_nor_deleted(
+    labelled: bool, server: ApiServer
+) -> None:
+    labels = {cluster.SIMULATED_LABEL: "true"} if labelled else {}
+    server.add(node("perfdag-sim-0", gpus=2, labels=labels))
+    with pytest.raises(KubeError, match="perfdag-sim-0 was not created by perfdag"):
+        await cluster.make_nodes(server.client(), 1, 8)
+    assert await cluster.remove_nodes(server.client()) == 0
+    assert server.of("Node")[0]["status"]["allocatable"] == {"nvidia.com/gpu": "2"}
+
+
+async def test_where_nodes_may_not_be_listed_it_is_not_known_which_are_simulated(
+    server: ApiServer,
+) -> None:
+    server.fail("/nodes", 403)
+    nodes, why = await cluster.simulated_nodes(server.client())
+    assert (nodes, "no permission to list nodes" in why) == (None, True)

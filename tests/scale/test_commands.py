@@ -1,0 +1,540 @@
+"""`perfdag scale` and the import of KubeVirt's load generator, as a user runs them."""
+
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pytest
+import yaml
+
+from perfdag.benchmark import registry
+from perfdag.charts import scale as charts
+from perfdag.charts.scale import Stage, calls_of, general, of_results, of_runs
+from perfdag.commands import scale
+from perfdag.commands.imports import go_seconds, import_workloads
+from perfdag.commands.main import main
+from perfdag.commands.options import CommandError
+from perfdag.kube.client import KubeError
+from perfdag.kube.prometheus import Prometheus
+from perfdag.steps.scale import files, vmi
+from perfdag.steps.scale.figures import Result
+from perfdag.steps.scale.files import RunFile, write_run
+from perfdag.steps.scale.objects import load
+from perfdag.steps.scale.scenario import Context
+from perfdag.suite.load import parse_suite
+from tests.conftest import CommandLine
+from tests.fakes.api_server import ApiServer
+
+from .test_scenario import measured
+
+REFUSED = [
+    ("steady --churn 500 --count 100", "churn: 500 is too many of 100"),
+    ("steady --churn -1", "churn: Input should be greater than or equal to 1"),
+    ("steady --count 5 6", "steady takes one --count"),
+    ("burst --churn 5", "--churn needs steady, not burst"),
+    ("burst --count 100 400", "several are a ladder"),
+    ("burst --count 0", "counts.0: Input should be greater than or equal to 1"),
+    ("burst --template pod", "Pod creates no VMI"),
+    ("burst --parallel 1001", "parallel: Input should be less than or equal to 1000"),
+    ("burst --timeout nan", "timeout: "),
+    ("ladder --cooldown inf --count 1 2", "cooldown: "),
+    (
+        "burst --gate creation_to_runing_p95<60",
+        "called creation_to_runing_p95; the nearest is creation_to_running_p95",
+    ),
+    ("burst --gate virt_api_cpu_cores_avg<1", "virt_api_cpu_cores_avg needs a Prometheus"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED)
+def test_what_cannot_be_is_told_before_anything_is_waited_for(
+    words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+) -> None:
+    monkeypatch.setattr(scale, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
+    output = cli(["scale", "vmi", *words.split(), "-o", str(tmp_path / "out")], 2).err
+    assert message in output
+    assert output.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("gates", "api", "want"),
+    [
+        ([], True, ["api_p99 < 1", "api_list_p99 < 30"]),
+        (["api_p99 < 2"], True, ["api_list_p99 < 30", "api_p99 < 2"]),
+        (["api_p99 < 2"], False, ["api_p99 < 2"]),
+    ],
+)
+def test_the_limits_of_the_api_stand_beside_gates_of_your_own(
+    gates: list[str], api: bool, want: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In a suite as on the command line; one on the same metric takes a limit's place."""
+    asked: list[vmi.VmiParams] = []
+
+    async def measure(kube: Any, params: vmi.VmiParams, context: Context) -> list[Any]:
+        asked.append(params)
+        return []
+
+    monkeypatch.setattr(vmi, "measure", measure)
+    monkeypatch.setattr(scale, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
+    words = [word for text in gates for word in ("--gate", text)]
+    words += [] if api else ["--no-api-gates"]
+    assert main(["scale", "vmi", "burst", "-o", str(tmp_path), *words]) == 0
+    asked.append(vmi.VmiBurstParams(gates=gates, api_gates=api))
+    assert [[str(gate) for gate in params.all_gates] for params in asked] == [want, want]
+
+
+@pytest.mark.parametrize(
+    ("end", "gate", "code"),
+    [
+        (None, "api_p99 < 1", 0),
+        (None, "api_p99 < 0.05", 3),
+        (None, "creation_to_failed_p50 < 9", 3),
+        (KubeError(0, "Unreachable", "away"), "api_p99 < 1", 4),
+        (KeyboardInterrupt(), "api_p99 < 1", 130),
+    ],
+)
+def test_the_files_of_each_size_are_written_however_it_ends(
+    end: BaseException | None,
+    gate: str,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And take the place of what an earlier submission left, but nothing else."""
+
+    async def burst(kube: Any, params: vmi.VmiParams, context: Context, count: int) -> Result:
+        return measured(params, context, count)
+
+    async def ladder(kube: Any, params: Any, context: Context) -> None:
+        await vmi_ladder(kube, params, context)
+        if end:
+            raise end
+
+    vmi_ladder = vmi.ladder
+    monkeypatch.setattr(vmi, "ladder", ladder)
+    monkeypatch.setattr(vmi, "burst", burst)
+    monkeypatch.setattr(vmi, "check_nodes", AsyncMock())
+    monkeypatch.setattr(vmi, "own_namespaces", lambda *_: contextlib.nullcontext())
+    kube = ApiServer().client()
+    monkeypatch.setattr(scale, "on_cluster", lambda args, work, _: asyncio.run(work(kube)))
+    write_run(tmp_path / "run.json", RunFile("q", "v1", "Pod", ["ns"], "p", 1))
+    for name in ("submitted.json", "sampled.json", "general.png", "scurves-400.png", "notes.txt"):
+        (tmp_path / name).touch()
+    words = ["--count", "400", "600", "--cooldown", "0", "--no-api-gates", "--gate", gate]
+    assert main(["scale", "vmi", "ladder", *words, "-o", str(tmp_path)]) == code
+    assert {item.name for item in tmp_path.iterdir()} == {"notes.txt", *files.OUTPUTS}
+    runs = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
+    assert [run["count"] for run in runs] == [400, 600]
+    output = capsys.readouterr()
+    if end:
+        assert f"measured before: 400, 600 VMIs; their files are in {tmp_path}" in output.err
+    else:
+        assert ("passed", "BREACHED", "no data for")[1 if "0.05" in gate else 2 * (code > 0)] in (
+            output.out
+        )
+
+
+def test_a_built_in_template_is_printed_and_can_be_used(tmp_path: Path, cli: CommandLine) -> None:
+    text = cli(["scale", "template", "training"]).out
+    (tmp_path / "t.yaml").write_text(text.replace("1Mi", "${memory}"))
+    assert load(str(tmp_path / "t.yaml"), "r", {"memory": "1Gi"}).kind == "TrainingWorkload"
+
+
+WINDOW = ["--from", "2026-11-23T08:00:00Z", "--to", "2026-11-23T09:05:00+01:00"]
+END = 1795421100.0
+
+
+@pytest.fixture
+def queries_sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Scrapes each 15 s until END, and a value for what is asked of KubeVirt's histograms."""
+    queries: list[dict[str, Any]] = []
+
+    async def query(self: Any, wanted: Any, path: str = "") -> dict[str, Any]:
+        queries.append(dict(wanted))
+        scrapes = [[END - 15 * i, "1"] for i in range(20, -1, -1)]
+        data = {}
+        for name, params in wanted.items():
+            value = "6.5" if "from_creation" in params["query"] else "NaN"
+            value = "0" if "increase(" in params["query"] else value
+            metric = {"verb": "PATCH", "resource": "pods"}
+            if params["query"] == "sum by (phase) (node:kubevirt_vmi_phase:sum)":
+                value, metric = "97", {"phase": "running"}
+            answer = {"metric": metric, "value": [END, value]}
+            data[name] = {"result": [answer | {"values": scrapes}]}
+        return data
+
+    monkeypatch.setattr(Prometheus, "query", query)
+    return queries
+
+
+def test_a_past_window_has_the_keys_of_the_audit(
+    queries_sent: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["scale", "audit", "--prometheus", "http://p", "-o", str(tmp_path), *WINDOW]
+    assert main(argv) == 0
+    path = tmp_path / "perf-audit-results.json"
+    assert str(path) in capsys.readouterr().out
+    values = {key: item["value"] for key, item in json.loads(path.read_text())["Values"].items()}
+    assert values["vmiCreationToRunningSecondsP95"] == 6.5
+    assert values["vmiDeletionToSucceededSecondsP95"] is None, "NaN is no data"
+    assert values["PATCH-pods-count"] == 0, "the counter did not grow"
+    assert values["running-phase-count"] == 97
+    by_name = {name: params for many in queries_sent for name, params in many.items()}
+    running = by_name["vmiCreationToRunningSecondsP95"]
+    assert running["time"] == f"{END:.3f}"
+    assert "histogram_quantile(0.95, sum by (le) (rate(" in running["query"]
+    assert "[300s]" in running["query"], "the window is 5 minutes long"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--from", "yesterday"], "'yesterday' is no time with a zone; write it as 2026-"),
+        (["--from", "2026-11-23T08:00:00"], "no time with a zone"),
+        (["--from", WINDOW[3], "--to", WINDOW[1]], "the window ends before it begins"),
+        (["--from", "2026-11-23T08:04:50Z", *WINDOW[2:]], "a window of 10 s has less than two"),
+    ],
+)
+def test_a_window_that_cannot_be_audited_is_refused(
+    argv: list[str],
+    message: str,
+    queries_sent: list[dict[str, Any]],
+    tmp_path: Path,
+    cli: CommandLine,
+) -> None:
+    assert (
+        message
+        in cli(["scale", "audit", "--prometheus", "http://p", "-o", str(tmp_path), *argv], 2).err
+    )
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_prometheus_without_kubevirt_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(self: Any, wanted: Any, path: str = "") -> dict[str, Any]:
+        return {name: {"result": []} for name in wanted}
+
+    monkeypatch.setattr(Prometheus, "query", nothing)
+    with pytest.raises(ValueError, match="has no series of KubeVirt in the 5 minutes before --to"):
+        await scale.past_figures(Prometheus("http://p"), END - 300, END)
+
+
+TEMPLATE = """apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata:
+  name: vmi-{{.replica}}
+  labels: {app: "kubevirt-density-{{.iteration}}-{{ .replica }}"}
+  namespace: {{.namespace}}
+spec:
+  domain: {resources: {requests: {memory: {{.memory}}}}}
+  volumes:
+  - name: disk1
+    cloudInitNoCloud: {userData: "echo ${HOME}"}
+"""
+WORKLOAD = """name: {name}
+timeout: {timeout}
+count: 5
+type: "{type}"
+object:
+  templateFile: templates/vmi.yaml
+  inputVars: {{namespace: density, memory: 90Mi}}
+{more}"""
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Path:
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "vmi.yaml").write_text(TEMPLATE)
+    path = tmp_path / "burst.yaml"
+    path.write_text(WORKLOAD.format(name="burst-5", timeout="10m", type="burst", more=""))
+    return path
+
+
+def test_a_burst_and_a_steady_state_become_a_suite_that_can_run(
+    workload: Path, cli: CommandLine
+) -> None:
+    steady = workload.with_name("steady.yaml")
+    more = "churn: 2\nminChurnSleep: 1m30s\nqps: 5\n"
+    steady.write_text(WORKLOAD.format(name="Steady", timeout="20s", type="steady-state", more=more))
+    argv = ["import", "perfscale-load-generator", str(workload), str(steady)]
+    output = cli(argv)
+    assert "not kept: the names of the objects" in output.err
+    assert "not kept: steady: qps: no such key is known" in output.err
+    parse_suite(output.out)
+    first, second = yaml.safe_load(output.out)["entries"]
+    assert (first["benchmark"], second["benchmark"]) == ("vmi-burst", "vmi-steady")
+    for entry in (first, second):
+        benchmark = registry.get(entry["benchmark"])
+        params = benchmark.Params.model_validate(entry["params"])
+        assert benchmark.check(params, None) == []  # type: ignore[arg-type]
+        assert entry["params"]["namespace"] == "density"
+        assert entry["params"]["parallel"] == 1, "the load generator creates one after the other"
+    assert (first["params"]["counts"], first["params"]["timeout"]) == ([5], "600s")
+    pace = {key: second["params"][key] for key in ("count", "churn", "pause", "duration")}
+    assert pace == {"count": 5, "churn": 2, "pause": "90s", "duration": "300s"}, "20 s become 5 min"
+    template = load(first["params"]["template"], "r", first["params"]["variables"])
+    run = "r1126070304-a1b2c3"
+    body = yaml.safe_load(template.documents[0].render(f"{run}-99999", "density", 99_999))
+    assert body["metadata"]["name"] == f"{run}-99999"
+    label = body["metadata"]["labels"]["app"]
+    assert (label, len(label) < 64) == (f"kubevirt-density-{run}-99999-99999", True)
+    assert body["spec"] == {
+        "domain": {"resources": {"requests": {"memory": "90Mi"}}},
+        "volumes": [{"name": "disk1", "cloudInitNoCloud": {"userData": "echo ${HOME}"}}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("count: 5", "count: 0", "burst.yaml: count: Input should be greater than or equal to 1"),
+        ("timeout: 10m", "timeout: 10", "burst.yaml: timeout: 10 is no duration; write it as 10m"),
+        (
+            'type: "burst"',
+            "type: chaos",
+            "type: Input should be 'burst', 'steady-state'",
+        ),
+        (", memory: 90Mi", "", "no input variable `memory`; add it to inputVars of"),
+        ("templates/vmi.yaml", "absent.yaml", "cannot read "),
+        ("count: 5", "count: [", "burst.yaml is not YAML or JSON: "),
+    ],
+)
+def test_a_workload_that_cannot_be_read_is_one_line(
+    old: str, new: str, message: str, workload: Path, cli: CommandLine
+) -> None:
+    workload.write_text(workload.read_text().replace(old, new))
+    output = cli(["import", "perfscale-load-generator", str(workload)], 2)
+    assert message in output.err
+    assert output.err.count("\n") == 1
+
+
+def test_a_construct_of_go_templates_that_is_not_read_is_named(workload: Path) -> None:
+    source = workload.parent / "templates" / "vmi.yaml"
+    source.write_text(TEMPLATE.replace("{{.memory}}", "{{if .big}}9Gi{{end}}"))
+    with pytest.raises(CommandError, match=r"\{\{if \.big\}\}.* is not read; only"):
+        import_workloads([str(workload)])
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("10m", 600), ("1h30m", 5400), ("1.5s", 1.5), ("300ms", 0.3)]
+)
+def test_durations_are_those_of_go(text: str, seconds: float) -> None:
+    assert go_seconds(text) == pytest.approx(seconds)
+    with pytest.raises(ValueError, match="is no duration"):
+        go_seconds(f"{text}x")
+
+
+class TestCharts:
+    @pytest.mark.parametrize(("gated", "slow"), [(False, "ready"), (True, "release to scheduled")])
+    def test_a_total_is_neither_a_moment_of_its_own_nor_the_slowest_stage(
+        self, gated: bool, slow: str
+    ) -> None:
+        """Pods, scheduled after a second (gated: released after 5, scheduled at 9) and ready 2
+        later.
+        """
+
+        def stage(name: str, since: str, at: float, seconds: float) -> Stage:
+            return Stage(name, since, [0, 1], [at, at], [seconds, seconds])
+
+        at = 9.0 if gated else 1.0
+        released = (
+            [
+                stage("released", "created", 5.0, 2.5),
+                stage("release_to_scheduled", "released", at, 4.0),
+            ]
+            if gated
+            else []
+        )
+        totals = [
+            stage("submission_to_scheduled", "submitted", at, at),
+            stage("submission_to_ready", "submitted", at + 2, at + 2),
+        ]
+        others = [
+            stage("workload_ready", "created", at + 2, at + 1.5),
+            stage("ready", "scheduled", at + 2, 2.0),
+        ]
+        stages = [
+            stage("created", "submitted", 0.5, 0.5),
+            *released,
+            stage("scheduled", "created", at, at - 0.5),
+            *totals,
+            *others,
+        ]
+        curves, shares = charts.s_curves(stages), charts.ecdf(stages)
+        assert curves.texts[0].get_text() == f"The widest gap is before {slow}"
+        assert shares.texts[0].get_text() == f"Slowest stage: {slow}, median {4 if gated else 2} s"
+        drawn = [line.get_label() for line in curves.axes[0].get_lines()]
+        assert drawn == [
+            "created",
+            *(["released"] if gated else []),
+            "scheduled",
+            "workload ready",
+            "ready",
+        ]
+        rows = charts.timeline(stages)
+        assert [yticklabel.get_text() for yticklabel in rows.axes[0].get_yticklabels()] == drawn[
+            ::-1
+        ]
+        assert (
+            rows.texts[0].get_text()
+            == f"The last object reached workload ready after {at + 2:.3g} s"
+        )
+        assert "submission to ready" in [
+            line.get_label() for line in charts.s_curves(totals).axes[0].get_lines()
+        ], "nothing else tells of it"
+
+    def table(self, *entries: tuple[str, int, str], tool: str = "perfdag") -> pa.Table:
+        """Rows of a result: of each (entry, count, sample) `count` objects, of which the last
+        never ran, and one kind of API call.
+        """
+        rows = []
+        for entry, count, sample in entries:
+            named = {
+                "run_id": sample,
+                "variant": None,
+                "point": entry,
+                "repetition": 1,
+                "phase": "measure",
+            }
+            shared = {"entry": entry, **named, "tool": tool, "status": "ok", "stat": "value"}
+            for i in range(count):
+                coords = orjson.dumps(
+                    {"count": count, "stage": "running", "since": "created"}
+                ).decode()
+                for metric, value in (
+                    (("object_latency", 1.0 + i), ("object_time", 2.0 + i))
+                    if i < count - 1
+                    else (("object_missing", 99.0),)
+                ):
+                    one = {
+                        "subject": f"0101-ab-{i}",
+                        "sample_id": f"{sample}-{i}",
+                    }  # each object's rows have an id of their own
+                    rows.append(
+                        {**shared, **one, "metric": metric, "coords": coords, "value": value}
+                    )
+            coords = orjson.dumps({"call": "POST pods", "vms": count}).decode()
+            rows.append(
+                {
+                    **shared,
+                    "sample_id": sample,
+                    "metric": "api_calls",
+                    "subject": None,
+                    "coords": coords,
+                    "value": 7.0 * count,
+                }
+            )
+        return pa.Table.from_pylist(rows)
+
+    def test_entries_sizes_and_repetitions_are_not_mixed_and_the_missing_are_counted(self) -> None:
+        rows = self.table(
+            ("small", 3, "a"), ("ladder", 4, "b"), ("ladder", 8, "b"), ("ladder", 8, "c")
+        )
+        groups = of_results(rows)
+        assert [(item.entry, item.count, item.samples) for item in groups] == [
+            ("small", 3, 1),
+            ("ladder", 4, 1),
+            ("ladder", 8, 2),
+        ]
+        for group in groups:
+            (stage,) = group.stages
+            assert (len(stage.at), len(stage.seconds), stage.missing) == (
+                group.count - 1,
+                group.count - 1,
+                1,
+            )
+        assert calls_of(rows) == {
+            ("small", "vms"): {3: {"POST pods": 21.0}},
+            ("ladder", "vms"): {4: {"POST pods": 28.0}, 8: {"POST pods": 56.0}},
+        }
+
+    def test_each_size_of_a_ladder_is_a_picture_of_its_own_and_head_and_tail_choose(self) -> None:
+        rows = [
+            {
+                "run": run,
+                "stage": "running",
+                "since": "created",
+                "index": i,
+                "seconds": 1.0,
+                "submitted": 1.0 + i,
+                "status": "ok",
+            }
+            | {"reached": 2.0 + i}
+            for run, count in (("r-1", 4), ("r-2", 6), ("r-3", 6))
+            for i in range(count)
+        ]
+        assert {name: len(stage.seconds) for name, (stage,) in of_runs(rows).items()} == {
+            "4": 4,
+            "6": 6,
+            "6-2": 6,
+        }
+        assert {name: stage.order for name, (stage,) in of_runs(rows, head=5, tail=2).items()} == {
+            "4": [2, 3],
+            "6": [3, 4],
+            "6-2": [3, 4],
+        }
+        assert list(of_runs(rows[:4])) == [""], "one run needs no name"
+
+    def test_what_a_plot_cannot_do_is_refused_and_api_calls_are_drawn_by_size(
+        self, tmp_path: Path, cli: CommandLine
+    ) -> None:
+        def plot(*words: str) -> str:
+            return cli(["scale", "plot", "-o", str(tmp_path), "--plot", *words], 2).err
+
+        assert "--skip-errors needs --plot general or detailed; ecdf counts absent stages" in plot(
+            "ecdf", "--no-skip-errors"
+        )
+        assert "API calls are counted of all" in plot("api-calls", "--head", "3")
+        assert "`perfdag scale vmi` and the scenarios count them" in plot("api-calls")
+        figures = {
+            "POST-virtualmachineinstances-count": 9.0,
+            "CREATE-virtualmachineinstances-count": 9.0,
+            "POST-pods/binding-count": 9.0,
+            "CREATE-pods/binding-count": 9.0,
+            "deletion/DELETE-pods-count": 9.0,
+            "deletion/PUT-pods/status-count": 9.0,
+            "deletion/UPDATE-pods/status-count": 9.0,
+        }
+        facts = {"members": 10}
+        runs = [
+            {"count": n, "figures": figures | {"Running-phase-count": float(n)}, "facts": facts}
+            for n in (9, 18)
+        ]
+        drawn: list[Any] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("perfdag.charts.files.to_bytes", lambda figure: (b"", b""))
+            patch.setattr(
+                "perfdag.charts.scale.api_calls",
+                lambda counts, of: drawn.append((counts, of)),
+            )
+            for scenario in ("burst", "gated"):
+                message = {"runs": [{**run, "scenario": scenario} for run in runs]}
+                (tmp_path / "summary.json").write_bytes(orjson.dumps(message))
+                assert main(["scale", "plot", "-o", str(tmp_path), "--plot", "api-calls"]) == 0
+        names = (
+            "POST-virtualmachineinstances",
+            "POST-pods/binding",
+            "deletion: DELETE-pods",
+            "deletion: PUT-pods/status",
+        )
+        calls = dict.fromkeys(names, 9.0)
+        assert drawn == [({90: calls, 180: calls}, "vms"), ({9: calls, 18: calls}, "objects")], (
+            "VMIs of a set are counted, not sets"
+        )
+
+    def test_an_unseen_delta_is_not_drawn_as_nought(self) -> None:
+        deltas = [
+            (f"2026-01-01T00:00:{i:02}Z", {"Total Pod Scheduling Decision": None if i < 3 else 2.0})
+            for i in range(10)
+        ]
+        figure = general(deltas)
+        (line,) = figure.axes[0].get_lines()
+        assert np.asarray(line.get_ydata()).size == 7
+        assert "3 unseen" in figure.axes[0].get_title(loc="left")

@@ -1,0 +1,354 @@
+"""Templates, and submissions on a schedule."""
+
+import asyncio
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, get_args
+
+import orjson
+import pytest
+
+from perfdag.kube.client import KubeError, Resource
+from perfdag.steps.scale.generate import (
+    ApiSubmitter,
+    Arrival,
+    CommandSubmitter,
+    GeneratorResult,
+    Schedule,
+    Submission,
+    generate,
+)
+from perfdag.steps.scale.objects import Document, Template, TemplateError, built_in, load
+from perfdag.steps.scale.rows import Clocks, rows_of
+from tests.fakes.api_server import Answer, ApiServer, Request, failure
+
+
+class TestTemplates:
+    @pytest.mark.parametrize("name", sorted(built_in()))
+    def test_built_in_ones_render_to_json_with_their_name(self, name: str) -> None:
+        template = load(name, "r1", {"workers": 7, "gpus": 4})
+        body = orjson.loads(template.documents[-1].render("j-1", "ns", 5, "2026-01-01T00:00:00Z"))
+        meta = body["metadata"]
+        assert (meta["name"], meta["namespace"]) == ("j-1", "ns")
+        assert meta["labels"].items() >= {"perfdag/run": "r1", "perfdag/index": "5"}.items()
+        assert meta["annotations"]["perfdag/intended"] == "2026-01-01T00:00:00Z"
+        assert b"0name0" not in orjson.dumps(body)
+        assert b"${" not in orjson.dumps(body)
+
+    def test_gpus_workers_and_claims_reach_the_objects(self) -> None:
+        job = orjson.loads(
+            load("job", "r", {"workers": 3, "gpus": 2}, pvc=True).documents[0].render("a", "n", 0)
+        )
+        assert (job["spec"]["parallelism"], job["spec"]["completions"]) == (3, 3)
+        pod = job["spec"]["template"]["spec"]
+        assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
+        assert pod["volumes"][0]["ephemeral"]["volumeClaimTemplate"]["spec"]["resources"][
+            "requests"
+        ] == {"storage": "1Mi"}
+        work = orjson.loads(
+            load("distributed", "r", {"workers": 7, "gpus": 8}, pvc=True)
+            .documents[0]
+            .render("a", "n", 0)
+        )
+        assert (work["spec"]["workers"]["value"], work["spec"]["gpu"]["value"]) == (7, "8")
+        assert work["spec"]["pvcs"]["items"]["pvc-new-0"]["value"]["size"] == "1Mi"
+
+    def test_any_field_of_the_user_passes_through(self, tmp_path: Path) -> None:
+        text = (
+            "apiVersion: x.example.com/v1\nkind: Thing\nmetadata: {name: 'a-${name}'}\n"
+            "spec: {unheard: [1, '${index}', ${index}], mine: ${mine}}\n"
+        )
+        (tmp_path / "t.yaml").write_text(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '${name}'}\n---\n" + text
+        )
+        template = load(str(tmp_path / "t.yaml"), "r", {"mine": 7})
+        assert [document.kind for document in template.documents] == ["ConfigMap", "Thing"]
+        body = orjson.loads(template.documents[-1].render("z", "n", 12))
+        assert body["metadata"]["name"] == "a-z"
+        assert body["spec"] == {"unheard": [1, "12", 12], "mine": 7}
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            (
+                "apiVersion: v1\nkind: Pod\nmetadata: {name: fixed}",
+                r"metadata.name must contain \$\{name\}",
+            ),
+            ("apiVersion: v1\nkind: Pod", "metadata.name must contain"),
+            (
+                "apiVersion: v1\nkind: Pod\nmetadata: {name: 'of-${run}'}",
+                "metadata.name must contain",
+            ),
+            ("kind: Pod\nmetadata: {name: '${name}'}", "no apiVersion"),
+            (
+                "apiVersion: v1\nkind: Pod\nmetadata: {name: '${nmae}'}",
+                r"unknown placeholder \$\{nmae\}; there are .*name",
+            ),
+            ("a: [", "is not YAML"),
+            ("", "holds no object"),
+            ("just text", "no apiVersion"),
+        ],
+    )
+    def test_a_bad_one_is_one_clear_line(self, tmp_path: Path, text: str, message: str) -> None:
+        (tmp_path / "t.yaml").write_text(text)
+        with pytest.raises(TemplateError, match=message) as caught:
+            load(str(tmp_path / "t.yaml"), "r")
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("text", "members"),
+        [
+            ("apps/v1, kind: Deployment, spec: {replicas: 3}", 3),
+            ("apps/v1, kind: StatefulSet, spec: {}", 1),
+            ("batch/v1, kind: Job, spec: {parallelism: 2, completions: 6}", 6),
+            ("kubeflow.org/v1, kind: PyTorchJob, spec: {}", None),
+            ("ray.io/v1, kind: RayCluster", None),
+        ],
+    )
+    def test_how_many_pods_there_shall_be_is_read_from_the_template(
+        self, text: str, members: int | None
+    ) -> None:
+        assert (
+            load(f"{{apiVersion: {text}, metadata: {{name: '${{name}}'}}}}\n", "r").members
+            == members
+        )
+
+    @pytest.mark.parametrize("name", ["vmirs", "distributed", "pytorchjob", "job"])
+    def test_a_built_in_template_has_the_workers_that_are_asked_for(self, name: str) -> None:
+        leader = name in ("distributed", "pytorchjob")
+        assert load(name, "r", {"workers": 4}).members == 4 + leader
+
+
+class TestSchedule:
+    def test_constant_batch_burst_and_ramp(self) -> None:
+        assert Schedule("constant", 10).offsets(3) == [0, 0.1, 0.2]
+        assert Schedule("batch", burst=2, delay=1.5).offsets(5) == [0, 0, 1.5, 1.5, 3.0]
+        assert Schedule("burst", 4, burst=2).offsets(4) == [0, 0, 0.5, 0.5]
+        ramp = Schedule("ramp", 10).offsets(100)
+        assert ramp[-1] - ramp[-2] == pytest.approx(0.1, rel=0.02), "it ends at its rate"
+        assert ramp[17] - ramp[16] > 2 * (ramp[-1] - ramp[-2])
+
+    def test_poisson_is_seeded_and_has_its_rate(self) -> None:
+        first, second = (Schedule("poisson", 100, seed=3).offsets(5000) for _ in range(2))
+        assert first == second != Schedule("poisson", 100, seed=4).offsets(5000)
+        gaps = [b - a for a, b in pairwise(first)]
+        assert statistics.mean(gaps) == pytest.approx(0.01, rel=0.05)
+        assert statistics.stdev(gaps) == pytest.approx(0.01, rel=0.08), (
+            "exponential gaps: deviation equals mean"
+        )
+
+    @pytest.mark.parametrize("arrival", [arg for arg in get_args(Arrival) if arg != "closed"])
+    def test_a_missing_rate_is_refused(self, arrival: Any) -> None:
+        with pytest.raises(ValueError, match=f"arrival {arrival} needs"):
+            Schedule(arrival, burst=1)
+
+
+class Slow:
+    """A submitter that takes its time, and refuses every `refuse`-th object."""
+
+    def __init__(self, seconds: float, refuse: int = 0) -> None:
+        self.seconds, self.refuse, self.names = seconds, refuse, list[str]()
+
+    async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
+        await asyncio.sleep(self.seconds)
+        name = str(orjson.loads(bodies[-1])["metadata"]["name"])
+        if self.refuse and int(name.rpartition("-")[2]) % self.refuse == 0:
+            raise KubeError(
+                403,
+                "Forbidden",
+                (
+                    f'pods "{name}" is forbidden: exceeded quota: q, requested: pods=1, used: '
+                    f"pods=95, limited: pods=95"
+                ),
+            )
+        self.names.append(f"{namespace}/{name}")
+        return name
+
+
+def refusal(status: int, reason: str) -> Answer:
+    return replace(failure(status, reason, reason), headers={"Retry-After": "0"})
+
+
+CREATED = Answer(201, {"metadata": {"uid": "made"}})
+
+
+class TestApiSubmitter:
+    """What the API server refuses for a moment is tried again, and counted by its cause, whether
+    it ends well or not.
+    """
+
+    @pytest.mark.parametrize(
+        ("answers", "uid", "retries", "error"),
+        [
+            (
+                [refusal(429, "TooManyRequests"), CREATED],
+                "made",
+                {"429": 1},
+                "",
+            ),
+            ([None, refusal(409, "AlreadyExists")], "there", {"timeout": 1}, ""),
+            ([refusal(429, "TooManyRequests")] * 3, "", {"429": 2}, "TooManyRequests"),
+            ([refusal(409, "AlreadyExists")], "", {}, "AlreadyExists"),
+        ],
+        ids=["throttled", "an answer lost", "throttled for ever", "taken"],
+    )
+    async def test_retries_are_counted_by_cause_also_of_what_fails_in_the_end(
+        self,
+        answers: list[Answer | None],
+        uid: str,
+        retries: dict[str, int],
+        error: str,
+        server: ApiServer,
+    ) -> None:
+        coming = iter(answers)
+
+        async def answer(_: Request) -> Answer | None:
+            if (reply := next(coming)) is None:
+                await asyncio.sleep(5.0)
+            return reply
+
+        server.on("POST", answer)
+        server.on("GET .*/pods/", lambda _: {"metadata": {"uid": "there"}})
+        kube = server.client(retries=2, timeout=0.2)
+        submitter = ApiSubmitter(kube, [Resource("v1", "Pod", "pods", True)])
+        submitted = await generate(submitter, TEMPLATE, 1, ["n"], Schedule(), 1, run="r")
+        (item,) = submitted.submissions
+        assert (item.uid, dict(submitted.retries), item.retries) == (
+            uid,
+            retries,
+            sum(retries.values()),
+        )
+        assert error in item.error
+        assert bool(item.error) == bool(error)
+        assert submitted.summary(Schedule())["retries"] == retries
+
+
+TEMPLATE = Template("t", (Document("v1", "Pod", b'{"metadata":{"name":"perfdag-0name0"}}'),))
+
+
+class TestGenerator:
+    async def test_a_remainder_is_not_dropped_and_namespaces_take_turns(self) -> None:
+        slow = Slow(0.0)
+        submitted = await generate(slow, TEMPLATE, 10, ["a", "b"], Schedule(), 4, run="r")
+        assert sorted(slow.names) == sorted(f"{'ab'[i % 2]}/r-{i}" for i in range(10))
+        assert submitted.summary(Schedule())["created"] == 10
+
+    async def test_an_open_loop_holds_its_rate_over_a_slow_server(self) -> None:
+        schedule = Schedule("constant", 100)
+        submitted = await generate(Slow(0.3), TEMPLATE, 150, ["n"], schedule, 60, run="r")
+        summary = submitted.summary(schedule)
+        assert summary["rate_share"] > 0.98
+        assert summary["held"] is True
+        gaps = [
+            submission.intended_ns - submitted.submissions[0].intended_ns
+            for submission in submitted.submissions
+        ]
+        assert gaps[-1] == pytest.approx(1.49e9, rel=1e-6)
+
+    @pytest.mark.parametrize(("took", "share"), [(50.0, 0.01), (0.5, 1.0)])
+    def test_a_schedule_that_was_cut_off_was_not_held_and_what_was_never_sent_has_no_rate(
+        self, took: float, share: float
+    ) -> None:
+        """Of 1,000 due at 10/s 6 were sent by the deadline: over `took` seconds, of the 0.5 s
+        that they were due in.
+        """
+        schedule, second = Schedule("constant", 10.0), 1_000_000_000
+        items = [
+            Submission(i, f"r-{i}", "n", 1 + round(at * second))
+            for i, at in enumerate(schedule.offsets(1000))
+        ]
+        for i, item in enumerate(items[:6]):
+            item.started_ns = 1 + round(i * took / 5 * second)
+            item.answered_ns = item.started_ns + 1
+        summary = GeneratorResult("r", items, 0.0, 0).summary(schedule)
+        assert summary["rate_share"] == pytest.approx(share)
+        assert (summary["held"], summary["not_sent"]) == (False, 994)
+
+    @pytest.mark.parametrize(("seconds", "parallel", "held"), [(0.001, 20, True), (0.2, 2, False)])
+    async def test_a_single_batch_is_judged_by_its_lag(
+        self, seconds: float, parallel: int, held: bool
+    ) -> None:
+        schedule = Schedule("batch", burst=20, delay=60.0)
+        summary = (
+            await generate(Slow(seconds), TEMPLATE, 20, ["n"], schedule, parallel, run="r")
+        ).summary(schedule)
+        assert summary["held"] is held
+        assert summary["rate_share"] is None, "all at once has no rate"
+
+    async def test_who_is_interrupted_knows_what_may_be_there(self) -> None:
+        planned: list[Any] = []
+        work = asyncio.create_task(
+            generate(Slow(60.0), TEMPLATE, 9, ["n"], Schedule(), 4, run="r", on_plan=planned.append)
+        )
+        await asyncio.sleep(0.05)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        (plan,) = planned
+        assert [submission.name for submission in plan.submissions] == [f"r-{i}" for i in range(9)]
+        assert sum(bool(submission.started_ns) for submission in plan.submissions) == 4
+
+    async def test_refused_objects_are_kept_and_counted(self) -> None:
+        submitted = await generate(
+            Slow(0.0, refuse=20), TEMPLATE, 100, ["n"], Schedule(), 8, run="r"
+        )
+        summary = submitted.summary(Schedule())
+        assert (summary["created"], summary["failed"]) == (95, 5)
+        cause = (
+            'pods "NAME" is forbidden: exceeded quota: q, requested: pods=1, used: pods=95, '
+            "limited: pods=95"
+        )
+        assert summary["errors"] == {cause: 5}, "the whole sentence, once"
+        rows = list(
+            rows_of(
+                submitted.submissions,
+                {},
+                Clocks(0),
+                run="r",
+                kind="Pod",
+                until_ns=time.monotonic_ns(),
+            )
+        )
+        created = [row for row in rows if row.stage == "created"]
+        assert len(created) == 100
+        assert sum(row.status == "failed" for row in created) == 5
+
+
+def fake_cli(folder: Path, body: str = "") -> str:
+    """A stand-in for a command line that writes down its arguments, one a line."""
+    path = folder / "fake"
+    path.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >> "{folder}/said"\n{body}\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+BODY = orjson.dumps({"metadata": {"name": "j-7", "namespace": "runai-p one"}})
+
+
+async def test_a_program_gets_an_argument_list(tmp_path: Path) -> None:
+    argv = [fake_cli(tmp_path), "submit", "{name}", "-p", "{project}", "{namespace}", "{x}"]
+    submitter: Any = CommandSubmitter(None, argv, reads_input=False)  # type: ignore[arg-type]
+    assert await submitter.submit([BODY], "runai-p one", Counter()) == ""
+    said = (tmp_path / "said").read_text().splitlines()
+    assert said == ["submit", "j-7", "-p", "p one", "runai-p one", "{x}"]
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("echo 'no such project' >&2; exit 3", "fake: no such project"),
+        ("sleep 60", r"did not end in 0\.5 s"),
+        (None, "cannot be run: No such file.*--submitter api"),
+    ],
+)
+async def test_what_a_program_refuses_and_when_it_hangs_is_told(
+    script: str | None, message: str, tmp_path: Path
+) -> None:
+    program = str(tmp_path / "absent") if script is None else fake_cli(tmp_path, script)
+    submitter = CommandSubmitter(None, [program], timeout=0.5)  # type: ignore[arg-type]
+    with pytest.raises(KubeError, match=message):
+        await submitter.submit([BODY], "n", Counter())

@@ -1,0 +1,397 @@
+"""Sessions and scenarios: what they wait for, what they make of it, and what they leave behind."""
+
+import asyncio
+import contextlib
+import threading
+import time
+from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock
+
+import pytest
+
+from perfdag.kube.client import STRATEGIC_PATCH, KubeError
+from perfdag.outcome import VERDICT, Invalid
+from perfdag.steps.scale import figures, files, scenario, vmi, workloads
+from perfdag.steps.scale.figures import Result
+from perfdag.steps.scale.generate import GeneratorResult, Schedule, Submission
+from perfdag.steps.scale.objects import VMI, Record, load
+from perfdag.steps.scale.rows import Clocks, rows_of
+from perfdag.steps.scale.scenario import Context, Session
+from perfdag.steps.scale.watch import Observer, WatchLag
+from perfdag.store.base import StoreError
+from tests.fakes.api_server import ApiServer, Request, client
+
+from .builders import BASE, SECOND, observer_of, record, session_of, submissions_of
+
+SHARED = """apiVersion: v1
+kind: ConfigMap
+metadata: {name: "size-${run}"}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: "${name}"}
+"""
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scenario, "server_offset", AsyncMock(return_value=0.0))
+    monkeypatch.setattr(scenario, "CLEANUP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(scenario, "IN_FLIGHT_S", 0.0)
+
+
+@pytest.fixture
+def cluster(server: ApiServer) -> ApiServer:
+    server.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ns"}})
+    return server
+
+
+async def test_a_shared_object_is_made_once_for_a_run_and_deleted_with_it(
+    soon: None, cluster: ApiServer
+) -> None:
+    template, messages = load(SHARED, "r7"), list[str]()
+    context = Context(run="r7", log=messages.append)
+    async with (
+        client(cluster) as kube,
+        scenario.open_session(kube, context, template, ["ns"], 1) as session,
+    ):
+        await session.create(3, Schedule(), 2)
+        assert [name for name in cluster.names("ConfigMap") if "size" in name] == ["size-r7"]
+        assert sorted(cluster.names("Pod")) == ["r7-0", "r7-1", "r7-2"]
+        assert await session.delete_all(2, 5.0) == 0
+    assert [*cluster.names("ConfigMap"), *cluster.names("Pod"), *messages] == []
+
+
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (None, ""),
+        (("DELETE .*/pods", 403), "Pod r7-0 was not deleted"),
+        (("(GET|DELETE) .*/pods", 503), "objects may be left"),
+    ],
+)
+async def test_an_error_within_a_session_leaves_nothing_or_says_so(
+    refused: tuple[str, int] | None, message: str, soon: None, cluster: ApiServer
+) -> None:
+    messages = list[str]()
+    context, template = Context(run="r7", log=messages.append), load("pod", "r7", {"gpus": 0})
+
+    async def work() -> None:
+        async with (
+            client(cluster) as kube,
+            scenario.open_session(kube, context, template, ["ns"], 1) as session,
+        ):
+            await session.create(2, Schedule(), 1)
+            if refused:
+                cluster.fail(*refused)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        await work()
+    assert bool(messages) == bool(refused)
+    if refused:
+        assert message in messages[0]
+        assert "`perfdag scale delete --run r7` deletes them" in messages[0]
+    else:
+        assert cluster.of("Pod") == []
+
+
+async def test_a_second_interruption_is_told(soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = list[str]()
+    monkeypatch.setattr(scenario, "remove", lambda *_: asyncio.sleep(60, 0))
+    kube = ApiServer().client()
+    session = session_of(kube, observer_of(), context=Context("r", log=messages.append))
+    closing = asyncio.create_task(session.clean_up())
+    await asyncio.sleep(0.05)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert "objects may be left (interrupted)" in messages[0]
+
+
+async def test_what_is_churned_away_or_ran_is_waited_for_no_more() -> None:
+    """Of 4 VMIs one never ran and was deleted in a cycle: the next wait is for the other 3."""
+    vmis = [record(VMI, f"v{i}", created=1, **({"running": 2.0} if i else {})) for i in range(4)]
+    items = submissions_of(*(item.uid for item in vmis))
+    session = session_of(None, observer_of(*vmis), load("vmi", "r"), submissions=items)
+    assert not await session.all_reached(0.05, "running")
+    assert await session.all_reached(0.05, "running", ["v0"])
+    session.deleted.add("v0")
+    assert await session.all_reached(0.05, "running")
+    vmis[1].put("gone")
+    assert await session.all_reached(0.05, "running"), "one that ran, ran"
+
+
+async def test_a_gate_is_waited_for_on_a_pod_of_each_workload() -> None:
+    """Of 2 Jobs one has a pod in the place of another that was deleted; the other has none yet."""
+    gone = record("Pod", "a0", "a", created=2, gated=2, gone=3)
+    pods = gone, record("Pod", "a1", "a", created=3, gated=3)
+    jobs = record("Job", "a", created=1), record("Job", "b", created=1)
+    observer, items = observer_of(*jobs, *pods), submissions_of("a", "b")
+    session = session_of(None, observer, load("job", "r", gated=True), submissions=items)
+    assert session.progress("gated") == (1, 2)
+    assert not await session.all_reached(0.05, "gated")
+    observer.adopt(record("Pod", "b0", "b", created=3, gated=3))
+    assert await session.all_reached(0.05, "gated")
+
+
+def jobs_session(count: int, *stages: str) -> Session:
+    """A session of that many Jobs of one pod, which (and whose pods) reached the stages a second
+    apart.
+    """
+    start, observer, items = time.monotonic_ns() - 60 * SECOND, observer_of(), []
+    for i in range(count):
+        own = (
+            Record("Job", f"j{i}", f"r-{i}", "ns", ""),
+            Record("Pod", f"p{i}", f"r-{i}-x", "ns", f"j{i}"),
+        )
+        for item in own:
+            for second, stage in enumerate(("created", *stages), 1):
+                item.put(stage, received_ns=start + second * SECOND + i * 10**6)
+            item.put("gone", received_ns=start + 50 * SECOND)
+            observer.adopt(item)
+        items.append(Submission(i, f"r-{i}", "ns", start, start, start + 1, f"j{i}"))
+    session = session_of(ApiServer().client(), observer, load("job", "r"), submissions=items)
+    session.batches = [(GeneratorResult("r", items, time.time() - 60, start), Schedule())]
+    return session
+
+
+@pytest.mark.parametrize(
+    ("goal", "stages", "ratio", "censored"),
+    [
+        ("succeeded", ("scheduled", "ready"), 0.0, 0.0),
+        ("succeeded", ("scheduled", "succeeded"), 1.0, 0.0),
+        ("succeeded", ("scheduled", "ready", "succeeded"), 1.0, 0.0),
+        ("ready", ("scheduled", "ready"), 1.0, 0.0),
+        ("ready", ("scheduled", "succeeded"), 0.0, 0.0),
+        ("ready", (), 0.0, 10.0),
+        ("scheduled", ("scheduled",), 1.0, 0.0),
+    ],
+)
+async def test_a_goal_is_judged_by_its_own_stage(
+    goal: workloads.Goal, stages: tuple[str, ...], ratio: float, censored: float
+) -> None:
+    session = jobs_session(10, *stages)
+    result = await workloads.finish(session, workloads.ScaleParams(goal=goal), goal, {})
+    assert (result.figures["success_ratio"], result.figures["censored"]) == (ratio, censored)
+    assert bool(result.figures["throughput_mean"]) == bool(ratio)
+
+
+async def test_a_deletion_that_fails_costs_no_rows(server: ApiServer) -> None:
+    session = jobs_session(10, "scheduled")
+    server.fail(".", 0)
+    session.kube = server.client()
+    result = await workloads.finish(session, workloads.ScaleParams(), "scheduled", {})
+    assert result.figures["success_ratio"] == 1.0
+    assert any("the deletion was not observed to its end" in note for note in result.facts["notes"])
+
+
+@pytest.mark.parametrize(("second", "status"), [("released", 422), ("gone", 404), ("no", 403)])
+async def test_a_pod_that_is_gone_or_released_does_not_end_the_release(
+    second: str, status: int
+) -> None:
+    """The answer to the first request is lost; the second finds the pod as the first left it."""
+    server = ApiServer(
+        *({"kind": "Pod", "metadata": {"name": name, "namespace": "n"}} for name in "abc")
+    )
+    server.fail("PATCH .*/a", status, second)
+    server.fail("PATCH .*/a", 503, times=1)
+    kube, pods = server.client(retries=1), [Record("Pod", name, name, "n", "") for name in "abc"]
+    if status == 403:
+        with pytest.raises(KubeError, match="no"):
+            await workloads.release(kube, pods, 1)
+        return
+    await workloads.release(kube, pods, 1)
+    requests = [request for request in server.requests if request.method == "PATCH"]
+    assert [item.path.rpartition("/")[2] for item in requests] == ["a", "a", "b", "c"]
+    assert {item.headers["Content-Type"] for item in requests} == {STRATEGIC_PATCH}
+    assert all("released" in pod.stages for pod in pods)
+
+
+def test_throughput_of_a_steady_state_is_that_of_its_ramp() -> None:
+    """20 VMIs run within a second; then one is replaced each 100 s."""
+    items = submissions_of(*(f"r-{i}" for i in range(25)))
+    vmis = [
+        record(VMI, f"r-{i}", created=0.1, running=1 + (i / 19 if i < 20 else 100 * (i - 18)))
+        for i in range(25)
+    ]
+    session = session_of(None, observer_of(*vmis), load("vmi", "r"), submissions=items)
+    rows = list(
+        rows_of(
+            items,
+            session.observer.records,
+            Clocks(0),
+            run="r",
+            kind=VMI,
+            until_ns=BASE + 9000 * SECOND,
+        )
+    )
+    outcome = vmi._outcome(session, rows, 20)
+    assert outcome["throughput_mean"] == pytest.approx(19.0)
+    assert outcome["success_ratio"] == 1.0
+
+
+PHASES = {
+    "runs": ["Running"],
+    "waits": ["Pending"],
+    "failed": ["Failed"],
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "note"),
+    [
+        ("runs", ""),
+        ("waits", "the primer did not run after 0.3 s: "),
+        ("failed", "the primer failed: "),
+        ("refused", "the primer was not created: "),
+        ("stays", "the primer still existed when the measurement began"),
+    ],
+)
+async def test_a_primer_that_did_not_do_its_work_is_noted(
+    how: str, note: str, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vmi, "PRIMER_DELETION_S", 0.5)
+    cluster.serve(("kubevirt.io/v1", VMI))
+
+    def phased(request: Request) -> None:
+        request.body["status"] = {"phase": PHASES.get(how, ["Running"])[0], "message": "why"}
+
+    cluster.on("POST .*/virtualmachineinstances", phased)
+    if how == "refused":
+        cluster.fail("POST .*/virtualmachineinstances", 403, "quota exceeded")
+    if how == "stays":
+        cluster.on("DELETE .*/virtualmachineinstances", lambda _: {"metadata": {}})
+    params = vmi.VmiBurstParams(namespace="ns", timeout=0.3)
+    async with client(cluster) as kube:
+        notes = await vmi.warm_up(kube, params, Context(run="r"))
+    assert [text for text in notes if not text.startswith(note)] == []
+    assert bool(notes) == bool(note)
+    assert bool(cluster.of(VMI)) == (how == "stays")
+
+
+def measured(params: vmi.VmiParams, context: Context, count: int) -> Result:
+    facts: dict[str, Any] = {"generator": [], "notes": [], "simulated": False, "version": "v1.6"}
+    own: dict[str, float | None] = {"api_p99": 0.1, "left_behind": 0.0, "success_ratio": 1.0}
+    verdicts = figures.evaluate(params.all_gates, own)
+    return Result("burst", count, context.run, [], [], own, facts, verdicts)
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster that takes 600 VMIs; at 800 its API server goes away."""
+
+    async def burst(kube: Any, params: vmi.VmiParams, context: Context, count: int) -> Result:
+        if count > 600:
+            raise KubeError(0, "Unreachable", "no answer from https://x")
+        return measured(params, context, count)
+
+    monkeypatch.setattr(vmi, "burst", burst)
+    monkeypatch.setattr(vmi, "check_nodes", AsyncMock())
+
+
+async def test_sizes_before_one_that_broke_are_kept_and_it_is_a_size_without_data(
+    broken: None,
+) -> None:
+    params = vmi.VmiBurstParams(
+        scenario="ladder",
+        counts=[400, 600, 800, 1000],
+        cooldown=0.1,
+        api_gates=False,
+        gates=["api_p99 < 1", "left_behind <= 0"],
+    )
+    started, messages, results = time.monotonic(), list[str](), list[Result]()
+    await vmi.ladder(
+        None,  # type: ignore[arg-type]
+        params,
+        Context(run="r", log=messages.append, seen=results.append),
+    )
+    assert time.monotonic() - started >= 0.2
+    assert messages.count("cooling down for 0.1 s") == 2
+    assert [(item.count, item.run, item.error) for item in results] == [
+        (400, "r-1", ""),
+        (600, "r-2", ""),
+        (800, "r-3", "no answer from https://x"),
+    ]
+    assert [item.passed for item in results[-1].verdicts] == [None, None]
+    audit = files.audit_of(results)
+    assert audit["Values"]["api_p99"]["value"] == 0.1, "of the last size that was measured"
+    with pytest.raises(Invalid, match="800 VMIs were not measured: no answer") as caught:
+        vmi.VmiBurst().values(results)
+    verdicts = [item for item in caught.value.measurements if item.metric == VERDICT]
+    assert {item.coords["count"]: item.value for item in verdicts} == {400: 1, 600: 1, 800: 0}
+    with pytest.raises(KubeError):
+        await vmi.ladder(None, vmi.VmiBurstParams(counts=[800]), Context())  # type: ignore[arg-type]
+
+
+class Taken:
+    """A lock that another run takes meanwhile, which is seen at the end."""
+
+    lost = ""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    async def __aenter__(self) -> "Taken":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.lost = "performance run x took the cluster over"
+
+
+async def test_a_run_that_was_not_alone_is_invalid(
+    broken: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vmi, "ExclusiveRun", Taken)
+    monkeypatch.setattr(vmi, "own_namespaces", lambda *_: contextlib.nullcontext())
+    results = await vmi.measure(None, vmi.VmiBurstParams(), Context())  # type: ignore[arg-type]
+    with pytest.raises(Invalid, match="performance run x took the cluster over"):
+        vmi.VmiBurst().values(results)
+
+
+class Kept(dict[str, bytes]):
+    """What was kept, and a way to wait for a number of copies."""
+
+    def __init__(self, error: StoreError | None = None) -> None:
+        self.error, self.copies = error, threading.Semaphore(0)
+
+    def __call__(self, name: str, data: bytes) -> None:
+        self.copies.release()
+        if self.error:
+            raise self.error
+        self[name] = data
+
+
+@pytest.mark.parametrize("error", [None, StoreError("no space")])
+def test_the_journal_is_kept_under_the_id_of_its_run(
+    error: StoreError | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that fails ends the journal and not the benchmark."""
+    monkeypatch.setattr(scenario, "COPY_PERIOD_S", 0.02)
+    messages, kept = list[str](), Kept(error)
+    context = Context(log=messages.append)
+    session = session_of(None, observer_of(record("Pod", "a", created=1)))
+    session.submissions = submissions_of("a")
+    with scenario.kept_journal(context, tmp_path, kept):
+        assert context.journal
+        context.journal(session.run_file(), session.observer)
+        for _ in range(1 if error else 2):
+            assert kept.copies.acquire(timeout=20)
+    assert messages == (["the journal is not kept any more: no space"] if error else [])
+    if not error:
+        assert kept.keys() == {"r/run.json", "r/observed.jsonl"}
+        again = files.read_run(tmp_path / "r")
+        assert [item.name for item in again.submissions] == ["a"]
+        second = Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
+        second.restore(tmp_path / "r" / "observed.jsonl")
+        assert second.counts["Pod", "created"] == 1
+
+
+async def test_a_change_that_never_came_counts_in_the_watch_lag(server: ApiServer) -> None:
+    lag = WatchLag(server.client(), "r", "ns")
+    lag._sent = {1: time.monotonic_ns() - 2 * SECOND, 2: time.monotonic_ns()}
+    lag._take(1, time.monotonic_ns() - SECOND)
+    await lag.stop()
+    assert sorted(lag.lags) == pytest.approx([0.0, 1.0], abs=0.1)
+    assert lag.p99 == pytest.approx(1.0, abs=0.1)

@@ -1,0 +1,355 @@
+"""Whose objects the observer keeps, what is settled, and what becomes of a watch that cannot be
+read, without a cluster.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from perfdag.kube.client import Event, KubeError
+from perfdag.steps.scale import figures, runai
+from perfdag.steps.scale.files import SettingsError
+from perfdag.steps.scale.objects import SET, VMI, extractor
+from perfdag.steps.scale.rows import error_text
+from perfdag.steps.scale.watch import Observer, settled
+from tests.fakes.api_server import ApiServer, client
+
+from .builders import observer_of, record, rows_for
+
+
+def body(
+    uid: str, owner: str = "", name: str = "", run: str = "", ready: bool = False
+) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "uid": uid,
+        "name": name or uid,
+        "namespace": "ns",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    if owner:
+        metadata["ownerReferences"] = [{"uid": owner, "controller": True}]
+    if run:
+        metadata["labels"] = {"perfdag/run": run}
+    return {
+        "metadata": metadata,
+        "spec": {},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}] if ready else []},
+    }
+
+
+def see(observer: Observer, kind: str, *bodies: dict[str, Any]) -> None:
+    for item in bodies:
+        observer.take(kind, extractor(kind), Event("MODIFIED", item, 7))
+
+
+@pytest.fixture
+def ours() -> Observer:
+    return observer_of()
+
+
+class TestWhose:
+    def test_pods_of_others_are_neither_kept_nor_counted(self, ours: Observer) -> None:
+        see(
+            ours,
+            "Pod",
+            body("alone", ready=True),
+            body("theirs", run="q", ready=True),
+            body("p1", owner="other-job", ready=True),
+        )
+        see(ours, "Job", body("other-job", run="q"), body("job", run="r"))
+        see(ours, "Pod", body("p2", owner="job", ready=True))
+        assert set(ours.records) == {"job", "p2"}
+        assert ours.counts["Pod", "ready"] == 1
+
+    @pytest.mark.parametrize("order", [("w", "j", "p"), ("p", "j", "w"), ("j", "p", "w")])
+    def test_the_chain_of_owners_counts_in_any_order_of_arrival(
+        self, order: tuple[str, ...]
+    ) -> None:
+        created = {
+            "w": ("TrainingWorkload", body("w", name="j-abc-0")),
+            "j": ("RunaiJob", body("j", owner="w")),
+            "p": ("Pod", body("p", owner="j", ready=True)),
+        }
+        ours = observer_of(named=("TrainingWorkload", "j-abc-"))
+        for item in order:
+            see(ours, *created[item])
+        assert set(ours.records) == {"w", "j", "p"}
+        assert ours.counts["Pod", "ready"] == ours.counts["TrainingWorkload", "created"] == 1
+
+    def test_one_whose_owner_is_not_known_yet_outlives_a_restart(self, tmp_path: Path) -> None:
+        first = observer_of()
+        see(first, "Pod", body("p", owner="job", ready=True))
+        first.save(tmp_path / "state")
+        second = observer_of()
+        second.restore(tmp_path / "state")
+        assert second.counts["Pod", "ready"] == 0
+        see(second, "Job", body("job", run="r"))
+        assert second.counts["Pod", "ready"] == 1
+
+    def test_warnings_of_other_objects_are_not_ours_unless_they_are_adopted_later(
+        self, ours: Observer
+    ) -> None:
+        see(ours, "Pod", body("late"), body("p", run="r"))
+        see(ours, "Pod", body("late", owner="p"))
+        for uid in ("p", "q", "late"):
+            event = {
+                "metadata": {},
+                "involvedObject": {"uid": uid, "kind": "Pod"},
+                "reason": "Failed",
+                "type": "Warning",
+                "message": "no",
+            }
+            see(ours, "Event", event)
+        assert ours.reasons == {"Pod Failed: no": 2}
+        see(ours, "Pod", body("p", run="r", ready=True))
+        assert ours.reasons == {"Pod Failed: no": 1}, "a retry of the other one went well"
+
+    def test_a_replayed_stage_has_the_time_of_the_api(self, ours: Observer) -> None:
+        """A pod that is scheduled 1 s after its creation while the watch is away for 6 s."""
+        condition = {
+            "type": "PodScheduled",
+            "status": "True",
+            "lastTransitionTime": "2026-01-01T00:00:01Z",
+        }
+        placed = body("p", run="r") | {"status": {"conditions": [condition]}}
+        created = Event("ADDED", body("p", run="r"), 1_000)
+        ours.take("Pod", extractor("Pod"), created)
+        replayed = Event("MODIFIED", placed, 6_000_001_000, replayed=True)
+        ours.take("Pod", extractor("Pod"), replayed)
+        (row,) = [
+            row
+            for row in rows_for("Pod", *ours.records.values(), submitted="p")
+            if row.stage == "scheduled"
+        ]
+        assert (row.seconds, row.resolution_s, row.source) == (1.0, 1.0, "api")
+        assert row.receive_time is None
+
+    @pytest.mark.parametrize("first", ["pod", "event"])
+    def test_a_pod_is_scheduled_when_it_has_a_node_whatever_its_event_says(
+        self, ours: Observer, first: str
+    ) -> None:
+        """KAI records the Event Scheduled before it binds the pod."""
+        event = {
+            "metadata": {},
+            "involvedObject": {"uid": "p", "kind": "Pod"},
+            "reason": "Scheduled",
+            "eventTime": "2026-01-01T00:00:01.5Z",
+        }
+        created = Event("ADDED", body("p", run="r"), 1_000)
+        decided = Event("ADDED", event, 2_000)
+        early = [("Pod", created), ("Event", decided)]
+        for kind, change in early if first == "pod" else early[::-1]:
+            ours.take(kind, extractor(kind), change)
+        assert ours.counts["Pod", "scheduled"] == 0
+        bound = body("p", run="r") | {"spec": {"nodeName": "n", "schedulerName": "kai-scheduler"}}
+        ours.take("Pod", extractor("Pod"), Event("MODIFIED", bound, 245_000_000))
+        assert ours.records["p"].times("scheduled") == (0, 1767225601_500000000, 245_000_000)
+
+    def test_kai_names_the_evicted_pod_in_the_message_of_a_pod_group(self, ours: Observer) -> None:
+        """Whichever PodGroup it is: of the preemptor, or of the victim."""
+        see(ours, "PodGroup", body("group", run="r"))
+        see(ours, "Pod", body("victim", run="r"), body("other", run="r"))
+        event = {
+            "metadata": {},
+            "involvedObject": {"uid": "group", "kind": "PodGroup"},
+            "reason": "Evict",
+            "type": "Normal",
+            "message": "Pod ns/victim was preempted by higher priority workload ns/urgent",
+            "firstTimestamp": "2026-01-01T00:00:09Z",
+        }
+        see(ours, "Event", event, event | {"message": "no pod is named"})
+        assert "evicted" in ours.records["victim"].stages
+        assert "evicted" not in ours.records["other"].stages
+        see(ours, "Event", event | {"message": "Pod ns/unknown was preempted by x"})
+
+
+class TestFailures:
+    def pod(self, *conditions: tuple[str, str, str], **status: Any) -> dict[str, Any]:
+        message = [
+            {"type": name, "status": value, "reason": reason, "message": "0/3 nodes"}
+            for name, value, reason in conditions
+        ]
+        return {**body("p", run="r"), "status": {"conditions": message, **status}}
+
+    def warning(self, reason: str, message: str) -> dict[str, Any]:
+        return {
+            "metadata": {},
+            "involvedObject": {"uid": "p"},
+            "reason": reason,
+            "type": "Warning",
+            "message": message,
+        }
+
+    def test_what_was_mended_is_no_error_any_more(self, ours: Observer) -> None:
+        """A pod that had no room at first, and then no image."""
+        see(ours, "Pod", self.pod(("PodScheduled", "False", "Unschedulable")))
+        see(ours, "Event", self.warning("FailedScheduling", "0/3 nodes"))
+        assert error_text(ours.records["p"], ours.messages) == "Unschedulable: 0/3 nodes"
+        see(ours, "Pod", self.pod(("PodScheduled", "True", "")))
+        see(ours, "Event", self.warning("Failed", "ErrImagePull: no such image"))
+        rows = rows_for("Pod", *ours.records.values(), submitted="p", messages=ours.messages)
+        assert figures.messages(rows) == {"Failed: ErrImagePull: no such image": 1}, (
+            "what `history --failures` searches"
+        )
+
+    def test_the_newest_of_what_it_says_and_what_events_say_is_last(
+        self, tmp_path: Path, ours: Observer
+    ) -> None:
+        see(ours, "Event", self.warning("FailedMount", "no such volume"))
+        see(ours, "Pod", self.pod(("PodScheduled", "False", "Unschedulable")))
+        assert (
+            error_text(ours.records["p"], ours.messages)
+            == "FailedMount: no such volume; Unschedulable: 0/3 nodes"
+        )
+        ours.save(tmp_path / "state")
+        second = observer_of()
+        second.restore(tmp_path / "state")
+        see(second, "Event", self.warning("FailedMount", "no such volume"))  # listed once more
+        assert (
+            error_text(second.records["p"], second.messages)
+            == "FailedMount: no such volume; Unschedulable: 0/3 nodes"
+        )
+        see(second, "Event", self.warning("BackOff", "again"))
+        assert (
+            error_text(second.records["p"], second.messages)
+            == "Unschedulable: 0/3 nodes; BackOff: again"
+        )
+
+    @pytest.mark.parametrize("end", ["Failed", "gone"])
+    def test_what_it_said_last_stays_when_it_is_over(self, end: str) -> None:
+        ours, kind = observer_of(), "VirtualMachineInstance"
+        see(ours, kind, self.pod(("Synchronized", "False", "NoDisk")))
+        last = body("p", run="r")
+        last["status"] = {"phase": end} if end == "Failed" else {}
+        ours.take(kind, extractor(kind), Event("DELETED" if end == "gone" else "MODIFIED", last, 7))
+        assert ours.records["p"].error == ("NoDisk: 0/3 nodes" if end == "gone" else "Failed:")
+
+    def test_what_events_told_outlives_a_restart(self, tmp_path: Path) -> None:
+        """The API server forgets Events after an hour."""
+        first = observer_of()
+        see(first, "Pod", body("p", run="r"), body("stray", owner="job"))
+        see(
+            first,
+            "Event",
+            self.warning("Failed", "no image"),
+            {**self.warning("Failed", "no"), "involvedObject": {"uid": "theirs"}},
+        )
+        early = {
+            "metadata": {},
+            "involvedObject": {"uid": "q"},
+            "reason": "Scheduled",
+            "eventTime": "2026-01-01T00:00:01.5Z",
+        }
+        see(first, "Event", early)
+        first.save(tmp_path / "state")
+        second = observer_of()
+        second.restore(tmp_path / "state")
+        assert {uid: text for uid, (_, text) in second.messages.items()} == {
+            "p": "Failed: no image"
+        }
+        see(second, "Pod", body("q", run="r") | {"spec": {"nodeName": "n"}})
+        assert second.records["q"].times_ns[-2] == 1767225601_500000000
+        assert second.records["q"].stages == ("created", "scheduled")
+
+
+@pytest.mark.parametrize("how", ["empty", "older", "cut", "other run", "no lines"])
+def test_a_state_that_cannot_be_gone_on_from_is_told_with_what_to_do(
+    how: str, tmp_path: Path
+) -> None:
+    state, ours = tmp_path / "observed.jsonl", observer_of()
+    see(ours, "Pod", body("p", run="r"))
+    ours.save(state)
+    mark, line = state.read_bytes().splitlines()
+    state.write_bytes(
+        {
+            "empty": b"",
+            "older": mark + b"\n" + orjson.dumps([orjson.loads(line)[0][:6], True]),
+            "cut": mark + b"\n" + line[:-9],
+            "other run": orjson.dumps({**orjson.loads(mark), "run": "q"}) + b"\n" + line,
+            "no lines": orjson.dumps({"run": "r"}),
+        }[how]
+    )
+    with pytest.raises(
+        SettingsError,
+        match=f"cannot resume from {state}: .*; give another folder with -o, or delete the file",
+    ):
+        runai.restore(observer_of(), state)
+
+
+def job_of_run(name: str, since: str = "2026-01-01T00:00:01Z") -> dict[str, Any]:
+    done = {"type": "Complete", "status": "True", "lastTransitionTime": since}
+    own = body(name, run="r") | {"apiVersion": "batch/v1", "kind": "Job"}
+    return own | {"status": {"conditions": [done]}}
+
+
+class TestForms:
+    async def test_what_has_not_the_form_of_its_kind_ends_its_watch_with_an_error_that_names_it(
+        self, server: ApiServer
+    ) -> None:
+        async with (
+            client(server) as kube,
+            Observer(kube, "r", [("batch/v1", "Job")], ["ns"], events=False) as ours,
+        ):
+            server.add(job_of_run("a"), job_of_run("odd", since="yesterday"))
+            with pytest.raises(KubeError, match=r"Job ns/odd .batch/v1.*yesterday"):
+                await ours.until(lambda: ours.counts["Job", "succeeded"] == 2, 5.0)
+        assert ours.counts["Job", "succeeded"] == 1, (
+            "leaving raises nothing, and what was seen is kept"
+        )
+        async with client(server) as kube:
+            with pytest.raises(KubeError, match="Job ns/odd"):
+                await Observer(kube, "r", [("batch/v1", "Job")], ["ns"], events=False).__aenter__()
+
+
+@pytest.mark.parametrize(
+    ("kind", "members", "lost", "want"),
+    [
+        ("Job", [("failed",)], 1, 0),
+        ("Job", [("ready", "failed")], 1, 1),
+        ("Job", [("ready", "gone"), ("ready",), ("ready",), ()], 3, 2),
+        ("Job", [("ready", "succeeded"), ("succeeded", "gone"), ("ready",), ()], 6, 3),
+        ("Deployment", [("failed",)], 1, 1),
+        ("Deployment", [("failed",), ()], 1, 0),
+        ("Deployment", [("gone",)], 1, 0),
+        ("Deployment", [("failed",), ("ready",), ("ready",)], 3, 3),
+        ("Deployment", [("ready", "failed"), ("ready",), ("ready",), ()], 3, 2),
+        ("RayCluster", [("ready",), ("ready",)], None, 1),
+        ("RayCluster", [("ready",), ()], None, 0),
+        ("RayCluster", [("failed",), ("gone",)], None, 1),
+        ("RayCluster", [], None, 0),
+        (SET, [("running",)], 1, 1),
+        (SET, [("failed",)], 1, 1),
+        (SET, [("failed",), ("pending",)], 1, 0),
+        (SET, [("failed",), ("running",)], 1, 1),
+        (SET, [("running",), ("failed",), ("running",)], 3, 3),
+        (SET, [("running",), ("failed",), ("pending",)], 2, 1),
+        (SET, [("gone",)], 1, 0),
+        (SET, [("running",), ("running",), ("running", "gone"), ("pending",)], 3, 2),
+        (SET, [("running",), ("running",), ("running", "gone"), ("running",)], 3, 3),
+    ],
+    ids=str,
+)
+def test_of_a_workload_that_lost_members_those_that_stand_in_count(
+    kind: str, members: list[tuple[str, ...]], lost: int | None, want: int
+) -> None:
+    """A Job tries again until it says that it failed; of others a failed pod is the end where none
+    took its place.
+    """
+    inner, goal = (VMI, "running") if kind == SET else ("Pod", "ready")
+    made = [
+        record(inner, f"p{i}", "a", created=2, **dict.fromkeys(stages, 3))
+        for i, stages in enumerate(members)
+    ]
+    observer = observer_of(record(kind, "a", created=1), record(kind, "b", created=1), *made)
+    assert settled(observer, kind, lost, goal, ["b"]) == {"a": want}
+
+
+@pytest.mark.parametrize("kind", ["Pod", VMI])
+@pytest.mark.parametrize("end", ["failed", "gone", "goal", "succeeded"])
+def test_an_object_of_its_own_has_nobody_to_stand_in_for_it(kind: str, end: str) -> None:
+    goal = "running" if kind == VMI else "ready"
+    own = record(kind, "a", created=1, **{goal if end == "goal" else end: 2.0})
+    observer = observer_of(own, record(kind, "b", created=1))
+    assert settled(observer, kind, 1, goal) == {"a": 1, "b": 0}
