@@ -20,11 +20,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from history import best_time, fill, text_of
 from limits import at_most
 
-from perfdag.app.site.write import write_site
+from perfdag.charts.pages.site import write_site
 from perfdag.store.open import open_store
 from tests.stats.synthetic import run_id
 
-PAGES = ("index.html", "history.html?suite=net", "benchmark.html?name=iperf", "compare.html")
+PAGES = ("index.html", "history.html?suite=net", "compare.html")
 
 
 def opening(chromium: str, folder: str, page: str, profile: str) -> float:

@@ -12,6 +12,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from perfdag.charts import style
+from perfdag.charts.numbers import digits, unit_for
 from perfdag.charts.series import Item, value_words
 from perfdag.results.summary import Series
 from perfdag.units import short
@@ -263,7 +264,7 @@ def curve(ax: Axes, curves: Mapping[str, Sequence[tuple[float, Series, Series]]]
 def heat(ax: Axes, grid: Any, unit: str, metric: str, norm: Any = None, words: bool = True) -> Any:
     """Draw a matrix of medians with their numbers. Grey cells have no value. Return its mesh."""
     finite = grid[np.isfinite(grid)]
-    factor, _ = style.unit_for(float(finite.max()), unit, metric)
+    factor, _ = unit_for(float(finite.max()), unit, metric)
     norm = norm or color_norm(finite.tolist())
     ax.set_facecolor(style.GRID)
     rows, columns = grid.shape
@@ -271,7 +272,7 @@ def heat(ax: Axes, grid: Any, unit: str, metric: str, norm: Any = None, words: b
     mesh = ax.pcolormesh(*edges, grid, cmap="cividis", norm=norm, gid="median")
     for y, x in np.argwhere(np.isfinite(grid)) if words else ():
         look: Any = {"ha": "center", "va": "center", "fontsize": 7.5 if columns < 13 else 6}
-        text = style.digits(grid[y, x] / factor)
+        text = digits(grid[y, x] / factor)
         ax.text(x + 0.5, y + 0.5, text, color=style.on_cell(mesh, grid[y, x]), **look)
     ax.grid(visible=False)
     ax.tick_params(length=0)

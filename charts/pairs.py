@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from perfdag.charts import draw, style
+from perfdag.charts.numbers import amount
 from perfdag.charts.series import Cell, metrics, read, runs_words
 from perfdag.results.labels import Facts, difference, facts_of_nodes
 from perfdag.results.summary import Series
@@ -76,7 +77,7 @@ def finding(
         return f"{metric} by pair", ""
     if len({host for place in by_place for host in place}) < FEWEST_NODES:
         middle = sorted(by_place.values(), key=lambda series: series.middle)[len(by_place) // 2]
-        value = style.amount(middle.middle, middle.unit, middle.metric)
+        value = amount(middle.middle, middle.unit, middle.metric)
         why = f"a slow host needs at least {FEWEST_NODES} hosts to be named"
         return f"{metric} {value} in the middle{between}", why
     values = {(names[a], names[b]): series.values for (a, b), series in by_place.items()}

@@ -3,19 +3,16 @@
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdag.charts.style import digits, unit_for
+from perfdag.charts.numbers import digits, unit_for, word
 from perfdag.results.labels import point_settings
 from perfdag.results.summary import PointState, Series, summarise
-from perfdag.units import plural, short
+from perfdag.units import plural
 
-_SIZE = re.compile(r"bs|.*size|.*_?bytes|window|length|block|message")
-_COUNTED = ("batch_size", "scale_size")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 _INDEXED = re.compile(r"([a-z]+) (\d+)")
 MARKS = {
@@ -117,22 +114,6 @@ def _of_shape(name: str, _: str) -> bool:
 
 def _unset(_: str, value: str) -> bool:
     return value in ("false", "null")
-
-
-def word(name: str, value: Any) -> str:
-    """Return a setting as a suite writes it: `bs=4KiB`, `reverse`, `rate=50Mbit/s`."""
-    if value is True or value == "true":
-        return name
-    return f"{name}={setting(name, value)}"
-
-
-def setting(name: str, value: Any) -> str:
-    """Return the value of a setting with its unit: 4KiB, 50Mbit/s."""
-    text = str(value)
-    number = re.fullmatch(r"\d{4,}", text) and name not in _COUNTED
-    if number and _SIZE.fullmatch(name):
-        return short(float(text), "B").replace(" ", "")
-    return short(float(text), "bit/s").replace(" ", "") if number and name == "rate" else text
 
 
 def _why(state: PointState) -> str | None:

@@ -18,7 +18,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from perfdag.units import scaled, short
+from perfdag.charts.numbers import amount, unit_for
+from perfdag.units import short
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -82,36 +83,6 @@ def house() -> Iterator[None]:
     """Apply the house style while figures are drawn and written."""
     with matplotlib.rc_context(RC):
         yield
-
-
-OPERATIONS = {
-    "iops": "IOPS",
-    "message_rate": "messages/s",
-    "samples_rate": "samples/s",
-    "throughput": "items/s",
-    "rate": "samples/s",
-}
-"""What a metric in 1/s counts; others count operations."""
-
-
-def unit_for(largest: float, unit: str, metric: str = "") -> tuple[float, str]:
-    """Return (factor, name) of the unit for values up to `largest`: kIOPS, µs, GB/s."""
-    factor, name = scaled(unit, largest)
-    if unit == "1/s":
-        name = name.removesuffix("/s") + OPERATIONS.get(metric, "op/s")
-    return factor, "µs" if name == "us" else name
-
-
-def digits(value: float) -> str:
-    """Return a number of three significant digits without an exponent where that is readable."""
-    text = f"{value:.3g}"
-    return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e9 else text
-
-
-def amount(value: float, unit: str, metric: str = "") -> str:
-    """Return a value for people, such as `46.2 kIOPS`. The space does not break."""
-    factor, name = unit_for(value, unit, metric)
-    return f"{digits(value / factor)}\u00a0{name}".rstrip("\u00a0")
 
 
 def figure(

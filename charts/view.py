@@ -14,6 +14,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from perfdag.charts import draw, style
+from perfdag.charts.numbers import amount, digits, setting, unit_for
 from perfdag.charts.series import (
     Cell,
     Item,
@@ -22,7 +23,6 @@ from perfdag.charts.series import (
     items_of_subjects,
     notes,
     read,
-    setting,
 )
 from perfdag.results.summary import unusable
 from perfdag.units import plural
@@ -379,7 +379,7 @@ def _heat(items: Sequence[Item], x: str, y: str, note: str) -> Figure:
     xs, ys = ([*sorted({i.numbers[key] for own in groups.values() for i in own})] for key in (x, y))
     first = items[0].series
     middles = [item.series.middle for own in groups.values() for item in own]
-    unit = style.unit_for(max(middles), first.unit, first.metric)[1]
+    unit = unit_for(max(middles), first.unit, first.metric)[1]
     fig, axes = _multiples(
         {(first.metric, name): own for name, own in groups.items()},
         claim(items, x, second=y),
@@ -420,7 +420,7 @@ def _tail(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]]
     worst = max(shown, key=lambda name: shown[name][max(shown[name])].middle)
     line = [series for _, series in sorted(shown[worst].items())]
     ratio = line[-1].middle / line[0].middle if line[0].middle else 1.0
-    title = f"{line[-1].stat} is {style.digits(ratio)} times {line[0].stat}"
+    title = f"{line[-1].stat} is {digits(ratio)} times {line[0].stat}"
     if any(map(unusable, line)):
         title = f"{style.metric_text(metric)}: too noisy to rank"
     cut = f"first {LINES} of {len(curves)} lines" if len(curves) > LINES else ""
@@ -467,7 +467,7 @@ def _curve(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]
     if usable:
         at, rate, _ = max(usable, key=lambda p: p[1].middle / (p[2].middle or 1.0))
         words = "no knee up to" if at == own[-1][0] else "knee at"
-        rate_text = style.amount(rate.middle, rate.unit, rate.metric)
+        rate_text = amount(rate.middle, rate.unit, rate.metric)
         title = f"{words} {view.x}={at:g}: {rate_text}"
     cut = f"first {len(shown)} of {len(curves)} curves" if len(shown) < len(curves) else ""
     subtitle = "; ".join(filter(None, (cut, f"numbers: {view.x}; knee: of the first curve", note)))
@@ -512,7 +512,7 @@ def _samples(cells: Sequence[Cell], note: str) -> Iterator[tuple[str, Figure]]:
         return
     own = series[0]
     name = style.metric_text(own.metric)
-    title = f"{name}: {style.amount(own.middle, own.unit, own.metric)}"
+    title = f"{name}: {amount(own.middle, own.unit, own.metric)}"
     subtitle = f"each sample, and the median of n={len(own.values)}; {note}"
     fig, (ax,) = style.figure(heights=(2.4,), title=title, subtitle=subtitle)
     order = range(1, len(own.values) + 1)
@@ -539,7 +539,7 @@ def claim(items: Sequence[Item], x: str = "", pair: str = "", second: str = "") 
     first = usable[0].series
 
     def text(value: float) -> str:
-        return style.amount(value, first.unit, first.metric)
+        return amount(value, first.unit, first.metric)
 
     if pair and (ratio := _ratio(usable, pair)):
         return ratio
@@ -566,5 +566,5 @@ def _ratio(items: Sequence[Item], pair: str) -> str:
     if not ratios:
         return ""
     metric = style.metric_text(items[0].series.metric)
-    title = f"{metric}: {b} is {style.digits(median(ratios))} times {a}"
+    title = f"{metric}: {b} is {digits(median(ratios))} times {a}"
     return title if len(title) <= TITLE else ""

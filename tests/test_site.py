@@ -12,9 +12,8 @@ import pytest
 
 from perfdag.analysis.alerts import Rules
 from perfdag.analysis.gate import check, store_record
-from perfdag.app.site import serve
-from perfdag.app.site.files import read_script, script
-from perfdag.app.site.write import write_site
+from perfdag.charts.pages.site import read_script, script, write_site
+from perfdag.commands import serve
 from perfdag.commands.main import main
 from perfdag.commands.options import CommandError
 from perfdag.store.base import Store
@@ -81,7 +80,7 @@ def test_a_headline_has_the_unit_of_its_newest_value(tmp_path: Path) -> None:
     synthetic.nights(store, 1, lambda night, point: 0.02, first=5, points=("bs=8KiB",), **kind)
     write_site(store)
     headline = read_script(store.get("site/data/disk/suite.js"))["headline"]
-    assert (headline["name"], headline["unit"]) == ("fio bs=4KiB latency", "ms")
+    assert (headline["name"], headline["unit"]) == ("fio bs=8KiB latency", "ms")
 
 
 def test_a_file_that_is_lost_or_damaged_is_written_again(store: FolderStore) -> None:

@@ -9,7 +9,7 @@ from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 
 from perfdag.analysis.verdict import counts
-from perfdag.charts.series import setting
+from perfdag.charts.numbers import setting
 from perfdag.charts.style import (
     BETTER,
     INK,

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from perfdag.analysis.history import Series
 from perfdag.charts import style
+from perfdag.charts.numbers import amount, readable
 from perfdag.results.samples import day_of
 
 RUNS = 60
@@ -22,7 +23,7 @@ def history(line: Series) -> Figure:
     known = known[known >= first]
     fig, (ax,) = style.figure(
         heights=(3.6,),
-        title=line.name,
+        title=readable(line.name),
         subtitle=f"median of each run; band: noise of the level; {len(known)} runs",
     )
     ends = len(line.value) - 0.5
@@ -65,7 +66,7 @@ def history(line: Series) -> Figure:
     ax.set_ylim(low - 0.08 * (high - low), high + 0.22 * (high - low) or 1.0)
     ax.set_xlim(first - 0.5, ends)
     ax.set_xticks([])
-    newest = style.amount(float(line.value[known[-1]]), line.info.unit, line.info.metric)
+    newest = amount(float(line.value[known[-1]]), line.info.unit, line.info.metric)
     ax.set_xlabel(f"one point a run, the newest: {newest}")
     unit = style.value_axis(ax.yaxis, line.info.unit, high, line.info.metric)
     ax.set_ylabel(style.axis_label(line.info.metric, unit, line.info.better).replace(", ", "\n"))

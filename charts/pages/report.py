@@ -16,12 +16,12 @@ from perfdag.analysis.alerts import GateResult
 from perfdag.benchmark import registry
 from perfdag.charts import style
 from perfdag.charts.files import to_bytes
+from perfdag.charts.numbers import digits, unit_for
 from perfdag.charts.pages import page, pick, screen
 from perfdag.charts.pages.history import history
 from perfdag.charts.pages.pick import Picture
 from perfdag.charts.pages.recipes import recipes
 from perfdag.charts.series import Cell, label_cells
-from perfdag.charts.style import digits, unit_for
 from perfdag.plan.plan import Plan
 from perfdag.results.summary import (
     PointState,

@@ -9,6 +9,7 @@ from perfdag.analysis.alerts import GateResult
 from perfdag.analysis.history import Series as Line
 from perfdag.analysis.verdict import Answer
 from perfdag.charts import style
+from perfdag.charts.numbers import amount, readable
 from perfdag.charts.series import Cell, spread_text
 from perfdag.results.summary import OwnVerdict, RunTrust, Series, unusable
 from perfdag.units import plural
@@ -149,7 +150,7 @@ def banner(run: Judged) -> Banner:
         return Banner(
             "", f"First run: {plural(values, 'value')}, none to compare with", [trust.text]
         )
-    answer, name = deciding[0].answer, deciding[0].name
+    answer, name = deciding[0].answer, readable(deciding[0].name)
     rest = f", and {len(deciding) - 1} more" if len(deciding) > 1 else ""
     if answer.word == "same":
         return Banner("same", f"Same as the last {plural(gate.runs - 1, 'run')}", history)
@@ -178,7 +179,7 @@ def rows(run: Judged) -> list[Row]:
             Row(
                 style.metric_text(series.metric) + stat,
                 where,
-                style.amount(series.middle, series.unit, series.metric),
+                amount(series.middle, series.unit, series.metric),
                 spread_text(series),
                 line.answer if line else None,
                 spark(line) if line else None,

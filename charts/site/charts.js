@@ -4,18 +4,17 @@
 const drawn = new Map();
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-const palette = () => [0, 1, 2, 3, 4, 5].map((i) => colour(`s${i}`));
-const DASHES = ["solid", "dashed", "dotted", "dotdash"];
+
+const FONT = "system-ui, sans-serif";
 
 /** Give a figure the colours of the page. */
 function style(figure) {
   const [ink, muted, grid] = ["ink", "muted", "grid"].map(colour);
   figure.setv({ background_fill_color: null, border_fill_color: null, outline_line_color: grid });
   for (const axis of [...figure.xaxis, ...figure.yaxis]) {
-    axis.setv({ axis_line_color: muted, major_tick_line_color: muted, minor_tick_line_color: null, major_label_text_color: ink, axis_label_text_color: ink, axis_label_text_font_style: "normal" });
+    axis.setv({ axis_line_color: muted, major_tick_line_color: muted, minor_tick_line_color: null, major_label_text_color: ink, axis_label_text_color: ink, axis_label_text_font_style: "normal", axis_label_text_font: FONT, major_label_text_font: FONT });
   }
   for (const line of [...figure.xgrid, ...figure.ygrid]) line.grid_line_color = grid;
-  figure.legend.setv({ background_fill_color: null, border_line_color: null, label_text_color: ink, inactive_fill_color: colour("paper"), click_policy: "hide", label_text_font_size: "9pt", spacing: 0 });
   figure.toolbar.logo = null;
 }
 
@@ -57,9 +56,9 @@ const nearby = new IntersectionObserver((entries) => {
   }
 }, { rootMargin: "300px" });
 
-/** Return an element that draws itself by `build` when somebody scrolls to it. */
-function lazyPlot(build, height) {
-  const element = make("div", { className: "plot" });
+/** Return an element that draws itself by `build` when somebody scrolls to it or prints. `name` says what it shows. */
+function lazyPlot(build, height, name) {
+  const element = make("div", { className: "plot", role: "img", ariaLabel: name, tabIndex: 0 });
   element.style.minHeight = `${height}px`;
   element.start = () => draw(element, build).catch((error) => element.replaceChildren(error.message));
   nearby.observe(element);
@@ -72,6 +71,8 @@ const TOOLS = "box_zoom,xpan,xwheel_zoom,reset,save";
 /** Ticks of a time axis. The day stands below the first one, since those of hours lack it. */
 const TIMES = { minsec: "%H:%M:%S", seconds: "%H:%M:%S", minutes: "%H:%M", hourmin: "%H:%M", hours: "%H:%M", days: "%m-%d", months: "%Y-%m", context: "%Y-%m-%d", context_which: "start" };
 
+addEventListener("beforeprint", () => document.querySelectorAll(".plot:not([data-drawn])").forEach((element) => element.start?.()));
+
 function newFigure(height, options) {
   const figure = Bokeh.Plotting.figure({ height, sizing_mode: "stretch_width", tools: TOOLS, toolbar_location: narrow() ? "above" : "right", ...options });
   figure.toolbar.active_scroll = null; // the wheel and a finger scroll the page
@@ -80,53 +81,48 @@ function newFigure(height, options) {
 }
 
 function hover(figure, renderers, tooltips) {
-  figure.add_tools(new Bokeh.HoverTool({ renderers, tooltips, point_policy: "snap_to_data" }));
+  figure.add_tools(new Bokeh.HoverTool({ renderers, tooltips, point_policy: "snap_to_data", mode: "mouse" }));
 }
 
-/** Return the figure of series over runs. A line is {name, series, points}, where a point is
- * {run, value, low, high, n}. Levels and changes are drawn where there is one line. */
-function overRuns(lines, { log = false, height = 280 } = {}) {
-  const first = lines[0].series, single = lines.length === 1;
-  const figure = newFigure(height, { x_axis_type: "datetime", y_axis_type: log ? "log" : "linear", y_axis_label: first.unit || "value" });
+/** Return the figure of a series over runs: {run, value, low, high, n} each, the noise of its levels as bands, and its steps. */
+function overRuns(series, points, { log = false, height = 280 } = {}) {
+  const figure = newFigure(height, { x_axis_type: "datetime", y_axis_type: log ? "log" : "linear", y_axis_label: series.unit || "value" });
   figure.xaxis.formatter = new Bokeh.DatetimeTickFormatter(TIMES);
   figure.x_range.default_span = 2 * 86400e3; // milliseconds: a single run stands amid two days
-  const hues = palette(), marks = [];
-  lines.forEach(({ name, series, points }, i) => {
-    const line_color = hues[i % hues.length], line_dash = DASHES[Math.floor(i / hues.length) % DASHES.length];
-    const scaled = (key) => points.map((point) => point[key] === null || (log && point[key] <= 0) ? NaN : point[key] / first.factor);
-    const source = new Bokeh.ColumnDataSource({ data: {
-      x: points.map((point) => timeOf(point.run)), y: scaled("value"), low: scaled("low"), high: scaled("high"),
-      run: points.map((point) => point.run), n: points.map((point) => point.n), name: points.map(() => name),
-      text: points.map((point) => shown(point.value, series)),
-      spread: points.map((point) => `${shown(point.low, series)} to ${shown(point.high, series)}`),
-    } });
-    const legend = single ? {} : { legend_label: name };
-    const at = { x: { field: "x" }, y: { field: "y" }, source, ...legend };
-    figure.segment({ x0: { field: "x" }, x1: { field: "x" }, y0: { field: "low" }, y1: { field: "high" }, source, line_color, line_alpha: 0.45, line_width: 2, ...legend });
-    figure.line({ ...at, line_color, line_dash, line_width: 1.5 });
-    marks.push(figure.scatter({ ...at, size: 6, fill_color: line_color, line_color }));
-    if (single) levels(figure, series, points, log);
-  });
-  hover(figure, marks, [...(single ? [] : [["series", "@name"]]), ["value", "@text"], ["spread", "@spread"], ["n", "@n"], ["run", "@run"]]);
-  if (!single) figure.add_layout(figure.legend, "below");
-  const widest = 40 + 7 * Math.max(...lines.map(({ name }) => name.length)); // pixels of a legend's column
-  if (!single) figure.legend.ncols = Math.max(1, Math.min(4, Math.floor((innerWidth - 100) / widest)));
+  const scaled = (key) => points.map((point) => point[key] === null || (log && point[key] <= 0) ? NaN : point[key] / series.factor);
+  const levelOf = (run) => series.levels.filter(([start]) => start <= run).at(-1)?.[1];
+  const x = points.map((point) => timeOf(point.run)), y = scaled("value"), line_color = colour("s0");
+  const source = new Bokeh.ColumnDataSource({ data: {
+    x, y, low: scaled("low"), high: scaled("high"), run: points.map((point) => point.run), n: points.map((point) => point.n),
+    when: points.map((point) => whenOf(point.run)), text: points.map((point) => shown(point.value, series)),
+    spread: points.map((point) => `${shown(point.low, series)} to ${shown(point.high, series)}`),
+    against: points.map((point) => { const level = levelOf(point.run); return level ? percent(point.value / level - 1) : "-"; }),
+  } });
+  levels(figure, series, x, log);
+  figure.segment({ x0: { field: "x" }, x1: { field: "x" }, y0: { field: "low" }, y1: { field: "high" }, source, line_color, line_alpha: 0.45, line_width: 2 });
+  figure.line({ x, y, line_color, line_width: 1.5 }); // a source of its own: hovering a point must not change the line
+  const marks = figure.scatter({ x: { field: "x" }, y: { field: "y" }, source, size: 8, fill_color: line_color, line_color });
+  hover(figure, [marks], [["run", "@when"], ["value", "@text"], ["spread", "@spread"], ["n", "@n"], ["to its level", "@against"]]);
+  figure.add_tools(new Bokeh.CrosshairTool({ line_color: colour("muted"), line_alpha: 0.6 }));
+  figure.add_tools(new Bokeh.TapTool({ renderers: [marks], callback: new Bokeh.OpenURL({ url: reportOf("@run"), same_tab: true }) }));
   return figure;
 }
 
-/** Add the levels of a series as steps, and its changes as vertical lines. */
-function levels(figure, series, points, log) {
-  const start = timeOf(points[0].run), end = timeOf(points.at(-1).run);
-  series.levels.forEach(([run, value], i) => {
-    const next = series.levels[i + 1];
-    const x = [Math.max(timeOf(run), start), next ? timeOf(next[0]) : end];
-    const y = value / series.factor;
-    if (value === null || x[1] < start || (log && y <= 0)) return;
-    figure.line({ x, y: [y, y], line_color: colour("muted"), line_dash: "dashed", line_width: 1.5 });
+/** Add the levels of a series as lines in the band of their noise, its steps with their sizes, and the span of an open one. */
+function levels(figure, series, times, log) {
+  const start = times[0], end = times.at(-1), fill_color = colour("muted");
+  series.levels.forEach(([run, ...values], i) => {
+    const next = series.levels[i + 1], x = [Math.max(timeOf(run), start), next ? timeOf(next[0]) : end];
+    const [y, low, high] = values.map((value) => value === null ? null : value / series.factor);
+    if (y === null || x[1] < start || (log && y <= 0)) return;
+    if (low !== null && high !== null && !(log && low <= 0)) figure.quad({ left: [x[0]], right: [x[1]], top: [high], bottom: [low], fill_color, fill_alpha: 0.12, line_color: null });
+    figure.line({ x, y: [y, y], line_color: fill_color, line_dash: "dashed", line_width: 1.5 });
   });
+  if (series.left) figure.add_layout(new Bokeh.BoxAnnotation({ left: timeOf(series.left), fill_color: colour("bad"), fill_alpha: 0.07 }));
   for (const change of series.changes.filter((item) => timeOf(item.run) >= start)) {
-    const line_color = colour({ worse: "bad", better: "good" }[change.word] ?? "noisy");
-    figure.add_layout(new Bokeh.Span({ location: timeOf(change.run), dimension: "height", line_color, line_dash: "dotted", line_width: 1.5 }));
+    const at = timeOf(change.run), line_color = colour({ worse: "bad", better: "good" }[change.word] ?? "noisy");
+    figure.add_layout(new Bokeh.Span({ location: at, dimension: "height", line_color, line_dash: "dotted", line_width: 1.5 }));
+    figure.add_layout(new Bokeh.Label({ x: at, y: 4, y_units: "screen", x_offset: at > (start + end) / 2 ? -4 : 4, text_align: at > (start + end) / 2 ? "right" : "left", text: `${change.size} ${dayOf(change.run)}`, text_color: line_color, text_font_size: "12px", text_font_style: "bold" }));
   }
 }
 

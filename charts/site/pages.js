@@ -1,7 +1,7 @@
-// The pages: runs, the history of a suite, the series of a benchmark, and two runs compared.
+// The pages: the suites, the history of a suite, and two runs compared.
 "use strict";
 
-const ENOUGH_RUNS = 60, CHARTS = 6, LINES = 12;
+const ENOUGH_RUNS = 60, CHARTS = 6, SQUARES = 30;
 
 /** Return months of a suite, newest first, until they hold enough runs. */
 function newestMonths(head, enough) {
@@ -52,11 +52,6 @@ async function seriesOf(head, benchmark) {
   return files.flatMap((file, i) => file.series.map((series) => ({ ...series, head, benchmark: file.benchmark, folder: paths[i].split("/")[1] })));
 }
 
-const benchmarkLinks = (series) => {
-  const folders = new Map(series.map((line) => [line.folder, line.benchmark]));
-  return [...folders].map(([folder, name]) => link(name, page("benchmark", { name: folder })));
-};
-
 /** Return the run before one, of the same cluster. */
 function before(head, run, cluster) {
   const earlier = head.runs.filter(([id, name, trigger]) => id < run && name === cluster && !["confirm", "part"].includes(trigger));
@@ -65,88 +60,90 @@ function before(head, run, cluster) {
 
 const reportOf = (run) => `../runs/${run}/report.html`;
 
+const judged = (run) => run.verdict === "failed" ? "failed" : run.word;
+const statuses = (run) => Object.entries(run.statuses ?? {}).map(([status, count]) => `${count} ${status}`).join(", ") || "-";
+
 function runColumns(head, runs) {
-  const reports = new Set(runs.filter((run) => run.report).map((run) => run.id));
-  const values = new Map(head.runs.map(([run], i) => [run, head.headline?.values[i] ?? null]));
-  const order = head.runs.map(([run]) => run);
-  const past = (run) => order.slice(Math.max(0, order.indexOf(run.id) - 29), order.indexOf(run.id) + 1).map((id) => values.get(id));
-  const statuses = (run) => Object.entries(run.statuses ?? {}).map(([status, count]) => `${count} ${status}`).join(", ") || "-";
+  const values = new Map(head.headline?.values ?? []);
   const bad = (run) => Object.keys(run.statuses ?? {}).find((status) => colours[status] === "bad");
-  const title = (run) => (run.reasons ?? []).join("\n");
-  const judged = (run) => run.verdict === "failed" ? "failed" : run.word;
   const columns = [
     { name: "run", kind: "value", value: (run) => run.id, cell: (run) => make("span", { title: run.id }, whenOf(run.id)) },
-    { name: "status", value: statuses, cell: (run) => make("span", { className: bad(run) ? "bad" : "", title: title(run) }, statuses(run)) },
+    { name: "status", value: statuses, cell: (run) => make("span", { className: bad(run) ? "bad" : "", title: (run.reasons ?? []).join("\n") }, statuses(run)) },
     { name: "verdict", value: judged, cell: (run) => make("span", {},
       word(judged(run), [...(run.answers ?? []), run.verdict_why].filter(Boolean).join("\n")), run.gate === "failed" ? make("span", { className: "bad" }, ", gate failed") : "") },
     { name: "trust", value: (run) => run.trust, cell: (run) => word(run.trust, run.why) },
     { name: "duration", number: true, value: (run) => run.seconds, cell: (run) => run.duration },
+    { name: head.headline?.name ?? "headline", number: true, value: (run) => values.get(run.id) ?? null, cell: (run) => head.headline ? shown(values.get(run.id), head.headline) : "-" },
+    { name: "", value: (run) => `${run.id} ${run.cluster} ${run.trigger}`, cell: (run) => {
+      const previous = before(head, run.id, run.cluster);
+      return make("span", { className: "links" }, run.report ? link("report", reportOf(run.id)) : null,
+        previous ? link("compare", page("compare", { suite: head.suite, a: previous, b: run.id })) : null);
+    } },
   ];
-  if (head.headline) {
-    columns.push(
-      { name: "headline", number: true, value: (run) => values.get(run.id), cell: (run) => shown(values.get(run.id), head.headline) },
-      { name: "last 30", value: () => 0, cell: (run) => sparkline(past(run), `${head.headline.name}, 30 runs up to ${whenOf(run.id)}`) },
-    );
-  }
-  columns.push({ name: "links", value: (run) => `${run.id} ${run.cluster} ${run.trigger}`, cell: (run) => {
-    const previous = before(head, run.id, run.cluster);
-    return make("span", { className: "links" },
-      run.report ? link("report", reportOf(run.id)) : null,
-      previous && reports.has(previous) ? link("previous", reportOf(previous)) : null,
-      previous ? link("compare", page("compare", { suite: head.suite, a: previous, b: run.id })) : null);
-  } });
   if (new Set(head.runs.map(([, cluster]) => cluster)).size > 1) columns.splice(1, 0, { name: "cluster", cell: (run) => run.cluster });
   return columns;
 }
 
-async function suiteSection(suite) {
-  const head = await load(`${suite}/suite.js`);
-  const section = make("section", { id: suite });
-  let enough = 10;
-  async function fill() {
-    const wanted = newestMonths(head, enough);
-    const files = await loadAll(head, ...wanted.map((month) => `runs/${month}.js`));
-    const runs = files.flatMap((file) => file.runs).filter((run) => run.trigger !== "confirm").sort((a, b) => a.id < b.id ? 1 : -1);
-    const whole = head.runs.filter(([, , trigger]) => trigger !== "confirm").length;
-    const more = make("button", { type: "button", hidden: runs.length >= whole }, "Older runs");
-    more.onclick = () => { enough = Math.max(enough * 4, 60); fill(); };
-    const list = table(runColumns(head, runs), runs, { most: enough > 10 ? Infinity : 10, label: `of ${whole} run${whole > 1 ? "s" : ""}` });
-    const answers = runs.filter((run) => run.answers?.length);
-    const about = make("p", {}, link("History", page("history", { suite })),
-      ...answers.map((run) => make("span", {}, ` ${run.cluster} `, word(run.answers.join("; "), "", run.word))),
-      head.headline ? make("span", { className: "muted small" }, ` Headline: ${head.headline.name}.`) : "");
-    section.replaceChildren(make("h2", {}, suite), about, ...head.damaged.map((line) => make("p", { className: "alert" }, line)), list, more);
-  }
-  await fill();
-  return section;
+/** Return the runs of some months of a suite, newest first. */
+async function runsOf(head, enough) {
+  const files = await loadAll(head, ...newestMonths(head, enough).map((month) => `runs/${month}.js`));
+  return files.flatMap((file) => file.runs).filter((run) => run.trigger !== "confirm").sort((a, b) => a.id < b.id ? 1 : -1);
 }
 
+function ago(run) {
+  const hours = (Date.now() - timeOf(run)) / 3600e3;
+  return hours < 1 ? "now" : hours < 48 ? `${Math.floor(hours)} h ago` : `${Math.floor(hours / 24)} days ago`;
+}
+
+/** Return the card of a suite: its verdict, the line of its worst series, and its last runs as squares. */
+async function suiteCard(suite) {
+  const head = await load(`${suite}/suite.js`), runs = await runsOf(head, SQUARES), newest = runs[0], state = newest && judged(newest);
+  const said = runs.filter((run) => run.answers?.length).flatMap((run) => run.answers.map((answer) => word(answer, "", run.word)));
+  const series = head.headline, squares = runs.slice(0, SQUARES).reverse().map((run) => link("", run.report ? reportOf(run.id) : page("history", { suite }),
+    { className: { same: "good", passed: "good" }[judged(run)] ?? colours[judged(run)] ?? "", title: `${whenOf(run.id)}: ${judged(run) ?? "first run"}, ${statuses(run)}`, ariaLabel: `${whenOf(run.id)}: ${judged(run) ?? "first run"}` }));
+  const list = make("details", {}, make("summary", {}, `${head.runs.length} run${head.runs.length > 1 ? "s" : ""}`));
+  list.ontoggle = async () => {
+    list.ontoggle = null;
+    const all = await runsOf(head, Infinity);
+    list.append(table(runColumns(head, all), all, { most: 30, label: "runs" }));
+    if (!parameters.has("wall")) card.style.gridColumn = "1 / -1";
+  };
+  const card = make("section", { id: suite, className: `card ${colours[state] ?? ""}` },
+    make("h2", {}, link(suite, page("history", { suite })), word(state ?? "no verdict", "", state)),
+    make("p", { className: "muted small" }, newest ? `${ago(newest.id)}, ${statuses(newest)}, ${newest.trust}${newest.gate === "failed" ? ", gate failed" : ""}` : "no run"),
+    ...said.slice(0, 3).map((answer) => make("p", { className: "small" }, answer)), series ? bigLine(series) : null,
+    series ? make("p", { className: "small" }, make("b", {}, shown(series.newest ?? series.values.filter(([, value]) => value !== null).at(-1)?.[1], series)), ` ${series.name}`) : null,
+    make("div", { className: "squares" }, ...squares), ...head.damaged.map((line) => make("p", { className: "alert" }, line)), parameters.has("wall") ? null : list);
+  return { card, rank: ["failed", "worse", "unclear", "better"].indexOf(state) + 1 || 9 };
+}
+
+/** The suites as cards, those with trouble first. `?wall` is for a screen that nobody touches. */
 async function indexPage() {
-  const index = await load("index.js");
-  const sections = await Promise.all(index.suites.map((suite) => suiteSection(suite).catch((error) => make("p", { className: "alert" }, error.message))));
-  const nav = make("nav", {}, ...index.suites.map((suite) => link(suite, `#${suite}`)));
-  return [index.suites.length > 1 ? nav : null, ...sections, make("p", { className: "muted small" }, `perfdag ${index.version}. Times are UTC.`)];
+  const index = await load("index.js"), wall = parameters.has("wall");
+  if (wall) { document.body.dataset.wall = "yes"; setTimeout(() => location.reload(), 60e3); }
+  const cards = await Promise.all(index.suites.map((suite) => suiteCard(suite).catch((error) => ({ card: make("p", { className: "alert" }, error.message), rank: 0 }))));
+  cards.sort((a, b) => a.rank - b.rank);
+  return [make("div", { className: "wall" }, ...cards.map(({ card }) => card)), wall ? null : make("p", { className: "muted small" }, `perfdag ${index.version}. Times are UTC. `, link("For a wall", "index.html?wall"))];
 }
 
-/** Return the controls of charts: a filter for each parameter with several values, log axis, all runs. */
+/** Return the controls of charts: a filter for each parameter with several values, log axis, all runs. They are in the URL. */
 function controls(series, state, draw, choose, few) {
-  const log = make("input", { type: "checkbox" });
-  log.onchange = () => { state.log = log.checked; draw(); };
+  const address = new URL(location.href), chosen = (name) => address.searchParams.get(`by.${name}`);
+  const keep = (name, value) => {
+    if (value) address.searchParams.set(name, value); else address.searchParams.delete(name);
+    history.replaceState(null, "", address);
+  };
+  const log = make("input", { type: "checkbox", checked: state.log });
+  log.onchange = () => { state.log = log.checked; keep("log", log.checked ? "1" : ""); draw(); };
   const older = make("button", { type: "button", hidden: few }, "All runs");
   older.onclick = () => { state.enough = Infinity; older.hidden = true; draw(); };
-  return make("div", { className: "controls" }, ...filters(series, (kept) => { choose(kept); draw(); }), make("label", {}, log, " log axis"), older);
-}
-
-function filters(series, change) {
-  const values = new Map();
+  const values = new Map(), numeric = (a, b) => parseFloat(a) - parseFloat(b) || (a < b ? -1 : 1);
   for (const line of series) for (const [name, value] of Object.entries(line.settings)) values.set(name, (values.get(name) ?? new Set()).add(value));
-  const chosen = {};
-  const numeric = (a, b) => parseFloat(a) - parseFloat(b) || (a < b ? -1 : 1);
-  return [...values].filter(([, some]) => some.size > 1).slice(0, 12).map(([name, some]) => select(
-    name, [["", "all"], ...[...some].sort(numeric).map((value) => [`=${value}`, value])], "", (value) => {
-      if (value) chosen[name] = value.slice(1); else delete chosen[name];
-      change(series.filter((line) => Object.entries(chosen).every(([key, wanted]) => line.settings[key] === wanted)));
-    }));
+  const names = [...values].filter(([, some]) => some.size > 1).slice(0, 12);
+  const apply = () => choose(series.filter((line) => names.every(([name]) => !chosen(name) || line.settings[name] === chosen(name))));
+  apply();
+  return make("div", { className: "controls" }, ...names.map(([name, some]) => select(name, [["", "all"], ...[...some].sort(numeric).map((value) => [value, value])], chosen(name) ?? "",
+    (value) => { keep(`by.${name}`, value); apply(); draw(); })), make("label", {}, log, " log axis"), older);
 }
 
 const last = (series) => series.changes.at(-1);
@@ -174,7 +171,7 @@ function seriesChart(series, points, options) {
   const heading = make("h3", {}, `${series.name} `, word(series.answer, "", series.word), " ", link("#", `#${series.id}`, { title: "link to this chart" }));
   const changes = series.changes.slice().reverse().map((change) => make("li", {}, changeText(change), " ",
     link("compare", page("compare", { suite: series.head.suite, a: change.before, b: change.run }))));
-  const plot = own.length ? lazyPlot(() => overRuns([{ name: series.name, series, points: own }], options), 280) : make("p", { className: "muted" }, "no run in these months");
+  const plot = own.length ? lazyPlot(() => overRuns(series, own, options), 280, `${series.name}: ${series.answer}`) : make("p", { className: "muted" }, "no run in these months");
   return make("section", { id: series.id, className: "chart" }, heading, plot, changes.length ? make("ul", { className: "small" }, ...changes) : null);
 }
 
@@ -186,7 +183,7 @@ async function historyPage() {
   const runs = head.runs.filter(([, name]) => name === cluster);
   const rank = (series) => [-(last(series) ? timeOf(last(series).run) : 0), !series.headline];
   const first = [...all].sort((a, b) => { const [x, y] = [rank(a), rank(b)]; return x[0] - y[0] || x[1] - y[1]; });
-  const charts = make("div"), state = { chosen: first, most: CHARTS, enough: ENOUGH_RUNS, log: false };
+  const charts = make("div"), state = { chosen: first, most: CHARTS, enough: ENOUGH_RUNS, log: parameters.has("log") };
   async function draw() {
     const some = state.chosen.slice(0, state.most);
     const folders = [...new Set(some.map((series) => series.folder))];
@@ -196,6 +193,7 @@ async function historyPage() {
     replaceCharts(charts, ...some.map((series) => seriesChart(series, points, { log: state.log })), more);
   }
   const open = (series) => { state.chosen = [series, ...state.chosen.filter((line) => line !== series)]; return draw(); };
+  const bar = controls(all, state, draw, (kept) => { state.chosen = first.filter((line) => kept.includes(line)); }, runs.length <= ENOUGH_RUNS);
   const named = all.find((series) => series.id === decodeURIComponent(location.hash.slice(1)));
   await (named ? open(named) : draw());
   if (named) requestAnimationFrame(() => document.getElementById(named.id)?.scrollIntoView());
@@ -203,7 +201,7 @@ async function historyPage() {
   const newest = runs.at(-1)?.[0];
   return [
     make("p", { className: "muted" }, `${runs.length} ${runs.length === 1 ? "run" : "runs"}${newest ? ` from ${dayOf(runs[0][0])} to ${dayOf(newest)}` : ""}, ${all.length} series${cluster ? `, cluster ${cluster}` : ""}`),
-    make("nav", {}, ...benchmarkLinks(all), runs.length > 1 ? link("Compare the newest two runs", page("compare", { suite: head.suite, a: before(head, newest, cluster) ?? runs[0][0], b: newest })) : null),
+    make("nav", {}, runs.length > 1 ? link("Compare the newest two runs", page("compare", { suite: head.suite, a: before(head, newest, cluster) ?? runs[0][0], b: newest })) : null),
     clusters.length > 1 ? select("cluster", clusters.map((name) => [name, name || "this machine"]), cluster, (name) => { location.href = page("history", { suite: head.suite, cluster: name }); }) : null,
     ...head.damaged.map((line) => make("p", { className: "alert" }, line)),
     head.acks_wrong ? make("p", { className: "alert" }, head.acks_wrong) : null,
@@ -211,49 +209,9 @@ async function historyPage() {
     ...(alerts.length ? [] : all.filter((series) => series.headline && series.word === "worse")).map((series) => make("p", {}, `${series.name}: `, word(series.answer, "", series.word))),
     head.acks.length ? make("details", {}, make("summary", {}, `${head.acks.length} accepted level${head.acks.length > 1 ? "s" : ""}`), make("ul", {}, ...head.acks.map((ack) => make("li", {}, `${ack.series} since ${dayOf(ack.run)}: ${ack.reason}${ack.until ? `, until ${ack.until}` : ""}`)))) : null,
     make("h2", {}, "Series"), table(seriesColumns(open), first, { most: 25, label: "series" }),
-    make("h2", {}, "Charts"), controls(all, state, draw, (kept) => { state.chosen = first.filter((line) => kept.includes(line)); }, runs.length <= ENOUGH_RUNS),
-    make("p", { className: "muted small" }, "Bars are the spread of a run, dashed lines levels, dotted lines changes of level."), charts,
+    make("h2", {}, "Charts"), bar,
+    make("p", { className: "muted small" }, "A bar is the spread of a run, a band the noise of a level. A point opens its report."), charts,
   ];
-}
-
-async function benchmarkPage() {
-  const index = await load("index.js"), name = parameters.get("name") ?? "";
-  const heads = await Promise.all(index.suites.map((suite) => load(`${suite}/suite.js`)));
-  const all = (await Promise.all(heads.map((head) => seriesOf(head, name)))).flat();
-  if (!all.length) throw new Error(`no series of a benchmark ${name}`);
-  const several = new Set(all.map((series) => series.head.suite)).size > 1 || new Set(all.map((series) => series.cluster)).size > 1;
-  for (const series of all) {
-    if (several) Object.assign(series.settings, { suite: series.head.suite, cluster: series.cluster });
-    series.label = [several ? `${series.head.suite} ${series.cluster}` : "", series.name].join(" ").trim();
-  }
-  document.title = `${all[0].benchmark}: series`;
-  const points = new Map();
-  const charts = make("div"), list = make("div"), state = { kept: all, enough: ENOUGH_RUNS, log: false };
-  async function draw() {
-    await Promise.all(heads.map(async (head) => points.set(head, await pointsOf(head, name, state.enough))));
-    const groups = new Map(), nameOf = ({ label, metric }) => label.endsWith(` ${metric}`) ? label.slice(0, -metric.length - 1) : label; // the heading has the metric
-    for (const series of state.kept) {
-      const key = `${series.metric} ${series.unit}`;
-      groups.set(key, [...(groups.get(key) ?? []), series]);
-    }
-    const parts = [...groups].sort(([, a], [, b]) => b[0].headline - a[0].headline).map(([key, group]) => {
-      const lines = group.slice(0, LINES).map((series) => ({ name: nameOf(series), series, points: onCluster(series.head, points.get(series.head).get(series.id) ?? [], series.cluster) })).filter((line) => line.points.length);
-      if (!lines.length) return null;
-      const left = group.length - lines.length;
-      return make("section", { id: key, className: "chart" }, make("h3", {}, `${group[0].metric} `, link("#", `#${encodeURIComponent(key)}`, { title: "link to this chart" })),
-        left > 0 ? make("p", { className: "muted small" }, `${lines.length} of ${group.length} series; choose parameters to see the others`) : null,
-        lazyPlot(() => overRuns(lines, { log: state.log, height: 340 + (lines.length > 1 ? 24 * lines.length : 0) }), 340));
-    });
-    replaceCharts(charts, ...parts.filter(Boolean));
-    const where = (series) => link(series.label, page("history", { suite: series.head.suite, cluster: series.cluster }, series.id));
-    const columns = seriesColumns(() => {});
-    columns[0].cell = where;
-    list.replaceChildren(table(columns, state.kept, { most: 25, label: "series" }));
-  }
-  await draw();
-  const own = new Set(all.map((series) => series.head));
-  return [make("nav", {}, ...[...own].map((head) => link(`History of ${head.suite}`, page("history", { suite: head.suite })))),
-    controls(all, state, draw, (kept) => { state.kept = kept; }, heads.every((head) => head.runs.length <= ENOUGH_RUNS)), charts, make("h2", {}, "Series"), list];
 }
 
 /** Return the rows of two runs side by side. `verdicts` are those of the product, by series id. */
@@ -323,13 +281,13 @@ async function comparePage() {
     ...Object.entries(verdicts?.parameters ?? {}).map(([key, [from, to]]) => make("p", {}, `${key}: ${from} -> ${to}`)),
     ...Object.entries(verdicts?.missing ?? {}).map(([kind, [count, lines]]) => make("details", {}, make("summary", {}, `${kind}: ${count}`),
       make("ul", { className: "small" }, ...lines.map((line) => make("li", {}, line)), count > lines.length ? make("li", {}, `and ${count - lines.length} more`) : null))),
-    charted.length ? make("section", { id: "changes", className: "chart" }, make("h3", {}, "Changes, ", charted.length < rows.length ? `${charted.length} of ${rows.length} series ` : "", link("#", "#changes")), lazyPlot(() => changesOf(charted), 90 + 22 * charted.length)) : null,
+    charted.length ? make("section", { id: "changes", className: "chart" }, make("h3", {}, `Changes${charted.length < rows.length ? `, ${charted.length} of ${rows.length} series` : ""} `, link("#", "#changes")), lazyPlot(() => changesOf(charted), 90 + 22 * charted.length, "Changes of B against A")) : null,
     table(pairColumns(verdicts, head), rows, { most: 50, label: "series" }),
   ];
 }
 
 const pagesByName = {
-  index: ["Runs", indexPage], history: [`${parameters.get("suite") ?? "?"}: history`, historyPage],
-  benchmark: [`${parameters.get("name") ?? "?"}: series`, benchmarkPage], compare: ["Two runs compared", comparePage],
+  index: ["Suites", indexPage], history: [`${parameters.get("suite") ?? "?"}: history`, historyPage],
+  compare: ["Two runs compared", comparePage],
 };
 show(...pagesByName[document.body.dataset.page]);

@@ -61,9 +61,12 @@ const dayOf = (run) => `${run.slice(0, 4)}-${run.slice(4, 6)}-${run.slice(6, 8)}
 const whenOf = (run) => `${dayOf(run)} ${run.slice(9, 11)}:${run.slice(11, 13)}`;
 const monthOf = (run) => `${run.slice(0, 4)}-${run.slice(4, 6)}`;
 
+/** Return a number of three significant digits. */
+const digits = (value) => Math.abs(value) >= 1000 && Math.abs(value) < 1e9 ? Math.round(value) : +value.toPrecision(3);
+
 /** Return a value in the unit of its series. */
 const shown = (value, series) => value === null || value === undefined
-  ? "-" : `${+(value / series.factor).toPrecision(4)} ${series.unit}`.trim();
+  ? "-" : `${digits(value / series.factor)} ${series.unit}`.trim();
 const percent = (part, sign = true) => part === null || !isFinite(part)
   ? "-" : `${sign && part > 0 ? "+" : ""}${(100 * part).toFixed(1)} %`;
 
@@ -125,25 +128,33 @@ function table(columns, rows, { most = 100, label = "rows" } = {}) {
     make("thead", {}, make("tr", {}, ...headings)), body)), more);
 }
 
-/** Return a sparkline of values, null where there is none, with a dot at the end. */
-function sparkline(values, title) {
-  const width = 120, height = 24, present = values.filter((value) => value !== null);
+/** Return a picture of the last runs of a series: line, noise of its levels as a band, and its steps with their sizes. */
+function bigLine(series, most = 60) {
+  const width = 340, height = 96, top = 18, all = series.values.slice(-most), runs = all.map(([run]) => run);
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  const set = (element, attributes) => Object.entries(attributes).forEach(([k, v]) => element.setAttribute(k, v));
-  set(svg, { class: "spark", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
-  if (present.length < 2) return svg;
-  const low = Math.min(...present), range = Math.max(...present) - low || 1;
-  const at = values.map((value, i) => value === null ? null
-    : [3 + i * (width - 6) / (values.length - 1), height - 3 - (value - low) / range * (height - 6)].map((x) => x.toFixed(1)));
-  const shape = (tag, attributes) => {
+  const shape = (tag, attributes, text = "") => {
     const element = document.createElementNS(svg.namespaceURI, tag);
-    set(element, attributes);
+    Object.entries(attributes).forEach(([name, value]) => element.setAttribute(name, value));
+    element.textContent = text;
     svg.append(element);
   };
-  const known = at.filter(Boolean);
-  shape("polyline", { points: known.map((point) => point.join(",")).join(" "), fill: "none", stroke: "var(--s0)", "stroke-width": 1.5 });
-  const end = at.at(-1);
-  if (end) shape("circle", { cx: end[0], cy: end[1], r: 2.5, fill: "var(--s1)" });
+  Object.entries({ class: "line", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${series.name}, the last ${all.length} runs: ${series.answer}` }).forEach(([name, value]) => svg.setAttribute(name, value));
+  const known = all.map(([, value], i) => [i, value]).filter(([, value]) => value !== null);
+  if (known.length < 2) return null;
+  const place = (run) => Math.max(0, runs.findIndex((other) => other >= run));
+  const levels = series.levels.map(([run, , low, high], i) => ({ from: place(run), to: series.levels[i + 1] ? place(series.levels[i + 1][0]) : all.length - 1, low, high })).filter(({ from, to, low, high }) => to > from && low !== null && high !== null);
+  const bounds = [...known.map(([, value]) => value), ...levels.flatMap(({ low, high }) => [low, high])];
+  const low = Math.min(...bounds), range = Math.max(...bounds) - low || 1;
+  const x = (i) => 4 + i * (width - 8) / Math.max(1, all.length - 1), y = (value) => height - 4 - (value - low) / range * (height - top - 4);
+  for (const level of levels) shape("rect", { x: x(level.from), y: y(level.high), width: x(level.to) - x(level.from), height: y(level.low) - y(level.high), fill: "var(--grid)", opacity: 0.6 });
+  shape("polyline", { points: known.map(([i, value]) => `${x(i).toFixed(1)},${y(value).toFixed(1)}`).join(" "), fill: "none", stroke: "var(--s0)", "stroke-width": 2 });
+  for (const change of series.changes.filter(({ run }) => run > runs[0]).slice(-2)) {
+    const at = x(place(change.run)), fill = `var(--${colours[change.word] ?? "muted"})`;
+    shape("line", { x1: at, x2: at, y1: top - 4, y2: height, stroke: fill, "stroke-dasharray": "3 3" });
+    shape("text", { x: at, y: 12, fill, "text-anchor": at > width / 2 ? "end" : "start" }, `${change.size} ${dayOf(change.run)}`);
+  }
+  const [i, value] = known.at(-1);
+  shape("circle", { cx: x(i), cy: y(value), r: 3.5, fill: `var(--${colours[series.word] ?? "muted"})` });
   return svg;
 }
 

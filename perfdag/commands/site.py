@@ -2,7 +2,15 @@
 
 import argparse
 
-from perfdag.commands.options import STORE, Verbs, add_verb, option, print_json, print_now
+from perfdag.commands.options import (
+    STORE,
+    CommandError,
+    Verbs,
+    add_verb,
+    option,
+    print_json,
+    print_now,
+)
 
 EPILOG = """examples:
   perfdag site
@@ -20,8 +28,8 @@ def add_site(sub: Verbs) -> None:
         sub,
         "site",
         run,
-        "Write pages into the store: an index of runs, the history of each suite, "
-        "the series of each benchmark, and a comparison of any two runs.",
+        "Write pages into the store: an index of suites, the history of each, "
+        "and a comparison of any two runs.",
         EPILOG,
         STORE,
         option("--serve", action="store_true", help="serve the pages over HTTP until Ctrl-C"),
@@ -33,12 +41,15 @@ def add_site(sub: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the site, and serve it."""
-    from perfdag.app.site.serve import serve
-    from perfdag.app.site.write import write_site
+    from perfdag.charts.pages.site import SiteError, write_site
+    from perfdag.commands.serve import serve
     from perfdag.store.open import open_store
 
     store = open_store(args.store)
-    url = write_site(store)
+    try:
+        url = write_site(store)
+    except SiteError as error:
+        raise CommandError(str(error)) from None
     print_json({"url": url}) if args.json else print_now(url)
     if args.serve:
         serve(store, args.address, args.port)

@@ -6,7 +6,7 @@ import pytest
 
 from perfdag.analysis.alerts import Rules
 from perfdag.analysis.gate import check, store_record
-from perfdag.app.site.write import write_site
+from perfdag.charts.pages.site import write_site
 from perfdag.store.folder import FolderStore
 from tests.charts.browser import CHROMIUM, Page, chromium, tab
 from tests.stats import synthetic
@@ -17,7 +17,7 @@ HOSTILE = "bs=</script><script>alert(1)</script><b>"
 PAGES = {
     "index": "index.html",
     "history": "history.html?suite=net",
-    "benchmark": "benchmark.html?name=iperf",
+    "wall": "index.html?wall",
     "compare": f"compare.html?suite=net&a={run_id(17)}&b={run_id(18)}",
 }
 # Text of at least 4.5 : 1 (WCAG 2.2, 1.4.3), of every element with text of its own.
@@ -74,7 +74,7 @@ async def test_every_page_on_a_desktop_and_a_phone_light_and_dark(site: str, por
                 for dark in (False, True):
                     await page.look(width, height, dark)
                     await page.open(f"{site}/{address}")
-                    if name != "index":
+                    if name not in ("index", "wall"):
                         await page.value("document.querySelector('.plot').scrollIntoView()")
                         await page.until("document.querySelector('.plot').dataset.drawn")
                     await page.picture(f"{name}-{width}-{'dark' if dark else 'light'}")
@@ -85,42 +85,39 @@ async def test_every_page_on_a_desktop_and_a_phone_light_and_dark(site: str, por
         assert page.errors == []
 
 
-async def test_the_index_shows_runs_with_status_verdict_trust_duration_and_links(
-    site: str, port: int
-) -> None:
+async def test_the_index_is_a_card_a_suite_with_trouble_first(site: str, port: int) -> None:
     async with tab(port) as page:
         await page.look(1280, 900)
         await page.open(f"{site}/index.html")
+        cards = "[...document.querySelectorAll('.card')].map(c => [c.id, c.className])"
+        assert (await page.value(cards))[0] == ["net", "card bad"]
+        text = await page.value("document.querySelector('#net').innerText")
+        assert "iperf streams=4 throughput: worse -12" in text
+        assert "gate failed" in text
+        steps = "[...document.querySelectorAll('#net .line text')].map(t => t.textContent)"
+        assert [step.split(" ", 1)[0][:3] for step in await page.value(steps)] == ["-12"]
+        squares = "[...document.querySelectorAll('#net .squares a')].map(a => a.className)"
+        shown = await page.value(squares)
+        assert (len(shown), shown[0], shown[-1]) == (30, "", "bad")
+        assert await page.value("document.querySelectorAll('main b b, main script').length") == 0
+        await page.value("document.querySelector('#net details').open = true")
+        await page.until("document.querySelectorAll('#net tbody tr').length === 30")
         newest = await _cells(page, "#net tbody tr:first-child td")
-        assert newest["run"] == "2026-02-03 04:41"
-        assert newest["status"] == "9 ok"
-        assert (newest["verdict"], newest["trust"], newest["duration"]) == (
-            "worse, gate failed",
-            "good",
-            "4.0 s",
-        )
-        assert await page.value("document.querySelectorAll('#net tbody .spark polyline').length")
+        assert (newest["run"], newest["status"]) == ("2026-02-03 04:41", "9 ok")
+        assert (newest["verdict"], newest["trust"]) == ("worse, gate failed", "good")
         links = "[...document.querySelectorAll('#net tbody tr:first-child a')].map(a => a.href)"
         report, compare = await page.value(links)
         assert report == site.replace("/site", f"/runs/{run_id(29)}/report.html")
         assert compare.endswith(f"compare.html?suite=net&a={run_id(28)}&b={run_id(29)}")
-        assert HOSTILE.split("=", 1)[1] in await page.value("document.body.innerText")
-        assert await page.value("document.querySelectorAll('main b, main script').length") == 0
-        assert page.errors == []
-
-
-async def test_a_table_sorts_and_filters(site: str, port: int) -> None:
-    async with tab(port) as page:
-        await page.look(1280, 900)
-        await page.open(f"{site}/index.html")
         first = "document.querySelector('#net tbody td').textContent"
         await page.value("document.querySelector('#net th button').click()")
         assert await page.value(first) == "2026-01-05 04:41"
-        await page.value("document.querySelector('#net th button').click()")
-        assert await page.value(first) == "2026-02-03 04:41"
         box = "document.querySelector('#net input')"
         await page.value(f"{box}.value = '20260110'; {box}.oninput()")
         assert await page.value("document.querySelectorAll('#net tbody tr').length") == 1
+        await page.open(f"{site}/index.html?wall")
+        assert await page.value("document.querySelectorAll('details, input, nav').length") == 0
+        assert page.errors == []
 
 
 async def test_a_history_shows_levels_changes_alerts_and_hover(site: str, port: int) -> None:
@@ -134,15 +131,19 @@ async def test_a_history_shows_levels_changes_alerts_and_hover(site: str, port: 
         assert row["series"] == "iperf streams=4 throughput"
         assert row["answer"].startswith("worse -12")
         await page.until("document.querySelector('.plot').dataset.drawn")
-        assert "run" in await _hover(page)
+        line = f"{FIRST_FIGURE}.renderers.find(r => r.glyph.type === 'Line' && r.data_source.data.x.length > 2)"  # noqa: E501
+        assert "to its level" in await _hover(page)
+        assert await page.value(f"{line}.data_source.inspected.indices.length") == 0
         await page.value("document.querySelector('input[type=checkbox]').click()")
         await page.until(f"{FIRST_FIGURE}?.y_scale.type === 'LogScale'")
         choose = (
-            "(() => { const s = document.querySelector('.controls select'); s.value = '=8'; "
+            "(() => { const s = document.querySelector('.controls select'); s.value = '8'; "
             "s.onchange(); })()"
         )
         await page.value(choose)
         await page.until("document.querySelectorAll('.chart').length === 1")
+        assert "by.streams=8" in await page.value("location.search")
+        await page.value("window.dispatchEvent(new Event('beforeprint'))")
         link = await page.value("document.querySelector('.chart h3 a').href")
         await page.open(link)
         assert "streams=8" in await page.value("document.querySelector('.chart h3').textContent")
@@ -170,22 +171,11 @@ async def test_a_comparison_pairs_points_over_a_changed_parameter(site: str, por
         assert "only in A: 1\n" in text
         row = await _cells(page, "tbody tr:first-child td")
         assert row["answer"].startswith("worse +")
-        assert all("us (" in row[side] for side in ("A", "B")), "a verdict has its numbers"
+        assert all("µs (" in row[side] for side in ("A", "B")), "a verdict has its numbers"
         await page.until("document.querySelector('.plot').dataset.drawn")
         verdicts = "[...new Set(Object.values(drawn.values().next().value.figure.renderers[0].data_source.data.verdict))]"  # noqa: E501
         assert await page.value(verdicts) == ["worse"]
         assert page.errors == []
-
-
-async def test_the_legend_of_a_benchmark_hides_a_series(site: str, port: int) -> None:
-    async with tab(port) as page:
-        await page.look(1280, 900)
-        await page.open(f"{site}/{PAGES['benchmark']}")
-        await page.until("document.querySelector('.plot').dataset.drawn")
-        assert await page.value(f"{FIRST_FIGURE}.legend.items.length") == 3
-        assert await page.value(f"{FIRST_FIGURE}.legend.click_policy") == "hide"
-        labels = await page.value(f"{FIRST_FIGURE}.legend.items.map((item) => item.label.value)")
-        assert "iperf streams=4" in labels, "the metric stands in the heading alone"
 
 
 async def test_an_unknown_suite_gives_one_line(site: str, port: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from perfdag.charts import style
 from perfdag.charts.files import to_bytes
+from perfdag.charts.numbers import amount
 from perfdag.charts.series import read
 from tests.charts import cases, rows
 from tests.charts.figures import artist, artists, drawn, medians, names, title, words
@@ -65,7 +66,7 @@ def test_labels_of_points(
 def test_numbers_have_three_digits_and_units_that_people_know(
     number: float, unit: str, metric: str, text: str
 ) -> None:
-    assert style.amount(number, unit, metric).replace("\u00a0", " ") == text
+    assert amount(number, unit, metric).replace("\u00a0", " ") == text
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.app.site.write import DATA
+from perfdag.charts.pages.site import DATA
 from perfdag.store.open import open_store
 from tests.e2e.conftest import Namespace
 from tests.test_golden import GOLDEN, compare

@@ -19,7 +19,9 @@ from perfdag.benchmark.registry import get
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Measurement, SampleError
 from perfdag.shape import Shape
+from perfdag.steps import openfoam as foam
 from perfdag.steps import rdma
+from perfdag.steps import torchbench as torch
 from perfdag.steps.queue.scaling_benchmark import QueueScalingParams
 from perfdag.steps.queue.scaling_benchmark import parse as parse_queue
 from perfdag.steps.scale import api_metrics
@@ -54,19 +56,12 @@ def recorded_by_record(name: str) -> Recording:
     return record.load(name)
 
 
-def openfoam(name: str, facts: dict[str, Any] | None = None, **params: Any) -> Recording:
+def openfoam(name: str, **params: Any) -> Recording:
     """OpenFOAM's log, with times of the mesh that were not recorded."""
     benchmark = get("openfoam")
-    texts = {
-        "stdout": text(f"openfoam/{name}.stdout"),
-        "timing": "mesh_s=0.25\ndecompose_s=0.5\nwall_s=13.3\n",
-    }
-    known = {"addresses": params.get("nodes", 1)} if facts is None else facts
-    return of_method(
-        benchmark,
-        params,
-        Output(texts, tool="OpenFOAM 1912", facts=known),
-    )
+    timing = "mesh_s=0.25\ndecompose_s=0.5\n"
+    output = Output({"stdout": text(f"openfoam/{name}.stdout"), "timing": timing})
+    return Recording(benchmark, benchmark.Params.model_validate(params), output, foam.parse)
 
 
 def perftest(name: str, benchmark: str = "rdma-bandwidth", **params: Any) -> Recording:
@@ -80,11 +75,8 @@ def torchbench(name: str) -> Recording:
     model, test, batch = name.split("-")
     benchmark = get("torchbench")
     params = {"model": model, "test": test, "batch_size": int(batch)}
-    return of_method(
-        benchmark,
-        params,
-        Output({"stdout": text(f"torchbench/{name}.stdout")}, tool="torch 2.15.0"),
-    )
+    output = Output({"stdout": text(f"torchbench/{name}.stdout")}, tool="torch 2.15.0")
+    return Recording(benchmark, benchmark.Params.model_validate(params), output, torch.parse)
 
 
 def loadgen(name: str) -> Recording:
@@ -159,7 +151,6 @@ _FOAM: dict[str, tuple[dict[str, Any], tuple[str, ...] | None]] = {
             "procs": 2,
             "nodes": 2,
             "oversubscribe": True,
-            "facts": {"addresses": 2, "point_to_point": "ob1"},
         },
         None,
     ),

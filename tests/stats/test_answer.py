@@ -18,8 +18,7 @@ from perfdag.analysis.alerts import GateResult, Rules
 from perfdag.analysis.gate import check
 from perfdag.analysis.history import Acknowledgement
 from perfdag.analysis.verdict import compare_sides
-from perfdag.app.site.files import read_script
-from perfdag.app.site.write import write_site
+from perfdag.charts.pages.site import read_script, write_site
 from perfdag.commands.finish import judge
 from perfdag.commands.main import main
 from perfdag.plan.plan import make_plan

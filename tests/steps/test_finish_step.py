@@ -61,7 +61,7 @@ def test_it_leaves_the_report_and_the_site(store: Store) -> None:
 def test_a_site_that_cannot_be_written_leaves_the_exit_code(
     store: Store, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    monkeypatch.setattr("perfdag.app.site.files.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("perfdag.charts.pages.site.importlib.util.find_spec", lambda name: None)
     assert "the site is not up to date" in cli(["step", "finish"]).err
 
 

@@ -13,7 +13,7 @@ from perfdag.outcome import Invalid, Measurement, SampleError
 from perfdag.results.samples import as_rows
 from perfdag.steps import fio, rdma
 from perfdag.steps.rdma import BandwidthParams, LatencyParams, RdmaBandwidth
-from perfdag.steps.torchbench.runner import MARK
+from perfdag.steps.torchbench_runner import MARK
 from perfdag.testing import Recording, damage
 from tests.recorded.recordings import CASES, DAMAGED
 
@@ -249,21 +249,6 @@ def test_percentiles_need_enough_transactions() -> None:
     assert stats == ["mean", "min", "p50", "p90", "max"]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "perfdag-rank max_rss_bytes=",
-        "perfdag-rank max_rss_bytes=nan user_s=1 system_s=1",
-        "perfdag-rank max_rss_bytes=1 user_s=1",
-        "perfdag-rank max_rss_bytes=1 user_s=1 system_s=1.2.3",
-    ],
-)
-def test_a_cut_line_of_a_rank_is_failed(line: str) -> None:
-    benchmark, params, output, parse = CASES["openfoam/xs-1-proc"].load()
-    output.texts["stdout"] = re.sub(r"perfdag-rank.*", line, output.texts["stdout"])
-    damage.check_refused(Recording(benchmark, params, output, parse))
-
-
 # -- more than an hour ---------------------------------------------------------------------------
 
 
@@ -367,6 +352,5 @@ def test_torchbench_of_hours() -> None:
     head, _, line = output.texts["stdout"].rpartition(MARK)
     report = json.loads(line)
     report["wall_s"] = [4000.0 + i for i in range(10)]
-    head = re.sub(r"(CPU Wall Time per batch:\s*)[0-9.]+", r"\g<1>4004500.000", head)
     output.texts["stdout"] = f"{head}{MARK}{json.dumps(report)}\n"
     assert one(parse(output.texts, params), "batch_time") == pytest.approx(4004.5)

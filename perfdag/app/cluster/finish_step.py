@@ -2,7 +2,7 @@
 
 import logging
 
-from perfdag.app.site.write import write_after_run
+from perfdag.charts.pages.site import write_after_run
 from perfdag.commands import ab as ab_cluster
 from perfdag.commands import ab as ab_outcome
 from perfdag.commands.check import publish_gate

@@ -2,9 +2,9 @@
 
 The interpreter that has torch runs this program, so it imports nothing of perfdag. Usage:
 
-    python runner.py construct CHECKOUT MODEL
+    python torchbench_runner.py construct CHECKOUT MODEL
         Construct MODEL once, so that the weights that it downloads are on this machine.
-    python runner.py run CHECKOUT WARMUP ITERATIONS ARGUMENTS-OF-RUN.PY...
+    python torchbench_runner.py run CHECKOUT WARMUP ITERATIONS ARGUMENTS-OF-RUN.PY...
         The last line is `perfdag-torchbench {json}`: times in s, memory in bytes.
 """
 

@@ -1,7 +1,7 @@
 r"""Run a command and report times: `lines` stamps its output, `rank` reports its memory.
 
-    python -m perfdag.steps.openfoam.line_clock lines ARGV...
-    python -m perfdag.steps.openfoam.line_clock rank ARGV...
+    python -m perfdag.steps.line_clock lines ARGV...
+    python -m perfdag.steps.line_clock rank ARGV...
 
 `lines` prints each line of the command's stdout as `<seconds since its start>\t<line>`.
 `rank` adds a last line
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the mode that argv names. Raises SystemExit with a usage line if it names none."""
     modes = {"lines": lines, "rank": rank}
     if len(argv) < 2 or argv[0] not in modes:
-        raise SystemExit("usage: python -m perfdag.steps.openfoam.line_clock lines|rank ARGV...")
+        raise SystemExit("usage: python -m perfdag.steps.line_clock lines|rank ARGV...")
     try:
         return modes[argv[0]](argv[1:])
     except OSError as error:

@@ -11,8 +11,7 @@ from socket import getfqdn, gethostname
 from urllib.parse import unquote, urlsplit
 
 from perfdag.analysis.selection import SelectionError
-from perfdag.app.site import comparison
-from perfdag.app.site.files import FOLDER, script
+from perfdag.charts.pages import site, site_data
 from perfdag.commands.options import CommandError, print_now
 from perfdag.signals import EXIT_REACH
 from perfdag.store.base import NotStoredError, Store, StoreError
@@ -68,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path).strip("/")
         if not path:
             self.send_response(HTTPStatus.FOUND)
-            self.send_header("Location", f"/{FOLDER}/index.html")
+            self.send_header("Location", "/site/index.html")
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
@@ -120,10 +119,10 @@ def content(store: Store, path: str) -> bytes:
     """
     parts = path.split("/")
     of_run = parts[0] == "runs" and len(parts) == 3 and path.endswith(PICTURES)
-    if parts[0] != FOLDER and not of_run:
+    if parts[0] != "site" and not of_run:
         raise NotStoredError(f"the site has no {path[:200]!r}")
     if parts[1:2] == ["data"] and parts[3:4] == ["compare"] and len(parts) == 6:
         suite, after, before = parts[2], parts[4], parts[5].removesuffix(".js")
-        data = comparison.verdicts(store, suite, before, after)
-        return script(f"{suite}/{comparison.path(before, after)}", data)
+        data = site_data.verdicts(store, suite, before, after)
+        return site.script(f"{suite}/{site_data.comparison_path(before, after)}", data)
     return store.get(path)

@@ -1,0 +1,251 @@
+"""Write the site of a store: pages over all runs, and the data that their scripts load.
+
+A page that is opened from a folder may load scripts but no other data, so data are scripts. After a
+run only the files that it changed are written.
+"""
+
+import importlib.util
+import logging
+from collections.abc import Iterator
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from perfdag import __version__
+from perfdag.analysis.alerts import Record, Rules, message, read_records, worst
+from perfdag.analysis.gate import read_checks, unattended_rules
+from perfdag.analysis.history import series_of
+from perfdag.analysis.medians import RunMedians, read_run_medians
+from perfdag.analysis.selection import SelectionError
+from perfdag.analysis.verdict import Tuning
+from perfdag.charts.pages import site_data
+from perfdag.charts.pages.site_data import Data, comparison_path, key_name
+from perfdag.digest import digest
+from perfdag.results.runs import PARTIAL
+from perfdag.results.samples import month_of, suites
+from perfdag.results.schema import explain_unreadable
+from perfdag.store.base import NotStoredError, Store
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 3
+"""Version of the data. The site of another version is written again."""
+SERIES = 1_000
+"""Descriptions of series in one script file, about 1 MB."""
+COMPARED = 3
+"""Newest runs that get verdicts against the run before, if they have none."""
+FOLDER = "site"
+DATA, HEAD = f"{FOLDER}/data", "suite.js"
+PAGES = {"index": "Suites", "history": "History of a suite", "compare": "Two runs compared"}
+LIBRARY = ("bokeh.min.js", "bokeh-api.min.js")
+"""The part of Bokeh that draws in a browser, and its programming interface."""
+FILES = Path(__file__).resolve().parent.parent
+"""The folder of the styles, scripts and templates."""
+
+
+class SiteError(Exception):
+    """The site cannot be written. The message says why and what to do."""
+
+
+def script(name: str, data: Any) -> bytes:
+    """Return data as a script that hands them to the page under a name.
+
+    The data are JSON, and `<` is escaped, so that no text of a suite can be markup.
+    """
+    pair = orjson.dumps([name, data], option=orjson.OPT_NON_STR_KEYS)
+    return b"perfdag.add(%s);\n" % pair[1:-1].replace(b"<", b"\\u003c")
+
+
+def read_script(data: bytes) -> Any:
+    """Return the data of a script. Raises ValueError."""
+    pair = data.strip().removeprefix(b"perfdag.add(").removesuffix(b");")
+    return orjson.loads(b"[%s]" % pair)[1]
+
+
+def static_files() -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of pages, style, scripts and licence. Raises SiteError."""
+    spec = importlib.util.find_spec("bokeh")  # importing it would take half a second
+    if spec is None or not spec.submodule_search_locations:
+        raise SiteError("bokeh, which draws the charts, is absent: pip install 'perfdag[site]'")
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    library = f"bokeh-{version('bokeh')}.js"
+    yield "site.css", (FILES / "report.css").read_bytes() + (FILES / "site/site.css").read_bytes()
+    for name in ("site.js", "charts.js", "pages.js"):
+        yield name, (FILES / "site" / name).read_bytes()
+    page = (FILES / "templates/site.html").read_text("utf-8")
+    for name, title in PAGES.items():
+        filled = (
+            page.replace("@TITLE@", title).replace("@PAGE@", name).replace("@LIBRARY@", library)
+        )
+        yield f"{name}.html", filled.encode()
+    yield "bokeh-LICENSE.txt", (folder / "LICENSE.txt").read_bytes()
+    parts = (folder / "server/static/js" / name for name in LIBRARY)
+    yield library, b"\n".join(part.read_bytes() for part in parts)
+
+
+class _Folder:
+    """The files of one suite: `marks` by path, those of the earlier site in `old`."""
+
+    def __init__(self, store: Store, suite: str) -> None:
+        self.store, self.prefix = store, f"{DATA}/{suite}"
+        self.present = set(store.list(self.prefix))
+        self.marks: dict[str, str] = {}
+        head = self.data(HEAD)
+        valid = isinstance(head, dict) and head.get("format") == FORMAT
+        self.old: dict[str, str] = head["files"] if valid else {}
+
+    def put(self, path: str, data: Any, mark: str = "") -> None:
+        """Write a file unless the earlier site has it with this content, or with this mark."""
+        content = b"" if mark else script(f"{self.prefix.removeprefix(f'{DATA}/')}/{path}", data)
+        self.marks[path] = mark or digest(content.decode())
+        if not self.has(path) or self.old[path] != self.marks[path]:
+            name = f"{self.prefix.removeprefix(f'{DATA}/')}/{path}"
+            self.store.put(f"{self.prefix}/{path}", content or script(name, data()))
+
+    def has(self, path: str) -> bool:
+        """Return whether the earlier site has a file."""
+        return path in self.old and f"{self.prefix}/{path}" in self.present
+
+    def data(self, path: str) -> Any:
+        """Return the data of a file, or None if it is absent or damaged. Raises StoreError."""
+        try:
+            return read_script(self.store.get(f"{self.prefix}/{path}"))
+        except (NotStoredError, ValueError, IndexError):
+            return None
+
+    def runs(self) -> dict[str, Data]:
+        """Return the runs of the earlier site by id, without files that are absent or damaged."""
+        paths = [path for path in self.old if path.startswith("runs/")]
+        every = [run for path in paths for run in (self.data(path) or {}).get("runs", [])]
+        return {run["id"]: run for run in every}
+
+
+def write_site(store: Store, suite: str | None = None) -> str:
+    """Write the site, or what the newest run of one suite changes. Return its first page's URL.
+
+    A suite or file that cannot be read is reported and left out. Raises SiteError where the
+    store has no results, and StoreError.
+    """
+    names = suites(store)
+    if not names:
+        raise SiteError(f"store {store.root} has no results: run a suite, or `perfdag collect RUN`")
+    for name in [suite] if suite in names else names:
+        _write_suite(store, name)
+    present = set(store.list(FOLDER))
+    heads = {key.split("/")[2] for key in present if key.endswith(f"/{HEAD}")}
+    for name in heads - set(names):
+        store.delete(f"{DATA}/{name}")
+    for name, data in static_files():
+        key = f"{FOLDER}/{name}"  # the name of the library says its version: it is not compared
+        if key not in present or (len(data) < 1_000_000 and store.get(key) != data):
+            store.put(key, data)
+    shown = [name for name in names if name in heads]
+    store.put(f"{DATA}/index.js", script("index.js", {"version": __version__, "suites": shown}))
+    return store.url(f"{FOLDER}/index.html")
+
+
+def write_after_run(store: Store, suite: str) -> None:
+    """Write what the newest run of a suite changes. A site that cannot be written is reported."""
+    try:
+        write_site(store, suite)
+    except Exception as error:  # the exit code is that of the run, whatever fails here
+        logger.warning(f"perfdag: the site is not up to date: {type(error).__name__}: {error}")
+
+
+def _write_suite(store: Store, suite: str) -> None:
+    """Write the data of a suite. Raises StoreError."""
+    medians = read_run_medians(store, suite)
+    damaged = [explain_unreadable(store, entry) for entry in medians.damaged]
+    for line in damaged:
+        logger.warning(f"perfdag site: {line}")
+    if not medians.runs:
+        logger.warning(f"perfdag site: suite {suite} has no readable run with a history; left out")
+        store.delete(f"{DATA}/{suite}")
+        return
+    folder, records = _Folder(store, suite), read_records(store, suite)
+    rules = unattended_rules(store, read_checks(store, medians.runs[-1].run_id))
+    clusters = [
+        (here, series_of(here, Tuning(rules.checks, here.runs[0].cluster), rules.accepted))
+        for here in map(medians.on_cluster, dict.fromkeys(run.cluster for run in medians.runs))
+    ]
+    runs = site_data.run_data(store, medians, folder.runs(), records)
+    site_data.add_words(clusters, runs)
+    _write_comparisons(folder, medians, {run["id"]: run["mark"] for run in runs})
+    _write_runs(folder, medians, runs)
+    for benchmark, lines in site_data.series_data(clusters, rules).items():
+        for number, start in enumerate(range(0, len(lines), SERIES)):
+            data = {"benchmark": benchmark, "series": lines[start : start + SERIES]}
+            folder.put(f"series/{key_name(benchmark)}/{number}.js", data)
+    for path, block in site_data.values(medians):
+        folder.put(path, block)
+    head = {
+        "format": FORMAT,
+        "suite": suite,
+        "headline": site_data.card(clusters),
+        "runs": [[run.run_id, run.cluster, run.trigger] for run in medians.runs],
+        "alerts": _alerts(store, medians, rules, records),
+        "acks": [ack.__dict__ for ack in rules.accepted],
+        "acks_wrong": rules.acks_wrong,
+        "damaged": damaged,
+        "files": folder.marks,
+    }
+    store.put(f"{folder.prefix}/{HEAD}", script(f"{suite}/{HEAD}", head))
+    for key in folder.present - {f"{folder.prefix}/{path}" for path in (*folder.marks, HEAD)}:
+        store.delete(key)
+
+
+def _write_comparisons(folder: _Folder, medians: RunMedians, marks: dict[str, str]) -> None:
+    """Write the verdicts of the newest runs against the runs before, and keep the earlier ones.
+
+    A pair whose values changed since, as of a resumed run, is compared again.
+    """
+    before: dict[str, str] = {}
+    pairs = []
+    for run in medians.runs:
+        if run.trigger not in PARTIAL:
+            if run.cluster in before:
+                pairs.append((before[run.cluster], run.run_id))
+            before[run.cluster] = run.run_id
+    for number, (a, b) in enumerate(reversed(pairs)):
+        path = comparison_path(a, b)
+        if number >= COMPARED and not folder.has(path):
+            continue
+        compared = partial(site_data.verdicts, folder.store, medians.suite, a, b)
+        try:
+            folder.put(path, compared, mark=f"{marks[a]} {marks[b]}")
+        except SelectionError as error:
+            del folder.marks[path]
+            logger.warning(f"perfdag site: no verdicts of {b} against {a}: {error}")
+
+
+def _write_runs(folder: _Folder, medians: RunMedians, runs: list[Data]) -> None:
+    """Write the runs month by month, with the distinct environments of the month."""
+    months: dict[str, Data] = {}
+    for info, run in zip(medians.runs, runs, strict=True):
+        month = months.setdefault(month_of(info.run_id), {"environments": [], "runs": []})
+        if info.env not in month["environments"]:
+            month["environments"].append(info.env)
+        run["environment"] = month["environments"].index(info.env)
+        month["runs"].append(run)
+    for name, month in months.items():
+        folder.put(f"runs/{name}.js", month)
+
+
+def _alerts(
+    store: Store, medians: RunMedians, rules: Rules, records: dict[str, Record]
+) -> list[Data]:
+    """Return the alerts of the newest checked run of each cluster, those that page first.
+
+    A message names the addresses of this store, which the run may have had elsewhere.
+    """
+    newest = {run.cluster: run.run_id for run in medians.runs if run.run_id in records}
+    alerts = []
+    for cluster, run in newest.items():
+        report = store.url(f"runs/{run}/report.html")
+        for alert in worst(records[run].alerts):
+            text = message(alert, report, store.root, rules.acks_file)
+            alerts.append({"cluster": cluster, "run": run, "kind": alert.kind, "text": text})
+    return alerts

@@ -1,0 +1,289 @@
+"""What the site shows: runs, series with their levels and values, a card, and comparisons."""
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from itertools import compress
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from perfdag.analysis.alerts import Record, Rules
+from perfdag.analysis.compare import Comparison, Row, compare_selections, count
+from perfdag.analysis.gate import read_checks
+from perfdag.analysis.history import Series, Step, headlines, words_by_run
+from perfdag.analysis.medians import RunInfo, RunMedians, settings_of
+from perfdag.analysis.selection import Selection
+from perfdag.analysis.verdict import Tuning, percent
+from perfdag.charts.numbers import readable, setting, unit_for
+from perfdag.digest import digest
+from perfdag.results.labels import flatten
+from perfdag.results.samples import day_of, month_of, result_key
+from perfdag.results.schema import read_rows
+from perfdag.results.summary import own_verdicts, statuses_of, summarise, trust_in, worst_of_points
+from perfdag.store.base import Store, is_key
+from perfdag.units import short_seconds
+
+REPORTS_LATER = 30
+"""Newest runs that are looked at again for a report that was written after the site."""
+REASONS, MISSING, ANSWERS = 3, 20, 3
+"""Most reasons of a run, series that are named as not compared, and answers on a card."""
+CELLS = 30_000
+"""Values of one script file, about 1 MB."""
+
+Data = dict[str, Any]
+Clusters = Sequence[tuple[RunMedians, Sequence[Series]]]
+"""The runs of each cluster, and the series with their answers."""
+
+
+def run_data(
+    store: Store, medians: RunMedians, known: dict[str, Data], records: dict[str, Record]
+) -> list[Data]:
+    """Return what the site shows of each run, oldest first.
+
+    `known` is the earlier answer by run id. Rows are read only of runs that are new or changed.
+    Raises StoreError.
+    """
+    marks = dict(zip((run.run_id for run in medians.runs), _marks(medians), strict=True))
+    changed = [r for r in medians.runs if known.get(r.run_id, {}).get("mark") != marks[r.run_id]]
+    read = dict(_read(store, medians.suite, changed))
+    newest = {run.run_id for run in medians.runs[-REPORTS_LATER:]}
+    runs = []
+    for run in medians.runs:
+        name = run.run_id
+        data = read.get(name) or dict(known.get(name, {}))
+        data |= {"id": name, "mark": marks[name], "cluster": run.cluster, "trigger": run.trigger}
+        if not data.get("report") and (name in newest or name in read):
+            data["report"] = f"runs/{name}/report.html" in store.list(f"runs/{name}")
+        if name in records:
+            data["gate"] = "failed" if records[name].failed else "passed"
+        runs.append(data)
+    return runs
+
+
+def _marks(medians: RunMedians) -> list[str]:
+    """Return a digest of the values and samples of each run, which changes when it is collected."""
+    order = sorted(range(len(medians.series)), key=lambda i: medians.series[i].series_id)
+    ids = [medians.series[i].series_id.encode() for i in order]
+    value, n = medians.value[order], medians.n[order]
+    points = {id(run.points): run.points for run in medians.runs}  # most runs share one
+    texts = {key: repr(value).encode() for key, value in points.items()}
+    marks = []
+    for column, run in enumerate(medians.runs):
+        present = np.isfinite(value[:, column])
+        mark = hashlib.blake2b(texts[id(run.points)], digest_size=8)
+        mark.update(b"".join(compress(ids, present)))
+        mark.update(value[present, column].tobytes() + n[present, column].tobytes())
+        marks.append(mark.hexdigest())
+    return marks
+
+
+def _read(store: Store, suite: str, runs: Sequence[RunInfo]) -> Iterator[tuple[str, Data]]:
+    """Yield id and data of each run from its rows."""
+    keys = [result_key(suite, run.run_id) for run in runs]
+    for run, (_, data) in zip(runs, store.get_many(keys), strict=True):
+        try:
+            yield run.run_id, _of_rows(read_rows(data))
+        except (pa.ArrowInvalid, OSError):  # the roll-up knows it from a time when it was readable
+            yield run.run_id, {"trust": "unusable", "why": "its Parquet file is damaged"}
+
+
+def _of_rows(table: pa.Table) -> Data:
+    states = summarise(table)
+    trust, verdicts = trust_in(table, states), worst_of_points(own_verdicts(table))
+    start, end = pc.min(table["started_at"]).as_py(), pc.max(table["finished_at"]).as_py()
+    seconds = (end - start).total_seconds() if start and end else None
+    return {
+        "statuses": statuses_of(table),
+        "reasons": list(dict.fromkeys(r for state in states for r in state.reasons))[:REASONS],
+        "trust": trust.level,
+        "why": trust.text,
+        "verdict": verdicts[0][0].word if verdicts else None,
+        "verdict_why": verdicts[0][0].text if verdicts else "",
+        "seconds": seconds,
+        "duration": short_seconds(seconds) if seconds is not None else "-",
+    }
+
+
+def add_words(clusters: Clusters, runs: Sequence[Data]) -> None:
+    """Add the answer about each run: the word of its headline series."""
+    by_id = {run["id"]: run for run in runs}
+    for own, series in clusters:
+        lines = headlines(series)
+        for run, word in zip(own.runs, words_by_run(lines, own), strict=True):
+            by_id[run.run_id]["word"] = word
+        newest = by_id[[run for run in own.runs if run.trigger != "confirm"][-1].run_id]
+        deciding = [line for line in lines if line.answer.word == newest["word"] != "same"]
+        said = [f"{readable(line.name)}: {line.answer.text}" for line in deciding]
+        newest["answers"] = said[:ANSWERS]
+
+
+def card(clusters: Clusters) -> Data | None:
+    """Return the series that stands for a suite: the worst, else the first headline series."""
+    rank = {"failed": 0, "worse": 1}
+    every = [(own, line) for own, series in clusters for line in headlines(series)]
+    if not every:
+        return None
+    medians, line = min(every, key=lambda pair: rank.get(pair[1].answer.word, 2))
+    values = [[run.run_id, rounded(v)] for run, v in zip(medians.runs, line.value, strict=True)]
+    return _series(line, medians, Rules()) | {"values": values}
+
+
+def series_data(clusters: Clusters, rules: Rules) -> dict[str, list[Data]]:
+    """Return the series of all clusters by benchmark, in the order of the history.
+
+    Settings that do not differ within a benchmark are left out.
+    """
+    by_benchmark: dict[str, list[Data]] = {}
+    for here, series in clusters:
+        for line in series:
+            data = _series(line, here, rules) | {"cluster": here.runs[0].cluster}
+            by_benchmark.setdefault(line.info.benchmark, []).append(data)
+    for lines in by_benchmark.values():
+        names = {name for line in lines for name in line["settings"]}
+        varied = {name for name in names if len({line["settings"].get(name) for line in lines}) > 1}
+        for own in lines:
+            own["settings"] = {k: v for k, v in own["settings"].items() if k in varied}
+    return by_benchmark
+
+
+def _series(line: Series, medians: RunMedians, rules: Rules) -> Data:
+    info = line.info
+    factor, unit = unit_for(line.levels.levels[-1].reference, info.unit, info.metric)
+    day = day_of(medians.runs[-1].run_id)
+    acks = [ack for ack in rules.accepted if ack.holds(line.name, info.series_id, day)]
+    settings = {"entry": info.entry, "metric": info.metric} | settings_of(info)
+    settings |= dict(flatten(orjson.loads(info.coords or "{}")))
+    return {
+        "id": info.series_id,
+        "name": readable(line.name),
+        "metric": info.name,
+        "factor": factor,
+        "unit": unit,
+        "better": info.better,
+        "headline": info.headline,
+        "word": line.answer.word,
+        "answer": line.answer.text,
+        "noise": rounded(line.answer.noise),
+        "newest": rounded(line.newest),
+        "levels": [
+            [
+                medians.runs[level.start].run_id,
+                *map(rounded, (level.reference, level.low, level.high)),
+            ]
+            for level in line.levels.levels
+        ],
+        "left": line.left.run if line.left else None,
+        "changes": [_change(step, info.unit) for step in line.steps],
+        "acks": [{"run": ack.run, "reason": ack.reason, "until": ack.until} for ack in acks],
+        "settings": {name: setting(name, value) for name, value in settings.items()},
+    }
+
+
+def _change(step: Step, unit: str) -> Data:
+    return {
+        "run": step.run,
+        "before": step.run_before,
+        "word": step.word,
+        "size": step.size,
+        "step": step.values(unit),
+        "environment": step.environment,
+    }
+
+
+def values(medians: RunMedians) -> Iterator[tuple[str, Data]]:
+    """Yield path and values of some series of a benchmark in one month.
+
+    They are the runs, and the values, lows, highs and n of each series.
+    """
+    months: dict[str, list[int]] = {}
+    for i, run in enumerate(medians.runs):
+        months.setdefault(month_of(run.run_id), []).append(i)
+    benchmarks: dict[str, list[int]] = {}
+    for i, info in enumerate(medians.series):
+        if not info.canary:
+            benchmarks.setdefault(info.benchmark, []).append(i)
+    for benchmark, lines in benchmarks.items():
+        for month, columns in months.items():
+            finite = np.isfinite(medians.value[np.ix_(lines, columns)]).any(axis=1)
+            rows = np.array(lines)[finite].tolist()
+            step = max(1, CELLS // len(columns))
+            for number, start in enumerate(range(0, len(rows), step)):
+                path = f"values/{key_name(benchmark)}/{month}/{number}.js"
+                yield path, _values(medians, rows[start : start + step], columns)
+
+
+def _values(medians: RunMedians, rows: list[int], columns: list[int]) -> Data:
+    cells = np.ix_(rows, columns)
+    arrays = [array[cells].tolist() for array in (medians.value, medians.low, medians.high)]
+    counts = medians.n[cells].tolist()
+    return {
+        "runs": [medians.runs[i].run_id for i in columns],
+        "series": {
+            medians.series[row].series_id: [
+                *([rounded(value) for value in array[i]] for array in arrays),
+                counts[i],
+            ]
+            for i, row in enumerate(rows)
+        },
+    }
+
+
+def rounded(value: float) -> float | None:
+    """Return a value with six significant digits, or None where it is not finite."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def key_name(text: str) -> str:
+    """Return a text as a name of a key: itself where it can be one."""
+    return text if is_key(text) and "/" not in text else digest(text)
+
+
+def comparison_path(before: str, after: str) -> str:
+    """Return the path of a comparison below the folder of a suite."""
+    return f"compare/{after}/{before}.js"
+
+
+def verdicts(store: Store, suite: str, before: str, after: str) -> Data:
+    """Return the verdict of each headline series, and each that shows something, by series id.
+
+    `same` has the ids of the other series that were compared, `paired` the ids in A of those that
+    have another id in B, and `missing` the number and first names of those not compared.
+    Raises SelectionError, StoreError.
+    """
+    sides = [(store, Selection(run, suite, (run,))) for run in (before, after)]
+    comparison = compare_selections(sides[0], sides[1], Tuning(read_checks(store, after)))
+    other = {row.info.series_id: row.series_a for row in comparison.rows}
+    return {
+        "count": count(comparison.rows),
+        "parameters": comparison.parameters,
+        "missing": _missing(comparison),
+        "series": {row.info.series_id: _row(row) for row in comparison.rows if _shown(row)},
+        "paired": {b: a for b, a in other.items() if a != b},
+        "same": [row.info.series_id for row in comparison.rows if not _shown(row)],
+    }
+
+
+def _missing(comparison: Comparison) -> dict[str, tuple[int, list[str]]]:
+    """Return what was not compared by reason: its number and first names."""
+    kinds = {
+        "only in A": comparison.only_a,
+        "only in B": comparison.only_b,
+        "failed": comparison.failed,
+        "refused": comparison.refused,
+    }
+    return {kind: (len(lines), lines[:MISSING]) for kind, lines in kinds.items() if lines}
+
+
+def _shown(row: Row) -> bool:
+    return row.info.headline or row.answer.word != "same"
+
+
+def _row(row: Row) -> list[str]:
+    """Return word, text, effect and noise of an answer."""
+    answer = row.answer
+    noise = percent(answer.noise, answer.absolute, sign=False)
+    return [answer.word, answer.text, answer.size, noise]

@@ -1,1 +1,0 @@
-"""The site: pages over all runs of a store, and the data that their script loads."""

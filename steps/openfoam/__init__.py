@@ -1,1 +1,0 @@
-"""OpenFOAM: solver time of the lid-driven cavity."""

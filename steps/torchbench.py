@@ -1,0 +1,392 @@
+"""torchbench: models of pytorch/benchmark, timed by its run.py at a pinned commit."""
+
+import json
+import os
+import re
+import statistics
+import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Params, broken, refuse
+from perfdag.hosts import gpu_use
+from perfdag.hosts.base import Host
+from perfdag.outcome import Failed, Invalid, Measurement, Skip
+from perfdag.shape import Shape
+from perfdag.stats.robust import nearest_rank, needed
+from perfdag.steps import devices, gpu_watch
+from perfdag.steps.reports import bins
+from perfdag.steps.torchbench_runner import MARK, NO_TORCH
+
+COMMIT = "0e83c440a51cd63464fee34724d01b7c814ce39b"
+IMAGE_CHECKOUT = "/opt/torchbench"
+RUNNER = Path(__file__).with_name("torchbench_runner.py")
+PARTS = 100
+"""Most parts of a run for which the time of a batch is reported."""
+OFFLINE = {
+    **dict.fromkeys(
+        ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9"
+    ),
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+}
+"""Environment without a network: a model that wants to download fails at once."""
+# Messages of urllib, requests and transformers.
+_NO_NETWORK = re.compile(
+    r"127\.0\.0\.1:9|urlopen error|OfflineModeIsEnabled|ProxyError|We couldn't connect to 'http"
+)
+# run.py refuses the others, except amp on a CPU, which it accepts and computes as fp32.
+_PRECISIONS = {
+    "cpu": ("fp32", "bf16", "amp_bf16"),
+    "cuda": ("fp32", "tf32", "fp16", "bf16", "amp", "amp_fp16"),
+}
+_USED = ("precision", "threads", "cuda", "cudnn")
+"""Values of the report that the row keeps."""
+
+
+class TorchbenchParams(Params):
+    """Options of run.py, and how long it measures."""
+
+    model: str = Field(
+        "resnet50",
+        pattern=r"^\w+$",
+        description="model of pytorch/benchmark, for example alexnet, resnet50, llama",
+    )
+    test: Literal["eval", "train"] = Field(
+        "eval", description="inference or training; some models have inference only"
+    )
+    device: Literal["cpu", "cuda"] = Field(
+        "cpu", description="cuda: one GPU, which is what run.py drives"
+    )
+    batch_size: int = Field(1, ge=1, le=65536, description="samples of a batch")
+    precision: Literal["fp32", "tf32", "fp16", "bf16", "amp", "amp_fp16", "amp_bf16"] | None = (
+        Field(
+            None,
+            description="default as upstream: fp32 on CPU,"
+            " fp16 for many models' inference on CUDA; the rows and charts name the one used",
+        )
+    )
+    compile: bool = Field(
+        False,
+        description="torch.compile (inductor) instead of eager; its time is reported separately",
+    )
+    iterations: int = Field(10, ge=3, le=100_000, description="measured batches")
+    warmup: int = Field(
+        3, ge=0, le=10_000, description="batches after the first and before the measured ones"
+    )
+    # It has one value, and stays because it is part of the id of every point that is stored.
+    gpus: Literal[1] = Field(1, description="GPUs used; run.py uses one")
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = Field(
+        None, description="CPU threads of torch; default its own choice"
+    )
+    path: str | None = Field(
+        None,
+        description="checkout of pytorch/benchmark; default $PERFDAG_TORCHBENCH, or the image's",
+    )
+    python: str | None = Field(
+        None, description="interpreter that has torch; default the one that runs perfdag"
+    )
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        precisions = _PRECISIONS[self.device]
+        refuse(
+            (
+                self.precision and self.precision not in precisions,
+                f"precision {self.precision}: device {self.device} has {', '.join(precisions)}",
+            ),
+        )
+        return self
+
+
+class Torchbench(Benchmark[TorchbenchParams]):
+    """Time of one batch of a model of pytorch/benchmark, by its own run.py.
+
+    Clock: run.py's. It starts before one call of the model, with the input in place. It stops
+    when the call has returned: time.time_ns() on CPU, on CUDA events between two
+    synchronisations. Imports, construction, the first call and the warm-up are outside.
+    """
+
+    name: ClassVar[str] = "torchbench"
+    version: ClassVar[int] = 2
+    image: ClassVar[str] = "torchbench"
+    canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
+    Params: ClassVar[type[TorchbenchParams]] = TorchbenchParams
+    coords: ClassVar[tuple[str, ...]] = ("iteration",)
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric(
+            "batch_time",
+            "s",
+            "lower",
+            "median time of one batch: GPU events on cuda, wall time on cpu",
+            headline=True,
+        ),
+        Metric(
+            "samples_rate",
+            "1/s",
+            "higher",
+            "samples a second: batch size by the median wall time of a batch",
+        ),
+        Metric(
+            "batch_time_spread",
+            "s",
+            "lower",
+            "time of one batch: min, mean, max and, where the batches suffice, p90 and p99",
+        ),
+        Metric(
+            "iteration_time",
+            "s",
+            "none",
+            f"time of each batch in order; with more than {PARTS} batches, the mean of each"
+            f" of {PARTS} parts",
+        ),
+        Metric(
+            "time_to_first_batch",
+            "s",
+            "lower",
+            "construction of the model and its first call, with compilation, without imports",
+        ),
+        Metric(
+            "wall_time", "s", "lower", "wall time of run.py from its first import to its last line"
+        ),
+        Metric("user_time", "s", "lower", "CPU time of the process and its children in user code"),
+        Metric("system_time", "s", "lower", "CPU time of these in the kernel"),
+        Metric("cpu", "1", "none", "cores used: user and system time by wall time"),
+        Metric("compile_time", "s", "lower", "time in torch.compile, with an empty cache"),
+        Metric(
+            "cpu_memory", "B", "lower", "peak resident memory of the process, construction included"
+        ),
+        Metric(
+            "gpu_memory",
+            "B",
+            "lower",
+            "peak memory allocated by torch on the GPU, construction included",
+        ),
+        Metric("gpus_used", "1", "none", "GPUs on which the process allocated memory"),
+        Metric("gpus_visible", "1", "none", "GPUs that the process could have used"),
+    )
+
+    def __init__(self) -> None:
+        self._constructed: set[tuple[str, str, str]] = set()
+
+    def check(self, params: TorchbenchParams, shape: Shape) -> list[str]:
+        gpus = devices.gpus(shape)
+        return broken(
+            (
+                params.device == "cpu" and gpus,
+                f"device: cpu would hold {', '.join(gpus[:1])} idle;"
+                " drop the resource, or use device: cuda",
+            ),
+            (
+                shape.hosts.count > 1,
+                f"run.py runs on one host, and hosts.count is {shape.hosts.count};"
+                " leave hosts.count out",
+            ),
+        )
+
+    def seconds(self, params: TorchbenchParams) -> float:
+        sample = (0.15 if params.test == "eval" else 0.5) * (0.02 if params.device == "cuda" else 1)
+        batches = params.iterations + params.warmup + 3
+        return 15 + batches * sample * params.batch_size + (60 if params.compile else 0)
+
+    def require(self, gang: Gang, params: TorchbenchParams) -> None:
+        host, folder = gang.hosts[0], checkout(params)
+        for file in ("run.py", f"torchbenchmark/models/{params.model}/__init__.py"):
+            if host.run(["test", "-f", f"{folder}/{file}"], timeout=10).code != 0:
+                raise Skip(
+                    f"no {file} in {folder} on {host.name}: git clone"
+                    f" https://github.com/pytorch/benchmark, check out {COMMIT[:12]},"
+                    " and name the folder with the parameter path or PERFDAG_TORCHBENCH"
+                )
+        if params.device == "cuda" and (problem := gpu_use.problem(host)):
+            raise Skip(problem)
+
+    def run(self, gang: Gang, params: TorchbenchParams) -> list[Measurement]:
+        host, folder = gang.hosts[0], checkout(params)
+        commit = commit_of(host, folder)
+        self._download_weights(gang, params)
+        argv = [_python(params), str(RUNNER), "run", folder, str(params.warmup)]
+        argv += [str(params.iterations), *arguments(params)]
+        watching = params.device == "cuda"
+        with gpu_watch.watched([host]) if watching else nullcontext(gpu_watch.Watch()) as watch:
+            finished = host.run(
+                argv, timeout=gang.timeout, env=_environment(gang, params), cwd=gang.scratch
+            )
+            gang.output.texts |= finished.texts()
+            gang.output.argv.append(argv)
+            if finished.code == 0 and not finished.timed_out:
+                report = read(finished.stdout)
+                watch.used |= set(report.get("gpu_uuids", ()))
+                if "ended" in report:
+                    watch.spans[host.name].append((report["began"], report["ended"]))
+        log = finished.stdout + finished.stderr
+        if finished.code != 0 and _NO_NETWORK.search(log):
+            raise Failed(
+                f"{params.model} lacks weights or data, which could not be downloaded before the"
+                " run: download them where there is a network, and copy them here"
+                " (TORCH_HOME, HF_HOME)"
+            )
+        if missing := re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", log):
+            raise Skip(
+                f"{params.model} needs the Python package {missing[1]}:"
+                " pip install -r requirements.txt of the checkout"
+            )
+        finished.check(f"run.py {params.model}")
+        # The precision may be the model's default, which another commit may change.
+        versions = (f"torch {report['torch']}", f"pytorch/benchmark {commit[:12]}")
+        gang.output.tool = ", ".join(filter(None, (*versions, report.get("precision"))))
+        gang.output.comparable = False
+        gang.output.facts |= {"torchbench_commit": commit, **watch.hosts.get(host.name, {})}
+        gang.output.facts |= {name: report[name] for name in _USED if report.get(name) is not None}
+        rows = parse(gang.output.texts, params)
+        if watch.against:
+            raise Invalid(watch.against, measurements=rows)
+        return rows
+
+    def _download_weights(self, gang: Gang, params: TorchbenchParams) -> None:
+        """Construct the model once with a network, since measuring has none.
+
+        Raises Skip if torch is missing. Another failure is explained by the run that follows.
+        """
+        host, python = gang.hosts[0], _python(params)
+        if (host.name, python, params.model) in self._constructed:
+            return
+        argv = [python, str(RUNNER), "construct", checkout(params), params.model]
+        finished = host.run(argv, timeout=gang.timeout, env={"PYTHONDONTWRITEBYTECODE": "1"})
+        is_silent = finished.code != 0 and not finished.timed_out and not finished.stderr.strip()
+        if finished.code == NO_TORCH or is_silent:
+            raise Skip(
+                f"{python} on {host.name} has no torch and torchvision:"
+                " pip install 'perfdag[torch]' (with uv: uv pip install),"
+                " or use the parameter python"
+            )
+        self._constructed.add((host.name, python, params.model))
+
+
+def checkout(params: TorchbenchParams) -> str:
+    """Return the folder of pytorch/benchmark."""
+    return params.path or os.environ.get("PERFDAG_TORCHBENCH") or IMAGE_CHECKOUT
+
+
+def commit_of(host: Host, folder: str) -> str:
+    """Return the checkout's commit, from the image's stamp or git.
+
+    Raises Skip if it is unknown: a figure of an unknown program compares with nothing.
+    """
+    stamp = host.run(["cat", f"{folder}/.perfdag-commit"], timeout=10)
+    if stamp.code == 0:
+        return stamp.stdout.strip()
+    argv = ["git", "-c", f"safe.directory={folder}", "-C", folder, "rev-parse", "HEAD"]
+    head = host.run(argv, timeout=10) if host.which("git") else None
+    if head is None or head.code != 0:
+        raise Skip(
+            f"{folder} on {host.name} does not say which commit of pytorch/benchmark it is:"
+            " make it a git clone (git must be installed),"
+            f" or write the commit to {folder}/.perfdag-commit"
+        )
+    return head.stdout.strip()
+
+
+def _python(params: TorchbenchParams) -> str:
+    return params.python or sys.executable
+
+
+def _environment(gang: Gang, params: TorchbenchParams) -> dict[str, str]:
+    env = {**OFFLINE, "PYTHONDONTWRITEBYTECODE": "1"}
+    # With the caches of another sample, the compilation would not be cold.
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        env[name] = f"{gang.scratch}/{name.lower()}"
+    if params.threads:
+        env |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(params.threads))
+    return env
+
+
+def arguments(params: TorchbenchParams) -> list[str]:
+    """Return run.py's arguments."""
+    argv = [params.model, "-d", params.device, "-t", params.test, "--bs", str(params.batch_size)]
+    # *_peak_mem would reset torch's count of the peak after the measured batches and run others.
+    argv += ["--metrics", "ttfb"]
+    if params.precision:
+        argv += ["--precision", params.precision]
+    if params.compile:
+        argv += ["--torchdynamo", "inductor"]
+    return argv
+
+
+def read(text: str) -> dict[str, Any]:
+    """Return the runner's last line. Raises Failed if it is absent or cut."""
+    lines = [line for line in text.splitlines() if line.startswith(MARK)]
+    try:
+        report: dict[str, Any] = dict(json.loads(lines[-1].removeprefix(MARK)))
+    except (IndexError, ValueError, TypeError):
+        raise Failed("run.py ended without a whole report") from None
+    if "torch" not in report:
+        raise Failed("the report does not say which torch it is of")
+    return report
+
+
+def parse(texts: Mapping[str, str], params: TorchbenchParams) -> list[Measurement]:
+    """Return the values of the runner's report.
+
+    Raises Failed if a batch is missing, Invalid if device, batch, precision or threads are not the
+    requested ones.
+    """
+    report = read(texts.get("stdout", ""))
+    try:
+        rows = _rows(report, params)
+        gpus = report.get("gpus_used", 0)
+        checks = (
+            (report["device"], params.device, "device"),
+            (gpus, params.gpus if params.device == "cuda" else 0, "GPUs"),
+            (report["batch_size"], params.batch_size, "batch size"),
+            (report.get("precision"), params.precision, "precision"),
+            (report.get("threads"), params.threads, "threads"),
+        )
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise Failed(f"the report of run.py lacks {error}") from None
+    for used, wanted, name in checks:
+        if wanted is not None and used != wanted:
+            raise Invalid(
+                f"{params.model}: {name} {wanted} was requested, run.py used {used}",
+                measurements=rows,
+            )
+    return rows
+
+
+def _rows(report: dict[str, Any], params: TorchbenchParams) -> list[Measurement]:
+    walls = [float(time) for time in report["wall_s"]]
+    own = [float(time) for time in report["gpu_s"]] if params.device == "cuda" else walls
+    n = len(own)
+    if not n == len(walls) == params.iterations or not min(*own, *walls) > 0:
+        raise Failed(f"{n} of {params.iterations} iterations have a time")
+    whole, used = float(report["process_s"]), float(report["user_s"]) + float(report["system_s"])
+    rows = [
+        Measurement("batch_time", statistics.median(own), n=n),
+        Measurement("samples_rate", params.batch_size / statistics.median(walls), n=n),
+        Measurement("batch_time_spread", min(own), "min", n=n),
+        Measurement("batch_time_spread", statistics.fmean(own), "mean", n=n),
+        Measurement("batch_time_spread", max(own), "max", n=n),
+        *(
+            Measurement("batch_time_spread", nearest_rank(own, part), stat, n=n)
+            for stat, part in (("p90", 0.9), ("p99", 0.99))
+            if n >= needed(part)
+        ),
+        *bins("iteration_time", "iteration", own, PARTS),
+        Measurement("time_to_first_batch", report["construct_s"] + report["first_call_s"]),
+        Measurement("wall_time", whole),
+        Measurement("user_time", float(report["user_s"])),
+        Measurement("system_time", float(report["system_s"])),
+        Measurement("cpu", used / whole),
+        Measurement("cpu_memory", float(report["max_rss_bytes"])),
+    ]
+    if report["device"] == "cuda":
+        rows.append(Measurement("gpu_memory", float(sum(report["gpu_peak_bytes"]))))
+        rows.append(Measurement("gpus_used", float(report["gpus_used"])))
+        rows.append(Measurement("gpus_visible", float(report["gpus_visible"])))
+    if params.compile:
+        rows.append(Measurement("compile_time", float(report["compile_s"])))
+    return rows

@@ -1,1 +1,0 @@
-"""torchbench: time of a training or inference batch of a model."""
