@@ -36,8 +36,8 @@ from perfdag.hosts.local import LocalHost, LocalProcess
 from perfdag.outcome import Measurement, SampleError, Skip
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
-from perfdag.steps.measure import MeasuringLoop
-from perfdag.steps.site import Site
+from perfdag.steps.loop.measure import MeasuringLoop
+from perfdag.steps.loop.pools import LocalPool
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.suite.points import Point
@@ -162,9 +162,9 @@ def measure(name: str, params: dict[str, Any], rounds: int) -> Cost:
         return run(gang, options)
 
     with tempfile.TemporaryDirectory() as folder, patch.object(benchmark, "run", run_watched):
-        MeasuringLoop(
-            plan, FolderStore(folder), Site(hosts_for=lambda shape: hosts), watcher
-        ).measure(range(len(plan.order)))
+        pool = LocalPool()
+        with patch.object(pool, "hosts_for", lambda shape: hosts):
+            MeasuringLoop(plan, FolderStore(folder), pool, watcher).measure(range(len(plan.order)))
     return watcher.cost
 
 

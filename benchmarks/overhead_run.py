@@ -15,11 +15,10 @@ from pathlib import Path
 
 from limits import at_most
 
-from perfdag.commands.run import local_hosts, needs_cluster
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
-from perfdag.steps.measure import MeasuringLoop
-from perfdag.steps.site import Site
+from perfdag.steps.loop.measure import MeasuringLoop
+from perfdag.steps.loop.pools import LocalPool
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.suite.points import Point
@@ -57,9 +56,7 @@ def main() -> int:
     plan = make_plan(parse_suite(text))
     watcher = Watcher()
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-        lead = MeasuringLoop(
-            plan, FolderStore(folder), Site(hosts_for=local_hosts, refuses=needs_cluster), watcher
-        )
+        lead = MeasuringLoop(plan, FolderStore(folder), LocalPool(), watcher)
         began = datetime.now()
         lead.measure(range(len(plan.order)))
         whole = (datetime.now() - began).total_seconds()

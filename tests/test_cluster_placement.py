@@ -10,10 +10,10 @@ import yaml
 
 from perfdag.commands.doctor_cluster import check_requirements
 from perfdag.commands.plan import plan_text
-from perfdag.commands.run import needs_cluster
 from perfdag.kube.patch import Context, hardened, patch, pod_security
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan, place_hosts
+from perfdag.steps.loop.pools import needs_cluster
 from perfdag.steps.runner.feasibility import unmet
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine

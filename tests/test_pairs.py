@@ -3,6 +3,7 @@
 import threading
 import time
 import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,18 +18,18 @@ from perfdag.analysis.medians import MonthlyRollup, add_run, series_labels
 from perfdag.benchmark.contract import Gang
 from perfdag.commands.finish import finish_run
 from perfdag.commands.plan import plan_text
-from perfdag.commands.run import needs_cluster
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Measurement
 from perfdag.plan.plan import Plan, concurrent_groups, make_plan, read_plan
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import load_plan
+from perfdag.shape import Shape
 from perfdag.stats.nodes import ROUNDS, Hunt
-from perfdag.steps.concurrent import two_of
-from perfdag.steps.measure import MeasuringLoop
+from perfdag.steps.loop.measure import MeasuringLoop
+from perfdag.steps.loop.pairs import two_of
+from perfdag.steps.loop.pools import GangLost, LocalPool, needs_cluster
 from perfdag.steps.runner.gather import Hosts
-from perfdag.steps.runner.placement import site_of, wrong_placement
-from perfdag.steps.site import GangLost, Site
+from perfdag.steps.runner.placement import GangPool, wrong_placement
 from perfdag.store.folder import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
@@ -139,10 +140,10 @@ def test_pairs_across_zones_are_numbered_by_zone() -> None:
     assert pair is not None
     shape = plan.shape_of(0)
     facts = {"a": {"zone": "z2"}, "b": {"zone": "z1"}}
-    zones = site_of(place(), shape, Hosts([], {}), facts).zones
+    zones = GangPool(place(), shape, Hosts([], {}), facts).zones
     first = replace(pair, first=0, second=1)
     assert [host.name for host in two_of(hosts, first, zones)] == ["b", "a"]
-    assert not site_of(place(), shape.pair(), Hosts([], {}), facts).zones
+    assert not GangPool(place(), shape.pair(), Hosts([], {}), facts).zones
     assert "across-zones: needs a cluster" in str(needs_cluster(shape))
 
 
@@ -179,6 +180,23 @@ def pairwise(fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch) -> type
     return fake
 
 
+class Nodes(LocalPool):
+    """Nodes of a cluster."""
+
+    def __init__(self, hosts: Sequence[Any]) -> None:
+        super().__init__()
+        self.hosts = hosts
+
+    def hosts_for(self, shape: Shape) -> Sequence[Any]:
+        return self.hosts
+
+    def refuses(self, shape: Shape) -> str | None:
+        return None
+
+    def misplacement(self, shape: Shape, hosts: Sequence[Any]) -> str | None:
+        return wrong_placement(shape, hosts)
+
+
 def lead(
     tmp_path: Path, plan: Plan, nodes: list[str]
 ) -> tuple[MeasuringLoop, FolderStore, list[Any]]:
@@ -186,9 +204,7 @@ def lead(
     store = FolderStore(str(tmp_path / "store"))
     watcher = Watcher()
     return (
-        MeasuringLoop(
-            plan, store, Site(hosts_for=lambda shape: hosts, misplacement=wrong_placement), watcher
-        ),
+        MeasuringLoop(plan, store, Nodes(hosts), watcher),
         store,
         watcher.parts,
     )
@@ -244,7 +260,7 @@ def test_pairs_at_once_overlap_and_say_so(
     plan = planned("{count: 4, pairs: all, parallel_pairs: 2}", name="fake")
     measuring, store, parts = lead(tmp_path, plan, list("abcd"))
     monkeypatch.setattr(
-        "perfdag.steps.concurrent.OVERLAP", 0.0
+        "perfdag.steps.loop.pairs.OVERLAP", 0.0
     )  # they meet, so they were there at once; they are too short to share half
     measuring.measure(range(6))
     assert [part.status for part in parts] == ["ok"] * 6
@@ -279,7 +295,7 @@ def test_samples_one_after_the_other_are_not_at_once(
             return original(*arguments)
 
     monkeypatch.setattr(FakeBenchmark, "run", waiting)
-    monkeypatch.setattr("perfdag.steps.concurrent.OVERLAP", 1.0)
+    monkeypatch.setattr("perfdag.steps.loop.pairs.OVERLAP", 1.0)
     plan = planned("{count: 4, pairs: ring, parallel_pairs: 2}", name="fake")
     measuring, _, parts = lead(tmp_path, plan, list("abcd"))
     measuring.measure(range(2))
@@ -392,10 +408,13 @@ def fleet(pairwise: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch) -> Pla
     return make_plan(parse_suite(SUITE))
 
 
-def measured(tmp_path: Path, plan: Plan, **site: Any) -> tuple[FolderStore, Watcher]:
+def measured(
+    tmp_path: Path, plan: Plan, lost: Callable[[], str | None] = lambda: None
+) -> tuple[FolderStore, Watcher]:
     nodes = [FleetNode(f"node-{number:02}") for number in range(16)]
     store, watcher = FolderStore(str(tmp_path / "store")), Watcher()
-    place = Site(hosts_for=lambda shape: nodes, **site)
+    place = Nodes(nodes)
+    place.lost = lost  # type: ignore[method-assign]
     MeasuringLoop(plan, store, place, watcher).measure(range(len(plan.order)))
     return store, watcher
 

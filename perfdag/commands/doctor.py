@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Gang, NotInstalled, need_tools
 from perfdag.commands.options import Verbs, add_verb, option, print_json
-from perfdag.commands.run import needs_cluster
 from perfdag.hosts import disturbance
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.facts import gather
@@ -23,6 +22,7 @@ from perfdag.outcome import SampleError
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.shape import Shape
 from perfdag.signals import EXIT_FAILED, EXIT_OK
+from perfdag.steps.loop.pools import needs_cluster
 from perfdag.store.base import StoreError
 from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite

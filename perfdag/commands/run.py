@@ -25,15 +25,13 @@ from perfdag.commands.options import (
     print_json,
 )
 from perfdag.commands.progress import Progress
-from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results import missing_reason
 from perfdag.results.runs import resume_command, run_lock, store_plan, with_learned_times
 from perfdag.results.samples import delete_damaged_samples, stored_samples
-from perfdag.shape import ACROSS, Resources, Shape
 from perfdag.signals import EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH, end_once
-from perfdag.steps.measure import MeasuringLoop, ProgressListener
-from perfdag.steps.site import Site
+from perfdag.steps.loop.measure import MeasuringLoop, ProgressListener
+from perfdag.steps.loop.pools import LocalPool, needs_cluster
 from perfdag.store.base import Store, StoreError
 from perfdag.store.open import open_store
 from perfdag.suite.document import BadDocument
@@ -309,37 +307,4 @@ def only_process(plan: Plan) -> Iterator[None]:
 
 def measuring_loop(plan: Plan, store: Store, listener: ProgressListener) -> MeasuringLoop:
     """Return the loop that measures a plan on this machine."""
-    site = Site(hosts_for=local_hosts, refuses=needs_cluster)
-    return MeasuringLoop(plan, store, site, listener)
-
-
-def local_hosts(shape: Shape) -> Sequence[LocalHost]:
-    """Return this machine once for each host of the shape, at its loopback address."""
-    address = "::1" if shape.network.family == "ipv6" else "127.0.0.1"
-    return [LocalHost(address) for _ in range(shape.hosts.count)]
-
-
-def needs_cluster(shape: Shape) -> str | None:
-    """Return why one machine cannot provide a shape, as the reason of a skipped sample, or None."""
-    network, hosts = shape.network, shape.hosts
-    requests = {
-        "network.host: false (a pod network)": network.host is False,
-        f"network.path: {network.path}": network.forwarded,
-        "network.name (Multus)": network.name is not None,
-        "network.mtu": network.mtu is not None,
-        # Traffic of a machine to itself passes none of its interfaces, whatever the address.
-        "network.interface": network.interface not in (None, "lo") and hosts.count > 1,
-        "hosts.placement: spread": hosts.placement == "spread" and hosts.count > 1,
-        "hosts.exclusive": hosts.exclusive,
-        "hosts.roles": hosts.roles is not None,
-        "hosts.pairs: across-zones": hosts.pairs == ACROSS,
-        "resources": shape.resources != Resources() or bool(shape.hugepages),
-        "a volume": shape.volume is not None,
-        "node_selector or zones": bool(shape.node_selector or shape.zones),
-        # `rdma` is a permission of a pod. On a machine the benchmark itself reports what is absent.
-        "privileges": bool(set(shape.privileges) - {"rdma", "block"}),
-        "scheduler: volcano": shape.scheduler != "default",
-        "runtime_class": shape.runtime_class is not None,
-    }
-    reasons = [name for name, requested in requests.items() if requested]
-    return f"{', '.join(reasons)}: needs a cluster (perfdag submit)" if reasons else None
+    return MeasuringLoop(plan, store, LocalPool(), listener)

@@ -12,7 +12,7 @@ from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
 from perfdag.results.missing_reason import MissingReason
 from perfdag.results.samples import SampleRecord, now, sample_key
-from perfdag.steps.measure import ProgressListener
+from perfdag.steps.loop.measure import ProgressListener
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.base import Store
 from perfdag.suite.points import Point

@@ -12,16 +12,16 @@ from perfdag.results import missing_reason
 from perfdag.results.missing_reason import budget_spent
 from perfdag.results.runs import plan_of_batch, variants
 from perfdag.results.samples import run_folder, stored_samples
-from perfdag.steps.measure import MeasuringLoop, ProgressListener
+from perfdag.steps.loop.measure import MeasuringLoop, ProgressListener
+from perfdag.steps.loop.pools import GangLost, LocalPool
 from perfdag.steps.runner import budget
 from perfdag.steps.runner.crashes import UnderWay, crashes, fail_crashers
 from perfdag.steps.runner.end_reason import record_failed_attempt
 from perfdag.steps.runner.gather import GangUnavailable, assembled
 from perfdag.steps.runner.limits import check_account
-from perfdag.steps.runner.placement import forward, site_of
+from perfdag.steps.runner.placement import GangPool, forward
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.steps.runner.progress import ProgressReporter
-from perfdag.steps.site import GangLost, Site
 from perfdag.store.base import NotStoredError, Store
 
 STOP_SECONDS = 5.0
@@ -60,13 +60,13 @@ def lead(
                 missing_reason.forget_batch(store, variant.run_id, index)
             claim = shape.volume is not None and shape.volume.batch_claim
             reused = claim and used_before(context, store, number)
-            site = site_of(context, shape, gang, plan.where.get("nodes"), reused)
+            pool = GangPool(context, shape, gang, plan.where.get("nodes"), reused)
             listeners = [
                 UnderWay(context, store, variant, index, attempt, progress) for variant in plans
             ]
             try:
                 try:
-                    measure_batch(store, plans, site, index, listeners)
+                    measure_batch(store, plans, pool, index, listeners)
                 except (KeyboardInterrupt, GangLost):  # a peer is gone
                     # `argo stop` tells the pods of a gang to end one after the other: if it was
                     # that, SIGTERM reaches this pod too, and no reason has to be written
@@ -100,7 +100,7 @@ def _progress(
 def measure_batch(
     store: Store,
     plans: Sequence[Plan],
-    site: Site,
+    pool: LocalPool,
     index: int,
     listeners: Sequence[ProgressListener],
 ) -> None:
@@ -109,7 +109,7 @@ def measure_batch(
     Write why the rest is missing if the budget ends.
     """
     loops = {
-        plan.variant: MeasuringLoop(plan, store, site, listener)
+        plan.variant: MeasuringLoop(plan, store, pool, listener)
         for plan, listener in zip(plans, listeners, strict=True)
     }
     deadline = budget.deadline(store, plans[0].run_id, plans[0])

@@ -23,9 +23,9 @@ from perfdag.kube.pods import Pod, read_pod, selector, troubles, with_events
 from perfdag.outcome import Infrastructure
 from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
+from perfdag.steps.loop.pools import GangLost
 from perfdag.steps.runner.credentials import lead_config
 from perfdag.steps.runner.pod_context import EXIT_RETRYABLE, PodContext
-from perfdag.steps.site import GangLost
 
 LOOK_SECONDS = 0.5
 """Seconds between two looks at the connections to the peers."""

@@ -1,4 +1,4 @@
-"""The site of a gang: its hosts, how clients reach them, and whether it matches the shape."""
+"""The pool of a gang: its hosts, how clients reach them, and whether it matches the shape."""
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,47 +12,54 @@ from perfdag.kube.patch import USER, VOLUME
 from perfdag.kube.pods import Pod
 from perfdag.outcome import Failed
 from perfdag.shape import ACROSS, Shape
+from perfdag.steps.loop.pools import LocalPool
 from perfdag.steps.runner.batch_objects import services_key
 from perfdag.steps.runner.gather import CONNECT_PATIENCE, GangUnavailable, Hosts, by_rank
 from perfdag.steps.runner.pod_context import PodContext
-from perfdag.steps.site import Site
 from perfdag.store.base import Store
 
 
-def site_of(
-    context: PodContext,
-    shape: Shape,
-    gang: Hosts,
-    nodes: Mapping[str, Any] | None = None,
-    reused: bool = False,
-) -> Site:
-    """Return the site of a gang.
+class GangPool(LocalPool):
+    """The hosts of a gang.
 
     `nodes` are the facts of the cluster's nodes, if known. `reused`: an earlier gang wrote to its
     volume.
     """
-    by_zone = shape.hosts.pairs == ACROSS
-    own, volume = gang.pods.get(context.pod), shape.volume
-    existing = volume is not None and (volume.claim is not None or volume.kind == "hostPath")
-    return Site(
-        hosts_for=lambda wanted: (
-            gang.hosts if wanted.hosts.count > 1 or shape.hosts.count == 1 else gang.hosts[:1]
-        ),
-        volume=VOLUME if volume else None,
-        where={
-            "image_digest": own.image_digest if own else None,
-            "pods": sorted(gang.pods),
-            **context.where,
-        },
-        facts={"volume_reused": True} if existing or reused else {},
-        misplacement=lambda wanted, hosts: (
-            wrong_placement(wanted, hosts) or wrong_images(gang.pods.values(), hosts)
-        ),
-        advice=host_path_advice,
-        zones={name: str(node["zone"]) for name, node in (nodes or {}).items() if by_zone},
-        earlier_attempts=own.attempt if own else 0,
-        lost=gang.lost,
-    )
+
+    def __init__(
+        self,
+        context: PodContext,
+        shape: Shape,
+        gang: Hosts,
+        nodes: Mapping[str, Any] | None = None,
+        reused: bool = False,
+    ) -> None:
+        own, volume = gang.pods.get(context.pod), shape.volume
+        existing = volume is not None and (volume.claim is not None or volume.kind == "hostPath")
+        pods = {"image_digest": own.image_digest if own else None, "pods": sorted(gang.pods)}
+        facts = {"volume_reused": True} if existing or reused else {}
+        super().__init__({**pods, **context.where}, facts)
+        self._gang, self._shape = gang, shape
+        self.volume = VOLUME if volume else None
+        self.earlier_attempts = own.attempt if own else 0
+        if shape.hosts.pairs == ACROSS:
+            self.zones = {name: str(node["zone"]) for name, node in (nodes or {}).items()}
+
+    def hosts_for(self, shape: Shape) -> Sequence[Host]:
+        whole = shape.hosts.count > 1 or self._shape.hosts.count == 1
+        return self._gang.hosts if whole else self._gang.hosts[:1]
+
+    def refuses(self, shape: Shape) -> str | None:
+        return None
+
+    def misplacement(self, shape: Shape, hosts: Sequence[Host]) -> str | None:
+        return wrong_placement(shape, hosts) or wrong_images(self._gang.pods.values(), hosts)
+
+    def advice(self, shape: Shape, error: str) -> str | None:
+        return host_path_advice(shape, error)
+
+    def lost(self) -> str | None:
+        return self._gang.lost()
 
 
 def wrong_images(pods: Iterable[Pod], hosts: Sequence[Host]) -> str | None:

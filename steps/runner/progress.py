@@ -11,7 +11,7 @@ from perfdag.kube.patch import SUMMARY
 from perfdag.plan.plan import TimeLeft
 from perfdag.results.samples import SampleRecord
 from perfdag.stats.robust import median, spread
-from perfdag.steps.measure import PRECISE
+from perfdag.steps.loop.measure import PRECISE
 from perfdag.suite.points import Point
 from perfdag.units import plural, read_short_seconds, short, short_seconds, with_spread
 

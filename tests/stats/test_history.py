@@ -30,7 +30,7 @@ from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import make_plan
 from perfdag.results.runs import load_plan
 from perfdag.results.schema import SAMPLES, load_rows
-from perfdag.steps.measure import MeasuringLoop
+from perfdag.steps.loop.measure import MeasuringLoop
 from perfdag.store.base import Store, StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store

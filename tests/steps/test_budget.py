@@ -5,14 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.runs import recheck_plans
 from perfdag.results.samples import stored_samples
+from perfdag.steps.loop.pools import LocalPool
 from perfdag.steps.runner import budget, gang
 from perfdag.steps.runner.pod_context import from_environment
 from perfdag.steps.runner.progress import ProgressReporter
-from perfdag.steps.site import Site
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 
@@ -38,9 +37,7 @@ def plan() -> Plan:
 
 def measure(store: FolderStore, plan: Plan) -> int:
     """Measure the batch of a plan; return how many samples are stored."""
-    gang.measure_batch(
-        store, [plan], Site(hosts_for=lambda _: [LocalHost()]), 0, [ProgressReporter(2)]
-    )
+    gang.measure_batch(store, [plan], LocalPool(), 0, [ProgressReporter(2)])
     return len(
         [name for name in stored_samples(store, plan.run_id) if not name.startswith("canary")]
     )

@@ -18,11 +18,11 @@ from perfdag.plan.plan import Batch, Plan, make_plan
 from perfdag.results.collect import gather
 from perfdag.results.missing_reason import stored_reasons
 from perfdag.results.samples import stored_samples
+from perfdag.steps.loop.pools import GangLost
 from perfdag.steps.runner import gang
 from perfdag.steps.runner.crashes import UnderWay, crashes
 from perfdag.steps.runner.gather import Hosts
 from perfdag.steps.runner.progress import ProgressReporter
-from perfdag.steps.site import GangLost
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 

@@ -2,15 +2,14 @@
 
 import pytest
 
-from perfdag.hosts.local import LocalHost
 from perfdag.plan.ab import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.plan.plan import Plan
 from perfdag.results.runs import load_plan, variants
 from perfdag.results.samples import SampleRecord, read_sample, sample_key, stored_samples
+from perfdag.steps.loop.pools import LocalPool
 from perfdag.steps.runner import budget, gang
 from perfdag.steps.runner.plan import batches_left
 from perfdag.steps.runner.progress import ProgressReporter
-from perfdag.steps.site import Site
 from perfdag.store.folder import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
@@ -63,7 +62,7 @@ def test_variants_that_need_other_pods_are_refused(b: str, keys: str) -> None:
 def _measure(store: FolderStore, duet: Duet) -> None:
     for plan in (duet.a, duet.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    site = Site(hosts_for=lambda _: [LocalHost()])
+    site = LocalPool()
     gang.measure_batch(store, [duet.a, duet.b], site, 0, [ProgressReporter(32)] * 2)
 
 

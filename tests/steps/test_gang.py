@@ -18,14 +18,14 @@ from perfdag.kube.pods import Pod, selector
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
-from perfdag.steps.measure import PRECISE
+from perfdag.steps.loop.measure import PRECISE
+from perfdag.steps.loop.pools import GangLost
 from perfdag.steps.runner import gang, gather, peer
 from perfdag.steps.runner.end_reason import record_failed_attempt
 from perfdag.steps.runner.gather import GangUnavailable, why_too_few
-from perfdag.steps.runner.placement import site_of
+from perfdag.steps.runner.placement import GangPool
 from perfdag.steps.runner.pod_context import EXIT_REFUSED, EXIT_RETRYABLE
 from perfdag.steps.runner.progress import ProgressReporter
-from perfdag.steps.site import GangLost
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
@@ -173,7 +173,7 @@ def test_hosts_of_different_images_are_no_gang(
     digests: tuple[str | None, ...], used: tuple[int, ...], why: str | None
 ) -> None:
     shape = Shape.model_validate({"hosts": {"count": len(digests)}})
-    there = site_of(place(), shape, gather.Hosts([], gang_of(*digests)))
+    there = GangPool(place(), shape, gather.Hosts([], gang_of(*digests)))
     result = there.misplacement(shape, hosts_on(*used))
     assert result is None if why is None else why in str(result)
 
@@ -215,7 +215,7 @@ def test_a_volume_that_was_written_to_before_is_called_reused(
 
 def test_a_folder_of_the_node_that_only_root_may_write_to_says_what_to_do(tmp_path: Path) -> None:
     shape = Shape.model_validate({"volume": {"kind": "hostPath", "path": "/mnt/data"}})
-    advice = site_of(place(), shape, gather.Hosts([], {})).advice
+    advice = GangPool(place(), shape, gather.Hosts([], {})).advice
     wants = (
         "volume.path: make it writable for uid 1000, which pods run as: chown 1000 /mnt/data on "
         "the node"

@@ -8,15 +8,14 @@ import pytest
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
-from perfdag.commands.run import local_hosts, needs_cluster
 from perfdag.hosts import disturbance
 from perfdag.hosts.disturbance import Moment
 from perfdag.outcome import Failed, Infrastructure, Invalid, Measurement, SampleError
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.samples import SampleRecord, read_sample, sample_key
 from perfdag.shape import Shape
-from perfdag.steps.measure import MeasuringLoop
-from perfdag.steps.site import Site
+from perfdag.steps.loop.measure import MeasuringLoop
+from perfdag.steps.loop.pools import LocalPool, needs_cluster
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -69,15 +68,15 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeBenchmark]:
     instance = FakeBenchmark()
     monkeypatch.setattr(registry, "get", lambda name: instance if name == "fake" else get(name))
     monkeypatch.setattr(registry, "names", lambda: ("fake",))
-    monkeypatch.setattr("perfdag.steps.measure.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("perfdag.steps.loop.measure.time.sleep", lambda seconds: None)
     FakeBenchmark.script = []
     return FakeBenchmark
 
 
-HERE = Site(hosts_for=local_hosts, refuses=needs_cluster)
+HERE = LocalPool()
 
 
-def measure(store: FolderStore, plan: Plan, samples: int, site: Site = HERE) -> Watcher:
+def measure(store: FolderStore, plan: Plan, samples: int, site: LocalPool = HERE) -> Watcher:
     """Measure the first samples of a plan."""
     watcher = Watcher()
     MeasuringLoop(plan, store, site, watcher).measure(range(samples))
@@ -162,14 +161,11 @@ def test_what_a_benchmark_raises_decides_the_row(
 
 
 def test_a_place_says_what_to_do_and_what_is_true_of_all_its_samples(
-    store: FolderStore, fake: type[FakeBenchmark]
+    store: FolderStore, fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.script = [Failed("no room"), 2.0]
-    there = Site(
-        hosts_for=local_hosts,
-        facts={"volume_reused": True},
-        advice=lambda shape, error: f"{error}? make some",
-    )
+    there = LocalPool(facts={"volume_reused": True})
+    monkeypatch.setattr(there, "advice", lambda shape, error: f"{error}? make some")
     watcher = measure(store, one_point("repetitions: 2"), 2, there)
     assert [(part.error, part.facts["volume_reused"]) for part in watcher.parts] == [
         ("no room; no room? make some", True),
@@ -188,12 +184,11 @@ def test_a_throttled_sample_is_invalid(
 
 
 def test_hosts_that_are_not_placed_as_asked_make_it_invalid(
-    store: FolderStore, fake: type[FakeBenchmark]
+    store: FolderStore, fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Site(
-        hosts_for=local_hosts,
-        misplacement=lambda shape, hosts: "spread was asked, one node was used",
-    )
+    place = LocalPool()
+    reason = "spread was asked, one node was used"
+    monkeypatch.setattr(place, "misplacement", lambda shape, hosts: reason)
     watcher = measure(store, one_point(), 1, place)
     assert (watcher.parts[0].status, watcher.parts[0].error) == (
         "invalid",
@@ -225,7 +220,7 @@ def test_a_round_that_a_budget_ends_is_framed_too(
 ) -> None:
     plan = one_point("repetitions: 3")
     times = iter([0.0, 99.0])
-    lead = MeasuringLoop(plan, store, Site(hosts_for=local_hosts), Watcher(), lambda: next(times))
+    lead = MeasuringLoop(plan, store, LocalPool(), Watcher(), lambda: next(times))
     assert not lead.measure(range(3), deadline=10.0)
     names = [key.rpartition("/")[2] for key in store.list(f"runs/{plan.run_id}/parts")]
     assert sorted(name.startswith("canary") for name in names) == [False, True, True]

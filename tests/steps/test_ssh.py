@@ -20,10 +20,10 @@ from perfdag.kube.pods import Pod
 from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
+from perfdag.steps.loop.pools import GangLost
 from perfdag.steps.runner import credentials, gather, peer
 from perfdag.steps.runner.gather import GangUnavailable
 from perfdag.steps.runner.pod_context import EXIT_RETRYABLE
-from perfdag.steps.site import GangLost
 from perfdag.suite.load import parse_suite
 from tests.fakes.credentials import copied
 

@@ -14,9 +14,9 @@ from perfdag.results.samples import SampleRecord, now
 from perfdag.shape import Shape
 from perfdag.stats.nodes import Hunt
 from perfdag.stats.robust import median
-from perfdag.steps.concurrent import by_number, run_concurrently
-from perfdag.steps.sampler import Sampler
-from perfdag.steps.site import GangLost, Site
+from perfdag.steps.loop.pairs import by_number, run_concurrently
+from perfdag.steps.loop.pools import GangLost, LocalPool
+from perfdag.steps.loop.sampler import Sampler
 from perfdag.suite.points import Pair, Point
 
 SLOWNESS = "slowness"
@@ -30,7 +30,7 @@ Measured = tuple[str, int, int, SampleRecord]
 
 def hunt(
     sampler: Sampler,
-    site: Site,
+    pool: LocalPool,
     halt: Callable[[], None],
     point: Point,
     shape: Shape,
@@ -40,7 +40,7 @@ def hunt(
 
     If no pair of the first round can be measured, return the record of one. Raises GangLost.
     """
-    hosts = by_number(site.hosts_for(shape))
+    hosts = by_number(pool.hosts_for(shape))
     names = _names(hosts)
     state = Hunt(len(hosts), f"{point.id}:{repetition}")
     measured: list[Measured] = []
@@ -55,7 +55,7 @@ def hunt(
                 partial(sampler.measure, pair_point, shape, repetition) for pair_point in points
             ]
             records = [samples[0]()] if alone else run_concurrently(samples, halt)
-            if any(r.status != "ok" for r in records) and (why := site.lost()):
+            if any(r.status != "ok" for r in records) and (why := pool.lost()):
                 raise GangLost(why)
             speeds += map(_speed, records)
             measured += [

@@ -16,8 +16,8 @@ from perfdag.hosts.facts import env_class
 from perfdag.outcome import Failed, Infrastructure, SampleError, Skip
 from perfdag.results.samples import SampleRecord, as_rows, now
 from perfdag.shape import Shape
-from perfdag.steps.concurrent import two_of
-from perfdag.steps.site import Site
+from perfdag.steps.loop.pairs import two_of
+from perfdag.steps.loop.pools import LocalPool
 from perfdag.store.base import StoreError
 from perfdag.suite.points import Point
 
@@ -30,14 +30,14 @@ class NoScratch(StoreError):
 
 
 class Sampler:
-    """Measures samples of points, once each, at a site.
+    """Measures samples of points, once each, on a pool of hosts.
 
     `host_facts` has the facts of the nodes so far. `journal` keeps a file of a sample under way:
     sample, name, content.
     """
 
-    def __init__(self, site: Site, journal: Callable[[str, str, bytes], None]) -> None:
-        self._site, self._journal = site, journal
+    def __init__(self, pool: LocalPool, journal: Callable[[str, str, bytes], None]) -> None:
+        self._pool, self._journal = pool, journal
         self.host_facts: dict[str, dict[str, Any]] = {}
 
     def measure(self, point: Point, shape: Shape, repetition: int) -> SampleRecord:
@@ -51,24 +51,24 @@ class Sampler:
             repetition,
             "ok",
             started_at=now(),
-            where=dict(self._site.where),
-            facts=dict(self._site.facts),
+            where=dict(self._pool.where),
+            facts=dict(self._pool.facts),
         )
         benchmark: Benchmark[Any] = registry.get(point.benchmark)
         record.benchmark_version = str(benchmark.version)
         guard = disturbance.Guard()
         try:
-            hosts = self._site.hosts_for(shape)
+            hosts = self._pool.hosts_for(shape)
             starter = hosts[0] if hosts else None
-            refusal = self._site.refuses(shape)
+            refusal = self._pool.refuses(shape)
             if point.pair is not None:
-                hosts, shape = two_of(hosts, point.pair, self._site.zones), shape.pair()
+                hosts, shape = two_of(hosts, point.pair, self._pool.zones), shape.pair()
             self.add_provenance(record, hosts)
             if refusal:
                 raise Skip(refusal)
             guard.include(hosts)
             self._run(record, benchmark, point, shape, hosts, starter)
-            fault = self._site.misplacement(shape, hosts) or guard.throttled()
+            fault = self._pool.misplacement(shape, hosts) or guard.throttled()
             if fault:
                 record.status, record.error = "invalid", fault
         except SampleError as error:
@@ -85,7 +85,7 @@ class Sampler:
             record.texts["traceback"] = traceback.format_exc()
         record.noise = guard.disturbed(record.env.get("cpu_threads") or 1)
         if record.error:
-            parts = (record.error, guard.starved(), self._site.advice(shape, record.error))
+            parts = (record.error, guard.starved(), self._pool.advice(shape, record.error))
             record.error = " ".join(plain("; ".join(part for part in parts if part)).split())
         record.finished_at = now()
         return record
@@ -106,7 +106,7 @@ class Sampler:
                 shape,
                 point.timeout,
                 scratch,
-                self._site.volume,
+                self._pool.volume,
                 starter=starter,
                 journal=partial(self._journal, point.key(record.repetition)),
             )
@@ -154,14 +154,14 @@ class Sampler:
             started_at=now(),
             batch=batch,
             benchmark_version="1",
-            where=dict(self._site.where),
+            where=dict(self._pool.where),
         )
         values = disturbance.canary()
         steal = disturbance.steal(before, disturbance.moment())
         record.rows = disturbance.canary_rows(values, steal)
         refused = ", ".join(name for name, value in values.items() if value is None)
         record.noise = f"no canary of {refused}: the system refused it" if refused else None
-        self.add_provenance(record, self._site.hosts_for(Shape())[:1])
+        self.add_provenance(record, self._pool.hosts_for(Shape())[:1])
         record.finished_at = now()
         return record
 

@@ -10,9 +10,9 @@ from datetime import datetime
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import descendants
 from perfdag.results.samples import SampleRecord
+from perfdag.steps.loop.pools import NO_ZONES
 from perfdag.suite.points import Pair
 
-NO_ZONES: Mapping[str, str] = {}
 OVERLAP = 0.5
 """Least share of a sample's time that each companion must overlap."""
 

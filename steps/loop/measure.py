@@ -1,4 +1,4 @@
-"""The measuring loop: the samples of a plan in turn, over the hosts of a site.
+"""The measuring loop: the samples of a plan in turn, over a pool of hosts.
 
 The loop stores each sample before the next begins, a failed one too. It skips samples in the store:
 a killed run that is resumed loses and repeats nothing. One machine and a gang of pods share this
@@ -22,10 +22,10 @@ from perfdag.results.samples import (
 )
 from perfdag.shape import Shape
 from perfdag.stats.robust import relative_precision
-from perfdag.steps.concurrent import missing_overlaps, run_concurrently
-from perfdag.steps.hunt import hunt
-from perfdag.steps.sampler import Sampler
-from perfdag.steps.site import GangLost, Site
+from perfdag.steps.loop.hunt import hunt
+from perfdag.steps.loop.pairs import missing_overlaps, run_concurrently
+from perfdag.steps.loop.pools import GangLost, LocalPool
+from perfdag.steps.loop.sampler import Sampler
 from perfdag.store.base import Store
 from perfdag.suite.points import Point
 
@@ -54,13 +54,13 @@ class MeasuringLoop:
         self,
         plan: Plan,
         store: Store,
-        site: Site,
+        pool: LocalPool,
         listener: ProgressListener,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.plan, self.store, self._site, self._listener = plan, store, site, listener
+        self.plan, self.store, self._pool, self._listener = plan, store, pool, listener
         self._clock = clock
-        self._sampler = Sampler(site, self._journal)
+        self._sampler = Sampler(pool, self._journal)
         self._journalled: dict[str, set[str]] = {}
         self._stored = stored_samples(store, plan.run_id)
         self._shapes = plan.shapes
@@ -177,10 +177,10 @@ class MeasuringLoop:
         shape = self._shapes[point.shape]
         measure: Callable[[Point, Shape, int], SampleRecord] = self._sampler.measure
         if shape.hosts.pairs == "hunt":
-            measure = partial(hunt, self._sampler, self._site, self._halted.set)
+            measure = partial(hunt, self._sampler, self._pool, self._halted.set)
         while True:
             record = measure(point, shape, repetition)
-            if record.status in ("failed", "infrastructure") and (why := self._site.lost()):
+            if record.status in ("failed", "infrastructure") and (why := self._pool.lost()):
                 raise GangLost(f"{why} ({record.error})")
             if record.status != "infrastructure":
                 break
@@ -190,7 +190,7 @@ class MeasuringLoop:
             time.sleep(min(2.0 * attempt, 10.0))
             attempt += 1
         record.batch, record.order_index = batch, position
-        record.attempt = self._site.earlier_attempts + attempt
+        record.attempt = self._pool.earlier_attempts + attempt
         return record
 
     def _canary(self, batch: int) -> None:
