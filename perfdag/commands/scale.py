@@ -17,8 +17,7 @@ from pydantic import ValidationError
 from perfdag import signals
 from perfdag.commands.options import CommandError, Option, Verbs, add_verb, option, print_now
 from perfdag.commands.terminal import text_table
-from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.prometheus import Prometheus
+from perfdag.kube.client import Kube, KubeError, Prometheus
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_INPUT, EXIT_OK, EXIT_REACH
 from perfdag.steps.scale import cluster, prometheus, runai, vmi, workloads
 from perfdag.steps.scale import times as times_csv

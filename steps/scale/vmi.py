@@ -14,8 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import AfterValidator, Field
 
 from perfdag.benchmark.contract import Metric, Params, Rights
-from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.prometheus import Prometheus
+from perfdag.kube.client import Kube, KubeError, Prometheus
 from perfdag.steps.scale import figures
 from perfdag.steps.scale.api_metrics import CREATION
 from perfdag.steps.scale.cleanup import PRIMER, own_namespaces, remove

@@ -16,8 +16,7 @@ from perfdag.commands import scale
 from perfdag.commands.imports import go_seconds, import_workloads
 from perfdag.commands.main import main
 from perfdag.commands.options import CommandError
-from perfdag.kube.client import KubeError
-from perfdag.kube.prometheus import Prometheus
+from perfdag.kube.client import KubeError, Prometheus
 from perfdag.steps.scale import files, vmi
 from perfdag.steps.scale.figures import Result
 from perfdag.steps.scale.files import RunFile, write_run
