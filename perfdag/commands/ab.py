@@ -17,7 +17,7 @@ import orjson
 from perfdag.analysis.ab import Outcome, SeriesVerdict, analyse, outcome_data
 from perfdag.analysis.alerts import markdown_table
 from perfdag.analysis.verdict import Tuning, percent
-from perfdag.app.cluster.template import NewRun, installed_template
+from perfdag.commands.cluster import NewRun, installed_template
 from perfdag.commands.compare import write_chart
 from perfdag.commands.finish import write_report
 from perfdag.commands.options import (
@@ -50,8 +50,7 @@ from perfdag.results.runs import load_plan, store_plan, variants
 from perfdag.results.schema import load_rows
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.steps.runner.limits import kinds_of
-from perfdag.store.base import Store
-from perfdag.store.open import open_store
+from perfdag.store.base import Store, open_store
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import checks_of, share
 from perfdag.units import plural, short, short_seconds
@@ -143,7 +142,7 @@ def add_ab(sub: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure both variants and print the outcome, or submit them. Return the exit code."""
-    from perfdag.app.cluster.watch import follow_run
+    from perfdag.commands.status import follow_run
 
     request = AbRequest(
         suite=args.suite,

@@ -33,9 +33,8 @@ from perfdag.results.samples import result_key, stored_samples
 from perfdag.results.schema import SAMPLES, NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_of, statuses_text
 from perfdag.signals import EXIT_OK
-from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
+from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError, open_store
 from perfdag.store.folder import FolderStore
-from perfdag.store.open import open_store
 from perfdag.units import plural
 
 logger = logging.getLogger(__name__)
@@ -134,7 +133,7 @@ def add_rm(sub: Verbs) -> None:
 def run_rm(args: argparse.Namespace) -> int:
     """Remove a run."""
     if args.namespace is not None:
-        from perfdag.app.cluster.removal import delete_run
+        from perfdag.commands.rm_cluster import delete_run
 
         delete_run(args.name, args.namespace, args.results, args.store)
         return EXIT_OK

@@ -3,17 +3,14 @@
 import asyncio
 import time
 
-from perfdag.app.cluster.find import NoRun, workflows_of_run
-from perfdag.app.cluster.template import ARGO
-from perfdag.app.cluster.view import View
+from perfdag.commands.cluster import ARGO, NoRun, View, workflows_of_run
 from perfdag.commands.options import CommandError, print_now
 from perfdag.commands.runs import removable_keys
 from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
 from perfdag.plan.plan import is_run_id
 from perfdag.results.runs import load_plan
 from perfdag.signals import EXIT_REACH
-from perfdag.store.base import NotStoredError
-from perfdag.store.open import open_store
+from perfdag.store.base import NotStoredError, open_store
 
 DELETE_TIMEOUT = 120.0
 """Seconds to wait until deleted objects are gone."""
