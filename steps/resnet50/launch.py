@@ -13,7 +13,7 @@ from perfdag.hosts import gpu_use
 from perfdag.hosts.base import CommandResult, Host
 from perfdag.outcome import Failed, SampleError, Skip
 from perfdag.shape import Shape
-from perfdag.steps import gpu_watch
+from perfdag.steps import devices
 from perfdag.steps.resnet50 import result
 from perfdag.steps.resnet50.params import MARGIN, Workload
 
@@ -188,7 +188,7 @@ class Watch:
     params: Workload
     facts: dict[str, Any] = field(default_factory=dict)
     used: list[str | None] = field(default_factory=list)
-    gpus: gpu_watch.Watch = field(default_factory=gpu_watch.Watch)
+    gpus: devices.Watch = field(default_factory=devices.Watch)
     names: Mapping[int, str] = field(default_factory=dict)
 
     def result_text(self, host: Host, finished: CommandResult) -> str:
@@ -236,7 +236,7 @@ def watched(hosts: Sequence[Host], params: Workload) -> Iterator[Watch]:
         yield watch
         return
     require(distinct, params)
-    with gpu_watch.watched(distinct) as watch.gpus:
+    with devices.watched(distinct) as watch.gpus:
         yield watch
         watch.gpus.used |= {uuid for uuid in watch.used if uuid}
     (_, first), *peers = watch.gpus.hosts.items()

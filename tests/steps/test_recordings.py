@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from perfdag import testing
 from perfdag.outcome import Invalid, Measurement, SampleError
 from perfdag.results.samples import as_rows
 from perfdag.steps import fio, rdma
 from perfdag.steps.rdma import BandwidthParams, LatencyParams, RdmaBandwidth
 from perfdag.steps.torchbench_runner import MARK
-from perfdag.testing import Recording, damage
+from perfdag.testing import Recording
 from tests.recorded.recordings import CASES, DAMAGED
 
 HOUR = 3600.0
@@ -22,23 +23,23 @@ HOUR = 3600.0
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_recorded_outputs_have_declared_metrics(name: str) -> None:
-    damage.check_declared(DAMAGED[name].load())
+    testing.check_declared(DAMAGED[name].load())
 
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_cut_output_is_noticed(name: str) -> None:
     case = DAMAGED[name]
-    damage.check_cut(case.load(), case.halves or ())
+    testing.check_cut(case.load(), case.halves or ())
 
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_garbled_output_is_noticed(name: str) -> None:
-    damage.check_garbled(DAMAGED[name].load())
+    testing.check_garbled(DAMAGED[name].load())
 
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_decimal_comma_is_refused(name: str) -> None:
-    damage.check_decimal_comma(DAMAGED[name].load())
+    testing.check_decimal_comma(DAMAGED[name].load())
 
 
 BANDWIDTH = "perftest/constructed-write-bw-all-26.04.txt"
