@@ -392,7 +392,7 @@ def _heat(items: Sequence[Item], x: str, y: str, note: str) -> Figure:
         for item in groups[name]:
             grid[ys.index(item.numbers[y]), xs.index(item.numbers[x])] = item.series.middle
         draw.heat(ax, grid, first.unit, first.metric, norm, words=len(xs) * min(3, len(axes)) <= 15)
-        step = max(1, len(xs) // (12 // min(3, len(axes))))
+        step = -(-len(xs) // (12 // min(3, len(axes))))
         ticks = [setting(x, f"{value:g}" if value < 1e6 else int(value)) for value in xs]
         ax.set_xticks(np.arange(0, len(xs), step) + 0.5, ticks[::step])
         ax.set_yticks(

@@ -9,16 +9,14 @@ from typing import Any
 
 import pytest
 
-from perfdag.app.cluster.finish_step import label_workflow
-from perfdag.app.cluster.status import RunStatus
-from perfdag.app.cluster.template import (
+from perfdag.commands.cluster import (
     InstalledTemplate,
     NotInstalled,
+    View,
     installed_template,
 )
-from perfdag.app.cluster.view import View
-from perfdag.app.cluster.waits import Observation
-from perfdag.app.cluster.watch import describe, follow_run
+from perfdag.commands.status import Observation, RunStatus, describe, follow_run
+from perfdag.commands.step import label_workflow
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.patch import WATCHDOG_DONE
 from perfdag.kube.pods import Pod
@@ -56,9 +54,9 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
                 raise answer
             return answer
 
-        monkeypatch.setattr("perfdag.app.cluster.watch.view_run", look)
-        monkeypatch.setattr("perfdag.app.cluster.watch.Kube", ApiServer().client)
-        monkeypatch.setattr("perfdag.app.cluster.watch.POLL_INTERVAL", 0.01)
+        monkeypatch.setattr("perfdag.commands.status.view_run", look)
+        monkeypatch.setattr("perfdag.commands.status.Kube", ApiServer().client)
+        monkeypatch.setattr("perfdag.commands.status.POLL_INTERVAL", 0.01)
         code = await follow_run("w", "bench")
         assert left == []
         return code
@@ -76,7 +74,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
     server = ApiServer(namespace="bench")
     monkeypatch.setattr("perfdag.kube.client.Kube", server.client)
     monkeypatch.setattr(
-        "perfdag.app.cluster.removal.open_store",
+        "perfdag.commands.rm_cluster.open_store",
         lambda root: FolderStore("store" if root == ROOT else "another"),
     )
     return server
@@ -88,7 +86,7 @@ def submit(
 ) -> Callable[..., Printed]:
     """Run `perfdag submit` of a suite's text in the namespace bench."""
     installed = InstalledTemplate("bench", False, ROOT)
-    monkeypatch.setattr("perfdag.app.cluster.template.installed_template", lambda _: installed)
+    monkeypatch.setattr("perfdag.commands.submit.installed_template", lambda _: installed)
 
     def run(text: str, *more: str, code: int = 0) -> Printed:
         Path("suite.yaml").write_text(text)
@@ -324,7 +322,7 @@ def test_nothing_is_submitted_to_an_installation_of_another_version(
         "kind": "WorkflowTemplate",
         "spec": {"arguments": {"parameters": []}, "templates": [{"name": "finish"}]},
     }
-    monkeypatch.setattr("perfdag.app.cluster.template.run_with_client", lambda work: template)
+    monkeypatch.setattr("perfdag.commands.cluster.run_with_client", lambda work: template)
     with pytest.raises(NotInstalled, match="another version: perfdag install --namespace bench"):
         installed_template("bench")
 
@@ -590,7 +588,7 @@ def test_finish_waits_for_a_watchdog_once_the_batches_are_over(
 async def test_a_watch_says_once_what_the_run_waits_for(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("perfdag.app.cluster.watch.POLL_INTERVAL", 0.01)
+    monkeypatch.setattr("perfdag.commands.status.POLL_INTERVAL", 0.01)
     write_logs(server, SAMPLE, AWAY)
     server.add(workflow(steps(130)), pod("w-rank-1", "node-1", lost=True, **LEAD), node(130))
     looks = iter(range(1000))

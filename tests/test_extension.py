@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from perfdag.app.cluster.submission import report_other_packages
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Metric, Params, Tool
 from perfdag.benchmark.registry import mistake
 from perfdag.commands.doctor_cluster import image_findings
 from perfdag.commands.main import main
+from perfdag.commands.submit import report_other_packages
 from perfdag.plan.plan import make_plan
 from perfdag.steps.command import Command
 from perfdag.suite.load import parse_suite
@@ -27,7 +27,7 @@ from tests.conftest import CommandLine
 
 ROOT = Path(__file__).parent.parent
 ODD = '''
-from perfdag.app.cluster.submission import report_other_packages
+from perfdag.commands.submit import report_other_packages
 from perfdag.commands.doctor_cluster import image_findings
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Metric, Output, Params

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.app.cluster.store_secret import STORE_KEYS, secret_notes, store_secret
-from perfdag.app.cluster.template import installed_template
+from perfdag.commands.cluster import installed_template
+from perfdag.commands.install import STORE_KEYS, secret_notes, store_secret
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.workflows import runs
 from tests.conftest import CommandLine, Printed

@@ -21,8 +21,8 @@ import pytest
 
 from perfdag import __file__ as package
 from perfdag import __version__
-from perfdag.app.cluster.submission import Submission
 from perfdag.commands.main import main
+from perfdag.commands.submit import Submission
 from perfdag.hosts import disturbance
 from perfdag.plan.ab import prepare_duet
 from perfdag.results.collect import collect, gather

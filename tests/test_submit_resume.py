@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.app.cluster.template import InstalledTemplate, NewRun
-from perfdag.app.cluster.watch import follow_run
+from perfdag.commands.cluster import InstalledTemplate, NewRun
+from perfdag.commands.status import follow_run
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.runs import store_rechecks
@@ -61,7 +61,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
     monkeypatch.setattr("perfdag.kube.client.Kube", played.client)
     monkeypatch.setattr(
-        "perfdag.app.cluster.template.installed_template",
+        "perfdag.commands.submit.installed_template",
         lambda namespace: InstalledTemplate(namespace, False, played.store),
     )
     monkeypatch.setattr(InstalledTemplate, "start", start)
@@ -72,7 +72,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
     """The store of the installation, which is reached from here."""
     folder = FolderStore(str(tmp_path / "store"))
-    monkeypatch.setattr("perfdag.app.cluster.resume.open_store", lambda root, patience=0.0: folder)
+    monkeypatch.setattr("perfdag.commands.cluster.open_store", lambda root, patience=0.0: folder)
     return folder
 
 
@@ -81,7 +81,7 @@ def unreached(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(root: str, patience: float = 0.0) -> None:
         raise StoreError("no route to it")
 
-    monkeypatch.setattr("perfdag.app.cluster.resume.open_store", away)
+    monkeypatch.setattr("perfdag.commands.cluster.open_store", away)
 
 
 def put(
@@ -242,8 +242,8 @@ async def test_the_watch_of_a_deleted_run_names_what_is_kept_and_how_to_go_on(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("perfdag.app.cluster.watch.Kube", cluster.client)
-    monkeypatch.setattr("perfdag.app.cluster.watch.POLL_INTERVAL", 0.01)
+    monkeypatch.setattr("perfdag.commands.status.Kube", cluster.client)
+    monkeypatch.setattr("perfdag.commands.status.POLL_INTERVAL", 0.01)
     cluster.add(workflow("perfdag-s-b", ID, "3", root))
     if planned:
         plan = make_plan(parse_suite(f"{SUITE}repetitions: 2\n"), run_id=ID)
@@ -255,7 +255,7 @@ async def test_the_watch_of_a_deleted_run_names_what_is_kept_and_how_to_go_on(
     def delete_later(line: str) -> None:
         cluster.remove("Workflow")
 
-    monkeypatch.setattr("perfdag.app.cluster.watch.print_now", delete_later)
+    monkeypatch.setattr("perfdag.commands.status.print_now", delete_later)
     assert await follow_run("perfdag-s-b", "bench") == 1
     assert capsys.readouterr().err == f"workflow perfdag-s-b was deleted; {kept}\n"
 
@@ -269,7 +269,7 @@ def test_the_status_of_a_deleted_run_names_them_too(
     cli: CommandLine,
 ) -> None:
     installed = InstalledTemplate("bench", False, ROOT)
-    monkeypatch.setattr("perfdag.app.cluster.status.installed_template", lambda name: installed)
+    monkeypatch.setattr("perfdag.commands.status.installed_template", lambda name: installed)
     put(store, ID)
     command = f"perfdag submit --resume {ID} --namespace bench"
     assert cli(["status", ID, "--namespace", "bench", *more], 2).err == (

@@ -1,13 +1,18 @@
-"""The history of one series: its values, the noise of its levels as a band, and its steps."""
+"""The history of one series with its levels and steps, and the card of a run."""
 
+import io
+import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from perfdag.analysis.history import Series
 from perfdag.charts import style
 from perfdag.charts.numbers import amount, readable
+from perfdag.charts.pages import screen
 from perfdag.results.samples import day_of
 
 RUNS = 60
@@ -17,15 +22,18 @@ _COLOURS = {"worse": style.WORSE, "better": style.BETTER}
 
 @style.in_house_style
 def history(line: Series) -> Figure:
+    """Draw the newest runs of a series with their levels and steps."""
+    note = "median of each run; band: noise of the level"
+    fig, (ax,) = style.figure(heights=(3.6,), title=readable(line.name), subtitle=note)
+    panel(ax, line)
+    return fig
+
+
+def panel(ax: Axes, line: Series) -> None:
     """Draw the newest runs. The span of a change for the worse that is open is shaded."""
     first = max(0, len(line.value) - RUNS)
     known = np.flatnonzero(np.isfinite(line.value))
     known = known[known >= first]
-    fig, (ax,) = style.figure(
-        heights=(3.6,),
-        title=readable(line.name),
-        subtitle=f"median of each run; band: noise of the level; {len(known)} runs",
-    )
     ends = len(line.value) - 0.5
     for level in line.levels.levels:
         start = max(level.start, first) - 0.5
@@ -57,12 +65,9 @@ def history(line: Series) -> Figure:
                 color=colour,
                 fontweight="bold",
             )
-    shown = [
-        *line.value[known],
-        *(v for level in line.levels.levels for v in (level.low, level.high)),
-    ]
-    shown = [value for value in shown if np.isfinite(value)]
-    low, high = min(shown), max(shown)
+    bounds = [bound for level in line.levels.levels for bound in (level.low, level.high)]
+    shown = np.array([*line.value[known], *bounds])
+    low, high = float(np.nanmin(shown)), float(np.nanmax(shown[np.isfinite(shown)]))
     ax.set_ylim(low - 0.08 * (high - low), high + 0.22 * (high - low) or 1.0)
     ax.set_xlim(first - 0.5, ends)
     ax.set_xticks([])
@@ -70,4 +75,29 @@ def history(line: Series) -> Figure:
     ax.set_xlabel(f"one point a run, the newest: {newest}")
     unit = style.value_axis(ax.yaxis, line.info.unit, high, line.info.metric)
     ax.set_ylabel(style.axis_label(line.info.metric, unit, line.info.better).replace(", ", "\n"))
-    return fig
+
+
+@style.in_house_style
+def card(run: screen.Judged, suite: str, head: Sequence[str]) -> bytes:
+    """Return a PNG of 1200 x 630 for chats and slides: the sentence, values, and the history."""
+    said, rows = screen.banner(run), screen.rows(run)
+    colour = {"bad": style.WORSE, "good": style.BETTER, "noisy": style.UNCLEAR}.get(said.kind)
+    fig = Figure(figsize=(12, 6.3))
+    fig.text(0.04, 0.93, f"{suite}  ·  {'  ·  '.join(head)}"[:130], fontsize=12, color=style.MUTED)
+    sentence = textwrap.fill(said.sentence, 54, max_lines=2, placeholder=" ...")
+    big: Any = {"fontsize": 24, "fontweight": "bold", "va": "top"}
+    fig.text(0.04, 0.89, sentence, color=colour or style.INK, **big)
+    fig.text(0.04, 0.72, "; ".join(said.why)[:130], fontsize=12, color=style.MUTED)
+    lines = [line for line in run.deciding() if line.levels.measured > 1][:1]
+    places = [(0.04 + 0.48 * (i // 3), 0.56 - 0.2 * (i % 3)) for i in range(3 if lines else 6)]
+    for (x, y), row in zip(places, rows, strict=False):
+        delta = row.answer.size if row.answer and row.answer.word in ("worse", "better") else ""
+        where = textwrap.shorten(f"{row.name}  {row.where}", 40, placeholder=" ...")
+        fig.text(x, y + 0.08, where, fontsize=12, color=style.MUTED)
+        value = f"{row.value}  {delta}" if row.usable else "unusable"
+        fig.text(x, y, value, **{**big, "va": "bottom"})
+    for line in lines:
+        panel(fig.add_axes((0.46, 0.1, 0.51, 0.54)), line)
+    png = io.BytesIO()
+    fig.savefig(png, format="png", dpi=100, metadata={"Software": None})
+    return png.getvalue()

@@ -18,7 +18,7 @@ from perfdag.charts import style
 from perfdag.charts.files import to_bytes
 from perfdag.charts.numbers import digits, unit_for
 from perfdag.charts.pages import page, pick, screen
-from perfdag.charts.pages.history import history
+from perfdag.charts.pages.history import card, history
 from perfdag.charts.pages.pick import Picture
 from perfdag.charts.pages.recipes import recipes
 from perfdag.charts.series import Cell, label_cells
@@ -123,6 +123,12 @@ def report(
     room = LIMIT - len(template.render(context, charts={}).encode("utf-8", "replace"))
     others = [picture for picture in pictures if picture is not first]
     return template.render(context, charts=_charts(names, others, room))
+
+
+def card_of(table: pa.Table, plan: Plan, gate: GateResult | None) -> bytes:
+    """Return the card of a run, a PNG of 1200 x 630."""
+    table = _plain(table)
+    return card(judge(table, _cells(summarise(table)), gate), plan.suite, head(table))
 
 
 def judge(table: pa.Table, cells: Sequence[Cell], gate: GateResult | None) -> screen.Judged:

@@ -17,7 +17,7 @@ import orjson
 from perfdag.analysis.ab import Outcome, SeriesVerdict, analyse, outcome_data
 from perfdag.analysis.alerts import markdown_table
 from perfdag.analysis.verdict import Tuning, percent
-from perfdag.app.cluster.template import NewRun, installed_template
+from perfdag.commands.cluster import NewRun, installed_template
 from perfdag.commands.compare import write_chart
 from perfdag.commands.finish import write_report
 from perfdag.commands.options import (
@@ -143,7 +143,7 @@ def add_ab(sub: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure both variants and print the outcome, or submit them. Return the exit code."""
-    from perfdag.app.cluster.watch import follow_run
+    from perfdag.commands.status import follow_run
 
     request = AbRequest(
         suite=args.suite,

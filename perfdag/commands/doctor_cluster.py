@@ -6,8 +6,8 @@ import time
 from collections.abc import Collection
 from typing import Literal
 
-from perfdag.app.cluster.template import ARGO, is_other_version, store_of
 from perfdag.benchmark import registry
+from perfdag.commands.cluster import ARGO, is_other_version, store_of
 from perfdag.commands.doctor import Finding
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import (

@@ -129,3 +129,12 @@ def write_report(
     has_site = bool(store.list(f"site/data/{plan.suite}"))
     report_page.write(table, plan, put, store.root, links if has_site else {}, gate)
     return store.url(f"runs/{plan.run_id}/report.html")
+
+
+def write_card(store: Store, plan: Plan, gate: GateResult | None) -> str:
+    """Write card.png of a collected run. Return its URL. Raises StoreError."""
+    from perfdag.charts.pages.report import card_of
+
+    table, key = load_rows(store, suites=[plan.suite], runs=[plan.run_id]), "card.png"
+    store.put(f"runs/{plan.run_id}/{key}", card_of(table, plan, gate))
+    return store.url(f"runs/{plan.run_id}/{key}")

@@ -60,13 +60,13 @@ GROUPS = {
 """The verbs by group, as the help lists them, with their summaries."""
 VERBS = {name: summary for verbs in GROUPS.values() for name, summary in verbs.items()}
 MODULES = {
-    **{verb: f"commands.{verb}" for verb in VERBS},
-    **{verb: f"cli.cluster.{verb}" for verb in (*GROUPS["cluster"], "step")},
+    **{verb: f"commands.{verb}" for verb in (*VERBS, "step")},
     **dict.fromkeys(("init", "new"), "commands.new"),
     **dict.fromkeys(("ls", "open", "rm", "prune"), "commands.runs"),
     **dict.fromkeys(("show", "report", "collect"), "commands.results"),
     **dict.fromkeys(("check", "acks"), "commands.check"),
     "import": "commands.imports",
+    "logs": "commands.status",
 }
 """The module of each verb, which has a function `add_VERB`."""
 DESTRUCTIVE = ("rm", "prune")

@@ -8,7 +8,13 @@ from typing import Any
 
 from perfdag.analysis.alerts import gate_as_dict
 from perfdag.commands.check import answer_lines
-from perfdag.commands.finish import RunResult, finish_run, missing_drawing, result_of
+from perfdag.commands.finish import (
+    RunResult,
+    finish_run,
+    missing_drawing,
+    result_of,
+    write_card,
+)
 from perfdag.commands.options import RUN, STORE, CommandError, Verbs, add_verb, option, print_json
 from perfdag.commands.runs import read_run
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
@@ -23,6 +29,7 @@ from perfdag.results.summary import (
     worst_of_points,
 )
 from perfdag.signals import EXIT_FAILED, EXIT_OK
+from perfdag.store.open import open_store
 from perfdag.units import plural, scaled
 
 SHOW_EPILOG = """examples:
@@ -71,13 +78,15 @@ def add_report(sub: Verbs) -> None:
         REPORT_EPILOG,
         RUN,
         STORE,
+        option("--card", action="store_true", help="write card.png too, 1200 x 630, for a chat"),
     )
 
 
 def run_report(args: argparse.Namespace) -> int:
     """Write the report. Return 1 if a sample failed, is invalid or missing."""
     result = report_run(args.store, args.run_id)
-    print("\n".join([str(result.report), *result.exports]))
+    card = [write_card(open_store(args.store), result.plan, result.gate)] if args.card else []
+    print("\n".join([str(result.report), *card, *result.exports]))
     return result.exit_code
 
 

@@ -134,7 +134,7 @@ def add_rm(sub: Verbs) -> None:
 def run_rm(args: argparse.Namespace) -> int:
     """Remove a run."""
     if args.namespace is not None:
-        from perfdag.app.cluster.removal import delete_run
+        from perfdag.commands.rm_cluster import delete_run
 
         delete_run(args.name, args.namespace, args.results, args.store)
         return EXIT_OK

@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import struct
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -156,6 +157,11 @@ def test_the_first_screen_says_the_answer_of_the_gate(tmp_path: Path) -> None:
         assert f'<div class="banner {kind}"><p class="sentence">{said}' in html
         assert html.count('class="spark"') == 1
     assert "perfdag compare" in judged(tmp_path, 20, 0.8)
+    store, run = FolderStore(str(tmp_path / "20 0.8")), synthetic.run_id(19)
+    table = load_rows(store, suites=["net"], runs=[run])
+    gate = check(store, "net", run, Rules())
+    card = report.card_of(table, plan_of(run_id=run, suite="net"), gate)
+    assert struct.unpack(">II", card[16:24]) == (1200, 630)
     assert '<p class="sentence">First run: ' in judged(tmp_path, 1, 1.0)
 
 

@@ -103,7 +103,7 @@ ROOT = Path(__file__).parents[2]
 def test_nothing_is_written_by_heras_own_writer() -> None:
     files = [
         file
-        for room in ("workflows", "examples", "perfdag/cli", "benchmarks")
+        for room in ("workflows", "examples", "perfdag/commands", "benchmarks")
         for file in (ROOT / room).rglob("*.py")
     ]
     assert files

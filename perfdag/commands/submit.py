@@ -1,22 +1,79 @@
-"""Submit a suite to a cluster, or continue a run there."""
+"""`perfdag submit`: run a suite on a cluster, or continue a run there."""
 
+import argparse
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfdag.app.cluster import template
-from perfdag.app.cluster.render import report_missing_gpus
-from perfdag.app.cluster.resume import resumable_run
-from perfdag.app.cluster.template import NewRun
 from perfdag.benchmark import registry
-from perfdag.commands.options import CommandError
+from perfdag.commands.cluster import NewRun, installed_template, resumable_run
+from perfdag.commands.options import (
+    CLUSTER_RUN,
+    NAMESPACE,
+    ONLY,
+    SET,
+    WATCH,
+    CommandError,
+    add_options,
+    check_resume,
+    print_now,
+)
+from perfdag.commands.render import report_missing_gpus
+from perfdag.commands.status import follow_run
 from perfdag.plan.plan import Plan, make_plan, place_hosts
+from perfdag.signals import EXIT_OK
 from perfdag.steps.runner.limits import kinds_of
 from perfdag.store.open import check_cluster_address, on_cluster
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import LoadedSuite
 
 logger = logging.getLogger(__name__)
+
+
+EPILOG = """examples:
+  perfdag submit suites/quick.yaml --namespace bench --watch
+  perfdag submit suites/quick.yaml --namespace bench \\
+      --only 'iperf*' --set repetitions=5
+  perfdag submit --resume 20260101T020000Z-0a1b2c3d --namespace bench --watch
+"""
+
+
+def add_submit(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "submit",
+        description="Check a suite, then run it on the cluster of the current context, where "
+        "`perfdag install` installed the templates. A bad suite creates nothing.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume"
+    )
+    add_options(parser, SET, ONLY, NAMESPACE, WATCH)
+    parser.add_argument(
+        "--resume",
+        metavar="RUN",
+        help=f"continue this run ({CLUSTER_RUN.settings['help']}): measure only what is not "
+        "stored yet",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Submit or resume a run, and follow it with --watch."""
+    check_resume(args)
+    if args.resume:
+        run_id, workflow = resume_run(args.resume, args.namespace)
+    else:
+        submission = Submission(args.suite, args.namespace, args.settings, args.only)
+        run_id, workflow = submit_suite(submission)
+    print_now(f"run {run_id}, workflow {workflow} in namespace {args.namespace}")
+    if args.watch:
+        return asyncio.run(follow_run(workflow, args.namespace))
+    print(f"follow it: perfdag status {workflow} --namespace {args.namespace}")
+    return EXIT_OK
 
 
 @dataclass(frozen=True)
@@ -44,7 +101,7 @@ def submit_suite(submission: Submission) -> tuple[str, str]:
     loaded, plan = submission.plan()
     report_missing_gpus(plan)
     report_other_packages(plan)
-    installed = template.installed_template(submission.namespace)
+    installed = installed_template(submission.namespace)
     own = loaded.suite.store
     if own and on_cluster(own) and own != installed.store:
         raise CommandError(
@@ -80,7 +137,7 @@ def resume_run(name: str, namespace: str) -> tuple[str, str]:
 
     Raises CommandError, StoreError, KubeError.
     """
-    installed = template.installed_template(namespace)
+    installed = installed_template(namespace)
     check_cluster_address(installed.store)
     run = resumable_run(name, namespace, installed.store)
     return run.run_id, installed.start(run)

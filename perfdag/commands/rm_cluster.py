@@ -3,9 +3,7 @@
 import asyncio
 import time
 
-from perfdag.app.cluster.find import NoRun, workflows_of_run
-from perfdag.app.cluster.template import ARGO
-from perfdag.app.cluster.view import View
+from perfdag.commands.cluster import ARGO, NoRun, View, workflows_of_run
 from perfdag.commands.options import CommandError, print_now
 from perfdag.commands.runs import removable_keys
 from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client

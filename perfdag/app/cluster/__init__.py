@@ -1,1 +1,0 @@
-"""Runs on a cluster: install, submit, watch, resume and prune."""

@@ -1,1 +1,0 @@
-"""The verbs of a cluster, on their way into `commands`."""

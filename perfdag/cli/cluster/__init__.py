@@ -1,1 +1,0 @@
-"""Verbs of runs on a cluster, and the options that they share."""

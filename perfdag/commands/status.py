@@ -1,0 +1,407 @@
+"""`perfdag status` and `perfdag logs`: the progress of a run on a cluster, and its pods' logs."""
+
+import argparse
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from perfdag.commands.cluster import (
+    DONE,
+    NoRun,
+    View,
+    find_workflow,
+    installed_template,
+    kept_samples,
+    program_lines,
+    view_run,
+)
+from perfdag.commands.options import (
+    CLUSTER_RUN,
+    NAMESPACE,
+    WATCH,
+    add_options,
+    print_json,
+    print_now,
+)
+from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.kube.pods import Pod, nodes_of, template_of
+from perfdag.plan.plan import is_run_id
+from perfdag.signals import EXIT_FAILED, EXIT_INPUT, EXIT_OK
+from perfdag.steps.runner.progress import seconds_left
+from perfdag.steps.runner.watch import finished
+from perfdag.store.s3 import is_wait_line, seconds_away
+
+logger = logging.getLogger(__name__)
+
+
+EPILOG = """examples:
+  perfdag status last --namespace bench
+  perfdag status 20260101T020000Z-0a1b2c3d --namespace bench --watch
+  perfdag status last --namespace bench --json
+"""
+
+
+def add_status(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "status",
+        description="Show the progress of a run, its current batch, its pods, and what keeps them "
+        "from running.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_options(parser, CLUSTER_RUN, NAMESPACE)
+    add_options(parser, WATCH)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the status, or follow the run and return its exit code."""
+    status = run_status(args.name, args.namespace)
+    if args.watch:
+        return asyncio.run(follow_run(status.view.name, args.namespace))
+    if args.json:
+        print_json(status.data())
+    else:
+        print(status.text())
+    return EXIT_OK
+
+
+SHORTEST_WAIT = 10.0
+"""Seconds from which a wait is shown."""
+LOG_SECONDS = 5.0
+"""Limit of reading a log: the API server waits long for a kubelet that does not answer."""
+MAX_NODES = 5
+"""Most nodes that are read at a time."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the logs, the nodes and the Workflow of a run tell at one moment.
+
+    `line` is the last line of a lead that measures, or None. `waits` has a line for each thing
+    that the run waits for.
+    """
+
+    line: str | None = None
+    waits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """The state of a run, the last line of the lead that measures, and what the run waits for."""
+
+    view: View
+    seen: Observation
+
+    def text(self) -> str:
+        """Return the status as text."""
+        view = self.view
+        head = f"run {view.run_id or '(no plan yet)'}, workflow {view.name}"
+        line = describe(view, self.seen.line, self.seen.waits)
+        return f"{head}\n{clock(int(view.seconds()))} | {line}"
+
+    def data(self) -> dict[str, Any]:
+        """Return the status as plain data."""
+        view = self.view
+        done, total = view.progress or (None, None)
+        pods = [
+            {
+                "name": pod.name,
+                "batch": pod.batch,
+                "phase": pod.phase,
+                "node": pod.node,
+                "trouble": pod.trouble,
+            }
+            for pod in view.pods
+        ]
+        return {
+            "run_id": view.run_id,
+            "workflow": view.name,
+            "phase": view.phase,
+            "message": view.message,
+            "done": done,
+            "samples": total,
+            "current": self.seen.line,
+            "seconds_left": seconds_left(self.seen.line),
+            "exit_code": view.exit_code(),
+            "waits": list(self.seen.waits),
+            "troubles": view.troubles(),
+            "pods": pods,
+        }
+
+
+def run_status(name: str, namespace: str) -> RunStatus:
+    """Return the status of a run. Raises NoRun, KubeError.
+
+    The error of a run whose Workflow was deleted says what its store keeps.
+    """
+
+    async def look(client: Kube) -> RunStatus:
+        workflow = await find_workflow(client, name, namespace)
+        view = await view_run(client, workflow["metadata"]["name"], namespace)
+        return RunStatus(view, await observe(client, view, namespace))
+
+    try:
+        return run_with_client(look)
+    except NoRun as error:
+        if not is_run_id(name):
+            raise
+        root = installed_template(namespace).store
+        raise NoRun(f"{error}; {kept_samples(name, root, namespace)}") from None
+
+
+POLL_INTERVAL = 2.0
+"""Seconds between two looks at a run."""
+MAX_TROUBLES = 5
+
+
+async def follow_run(workflow: str, namespace: str) -> int:
+    """Follow the run of a Workflow and return its exit code.
+
+    It prints a line for each change, then the run's table. A lost connection is tried
+    again. Raises KubeError if the API server refuses.
+    """
+    start, connected = time.monotonic(), True
+    view: View | None = None
+    state = ""
+    troubles: list[str] = []
+    async with Kube(retries=2) as client:
+        while True:
+            try:
+                view = await view_run(client, workflow, namespace)
+                connected = True
+            except KubeError as error:
+                if error.status == 404:
+                    text = f"workflow {workflow} was deleted"
+                    if view:
+                        samples = kept_samples(view.run_id, view.store, namespace)
+                        text = f"{text}; {samples}"
+                    logger.info(text)
+                    return EXIT_FAILED
+                if error.status in (401, 403):
+                    raise
+                if connected:
+                    logger.info(f"connection lost, trying again: {error}")
+                connected = False
+                await asyncio.sleep(POLL_INTERVAL)
+                continue
+            seen = await observe(client, view, namespace)
+            line = describe(view, seen.line, seen.waits)
+            if line != state:
+                seconds = int(time.monotonic() - start)
+                print_now(f"{clock(seconds)} | {line}")
+                state = line
+            # Argo deletes a pod that was pending too long, and then only says "timeout".
+            current = [text for text in view.troubles() if not text.endswith(": timeout")]
+            troubles = current or troubles
+            if view.phase in DONE:
+                return await _end(client, view, namespace, troubles)
+            await asyncio.sleep(POLL_INTERVAL)
+
+
+def clock(seconds: int) -> str:
+    """Return minutes and seconds as 1:05."""
+    return f"{seconds // 60}:{seconds % 60:02d}"
+
+
+def describe(view: View, line: str | None = None, waits: Iterable[str] = ()) -> str:
+    """Return the phase, progress, batches, pods by phase, waits and troubles in one line.
+
+    `line` is the last line of the lead: the newest sample of its batch.
+    """
+    progress = []
+    if view.progress:
+        done, total = view.progress
+        progress = [f"{done}/{total} of the started batches", *([line] if line else [])]
+    phases = Counter(pod.phase for pod in view.pods if pod.batch is not None)
+    pods = ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items()))
+    batches = ", ".join(map(str, view.batches))
+    parts = [
+        f"{view.phase} ({view.message})" if view.message else view.phase,
+        *progress,
+        *([f"batch {batches}"] if batches else []),
+        *([f"pods {pods}"] if pods else []),
+    ]
+    return " | ".join([*parts, *waits, *view.troubles()[:MAX_TROUBLES]])
+
+
+async def _end(client: Kube, view: View, namespace: str, troubles: list[str]) -> int:
+    """Write the logs of the plan step, if it failed, and of the finish step; return the code."""
+    plan, code = view.code_of("plan"), view.exit_code()
+    if plan != 0:
+        await _write_log(client, view, "plan", namespace)
+    if plan != EXIT_INPUT:
+        await _write_log(client, view, "finish", namespace)
+    if code is None:
+        reason = view.message or "; ".join(troubles[:3])
+        logger.info(f"workflow {view.name} {view.phase}: {reason}")
+        return EXIT_FAILED
+    return code
+
+
+async def _write_log(client: Kube, view: View, step: str, namespace: str) -> None:
+    """Write the log of a step's last attempt, if there is one."""
+    node = view.last_node(step)
+    if node is None:
+        return
+    suffix = node["id"].rpartition("-")[2]
+    for pod in view.pods:
+        if pod.name.endswith(suffix) and step in pod.name:
+            try:
+                async for line in program_lines(client, pod.name, namespace):
+                    print_now(line)
+            except KubeError as error:
+                logger.info(f"the log of {pod.name} cannot be read: {error}")
+            return
+
+
+async def observe(client: Kube, view: View, namespace: str) -> Observation:
+    """Read the logs of the running pods that use the store, and the nodes of pods in trouble.
+
+    What the user may not read is left out.
+    """
+    if view.phase in DONE:
+        return Observation()
+    running = [pod for pod in view.pods if pod.phase == "Running" and not pod.trouble]
+    leads = [pod for pod in running if pod.rank == 0][:1]
+    steps = [pod for pod in running if pod.batch is None]
+    logs = await asyncio.gather(*(_log(client, pod, namespace) for pod in [*leads, *steps]))
+    lines = [line for line in logs[0] if not is_wait_line(line)] if leads else []
+    waits = [
+        _wait("S3 has not answered", max(map(seconds_away, logs), default=0.0)),
+        *await _lost_nodes(client, view),
+        _wait("finish has waited for the watchdog", _watchdog_seconds(view)),
+    ]
+    return Observation(lines[-1] if lines else None, tuple(filter(None, waits)))
+
+
+def _wait(text: str, seconds: float) -> str | None:
+    """Return a line about a wait; None for a short one.
+
+    The time is rounded down, so that the line of a long wait seldom changes.
+    """
+    if seconds < SHORTEST_WAIT:
+        return None
+    step = 10 if seconds < 60 else 60 if seconds < 600 else 600
+    rounded = int(seconds // step * step)
+    return f"{text} for {f'{rounded} s' if rounded < 60 else f'{rounded // 60} min'}"
+
+
+def _seconds_since(moment: str) -> float:
+    """Return the seconds since a time of the API server, by this machine's clock."""
+    return time.time() - datetime.fromisoformat(moment).timestamp()
+
+
+async def _log(client: Kube, pod: Pod, namespace: str) -> list[str]:
+    """Return the last lines of a pod's log; none if it is gone, or may not be read."""
+    try:
+        async with asyncio.timeout(LOG_SECONDS):
+            log = program_lines(client, pod.name, namespace, tail=5)
+            return [line async for line in log if line]
+    except (KubeError, TimeoutError):
+        return []
+
+
+async def _lost_nodes(client: Kube, view: View) -> list[str | None]:
+    """Return a line for each node of an unfinished pod in trouble that is not ready."""
+    names = {
+        pod.node
+        for pod in view.pods
+        if pod.node and (pod.phase == "Pending" or (pod.phase == "Running" and pod.trouble))
+    }
+    lines = []
+    try:
+        for name in sorted(names)[:MAX_NODES]:
+            node = await client.get(await client.resource("v1", "Node"), name)
+            lines += [
+                _wait(f"{name} has been NotReady", _seconds_since(condition["lastTransitionTime"]))
+                for condition in node["status"].get("conditions") or []
+                if condition["type"] == "Ready" and condition["status"] != "True"
+            ]
+    except KubeError:  # the user may not read nodes, or the node is gone
+        pass
+    return lines
+
+
+def _watchdog_seconds(view: View) -> float:
+    """Return for how many seconds the watchdog alone has kept finish from its start, or 0."""
+    if not finished(view.workflow):
+        return 0.0
+    nodes = list(nodes_of(view.workflow).values())
+    watchdogs = [node for node in nodes if template_of(node) in ("watchdog", "watchdog-pod")]
+    if not any(node.get("phase") in ("Pending", "Running") for node in watchdogs):
+        return 0.0
+    ends = [_end_text(node) for node in nodes if template_of(node) in ("batches", "recheck")]
+    return _seconds_since(max(ends)) if any(ends) else 0.0
+
+
+def _end_text(node: Object) -> str:
+    return node.get("finishedAt") or ""
+
+
+LOGS_EPILOG = """examples:
+  perfdag logs last --namespace bench
+  perfdag logs last --namespace bench --batch 3 --tail 20
+"""
+
+
+def add_logs(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "logs",
+        description="Print the logs of a run's pods, each line after the name of its pod. Pods are "
+        "kept for a while after they end; the samples are in the store.",
+        epilog=LOGS_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_options(parser, CLUSTER_RUN, NAMESPACE)
+    parser.add_argument("--batch", type=int, help="only the pods of this batch")
+    parser.add_argument("--tail", type=int, help="only the last lines of each pod")
+    parser.set_defaults(run=run_logs)
+
+
+def run_logs(args: argparse.Namespace) -> int:
+    """Print the logs."""
+    write_logs(args.name, args.namespace, args.batch, args.tail)
+    return EXIT_OK
+
+
+def write_logs(name: str, namespace: str, batch: int | None, tail: int | None) -> None:
+    """Write the logs of a run's pods, or of one batch, each line after the name of its pod.
+
+    `tail` limits the lines of a pod. Why a log is absent is logged. Raises NoRun,
+    KubeError.
+    """
+
+    async def write(client: Kube) -> None:
+        workflow = await find_workflow(client, name, namespace)
+        view = await view_run(client, workflow["metadata"]["name"], namespace)
+        for pod in sorted(view.pods, key=_order):
+            if batch in (None, pod.batch):
+                await _write_pod(client, pod, namespace, tail)
+
+    run_with_client(write)
+
+
+def _order(pod: Pod) -> tuple[int, int, str]:
+    return (-1 if pod.batch is None else pod.batch, pod.rank or 0, pod.name)
+
+
+async def _write_pod(client: Kube, pod: Pod, namespace: str, tail: int | None) -> None:
+    label = pod.name
+    if pod.batch is not None:
+        label = f"batch {pod.batch} rank {pod.rank} attempt {pod.attempt}"
+    if pod.trouble:
+        print_now(f"{label}: {pod.trouble}")
+    try:
+        async for line in program_lines(client, pod.name, namespace, tail):
+            print_now(f"{label}: {line}")
+    except KubeError as error:
+        logger.info(f"{label}: no log: {error}")

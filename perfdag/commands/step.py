@@ -1,0 +1,326 @@
+"""`perfdag step`: the steps of a run on a cluster, which the containers of its pods call.
+
+Each step imports what it needs when it runs: a wide gang starts many peers on few nodes.
+"""
+
+import argparse
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from perfdag.commands.options import CommandError, duration, print_now
+from perfdag.signals import EXIT_FAILED, EXIT_OK, EXIT_REACH
+
+if TYPE_CHECKING:
+    from perfdag.kube.client import Kube
+    from perfdag.plan.plan import Plan
+    from perfdag.steps.runner.pod_context import PodContext
+    from perfdag.store.base import Store
+
+logger = logging.getLogger(__name__)
+
+PENDING = "how long Argo lets pods of a batch be Pending"
+SSH_PORT = "2222"
+"""Port of a peer that the environment of a remote shell does not list."""
+STORE_PATIENCE = 5.0
+"""Seconds for which the check of the store repeats a write."""
+EPILOG = """examples:
+  perfdag step rsh 10.0.0.7 hostname
+"""
+
+
+def add_step(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the verb."""
+    parser = sub.add_parser(
+        "step",
+        description="The steps of a run on a cluster. The WorkflowTemplates call them, and the "
+        "environment of a container tells which run and batch they belong to.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    steps = parser.add_subparsers(dest="step", metavar="STEP", required=True)
+    for name, text, run in (
+        ("plan", "make the plan, the run's key pair and claims", plan),
+        ("recheck", "plan rechecks of suspicious points", recheck),
+    ):
+        step = steps.add_parser(name, help=text)
+        step.add_argument("--out", type=Path, required=True, help="folder of the output parameters")
+        step.set_defaults(run=run)
+    watching = steps.add_parser("watchdog", help="record why pods cannot start")
+    watching.add_argument("--pending", metavar="TIME", default="", help=PENDING)
+    watching.set_defaults(run=watchdog)
+    for name, text, run in (
+        ("lead", "measure a batch", lead),
+        ("peer", "serve the lead", peer),
+    ):
+        rank = steps.add_parser(name, help=text)
+        rank.add_argument("--batch", type=int, required=True)
+        rank.add_argument("--rank", type=int, required=True)
+        rank.add_argument("--attempt", type=int, default=0, help="number of the attempt, from 0")
+        rank.add_argument("--attempts", type=int, default=0, help="number of the last attempt")
+        rank.add_argument("--port", type=int, default=0, help="port of a peer's sshd")
+        rank.add_argument("--pending", metavar="TIME", default="", help=PENDING)
+        rank.set_defaults(run=run)
+    reach = steps.add_parser("reach", help="check the store, and list the benchmarks")
+    reach.set_defaults(run=reach_store)
+    last = steps.add_parser("finish", help="collect, report, check")
+    last.add_argument("--phase", default="Succeeded", help="phase of the Workflow")
+    last.set_defaults(run=finish)
+    newest = steps.add_parser("age", help="check the age of the newest run")
+    newest.add_argument("--suite", required=True)
+    newest.add_argument("--max-age", required=True, type=duration, metavar="DURATION")
+    newest.set_defaults(run=age)
+    rsh = steps.add_parser(
+        "rsh", help="run a command on a peer of this gang (an MPI launcher's remote shell)"
+    )
+    rsh.add_argument(
+        "remote_command",
+        nargs=argparse.REMAINDER,
+        metavar="HOST COMMAND",
+        help="address of a peer, the command and its arguments",
+    )
+    rsh.set_defaults(run=remote_shell)
+
+
+def plan(args: argparse.Namespace) -> int:
+    """Plan the run and write the output parameters of the step."""
+    from perfdag.steps.runner import plan, step_state
+    from perfdag.steps.runner.credentials import PeerError
+    from perfdag.steps.runner.pod_context import from_environment
+    from perfdag.units import plural
+
+    context = from_environment()
+
+    def work() -> int:
+        try:
+            result = plan.step(context, args.out, os.environ)
+        except PeerError as error:
+            raise CommandError(str(error), EXIT_FAILED) from None
+        counts = f"{plural(len(result.points), 'point')}, {plural(len(result.order), 'sample')}"
+        print_now(f"run {result.run_id}: {counts}, {plural(len(result.batches), 'batch')}")
+        return EXIT_OK
+
+    return step_state.step(context, "plan", work)
+
+
+def recheck(args: argparse.Namespace) -> int:
+    """Plan the rechecks of suspicious points and write the output parameters of the step."""
+    from perfdag.steps.runner import recheck, step_state
+    from perfdag.steps.runner.pod_context import from_environment
+
+    context = from_environment()
+
+    def work() -> int:
+        names = recheck.step(context, args.out)
+        print_now(
+            f"measured again now: {', '.join(names)}" if names else "nothing to measure again"
+        )
+        return EXIT_OK
+
+    return step_state.step(context, "recheck", work)
+
+
+def watchdog(args: argparse.Namespace) -> int:
+    """Watch the run until its last batch ends. Return 1 if a batch failed."""
+    import asyncio
+
+    from perfdag.steps.runner.pod_context import from_environment
+    from perfdag.steps.runner.watch import watch_run
+
+    if asyncio.run(watch_run(from_environment(), args.pending)):
+        return EXIT_OK
+    print_now("batches failed; `argo retry` starts another watchdog for them")
+    return EXIT_FAILED
+
+
+def lead(args: argparse.Namespace) -> int:
+    """Measure a batch with the pods of its gang."""
+    from perfdag.results.runs import load_plan
+    from perfdag.signals import end_once
+    from perfdag.steps.runner import gang
+    from perfdag.steps.runner.credentials import take_credentials
+    from perfdag.steps.runner.pod_context import exit_retryable, from_environment
+
+    end_once(exit_retryable)
+    take_credentials()
+    context = from_environment()
+    store = context.open()
+    plan = load_plan(store, context.run_id)
+    last = args.attempt >= args.attempts
+    return gang.lead(context, store, plan, args.batch, args.attempt, last)
+
+
+def peer(args: argparse.Namespace) -> int:
+    """Serve the lead of a gang."""
+    from perfdag.kube.config import SERVICE_ACCOUNT
+    from perfdag.steps.runner.credentials import Keys, PeerError, take_credentials
+    from perfdag.steps.runner.peer import LeadWatch, serve
+    from perfdag.steps.runner.pod_context import from_environment, pending_limit, scratch_home
+
+    take_credentials()
+    context = from_environment()
+    try:
+        return serve(
+            Keys(SERVICE_ACCOUNT),
+            scratch_home() / "peer",
+            context.addresses,
+            args.port,
+            pending_limit(args.pending),
+            lead_exit_code=LeadWatch(context, args.batch, args.attempt).exit_code,
+        )
+    except PeerError as error:
+        raise CommandError(str(error), EXIT_FAILED) from None
+
+
+def reach_store(args: argparse.Namespace) -> int:
+    """Write, read and remove an object in the store, then print the benchmarks of this image."""
+    from perfdag.benchmark import registry
+    from perfdag.kube.patch import STORE
+    from perfdag.store.open import open_store
+
+    root = os.environ.get("PERFDAG_STORE", "")
+    store = open_store(STORE if root.startswith("claim://") else root, STORE_PATIENCE)
+    key = f"runs/doctor-{os.getpid()}"
+    store.put(key, b"here")
+    store.get(key)
+    store.delete(key)
+    print_now(f"benchmarks: {' '.join(registry.working())}")
+    return EXIT_OK
+
+
+def age(args: argparse.Namespace) -> int:
+    """Check the age of the newest run of a suite."""
+    from perfdag.commands.check import check_age
+    from perfdag.steps.runner.pod_context import from_environment
+
+    root, webhook = from_environment().root, os.environ.get("PERFDAG_WEBHOOK")
+    line, code = check_age("last", root, args.suite, args.max_age, webhook)
+    print_now(line)
+    return code
+
+
+def finish(args: argparse.Namespace) -> int:
+    """Collect, report and check the run in the last step of its Workflow."""
+    from perfdag.steps.runner import step_state
+    from perfdag.steps.runner.pod_context import from_environment
+
+    context = from_environment()
+    return step_state.step(context, "finish", lambda: _finish(context, args.phase))
+
+
+def _finish(context: "PodContext", phase: str) -> int:
+    from perfdag.charts.pages.site import write_after_run
+    from perfdag.commands.ab import finish_variants, outcome_text
+    from perfdag.commands.check import publish_gate
+    from perfdag.commands.finish import finish_run
+    from perfdag.commands.results import result_text
+    from perfdag.results.collect import collect
+    from perfdag.results.runs import load_plan
+    from perfdag.steps.runner import budget
+    from perfdag.store.base import NotStoredError
+
+    store = context.open()
+    try:
+        plan = load_plan(store, context.run_id)
+    except NotStoredError:
+        # If the plan step refused the suite, its own exit code is the run's.
+        message = f"run {context.run_id}: it has no plan, so there is nothing to collect"
+        raise CommandError(message, EXIT_REACH) from None
+    budget.end(store, plan.run_id)
+    _record_end(context, store, plan, phase)
+    if plan.trigger == "ab":
+        result = finish_variants(store, plan)
+        print_now(outcome_text(result))
+        _release(context, store, plan, phase)
+        return result.exit_code
+    for run_id in plan.options.confirmed:
+        budget.end(store, run_id)
+        collect(store, load_plan(store, run_id))
+    run = finish_run(store, plan)
+    print_now(result_text(run))
+    _release(context, store, plan, phase)
+    gate = publish_gate(store, run)
+    write_after_run(store, plan.suite)
+    if gate is None:
+        return run.exit_code
+    print_now(gate.text())
+    return gate.exit_code or run.exit_code
+
+
+def _record_end(context: "PodContext", store: "Store", plan: "Plan", phase: str) -> None:
+    """Store why the run and its batches ended, so that absent samples have a reason."""
+    from perfdag.kube.client import KubeError
+    from perfdag.steps.runner import end_reason
+
+    if context.claimed:
+        try:
+            end_reason.copy_annotation(context, store, plan)
+        except KubeError as error:  # only the reasons are lost, not the samples
+            logger.info(f"cannot read why batches failed; their rows have no reason: {error}")
+    end_reason.record_workflow_end(context, store, plan, phase)
+
+
+def _release(context: "PodContext", store: "Store", plan: "Plan", phase: str) -> None:
+    """Label the Workflow and delete what the run no longer needs."""
+    from perfdag.steps.runner import batch_objects
+
+    label_workflow(context, plan, store)
+    batch_objects.release(context, plan, phase)
+
+
+def label_workflow(context: "PodContext", plan: "Plan", store: "Store") -> None:
+    """Put the report's address, the run id and the suite on the run's Workflow.
+
+    `perfdag submit` sets the labels at once; a Workflow that was created otherwise gets them here.
+    An error of the API server is reported.
+    """
+    from perfdag.kube.client import KubeError, run_with_client
+    from perfdag.kube.patch import RUN, SUITE
+
+    annotations = {
+        "perfdag/run": plan.run_id,
+        "perfdag/report": store.url(f"runs/{plan.run_id}/report.html"),
+    }
+    labels = {RUN: plan.run_id, SUITE: plan.suite}
+    patch = {"metadata": {"annotations": annotations, "labels": labels}}
+
+    async def patch_workflow(kube: "Kube") -> None:
+        kind = await kube.resource("argoproj.io/v1alpha1", "Workflow")
+        await kube.patch(kind, context.workflow, patch, context.namespace)
+
+    try:
+        run_with_client(patch_workflow)
+    except KubeError as error:
+        logger.info(f"the Workflow has no annotation with its report: {error}")
+
+
+def remote_shell(args: argparse.Namespace) -> int:
+    """Replace this process by the command on a peer."""
+    run_on_peer(args.remote_command, os.environ)
+
+
+def run_on_peer(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Replace this process by a command on a host: `argv` has options, the host and the command.
+
+    Launchers pass options of ssh (-x, -q, -l USER). They are dropped: the lead's ssh configuration
+    has its own. The command is joined, not quoted, as rsh does it. Raises CommandError.
+    """
+    config = environment.get("PERFDAG_SSH_CONFIG")
+    if not config:
+        raise CommandError(
+            "`rsh` runs only in the lead's pod of a gang (PERFDAG_SSH_CONFIG is not set)"
+        )
+    rest = list(argv)
+    while rest and rest[0].startswith("-"):
+        rest = rest[2:] if rest[0] == "-l" else rest[1:]
+    if len(rest) < 2:
+        raise CommandError("`rsh` needs a host and a command")
+    host, *command = rest
+    if host in (*environment.get("PERFDAG_IPS", "").split(","), "localhost", "127.0.0.1"):
+        os.execvp("sh", ["sh", "-c", " ".join(command)])
+    # Hosts that share an address (a host network) are one host to MPI: the first port serves.
+    peers = [item.split("=") for item in environment.get("PERFDAG_SSH_PORTS", "").split()]
+    at, port = next((ssh for address, *ssh in peers if address == host), (host, SSH_PORT))
+    os.execvp("ssh", ["ssh", "-F", config, "-p", port, at, *command])
