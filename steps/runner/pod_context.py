@@ -10,8 +10,7 @@ from types import FrameType
 from perfdag.kube.patch import STORE
 from perfdag.plan.plan import is_run_id, new_run_id
 from perfdag.steps.runner.limits import refuse
-from perfdag.store.base import Store
-from perfdag.store.open import check_cluster_address, open_store
+from perfdag.store.base import Store, check_cluster_address, open_store
 from perfdag.store.s3 import print_wait
 from perfdag.units import seconds
 
