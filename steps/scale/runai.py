@@ -5,14 +5,17 @@ interruption.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import ConfigDict
 
 from perfdag.kube.client import Kube, KubeError, Object, Resource
 from perfdag.kube.config import IN_POD
@@ -24,7 +27,7 @@ from perfdag.steps.scale.cleanup import (
     remove,
     remove_namespaces,
 )
-from perfdag.steps.scale.cluster import ExclusiveRun, check_rights, simulated_nodes
+from perfdag.steps.scale.cluster import ExclusiveRun, simulated_nodes
 from perfdag.steps.scale.files import (
     RunFile,
     SettingsError,
@@ -57,20 +60,19 @@ from perfdag.steps.scale.watch import Observer, WatchLag, server_offset, settled
 from perfdag.steps.scale.workloads import RUNAI_KINDS
 from perfdag.units import plural
 
-SUBMITTERS = ("api", "kubectl", "runai-cli")
+logger = logging.getLogger(__name__)
 PARTIAL_S = 2.0
 """Time between writing partial files."""
-Log = Callable[[str], None]
 
 
 @dataclass
 class Settings:
     """Uncommon settings (YAML). Times are as the tool's settings.py names them, in lower case."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     output_dir: str = "logs"
     project: str = "project-0"
-    submitter: str = "api"
-    """api, kubectl or runai-cli."""
+    submitter: Literal["api", "kubectl", "runai-cli"] = "api"
     runai_cli_path: str = "runai"
     kubectl_path: str = "kubectl"
     image: str = "gcr.io/run-ai-lab/ubuntu:loop"
@@ -92,20 +94,7 @@ def read_settings(path: Path | None) -> Settings:
     except (OSError, yaml.YAMLError) as error:
         text = " ".join(str(error).split())
         raise SettingsError(f"cannot read the settings {path}: {text}") from None
-    known = [setting.name for setting in fields(Settings)]
-    if not isinstance(values, dict):
-        raise SettingsError(f"{path}: it is not a mapping; there are {', '.join(known)}")
-    if wrong := sorted(str(key) for key in values if key not in known):
-        raise SettingsError(f"{path}: {', '.join(wrong)}; there are {', '.join(known)}")
-    settings = checked(path, Settings, values)
-    check_submitter(settings.submitter, f"{path}: ")
-    return settings
-
-
-def check_submitter(name: str, where: str = "") -> None:
-    """Raise SettingsError for an unknown submitter."""
-    if name not in SUBMITTERS:
-        raise SettingsError(f"{where}submitter {name!r}; there are {', '.join(SUBMITTERS)}")
+    return checked(path, Settings, values)
 
 
 @dataclass
@@ -126,7 +115,6 @@ class SubmitRequest:
     create_namespace: bool = False
     variables: dict[str, Any] = field(default_factory=dict)
     lock_timeout: float = 3600.0
-    log: Log = lambda text: None
 
 
 def command_submitter(kube: Kube, request: SubmitRequest) -> CommandSubmitter | None:
@@ -193,8 +181,6 @@ async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
     submitter: Submitter | None = command_submitter(kube, request)
     submitter = submitter or await ApiSubmitter.open(kube, template)
     labelled = settings.submitter != "runai-cli"
-    if labelled:  # Run:ai's tools may have more rights than the user
-        await check_rights(kube, template, namespaces)
     *others, last = [(document.api_version, document.kind) for document in template.documents]
     prefix = f"j-{run[-6:]}"
     file = RunFile(
@@ -207,13 +193,13 @@ async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
         prefix="" if labelled else f"{prefix}-",
     )
     async with AsyncExitStack() as stack:
-        lock = ExclusiveRun(kube, run, request.lock_timeout, request.log)
+        lock = ExclusiveRun(kube, run, request.lock_timeout)
         try:
             await stack.enter_async_context(lock)
         except KubeError as error:
             if error.status != 403:
                 raise
-            request.log(f"other performance runs are not kept out: {error}")
+            logger.warning(f"other performance runs are not kept out: {error}")
         for namespace in namespaces:
             if request.create_namespace:
                 await ensure_namespace(kube, namespace, run)
@@ -223,7 +209,7 @@ async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
         request.folder.mkdir(parents=True, exist_ok=True)
         remove_outputs(request.folder)
         where = ", ".join(namespaces)
-        request.log(f"run {run}: submitting {request.count} {template.kind} to {where}")
+        logger.info(f"run {run}: submitting {request.count} {template.kind} to {where}")
         planned = list[GeneratorResult]()
         work = generate(
             submitter,
@@ -254,7 +240,7 @@ async def _write_partial(
     while True:
         _write_submission(request.folder, file, planned)
         if time.monotonic() - last_message > 5:
-            request.log(f"{len(file.submissions)}/{request.count} submitted")
+            logger.info(f"{len(file.submissions)}/{request.count} submitted")
             last_message = time.monotonic()
         await asyncio.sleep(PARTIAL_S)
 
@@ -289,7 +275,7 @@ async def require_deleted(kube: Kube, folder: Path) -> None:
         )
 
 
-async def delete(kube: Kube, folder: Path, timeout: float, log: Log = lambda text: None) -> int:
+async def delete(kube: Kube, folder: Path, timeout: float) -> int:
     """Delete the run's objects and its own namespaces, and return how many objects are left.
 
     Waits up to `timeout` seconds. A namespace that holds other objects stays, and the log says why.
@@ -298,7 +284,7 @@ async def delete(kube: Kube, folder: Path, timeout: float, log: Log = lambda tex
     kinds, also = await _created_kinds(kube, file)
     left = await remove(kube, file.run, kinds, file.namespaces, timeout, also=also)
     return left or await remove_namespaces(
-        kube, file.run, file.namespaces, max(0.0, deadline - time.monotonic()), log
+        kube, file.run, file.namespaces, max(0.0, deadline - time.monotonic())
     )
 
 
@@ -324,7 +310,6 @@ class Sample:
     scheduled: int
     waiting: int
     absent: list[str]
-    complete: bool
 
 
 @dataclass
@@ -341,7 +326,6 @@ class SampleRequest:
     watch: float | None = None
     workload_type: str | None = None
     project: str | None = None
-    log: Log = lambda text: None
 
     def read(self) -> RunFile:
         """Read what was submitted until now. Raises SettingsError."""
@@ -396,7 +380,7 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
             complete = len(file.submissions) == known and is_complete(observer, file)
             observer.save(state)
             ready, wanted = progress(observer, file)
-            request.log(f"{ready} of {wanted} are ready")
+            logger.info(f"{ready} of {wanted} are ready")
         observer.save(state)
         until = time.monotonic_ns()
         simulated, why = await simulated_nodes(kube)
@@ -420,7 +404,7 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
     write_json(folder / "sampled.json", sampled)
     write_rows(folder / "stages.parquet", rows)
     if why:
-        request.log(why)
+        logger.warning(why)
     facts = {
         "server_clock_ahead_s": offset,
         "watch_lag": lag.summary() if lag else None,
@@ -434,7 +418,7 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
         "failure_reasons": dict(observer.reasons.most_common(20)),
     }
     write_json(folder / "summary.json", facts)
-    return Sample(file, rows, len(sampled), len(waiting), observer.absent, complete)
+    return Sample(file, rows, len(sampled), len(waiting), observer.absent)
 
 
 def restore(observer: Observer, state: Path) -> None:

@@ -4,8 +4,8 @@ On exit, whatever happened, all objects are deleted and the session waits until 
 """
 
 import asyncio
+import logging
 import math
-import sys
 import threading
 import time
 from abc import abstractmethod
@@ -26,7 +26,7 @@ from perfdag.shape import Shape
 from perfdag.steps.scale import api_metrics
 from perfdag.steps.scale.api_metrics import CREATION, DELETION
 from perfdag.steps.scale.cleanup import own_namespaces, remove
-from perfdag.steps.scale.cluster import check_rights, simulated_nodes
+from perfdag.steps.scale.cluster import simulated_nodes
 from perfdag.steps.scale.figures import (
     Gate,
     Result,
@@ -65,6 +65,7 @@ from perfdag.steps.scale.watch import Observer, WatchLag, server_offset, settled
 from perfdag.store.base import StoreError
 from perfdag.units import Duration, PositiveDuration, plural
 
+logger = logging.getLogger(__name__)
 CLEANUP_TIMEOUT_S = 300.0
 """How long deletion is waited for when a session ends early."""
 IN_FLIGHT_S = 1.0
@@ -73,14 +74,9 @@ SLACK_S = 60.0
 """Time for namespaces, scrapes and the clock."""
 
 
-def _log(text: str) -> None:
-    """Print to the log of the benchmark's pod."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
-
-
 @dataclass
 class Context:
-    """The run of a scenario: its id, its limits, and who is told of what.
+    """The run of a scenario: its id, its limit, and who gets its results.
 
     `run` labels all objects; parts of the run append to it (cleanup.belongs). `deadline` is a
     time.monotonic() after which only deletion is waited for: later stages are censored. `seen` gets
@@ -90,7 +86,6 @@ class Context:
 
     run: str = field(default_factory=new_run)
     deadline: float = math.inf
-    log: Callable[[str], None] = _log
     seen: Callable[[Result], None] = lambda result: None
     journal: Callable[[RunFile, Observer], None] | None = None
 
@@ -102,6 +97,7 @@ class ScenarioParams(Params):
     variables: dict[str, str | int | float] = Field(
         {}, description="placeholders of a template of your own"
     )
+    parallel: int = Field(20, ge=1, le=1000, description="creations in flight")
     rate: float = Field(0.0, ge=0, description="creations a second of an open loop")
     seed: int = Field(0, ge=0, description="seed of Poisson arrivals")
     timeout: PositiveDuration = Field(
@@ -191,10 +187,6 @@ class Session:
     def settled(self, goal: str) -> dict[str, int]:
         """Count the pods or VMIs of each living workload that reached the goal, or failed."""
         return settled(self.observer, self.template.kind, self.members, goal, self.deleted)
-
-    def progress(self, goal: str) -> tuple[int, int]:
-        """Return how many pods or VMIs reached the goal or failed, and how many there are to be."""
-        return sum(self.settled(goal).values()), len(self.alive()) * (self.members or 1)
 
     async def all_reached(self, timeout: float, goal: str, without: Sequence[str] = ()) -> bool:
         """Wait until all reached the goal or failed, but for the workloads named in `without`.
@@ -286,7 +278,7 @@ class Session:
         finally:
             if left != 0:
                 what = f"objects may be left ({why})" if left is None else plural(left, "object")
-                self.context.log(
+                logger.warning(
                     f"left behind in {', '.join(namespaces)}: {what}; `perfdag scale delete "
                     f"--run {run}` deletes them"
                 )
@@ -374,8 +366,6 @@ class Session:
             facts,
             evaluate(gates, own | api_metrics.gate_latencies(self.phases, whole)),
             calls=api_metrics.call_records(self.phases),
-            started=self.batches[0][0].started_wall,
-            ended=time.time(),
         )
 
     def _figures(self) -> dict[str, float | None]:
@@ -461,7 +451,6 @@ async def open_session(
     submitter = await ApiSubmitter.open(kube, template)
     last = template.documents[-1]
     watched = kinds_of(last.api_version, last.kind)
-    await check_rights(kube, template, namespaces, watched)
     created = [(document.api_version, document.kind) for document in template.documents]
     observer = Observer(
         kube, context.run, [*created, *watched], namespaces, primary=[kind for _, kind in created]
@@ -526,7 +515,7 @@ def kept_journal(
                         keep(f"{path.parent.name}/{path.name}", path.read_bytes())
                         seen[path] = changed
             except (StoreError, OSError) as error:
-                context.log(f"the journal is not kept any more: {error}")
+                logger.warning(f"the journal is not kept any more: {error}")
                 return
 
     context.journal = lambda file, observer: write_journal(folder / file.run, file, observer)
@@ -568,10 +557,6 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
     async def measure(self, kube: Kube, params: P, context: Context) -> list[Result]:
         """Take the lock, measure, and return the results by size. Raises ValueError, KubeError."""
 
-    @abstractmethod
-    def parallel(self, params: P) -> int:
-        """Return the creations in flight."""
-
     def run(self, gang: Gang, params: P) -> list[Measurement]:
         """Measure the scenario. Later stages than the gang's timeout are censored.
 
@@ -581,7 +566,7 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
         context = Context(deadline=time.monotonic() + gang.timeout)
 
         async def work() -> list[Result]:
-            async with Kube(connections=connections(self.parallel(params))) as kube:
+            async with Kube(connections=connections(params.parallel)) as kube:
                 return await self.measure(kube, params, context)
 
         folder = Path(gang.scratch) / "journal"

@@ -5,6 +5,7 @@ scheduler and the API are measured.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -40,6 +41,7 @@ from perfdag.steps.scale.scenario import (
 )
 from perfdag.units import Duration
 
+logger = logging.getLogger(__name__)
 RUNAI_KINDS = {
     "training": "TrainingWorkload",
     "distributed": "DistributedWorkload",
@@ -155,9 +157,9 @@ async def measure(kube: Kube, params: ScaleParams, context: Context) -> Result:
     """
     params.check()
     patience = max(0.0, min(params.lock_timeout, context.deadline - time.monotonic()))
-    async with ExclusiveRun(kube, context.run, patience, context.log) as lock:
+    async with ExclusiveRun(kube, context.run, patience) as lock:
         # Before anything is made: what a killed process leaves is deleted by this id.
-        context.log(f"run {context.run}: {params.scenario}")
+        logger.info(f"run {context.run}: {params.scenario}")
         template = params.load(context.run)
         members = template.members
         async with open_session(kube, context, template, params.namespaces, members) as session:
@@ -193,8 +195,8 @@ async def _schedule_all(
 ) -> dict[str, float | None]:
     """Release pods that were held, together, and count pods per second until all are scheduled."""
     if not await session.all_reached(params.timeout, "gated"):
-        gated, expected = session.progress("gated")
-        session.notes.append(f"{gated} of {expected} pods were gated: later ones were not released")
+        gated = sum(session.settled("gated").values())
+        session.notes.append(f"only {gated} pods were gated: later ones were not released")
     # A slow submission has opened few connections: the release must not wait for handshakes.
     await kube.connect(params.parallel)
     start = time.monotonic_ns()
@@ -346,10 +348,6 @@ class Scale(ScenarioBenchmark[ScaleParams]):
         Metric("release_seconds", "s", "none", "scheduler alone: how long removing the gates took"),
         *METRICS,
     )
-
-    def parallel(self, params: ScaleParams) -> int:
-        """See ScenarioBenchmark."""
-        return params.parallel
 
     async def measure(self, kube: Kube, params: ScaleParams, context: Context) -> list[Result]:
         """See ScenarioBenchmark."""
