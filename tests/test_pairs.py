@@ -26,8 +26,7 @@ from perfdag.results.runs import load_plan
 from perfdag.shape import Shape
 from perfdag.stats.nodes import ROUNDS, Hunt
 from perfdag.steps.loop.measure import MeasuringLoop
-from perfdag.steps.loop.pairs import two_of
-from perfdag.steps.loop.pools import GangLost, LocalPool, needs_cluster
+from perfdag.steps.loop.pools import GangLost, LocalPool, needs_cluster, two_of
 from perfdag.steps.runner.gather import Hosts
 from perfdag.steps.runner.placement import GangPool, wrong_placement
 from perfdag.store.folder import FolderStore
