@@ -495,77 +495,78 @@ class Shape(Strict):
         This is no validator, since an entry and its defaults may each hold a part of what belongs
         together.
         """
-        network, volume, count = self.network, self.volume, self.hosts.count
-        problems = replaced_texts(self.model_dump(mode="json", exclude_defaults=True))
-        if network.mtu is not None and "mtu" not in self.privileges:
-            problems.append(
-                (
-                    "network.mtu",
-                    "is set by a container of uid 0 with NET_ADMIN in the pod; "
-                    "allow it with privileges: [mtu]",
-                )
-            )
-        if network.mtu is not None and network.host:
-            problems.append(
-                (
-                    "network.mtu",
-                    "with network.host: true it would change the node's own interface; "
-                    "leave out one of them",
-                )
-            )
-        if network.name is not None and network.host:
-            problems.append(
-                (
-                    "network.name",
-                    "a pod on the host's network (network.host: true) gets no other; "
-                    "leave out one of them",
-                )
-            )
-        if network.also and (network.name is None or network.default):
-            text = "are networks beside network.name; set it, without network.default"
-            problems.append(("network.also", text))
-        if network.forwarded and network.name is not None:
-            text = "a Service forwards to the pod network alone; leave out network.name"
-            problems.append(("network.path", text))
-        hosts = self.hosts
-        if hosts.roles is not None and (count != 2 or hosts.pairs):
-            text = "are a client and a server: leave pairs out, and set hosts.count to 2"
-            problems.append(("hosts.roles", text))
-        if hosts.pairs == ACROSS and self.zones and len(set(self.zones)) < count:
-            text = f"count is {count}, and zones names {len(set(self.zones))}; name more, or fewer"
-            problems.append(("hosts.pairs", text))
-        if hosts.pairs == ACROSS and hosts.placement == "packed":
-            text = "across-zones needs several nodes, and packed is one; leave placement out"
-            problems.append(("hosts.placement", text))
-        if volume is not None and volume.kind == "hostPath" and volume.path is None:
-            problems.append(
-                (
-                    "volume.path",
-                    "kind hostPath needs the folder on the node, for example path: /mnt/data",
-                )
-            )
-        if volume is not None and volume.mode == "Block" and volume.common and count > 1:
-            text = (
+        network, volume, hosts, zones = self.network, self.volume, self.hosts, len({*self.zones})
+        count, block = hosts.count, volume is not None and volume.mode == "Block"
+        rules = (
+            (
+                network.mtu is not None and "mtu" not in self.privileges,
+                "network.mtu",
+                "is set by a container of uid 0 with NET_ADMIN in the pod; "
+                "allow it with privileges: [mtu]",
+            ),
+            (
+                network.mtu is not None and network.host,
+                "network.mtu",
+                "with network.host: true it would change the node's own interface; "
+                "leave out one of them",
+            ),
+            (
+                network.name is not None and network.host,
+                "network.name",
+                "a pod on the host's network (network.host: true) gets no other; "
+                "leave out one of them",
+            ),
+            (
+                network.also and (network.name is None or network.default),
+                "network.also",
+                "are networks beside network.name; set it, without network.default",
+            ),
+            (
+                network.forwarded and network.name is not None,
+                "network.path",
+                "a Service forwards to the pod network alone; leave out network.name",
+            ),
+            (
+                hosts.roles is not None and (count != 2 or hosts.pairs),
+                "hosts.roles",
+                "are a client and a server: leave pairs out, and set hosts.count to 2",
+            ),
+            (
+                hosts.pairs == ACROSS and 0 < zones < count,
+                "hosts.pairs",
+                f"count is {count}, and zones names {zones}; name more, or fewer",
+            ),
+            (
+                hosts.pairs == ACROSS and hosts.placement == "packed",
+                "hosts.placement",
+                "across-zones needs several nodes, and packed is one; leave placement out",
+            ),
+            (
+                volume is not None and volume.kind == "hostPath" and volume.path is None,
+                "volume.path",
+                "kind hostPath needs the folder on the node, for example path: /mnt/data",
+            ),
+            (
+                block and volume is not None and volume.common and count > 1,
+                "volume.mode",
                 f"the {count} hosts would write the same blocks; "
-                "use ReadWriteOnce without `claim` (a claim each), or hosts.count: 1"
-            )
-            problems.append(("volume.mode", text))
-        if volume is not None and volume.mode == "Block" and volume.kind != "claim":
-            problems.append(
-                (
-                    "volume.mode",
-                    f"kind {volume.kind} has no block device; use kind: claim, or leave out mode",
-                )
-            )
-        if self.hugepages and not {"cpu", "memory"} & self.resources.all_requests().keys():
-            problems.append(
-                (
-                    "hugepages",
-                    "a container that asks for hugepages asks for cpu or memory too; "
-                    "add resources: {memory: ...}",
-                )
-            )
-        return problems
+                "use ReadWriteOnce without `claim` (a claim each), or hosts.count: 1",
+            ),
+            (
+                block and volume is not None and volume.kind != "claim",
+                "volume.mode",
+                f"kind {volume and volume.kind} has no block device; "
+                "use kind: claim, or leave out mode",
+            ),
+            (
+                self.hugepages and not {"cpu", "memory"} & self.resources.all_requests().keys(),
+                "hugepages",
+                "a container that asks for hugepages asks for cpu or memory too; "
+                "add resources: {memory: ...}",
+            ),
+        )
+        texts = replaced_texts(self.data())
+        return [*texts, *((key, text) for broken, key, text in rules if broken)]
 
     def data(self) -> dict[str, Any]:
         """Return the shape as plain data, without defaults."""

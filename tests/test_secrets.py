@@ -123,12 +123,6 @@ def test_a_pod_takes_its_credentials_and_leaves_none_to_a_command(
     # a program may print what the step holds; no name tells that this value is secret
     assert redact(f"via {STORE['EXTRA_OF_STORE']}!") == "via [redacted]!"
 
-    # a program of perfdag that the benchmark starts on purpose may use the token
-    for name, value in config.token_environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(config, "pod_token", "")
-    assert config.load_config().credentials.token == "the-token"
-
 
 SUITE = """\
 name: hiding

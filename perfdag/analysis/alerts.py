@@ -18,7 +18,7 @@ from perfdag.results.samples import day_of
 from perfdag.stats.levels import Word
 from perfdag.store.base import Store
 from perfdag.suite.model import Check
-from perfdag.units import short
+from perfdag.units import plural, short
 
 Kind = Literal["worse", "recovered", "threshold", "verdict", "absent", "stale", "acks"]
 REPORT, STORE = "{report}", "{store}"
@@ -113,18 +113,26 @@ def acknowledgement(name: str, run_id: str) -> str:
     return f"{{series: '{name}', run: {run_id}, reason: ...}}"
 
 
+State = Literal["ok", "failed", "absent", "unsure", "skipped"]
+
+
 @dataclass(frozen=True)
 class CheckResult:
     """The result of one check, as a JUnit test case.
 
     `state` is ok, failed (fails the gate), absent (no data), unsure (too little history,
-    or an inconclusive verdict) or skipped (its samples were skipped).
+    or an inconclusive verdict) or skipped (its samples were skipped). One that fails is told in an
+    alert with the others of its `cause` (entry, and rule or what is missing), where it is named
+    `label`; `key` identifies it across runs.
     """
 
     group: str
     name: str
-    state: Literal["ok", "failed", "absent", "unsure", "skipped"]
+    state: State
     text: str
+    key: str = ""
+    label: str = ""
+    cause: tuple[str, str] | None = None
 
 
 @dataclass
@@ -189,29 +197,34 @@ class Rules:
     acks_wrong: str = ""
 
 
-LostSeries = tuple[str, str, str]
-"""A series of an alert about several: name, key, and what is wrong."""
+POINTS = "points"
+"""The second part of the cause of points without a value."""
+_KINDS: dict[str, Kind] = {"present": "absent", "verdict": "verdict", "threshold": "threshold"}
 
 
-def add_alert(
-    gate: GateResult,
-    kind: Kind,
-    title: str,
-    lost: Sequence[LostSeries],
-    do: str = REPORT,
-    rule: str = "",
-) -> None:
-    """Add one alert about several series, which names the first six."""
-    series = [f"{name}: {why}"[:300] for name, _, why in lost[:6]] + (
-        [f"and {len(lost) - 6} more"] if len(lost) > 6 else []
-    )
-    lines = [
-        title,
-        *(f"what    {line}" for line in series),
-        *([f"rule    {rule}"] if rule else []),
-    ]
-    keys, accept = [key for _, key, _ in lost], acknowledgement(lost[0][0], gate.run)
-    gate.alerts.append(Alert(kind, title, "\n".join(lines), keys, gate.run, do, accept))
+def case_alerts(gate: GateResult) -> list[Alert]:
+    """Return an alert for each cause of cases that fail. It names the first six."""
+    causes: dict[tuple[str, str, str], list[CheckResult]] = {}
+    for case in gate.cases:
+        if case.cause and case.state in ("failed", "absent"):
+            causes.setdefault((case.group, *case.cause), []).append(case)
+    alerts = []
+    for (group, entry, detail), cases in causes.items():
+        kind, count = _KINDS[group], len(cases)
+        about = f"{entry}: {count} series"
+        if detail == POINTS:
+            about = f"{entry}: {plural(count, 'point')} without a value"
+        elif kind == "verdict":
+            about = f"{entry}: {count} of its own verdicts failed"
+        elif kind == "threshold" and count == 1:
+            about = cases[0].label
+        lines = [f"{kind.upper()} {gate.suite}/{about}"]
+        lines += [f"what    {case.label}: {case.text}"[:308] for case in cases[:6]]
+        lines += [f"what    and {count - 6} more"] if count > 6 else []
+        lines += [f"rule    {detail}"] if kind == "threshold" else []
+        keys, accept = [case.key for case in cases], acknowledgement(cases[0].label, gate.run)
+        alerts.append(Alert(kind, lines[0], "\n".join(lines), keys, gate.run, REPORT, accept))
+    return alerts
 
 
 def acknowledged(rules: Rules, run: str, name: str, series_id: str) -> bool:
@@ -238,7 +251,10 @@ def gate_as_dict(gate: GateResult) -> dict[str, Any]:
         "passed": not gate.failed,
         "runs": gate.runs,
         "report": gate.report,
-        "cases": [asdict(item) for item in gate.cases],
+        "cases": [
+            {"group": case.group, "name": case.name, "state": case.state, "text": case.text}
+            for case in gate.cases
+        ],
         "alerts": [
             {name: getattr(alert, name) for name in _ALERT} | {"text": gate.message(alert)}
             for alert in gate.alerts

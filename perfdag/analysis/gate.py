@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from perfdag.analysis.alerts import (
-    REPORT,
+    POINTS,
     STORE,
     Alert,
     CheckResult,
     GateResult,
-    LostSeries,
     Record,
     Rules,
+    State,
     acknowledged,
-    add_alert,
+    case_alerts,
     mark_known,
     read_records,
     record_key,
@@ -48,9 +48,9 @@ from perfdag.analysis.medians import (
 )
 from perfdag.analysis.selection import SelectionError, baseline
 from perfdag.analysis.verdict import Tuning, covers, settings_by_kind
-from perfdag.plan.plan import Options, Plan
+from perfdag.plan.plan import Options
 from perfdag.results.runs import PARTIAL, load_plan
-from perfdag.results.samples import stored_runs, stored_samples
+from perfdag.results.samples import stored_runs
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.summary import OwnVerdict, own_verdicts
 from perfdag.stats.levels import Word
@@ -332,7 +332,9 @@ def _limit(past: References, reference: RunMedians | None, rule: Check, info: Se
 
 
 PRESENT_OF, PRESENT = 5, 3
-"""A headline series that at least 3 of the last 5 runs had is expected."""
+"""A headline series is expected if 3 of the 5 runs up to its newest one had it ..."""
+MISSED_FOR = 30
+"""... and one of so many earlier runs did. So a loss is told until it is acknowledged or old."""
 
 
 @dataclass(frozen=True)
@@ -349,65 +351,60 @@ def find_absent(
     history: RunMedians,
     tuning: Tuning,
     rules: Rules,
-    records: dict[str, Record],
 ) -> list[AbsentSeries]:
     """Return the headline series that earlier runs had and this one lacks. Add an alert per entry.
 
-    Only earlier runs with the same trigger count, and what `--only` left out is not absent. A
-    series stays absent once it was reported or acknowledged, until a run has it again. The other
-    points without a value fail the gate too, unless their entry is optional.
+    Only earlier runs with the same trigger count, and what `--only` left out is not absent. The
+    other points without a value fail the gate too, unless their entry is optional.
     """
-    last, same = history.runs[-1], _alike(history)
+    last = history.runs[-1]
     if last.trigger == "confirm":
         return []
-    reported = _reported_absent(history, same, records)
+    earlier = enumerate(history.runs[:-1])
+    same = [i for i, run in earlier if run.trigger == last.trigger][-MISSED_FOR:]
     finite = np.isfinite(history.value)
     # Without the span: a series is not absent if its hosts were on other nodes this time.
     measured = {info.key[:-1] for i, info in enumerate(history.series) if finite[i, -1]}
     absent: list[AbsentSeries] = []
-    entries: dict[str, list[LostSeries]] = {}
     for i, name in enumerate(series_names(history) if same else ()):
         info = history.series[i]
-        if info.key[:-1] in measured or not tuning.pages(info):
+        left_out = last.trigger == "part" and info.point not in last.points
+        if info.key[:-1] in measured or left_out or not tuning.pages(info):
             continue
-        if last.trigger == "part" and info.point not in last.points:
-            continue
-        before = finite[i, same[-PRESENT_OF:]]
-        since = reported.get(info.series_id)
-        expected = before.sum() >= min(PRESENT, before.size) or (
-            since is not None and not finite[i, since:].any()
-        )
-        if not expected and not any(
-            acknowledged(rules, run, name, info.series_id)
-            for run in _first_runs_without(history, finite[i], same)
-        ):
+        if not _expected(finite[i], same):
             continue
         ok, bad, error, _ = last.points.get(info.point, (0, 0, "", ""))
         if ok:
             why = "its samples are ok, but have no value of it"
         else:
             why = _no_value(bad, error) if bad else "its point was not measured"
-        accepted = acknowledged(rules, gate.run, name, info.series_id)
-        absent.append(AbsentSeries(info, accepted))
-        if accepted:
-            gate.cases.append(CheckResult("present", name, "ok", f"{why} (acknowledged)"))
-            continue
-        entries.setdefault(info.entry, []).append((name, info.series_id, why))
-        gate.cases.append(CheckResult("present", name, "absent", why))
+        cause = info.entry, "series"
+        case = _add_case(gate, rules, "present", name, "absent", why, info.series_id, cause)
+        absent.append(AbsentSeries(info, case.state == "ok"))
     told = {series.info.point for series in absent}
     idle = [point for point, state in last.points.items() if not state[0] and point not in told]
-    plan = _plan(store, gate.run) if entries or idle else None
-    _add_idle(gate, last.points, idle, plan, rules)
-    resume, unmeasured = _resume(store, plan) if entries and plan else ("", set())
-    for entry, lost in entries.items():
-        title = f"ABSENT {gate.suite}/{entry}: {len(lost)} series"
-        resumable = any(
-            series.info.entry == entry and series.info.point in unmeasured and not series.accepted
-            for series in absent
-        )
-        do = f"{REPORT}   {resume}" if resumable else REPORT
-        add_alert(gate, "absent", title, lost, do)
+    if idle:
+        _add_idle(gate, store, last.points, idle, rules)
     return absent
+
+
+def _add_case(
+    gate: GateResult,
+    rules: Rules,
+    group: str,
+    name: str,
+    state: State,
+    text: str,
+    key: str,
+    cause: tuple[str, str] | None,
+    label: str = "",
+) -> CheckResult:
+    """Add a case, which passes where it is acknowledged."""
+    label = label or name
+    if state in ("failed", "absent") and acknowledged(rules, gate.run, label, key):
+        state, text = "ok", f"{text} (acknowledged)"
+    gate.cases.append(CheckResult(group, name, state, text, key, label, cause))
+    return gate.cases[-1]
 
 
 def _no_value(samples: int, error: str) -> str:
@@ -416,118 +413,52 @@ def _no_value(samples: int, error: str) -> str:
 
 def _add_idle(
     gate: GateResult,
+    store: Store,
     states: Mapping[str, tuple[int, int, str, str]],
     idle: Sequence[str],
-    plan: Plan | None,
     rules: Rules,
 ) -> None:
-    """Add a case for each of these points, none of whose samples is ok, and an alert per entry.
+    """Add a case for each of these points, none of whose samples is ok.
 
     Optional ones are skipped where the run measured another point.
     """
     measured = any(state[0] for point, state in states.items() if point != "canary")
-    planned = {point.id: point for point in plan.points} if plan else {}
-    entries: dict[str, list[LostSeries]] = {}
+    try:
+        planned = {point.id: point for point in load_plan(store, gate.run).points}
+    except StoreError:  # the plan was removed, or is damaged
+        planned = {}
     for key in idle:
         _, samples, error, entry = states[key]
         point, why = planned.get(key), _no_value(samples, error)
         name = f"{entry} {point.label if point else key}".strip()
         if point and point.optional and measured:
             gate.cases.append(CheckResult("present", name, "skipped", f"{why} (optional)"))
-        elif acknowledged(rules, gate.run, name, key):
-            gate.cases.append(CheckResult("present", name, "ok", f"{why} (acknowledged)"))
         else:
-            gate.cases.append(CheckResult("present", name, "absent", why))
-            entries.setdefault(entry, []).append((name, key, why))
-    for entry, lost in entries.items():
-        about = f"{plural(len(lost), 'point')} without a value"
-        add_alert(gate, "absent", f"ABSENT {gate.suite}/{entry}: {about}", lost)
+            _add_case(gate, rules, "present", name, "absent", why, key, (entry, POINTS))
 
 
-def _alike(history: RunMedians) -> list[int]:
-    """Return the positions of the earlier runs with the trigger of the last run."""
-    return [i for i, run in enumerate(history.runs[:-1]) if run.trigger == history.runs[-1].trigger]
+def _expected(finite: NDArray[np.bool_], same: Sequence[int]) -> bool:
+    """Return whether the runs `same` had a series often enough, up to the newest that had it.
 
-
-def _first_runs_without(
-    history: RunMedians, finite: NDArray[np.bool_], same: Sequence[int]
-) -> list[str]:
-    """Return the first PRESENT runs without a series, or none where it was never expected.
-
-    An acknowledged absence raises no alert, so no record of it exists. These runs tell whether the
-    absence was acknowledged, so that it is reported when the acknowledgement expires.
+    So it is missed until it is back or acknowledged, or until none of these runs had it.
     """
     present = [at for at, k in enumerate(same) if finite[k]]
     last = same[: present[-1] + 1][-PRESENT_OF:] if present else []
-    if not last or finite[last].sum() < min(PRESENT, len(last)):
-        return []
-    return [history.runs[k].run_id for k in same[present[-1] + 1 :]][:PRESENT]
+    return bool(last) and bool(finite[last].sum() >= min(PRESENT, len(last)))
 
 
-def _reported_absent(
-    history: RunMedians, same: Sequence[int], records: dict[str, Record]
-) -> dict[str, int]:
-    """Return series id -> position of the newest run that reported it absent."""
-    positions = {history.runs[i].run_id: i for i in same}
-    reported: dict[str, int] = {}
-    for run_id in sorted(records.keys() & positions.keys()):
-        for alert in records[run_id].alerts:
-            if alert.kind == "absent":
-                reported |= dict.fromkeys(alert.keys, positions[run_id])
-    return reported
-
-
-def explaining_losses(
+def explaining_absences(
     history: RunMedians, rule: Check, absent: Sequence[AbsentSeries]
 ) -> list[AbsentSeries]:
-    """Return the absent series that explain why a rule has no data.
+    """Return the absent series that explain why a rule has no data: they are told already.
 
-    An absent series explains a rule about it. Where nothing of its entry is left, it explains a
-    rule about the entry. The rule concerns the series it covers that the last PRESENT_OF runs had,
-    counted back from the newest run with any of them. Return nothing where one of those series is
-    absent without a report.
+    They are series that it covers, or those of its entries where no series of them is left.
     """
-    finite = np.isfinite(history.value)
-    present_entries = {info.entry for i, info in enumerate(history.series) if finite[i, -1]}
-    covered = [i for i, info in enumerate(history.series) if covers(rule, info)]
-    vanished = {history.series[i].entry for i in covered} - present_entries
-    losses = [lost for lost in absent if covers(rule, lost.info) or lost.info.entry in vanished]
-    keys = {lost.info.key for lost in losses}
-    entries = {lost.info.entry for lost in losses} & vanished
-    same = _alike(history)
-    present = np.flatnonzero(finite[np.ix_(covered, same)].any(axis=0))
-    last = same[: present[-1] + 1][-PRESENT_OF:] if present.size else []
-    about = [history.series[i] for i in covered if finite[i, last].any()]
-    return losses if all(info.key in keys or info.entry in entries for info in about) else []
-
-
-def _plan(store: Store, run_id: str) -> Plan | None:
-    """Return the plan of a run, or None where it is gone or unreadable."""
-    try:
-        return load_plan(store, run_id)
-    except StoreError:
-        return None
-
-
-def _resume(store: Store, plan: Plan) -> tuple[str, set[str]]:
-    """Return the command that completes a run, and the ids of the points that it would measure.
-
-    A failed sample is stored and is not measured again.
-    """
-    stored = stored_samples(store, plan.run_id)
-    samples = [
-        (plan.points[index], repetition, plan.key(at))
-        for at, (index, repetition) in enumerate(plan.order)
-    ]
-    unmeasured = {
-        point.id
-        for point, repetition, key in samples
-        if 0 < repetition <= point.repetitions and key not in stored
-    }
-    if plan.where:
-        namespace = plan.where.get("namespace", "perfdag")
-        return f"perfdag submit --resume {plan.run_id} --namespace {namespace}", unmeasured
-    return f"perfdag run --resume {plan.run_id} --store {STORE}", unmeasured
+    finite = np.isfinite(history.value[:, -1])
+    about = {info.entry for info in history.series if covers(rule, info)}
+    left = {info.entry for i, info in enumerate(history.series) if finite[i]}
+    gone = about if not about & left else set[str]()
+    return [lost for lost in absent if covers(rule, lost.info) or lost.info.entry in gone]
 
 
 def check(store: Store, suite: str, run_id: str, rules: Rules) -> GateResult:
@@ -570,10 +501,11 @@ def check(store: Store, suite: str, run_id: str, rules: Rules) -> GateResult:
     previous = _previous(history, records)
     _levels(gate, night, tuning, previous)
     _own_verdicts(gate, own_verdicts(table), rules)
-    absent = find_absent(gate, store, history, tuning, rules, records)
+    absent = find_absent(gate, store, history, tuning, rules)
     by_id = {line.info.series_id: line for line in series}
     references = References(store, history, by_id, gate.damaged)
     _thresholds(gate, references, table, rules, absent)
+    gate.alerts += case_alerts(gate)
     if rules.acks_wrong:
         gate.alerts.append(_unreadable_acks(gate, rules))
     if not rechecks:
@@ -618,7 +550,7 @@ def _levels(
     canaries = series_of(medians, tuning, canaries=True)
     gate.alerts += worse_alerts(gate.suite, paging, canaries, gate.run)
     gate.alerts += recovered_alerts(gate.suite, paging, previous)
-    states: dict[Word, Literal["ok", "failed", "unsure"]]
+    states: dict[Word, State]
     states = {"same": "ok", "better": "ok", "unclear": "unsure", "worse": "failed"}
     for line in paging:
         if line.answer.word in states:  # what was not measured is an absence
@@ -629,21 +561,12 @@ def _levels(
 
 
 def _own_verdicts(gate: GateResult, verdicts: Sequence[OwnVerdict], rules: Rules) -> None:
-    """Add the verdicts of the benchmarks themselves, with one alert per entry for failed ones."""
-    states: dict[str, Literal["ok", "failed", "unsure"]]
-    states = {"passed": "ok", "failed": "failed", "inconclusive": "unsure"}
-    broken: dict[str, list[LostSeries]] = {}
+    """Add the verdicts of the benchmarks themselves."""
+    states: dict[str, State] = {"passed": "ok", "failed": "failed", "inconclusive": "unsure"}
     for verdict in verdicts:
         state, text = states[verdict.word], f"{verdict.word}: {verdict.note}"
-        if state == "failed" and acknowledged(rules, gate.run, verdict.name, verdict.name):
-            state, text = "ok", f"{text} (acknowledged)"
-        gate.cases.append(CheckResult("verdict", verdict.name, state, text))
-        if state == "failed":
-            broken.setdefault(verdict.entry, []).append((verdict.name, verdict.name, verdict.note))
-    for entry, lost in broken.items():
-        about = f"{len(lost)} of its own verdicts"
-        title = f"VERDICT {gate.suite}/{entry}: {about} failed"
-        add_alert(gate, "verdict", title, lost)
+        cause = verdict.entry, ""
+        _add_case(gate, rules, "verdict", verdict.name, state, text, verdict.name, cause)
 
 
 def _thresholds(
@@ -653,32 +576,20 @@ def _thresholds(
     rules: Rules,
     absent: Sequence[AbsentSeries],
 ) -> None:
-    """Check thresholds, with one alert per rule and entry.
-
-    A rule without data raises no alert where its absent series are reported already.
-    """
-    broken: dict[tuple[str, str], list[LostSeries]] = {}
+    """Check thresholds. A rule without data is told with the absent series that explain it."""
     for outcome in judge_thresholds(past, table, rules.checks):
-        info = outcome.info
-        losses = [] if info else explaining_losses(past.history, outcome.rule, absent)
-        name = f"{outcome.name}: {outcome.rule.text()}" if info else outcome.name
-        bad = outcome.state in ("failed", "absent")
+        info, rule = outcome.info, outcome.rule
+        losses = [] if info else explaining_absences(past.history, rule, absent)
+        name = f"{outcome.name}: {rule.text()}" if info else outcome.name
+        state, text, bad = outcome.state, outcome.text, outcome.state in ("failed", "absent")
         key = info.series_id if info else outcome.name
         accepted = acknowledged(rules, gate.run, outcome.name, key)
         if bad and (accepted or (losses and all(lost.accepted for lost in losses))):
-            gate.cases.append(
-                CheckResult("threshold", name, "ok", f"{outcome.text} (acknowledged)")
-            )
-            continue
-        gate.cases.append(CheckResult("threshold", name, outcome.state, outcome.text))
-        if bad and not losses:
-            entry = info.entry if info else outcome.rule.entry or ""
-            broken.setdefault((outcome.rule.text(), entry), []).append(
-                (outcome.name, outcome.key, outcome.text)
-            )
-    for (reason, entry), lost in broken.items():
-        about = lost[0][0] if len(lost) == 1 else f"{entry}: {len(lost)} series"
-        add_alert(gate, "threshold", f"THRESHOLD {gate.suite}/{about}", lost, rule=reason)
+            state, text = "ok", f"{text} (acknowledged)"
+        cause = None if losses else (info.entry if info else rule.entry or "", rule.text())
+        gate.cases.append(
+            CheckResult("threshold", name, state, text, outcome.key, outcome.name, cause)
+        )
 
 
 def _unreadable_acks(gate: GateResult, rules: Rules) -> Alert:

@@ -1,6 +1,5 @@
 """Noise of each series in recent runs, and the nodes whose values differ from the others."""
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,22 +12,12 @@ from perfdag.analysis.verdict import Tuning
 from perfdag.results.labels import difference, facts_of_nodes
 from perfdag.results.schema import load_rows
 from perfdag.stats.levels import side_word
-from perfdag.stats.nodes import FEWEST_NODES, Outlier, confirming, lone_gate, outliers
-from perfdag.stats.robust import Array, Variability, median, scale_for, variability_of
+from perfdag.stats.nodes import Outlier, confirming, lone_gate, outliers
+from perfdag.stats.robust import Array, Variability, median, variability_of
 from perfdag.store.base import Store
 
-NEWEST = 30
-"""Runs whose rows are read for the noise report, and at least for the nodes."""
-NODE_RUNS, NODE_VALUES = 120, 5
-"""Most runs that are read for the nodes, and the values that a node should have.
-
-Nodes take turns where a suite uses a few of many.
-"""
-NEAR_RUNS = 6
-"""Runs whose median is the level near a run.
-
-So few runs lie on one side of a step, and they add an eighth to the noise of a value.
-"""
+NEWEST = 60
+"""Runs whose rows tell the noise and the nodes."""
 _COLUMNS = [
     "series_id",
     "run_id",
@@ -72,8 +61,7 @@ def noise_report(medians: RunMedians, table: pa.Table) -> list[tuple[str, Variab
         if rows is None or medians.series[i].canary:
             continue
         runs = [rows[0][rows[1] == run] for run in np.unique(rows[1])]
-        by_node = {node: list(by_run.values()) for node, by_run in _by_node(*rows).items()}
-        report.append((name, variability_of(runs, by_node)))
+        report.append((name, variability_of(runs, _by_node(*rows))))
     return sorted(report, key=lambda row: -(row[1].between or 0))
 
 
@@ -84,7 +72,6 @@ def node_outliers(medians: RunMedians, table: pa.Table, tuning: Tuning) -> list[
     one is very sure. Series of one point come from the same samples and count once.
     """
     split = _split(table)
-    newest = max((int(runs.max()) for _, runs, _ in split.values()), default=0)
     suspected: list[tuple[str, NodeOutlier]] = []
     points: set[str] = set()
     nodes: set[str] = set()
@@ -96,7 +83,7 @@ def node_outliers(medians: RunMedians, table: pa.Table, tuning: Tuning) -> list[
         min_effect, absolute = tuning.effect(info, rows[0])
         if absolute:
             continue
-        values = _comparable(_by_node(*rows), newest)
+        values = _by_node(*rows)
         points.add(info.point)
         nodes |= values.keys()
         for outlier in outliers(values, min_effect=min_effect):
@@ -140,82 +127,12 @@ def _split(table: pa.Table) -> dict[str, _Rows]:
 
 def _by_node(
     values: Array, runs: NDArray[np.int64], nodes: list[tuple[str, ...]]
-) -> dict[str, dict[int, float]]:
+) -> dict[str, list[float]]:
     """Return one value per node and run: the median of the samples the node took part in."""
     samples: dict[str, dict[int, list[float]]] = {}
     for value, run, names in zip(values, runs, nodes, strict=True):
         for node in names:
             samples.setdefault(node, {}).setdefault(int(run), []).append(float(value))
     return {
-        node: {run: median(by_run[run]) for run in sorted(by_run)}
-        for node, by_run in samples.items()
+        node: [median(by_run[run]) for run in sorted(by_run)] for node, by_run in samples.items()
     }
-
-
-def _comparable(by_node: dict[str, dict[int, float]], newest: int) -> dict[str, list[float]]:
-    """Return the values of the newest NEWEST runs of each node that is still in use.
-
-    A node is in use where one of the NEWEST runs up to `newest` used it. Some nodes are used so
-    seldom that their runs reach further back. Then every value is related to the level of the other
-    nodes in nearby runs, so that no node is named for a level that all had.
-    """
-    first = newest - NEWEST + 1
-    recent = {
-        node: dict(list(by_run.items())[-NEWEST:])
-        for node, by_run in by_node.items()
-        if max(by_run) >= first
-    }
-    if all(min(by_run) >= first for by_run in recent.values()):
-        return {node: list(by_run.values()) for node, by_run in recent.items()}
-    by_run_and_node: dict[int, dict[str, float]] = {}
-    for node, by_run in by_node.items():
-        for run, value in by_run.items():
-            by_run_and_node.setdefault(run, {})[node] = value
-    everything = [value for by_run in by_node.values() for value in by_run.values()]
-    typical, ratios = median(everything), scale_for(everything).kind == "log"
-    level = {run: median(list(values.values())) for run, values in by_run_and_node.items()}
-    comparable: dict[str, list[float]] = {}
-    for node, by_run in recent.items():
-        # A run that used this node alone has no level of the others (NaN).
-        without = {
-            run: median([value for other, value in by_run_and_node[run].items() if other != node])
-            for run in by_node[node]
-        }
-        others = {run: value for run, value in (level | without).items() if not math.isnan(value)}
-        runs, levels = np.array(list(others)), np.array(list(others.values()))
-        near = {run: _near(runs, levels, run) for run in by_run}
-        comparable[node] = [
-            value * typical / near[run] if ratios else value + typical - near[run]
-            for run, value in by_run.items()
-        ]
-    return comparable
-
-
-def _near(runs: NDArray[np.int64], levels: Array, run: int) -> float:
-    """Return the median of the NEAR_RUNS levels nearest to a run, without its own.
-
-    The level of the run itself may come from the very same samples.
-    """
-    away = np.abs(runs - run)
-    nearest = np.argsort(away, kind="stable")
-    return median(levels[nearest[away[nearest] > 0][:NEAR_RUNS]])
-
-
-def runs_for_nodes(medians: RunMedians) -> int:
-    """Return how many of the newest runs are enough to compare nodes, or 0 with too few nodes.
-
-    A node that none of the newest NEWEST runs used is out of use and needs no further runs.
-    """
-    used = [
-        set(run.env.get("nodes", "").split(" | ")) - {""}
-        for run in reversed(medians.runs[-NODE_RUNS:])
-    ]
-    wanted = dict.fromkeys(set[str]().union(*used[:NEWEST]), NODE_VALUES)
-    if len(wanted) < FEWEST_NODES:
-        return 0
-    for count, nodes in enumerate(used, 1):
-        for node in nodes & wanted.keys():
-            wanted[node] -= 1
-        if count >= NEWEST and max(wanted.values()) <= 0:
-            return count
-    return len(used)

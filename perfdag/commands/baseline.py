@@ -22,7 +22,7 @@ from perfdag.commands.options import (
 )
 from perfdag.results.schema import load_rows
 from perfdag.stats.robust import median, spread
-from perfdag.store.open import open_store
+from perfdag.store.base import open_store
 from perfdag.units import plural, with_spread
 
 EPILOG = """examples:

@@ -28,8 +28,7 @@ from perfdag.plan.plan import Plan, place_hosts
 from perfdag.shape import Shape
 from perfdag.steps.devices import without_gpu
 from perfdag.steps.pods.objects import Requirement, has_class, read_inventory, requirements_of
-from perfdag.store.base import AddressError
-from perfdag.store.open import check_cluster_address
+from perfdag.store.base import AddressError, check_cluster_address
 from perfdag.units import plural
 
 MIN_KUBERNETES, MIN_ARGO = (1, 29), (4, 1)

@@ -25,7 +25,6 @@ from perfdag.analysis.nodes import (
     node_outliers,
     noise_report,
     recent_rows,
-    runs_for_nodes,
 )
 from perfdag.analysis.verdict import RANK, Tuning, percent
 from perfdag.commands.options import ACKS, STORE, CommandError, Verbs, add_verb, option, print_json
@@ -33,8 +32,7 @@ from perfdag.commands.terminal import HIGHLIGHTS, fitted, text_table
 from perfdag.results.samples import day_of, suites
 from perfdag.results.schema import explain_unreadable
 from perfdag.stats.robust import Variability
-from perfdag.store.base import Store
-from perfdag.store.open import open_store
+from perfdag.store.base import Store, open_store
 from perfdag.suite.document import choices
 from perfdag.units import plural, short
 
@@ -165,9 +163,9 @@ def read_history(
     ]
     if not selected:
         raise CommandError(f"--only {', '.join(only)}: no series has such a name")
-    count = runs_for_nodes(medians)
-    nodes = node_outliers(medians, recent_rows(store, medians, count), tuning) if count else []
-    noise = noise_report(medians, recent_rows(store, medians)) if with_noise else []
+    rows = recent_rows(store, medians)
+    nodes = node_outliers(medians, rows, tuning)
+    noise = noise_report(medians, rows) if with_noise else []
     return History(medians, selected, nodes, noise)
 
 

@@ -15,7 +15,7 @@ from perfdag.commands.options import CommandError, duration, namespace, object_n
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import LEVEL, LEVELS, enforced_level, label_command
 from perfdag.signals import EXIT_OK
-from perfdag.store.open import check_cluster_address
+from perfdag.store.base import check_cluster_address
 from perfdag.workflows.installation import Installation
 from perfdag.workflows.templates import objects
 

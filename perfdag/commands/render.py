@@ -16,7 +16,7 @@ from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.signals import EXIT_OK
 from perfdag.steps.devices import without_gpu
 from perfdag.steps.pods.kinds import kinds_of
-from perfdag.store.open import check_cluster_address
+from perfdag.store.base import check_cluster_address
 from perfdag.suite.load import load_suite
 from perfdag.workflows import runs
 from perfdag.workflows.cron import scheduled

@@ -29,7 +29,7 @@ from perfdag.results.summary import (
     worst_of_points,
 )
 from perfdag.signals import EXIT_FAILED, EXIT_OK
-from perfdag.store.open import open_store
+from perfdag.store.base import open_store
 from perfdag.units import plural, scaled
 
 SHOW_EPILOG = """examples:

@@ -32,8 +32,7 @@ from perfdag.results.samples import delete_damaged_samples, stored_samples
 from perfdag.signals import EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH, end_once
 from perfdag.steps.loop.measure import MeasuringLoop, ProgressListener
 from perfdag.steps.loop.pools import LocalPool, needs_cluster
-from perfdag.store.base import Store, StoreError
-from perfdag.store.open import open_store
+from perfdag.store.base import Store, StoreError, open_store
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import LoadedSuite
@@ -106,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(
             f"{args.suite} is no suite file; to measure a command: perfdag run -- {args.suite}"
         )
-    from perfdag.store.open import open_store
+    from perfdag.store.base import open_store
 
     planned = plan_run(args.suite, args.settings, args.only, args.store, args.resume, args.command)
     if args.dry_run:

@@ -33,9 +33,8 @@ from perfdag.results.samples import result_key, stored_samples
 from perfdag.results.schema import SAMPLES, NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_of, statuses_text
 from perfdag.signals import EXIT_OK
-from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
+from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError, open_store
 from perfdag.store.folder import FolderStore
-from perfdag.store.open import open_store
 from perfdag.units import plural
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from perfdag.commands.options import log_to_stderr
 from perfdag.commands.results import result_text
 from perfdag.commands.run import LocalRun, run_plan
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.store.open import open_store
+from perfdag.store.base import open_store
 from perfdag.suite import model
 from perfdag.suite.document import parse_document
 from perfdag.suite.load import load_model, load_suite, model_text, suite_text

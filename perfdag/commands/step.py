@@ -178,7 +178,7 @@ def reach_store(args: argparse.Namespace) -> int:
     """Write, read and remove an object in the store, then print the benchmarks of this image."""
     from perfdag.benchmark import registry
     from perfdag.kube.patch import STORE
-    from perfdag.store.open import open_store
+    from perfdag.store.base import open_store
 
     root = os.environ.get("PERFDAG_STORE", "")
     store = open_store(STORE if root.startswith("claim://") else root, STORE_PATIENCE)

@@ -93,25 +93,108 @@ class CommandResult:
         return {"stdout": self.stdout, "stderr": self.stderr}
 
 
-class Server(Protocol):
-    """A command that runs beside the sample until `stop` or the end of the `with` block."""
+class Server:
+    """A command that runs beside the sample until `stop` or the end of the `with` block.
 
-    def __enter__(self) -> "Server": ...
-    def __exit__(self, *_: object) -> None: ...
+    `popen` is its process on this machine, with the output files `out` and `err`. Each kind of host
+    defines how its processes are signalled.
+    """
+
+    def __init__(
+        self, argv: list[str], popen: "subprocess.Popen[bytes]", out: IO[bytes], err: IO[bytes]
+    ) -> None:
+        self.argv, self._popen, self._out, self._err = argv, popen, out, err
+        self._start = time.monotonic()
+        self._finished: CommandResult | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _terminate(self) -> None:
+        """Send SIGTERM."""
+        raise NotImplementedError
+
+    def _kill(self) -> None:
+        """Send SIGKILL to what is left."""
+        raise NotImplementedError
+
+    def _exit_code(self, timed_out: bool) -> int:
+        """Wait for the end and return the exit code. `timed_out` tells that it outlived SIGTERM."""
+        raise NotImplementedError
+
+    def _check_connection(self, finished: CommandResult) -> None:
+        """Raise Infrastructure if the server ended because its host is out of reach."""
+
     def alive(self) -> bool:
-        """Return whether it still runs."""
-        ...
+        """Return whether the server still runs."""
+        return self._popen.poll() is None
 
     def stop(self, grace: float = 2.0) -> CommandResult:
         """End the process group and return its output. A second call changes nothing.
 
         The processes get SIGTERM, and SIGKILL after `grace` seconds.
         """
-        ...
+        if self._finished is None:
+            timed_out = False
+            if self.alive():
+                self._terminate()
+                try:
+                    self._popen.wait(grace)
+                except subprocess.TimeoutExpired:
+                    timed_out = True
+            self._kill()
+            code = self._exit_code(timed_out)
+            texts = []
+            for stream in (self._out, self._err):
+                stream.seek(0)
+                texts.append(stream.read().decode(errors="replace"))
+                stream.close()
+            self._finished = CommandResult(
+                self.argv, code, texts[0], texts[1], time.monotonic() - self._start, timed_out
+            )
+        return self._finished
 
     def wait(self, timeout: float, grace: float = 2.0) -> CommandResult:
         """Wait up to `timeout` seconds for it to end by itself, then stop it with that `grace`."""
-        ...
+        try:
+            self._popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return self.stop(grace)
+        return self.stop(0)
+
+    def await_listening(self, listens: Callable[[], bool], where: str, ready: float) -> None:
+        """Wait up to `ready` seconds until `listens` returns True. `where` names the port.
+
+        Otherwise stops the server and raises Failed.
+        """
+        deadline = time.monotonic() + ready
+        pause = 0.001
+        try:
+            while True:
+                is_listening = listens()
+                # Checked after the table, as another process may have taken the port first.
+                if not self.alive():
+                    finished = self.stop(0)
+                    self._check_connection(finished)
+                    raise Failed(
+                        f"{self.argv[0]} ended (exit {finished.code}) before it listened on "
+                        f"{where}: {finished.tail()}"
+                    )
+                if is_listening:
+                    return
+                if time.monotonic() > deadline:
+                    raise Failed(
+                        f"{self.argv[0]} did not listen on {where} within {ready:g} s: "
+                        f"{self.stop(0).tail()}"
+                    )
+                time.sleep(pause)
+                pause = min(pause * 1.5, 0.05)
+        except BaseException:
+            self.stop(0)
+            raise
 
 
 class Host(Protocol):
@@ -188,104 +271,3 @@ class Host(Protocol):
     def facts(self) -> dict[str, Any]:
         """Return the facts of this host: kernel, CPU, memory, NICs ... (perfdag.hosts.facts)."""
         ...
-
-
-class ServerProcess:
-    """A server that `Host.serve` started (see Server).
-
-    `popen` is its process on this machine, with the output files `out` and `err`. Each kind of host
-    defines how its processes are signalled.
-    """
-
-    def __init__(
-        self, argv: list[str], popen: "subprocess.Popen[bytes]", out: IO[bytes], err: IO[bytes]
-    ) -> None:
-        self.argv, self._popen, self._out, self._err = argv, popen, out, err
-        self._start = time.monotonic()
-        self._finished: CommandResult | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def _terminate(self) -> None:
-        """Send SIGTERM."""
-        raise NotImplementedError
-
-    def _kill(self) -> None:
-        """Send SIGKILL to what is left."""
-        raise NotImplementedError
-
-    def _exit_code(self, timed_out: bool) -> int:
-        """Wait for the end and return the exit code. `timed_out` tells that it outlived SIGTERM."""
-        raise NotImplementedError
-
-    def _check_connection(self, finished: CommandResult) -> None:
-        """Raise Infrastructure if the server ended because its host is out of reach."""
-
-    def alive(self) -> bool:
-        """Return whether the server still runs."""
-        return self._popen.poll() is None
-
-    def stop(self, grace: float = 2.0) -> CommandResult:
-        """End the server and return its output, as Server.stop describes."""
-        if self._finished is None:
-            timed_out = False
-            if self.alive():
-                self._terminate()
-                try:
-                    self._popen.wait(grace)
-                except subprocess.TimeoutExpired:
-                    timed_out = True
-            self._kill()
-            code = self._exit_code(timed_out)
-            texts = []
-            for stream in (self._out, self._err):
-                stream.seek(0)
-                texts.append(stream.read().decode(errors="replace"))
-                stream.close()
-            self._finished = CommandResult(
-                self.argv, code, texts[0], texts[1], time.monotonic() - self._start, timed_out
-            )
-        return self._finished
-
-    def wait(self, timeout: float, grace: float = 2.0) -> CommandResult:
-        """Wait up to `timeout` seconds for it to end by itself, then stop it with that `grace`."""
-        try:
-            self._popen.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return self.stop(grace)
-        return self.stop(0)
-
-    def await_listening(self, listens: Callable[[], bool], where: str, ready: float) -> None:
-        """Wait up to `ready` seconds until `listens` returns True. `where` names the port.
-
-        Otherwise stops the server and raises Failed.
-        """
-        deadline = time.monotonic() + ready
-        pause = 0.001
-        try:
-            while True:
-                is_listening = listens()
-                # Checked after the table, as another process may have taken the port first.
-                if not self.alive():
-                    finished = self.stop(0)
-                    self._check_connection(finished)
-                    raise Failed(
-                        f"{self.argv[0]} ended (exit {finished.code}) before it listened on "
-                        f"{where}: {finished.tail()}"
-                    )
-                if is_listening:
-                    return
-                if time.monotonic() > deadline:
-                    raise Failed(
-                        f"{self.argv[0]} did not listen on {where} within {ready:g} s: "
-                        f"{self.stop(0).tail()}"
-                    )
-                time.sleep(pause)
-                pause = min(pause * 1.5, 0.05)
-        except BaseException:
-            self.stop(0)
-            raise

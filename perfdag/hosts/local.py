@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from perfdag.hosts import facts as host_facts
-from perfdag.hosts.base import Argv, CommandResult, Host, ServerProcess
+from perfdag.hosts.base import Argv, CommandResult, Host, Server
 from perfdag.hosts.forwarding import Forwarding
 from perfdag.outcome import Failed
 
@@ -196,7 +196,7 @@ def _bindable(port: int) -> bool:
         return True
 
 
-class LocalProcess(ServerProcess):
+class LocalProcess(Server):
     """A server on this machine."""
 
     _below: Collection[int] = ()

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import orjson
 
-from perfdag.hosts.base import Argv, CommandResult, ServerProcess
+from perfdag.hosts.base import Argv, CommandResult, Server
 from perfdag.hosts.forwarding import Forwarding
 from perfdag.hosts.local import LocalHost, listening_ports, measured_environment
 from perfdag.outcome import Failed, Infrastructure
@@ -200,7 +200,7 @@ _STRAYS = f"grep -lzxsF {_MARK}=%s /proc/[0-9]*/environ | cut -d / -f 3"
 """Prints the ids of what a command started, also in process groups and sessions of their own."""
 
 
-class SshServer(ServerProcess):
+class SshServer(Server):
     """A server on a peer. Its local process is the ssh session.
 
     `token` identifies its process group on the peer.

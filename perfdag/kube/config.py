@@ -162,18 +162,11 @@ IN_POD = "the service account"
 pod_token = ""
 """The token of the pod's service account, in a process that has deleted the file."""
 
-_TOKEN = "PERFDAG_POD_TOKEN"
-
 
 def keep_token(token: str) -> None:
     """Use this token of the pod's service account, whose file is to be deleted."""
     global pod_token
     pod_token = token
-
-
-def token_environment() -> dict[str, str]:
-    """Return what lets a program of perfdag that this process starts use the same token."""
-    return {_TOKEN: pod_token} if pod_token else {}
 
 
 def tls_context(file: str | None = None, data: str | None = None) -> ssl.SSLContext:
@@ -253,7 +246,7 @@ def load_config(context: str | None = None) -> Cluster:
     if configured:
         raise config_error(f"no kubeconfig at {configured}", "set KUBECONFIG to an existing file")
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
-    token = pod_token or os.environ.get(_TOKEN, "")
+    token = pod_token
     if in_pod and (token or (SERVICE_ACCOUNT / "token").is_file()):
         return _in_pod(token)
     raise config_error(

@@ -411,15 +411,12 @@ def _range(values: list[float]) -> float:
 
 
 def _causes(points: Iterable[PointTrust]) -> list[str]:
-    """Return each kind of reason once, of the point with the largest spread, with its count."""
+    """Return each kind of reason once: with its figure where a single point has it."""
     kinds: dict[str, list[str]] = {}
     for trust in sorted(points, key=lambda trust: -trust.spread):
         for kind, reason in trust.reasons.items():
             kinds.setdefault(kind, []).append(reason)
-    return [
-        reasons[0] if len(reasons) == 1 else f"{reasons[0]} and {len(reasons) - 1} more"
-        for reasons in kinds.values()
-    ]
+    return [reasons[0] if len(reasons) == 1 else kind for kind, reasons in kinds.items()]
 
 
 _NAMES = {value: word for word, value in VERDICT_VALUES.items()}

@@ -22,7 +22,7 @@ from pydantic import (
 
 from perfdag.benchmark import registry
 from perfdag.shape import Shape, Strict
-from perfdag.store.open import check_address
+from perfdag.store.base import check_address
 from perfdag.suite.document import (
     BadDocument,
     Document,

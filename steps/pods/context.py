@@ -14,8 +14,14 @@ from perfdag.kube.patch import STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED, STORE
 from perfdag.plan.plan import Plan, is_run_id, new_run_id
 from perfdag.results.samples import run_folder
 from perfdag.steps.pods.kinds import refuse
-from perfdag.store.base import AddressError, DamagedError, NotStoredError, Store
-from perfdag.store.open import check_cluster_address, open_store
+from perfdag.store.base import (
+    AddressError,
+    DamagedError,
+    NotStoredError,
+    Store,
+    check_cluster_address,
+    open_store,
+)
 from perfdag.store.s3 import print_wait
 from perfdag.suite.document import BadDocument
 from perfdag.units import seconds

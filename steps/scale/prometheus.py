@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from perfdag.kube.prometheus import Prometheus
+from perfdag.kube.client import Prometheus
 
 COMPONENTS = ("virt-api", "virt-controller", "virt-handler", "virt-operator")
 REQUESTS = "virt_requests"

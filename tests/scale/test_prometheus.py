@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube.client import KubeError
-from perfdag.kube.prometheus import Prometheus
+from perfdag.kube.client import KubeError, Prometheus
 from perfdag.steps.scale import prometheus
 
 URL = Prometheus("http://x")
