@@ -30,10 +30,10 @@ from plain_loadgen import p50
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from perfdag.stats.paired import blocks as orders
 from perfdag.stats.robust import spread
-from perfdag.steps.resnet50 import loadgen, loadgen_log
+from perfdag.steps.resnet50 import loadgen
 from perfdag.steps.resnet50.loadgen import Load
 from perfdag.steps.resnet50.params import Workload
-from perfdag.steps.resnet50.system import Stub
+from perfdag.steps.resnet50.stub import Stub
 
 LOOP, SHARE = 0.02, 1.02
 """Limits: rate of the loop, relative; share of a latency."""
@@ -60,14 +60,14 @@ def server_p50(service: float, queries: int, rate: float) -> float:
     """Seconds of the median query of Server at `rate`/s through the batcher."""
     load = Load("server", 1, 0.001, queries, 64, 1 / service, target_rate=rate, latency_bound=1.0)
     logs = loadgen.measure(FromTheCall(service), load, stop).logs
-    return loadgen_log.read(logs["summary"], logs["detail"]).percentiles[0.5]
+    return loadgen.read(logs["detail"]).percentiles[0.5]
 
 
 def offline_rate(system: Any, samples: int, images: int) -> float:
     """Samples/s by LoadGen's own word."""
     load = Load("offline", system.batch, 0.001, samples, images, 1.0)
     logs = loadgen.measure(system, load, stop).logs
-    rate = loadgen_log.read(logs["summary"], logs["detail"]).rate
+    rate = loadgen.read(logs["detail"]).rate
     assert rate is not None
     return rate
 
@@ -86,7 +86,7 @@ class Loaded:
     def unload(self, indices: Any) -> None:
         """They stay."""
 
-    def buckets(self, largest: int) -> tuple[int, ...]:
+    def sizes(self) -> tuple[int, ...]:
         """None: what is compared has its first batch in the time too."""
         return ()
 
@@ -95,11 +95,11 @@ def loop(blocks: int, batches: int, batch: int, device: str, precision: str) -> 
     """Harness against a bare loop; whether the limit is held."""
     import torch
 
-    from perfdag.steps.resnet50.model import ModelSubject
+    from perfdag.steps.resnet50.torch_backend import torch_system
 
     params = {"batch": batch, "device": device, "precision": precision, "threads": 1, "fast": True}
     spec = Workload.model_validate(params).spec()
-    system: Any = ModelSubject(spec).system
+    system: Any = torch_system(spec)
     images, count = 2 * batch, batches * batch
     system.load(range(images))
     system.infer(range(batch))
@@ -182,7 +182,7 @@ def stub(blocks: int) -> bool:
         load = Load("single-stream", 1, 0.001, count, 64, 1 / service)
         logs = loadgen.measure(Stub(service), load, stop).logs
         ratios.append(
-            loadgen_log.read(logs["summary"], logs["detail"]).percentiles[0.5] / p50(service, count)
+            loadgen.read(logs["detail"]).percentiles[0.5] / p50(service, count)
         )
     print(f"stub: harness / plain LoadGen p50: {interval(ratios)}")
     return at_most("of plain LoadGen's p50", statistics.median(ratios), SHARE)

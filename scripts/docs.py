@@ -25,7 +25,7 @@ from perfdag.shape import merge
 from perfdag.suite.load import load_suite
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "CHANGELOG.md")
 NAVIGATION = {
     "Start": {
         "perfdag": "README.md",
@@ -75,11 +75,11 @@ NAVIGATION = {
         "Command line": "docs/reference/cli.md",
         "Keys of a suite": "docs/reference/suite.md",
         "Store and rows": "docs/results.md",
-        "Exit codes": "docs/exit-codes.md",
         "Why a sample is missing": "docs/missing-samples.md",
         "Rights": "docs/reference/rights.md",
         "Verification": "docs/verification.md",
         "Contributing": "CONTRIBUTING.md",
+        "Code of conduct": "CODE_OF_CONDUCT.md",
         "Security": "SECURITY.md",
         "Changelog": "CHANGELOG.md",
     },

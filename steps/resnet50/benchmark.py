@@ -1,30 +1,49 @@
-"""resnet50: ResNet-50 inference under MLCommons LoadGen."""
+"""resnet50: ResNet-50 inference under MLCommons LoadGen.
 
+It starts the program on hosts, reads what it prints, and judges whether that is what it claims.
+"""
+
+import contextlib
 import json
 import math
+import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from perfdag.benchmark import contract
-from perfdag.benchmark.contract import Gang, Metric, Output
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, NotInstalled, Output, Tool
 from perfdag.hosts import gpu_use
-from perfdag.outcome import Invalid, Measurement, SampleError
+from perfdag.hosts.base import CommandResult, Host
+from perfdag.outcome import Failed, Invalid, Measurement, SampleError, Skip
+from perfdag.shape import Shape
 from perfdag.stats.robust import needed
-from perfdag.steps.resnet50 import launch, result
-from perfdag.steps.resnet50.params import Workload
-from perfdag.steps.resnet50.result import (
-    MARKS,
-    PERCENTILES,
-    TAIL,
-    Result,
-    caveats,
-    invalid,
-    result_fault,
-)
+from perfdag.steps import gpu_watch
+from perfdag.steps.resnet50 import loadgen
+from perfdag.steps.resnet50.params import MARGIN, PROGRAM, Workload
 
+if TYPE_CHECKING:
+    import pyarrow
+
+MODULE = "perfdag.steps.resnet50.program"
+TORCH = {"pip": "'perfdag[torch]'"}
+DRIVER = Tool(
+    "the NVIDIA driver (nvidia-smi)",
+    {"apt": "nvidia-driver", "dnf": "nvidia-driver", "zypper": "nvidia-driver-G06"},
+)
+SETUP = 60.0
+"""Seconds for imports, weights, warm-up and checks, at most."""
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
+TAIL = {"server": "p99", "single-stream": "p90"}
+UNUSABLE = {"device", "missing"}
+"""Errors of a missing device or package, which skip the sample."""
+MARKS = ("fast", "loadgen", "weights")
+"""Coordinates of `caveats`."""
+_REFUSED = re.compile(r"object '([^']*)' from \S+ cannot be preloaded")
+W = TypeVar("W", bound=Workload)
 METRICS = (
     Metric("throughput", "1/s", "higher", "samples completed per second in Offline", headline=True),
     Metric(
@@ -81,7 +100,386 @@ METRICS = (
         "price of a million samples at this rate; the coordinates name the currency",
     ),
 )
-COORDS = ("batch", "currency", "phase")
+
+
+@dataclass(frozen=True)
+class Result:
+    """The program's JSON, and LoadGen's summary of its test."""
+
+    raw: Mapping[str, Any]
+    tested: loadgen.Summary
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """Return start and end of the test, in epoch seconds of the measuring host."""
+        return float(self.raw["test"]["started"]), float(self.raw["test"]["ended"])
+
+    @property
+    def rate(self) -> float:
+        """Return samples/s: Offline's throughput, Server's completions, a stream's by its mean."""
+        return self.tested.rate or (1 / self.tested.mean if self.tested.mean else math.nan)
+
+    @property
+    def device(self) -> Mapping[str, Any]:
+        device: Mapping[str, Any] = self.raw.get("device", {})
+        return device
+
+    @property
+    def weights(self) -> str:
+        """Return what the weights were: the digest of a file, or the seed of random ones."""
+        model = self.raw.get("model", {})
+        return str(model.get("weights_sha256") or model.get("weights"))
+
+    def latency(self, stat: str) -> float:
+        """Return a percentile in seconds, not-a-number with too few queries for it."""
+        p = PERCENTILES[stat]
+        return self.tested.percentiles[p] if self.tested.queries >= needed(p) else math.nan
+
+    def cost(self, scenario: str) -> float:
+        """Return p99 of Server, p90 of SingleStream, Offline's seconds a sample."""
+        if scenario in TAIL:
+            return self.tested.percentiles[PERCENTILES[TAIL[scenario]]]
+        return 1 / self.rate
+
+    def fault(self, params: Workload) -> str | None:
+        """Return why the figures are not what they claim, with LoadGen's reasons, or None."""
+        warm, tested = self.raw.get("warmup", {}), self.tested
+        if warm.get("stable") is False and not params.fast:
+            return (
+                f"too few batches fit into the warm-up to tell whether their time is steady:"
+                f" the last took {warm['steady']:.3g} s"
+                if warm.get("few")
+                else "batch times still differed by more than 10 % at the end of the warm-up:"
+                " something else uses the device"
+            )
+        if not tested.valid and not self._only_short(params):
+            return self.invalid(params)
+        if params.scenario == "offline" and tested.queries < params.queries():
+            return (
+                f"LoadGen requested {tested.queries} samples, fewer than the {params.queries()} of"
+                " min_queries"
+            )
+        return None
+
+    def invalid(self, params: Workload) -> str:
+        """Return LoadGen's reasons for INVALID, with Offline's rate."""
+        text = "LoadGen says INVALID: " + "; ".join(self.tested.reasons)
+        short = self.tested.met.get("result_min_duration_met") is False
+        if params.scenario == "offline" and short:
+            text += f"; target_rate is the expected QPS: set it to {self.rate:.4g} or more"
+        return text
+
+    def only_late(self, reason: str) -> bool:
+        """Whether LoadGen's latency verdict is the only reason against a run.
+
+        A run that is too short or has too few queries is no effect of its neighbours or wrapper.
+        """
+        held = [self.tested.met.get(f"result_min_{name}_met") for name in ("duration", "queries")]
+        return reason.startswith("LoadGen says INVALID") and False not in held
+
+    def _only_short(self, params: Workload) -> bool:
+        """Whether a fast run is INVALID only because it is short, as a smoke test is.
+
+        Its few queries show no percentile, and Offline's one query may end early.
+        """
+        tested = self.tested
+        failed = {name for name, held in tested.met.items() if not held} - {"early_stopping_met"}
+        if params.scenario == "offline":
+            return params.fast and not failed - {"result_min_duration_met"}
+        few = tested.queries < needed(PERCENTILES[TAIL[params.scenario]])
+        return params.fast and not failed and few
+
+
+def read(text: str) -> Result:
+    """Read what the program printed.
+
+    Raises Skip if a device or package is missing, Failed if it failed or the text is cut.
+    """
+    try:
+        raw = json.loads(text)
+    except ValueError:
+        raise Failed("the program printed no result: its output is cut", {"result": text}) from None
+    if not isinstance(raw, dict) or raw.get("program") != PROGRAM:
+        raise Failed(
+            f"the result is not of this program: version {PROGRAM} expected", {"result": text}
+        )
+    if error := raw.get("error"):
+        kind = Skip if error["kind"] in UNUSABLE else Failed
+        raise kind(error["text"], {"result": text})
+    try:
+        return Result(raw, loadgen.read(raw["test"]["logs"]["detail"]))
+    except (KeyError, loadgen.UnreadableError) as error:
+        raise Failed(f"no finished LoadGen test in the result: {error}", {"result": text}) from None
+
+
+def caveats(results: Sequence[Result], params: Workload) -> dict[str, Any]:
+    """Return coordinates that mark figures as fast, or of unverified weights."""
+    coords: dict[str, Any] = {}
+    if params.fast:
+        coords["fast"] = "not comparable"
+        if not all(run.tested.valid for run in results):
+            coords["loadgen"] = "INVALID"
+    if any(run.raw.get("model", {}).get("weights_verified") is False for run in results):
+        coords["weights"] = "unverified"
+    return coords
+
+
+def program_argv(params: Workload, python: str | None = None, wrapped: bool = True) -> list[str]:
+    """Return the program's argv behind its wrapper; the spec comes on standard input.
+
+    The environment is set behind the wrapper: kubectl exec or a container runtime would not pass
+    it on.
+    """
+    env = [f"{name}={value}" for name, value in params.wrapper_env.items()]
+    wrapper = [*params.wrapper, *(["env", *env] if env else [])] if wrapped else []
+    return [*wrapper, python or params.python or sys.executable, "-m", MODULE]
+
+
+def program_input(params: Workload, **options: Any) -> bytes:
+    """Return the program's input.
+
+    `options` may set `load_seed`, LoadGen's own seed, `expected_rate` (1/s) in place of the
+    warm-up's, and `start_at`, the time (seconds since the epoch) before which LoadGen waits.
+    """
+    return json.dumps(params.spec() | options).encode() + b"\n"
+
+
+def missing(host: Host, params: Workload, argv: Sequence[str]) -> list[Tool]:
+    """Return what a host lacks to run the program's argv: its first program, Python packages."""
+    program = argv[0]
+    if host.which(program) is None:
+        return [Tool(program, {}, f"install it on {host.name}, or correct its path")]
+    wanted = ["mlperf_loadgen", *(["torch", "torchvision"] if params.system != "stub" else [])]
+    code = (
+        "import importlib.util,sys;print(*[n for n in sys.argv[1:] if"
+        " importlib.util.find_spec(n) is None])"
+    )
+    finished = host.run([*argv[:-2], "-c", code, *wanted], timeout=60)
+    behind = f" behind {program}" if len(argv) > 3 else ""
+    if finished.code == 0:
+        return [Tool(f"{name} (Python){behind}", TORCH) for name in finished.stdout.split()]
+    advice = f"{host.name} reports: {finished.tail() or f'exit code {finished.code}'}"
+    return [Tool(f"{argv[-3]} (Python){behind}", {}, advice)]
+
+
+def result_text(finished: CommandResult, params: Workload) -> str:
+    """Return the result that a program printed. Raises Failed if there is none."""
+    # ld.so starts a program without a library that it cannot preload. Libraries that argv does not
+    # name come from the environment of perfdag.
+    for library in _REFUSED.findall(finished.stderr):
+        if any(library in argument for argument in finished.argv):
+            raise Failed(
+                f"LD_PRELOAD {library} was not loaded into the program: correct its path as the"
+                " program sees it, or build it for the libc there",
+                finished.texts(),
+            )
+    text = finished.stdout.lstrip()
+    if text.startswith("{"):
+        return text
+    if finished.timed_out:
+        reason = (
+            f"the program did not end within {finished.seconds:.0f} s: raise timeout, or lower"
+            " min_duration and min_queries (Server: raise target_rate)"
+        )
+    elif finished.code in (-9, 137):
+        reason = (
+            "the program was killed, as the kernel does when memory runs out:"
+            f" batch {params.batch} with {params.samples} samples took too much; "
+            "lower batch or samples, or raise the memory limit"
+        )
+    else:
+        reason = f"the program exited {finished.code} without a result: {finished.tail()}"
+    raise Failed(reason, finished.texts())
+
+
+@contextlib.contextmanager
+def keeping_texts(texts: Mapping[str, str], run: str) -> Iterator[None]:
+    """Name the run of an error in the block, and keep the texts of the runs before it."""
+    try:
+        yield
+    except SampleError as error:
+        raise type(error)(
+            f"{run}: {error}", {**texts, **error.texts}, error.measurements
+        ) from error
+
+
+@dataclass
+class Watch:
+    """The GPUs that the programs of a sample use.
+
+    After the block of watched(), `facts` has the first host's `gpus` and what they did. It has
+    the other hosts' under `peers`. `against` is why the figures are not the devices' own. It is
+    empty on a CPU. `used` has the uuid of the GPU that each program used, or None if unknown.
+    """
+
+    params: Workload
+    facts: dict[str, Any] = field(default_factory=dict)
+    used: list[str | None] = field(default_factory=list)
+    gpus: gpu_watch.Watch = field(default_factory=gpu_watch.Watch)
+    names: Mapping[int, str] = field(default_factory=dict)
+
+    def keep(self, texts: dict[str, str], name: str, host: Host, finished: CommandResult) -> Result:
+        """Keep what a run printed, note which GPU of the host it used and when, and read it."""
+        if stderr := finished.stderr.strip()[-4000:]:
+            texts[f"{name}-stderr"] = stderr
+        texts[name] = result_text(finished, self.params)
+        result = read(texts[name])
+        at = self.names.get(id(host), host.name)
+        self.gpus.spans[at].append(result.span)
+        known = self.gpus.hosts.get(at, {}).get("gpus", [])
+        gpus = gpu_use.used(known, {str(result.device.get("uuid", ""))})
+        # A MIG slice has a uuid of its own. A pod that sees one GPU used that one.
+        self.used.append(gpus[0].get("uuid") if len(gpus) == 1 else None)
+        return result
+
+
+@contextlib.contextmanager
+def watched(hosts: Sequence[Host], params: Workload) -> Iterator[Watch]:
+    """Watch the GPUs of the hosts in the block. Raises Skip if a host has none."""
+    # Copies may share a host, and pods a node's name.
+    distinct = list({id(host): host for host in hosts}.values())
+    names = {id(host): name for name, host in gpu_use.by_name(distinct).items()}
+    watch = Watch(params, names=names)
+    if params.device != "cuda":
+        yield watch
+        return
+    require_gpus(distinct)
+    with gpu_watch.watched(distinct) as watch.gpus:
+        yield watch
+        watch.gpus.used |= {uuid for uuid in watch.used if uuid}
+    (_, first), *peers = watch.gpus.hosts.items()
+    watch.facts |= first | ({"peers": dict(peers)} if peers else {})
+    watch.facts |= {"against": watch.gpus.against, "used": sorted(watch.gpus.used)}
+
+
+def require_gpus(hosts: Iterable[Host]) -> None:
+    """Raise Skip if a host has no GPU."""
+    for host in hosts:
+        if reason := gpu_use.problem(host):
+            raise Skip(f"device cuda: {reason}")
+
+
+def expected(params: Workload) -> float:
+    """Return the seconds of one measurement: set-up, warm-up, LoadGen."""
+    # Without target_rate, Offline's query is sized by the warm-up's rate and a margin.
+    sized = params.scenario == "offline" and params.target_rate is None and not params.fast
+    setup = 5.0 if params.system == "stub" else SETUP
+    return setup + 1.2 * params.lasts(params.duration()) * (MARGIN if sized else 1.0)
+
+
+class WorkloadBenchmark(Benchmark[W], Generic[W]):
+    """The base of the benchmarks of a workload; each starts the program in its own way."""
+
+    image: ClassVar[str] = "resnet50"
+    canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
+
+    def check(self, params: W, shape: Shape) -> list[str]:
+        wanted = [name for name in shape.resources.both if "gpu" in name or "mig" in name]
+        if wanted and params.device == "cpu" and params.system == "resnet50":
+            return [
+                f"resources ask for {wanted[0]} but device is cpu:"
+                " set device: cuda, or leave the resource out"
+            ]
+        return []
+
+    def seconds(self, params: W) -> float:
+        return expected(params)
+
+    def argvs(self, params: W) -> list[list[str]]:
+        """Return the command lines of the program, each once."""
+        return [program_argv(params)]
+
+    def require(self, gang: Gang, params: W) -> None:
+        tools = {
+            tool.program: tool
+            for host in gang.hosts
+            for argv in self.argvs(params)
+            for tool in missing(host, params, argv)
+        }
+        lacking = list(tools.values())
+        if params.device == "cuda" and any(host.which("nvidia-smi") is None for host in gang.hosts):
+            lacking.append(DRIVER)
+        if lacking:
+            raise NotInstalled(lacking)
+        if params.device == "cuda":
+            require_gpus(gang.hosts)
+
+    def run(self, gang: Gang, params: W) -> list[Measurement]:
+        with watched(gang.hosts, params) as watch:
+            results = self.measure(gang, params, watch)
+        first, output = results[0], gang.output
+        versions = {
+            "torch": first.raw.get("versions", {}).get("torch"),
+            "LoadGen": first.tested.version.split()[0],
+        }
+        output.tool = ", ".join(
+            f"{name} {version}" for name, version in versions.items() if version
+        )
+        output.argv, output.comparable = self.argvs(params), False
+        program = {
+            key: first.raw[key] for key in ("model", "device", "versions") if key in first.raw
+        }
+        output.facts |= {**program, **watch.facts}
+        return self.parse(output, params)
+
+    def measure(self, gang: Gang, params: W, watch: Watch) -> list[Result]:
+        """Run the programs; keep what they print in the texts of `gang.output`."""
+        raise NotImplementedError
+
+    def parse(self, output: Output, params: W) -> list[Measurement]:
+        """Return the values of the texts. Raises Failed, Invalid."""
+        raise NotImplementedError
+
+
+class Resnet50(WorkloadBenchmark[Workload]):
+    """ResNet-50 inference under LoadGen: Offline, Server, SingleStream.
+
+    LoadGen makes the load and says VALID or INVALID; its logs are kept verbatim. Server is open
+    loop: a dynamic batcher answers Poisson arrivals. Images are preprocessed before the clock
+    starts (MLPerf's rule). Preprocessing, copies and compute are reported apart as `phase_time`.
+    A run shorter than MLPerf's 600 s compares only with runs of its kind.
+
+    Clock: LoadGen's own. It starts when a query was scheduled (Server) or issued (SingleStream,
+    Offline). It stops when the classes are in host memory and LoadGen has them. Imports, weights,
+    compilation, warm-up and preprocessing are outside.
+    """
+
+    name: ClassVar[str] = "resnet50"
+    Params: ClassVar[type[contract.Params]] = Workload
+    coords: ClassVar[tuple[str, ...]] = ("batch", "currency", "phase", *MARKS)
+    metrics = METRICS
+
+    def measure(self, gang: Gang, params: Workload, watch: Watch) -> list[Result]:
+        host, texts = gang.hosts[0], gang.output.texts
+        spec = program_input(params)
+        finished = host.run(program_argv(params), timeout=gang.timeout, stdin=spec)
+        result = watch.keep(texts, "result", host, finished)
+        texts |= {f"mlperf_log_{name}": text for name, text in result.raw["test"]["logs"].items()}
+        return [result]
+
+    def run(self, gang: Gang, params: Workload) -> list[Measurement]:
+        try:
+            return super().run(gang, params)
+        finally:
+            with contextlib.suppress(SampleError):
+                result = read(gang.output.texts.get("result", ""))
+                document = summary_document(result, params, gang.output.facts)
+                gang.output.facts["summary_document"] = document
+
+    def parse(self, output: Output, params: Workload) -> list[Measurement]:
+        result = read(output.texts.get("result", ""))
+        values = measurements(result, params)
+        if reason := result.fault(params) or output.facts.get("against"):
+            raise Invalid(reason, output.texts, values)
+        return values
+
+    def exports(self, rows: "pyarrow.Table") -> Mapping[str, bytes]:
+        """Return resnet50.json; several devices have one file each."""
+        files = documents(rows.select(["env", "phase", "point", "repetition"]).to_pylist())
+        return {
+            name: json.dumps(document, indent=2).encode() + b"\n"
+            for name, document in files.items()
+        }
 
 
 def measurements(result: Result, params: Workload) -> list[Measurement]:
@@ -89,74 +487,54 @@ def measurements(result: Result, params: Workload) -> list[Measurement]:
     marked = caveats([result], params)
     return [
         replace(row, coords={**row.coords, **marked})
-        for row in (*_of_test(result, params), *_batches(result.raw, params))
+        for row in (*_of_test(result, params), *_of_batches(result.raw, params))
         if math.isfinite(row.value)
     ]
 
 
-def _batches(raw: Mapping[str, Any], params: Workload) -> Iterator[Measurement]:
-    for phase, seconds in raw.get("phases", {}).items():
-        yield Measurement(
-            "phase_time",
-            statistics.median(seconds),
-            "p50",
-            {"phase": phase, "batch": params.batch},
-            len(seconds),
-        )
-    if warm := raw.get("warmup"):
-        yield Measurement("first_batch", warm["first"], n=1)
-        yield Measurement("warm_batch", warm["steady"], "p50", {"batch": params.batch})
-        yield from _compiled(warm, params)
-
-
-def _compiled(warm: Mapping[str, Any], params: Workload) -> Iterator[Measurement]:
-    if params.backend != "compile" or params.system == "stub":
-        return
-    seconds = {
-        int(size): max(0.0, first - steady) for size, (first, steady) in warm["by_size"].items()
-    }
-    for size, extra in sorted(seconds.items()):
-        yield Measurement("compile_time", extra, coords={"batch": size}, n=1)
-    yield Measurement("compile_time", sum(seconds.values()), "total", n=len(seconds))
-
-
 def _of_test(result: Result, params: Workload) -> Iterator[Measurement]:
-    tested, test = result.tested, result.raw["test"]
-    queries = tested.queries
+    tested, test, n = result.tested, result.raw["test"], result.tested.queries
     if params.scenario == "offline":
-        yield Measurement("throughput", result.rate, n=queries)
+        yield Measurement("throughput", result.rate, n=n)
     else:
         tail = TAIL[params.scenario]
-        if queries >= needed(PERCENTILES[tail]):
-            yield Measurement(
-                "tail_latency", tested.percentiles[PERCENTILES[tail]], tail, n=queries
-            )
-        for stat, p in PERCENTILES.items():
-            if queries >= needed(p):
-                yield Measurement("latency", tested.percentiles[p], stat, n=queries)
-        if tested.mean is not None:
-            yield Measurement("latency", tested.mean, "mean", n=queries)
-    if tested.estimate is not None:
-        yield Measurement("estimated_latency", tested.estimate, TAIL[params.scenario], n=queries)
-    for metric, value in (
-        ("completed_rate", tested.rate),
-        ("scheduled_rate", tested.scheduled_rate),
-    ):
-        if value is not None and params.scenario != "offline":
-            yield Measurement(metric, value, n=queries)
+        yield Measurement("tail_latency", result.latency(tail), tail, n=n)
+        for stat in PERCENTILES:
+            yield Measurement("latency", result.latency(stat), stat, n=n)
+        for metric, value, stat in (
+            ("latency", tested.mean, "mean"),
+            ("estimated_latency", tested.estimate, tail),
+            ("completed_rate", tested.rate, "value"),
+            ("scheduled_rate", tested.scheduled_rate, "value"),
+        ):
+            if value is not None:
+                yield Measurement(metric, value, stat, n=n)
     if params.scenario == "server":
         yield Measurement("target_rate", float(test["rate"]))
         sizes = {int(size): count for size, count in test["batches"].items()}
-        batches = sum(sizes.values())
-        if batches:
+        if batches := sum(sizes.values()):
             mean = sum(size * count for size, count in sizes.items()) / batches
             yield Measurement("batch_size", mean, "mean", n=batches)
     if params.price_per_hour is not None:
-        yield Measurement(
-            "cost_per_million",
-            cost_per_million(params.price_per_hour, result.rate),
-            coords={"currency": params.currency},
-        )
+        cost, currency = cost_per_million(params.price_per_hour, result.rate), params.currency
+        yield Measurement("cost_per_million", cost, coords={"currency": currency})
+
+
+def _of_batches(raw: Mapping[str, Any], params: Workload) -> Iterator[Measurement]:
+    at = {"batch": params.batch}
+    for phase, seconds in raw.get("phases", {}).items():
+        median = statistics.median(seconds)
+        yield Measurement("phase_time", median, "p50", {"phase": phase, **at}, len(seconds))
+    warm = raw.get("warmup")
+    if not warm:
+        return
+    yield Measurement("first_batch", warm["first"], n=1)
+    yield Measurement("warm_batch", warm["steady"], "p50", at)
+    if params.backend == "compile" and params.system != "stub":
+        extra = {int(k): max(0.0, first - steady) for k, (first, steady) in warm["by_size"].items()}
+        for size, seconds in sorted(extra.items()):
+            yield Measurement("compile_time", seconds, coords={"batch": size}, n=1)
+        yield Measurement("compile_time", sum(extra.values()), "total", n=len(extra))
 
 
 def cost_per_million(price_per_hour: float, rate: float) -> float:
@@ -169,7 +547,7 @@ def summary_document(run: Result, params: Workload, facts: Mapping[str, Any]) ->
 
     As the field names say, times are in ms, rates in 1/s, memory in 10^9 bytes.
     """
-    device = run.raw.get("device", {})
+    device = run.device
     gpus = gpu_use.used(facts.get("gpus") or [{}], {str(device.get("uuid"))})
     memory = device.get("memory")
     started = datetime.fromtimestamp(run.span[0], UTC).isoformat(timespec="seconds")
@@ -193,10 +571,10 @@ def entry(run: Result, params: Workload, against: str | None = None) -> dict[str
         "batch_size": params.batch,
         "duration_sec": round(end - start, 3),
     }
-    tested, reason = run.tested, result_fault(run, params) or against
-    if not tested.valid:
+    reason = run.fault(params) or against
+    if not run.tested.valid:
         # The row of a smoke test is marked instead of being invalid.
-        reason = reason or invalid(tested, params)
+        reason = reason or run.invalid(params)
     element |= {
         "valid": reason is None,
         "reason": reason,
@@ -213,9 +591,9 @@ def entry(run: Result, params: Workload, against: str | None = None) -> dict[str
         element["throughput_samples_per_sec"] = round(run.rate, 3)
     if params.scenario != "offline":
         element |= {
-            f"latency_p{p * 100:g}_ms": round(tested.percentiles[p] * 1e3, 4)
-            for p in (0.5, 0.9, 0.95, 0.99, 0.999)
-            if tested.queries >= needed(p)
+            f"latency_{stat}_ms": round(run.latency(stat) * 1e3, 4)
+            for stat in PERCENTILES
+            if math.isfinite(run.latency(stat))
         }
     return element
 
@@ -240,68 +618,3 @@ def documents(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         f"resnet50{f'-{number}' if several else ''}.json": whole
         for number, whole in enumerate(devices.values(), 1)
     }
-
-
-if TYPE_CHECKING:
-    import pyarrow
-
-
-class Resnet50(launch.WorkloadBenchmark[Workload]):
-    """ResNet-50 inference under LoadGen: Offline, Server, SingleStream.
-
-    LoadGen makes the load and says VALID or INVALID; its logs are kept verbatim. Server is open
-    loop: a dynamic batcher answers Poisson arrivals. Images are preprocessed before the clock
-    starts (MLPerf's rule). Preprocessing, copies and compute are reported apart as `phase_time`.
-    A run shorter than MLPerf's 600 s compares only with runs of its kind.
-
-    Clock: LoadGen's own. It starts when a query was scheduled (Server) or issued (SingleStream,
-    Offline). It stops when the classes are in host memory and LoadGen has them. Imports, weights,
-    compilation, warm-up and preprocessing are outside.
-    """
-
-    name: ClassVar[str] = "resnet50"
-    Params: ClassVar[type[contract.Params]] = Workload
-    coords: ClassVar[tuple[str, ...]] = (*COORDS, *MARKS)
-    metrics = METRICS
-
-    def measure(self, gang: Gang, params: Workload) -> Output:
-        host, argv = gang.hosts[0], [*launch.wrapper_argv(params), *launch.program_argv(params)]
-        with launch.watched([host], params) as watch:
-            finished = host.run(argv, timeout=gang.timeout, stdin=launch.program_input(params))
-            text = watch.result_text(host, finished)
-        facts = {**launch.program_facts({"result": text}), **watch.facts}
-        return Output(
-            launch.texts_of(text, finished.stderr),
-            [argv],
-            launch.versions(text),
-            {**facts, **_read(text, params, facts)},
-        )
-
-    def run(self, gang: Gang, params: Workload) -> list[Measurement]:
-        gang.output = self.measure(gang, params)
-        gang.output.comparable = False
-        return self.parse(gang.output, params)
-
-    def parse(self, output: Output, params: Workload) -> list[Measurement]:
-        measured = result.read(output.texts.get("result", ""))
-        values = measurements(measured, params)
-        reason = result_fault(measured, params) or output.facts.get("against")
-        if reason:
-            raise Invalid(reason, output.texts, values)
-        return values
-
-    def exports(self, rows: "pyarrow.Table") -> Mapping[str, bytes]:
-        """Return resnet50.json; several devices have one file each."""
-        files = documents(rows.select(["env", "phase", "point", "repetition"]).to_pylist())
-        return {
-            name: json.dumps(document, indent=2).encode() + b"\n"
-            for name, document in files.items()
-        }
-
-
-def _read(text: str, params: Workload, facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary document of a readable result."""
-    try:
-        return {"summary_document": summary_document(result.read(text), params, facts)}
-    except SampleError:
-        return {}

@@ -11,13 +11,23 @@ from pydantic import Field, model_validator
 
 from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Gang, Metric, Output, broken
-from perfdag.hosts.base import CommandResult, Host
+from perfdag.hosts.base import CommandResult
 from perfdag.outcome import Invalid, Measurement, SampleError, verdict
 from perfdag.shape import Shape
 from perfdag.stats.robust import jain
-from perfdag.steps.resnet50 import launch, result
+from perfdag.steps.resnet50.benchmark import (
+    MARKS,
+    Result,
+    Watch,
+    WorkloadBenchmark,
+    caveats,
+    expected,
+    keeping_texts,
+    program_argv,
+    program_input,
+    read,
+)
 from perfdag.steps.resnet50.params import MARGIN, Workload
-from perfdag.steps.resnet50.result import MARKS, caveats, is_only_late, result_fault, weights_of
 from perfdag.units import short
 
 SETUP_FACTOR, SETUP_MARGIN = 1.5, 2.0
@@ -64,7 +74,7 @@ class InterferenceParams(Workload):
         return self
 
 
-class Resnet50Interference(launch.WorkloadBenchmark[InterferenceParams]):
+class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
     """Interference between copies of ResNet-50 inference on one device or node.
 
     It reports solo against co-run, tail inflation and fairness. On one host the copies are
@@ -169,121 +179,127 @@ class Resnet50Interference(launch.WorkloadBenchmark[InterferenceParams]):
         # In Offline, a copy completes together as many samples as it did alone.
         return (
             params.copies + (params.copies if params.scenario == "offline" else 1.5)
-        ) * launch.expected(params)
+        ) * expected(params)
 
-    def measure(self, gang: Gang, params: InterferenceParams) -> Output:
+    def measure(self, gang: Gang, params: InterferenceParams, watch: Watch) -> list[Result]:
         hosts = [gang.hosts[number % len(gang.hosts)] for number in range(params.copies)]
-        argv = [*launch.wrapper_argv(params), *launch.program_argv(params)]
-        texts: dict[str, str] = {}
+        argv, texts, results = program_argv(params), gang.output.texts, list[Result]()
         setup = 0.0
-        with launch.watched(hosts, params) as watch:
-            for number, host in enumerate(hosts):
-                with launch.keeping_texts(texts, f"copy {number} alone"):
-                    begun = time.time()
-                    finished = host.run(
-                        argv,
-                        timeout=gang.timeout,
-                        stdin=launch.program_input(params, **copy_options(params, number)),
-                    )
-                    texts |= launch.stderr_text(f"solo-{number}", finished)
-                    texts[f"solo-{number}"] = watch.result_text(host, finished)
-                    alone = result.read(texts[f"solo-{number}"])
-                    setup = max(setup, alone.span[0] - begun)
-            rate = offline_rate({name: texts[name] for name in texts if name[5:].isdigit()}, params)
-            with launch.keeping_texts(texts, "the copies together"):
-                results = run_together(hosts, gang, params, argv, setup, rate)
-            collect_results(hosts, results, watch, texts)
-        placed = {"hosts": [host.name for host in hosts], "devices": watch.used[-params.copies :]}
-        return Output(
-            texts,
-            [argv],
-            launch.versions(texts["solo-0"]),
-            {**launch.program_facts(texts), **watch.facts, **placed},
-        )
+        for number, host in enumerate(hosts):
+            with keeping_texts(texts, f"copy {number} alone"):
+                begun = time.time()
+                # With one seed, all copies would send the same queries.
+                spec = program_input(params, load_seed=params.seed + number)
+                finished = host.run(argv, timeout=gang.timeout, stdin=spec)
+                results.append(watch.keep(texts, f"solo-{number}", host, finished))
+                setup = max(setup, results[-1].span[0] - begun)
+        options: dict[str, float] = {}
+        if params.scenario == "offline":
+            # In a warm-up beside the others, each copy would find another rate and end at another
+            # time. The highest rate and the margin ensure that none ends before min_duration.
+            options["expected_rate"] = MARGIN * max(result.rate for result in results)
+        # LoadGen starts in all of them at one time of day, which leaves more than the time that a
+        # copy took alone. A copy that is late overlaps less, and the result says so.
+        options["start_at"] = time.time() + SETUP_FACTOR * setup + SETUP_MARGIN
 
-    def run(self, gang: Gang, params: InterferenceParams) -> list[Measurement]:
-        gang.output = self.measure(gang, params)
-        gang.output.comparable = False
-        return self.parse(gang.output, params)
+        def run(number: int) -> CommandResult:
+            spec = program_input(params, load_seed=params.seed + number, **options)
+            return hosts[number].run(argv, timeout=gang.timeout, stdin=spec)
+
+        with ThreadPoolExecutor(len(hosts)) as pool:
+            together = list(pool.map(run, range(len(hosts))))
+        texts |= {f"together-{number}": run.stdout for number, run in enumerate(together)}
+        lost: list[tuple[int, SampleError]] = []
+        for number, finished in enumerate(together):
+            try:
+                results.append(watch.keep(texts, f"together-{number}", hosts[number], finished))
+            except SampleError as error:
+                lost.append((number, error))
+        if lost:
+            number, first = lost[0]
+            well = f"{len(hosts) - len(lost)} of {len(hosts)} copies ended well"
+            with keeping_texts(texts, f"copy {number} beside the others ({well})"):
+                raise first
+        gang.output.facts["hosts"] = [host.name for host in hosts]
+        gang.output.facts["devices"] = watch.used[-params.copies :]
+        return results
 
     def parse(self, output: Output, params: InterferenceParams) -> list[Measurement]:
-        by_phase = {}
-        for when in ("solo", "together"):
-            by_phase[when] = [
-                result.read(output.texts.get(f"{when}-{number}", ""))
-                for number in range(params.copies)
-            ]
-        values = measurements(by_phase["solo"], by_phase["together"], params)
+        solo, beside = (
+            [read(output.texts.get(f"{when}-{n}", "")) for n in range(params.copies)]
+            for when in ("solo", "together")
+        )
+        values = measurements(solo, beside, params)
         reasons = [
             *reasons_against_sharing(output.facts, params),
-            *reasons_against(by_phase["solo"], by_phase["together"], params),
+            *reasons_against(solo, beside, params),
         ]
         if reason := output.facts.get("against"):
             reasons.append(str(reason))
         if reasons:
             raise Invalid("; ".join(reasons[:3]), output.texts, values)
-        coords = caveats([*by_phase["solo"], *by_phase["together"]], params)
-        return [*values, _verdict(by_phase["together"], params, coords)]
+        return [*values, _verdict(beside, params, caveats([*solo, *beside], params))]
+
+
+def _figures(run: Result, params: Workload) -> dict[str, float]:
+    """Return the rate, tail and p99 of a copy, not-a-number where it has too few queries."""
+    tail = {"server": "p99", "single-stream": "p90"}.get(params.scenario)
+    return {
+        "rate": run.rate,
+        "tail": run.latency(tail) if tail else 1 / run.rate,
+        "p99": run.latency("p99") if tail else math.nan,
+    }
 
 
 def measurements(
-    solo: Sequence[result.Result], beside: Sequence[result.Result], params: InterferenceParams
+    solo: Sequence[Result], beside: Sequence[Result], params: InterferenceParams
 ) -> list[Measurement]:
     """Return the values of each copy (subject `copy N`) and over the copies."""
-    coords = caveats([*solo, *beside], params)
-    rate_shares = [b.rate / a.rate for a, b in zip(solo, beside, strict=True)]
-    inflated = [
-        b.tail(params.scenario) / a.tail(params.scenario) for a, b in zip(solo, beside, strict=True)
-    ]
-    p99 = [
-        b.p99(params.scenario) / a.p99(params.scenario) for a, b in zip(solo, beside, strict=True)
-    ]
+    coords, n = caveats([*solo, *beside], params), len(solo)
+    alone, together = ([_figures(run, params) for run in runs] for runs in (solo, beside))
+    names = {"rate": "rate_kept", "tail": "tail_inflation", "p99": "p99_inflation"}
+    ratios = {
+        metric: [b[name] / a[name] for a, b in zip(alone, together, strict=True)]
+        for name, metric in names.items()
+    }
     # Server completes what arrives: its schedule sets the rate, and the tail shows the cost.
     server = params.scenario == "server"
-    shares = [1 / run for run in inflated] if server else rate_shares
+    shares = [1 / ratio for ratio in ratios["tail_inflation"]] if server else ratios["rate_kept"]
     fairness = jain(shares) if all(map(math.isfinite, shares)) else math.nan
-    alone = statistics.fmean(run.rate for run in solo)
+    total = sum(run.rate for run in beside) / statistics.fmean(run.rate for run in solo)
     rows = [
-        Measurement("rate_kept", _median(rate_shares), "p50", coords, len(rate_shares)),
-        Measurement("tail_inflation", _median(inflated), "p50", coords, len(inflated)),
-        Measurement("p99_inflation", _median(p99), "p50", coords, len(p99)),
-        Measurement("fairness", fairness, coords=coords, n=len(shares)),
-        Measurement(
-            "aggregate", sum(run.rate for run in beside) / alone, coords=coords, n=len(rate_shares)
-        ),
-        Measurement(
-            "overlap", overlap([run.span for run in beside]), coords=coords, n=len(rate_shares)
-        ),
+        Measurement(metric, _median(values), "p50", coords, n) for metric, values in ratios.items()
     ]
     if server:
         # A sample's figure is its first headline that has a value.
         rows[:2] = reversed(rows[:2])
-    for number in range(params.copies):
+    rows += [
+        Measurement("fairness", fairness, coords=coords, n=n),
+        Measurement("aggregate", total, coords=coords, n=n),
+        Measurement("overlap", overlap([run.span for run in beside]), coords=coords, n=n),
+    ]
+    for number in range(n):
         subject = f"copy {number}"
-        for name, ratios in (
-            ("rate_kept", rate_shares),
-            ("tail_inflation", inflated),
-            ("p99_inflation", p99),
+        rows += [
+            Measurement(metric, values[number], coords=coords, subject=subject)
+            for metric, values in ratios.items()
+        ]
+        for when, run, figures in (
+            ("alone", solo[number], alone[number]),
+            ("together", beside[number], together[number]),
         ):
-            rows.append(Measurement(name, ratios[number], coords=coords, subject=subject))
-        for when, run in (("alone", solo[number]), ("together", beside[number])):
-            of_copy = {
-                "rate": run.rate,
-                "tail": run.tail(params.scenario),
-                "p99": run.p99(params.scenario),
-                "valid": run.tested.valid,
-            }
+            at = {"when": when, **coords}
             rows += [
-                Measurement(name, value, coords={"when": when, **coords}, subject=subject)
-                for name, value in of_copy.items()
+                Measurement(name, value, coords=at, subject=subject)
+                for name, value in (figures | {"valid": float(run.tested.valid)}).items()
             ]
-        if memory := beside[number].raw.get("device", {}).get("memory"):
+        if memory := beside[number].device.get("memory"):
             rows.append(Measurement("memory_seen", float(memory), coords=coords, subject=subject))
-    return [run for run in rows if math.isfinite(run.value)]
+    return [row for row in rows if math.isfinite(row.value)]
 
 
 def _verdict(
-    beside: Sequence[result.Result], params: InterferenceParams, coords: Mapping[str, Any]
+    beside: Sequence[Result], params: InterferenceParams, coords: Mapping[str, Any]
 ) -> Measurement:
     """Return whether LoadGen says VALID of every copy: its p99 holds the bound of Server."""
     if params.scenario != "server":
@@ -340,7 +356,7 @@ def reasons_against_sharing(facts: Mapping[str, Any], params: InterferenceParams
 
 
 def reasons_against(
-    solo: Sequence[result.Result], beside: Sequence[result.Result], params: InterferenceParams
+    solo: Sequence[Result], beside: Sequence[Result], params: InterferenceParams
 ) -> list[str]:
     """Return why the figures are not what they claim.
 
@@ -349,110 +365,32 @@ def reasons_against(
     reasons = [
         f"copy {number} alone: {reason}"
         for number, run in enumerate(solo)
-        if (reason := result_fault(run, params))
+        if (reason := run.fault(params))
     ]
+    share = (params.device_memory or math.inf) * (params.memory_share or 1)
     for number, run in enumerate(beside):
-        reason = result_fault(run, params)
-        if reason and not is_only_late(run, reason):
+        reason, seen = run.fault(params), run.device.get("memory")
+        if reason and not run.only_late(reason):
             reasons.append(f"copy {number} beside the others: {reason}")
-        if params.memory_share is not None and params.device_memory is not None:
-            seen, share = (
-                run.raw.get("device", {}).get("memory"),
-                params.device_memory * params.memory_share,
+        if seen is None and params.memory_share:
+            reasons.append(
+                f"copy {number} does not say how much device memory it sees:"
+                " its memory_share was not verified"
             )
-            if seen is None:
-                reasons.append(
-                    f"copy {number} does not say how much device memory it sees:"
-                    " its memory_share was not verified"
-                )
-            elif seen > share * (1 + SHARE_SLACK):
-                reasons.append(
-                    f"copy {number} sees {seen / 1e9:.2f} GB of device memory,"
-                    f" its share is {share / 1e9:.2f} GB"
-                )
-    if len(weights := {weights_of(run) for run in (*solo, *beside)}) > 1:
+        elif seen and params.memory_share and seen > share * (1 + SHARE_SLACK):
+            reasons.append(
+                f"copy {number} sees {seen / 1e9:.2f} GB of device memory,"
+                f" its share is {share / 1e9:.2f} GB"
+            )
+    if len(weights := {run.weights for run in (*solo, *beside)}) > 1:
         reasons.append(f"the copies ran different weights: {', '.join(sorted(weights))}")
-    together_share = overlap([run.span for run in beside])
-    if together_share < OVERLAP:
+    share = overlap([run.span for run in beside])
+    if share < OVERLAP:
         advice = "raise min_duration"
         if params.scenario == "offline":
             advice = (
                 "all complete as many samples, and a faster copy ends before the others;"
                 " use server or single-stream"
             )
-        reasons.append(
-            f"the copies ran at once for {together_share * 100:.0f} % of the time only: {advice}"
-        )
+        reasons.append(f"the copies ran at once for {share * 100:.0f} % of the time only: {advice}")
     return reasons
-
-
-def collect_results(
-    hosts: Sequence[Host],
-    results: Sequence[CommandResult],
-    watch: launch.Watch,
-    texts: dict[str, str],
-) -> None:
-    """Store what the copies printed, before any copy is judged.
-
-    Raises the exception of the first copy without a result, with all texts and how many ended
-    well.
-    """
-    for number, finished in enumerate(results):
-        texts |= {f"together-{number}": finished.stdout} | launch.stderr_text(
-            f"together-{number}", finished
-        )
-    lost: list[tuple[int, SampleError]] = []
-    for number, finished in enumerate(results):
-        try:
-            texts[f"together-{number}"] = watch.result_text(hosts[number], finished)
-            result.read(texts[f"together-{number}"])
-        except SampleError as error:
-            lost.append((number, error))
-    if lost:
-        number, first = lost[0]
-        well = f"{len(results) - len(lost)} of {len(results)} copies ended well"
-        with launch.keeping_texts(texts, f"copy {number} beside the others ({well})"):
-            raise first
-
-
-def copy_options(params: Workload, number: int) -> dict[str, Any]:
-    """Return the program's options for a copy.
-
-    With one seed, all copies would send the same queries.
-    """
-    return {"load_seed": params.seed + number}
-
-
-def offline_rate(solo: Mapping[str, str], params: Workload) -> dict[str, Any]:
-    """Return the rate that sizes Offline's query for all copies, from their solo runs.
-
-    In a warm-up beside the others, each copy would find another rate and end at another time.
-    The highest rate and the warm-up's margin ensure that none ends before min_duration.
-    """
-    if params.scenario != "offline":
-        return {}
-    return {"expected_rate": MARGIN * max(result.read(text).rate for text in solo.values())}
-
-
-def run_together(
-    hosts: Sequence[Host],
-    gang: Gang,
-    params: Workload,
-    argv: Sequence[str],
-    setup: float,
-    options: Mapping[str, Any],
-) -> list[CommandResult]:
-    """Run a copy on each host at the same time and return their ends.
-
-    LoadGen starts in all of them at one time of day, which leaves more than the `setup` seconds
-    that a copy took alone. A copy that is late overlaps less, and the result says so.
-    """
-    start_at = time.time() + SETUP_FACTOR * setup + SETUP_MARGIN
-
-    def run(number: int) -> CommandResult:
-        own = copy_options(params, number) | {"start_at": start_at}
-        spec = launch.program_input(params, **own, **options)
-        return hosts[number].run(list(argv), timeout=gang.timeout, stdin=spec)
-
-    with ThreadPoolExecutor(len(hosts)) as pool:
-        return list(pool.map(run, range(len(hosts))))

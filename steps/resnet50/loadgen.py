@@ -1,26 +1,25 @@
-"""Run one test of MLCommons LoadGen against a system: settings, callbacks, logs.
+"""Run one test of MLCommons LoadGen against a system, and read its log.
 
 It runs in a process that can import mlperf_loadgen. LoadGen calls issue_query in its own thread
 with the GIL. The batcher takes the samples and returns at once, so that the schedule is kept.
 """
 
+import json
 import math
+import queue
+import re
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from perfdag.steps.resnet50.system import System
-
 Ids = Sequence[int] | np.ndarray
-Queued = tuple[np.ndarray, np.ndarray, float]
-"""Ids and indices of samples, and when they were queued (time.monotonic() seconds)."""
 SCENARIOS = {"offline": "Offline", "server": "Server", "single-stream": "SingleStream"}
 """LoadGen's name of each scenario."""
 SPARE, MOST_SPARE = 3.0, 100_000
@@ -29,7 +28,29 @@ SPARE, MOST_SPARE = 3.0, 100_000
 LoadGen itself makes twice as many. A test that runs out of them, after a slow warm-up, is
 INVALID. A test that reaches its minimum duration leaves the rest. LoadGen makes all queries
 before its clock starts, a million in about a second and 230 MB, so their number is limited."""
-LOGS = ("summary", "detail")
+
+
+class UnusableError(Exception):
+    """The request is impossible here: a device, weights or a CPU that is not there."""
+
+
+class System(Protocol):
+    """Answers batches of samples by index."""
+
+    def load(self, indices: Sequence[int]) -> None:
+        """Load these samples into host memory, outside every clock."""
+
+    def unload(self, indices: Sequence[int]) -> None:
+        """Drop them."""
+
+    def infer(self, indices: Ids, ready: float) -> np.ndarray:
+        """Return the class of each sample, once the answer is in host memory.
+
+        `ready` is when the last of the batch was queued (time.monotonic() seconds).
+        """
+
+    def sizes(self) -> Sequence[int]:
+        """Return the batch sizes to warm so that any batch is warm, the largest last."""
 
 
 class Batcher:
@@ -53,82 +74,60 @@ class Batcher:
     ) -> None:
         self._infer, self._complete, self._failed = infer, complete, failed
         self._max_batch, self._max_delay = max_batch, max_delay
-        self._queue: deque[Queued] = deque()
-        self._samples = 0
-        self._changed = threading.Condition()
-        self._closed = False
+        self._queue: queue.SimpleQueue[tuple[int, int, float] | None] = queue.SimpleQueue()
+        self._taking = threading.Lock()  # a batch that waits for more must not lose them to another
         self.batch_sizes: Counter[int] = Counter()
         self._workers = [threading.Thread(target=self._work, daemon=True) for _ in range(workers)]
 
     def start(self, first: Callable[[], object] = lambda: None) -> None:
         """Start the workers, and wait until each has called `first` in its thread."""
-        self._first, self._ready = first, threading.Semaphore(0)
+        self._first, self._ready = first, threading.Barrier(len(self._workers) + 1)
         for worker in self._workers:
             worker.start()
-        for _ in self._workers:
-            self._ready.acquire()
+        self._ready.wait()
 
     def put(self, ids: Ids, indices: Ids) -> None:
         """Queue samples and return at once, as LoadGen requires."""
-        queued = np.asarray(ids, np.uint64), np.asarray(indices, np.intp), time.monotonic()
-        with self._changed:
-            self._queue.append(queued)
-            self._samples += len(ids)
-            self._changed.notify(max(1, len(ids)))
+        now = time.monotonic()
+        for one, index in zip(ids, indices, strict=True):
+            self._queue.put((one, index, now))
 
     def close(self) -> None:
         """Run the queued samples, then end the workers."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        for _ in self._workers:
+            self._queue.put(None)
         for worker in self._workers:
             if worker.ident:  # it was started
                 worker.join()
 
-    def _take(self) -> Queued | None:
-        """Return the next batch; None if the batcher is closed and drained."""
-        with self._changed:
-            while True:
-                while not (self._queue or self._closed):
-                    self._changed.wait()
-                while (
-                    self._max_delay > 0
-                    and 0 < self._samples < self._max_batch
-                    and not self._closed
-                    and (left := self._queue[0][2] + self._max_delay - time.monotonic()) > 0
-                ):
-                    self._changed.wait(left)
-                # Another worker may have taken what there was.
-                if (batch := self._batch()) or self._closed:
-                    return batch
-
-    def _batch(self) -> Queued | None:
-        """Remove and return up to `max_batch` samples, None without any."""
-        batch: list[Queued] = []
-        room = self._max_batch
-        while room and self._queue:
-            ids, indices, at = self._queue.popleft()
-            batch.append((ids[:room], indices[:room], at))
-            if len(ids) > room:
-                self._queue.appendleft((ids[room:], indices[room:], at))
-            room -= len(batch[-1][0])
-        self._samples -= self._max_batch - room
-        if len(batch) < 2:
-            return batch[0] if batch else None
-        ids, indices = (np.concatenate([item[what] for item in batch]) for what in (0, 1))
-        return ids, indices, batch[-1][2]
+    def _take(self) -> list[tuple[int, int, float]]:
+        """Return the next batch, empty at the end."""
+        with self._taking:
+            if (item := self._queue.get()) is None:
+                return []
+            batch = [item]
+            while len(batch) < self._max_batch:
+                left = batch[0][2] + self._max_delay - time.monotonic()
+                try:
+                    item = self._queue.get(left > 0, max(0.0, left))
+                except queue.Empty:
+                    break
+                if item is None:
+                    self._queue.put(None)
+                    break
+                batch.append(item)
+            return batch
 
     def _work(self) -> None:
         try:
             try:
                 self._first()
             finally:
-                self._ready.release()
+                self._ready.wait()
             while batch := self._take():
-                ids, indices, at = batch
-                self._complete(ids, self._infer(indices, at))
-                with self._changed:
-                    self.batch_sizes[len(ids)] += 1
+                ids, indices, queued = zip(*batch, strict=True)
+                self._complete(np.array(ids), self._infer(np.array(indices), queued[-1]))
+                self.batch_sizes[len(batch)] += 1
         except BaseException as error:
             self._failed(error)
 
@@ -172,36 +171,27 @@ def settings(load: Load) -> Any:
     """Return LoadGen's TestSettings for a load."""
     import mlperf_loadgen as lg
 
-    test_settings = lg.TestSettings()
-    test_settings.scenario = getattr(lg.TestScenario, SCENARIOS[load.scenario])
-    test_settings.mode = lg.TestMode.PerformanceOnly
-    test_settings.min_duration_ms = max(1, math.ceil(load.min_duration * 1000))
-    test_settings.min_query_count = load.min_queries
-    test_settings.qsl_rng_seed = test_settings.sample_index_rng_seed = (
-        test_settings.schedule_rng_seed
-    ) = load.seed + 1
+    test = lg.TestSettings()
+    test.scenario = getattr(lg.TestScenario, SCENARIOS[load.scenario])
+    test.mode = lg.TestMode.PerformanceOnly
+    test.min_duration_ms = max(1, math.ceil(load.min_duration * 1000))
+    test.min_query_count = load.min_queries
+    test.qsl_rng_seed = test.sample_index_rng_seed = test.schedule_rng_seed = load.seed + 1
     if load.scenario == "offline":
         # LoadGen makes one query of ceil(1.1 * expected * duration) samples. min_query_count counts
         # queries there, so the rate sets the samples.
-        test_settings.min_query_count = 1
-        test_settings.offline_expected_qps = max(
-            load.expected_rate, load.min_queries / 1.1 / (test_settings.min_duration_ms / 1000)
-        )
+        test.min_query_count = 1
+        least = load.min_queries / 1.1 / (test.min_duration_ms / 1000)
+        test.offline_expected_qps = max(load.expected_rate, least)
     elif load.scenario == "single-stream":
-        test_settings.single_stream_expected_latency_ns = max(
-            1, round(1e9 / (spare(load) * load.expected_rate))
-        )
-        test_settings.single_stream_target_latency_percentile = 0.9
+        spare = min(SPARE, 1 + MOST_SPARE / (2 * load.expected_rate * load.min_duration))
+        test.single_stream_expected_latency_ns = max(1, round(1e9 / (spare * load.expected_rate)))
+        test.single_stream_target_latency_percentile = 0.9
     else:
-        test_settings.server_target_qps = load.target_rate
-        test_settings.server_target_latency_ns = round(load.latency_bound * 1e9)
-        test_settings.server_target_latency_percentile = 0.99
-    return test_settings
-
-
-def spare(load: Load) -> float:
-    """Return the factor on SingleStream's expected rate."""
-    return min(SPARE, 1 + MOST_SPARE / (2 * load.expected_rate * load.min_duration))
+        test.server_target_qps = load.target_rate
+        test.server_target_latency_ns = round(load.latency_bound * 1e9)
+        test.server_target_latency_percentile = 0.99
+    return test
 
 
 def measure(
@@ -218,14 +208,11 @@ def measure(
     """
     import mlperf_loadgen as lg
 
-    began: float | None = None
-    end = time.time()
-    begun = False
+    times: dict[str, float] = {}
 
     def complete(ids: np.ndarray, results: Ids) -> None:
-        nonlocal end
         lg.QuerySamplesComplete([lg.QuerySampleResponse(one, 0, 0) for one in ids.tolist()])
-        end = time.time()
+        times["end"] = time.time()
 
     def answer(ids: Sequence[int], indices: Sequence[int]) -> None:
         # LoadGen sends one at a time and waits. A hand-over between threads would be most of the
@@ -237,38 +224,31 @@ def measure(
 
     def load_samples(indices: Sequence[int]) -> None:
         # LoadGen calls this before its clock starts. An exception would end the process silently.
-        nonlocal begun
         try:
             system.load(indices)
-            if begun:
+            if "loaded" in times:
                 return
-            begun = True
+            times["loaded"] = time.time()
             if load.scenario != "single-stream":
                 # The first batch of a thread allocates its arena and its handles.
-                batcher.start(
-                    lambda: [
-                        system.infer(np.resize(indices, size), time.monotonic())
-                        for size in system.buckets(load.batch)
-                    ]
-                )
+                batches = [np.resize(indices, size) for size in system.sizes()]
+                batcher.start(lambda: [system.infer(one, time.monotonic()) for one in batches])
             begin()
         except BaseException as error:
             failed(error)
 
     delay = load.max_delay if load.scenario == "server" else 0.0
     batcher = Batcher(system.infer, complete, load.batch, delay, failed, load.workers)
+    take = answer if load.scenario == "single-stream" else batcher.put
+
+    def issue(ids: Sequence[int], indices: Sequence[int]) -> None:
+        times.setdefault("begin", time.time())
+        take(ids, indices)
+
     with TemporaryDirectory(prefix="loadgen-") as folder:
         logs = lg.LogSettings()
         logs.enable_trace = False
         logs.log_output.outdir = folder
-        take = answer if load.scenario == "single-stream" else batcher.put
-
-        def issue(ids: Sequence[int], indices: Sequence[int]) -> None:
-            nonlocal began
-            if began is None:
-                began = time.time()
-            take(ids, indices)
-
         # The fast SUT gives two lists of numbers instead of an object a sample.
         sut = lg.ConstructFastSUT(issue, lambda: None)
         qsl = lg.ConstructQSL(load.samples, load.samples, load_samples, system.unload)
@@ -282,6 +262,97 @@ def measure(
             batcher.close()
         texts = {
             name: (Path(folder) / f"mlperf_log_{name}.txt").read_text(errors="replace")
-            for name in LOGS
+            for name in ("summary", "detail")
         }
-        return LoadGenRun(texts, dict(batcher.batch_sizes), (end if began is None else began, end))
+    return LoadGenRun(texts, dict(batcher.batch_sizes), (times["begin"], times["end"]))
+
+
+class UnreadableError(ValueError):
+    """A log lacks what every finished LoadGen test writes; the text names it."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One test: latencies by percentile (0.99) in s, rates in 1/s; Offline counts samples.
+
+    `estimate` is early stopping's estimate of a stream's p90 in seconds. `met` has the constraints
+    of the test by name, as far as they apply.
+    """
+
+    valid: bool
+    reasons: tuple[str, ...]
+    queries: int
+    rate: float | None
+    scheduled_rate: float | None
+    mean: float | None
+    percentiles: Mapping[float, float]
+    estimate: float | None
+    version: str
+    met: Mapping[str, bool]
+
+
+_CONSTRAINTS = {
+    "result_perf_constraints_met": "Performance constraints",
+    "result_min_duration_met": "Min duration",
+    "result_min_queries_met": "Min queries",
+    "early_stopping_met": "Early stopping",
+}
+_PERCENTILE = re.compile(r"^result_(\d+\.\d+)_percentile_latency_ns$")
+
+
+def mllog(detail: str) -> dict[str, Any]:
+    """Return the `:::MLLOG` pairs; the last value of a key wins, a cut last line is skipped."""
+    keys: dict[str, Any] = {}
+    for line in detail.splitlines():
+        if line.startswith(":::MLLOG "):
+            try:
+                record = json.loads(line[9:])
+            except ValueError:
+                continue
+            keys[str(record.get("key"))] = record.get("value")
+    return keys
+
+
+def read(detail: str) -> Summary:
+    """Read the detail log of a performance test. Raises UnreadableError if it is cut.
+
+    Source: the `:::MLLOG` lines of LoadGen 6.0 (mlcommons/inference, loadgen/results.cc).
+    """
+    keys = mllog(detail)
+    # One of the last lines that a finished test writes.
+    if "result_99.90_percentile_latency_ns" not in keys or "result_validity" not in keys:
+        raise UnreadableError(
+            "LoadGen's detail log has no result: the test did not end, or it is cut"
+        )
+
+    def number(*names: str) -> float | None:
+        found = [keys[name] for name in names if isinstance(keys.get(name), int | float)]
+        return float(found[0]) if found else None
+
+    def seconds(name: str) -> float | None:
+        return value / 1e9 if (value := number(name)) else None
+
+    valid = keys["result_validity"] == "VALID"
+    met = {name: keys[name] for name in _CONSTRAINTS if isinstance(keys.get(name), bool)}
+    reasons = [f"{_CONSTRAINTS[name]} satisfied: NO" for name, held in met.items() if not held]
+    reasons.append(str(keys.get("result_invalid_reason") or "").strip())
+    if met.get("early_stopping_met") is False:
+        reasons.append(" ".join(str(keys.get("early_stopping_result")).replace("*", "").split()))
+    offline = keys.get("effective_scenario") == "Offline"
+    samples = int(number("effective_samples_per_query") or 1) if offline else 1
+    return Summary(
+        valid,
+        () if valid else tuple(filter(None, reasons)) or ("LoadGen gives no reason",),
+        int(number("result_query_count") or 0) * samples,
+        number("result_completed_samples_per_sec", "result_samples_per_second"),
+        number("result_scheduled_samples_per_sec"),
+        seconds("result_mean_latency_ns"),
+        {
+            round(float(found[1]) / 100, 6): value / 1e9
+            for key, value in keys.items()
+            if (found := _PERCENTILE.match(key))
+        },
+        seconds("early_stopping_latency_ss"),
+        str(keys.get("loadgen_version", "unknown")),
+        met,
+    )

@@ -9,14 +9,25 @@ from typing import Any, ClassVar
 from pydantic import Field, model_validator
 
 from perfdag.benchmark import contract
-from perfdag.benchmark.contract import Gang, Metric, Output, Tool
+from perfdag.benchmark.contract import Gang, Metric, Output
 from perfdag.outcome import Failed, Invalid, Measurement, VerdictWord, verdict
 from perfdag.stats.paired import blocks
 from perfdag.stats.robust import student_t
-from perfdag.steps.resnet50 import launch, result
+from perfdag.steps.resnet50.benchmark import (
+    MARKS,
+    Result,
+    Watch,
+    WorkloadBenchmark,
+    caveats,
+    expected,
+    keeping_texts,
+    program_argv,
+    program_input,
+    read,
+)
 from perfdag.steps.resnet50.params import Text, Workload
-from perfdag.steps.resnet50.result import MARKS, caveats, is_only_late, result_fault, weights_of
 
+SIDES = {"A": "baseline", "B": "treatment"}
 UNNAMED = "CPU: unknown"
 
 
@@ -92,7 +103,7 @@ class OverheadParams(Workload):
         return self
 
 
-class Resnet50Overhead(launch.WorkloadBenchmark[OverheadParams]):
+class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
     """Overhead of a treatment on ResNet-50 inference, paired with the plain program in ABBA blocks.
 
     The treatment is an argv before the program, or an environment. The argv may be a runtime or
@@ -147,44 +158,22 @@ class Resnet50Overhead(launch.WorkloadBenchmark[OverheadParams]):
     )
 
     def seconds(self, params: OverheadParams) -> float:
-        return 2 * params.pairs * launch.expected(params)
+        return 2 * params.pairs * expected(params)
 
-    def missing(self, gang: Gang, params: OverheadParams) -> list[Tool]:
-        tools = launch.missing(gang, params, wrapped=False)
-        if not tools and (params.wrapper or params.wrapper_env):
-            behind = f" behind {params.wrapper[0] if params.wrapper else 'wrapper_env'}"
-            tools = launch.missing_packages(
-                gang.hosts[0], params, behind, params.treatment_python, launch.wrapper_argv(params)
-            )
-        return tools
+    def argvs(self, params: OverheadParams) -> list[list[str]]:
+        return [program_argv(params, wrapped=False), program_argv(params, params.treatment_python)]
 
-    def measure(self, gang: Gang, params: OverheadParams) -> Output:
-        host, spec, plain = gang.hosts[0], launch.program_input(params), launch.program_argv(params)
-        wrapped = [
-            *launch.wrapper_argv(params),
-            *launch.program_argv(params, params.treatment_python),
-        ]
+    def measure(self, gang: Gang, params: OverheadParams, watch: Watch) -> list[Result]:
+        host, spec, texts = gang.hosts[0], program_input(params), gang.output.texts
+        argvs = dict(zip("AB", self.argvs(params), strict=True))
         order = "".join(blocks(math.ceil(params.pairs / 2), params.seed))[: 2 * params.pairs]
-        texts: dict[str, str] = {"order": order}
-        runs: list[result.Result] = []
-        with launch.watched([host], params) as watch:
-            for number, side in enumerate(order):
-                treated = side == "B"
-                run = f"run {number + 1} of {len(order)} ({'treatment' if treated else 'baseline'})"
-                with launch.keeping_texts(texts, run):
-                    finished = host.run(
-                        wrapped if treated else plain, timeout=gang.timeout, stdin=spec
-                    )
-                    texts |= launch.stderr_text(f"{number:03}{side}", finished)
-                    texts[f"{number:03}{side}"] = watch.result_text(host, finished)
-                    runs.append(result.read(texts[f"{number:03}{side}"]))
-        facts = {**launch.program_facts(texts), **watch.facts, "sides": sides(runs, order)}
-        return Output(texts, [plain, wrapped], launch.versions(texts["000" + order[0]]), facts)
-
-    def run(self, gang: Gang, params: OverheadParams) -> list[Measurement]:
-        gang.output = self.measure(gang, params)
-        gang.output.comparable = False
-        return self.parse(gang.output, params)
+        texts["order"], runs = order, list[Result]()
+        for number, side in enumerate(order):
+            with keeping_texts(texts, f"run {number + 1} of {len(order)} ({SIDES[side]})"):
+                finished = host.run(argvs[side], timeout=gang.timeout, stdin=spec)
+                runs.append(watch.keep(texts, f"{number:03}{side}", host, finished))
+        gang.output.facts["sides"] = sides(runs, order)
+        return runs
 
     def parse(self, output: Output, params: OverheadParams) -> list[Measurement]:
         order = output.texts.get("order", "")
@@ -194,73 +183,74 @@ class Resnet50Overhead(launch.WorkloadBenchmark[OverheadParams]):
                 f" the order of the runs is {order or 'absent'}",
                 output.texts,
             )
-        runs = [
-            result.read(output.texts.get(f"{number:03}{side}", ""))
-            for number, side in enumerate(order)
+        runs = [read(output.texts.get(f"{n:03}{side}", "")) for n, side in enumerate(order)]
+        by_side = {
+            side: [run for run, own in zip(runs, order, strict=True) if own == side]
+            for side in SIDES
+        }
+        costs = {side: [run.cost(params.scenario) for run in own] for side, own in by_side.items()}
+        ratios = [math.log(b / a) for a, b in zip(costs["A"], costs["B"], strict=True)]
+        judged, coords = overhead(ratios, params.limit), caveats(runs, params)
+        n = judged.pairs
+        values = [
+            Measurement("overhead", judged.mean, "mean", coords, n),
+            Measurement("kept", 1 / (1 + judged.mean), "mean", coords, n),
+            Measurement("overhead_bound", judged.low, "low", coords, n),
+            Measurement("overhead_bound", judged.high, "high", coords, n),
+            Measurement("pairs_needed", judged.needed, coords=coords, n=n),
         ]
-        costs: dict[str, list[float]] = {"A": [], "B": []}
-        valid: dict[str, list[bool]] = {"A": [], "B": []}
-        for side, run in zip(order, runs, strict=True):
-            costs[side].append(run.cost(params.scenario))
-            valid[side].append(run.tested.valid)
-        reasons = _against(runs, order, params)
+        for side, own in by_side.items():
+            for pair, run in enumerate(own):
+                at = {"side": SIDES[side], "pair": pair, **coords}
+                values.append(Measurement("cost", costs[side][pair], coords=at))
+                values.append(Measurement("valid", float(run.tested.valid), coords=at))
+        reasons = [*_faults(runs, order, params), *_differences(sides(runs, order))]
         if reason := output.facts.get("against"):
             reasons.append(str(reason))
-        judged = overhead(
-            [math.log(b / a) for a, b in zip(costs["A"], costs["B"], strict=True)], params.limit
-        )
-        coords = caveats(runs, params)
-        values = _values(judged, costs, valid, coords)
         if reasons:
             raise Invalid("; ".join(reasons[:3]), output.texts, values)
         return [*values, _verdict(judged, coords)]
 
 
-def _against(runs: Sequence[result.Result], order: str, params: OverheadParams) -> list[str]:
-    """Return why the figures are not the cost of the treatment."""
-    reasons: list[str] = []
+def _faults(runs: Sequence[Result], order: str, params: OverheadParams) -> list[str]:
+    """Return why single runs are not what they claim, and whether their weights differ."""
+    reasons = []
     for number, (side, run) in enumerate(zip(order, runs, strict=True), 1):
-        reason = result_fault(run, params)
+        reason = run.fault(params)
         # A bound that the treatment breaks is part of its cost.
-        if reason and not (side == "B" and is_only_late(run, reason)):
-            reasons.append(f"run {number} ({'treatment' if side == 'B' else 'baseline'}): {reason}")
-    if len(weights := {weights_of(run) for run in runs}) > 1:
+        if reason and not (side == "B" and run.only_late(reason)):
+            reasons.append(f"run {number} ({SIDES[side]}): {reason}")
+    if len(weights := {run.weights for run in runs}) > 1:
         reasons.append(
             f"baseline and treatment ran different weights: {', '.join(sorted(weights))}"
         )
-    return reasons + _side_differences(sides(runs, order))
+    return reasons
 
 
-def sides(runs: Sequence[result.Result], order: str) -> dict[str, dict[str, list[str]]]:
+def sides(runs: Sequence[Result], order: str) -> dict[str, dict[str, list[str]]]:
     """Return the device, versions and threads of each side; several texts if its runs differ."""
-    by_side: dict[str, dict[str, set[str]]] = {}
+    by_side: dict[str, dict[str, list[str]]] = {side: {} for side in SIDES.values()}
     for side, run in zip(order, runs, strict=True):
-        device, raw = run.raw.get("device", {}), run.raw
+        device = run.device
         what = {
             "device": " ".join(str(device[name]) for name in ("name", "uuid") if device.get(name)),
-            "torch": raw.get("versions", {}).get("torch"),
-            "torchvision": raw.get("versions", {}).get("torchvision"),
-            **raw.get("versions", {}),
+            **run.raw.get("versions", {}),
             "LoadGen": run.tested.version.split()[0],
-            "threads": raw.get("model", {}).get("threads"),
+            "threads": run.raw.get("model", {}).get("threads"),
         }
-        for name, text in what.items():
-            by_side.setdefault("baseline" if side == "A" else "treatment", {}).setdefault(
-                name, set()
-            ).add(str(text))
-    return {
-        side: {name: sorted(texts) for name, texts in texts_by_name.items()}
-        for side, texts_by_name in by_side.items()
-    }
+        for name, value in what.items():
+            known = by_side[SIDES[side]].setdefault(name, [])
+            known += [str(value)] if str(value) not in known else []
+    return by_side
 
 
-def _side_differences(by_side: Mapping[str, Mapping[str, list[str]]]) -> list[str]:
+def _differences(by_side: Mapping[str, Mapping[str, list[str]]]) -> list[str]:
     """Return why the sides differ by more than the treatment."""
     reasons = []
     for name, plain in by_side["baseline"].items():
         treated = by_side["treatment"].get(name, [])
         # gVisor, and Linux on ARM, do not name their CPU.
-        if len({*plain, *treated} - {UNNAMED}) > 1:
+        if len({*plain, *treated} - {"CPU: unknown"}) > 1:
             advice = ": set threads" if name == "threads" else ""
             reasons.append(
                 f"{name} is {' and '.join(plain)} in the baseline and {' and '.join(treated)} in"
@@ -277,24 +267,3 @@ def _verdict(judged: Overhead, coords: Mapping[str, Any]) -> Measurement:
     if judged.verdict == "inconclusive":
         note += f"; about {judged.needed} pairs would tell"
     return verdict(judged.verdict, f"overhead < {judged.limit:.3g}", note, coords)
-
-
-def _values(
-    judged: Overhead,
-    costs: dict[str, list[float]],
-    valid: dict[str, list[bool]],
-    coords: dict[str, Any],
-) -> "list[Measurement]":
-    return [
-        Measurement("overhead", judged.mean, "mean", coords, judged.pairs),
-        Measurement("kept", 1 / (1 + judged.mean), "mean", coords, judged.pairs),
-        Measurement("overhead_bound", judged.low, "low", coords, judged.pairs),
-        Measurement("overhead_bound", judged.high, "high", coords, judged.pairs),
-        Measurement("pairs_needed", judged.needed, coords=coords, n=judged.pairs),
-        *(
-            Measurement(metric, float(value), coords={"side": name, "pair": number, **coords})
-            for metric, by_side in (("cost", costs), ("valid", valid))
-            for side, name in (("A", "baseline"), ("B", "treatment"))
-            for number, value in enumerate(by_side[side])
-        ),
-    ]

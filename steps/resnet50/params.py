@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from perfdag.benchmark import contract
 from perfdag.benchmark.contract import refuse
@@ -136,18 +136,6 @@ class Workload(contract.Params):
         " LD_PRELOAD of a vGPU layer; the wrapper's own: [env, NAME=VALUE, ...]",
     )
 
-    @field_validator("wrapper_env")
-    @classmethod
-    def _names(cls, value: dict[str, str]) -> dict[str, str]:
-        bad = [
-            name
-            for name in value
-            if "=" in name or name.startswith("-") or "\0" in name + value[name]
-        ]
-        if bad:
-            raise ValueError(f"{bad[0]!r} cannot be the name of an environment variable")
-        return value
-
     @model_validator(mode="after")
     def _fits(self) -> "Workload":
         refuse(
@@ -155,10 +143,6 @@ class Workload(contract.Params):
                 self.precision == "tf32" and self.device != "cuda",
                 "precision tf32 is a mode of NVIDIA GPUs: device: cuda, or precision fp32,"
                 " bf16 or fp16",
-            ),
-            (
-                self.weights_sha256 is not None and self.weights == "random",
-                "weights_sha256 needs a weights file; random weights are identified by seed",
             ),
             (
                 self.target_rate is not None and self.scenario == "single-stream",

@@ -8,28 +8,130 @@ logs verbatim, so any wrapper that passes on the standard streams can precede it
 
 import json
 import os
+import re
+import statistics
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import numpy as np
+
 from perfdag.steps.resnet50 import loadgen
-from perfdag.steps.resnet50.loadgen import Load
+from perfdag.steps.resnet50.loadgen import Load, UnusableError
 from perfdag.steps.resnet50.params import MARGIN, PROGRAM, SHARE_OF_CAPACITY
-from perfdag.steps.resnet50.system import OutOfMemoryError, StubSubject, System, classify
-from perfdag.steps.resnet50.warmup import warm_all
+from perfdag.steps.resnet50.stub import Stub
 from perfdag.units import parse_cpu_list
 
+WINDOW = 5
+WINDOWS = 3
+TOLERANCE = 0.1
+"""The warm-up ends when three windows of five batches have medians within 10 %.
 
-def _pin(text: str) -> None:
-    """Run only on the CPUs of a list like `0-2,5`. Raises ValueError if one is missing."""
-    wanted, allowed = parse_cpu_list(text), os.sched_getaffinity(0)
-    if not wanted <= allowed:
-        raise ValueError(
-            f"cpus {text}: this process may use {', '.join(map(str, sorted(allowed)))}"
+The rule is perf_analyzer's. Windows are shorter if five batches would not fit three times."""
+STRETCH = 16
+"""Batches to wait for when they exceed the limit: three windows of five, and one."""
+WARM_LIMIT, WARM_LIMIT_FAST = 60.0, 2.0
+WARM_LEAST_CUDA = 1.0
+"""Seconds that a GPU stays busy before its rate counts: its clocks rise meanwhile."""
+_NO_MEMORY = re.compile(
+    "out of memory|can't allocate memory|_STATUS_ALLOC_FAILED|Unable to allocate"
+)
+
+
+def classify(error: BaseException) -> tuple[str, str]:
+    """Return kind and text of an error; kinds `device` and `missing` skip the sample."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0][:400]
+    if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
+        return "memory", text
+    if isinstance(error, ModuleNotFoundError):
+        return (
+            "missing",
+            f"{text}: pip install 'perfdag[torch]' (with uv: uv pip install),"
+            " or name an interpreter that has it with `python`",
         )
-    os.sched_setaffinity(0, wanted)
+    if isinstance(error, UnusableError):
+        return ("device" if text.startswith("device") else "other"), text
+    return "other", f"{type(error).__name__}: {text}"
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """A warm-up in seconds: `first` batch, and `steady` median of the last window.
+
+    The first batch includes lazy initialisation, compilation and tuning. `few` means that there
+    were not three windows to compare.
+    """
+
+    first: float
+    steady: float
+    batches: int
+    stable: bool
+    few: bool = False
+
+
+def warm_up(
+    call: Callable[[], object],
+    limit: float,
+    clock: Callable[[], float] = time.perf_counter,
+    stretch: int = STRETCH,
+    least: float = 0.0,
+) -> Warmup:
+    """Call until three windows of five agree within 10 %.
+
+    It takes between `least` and `limit` seconds after the first call. If `stretch` times the
+    second call is more than the limit, that is the limit. At the limit it is not stable.
+    """
+
+    def timed() -> float:
+        start = clock()
+        call()
+        return clock() - start
+
+    first = timed()
+    begun, seconds = clock(), [timed()]
+    medians: list[float] = []
+    window = max(1, min(WINDOW, int(limit / (WINDOWS * max(seconds[0], 1e-9)))))
+    limit = max(limit, stretch * seconds[0])
+    while True:
+        while len(seconds) < window * (len(medians) + 1) and clock() - begun <= limit:
+            seconds.append(timed())
+        medians.append(statistics.median(seconds[-window:]))
+        last = medians[-WINDOWS:]
+        stable = len(last) == WINDOWS and max(last) <= (1 + TOLERANCE) * min(last)
+        if (stable and clock() - begun >= least) or clock() - begun > limit:
+            return Warmup(first, medians[-1], 1 + len(seconds), stable, len(last) < WINDOWS)
+
+
+def warm_all(spec: Mapping[str, Any], system: loadgen.System) -> tuple[float, dict[str, Any]]:
+    """Warm every batch size; return the rate (1/s) of the largest, and the facts of the warm-up.
+
+    The largest and the smallest are warmed until they are steady, the others for two batches.
+    """
+    fast, warmups = spec["fast"], dict[int, Warmup]()
+    *_, largest = sizes = system.sizes()
+    for size in reversed(sizes):
+        settle = size in (sizes[0], largest)
+        indices = np.arange(size) % spec["samples"]
+        limit = (WARM_LIMIT_FAST if fast else WARM_LIMIT) if settle else 0.0
+        busy = settle and not fast and spec["device"] == "cuda"
+        warmups[size] = warm_up(
+            lambda indices=indices: system.infer(indices, time.monotonic()),  # type: ignore[misc]
+            limit,
+            stretch=0 if fast or not settle else STRETCH,
+            least=WARM_LEAST_CUDA if busy else 0.0,
+        )
+    ends = [warmups[sizes[0]], warmups[largest]]
+    return largest / max(warmups[largest].steady, 1e-6), {
+        "first": warmups[largest].first,
+        "steady": warmups[largest].steady,
+        "stable": all(warmup.stable for warmup in ends),
+        "few": any(warmup.few for warmup in ends),
+        "batches": sum(warmup.batches for warmup in warmups.values()),
+        "by_size": {size: [warmup.first, warmup.steady] for size, warmup in warmups.items()},
+    }
 
 
 class Program:
@@ -39,16 +141,11 @@ class Program:
         self.spec, self._out = spec, out
         self.result: dict[str, Any] = {"program": PROGRAM, "spec": dict(spec)}
         self._once = threading.Lock()
-        self._advice = (
-            "while the model was set up, before any batch: stop what else uses {device},"
-            " or raise the memory limit"
-        )
 
     def emit(self) -> None:
         """Print the result."""
-        data = json.dumps(self.result, default=str).encode() + b"\n"
-        while data:
-            data = data[os.write(self._out, data) :]
+        with os.fdopen(self._out, "wb", closefd=False) as out:
+            out.write(json.dumps(self.result, default=str).encode() + b"\n")
 
     def fail(self, error: BaseException) -> NoReturn:
         """Print the result with the error and end the process, from any thread.
@@ -57,8 +154,11 @@ class Program:
         """
         with self._once:
             kind, text = classify(error)
-            if kind == "memory" and not isinstance(error, OutOfMemoryError):
-                text = f"out of memory {self._advice.format(**self.spec)} ({text})"
+            if kind == "memory":
+                text = (
+                    "out of memory on {device} with batch {batch} and {samples} samples: lower "
+                    "them, or stop what else uses it"
+                ).format(**self.spec) + f" ({text})"
             self.result["error"] = {"kind": kind, "text": text}
             self.emit()
             sys.stderr.flush()
@@ -69,35 +169,24 @@ class Program:
         spec = self.spec
         if spec["cpus"]:
             _pin(spec["cpus"])
-        subject: Any
+        system: Any
         if spec["system"] == "stub":
-            subject = StubSubject(spec)
+            system = Stub(**spec["stub"], batch=spec["batch"])
         else:
-            from perfdag.steps.resnet50.model import ModelSubject
+            from perfdag.steps.resnet50.torch_backend import torch_system
 
-            subject = ModelSubject(dict(spec))
-        self.result |= subject.facts
-        system: System = subject.system
-        self._advice = (
-            "while {samples} samples were loaded for batch {batch}: lower samples,"
-            " or raise the memory limit"
-        )
+            system = torch_system(dict(spec))
+        self.result |= system.facts
         system.load(range(spec["samples"]))
-        self._advice = "at batch {batch}: lower batch"
-        woken = subject.wake() if spec["backend"] == "compile" else 0.0
-        rate, self.result["warmup"] = warm_all(spec, system, woken)
-        self.result |= subject.timing(spec["batch"])
-        self._advice = (
-            "under LoadGen at batch {batch}, which fitted in the warm-up:"
-            " lower batch or samples, or stop what else uses {device}"
-        )
+        rate, self.result["warmup"] = warm_all(spec, system)
+        if phases := system.phases():
+            self.result["phases"] = phases
         load = self._load(rate)
         time.sleep(max(0.0, spec.get("start_at", 0.0) - time.time()))
-        tested = loadgen.measure(system, load, self.fail, subject.arm)
-        started, end = tested.span
+        tested = loadgen.measure(system, load, self.fail, system.begin)
         self.result["test"] = {
-            "started": started,
-            "ended": end,
+            "started": tested.span[0],
+            "ended": tested.span[1],
             "rate": load.target_rate,
             "batches": tested.batches,
             "logs": dict(tested.logs),
@@ -107,12 +196,8 @@ class Program:
         """Return the load of the test; `rate` is that of the warm-up in samples/s."""
         spec = self.spec
         expected = spec.get("expected_rate") or rate
-        if spec["scenario"] == "offline":
-            expected = (
-                spec.get("expected_rate")
-                or spec["target_rate"]
-                or (rate if spec["fast"] else MARGIN * rate)
-            )
+        if spec["scenario"] == "offline" and "expected_rate" not in spec:
+            expected = spec["target_rate"] or (rate if spec["fast"] else MARGIN * rate)
         return Load(
             scenario=spec["scenario"],
             batch=spec["batch"],
@@ -126,6 +211,15 @@ class Program:
             seed=spec.get("load_seed", spec["seed"]),
             workers=2 if spec["device"] == "cuda" and spec["scenario"] != "single-stream" else 1,
         )
+
+
+def _pin(text: str) -> None:
+    """Run only on the CPUs of a list like `0-2,5`. Raises UnusableError if one is missing."""
+    wanted, allowed = parse_cpu_list(text), os.sched_getaffinity(0)
+    if not wanted <= allowed:
+        have = ", ".join(map(str, sorted(allowed)))
+        raise UnusableError(f"cpus {text}: this process may use {have}")
+    os.sched_setaffinity(0, wanted)
 
 
 def main() -> int:

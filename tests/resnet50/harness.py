@@ -1,13 +1,16 @@
-"""The harness's own figures on a system of known service time, to hold against plain LoadGen's."""
+"""Runs of the benchmarks on a system of known service time, and what LoadGen printed once."""
 
+import json
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from perfdag.benchmark.contract import Gang, Output
+from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Measurement
 from perfdag.shape import Shape
@@ -18,9 +21,13 @@ needs_loadgen = pytest.mark.skipif(
     find_spec("mlperf_loadgen") is None,
     reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'",
 )
-
-
+RECORDED = Path(__file__).parent.parent / "recorded" / "loadgen"
 Indices = Sequence[int] | np.ndarray
+
+
+def recorded(name: str = "single-stream", **more: Any) -> dict[str, Any]:
+    raw: dict[str, Any] = json.loads((RECORDED / f"{name}.json").read_text())
+    return raw | more
 
 
 def fail(error: BaseException) -> None:
@@ -28,10 +35,15 @@ def fail(error: BaseException) -> None:
     pytest.fail(repr(error))
 
 
-def run_resnet50(params: Workload, folder: Path) -> tuple[Output, Sequence[Measurement]]:
+def gang(*hosts: Host) -> Gang:
+    return Gang(list(hosts) or [LocalHost()], Shape(), 900.0, str(Path.cwd()))
+
+
+def run_resnet50(params: Workload) -> tuple[Output, Sequence[Measurement]]:
     """Run the benchmark on this machine; return its output and measurements.
 
     Raises Invalid and Failed as the lead would see them.
     """
-    output = Resnet50().measure(Gang([LocalHost()], Shape(), 900.0, str(folder)), params)
-    return output, Resnet50().parse(output, params)
+    machine = gang()
+    rows = Resnet50().run(machine, params)
+    return machine.output, rows

@@ -17,10 +17,10 @@ from perfdag.hosts import gpu_use
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
 from perfdag.steps import gpu_watch
-from perfdag.steps.resnet50 import launch
+from perfdag.steps.resnet50.benchmark import watched
 from perfdag.steps.resnet50.params import Workload
 from tests.conftest import CommandLine, SuiteWriter
-from tests.resnet50.harness import needs_loadgen
+from tests.resnet50.harness import needs_loadgen, recorded
 
 T4 = (
     "0, Tesla T4, GPU-1b2c, 550.90.07, 90.04.38.00.03, 15360, 70.00, 1590, 5001, Enabled, "
@@ -205,7 +205,7 @@ def test_every_host_is_watched_and_what_its_gpus_did_is_held_against_the_figure(
     fake_smi(HOT)
     hosts = [LocalHost(name=name) for name in ("a", "b", "a")]
     copies = [*hosts, hosts[0]]  # two copies on one host, and two pods on node a
-    with launch.watched(copies, Workload(device="cuda", system="stub")) as watch:
+    with watched(copies, Workload(device="cuda", system="stub")) as watch:
         await_lines(tmp_path, len(hosts))
     facts = watch.facts
     reasons = [reason.partition(" (hardware")[0] for reason in facts["against"].split("; ")]
@@ -266,9 +266,9 @@ def test_only_the_gpu_that_the_program_used_is_judged(
     answers = f"*loop*) {loop};; *uuid*) cat {tmp_path}/static;; *) cat {tmp_path}/sampled;;"
     fake_smi(f'case "$*" in -L) echo "GPU 0: T4";; {answers} esac')
     host = LocalHost()
-    result = json.dumps({"program": 2, "device": {"name": "Tesla T4", "uuid": uuid}})
-    with launch.watched([host], Workload(device="cuda", system="stub")) as watch:
-        watch.result_text(host, CommandResult([], 0, result, "", 0.3))
+    result = json.dumps(recorded(device={"name": "Tesla T4", "uuid": uuid}))
+    with watched([host], Workload(device="cuda", system="stub")) as watch:
+        watch.keep({}, "result", host, CommandResult([], 0, result, "", 0.3))
         await_lines(tmp_path)
     assert str(watch.facts["against"]).startswith(against)
     assert watch.used == [used]

@@ -1,45 +1,114 @@
-"""The real LoadGen against a system of known service time."""
+"""The dynamic batcher, and the real LoadGen against a system of known service time."""
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from perfdag.steps.resnet50 import loadgen, loadgen_log, program
-from perfdag.steps.resnet50.loadgen import Load
+from perfdag.steps.resnet50 import loadgen, program
+from perfdag.steps.resnet50.loadgen import Batcher, Load
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.program import Program
-from perfdag.steps.resnet50.system import Stub
+from perfdag.steps.resnet50.stub import Stub
 from tests.recorded.measured import values
-from tests.resnet50.harness import Indices, fail, run_resnet50
+from tests.resnet50.harness import Indices, fail, needs_loadgen, recorded, run_resnet50
 
-pytest.importorskip(
-    "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
+
+class Recorder:
+    """Collects what is completed; `infer` may be held by an event."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[list[int], list[int], float]] = []
+        self.errors: list[BaseException] = []
+        self.release = threading.Event()
+        self.release.set()
+
+    def infer(self, indices: np.ndarray, ready: float) -> np.ndarray:
+        self.release.wait(5)
+        return indices * 10
+
+    def complete(self, ids: np.ndarray, results: Indices) -> None:
+        self.done.append((list(ids), list(results), time.monotonic()))
+
+    def batcher(self, max_batch: int, max_delay: float, workers: int = 1) -> Batcher:
+        options = (max_batch, max_delay, self.errors.append, workers)
+        batcher = Batcher(self.infer, self.complete, *options)
+        batcher.start()
+        return batcher
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_everything_is_answered_once_in_batches_no_larger_than_asked(workers: int) -> None:
+    seen = Recorder()
+    batcher = seen.batcher(8, 0.0, workers)
+    batcher.put(range(100, 150), range(50))
+    batcher.close()
+    answers = {
+        one: result
+        for ids, results, _ in seen.done
+        for one, result in zip(ids, results, strict=True)
+    }
+    assert answers == {100 + n: 10 * n for n in range(50)}
+    assert batcher.batch_sizes == {8: 6, 2: 1}
+
+
+@pytest.mark.parametrize(
+    ("max_batch", "delay", "queries", "least", "most"),
+    [(4, 0.05, 1, 0.045, 2), (2, 30.0, 2, 0, 10)],
+    ids=["a lone query waits for the delay", "a full batch does not wait"],
 )
+def test_a_batch_waits_for_the_delay_and_no_longer_unless_it_is_full(
+    max_batch: int, delay: float, queries: int, least: float, most: float
+) -> None:
+    seen = Recorder()
+    batcher = seen.batcher(max_batch, delay, 2)
+    start = time.monotonic()
+    for number in range(queries):
+        batcher.put([number], [number])
+    while not seen.done and time.monotonic() - start < 10:
+        time.sleep(0.001)
+    batcher.close()
+    assert [batch for batch, _, _ in seen.done] == [list(range(queries))]
+    assert least < seen.done[0][2] - start < most
 
 
-def measure(folder: Path, **params: Any) -> Sequence[Any]:
-    """Run the benchmark on this machine with the stub; return its measurements."""
-    return run_resnet50(Workload(system="stub", **params), folder)[1]
+def test_queries_that_come_while_busy_form_the_next_batch() -> None:
+    seen = Recorder()
+    seen.release.clear()
+    batcher = seen.batcher(4, 0.0)
+    batcher.put([1], [0])
+    time.sleep(0.05)
+    batcher.put([2, 3], [1, 2])
+    seen.release.set()
+    batcher.close()
+    assert [batch for batch, _, _ in seen.done] == [[1], [2, 3]]
 
 
-def mllog(tested: loadgen.LoadGenRun) -> Mapping[str, Any]:
-    return loadgen_log.read(tested.logs["summary"], tested.logs["detail"]).keys
+def test_an_error_is_told_once_and_ends_the_worker() -> None:
+    seen = Recorder()
+    broken = Mock(side_effect=MemoryError("batch"))
+    batcher = Batcher(broken, seen.complete, 1, 0.0, seen.errors.append)
+    batcher.start()
+    batcher.put([1, 2], [0, 1])
+    batcher.close()
+    assert [type(error) for error in seen.errors] == [MemoryError]
 
 
+@needs_loadgen
 def test_a_single_stream_four_times_as_fast_as_its_warm_up_is_long_enough() -> None:
     """The queries are made beforehand, by the warm-up's rate: a machine that was busy then is
     not now.
     """
-    load = Load("single-stream", 1, 0.5, 20, 8, 50.0)
-    tested = loadgen.measure(Stub(0.005), load, fail)
-    assert mllog(tested)["result_min_duration_met"] is True
+    tested = loadgen.measure(Stub(0.005), Load("single-stream", 1, 0.5, 20, 8, 50.0), fail)
+    assert loadgen.read(tested.logs["detail"]).met["result_min_duration_met"]
 
 
+@needs_loadgen
 @pytest.mark.parametrize(("rate", "duration"), [(50.0, 0.5), (50.0, 60.0), (1000.0, 600.0)])
 def test_queries_are_spared_where_they_are_few(rate: float, duration: float) -> None:
     """LoadGen makes 2 * duration / expected latency of them, in memory, before its clock starts."""
@@ -50,52 +119,38 @@ def test_queries_are_spared_where_they_are_few(rate: float, duration: float) -> 
 
 
 class Cold(Stub):
-    """The first batch of each size in a thread takes half a second; `threads` has the thread of
-    each batch.
-    """
+    """The first batch of each size in a thread takes half a second."""
 
     def __init__(self) -> None:
         super().__init__(0.002)
         self.warm = threading.local()
-        self.threads: list[int] = []
 
-    def buckets(self, largest: int) -> Sequence[int]:
-        return range(1, largest + 1)
+    def sizes(self) -> Sequence[int]:
+        return range(1, 4)
 
     def infer(self, indices: Indices, ready: float) -> np.ndarray:
-        self.threads.append(threading.get_ident())
         if not hasattr(self.warm, f"at_{len(indices)}"):
             setattr(self.warm, f"at_{len(indices)}", True)
             time.sleep(0.5)
         return super().infer(indices, time.monotonic())
 
 
+@needs_loadgen
 def test_the_first_batch_of_a_size_in_the_answering_thread_is_no_part_of_a_latency() -> None:
     begun: list[float] = []
     load = Load("server", 3, 0.1, 64, 8, 500, target_rate=200, latency_bound=1.0, max_delay=0.01)
     tested = loadgen.measure(Cold(), load, fail, lambda: begun.append(time.monotonic()))
     assert len(begun) == 1
     assert tested.batches.keys() >= {2, 3}
-    assert mllog(tested)["result_max_latency_ns"] < 0.4e9
+    assert loadgen.mllog(tested.logs["detail"])["result_max_latency_ns"] < 0.4e9
 
 
-class Slow(Stub):
-    """A set of samples takes 0.4 s to load."""
-
-    loaded = 0.0
-
-    def load(self, indices: Sequence[int]) -> None:
-        time.sleep(0.4)
-        self.loaded = time.time()
-
-
-@pytest.mark.parametrize("duration", [0.0001, 0.0014, 0.0037])
+@needs_loadgen
+@pytest.mark.parametrize("duration", [0.0001, 0.0037])
 @pytest.mark.parametrize("queries", [1, 16, 333])
 def test_offline_asks_min_queries_however_short_the_duration(duration: float, queries: int) -> None:
-    load = Load("offline", 64, duration, queries, 8, 1.0)
-    tested = loadgen.measure(Stub(1e-6), load, fail)
-    actual = loadgen_log.read(tested.logs["summary"], tested.logs["detail"]).queries
-    assert queries <= actual <= queries + 2
+    tested = loadgen.measure(Stub(1e-6), Load("offline", 64, duration, queries, 8, 1.0), fail)
+    assert queries <= loadgen.read(tested.logs["detail"]).queries <= queries + 2
 
 
 @pytest.mark.parametrize(
@@ -119,7 +174,7 @@ def test_a_test_is_sized_by_target_rate_or_the_warm_up(
         return loadgen.LoadGenRun({}, {}, (0.0, 1.0))
 
     monkeypatch.setattr(loadgen, "measure", measure_nothing)
-    monkeypatch.setattr(program, "warm_all", lambda spec, system, woken: (500.0, {}))
+    monkeypatch.setattr(program, "warm_all", lambda spec, system: (500.0, {}))
     limits = {"min_queries": 16, "min_duration": 0.01}
     params = Workload.model_validate({"system": "stub", "scenario": scenario, **limits, **more})
     Program(params.spec(), 1).measure()
@@ -127,54 +182,51 @@ def test_a_test_is_sized_by_target_rate_or_the_warm_up(
     assert (load.expected_rate if scenario == "offline" else load.target_rate) == rate
 
 
+class Slow(Stub):
+    """A set of samples takes 0.4 s to load."""
+
+    loaded = 0.0
+
+    def load(self, indices: Sequence[int]) -> None:
+        time.sleep(0.4)
+        self.loaded = time.time()
+
+
+@needs_loadgen
 @pytest.mark.parametrize("scenario", ["offline", "single-stream"])
 def test_the_span_of_a_test_is_loadgens_own(scenario: str) -> None:
     system = Slow(0.002)
     tested = loadgen.measure(system, Load(scenario, 1, 0.1, 64, 8, 500), fail)
-    keys = loadgen_log.mllog(tested.logs["detail"])
-    began, ended = (
-        float(keys[name].rpartition(":")[2]) for name in ("power_begin", "power_end")
-    )  # seconds of a minute
+    keys = loadgen.mllog(tested.logs["detail"])
+    # seconds of a minute
+    began, ended = (float(keys[f"power_{end}"].rpartition(":")[2]) for end in ("begin", "end"))
     took = tested.span[1] - tested.span[0]
     assert took == pytest.approx((ended - began) % 60, abs=0.05)
     assert tested.span[0] > system.loaded - 0.2, "the time to load is no part of it"
 
 
-def test_offline_counts_samples_and_batches(tmp_path: Path) -> None:
-    rows = measure(
-        tmp_path,
-        scenario="offline",
-        batch=8,
-        stub={"base": 0.004, "each": 0.0005},
-        min_queries=200,
-        min_duration=0.5,
-    )
+@needs_loadgen
+def test_offline_counts_samples_and_server_batches_what_waits() -> None:
+    limits: dict[str, Any] = {"batch": 8, "min_duration": 0.5, "system": "stub"}
+    stub: dict[str, Any] = {"base": 0.004, "each": 0.0005}
+    output, rows = run_resnet50(Workload(scenario="offline", min_queries=200, **limits, stub=stub))
     [throughput] = [row for row in rows if row.metric == "throughput"]
     assert throughput.value == pytest.approx(8 / 0.008, rel=0.1)
     assert (throughput.n or 0) >= 200
-
-
-def test_server_batches_what_waits(tmp_path: Path) -> None:
-    rows = measure(
-        tmp_path,
-        scenario="server",
-        batch=8,
-        target_rate=150,
-        latency_bound=0.5,
-        max_delay=0.05,
-        stub={"base": 0.01},
-        min_queries=470,
-        min_duration=0.5,
-    )
+    assert "MLPerf Results Summary" in output.texts["mlperf_log_summary"]
+    assert ":::MLLOG" in output.texts["mlperf_log_detail"]
+    assert output.facts["summary_document"]["benchmarks"][0]["scenario"] == "offline"
+    server: dict[str, Any] = {"target_rate": 150, "latency_bound": 0.5, "max_delay": 0.05}
+    more = {"min_queries": 470, "stub": {"base": 0.01}}
+    _, rows = run_resnet50(Workload(scenario="server", **limits, **server, **more))
     assert values(rows, "batch_size")[0] > 3
     assert values(rows, "scheduled_rate") == [pytest.approx(150, rel=0.15)]
 
 
-def test_the_logs_are_kept_verbatim(tmp_path: Path) -> None:
-    limits = {"min_queries": 64, "min_duration": 0.1}
-    params = Workload(system="stub", scenario="single-stream", stub={"base": 0.001}, **limits)
-    output, _ = run_resnet50(params, tmp_path)
-    assert output.texts["mlperf_log_summary"].startswith("================")
-    assert "MLPerf Results Summary" in output.texts["mlperf_log_summary"]
-    assert ":::MLLOG" in output.texts["mlperf_log_detail"]
-    assert output.facts["summary_document"]["benchmarks"][0]["scenario"] == "single_stream"
+@pytest.mark.parametrize("name", ["single-stream", "offline", "server-overloaded"])
+def test_a_log_cut_anywhere_yields_all_or_an_error(name: str) -> None:
+    detail = recorded(name)["test"]["logs"]["detail"]
+    whole = loadgen.read(detail)
+    for at in range(0, len(detail), max(1, len(detail) // 60)):
+        with suppress(loadgen.UnreadableError):
+            assert loadgen.read(detail[:at]) == whole

@@ -15,13 +15,11 @@ import torch
 import torchvision
 
 from perfdag.hosts import facts
-from perfdag.steps.resnet50.system import UnusableError
+from perfdag.steps.resnet50.loadgen import UnusableError
 
 IMAGE = (224, 224, 3)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and deviation of ImageNet's channels (torchvision.models.ResNet50_Weights)."""
-KNOWN = {"0676ba61", "11ad3fa6", "19c8e357"}
-"""First digits of the SHA-256 of torchvision's files of weights (ResNet50_Weights)."""
 STEPS = 32
 """Most sizes of an eager batch."""
 _TYPES = {
@@ -32,10 +30,6 @@ _TYPES = {
 }
 TF32 = (8, 0)
 """Compute capability from which tf32 exists; below it PyTorch silently computes in fp32."""
-_NO_GPU = ("no cuda-capable device", "no cuda gpus are available", "found no nvidia driver")
-"""PyTorch's messages if a driver exists and no GPU is visible.
-
-The last one comes from a container without the driver's libraries."""
 
 
 def images(seed: int, indices: Sequence[int]) -> np.ndarray:
@@ -77,40 +71,22 @@ def build(
         return net.eval(), {"weights": f"random, seed {seed}", "trained": False}
     path = Path(weights)
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UnusableError(
-            "weights",
-            f"weights {weights}: {error.strerror}; give a file of torchvision's ResNet-50 or"
-            " `random`",
-        ) from None
-    digest = hashlib.sha256(data).hexdigest()
-    named = re.fullmatch(r"resnet50-([0-9a-f]{8,64})\.pth", path.name)
-    wanted = sha256 or (named[1] if named else "")
-    if not digest.startswith(wanted):
-        advice = "correct weights_sha256" if sha256 else "rename it, or set weights_sha256"
-        raise UnusableError(
-            "weights",
-            f"weights {weights} are not what they claim: sha256 {digest[:16]}...,"
-            f" {wanted[:16]} expected; download the file again, or {advice}",
-        )
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        if isinstance(state, dict) and "state_dict" in state:
-            raise ValueError("it is a checkpoint; save what its `state_dict` holds alone")
-        net.load_state_dict(state)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        named = re.fullmatch(r"resnet50-([0-9a-f]{8,64})\.pth", path.name)
+        wanted = sha256 or (named[1] if named else "")
+        if not digest.startswith(wanted):
+            raise ValueError(f"sha256 is {digest[:16]}..., {wanted[:16]} expected")
+        net.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:
         # The first line of load_state_dict()'s message only counts the errors.
         message = " ".join(" ".join(str(error).splitlines()[:2]).split())
         raise UnusableError(
-            "weights",
-            f"weights {weights} are no state dict of torchvision's ResNet-50: {message[:200]}",
+            f"weights {weights} are no state dict of torchvision's ResNet-50: {message[:200]}"
         ) from None
-    verified = bool(wanted) or digest[:8] in KNOWN
     return net.eval(), {
         "weights": str(path),
         "weights_sha256": digest,
-        "weights_verified": verified,
+        "weights_verified": bool(wanted),
         "trained": True,
     }
 
@@ -121,15 +97,20 @@ class Resnet50:
     Images lie in memory as (n, 224, 224, 3), as convolutions like it. See `System`.
     """
 
+    facts: dict[str, Any]
+
     def __init__(self, spec: dict[str, Any], net: torch.nn.Module) -> None:
-        compiling = spec["backend"] == "compile"
-        self.sizes = sizes(spec["batch"], spec["scenario"], compiling or spec["fast"])
+        compiling, self.fast = spec["backend"] == "compile", spec["fast"]
+        self.padded = padded_sizes(spec["batch"], spec["scenario"], compiling or self.fast)
         self.seed = spec["seed"]
         self.store = torch.empty(0)
         self.loaded = self._row_of = np.empty(0, np.intp)
         self.device, self.dtype = torch.device(spec["device"]), _TYPES[spec["precision"]]
-        self.plain: Any = net.to(self.device, self.dtype, memory_format=torch.channels_last)
-        self.net: Any = compiled(self.plain, len(self.sizes)) if compiling else self.plain
+        self.net: Any = net.to(self.device, self.dtype, memory_format=torch.channels_last)
+        if compiling:
+            with torch.inference_mode():  # lazy initialisation is no part of compile_time
+                self.net(torch.zeros(1, 3, 224, 224, device=self.device, dtype=self.dtype))
+            self.net = compiled(self.net, len(self.padded))
 
     def prepare(self, raw: np.ndarray) -> torch.Tensor:
         """Return the input of the network for uint8 pixels (n, 224, 224, 3), in host memory."""
@@ -138,7 +119,7 @@ class Resnet50:
     def gather(self, indices: Sequence[int] | np.ndarray) -> torch.Tensor:
         """Return a batch in host memory, padded with its first sample to one of the sizes."""
         rows: np.ndarray = self._row_of[np.asarray(indices)]
-        size = self.sizes[bisect.bisect_left(self.sizes, len(rows))]
+        size = self.padded[bisect.bisect_left(self.padded, len(rows))]
         rows = np.append(rows, rows[:1].repeat(size - len(rows)))
         return torch.index_select(self.store, 0, torch.from_numpy(rows))
 
@@ -179,28 +160,25 @@ class Resnet50:
         """Drop the images."""
         self.store = torch.empty(0)
 
-    def buckets(self, largest: int) -> Sequence[int]:
+    def begin(self) -> None:
+        """Do nothing: only the stub counts queries."""
+
+    def sizes(self) -> Sequence[int]:
         """Return the sizes to which batches are padded; all are warmed beforehand."""
-        return [size for size in self.sizes if size <= largest]
+        return self.padded
 
     def infer(self, indices: Sequence[int] | np.ndarray, ready: float = 0.0) -> np.ndarray:
         """Return the classes of a batch."""
         return self.answers(self.logits(self.copy(self.gather(indices))))[: len(indices)]
 
-    def attempt(self, count: int) -> None:
-        """Run a batch of that size unpadded and not compiled. Raises if it does not fit."""
-        rows = torch.arange(count, device=self.store.device) % len(self.store)
-        with torch.inference_mode():
-            batch = torch.index_select(self.store, 0, rows).to(self.device)
-            self.answers(self.plain(batch.permute(0, 3, 1, 2)))
-
-    def phases(self, count: int, repetitions: int, limit: float = 10.0) -> dict[str, list[float]]:
-        """Return the seconds of preprocess, copy, compute and postprocess of a batch of `count`.
+    def phases(self) -> dict[str, list[float]]:
+        """Return the seconds of preprocess, copy, compute and postprocess of a full batch.
 
         The device is idle before and after. The host's clock measures, with a synchronisation at
-        each end; on CUDA, events measure compute. It runs at least once, and up to `repetitions`
-        times within `limit` seconds.
+        each end; on CUDA, events measure compute. It runs up to 7 times within 10 s.
         """
+        repetitions, limit = (2, 3.0) if self.fast else (7, 10.0)
+        count = self.padded[-1]
         indices = np.resize(self.loaded, count)
         raw = images(self.seed, indices.tolist())
         begun = time.perf_counter()
@@ -228,7 +206,7 @@ class Resnet50:
         return seconds
 
 
-def sizes(largest: int, scenario: str, few: bool) -> list[int]:
+def padded_sizes(largest: int, scenario: str, few: bool) -> list[int]:
     """Return the batch sizes of a scenario, up to the largest.
 
     In Server any number of queries may wait. With `few` the sizes
@@ -303,74 +281,38 @@ class DeviceResnet50(Resnet50):
         torch.cuda.synchronize(self.device)
 
 
-class ModelSubject:
-    """torchvision's model on CPU or CUDA, and its `facts` (model, device, versions).
+def torch_system(spec: dict[str, Any]) -> Resnet50:
+    """Return torchvision's model on CPU or CUDA, with its `facts` (model, device, versions).
 
     Raises UnusableError if set-up fails.
     """
-
-    def __init__(self, spec: dict[str, Any]) -> None:
-        if spec["device"] == "cuda" and not torch.cuda.is_available():
-            raise UnusableError("device", no_cuda())
-        if spec["precision"] == "tf32" and torch.cuda.get_device_capability(0) < TF32:
-            name = torch.cuda.get_device_name(0)
-            raise UnusableError(
-                "device", f"precision tf32: {name} has none (Ampere or newer has); use fp32 or fp16"
-            )
-        torch.set_num_threads(spec["threads"] or facts.cpus())
-        net, weights = build(spec["weights"], spec["seed"], spec["weights_sha256"])
-        self.fast = spec["fast"]
-        self.facts = {
-            "model": {
-                **weights,
-                "system": "resnet50",
-                "runtime": "torch",
-                "threads": torch.get_num_threads(),
-            },
-            "device": device_facts(spec["device"]),
-            "versions": {"torch": torch.__version__, "torchvision": torchvision.__version__},
-        }
-        kind = DeviceResnet50 if spec["device"] == "cuda" else Resnet50
-        self.system = kind(spec, net)
-
-    def arm(self) -> None:
-        """Do nothing: only the stub has stalls."""
-
-    def wake(self) -> float:
-        """Return the seconds of a batch of one image before compilation: lazy initialisation."""
-        start = time.perf_counter()
-        self.system.attempt(1)
-        return time.perf_counter() - start
-
-    def timing(self, batch: int) -> dict[str, Any]:
-        """Return the seconds by phase."""
-        repetitions, limit = (2, 3.0) if self.fast else (7, 10.0)
-        return {"phases": self.system.phases(batch, repetitions, limit)}
+    cuda = spec["device"] == "cuda"
+    if cuda and not torch.cuda.is_available():
+        raise UnusableError(f"device cuda: {no_cuda()}")
+    if spec["precision"] == "tf32" and torch.cuda.get_device_capability(0) < TF32:
+        name = torch.cuda.get_device_name(0)
+        raise UnusableError(
+            f"device: precision tf32: {name} has none (Ampere or newer has); use fp32 or fp16"
+        )
+    torch.set_num_threads(spec["threads"] or facts.cpus())
+    net, weights = build(spec["weights"], spec["seed"], spec["weights_sha256"])
+    system = (DeviceResnet50 if cuda else Resnet50)(spec, net)
+    model = {"system": "resnet50", "runtime": "torch", "threads": torch.get_num_threads()}
+    system.facts = {
+        "model": weights | model,
+        "device": device_facts(spec["device"]),
+        "versions": {"torch": torch.__version__, "torchvision": torchvision.__version__},
+    }
+    return system
 
 
 def no_cuda() -> str:
-    """Return why there is no CUDA device, and what to do."""
-    if torch.version.cuda is None:
-        return (
-            "device cuda: this PyTorch is built for the CPU only; install one with CUDA,"
-            " or device: cpu"
-        )
-    if not Path("/proc/driver/nvidia/version").exists():
-        return (
-            "device cuda: no NVIDIA driver on this host; install it (on a cluster:"
-            " the driver and nvidia-device-plugin), or device: cpu"
-        )
-    message = ""
+    """Return why PyTorch sees no CUDA device, in its own words."""
     try:
         torch.cuda.init()
-    except RuntimeError as error:  # a driver that is too old, a fabric manager that is down
-        message = " ".join(str(error).split())[:300]
-    if message and not any(phrase in message.lower() for phrase in _NO_GPU):
-        return f"device cuda: the driver is there but PyTorch cannot use it: {message}"
-    return (
-        "device cuda: the driver is there but no GPU is visible;"
-        " ask for nvidia.com/gpu in resources, or check CUDA_VISIBLE_DEVICES"
-    )
+    except (RuntimeError, AssertionError) as error:  # a driver that is too old, or none
+        return " ".join(str(error).split())[:300]
+    return "no GPU is visible; ask for nvidia.com/gpu in resources"
 
 
 def device_facts(device: str) -> dict[str, Any]:
