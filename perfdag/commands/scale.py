@@ -217,7 +217,6 @@ def submit(args: argparse.Namespace) -> int:
         create_namespace=args.create_namespace,
         variables=parse_variables(args.var),
         lock_timeout=args.lock_timeout,
-        log=logger.info,
     )
     runai.check_submitter(session.settings.submitter)
     if request.count < 1 or request.parallel < 1:
@@ -245,7 +244,6 @@ def sample(args: argparse.Namespace) -> int:
         args.watch,
         args.workload_type,
         args.project,
-        logger.info,
     )
     result = session.run(lambda kube: runai.sample(kube, request))
     counts = f"{result.scheduled} scheduled, {result.waiting} waiting"
@@ -263,13 +261,13 @@ def delete(args: argparse.Namespace) -> int:
     """
     if args.run_id and args.output_dir:
         raise ValueError("--run and -o both name a run; use one of them")
-    session, options = open_session(args), (args.timeout, logger.info)
+    session = open_session(args)
 
     async def work(kube: Kube) -> int:
         if not args.run_id:
-            return await runai.delete(kube, session.folder, *options)
+            return await runai.delete(kube, session.folder, args.timeout)
         await cluster.require_ended(kube, args.run_id)
-        return await remove_run(kube, args.run_id, args.namespace, *options)
+        return await remove_run(kube, args.run_id, args.namespace, args.timeout)
 
     left = session.run(work)
     print_now(f"{left} left" if left else "all deleted")
@@ -357,7 +355,7 @@ def measure_vmis(args: argparse.Namespace) -> int:
         announced = True
         write_journal(journal, file, observer)
 
-    context = Context(log=logger.info, seen=write_size, journal=write_state)
+    context = Context(seen=write_size, journal=write_state)
     try:
         _measure(session, lambda kube: vmi.measure(kube, params, context), params.parallel)
     except BaseException:
@@ -377,7 +375,7 @@ def measure_gated(args: argparse.Namespace) -> int:
     values = {name: getattr(args, name) for name in GATED_OPTIONS}
     values |= {"scenario": "gated", "template": "pod", "namespace": args.namespace}
     params = checked(workloads.ScaleParams, {**values, "gates": args.gate})
-    context = Context(log=logger.info)
+    context = Context()
     result = _measure(
         session, lambda kube: workloads.measure(kube, params, context), params.parallel
     )

@@ -1,7 +1,7 @@
 """API latency and request counts of a run, from two scrapes of the API servers' /metrics.
 
 Metric: apiserver_request_duration_seconds (Kubernetes metrics reference). Buckets are cumulative. A
-percentile is interpolated inside its bucket, whose bounds are its error bar. WATCH, CONNECT, logs,
+percentile is interpolated inside its bucket. WATCH, CONNECT, logs,
 exec and proxy are left out, as in the SLO (kubernetes/community, slos/api_call_latency.md).
 Requests without a resource (/readyz, /livez, /openapi) are left out too, because frequent fast
 probes would hide slow requests.
@@ -161,7 +161,7 @@ def add(total: Scrape, line: bytes) -> None:
 
 @dataclass(frozen=True)
 class Calls:
-    """Requests of one kind: their number, and the latency percentile with its bucket in seconds."""
+    """Requests of one kind: their number, and the p99 of their latency in seconds."""
 
     verb: str
     resource: str
@@ -169,8 +169,6 @@ class Calls:
     scope: str
     count: int
     p99: float | None
-    low: float | None
-    high: float | None
     buckets: Mapping[float, float] = field(default_factory=dict, repr=False)
 
     @property
@@ -193,7 +191,7 @@ Phases = Mapping[str, Sequence[Calls]]
 """Calls by phase; a phase without a scrape at both ends is absent."""
 
 
-def delta(before: Scrape, after: Scrape, p: float = 0.99) -> list[Calls]:
+def delta(before: Scrape, after: Scrape) -> list[Calls]:
     """Return the requests between two scrapes of the same processes, most frequent first."""
     delta_calls = []
     for call, buckets in after.calls.items():
@@ -201,29 +199,23 @@ def delta(before: Scrape, after: Scrape, p: float = 0.99) -> list[Calls]:
         grown = {bound: value - then.get(bound, 0.0) for bound, value in buckets.items()}
         count = round(grown.get(math.inf, 0.0))
         if count:
-            value, low, high = quantile(grown, p)
-            delta_calls.append(Calls(*call, count, value, low, high, grown))
+            delta_calls.append(Calls(*call, count, quantile(grown, 0.99), grown))
     return sorted(delta_calls, key=lambda calls: -calls.count)
 
 
-def quantile(
-    buckets: Mapping[float, float], p: float
-) -> tuple[float | None, float | None, float | None]:
-    """Return the interpolated p-quantile of cumulative buckets and the bounds of its bucket.
-
-    The last bucket gives its lower bound.
-    """
-    total = buckets.get(math.inf, 0.0)
-    if not total:
-        return None, None, None
-    wanted, low, below = p * total, 0.0, 0.0
+def quantile(buckets: Mapping[float, float], p: float) -> float | None:
+    """Return the interpolated p-quantile of cumulative buckets, at least below the last one."""
+    wanted, low, below = p * buckets.get(math.inf, 0.0), 0.0, 0.0
+    if not wanted:
+        return None
     for bound in sorted(buckets):
-        if buckets[bound] >= wanted and not math.isinf(bound):
+        if math.isinf(bound):
+            break
+        if buckets[bound] >= wanted:
             inside = buckets[bound] - below
-            return low + (bound - low) * ((wanted - below) / inside if inside else 1.0), low, bound
-        if not math.isinf(bound):
-            low, below = bound, buckets[bound]
-    return low, low, None
+            return low + (bound - low) * ((wanted - below) / inside if inside else 1.0)
+        low, below = bound, buckets[bound]
+    return low
 
 
 def worst(calls: Iterable[Calls], bulk: str = "", least: int = NEEDED) -> float | None:
@@ -239,7 +231,7 @@ def worst(calls: Iterable[Calls], bulk: str = "", least: int = NEEDED) -> float 
         if call.count < least:
             rest.update(call.buckets)
     if rest[math.inf] >= least:
-        values.append(quantile(rest, 0.99)[0])
+        values.append(quantile(rest, 0.99))
     return max((value for value in values if value is not None), default=None)
 
 
@@ -306,15 +298,13 @@ def deletion_figures(phases: Phases) -> dict[str, float | None]:
 
 
 def call_records(phases: Phases) -> list[dict[str, Any]]:
-    """List all kinds of requests by phase: count, and p99 with its error bar in seconds."""
+    """List all kinds of requests by phase: count, and p99 in seconds."""
     return [
         {
             "phase": phase,
             "call": call.name,
             "count": call.count,
             "p99_s": call.p99,
-            "low_s": call.low,
-            "high_s": call.high,
         }
         for phase, calls in phases.items()
         for call in calls

@@ -4,6 +4,7 @@ So are the namespaces that a run created because they were missing.
 """
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -24,7 +25,7 @@ NAMESPACE_TIMEOUT_S = 120.0
 """How long a namespace of an earlier run may take to be gone."""
 _DEFAULT_OBJECTS = {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
 """Objects that Kubernetes puts into every namespace."""
-Log = Callable[[str], None]
+logger = logging.getLogger(__name__)
 Found = tuple[Resource, Object]
 
 
@@ -115,9 +116,7 @@ async def _deletable_resources(kube: Kube) -> list[Resource]:
     return resources
 
 
-async def remove_run(
-    kube: Kube, run: str, namespace: str | None, timeout: float, log: Log = lambda text: None
-) -> int:
+async def remove_run(kube: Kube, run: str, namespace: str | None, timeout: float) -> int:
     """Delete all objects of a run and its parts, of any kind, and the run's own namespaces.
 
     Kinds that may not be listed are skipped. Returns how many objects are left after `timeout`
@@ -136,13 +135,11 @@ async def remove_run(
                 resources.append(resource)
     left = await remove(kube, run, resources, [namespace], timeout)
     return left or await remove_namespaces(
-        kube, run, namespaces, max(0.0, deadline - time.monotonic()), log
+        kube, run, namespaces, max(0.0, deadline - time.monotonic())
     )
 
 
-async def remove_namespaces(
-    kube: Kube, run: str, names: Sequence[str], timeout: float, log: Log = lambda text: None
-) -> int:
+async def remove_namespaces(kube: Kube, run: str, names: Sequence[str], timeout: float) -> int:
     """Delete the run's own namespaces, except those that hold other objects, and wait.
 
     Returns how many are left after `timeout` seconds. Raises KubeError.
@@ -154,7 +151,7 @@ async def remove_namespaces(
             namespace = await namespace_of(kube, name)
         if namespace and belongs(run, namespace["metadata"]):
             if other := await _other_in(kube, run, name):
-                log(f"the namespace {name}, which was made for this run, stays: {other}")
+                logger.warning(f"the namespace {name}, which was made for this run, stays: {other}")
             else:
                 going.append(name)
     namespaces = await kube.resource("v1", "Namespace")

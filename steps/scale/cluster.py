@@ -1,9 +1,10 @@
-"""The cluster of a run: its lock, the rights on it, its nodes, and nodes that KWOK simulates."""
+"""The cluster of a run: its lock, rights on it, its nodes, and nodes that KWOK simulates."""
 
 import asyncio
+import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -12,9 +13,10 @@ from perfdag import signals
 from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.kube.config import ignore_status
 from perfdag.kube.pods import is_ready, is_schedulable
-from perfdag.steps.scale.objects import RUN_LABEL, VMI, Record, Template
+from perfdag.steps.scale.objects import RUN_LABEL, VMI, Record
 from perfdag.units import plural
 
+logger = logging.getLogger(__name__)
 LEASE = "perfdag-performance-run"
 LEASE_DURATION_S = 30
 """Time without renewal after which a Lease is free."""
@@ -38,14 +40,8 @@ class ExclusiveRun:
     over. Raises LockTimeoutError, KubeError.
     """
 
-    def __init__(
-        self,
-        kube: Kube,
-        run: str,
-        timeout: float,
-        log: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        self._kube, self._run, self._timeout, self._log = kube, run, timeout, log
+    def __init__(self, kube: Kube, run: str, timeout: float) -> None:
+        self._kube, self._run, self._timeout = kube, run, timeout
         self._namespace = LEASE_NAMESPACE
         self._task: asyncio.Task[None] | None = None
         self._seen: tuple[Any, Any] = (None, None)
@@ -56,7 +52,7 @@ class ExclusiveRun:
         deadline, announced = time.monotonic() + self._timeout, False
         while (holder := await self.try_acquire()) is not None:
             if not announced:
-                self._log(f"waiting for performance run {holder} to end")
+                logger.info(f"waiting for performance run {holder} to end")
                 announced = True
             if time.monotonic() >= deadline:
                 raise LockTimeoutError(
@@ -94,7 +90,7 @@ class ExclusiveRun:
                 f"performance run {holder} took the cluster over: the figures of both runs are "
                 "mixed"
             )
-            self._log(self.lost)
+            logger.error(self.lost)
         return bool(holder == self._run)
 
     async def try_acquire(self) -> str | None:
@@ -194,56 +190,6 @@ OWN_NAMESPACE = (
     },
 )
 """RBAC rules in the namespaces of the objects: that they exist, events, and the watch lag."""
-
-
-async def check_rights(
-    kube: Kube,
-    template: Template,
-    namespaces: Sequence[str],
-    watched: Iterable[tuple[str, str]] = (),
-) -> None:
-    """Raise KubeError (403) that names the verbs, kinds and namespaces that we have no right to.
-
-    If the server does not answer the review, the right is assumed. Unknown kinds in `watched` are
-    ignored.
-    """
-    verbs: dict[tuple[str, str], tuple[str, ...]] = {}
-    for api_version, kind in watched:
-        with suppress(KubeError):
-            plural_name = (await kube.resource(api_version, kind)).plural
-            verbs[api_version.rpartition("/")[0], plural_name] = ("list", "watch")
-    for document in template.everything:
-        resource = await kube.resource(document.api_version, document.kind)
-        group = document.api_version.rpartition("/")[0]
-        verbs[group, resource.plural] = ("create", "delete", "list", "watch")
-
-    async def missing(group: str, resource: str, namespace: str) -> str:
-        wanted = verbs[group, resource]
-        may = await asyncio.gather(
-            *(_allowed(kube, group, resource, namespace, verb) for verb in wanted)
-        )
-        lacking = [verb for verb, allowed in zip(wanted, may, strict=True) if not allowed]
-        name = f"{resource}.{group}" if group else resource
-        return f"{', '.join(lacking)} {name} in the namespace {namespace}" if lacking else ""
-
-    checks = (missing(*kind, namespace) for namespace in namespaces for kind in verbs)
-    if lacking := [text for text in await asyncio.gather(*checks) if text]:
-        hint = "grant it with a Role"
-        raise KubeError(403, "Forbidden", f"you may not {'; '.join(lacking)}", hint)
-
-
-async def _allowed(kube: Kube, group: str, resource: str, namespace: str, verb: str) -> bool:
-    attributes = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
-    api = "authorization.k8s.io/v1"
-    body = {
-        "apiVersion": api,
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": attributes},
-    }
-    with ignore_status(403, 404):
-        review = await kube.request("POST", f"/apis/{api}/selfsubjectaccessreviews", json=body)
-        return bool(review["status"].get("allowed"))
-    return True
 
 
 NODE_ANNOTATION = "kwok.x-k8s.io/node"

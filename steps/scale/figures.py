@@ -177,8 +177,7 @@ def check(
 class Result:
     """One scenario at one size.
 
-    `figures` are in SI units (None: no data), `trace` is (seconds, VMIs Running), `started` and
-    `ended` are Unix seconds.
+    `figures` are in SI units (None: no data), `trace` is (seconds, VMIs Running).
     """
 
     scenario: str
@@ -191,8 +190,6 @@ class Result:
     verdicts: list[Verdict] = field(default_factory=list)
     trace: list[tuple[float, int]] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
-    started: float = 0.0
-    ended: float = 0.0
     error: str = ""
     """The reason why this size was not measured, or empty."""
     disturbed: str = ""
@@ -230,7 +227,11 @@ METRICS = (
         lowest=-math.inf,
     ),
     Metric(
-        "object_time", "s", "lower", "when an object reached a stage, from the first submission"
+        "object_time",
+        "s",
+        "lower",
+        "when an object reached a stage, from the first submission",
+        lowest=-math.inf,  # an API time of whole seconds may be before the submission
     ),
     Metric(
         "object_missing",

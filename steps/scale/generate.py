@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any, Literal, Protocol
 
@@ -268,7 +267,6 @@ class GeneratorResult:
             "retries": dict(self.retries),
             "create_rate_per_s": len(done) / span if span else None,
             "seconds": span,
-            "lag_median_s": lags[len(lags) // 2] if lags and schedule.open_loop else None,
             "lag_p99_s": late if lags and schedule.open_loop else None,
             "rate_share": share if schedule.open_loop else None,
             "held": on_schedule if schedule.open_loop else None,
@@ -322,9 +320,8 @@ async def generate(
             await _until(item.intended_ns)
             if not schedule.open_loop:
                 item.intended_ns = time.monotonic_ns()  # a closed loop has no time to be late for
-            intended = _rfc3339(done.wall(item.intended_ns))
             bodies = [
-                document.render(item.name, item.namespace, item.index, intended)
+                document.render(item.name, item.namespace, item.index)
                 for document in template.documents
             ]
             item.started_ns = time.monotonic_ns()
@@ -346,9 +343,3 @@ async def _until(moment_ns: int) -> None:
     left = (moment_ns - time.monotonic_ns()) / 1e9
     if left > 0:
         await asyncio.sleep(left)
-
-
-def _rfc3339(wall: float) -> str:
-    return (
-        datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    )

@@ -27,7 +27,7 @@ import orjson
 
 from perfdag.kube.client import Object
 
-RUN_LABEL, INDEX_LABEL, SUBMIT_ANNOTATION = "perfdag/run", "perfdag/index", "perfdag/intended"
+RUN_LABEL = "perfdag/run"
 RUNAI_STORAGE = "openebs-lvmpv"
 """Default storage class of claims for Run:ai's kinds, as in Run:ai's scale test tool."""
 HOLD = "perfdag/hold"
@@ -532,8 +532,7 @@ def members_of(body: Mapping[str, Any]) -> int | None:
     return None
 
 
-_NAME, _NAMESPACE, _INTENDED = "perfdag-0name0", "perfdag-0namespace0", "perfdag-0intended0"
-_INDEX = 918273645
+_NAME, _NAMESPACE, _INDEX = "perfdag-0name0", "perfdag-0namespace0", 918273645
 _PLACEHOLDER = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 
 
@@ -543,19 +542,18 @@ class TemplateError(ValueError):
 
 @dataclass(frozen=True)
 class Document:
-    """One document as JSON with placeholders for name, namespace, index and due time."""
+    """One document as JSON with placeholders for name, namespace and index."""
 
     api_version: str
     kind: str
     body: bytes
 
-    def render(self, name: str, namespace: str, index: int, intended: str = "") -> bytes:
-        """Return the JSON of object `index`; `intended` is its scheduled time (RFC 3339)."""
+    def render(self, name: str, namespace: str, index: int) -> bytes:
+        """Return the JSON of object `index`."""
         return (
             self.body.replace(_NAME.encode(), name.encode())
             .replace(_NAMESPACE.encode(), namespace.encode())
             .replace(str(_INDEX).encode(), str(index).encode())
-            .replace(_INTENDED.encode(), intended.encode())
         )
 
     def name_of(self, name: str) -> str:
@@ -692,9 +690,7 @@ def _documents(path: str, text: str, run: str) -> list[dict[str, Any]]:
 def _label(body: dict[str, Any], run: str) -> None:
     metadata = body["metadata"]
     metadata["namespace"] = _NAMESPACE
-    own = {RUN_LABEL: run, INDEX_LABEL: str(_INDEX)}
-    metadata["labels"] = {**(metadata.get("labels") or {}), **own}
-    metadata["annotations"] = {**(metadata.get("annotations") or {}), SUBMIT_ANNOTATION: _INTENDED}
+    metadata["labels"] = {**(metadata.get("labels") or {}), RUN_LABEL: run}
     for template in _pod_templates(body):
         inner = template.setdefault("metadata", {})
         inner["labels"] = {**(inner.get("labels") or {}), RUN_LABEL: run}

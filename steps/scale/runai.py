@@ -5,6 +5,7 @@ interruption.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -24,7 +25,7 @@ from perfdag.steps.scale.cleanup import (
     remove,
     remove_namespaces,
 )
-from perfdag.steps.scale.cluster import ExclusiveRun, check_rights, simulated_nodes
+from perfdag.steps.scale.cluster import ExclusiveRun, simulated_nodes
 from perfdag.steps.scale.files import (
     RunFile,
     SettingsError,
@@ -57,10 +58,10 @@ from perfdag.steps.scale.watch import Observer, WatchLag, server_offset, settled
 from perfdag.steps.scale.workloads import RUNAI_KINDS
 from perfdag.units import plural
 
+logger = logging.getLogger(__name__)
 SUBMITTERS = ("api", "kubectl", "runai-cli")
 PARTIAL_S = 2.0
 """Time between writing partial files."""
-Log = Callable[[str], None]
 
 
 @dataclass
@@ -126,7 +127,6 @@ class SubmitRequest:
     create_namespace: bool = False
     variables: dict[str, Any] = field(default_factory=dict)
     lock_timeout: float = 3600.0
-    log: Log = lambda text: None
 
 
 def command_submitter(kube: Kube, request: SubmitRequest) -> CommandSubmitter | None:
@@ -193,8 +193,6 @@ async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
     submitter: Submitter | None = command_submitter(kube, request)
     submitter = submitter or await ApiSubmitter.open(kube, template)
     labelled = settings.submitter != "runai-cli"
-    if labelled:  # Run:ai's tools may have more rights than the user
-        await check_rights(kube, template, namespaces)
     *others, last = [(document.api_version, document.kind) for document in template.documents]
     prefix = f"j-{run[-6:]}"
     file = RunFile(
@@ -207,13 +205,13 @@ async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
         prefix="" if labelled else f"{prefix}-",
     )
     async with AsyncExitStack() as stack:
-        lock = ExclusiveRun(kube, run, request.lock_timeout, request.log)
+        lock = ExclusiveRun(kube, run, request.lock_timeout)
         try:
             await stack.enter_async_context(lock)
         except KubeError as error:
             if error.status != 403:
                 raise
-            request.log(f"other performance runs are not kept out: {error}")
+            logger.warning(f"other performance runs are not kept out: {error}")
         for namespace in namespaces:
             if request.create_namespace:
                 await ensure_namespace(kube, namespace, run)
@@ -223,7 +221,7 @@ async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
         request.folder.mkdir(parents=True, exist_ok=True)
         remove_outputs(request.folder)
         where = ", ".join(namespaces)
-        request.log(f"run {run}: submitting {request.count} {template.kind} to {where}")
+        logger.info(f"run {run}: submitting {request.count} {template.kind} to {where}")
         planned = list[GeneratorResult]()
         work = generate(
             submitter,
@@ -254,7 +252,7 @@ async def _write_partial(
     while True:
         _write_submission(request.folder, file, planned)
         if time.monotonic() - last_message > 5:
-            request.log(f"{len(file.submissions)}/{request.count} submitted")
+            logger.info(f"{len(file.submissions)}/{request.count} submitted")
             last_message = time.monotonic()
         await asyncio.sleep(PARTIAL_S)
 
@@ -289,7 +287,7 @@ async def require_deleted(kube: Kube, folder: Path) -> None:
         )
 
 
-async def delete(kube: Kube, folder: Path, timeout: float, log: Log = lambda text: None) -> int:
+async def delete(kube: Kube, folder: Path, timeout: float) -> int:
     """Delete the run's objects and its own namespaces, and return how many objects are left.
 
     Waits up to `timeout` seconds. A namespace that holds other objects stays, and the log says why.
@@ -298,7 +296,7 @@ async def delete(kube: Kube, folder: Path, timeout: float, log: Log = lambda tex
     kinds, also = await _created_kinds(kube, file)
     left = await remove(kube, file.run, kinds, file.namespaces, timeout, also=also)
     return left or await remove_namespaces(
-        kube, file.run, file.namespaces, max(0.0, deadline - time.monotonic()), log
+        kube, file.run, file.namespaces, max(0.0, deadline - time.monotonic())
     )
 
 
@@ -324,7 +322,6 @@ class Sample:
     scheduled: int
     waiting: int
     absent: list[str]
-    complete: bool
 
 
 @dataclass
@@ -341,7 +338,6 @@ class SampleRequest:
     watch: float | None = None
     workload_type: str | None = None
     project: str | None = None
-    log: Log = lambda text: None
 
     def read(self) -> RunFile:
         """Read what was submitted until now. Raises SettingsError."""
@@ -396,7 +392,7 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
             complete = len(file.submissions) == known and is_complete(observer, file)
             observer.save(state)
             ready, wanted = progress(observer, file)
-            request.log(f"{ready} of {wanted} are ready")
+            logger.info(f"{ready} of {wanted} are ready")
         observer.save(state)
         until = time.monotonic_ns()
         simulated, why = await simulated_nodes(kube)
@@ -420,7 +416,7 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
     write_json(folder / "sampled.json", sampled)
     write_rows(folder / "stages.parquet", rows)
     if why:
-        request.log(why)
+        logger.warning(why)
     facts = {
         "server_clock_ahead_s": offset,
         "watch_lag": lag.summary() if lag else None,
@@ -434,7 +430,7 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
         "failure_reasons": dict(observer.reasons.most_common(20)),
     }
     write_json(folder / "summary.json", facts)
-    return Sample(file, rows, len(sampled), len(waiting), observer.absent, complete)
+    return Sample(file, rows, len(sampled), len(waiting), observer.absent)
 
 
 def restore(observer: Observer, state: Path) -> None:

@@ -4,8 +4,8 @@ On exit, whatever happened, all objects are deleted and the session waits until 
 """
 
 import asyncio
+import logging
 import math
-import sys
 import threading
 import time
 from abc import abstractmethod
@@ -26,7 +26,7 @@ from perfdag.shape import Shape
 from perfdag.steps.scale import api_metrics
 from perfdag.steps.scale.api_metrics import CREATION, DELETION
 from perfdag.steps.scale.cleanup import own_namespaces, remove
-from perfdag.steps.scale.cluster import check_rights, simulated_nodes
+from perfdag.steps.scale.cluster import simulated_nodes
 from perfdag.steps.scale.figures import (
     Gate,
     Result,
@@ -65,6 +65,7 @@ from perfdag.steps.scale.watch import Observer, WatchLag, server_offset, settled
 from perfdag.store.base import StoreError
 from perfdag.units import Duration, PositiveDuration, plural
 
+logger = logging.getLogger(__name__)
 CLEANUP_TIMEOUT_S = 300.0
 """How long deletion is waited for when a session ends early."""
 IN_FLIGHT_S = 1.0
@@ -73,14 +74,9 @@ SLACK_S = 60.0
 """Time for namespaces, scrapes and the clock."""
 
 
-def _log(text: str) -> None:
-    """Print to the log of the benchmark's pod."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
-
-
 @dataclass
 class Context:
-    """The run of a scenario: its id, its limits, and who is told of what.
+    """The run of a scenario: its id, its limit, and who gets its results.
 
     `run` labels all objects; parts of the run append to it (cleanup.belongs). `deadline` is a
     time.monotonic() after which only deletion is waited for: later stages are censored. `seen` gets
@@ -90,7 +86,6 @@ class Context:
 
     run: str = field(default_factory=new_run)
     deadline: float = math.inf
-    log: Callable[[str], None] = _log
     seen: Callable[[Result], None] = lambda result: None
     journal: Callable[[RunFile, Observer], None] | None = None
 
@@ -286,7 +281,7 @@ class Session:
         finally:
             if left != 0:
                 what = f"objects may be left ({why})" if left is None else plural(left, "object")
-                self.context.log(
+                logger.warning(
                     f"left behind in {', '.join(namespaces)}: {what}; `perfdag scale delete "
                     f"--run {run}` deletes them"
                 )
@@ -374,8 +369,6 @@ class Session:
             facts,
             evaluate(gates, own | api_metrics.gate_latencies(self.phases, whole)),
             calls=api_metrics.call_records(self.phases),
-            started=self.batches[0][0].started_wall,
-            ended=time.time(),
         )
 
     def _figures(self) -> dict[str, float | None]:
@@ -461,7 +454,6 @@ async def open_session(
     submitter = await ApiSubmitter.open(kube, template)
     last = template.documents[-1]
     watched = kinds_of(last.api_version, last.kind)
-    await check_rights(kube, template, namespaces, watched)
     created = [(document.api_version, document.kind) for document in template.documents]
     observer = Observer(
         kube, context.run, [*created, *watched], namespaces, primary=[kind for _, kind in created]
@@ -526,7 +518,7 @@ def kept_journal(
                         keep(f"{path.parent.name}/{path.name}", path.read_bytes())
                         seen[path] = changed
             except (StoreError, OSError) as error:
-                context.log(f"the journal is not kept any more: {error}")
+                logger.warning(f"the journal is not kept any more: {error}")
                 return
 
     context.journal = lambda file, observer: write_journal(folder / file.run, file, observer)

@@ -4,6 +4,7 @@ One VMI runs before the measurement, so that first-time costs are not measured.
 """
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -63,6 +64,7 @@ from perfdag.steps.scale.scenario import (
 from perfdag.steps.scale.watch import Observer, settled
 from perfdag.units import Duration, PositiveDuration
 
+logger = logging.getLogger(__name__)
 PRIMER_TIMEOUT_S = 300.0
 PRIMER_DELETION_S = 60.0
 STUCK_S = 60.0
@@ -199,7 +201,7 @@ async def measure(kube: Kube, params: VmiParams, context: Context) -> list[Resul
     """
     params.check()
     patience = max(0.0, min(params.lock_timeout, context.deadline - time.monotonic()))
-    lock, results = ExclusiveRun(kube, context.run, patience, context.log), list[Result]()
+    lock, results = ExclusiveRun(kube, context.run, patience), list[Result]()
 
     def seen(result: Result) -> None:
         results.append(result)
@@ -209,7 +211,7 @@ async def measure(kube: Kube, params: VmiParams, context: Context) -> list[Resul
     try:
         async with lock:
             # Before anything is made: what a killed process leaves is deleted by this id.
-            context.log(f"run {context.run}: {getattr(params, 'scenario', 'steady')}")
+            logger.info(f"run {context.run}: {getattr(params, 'scenario', 'steady')}")
             own = replace(context, seen=seen)
             async with own_namespaces(kube, params.namespaces, context.run):
                 if isinstance(params, VmiSteadyParams):
@@ -232,7 +234,7 @@ async def ladder(kube: Kube, params: VmiBurstParams, context: Context) -> None:
     before: Result | None = None
     for number, size in enumerate(params.counts):
         if before:
-            context.log(f"cooling down for {params.cooldown:g} s")
+            logger.info(f"cooling down for {params.cooldown:g} s")
             await asyncio.sleep(max(0.0, min(params.cooldown, context.deadline - time.monotonic())))
         of_size = f"{context.run}-{number + 1}" if len(params.counts) > 1 else context.run
         own = replace(context, run=of_size)
@@ -271,7 +273,7 @@ async def burst(kube: Kube, params: VmiParams, context: Context, count: int) -> 
     template = params.load(context.run)
     async with open_session(kube, context, template, params.namespaces, params.replicas) as session:
         session.notes += notes
-        context.log(f"run {context.run}: creating {count} {template.kind}")
+        logger.info(f"run {context.run}: creating {count} {template.kind}")
         batch = await session.create(count, params.schedule, params.parallel)
         await _all_running(session, params, len(batch.created) * params.replicas)
         await session.scrape(CREATION)
@@ -329,7 +331,7 @@ async def _all_running(session: Session, params: VmiParams, wanted: int) -> None
     """Wait until all VMIs run or failed, and note how many do not run."""
     await session.all_reached(params.timeout, "running")
     running = session.observer.counts[VMI, "running"]
-    session.context.log(f"{running} of {wanted} Running")
+    logger.info(f"{running} of {wanted} Running")
     if running < wanted:
         when = session.wait_end(params.timeout)
         session.notes.append(f"{wanted - running} of {wanted} VMIs not Running {when}")
@@ -439,7 +441,7 @@ async def steady(kube: Kube, params: VmiSteadyParams, context: Context) -> Resul
             running = sum("running" in seen and "gone" not in seen for seen in stages)
             trace.append((time.monotonic() - start, running))
 
-        context.log(f"run {context.run}: creating {params.count} {template.kind}")
+        logger.info(f"run {context.run}: creating {params.count} {template.kind}")
         await session.create(params.count, params.schedule, params.parallel)
         await session.all_reached(params.timeout, "running")
         note()

@@ -125,10 +125,7 @@ class Observer:
             for item in items:
                 metadata = item["metadata"]
                 known[metadata["uid"]] = (metadata.get("namespace", ""), metadata["name"])
-                try:
-                    self.take(resource.kind, read, Event("ADDED", item, 0, listed=True))
-                except (LookupError, TypeError, ValueError, AttributeError) as error:
-                    raise _unreadable(resource, metadata, error) from error
+                self.take(resource.kind, read, Event("ADDED", item, 0, listed=True))
         gone = {} if resource.kind == "Event" else known
         follow = self._follow(resource, read, namespace, labels, version, gone)
         self._tasks.append(asyncio.create_task(follow))
@@ -143,7 +140,6 @@ class Observer:
         version: str,
         known: Mapping[str, tuple[str, str]],
     ) -> None:
-        metadata = dict[str, Any]()
         changes = self.kube.watch(
             resource,
             namespace,
@@ -154,23 +150,17 @@ class Observer:
         )
         try:
             async for event in changes:
-                metadata = event.object["metadata"]
-                # What is older than our list arrives late.
-                event.listed |= int(metadata.get("resourceVersion") or 0) <= int(version or 0)
+                at = event.object["metadata"].get("resourceVersion") or 0
+                event.listed |= int(at) <= int(version or 0)  # older than our list: it is late
                 if event.type != "BOOKMARK":
                     self.take(resource.kind, read, event)
         except KubeError as error:
             self._failed.append(error)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            self._failed.append(_unreadable(resource, metadata, error))
-        except asyncio.CancelledError:
-            self._failed.append(KubeError(0, "Stopped", "the watch was stopped"))
-            raise
         finally:
             self._changed.set()  # waits raise the error; the records stay
 
     def take(self, kind: str, read: Extractor, event: Event) -> None:
-        """Note what a change of an object shows. Raises what a malformed object raises."""
+        """Note what a change of an object shows. Raises KubeError if it is malformed."""
         body = event.object
         received = 0 if event.listed or event.replayed else event.received_ns
         if kind == "Event":
@@ -191,7 +181,13 @@ class Observer:
         elif kind == VMI:
             record.node = (body.get("status") or {}).get("nodeName", "") or record.node
         if "status" in body or "creationTimestamp" in metadata:
-            for stage, api, fresh in read(body):
+            try:
+                seen = list(read(body))
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                which = f"{kind} {record.namespace}/{record.name}"
+                text = " ".join(f"{which} is not a valid object of its kind: {error!r}".split())
+                raise KubeError(0, "Unreadable", text[:500]) from error
+            for stage, api, fresh in seen:
                 self.note(record, stage, api, 0, received if fresh else 0)
         for stage, at in sorted(self.pending_events.pop(uid, ())):
             self._event_stage(record, stage, at, 0)
@@ -336,12 +332,6 @@ class Observer:
         self.messages = {uid: (at, text) for uid, (at, text) in mark["messages"].items()}
         for uid, stages in mark["events"].items():
             self.pending_events[uid] = {(stage, at) for stage, at in stages}
-
-
-def _unreadable(resource: Resource, metadata: dict[str, Any], error: Exception) -> KubeError:
-    which = f"{resource.kind} {metadata.get('namespace', '')}/{metadata.get('name', '?')}"
-    text = f"{which} ({resource.api_version}) is not a valid object of its kind: {error!r}"
-    return KubeError(0, "Unreadable", " ".join(text.split())[:500])
 
 
 def settled(

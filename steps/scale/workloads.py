@@ -5,6 +5,7 @@ scheduler and the API are measured.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -40,6 +41,7 @@ from perfdag.steps.scale.scenario import (
 )
 from perfdag.units import Duration
 
+logger = logging.getLogger(__name__)
 RUNAI_KINDS = {
     "training": "TrainingWorkload",
     "distributed": "DistributedWorkload",
@@ -155,9 +157,9 @@ async def measure(kube: Kube, params: ScaleParams, context: Context) -> Result:
     """
     params.check()
     patience = max(0.0, min(params.lock_timeout, context.deadline - time.monotonic()))
-    async with ExclusiveRun(kube, context.run, patience, context.log) as lock:
+    async with ExclusiveRun(kube, context.run, patience) as lock:
         # Before anything is made: what a killed process leaves is deleted by this id.
-        context.log(f"run {context.run}: {params.scenario}")
+        logger.info(f"run {context.run}: {params.scenario}")
         template = params.load(context.run)
         members = template.members
         async with open_session(kube, context, template, params.namespaces, members) as session:

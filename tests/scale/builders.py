@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from perfdag.steps.scale.generate import Submission
 from perfdag.steps.scale.objects import Record, Template, load
 from perfdag.steps.scale.rows import Clocks, Row, rows_of
@@ -10,6 +12,11 @@ from perfdag.steps.scale.watch import Observer, WatchLag
 
 SECOND = 1_000_000_000
 BASE = 1_700_000_000 * SECOND
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What perfdag logged, without the fake API server."""
+    return [item.getMessage() for item in caplog.records if item.name.startswith("perfdag")]
 
 
 def record(kind: str, uid: str, owner: str = "", /, **stages: float) -> Record:

@@ -4,6 +4,7 @@ how much is left in it.
 
 import asyncio
 import contextlib
+import logging
 import uuid
 from collections.abc import AsyncIterator
 
@@ -11,6 +12,12 @@ import pytest
 
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale import cluster
+
+
+@pytest.fixture(autouse=True)
+def progress(caplog: pytest.LogCaptureFixture) -> None:
+    """Log progress too."""
+    caplog.set_level(logging.INFO, "perfdag")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from perfdag.benchmark.registry import get
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.scale.objects import built_in
+from perfdag.steps.scale.vmi import VmiBurstParams
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
 
@@ -132,6 +133,21 @@ def test_the_limit_of_a_sample_leaves_room_for_every_wait(
 ) -> None:
     own = get(benchmark)
     assert least <= own.limit(own.Params.model_validate(params)) <= least + 60
+
+
+@pytest.mark.parametrize(
+    ("gates", "api", "want"),
+    [
+        ([], True, ["api_p99 < 1", "api_list_p99 < 30"]),
+        (["api_p99 < 2"], True, ["api_list_p99 < 30", "api_p99 < 2"]),
+        (["api_p99 < 2"], False, ["api_p99 < 2"]),
+    ],
+)
+def test_the_limits_of_the_api_stand_beside_gates_of_your_own(
+    gates: list[str], api: bool, want: list[str]
+) -> None:
+    params = VmiBurstParams(gates=gates, api_gates=api)
+    assert [str(gate) for gate in params.all_gates] == want
 
 
 def test_the_suites_plan_what_they_say() -> None:

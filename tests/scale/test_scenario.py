@@ -1,6 +1,5 @@
 """Sessions and scenarios: what they wait for, what they make of it, and what they leave behind."""
 
-import asyncio
 import contextlib
 import threading
 import time
@@ -18,11 +17,11 @@ from perfdag.steps.scale.generate import GeneratorResult, Schedule, Submission
 from perfdag.steps.scale.objects import VMI, Record, load
 from perfdag.steps.scale.rows import Clocks, rows_of
 from perfdag.steps.scale.scenario import Context, Session
-from perfdag.steps.scale.watch import Observer, WatchLag
+from perfdag.steps.scale.watch import Observer
 from perfdag.store.base import StoreError
 from tests.fakes.api_server import ApiServer, Request, client
 
-from .builders import BASE, SECOND, observer_of, record, session_of, submissions_of
+from .builders import BASE, SECOND, logged, observer_of, record, session_of, submissions_of
 
 SHARED = """apiVersion: v1
 kind: ConfigMap
@@ -48,10 +47,9 @@ def cluster(server: ApiServer) -> ApiServer:
 
 
 async def test_a_shared_object_is_made_once_for_a_run_and_deleted_with_it(
-    soon: None, cluster: ApiServer
+    caplog: pytest.LogCaptureFixture, soon: None, cluster: ApiServer
 ) -> None:
-    template, messages = load(SHARED, "r7"), list[str]()
-    context = Context(run="r7", log=messages.append)
+    context, template = Context(run="r7"), load(SHARED, "r7")
     async with (
         client(cluster) as kube,
         scenario.open_session(kube, context, template, ["ns"], 1) as session,
@@ -60,7 +58,7 @@ async def test_a_shared_object_is_made_once_for_a_run_and_deleted_with_it(
         assert [name for name in cluster.names("ConfigMap") if "size" in name] == ["size-r7"]
         assert sorted(cluster.names("Pod")) == ["r7-0", "r7-1", "r7-2"]
         assert await session.delete_all(2, 5.0) == 0
-    assert [*cluster.names("ConfigMap"), *cluster.names("Pod"), *messages] == []
+    assert [*cluster.names("ConfigMap"), *cluster.names("Pod"), *logged(caplog)] == []
 
 
 @pytest.mark.parametrize(
@@ -72,10 +70,13 @@ async def test_a_shared_object_is_made_once_for_a_run_and_deleted_with_it(
     ],
 )
 async def test_an_error_within_a_session_leaves_nothing_or_says_so(
-    refused: tuple[str, int] | None, message: str, soon: None, cluster: ApiServer
+    caplog: pytest.LogCaptureFixture,
+    refused: tuple[str, int] | None,
+    message: str,
+    soon: None,
+    cluster: ApiServer,
 ) -> None:
-    messages = list[str]()
-    context, template = Context(run="r7", log=messages.append), load("pod", "r7", {"gpus": 0})
+    context, template = Context(run="r7"), load("pod", "r7", {"gpus": 0})
 
     async def work() -> None:
         async with (
@@ -89,25 +90,12 @@ async def test_an_error_within_a_session_leaves_nothing_or_says_so(
 
     with pytest.raises(LookupError):
         await work()
-    assert bool(messages) == bool(refused)
+    assert bool(logged(caplog)) == bool(refused)
     if refused:
-        assert message in messages[0]
-        assert "`perfdag scale delete --run r7` deletes them" in messages[0]
+        assert message in logged(caplog)[0]
+        assert "`perfdag scale delete --run r7` deletes them" in logged(caplog)[0]
     else:
         assert cluster.of("Pod") == []
-
-
-async def test_a_second_interruption_is_told(soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    messages = list[str]()
-    monkeypatch.setattr(scenario, "remove", lambda *_: asyncio.sleep(60, 0))
-    kube = ApiServer().client()
-    session = session_of(kube, observer_of(), context=Context("r", log=messages.append))
-    closing = asyncio.create_task(session.clean_up())
-    await asyncio.sleep(0.05)
-    closing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await closing
-    assert "objects may be left (interrupted)" in messages[0]
 
 
 async def test_what_is_churned_away_or_ran_is_waited_for_no_more() -> None:
@@ -292,6 +280,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_sizes_before_one_that_broke_are_kept_and_it_is_a_size_without_data(
+    caplog: pytest.LogCaptureFixture,
     broken: None,
 ) -> None:
     params = vmi.VmiBurstParams(
@@ -301,14 +290,14 @@ async def test_sizes_before_one_that_broke_are_kept_and_it_is_a_size_without_dat
         api_gates=False,
         gates=["api_p99 < 1", "left_behind <= 0"],
     )
-    started, messages, results = time.monotonic(), list[str](), list[Result]()
+    started, results = time.monotonic(), list[Result]()
     await vmi.ladder(
         None,  # type: ignore[arg-type]
         params,
-        Context(run="r", log=messages.append, seen=results.append),
+        Context(run="r", seen=results.append),
     )
     assert time.monotonic() - started >= 0.2
-    assert messages.count("cooling down for 0.1 s") == 2
+    assert caplog.messages.count("cooling down for 0.1 s") == 2
     assert [(item.count, item.run, item.error) for item in results] == [
         (400, "r-1", ""),
         (600, "r-2", ""),
@@ -365,12 +354,14 @@ class Kept(dict[str, bytes]):
 
 @pytest.mark.parametrize("error", [None, StoreError("no space")])
 def test_the_journal_is_kept_under_the_id_of_its_run(
-    error: StoreError | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
+    error: StoreError | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A store that fails ends the journal and not the benchmark."""
     monkeypatch.setattr(scenario, "COPY_PERIOD_S", 0.02)
-    messages, kept = list[str](), Kept(error)
-    context = Context(log=messages.append)
+    context, kept = Context(), Kept(error)
     session = session_of(None, observer_of(record("Pod", "a", created=1)))
     session.submissions = submissions_of("a")
     with scenario.kept_journal(context, tmp_path, kept):
@@ -378,7 +369,7 @@ def test_the_journal_is_kept_under_the_id_of_its_run(
         context.journal(session.run_file(), session.observer)
         for _ in range(1 if error else 2):
             assert kept.copies.acquire(timeout=20)
-    assert messages == (["the journal is not kept any more: no space"] if error else [])
+    assert caplog.messages == (["the journal is not kept any more: no space"] if error else [])
     if not error:
         assert kept.keys() == {"r/run.json", "r/observed.jsonl"}
         again = files.read_run(tmp_path / "r")
@@ -386,12 +377,3 @@ def test_the_journal_is_kept_under_the_id_of_its_run(
         second = Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
         second.restore(tmp_path / "r" / "observed.jsonl")
         assert second.counts["Pod", "created"] == 1
-
-
-async def test_a_change_that_never_came_counts_in_the_watch_lag(server: ApiServer) -> None:
-    lag = WatchLag(server.client(), "r", "ns")
-    lag._sent = {1: time.monotonic_ns() - 2 * SECOND, 2: time.monotonic_ns()}
-    lag._take(1, time.monotonic_ns() - SECOND)
-    await lag.stop()
-    assert sorted(lag.lags) == pytest.approx([0.0, 1.0], abs=0.1)
-    assert lag.p99 == pytest.approx(1.0, abs=0.1)

@@ -1,0 +1,171 @@
+"""Charts of the stages of many objects."""
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pytest
+
+from perfdag.charts import scale as charts
+from perfdag.charts.scale import Stage, calls_of, general, of_results, of_runs
+
+
+class TestCharts:
+    @pytest.mark.parametrize(("gated", "slow"), [(False, "ready"), (True, "release to scheduled")])
+    def test_a_total_is_neither_a_moment_of_its_own_nor_the_slowest_stage(
+        self, gated: bool, slow: str
+    ) -> None:
+        """Pods, scheduled after a second (gated: released after 5, scheduled at 9) and ready 2
+        later.
+        """
+
+        def stage(name: str, since: str, at: float, seconds: float) -> Stage:
+            return Stage(name, since, [0, 1], [at, at], [seconds, seconds])
+
+        at = 9.0 if gated else 1.0
+        released = (
+            [
+                stage("released", "created", 5.0, 2.5),
+                stage("release_to_scheduled", "released", at, 4.0),
+            ]
+            if gated
+            else []
+        )
+        totals = [
+            stage("submission_to_scheduled", "submitted", at, at),
+            stage("submission_to_ready", "submitted", at + 2, at + 2),
+        ]
+        others = [
+            stage("workload_ready", "created", at + 2, at + 1.5),
+            stage("ready", "scheduled", at + 2, 2.0),
+        ]
+        stages = [
+            stage("created", "submitted", 0.5, 0.5),
+            *released,
+            stage("scheduled", "created", at, at - 0.5),
+            *totals,
+            *others,
+        ]
+        curves, shares = charts.s_curves(stages), charts.ecdf(stages)
+        assert curves.texts[0].get_text() == f"The widest gap is before {slow}"
+        assert shares.texts[0].get_text() == f"Slowest stage: {slow}, median {4 if gated else 2} s"
+        drawn = [line.get_label() for line in curves.axes[0].get_lines()]
+        assert drawn == [
+            "created",
+            *(["released"] if gated else []),
+            "scheduled",
+            "workload ready",
+            "ready",
+        ]
+        rows = charts.timeline(stages)
+        assert [yticklabel.get_text() for yticklabel in rows.axes[0].get_yticklabels()] == drawn[
+            ::-1
+        ]
+        assert (
+            rows.texts[0].get_text()
+            == f"The last object reached workload ready after {at + 2:.3g} s"
+        )
+        assert "submission to ready" in [
+            line.get_label() for line in charts.s_curves(totals).axes[0].get_lines()
+        ], "nothing else tells of it"
+
+    def table(self, *entries: tuple[str, int, str], tool: str = "perfdag") -> pa.Table:
+        """Rows of a result: of each (entry, count, sample) `count` objects, of which the last
+        never ran, and one kind of API call.
+        """
+        rows = []
+        for entry, count, sample in entries:
+            named = {
+                "run_id": sample,
+                "variant": None,
+                "point": entry,
+                "repetition": 1,
+                "phase": "measure",
+            }
+            shared = {"entry": entry, **named, "tool": tool, "status": "ok", "stat": "value"}
+            for i in range(count):
+                coords = orjson.dumps(
+                    {"count": count, "stage": "running", "since": "created"}
+                ).decode()
+                for metric, value in (
+                    (("object_latency", 1.0 + i), ("object_time", 2.0 + i))
+                    if i < count - 1
+                    else (("object_missing", 99.0),)
+                ):
+                    one = {
+                        "subject": f"0101-ab-{i}",
+                        "sample_id": f"{sample}-{i}",
+                    }  # each object's rows have an id of their own
+                    rows.append(
+                        {**shared, **one, "metric": metric, "coords": coords, "value": value}
+                    )
+            coords = orjson.dumps({"call": "POST pods", "vms": count}).decode()
+            rows.append(
+                {
+                    **shared,
+                    "sample_id": sample,
+                    "metric": "api_calls",
+                    "subject": None,
+                    "coords": coords,
+                    "value": 7.0 * count,
+                }
+            )
+        return pa.Table.from_pylist(rows)
+
+    def test_entries_sizes_and_repetitions_are_not_mixed_and_the_missing_are_counted(self) -> None:
+        rows = self.table(
+            ("small", 3, "a"), ("ladder", 4, "b"), ("ladder", 8, "b"), ("ladder", 8, "c")
+        )
+        groups = of_results(rows)
+        assert [(item.entry, item.count, item.samples) for item in groups] == [
+            ("small", 3, 1),
+            ("ladder", 4, 1),
+            ("ladder", 8, 2),
+        ]
+        for group in groups:
+            (stage,) = group.stages
+            assert (len(stage.at), len(stage.seconds), stage.missing) == (
+                group.count - 1,
+                group.count - 1,
+                1,
+            )
+        assert calls_of(rows) == {
+            ("small", "vms"): {3: {"POST pods": 21.0}},
+            ("ladder", "vms"): {4: {"POST pods": 28.0}, 8: {"POST pods": 56.0}},
+        }
+
+    def test_each_size_of_a_ladder_is_a_picture_of_its_own_and_head_and_tail_choose(self) -> None:
+        rows = [
+            {
+                "run": run,
+                "stage": "running",
+                "since": "created",
+                "index": i,
+                "seconds": 1.0,
+                "submitted": 1.0 + i,
+                "status": "ok",
+            }
+            | {"reached": 2.0 + i}
+            for run, count in (("r-1", 4), ("r-2", 6), ("r-3", 6))
+            for i in range(count)
+        ]
+        assert {name: len(stage.seconds) for name, (stage,) in of_runs(rows).items()} == {
+            "4": 4,
+            "6": 6,
+            "6-2": 6,
+        }
+        assert {name: stage.order for name, (stage,) in of_runs(rows, head=5, tail=2).items()} == {
+            "4": [2, 3],
+            "6": [3, 4],
+            "6-2": [3, 4],
+        }
+        assert list(of_runs(rows[:4])) == [""], "one run needs no name"
+
+    def test_an_unseen_delta_is_not_drawn_as_nought(self) -> None:
+        deltas = [
+            (f"2026-01-01T00:00:{i:02}Z", {"Total Pod Scheduling Decision": None if i < 3 else 2.0})
+            for i in range(10)
+        ]
+        figure = general(deltas)
+        (line,) = figure.axes[0].get_lines()
+        assert np.asarray(line.get_ydata()).size == 7
+        assert "3 unseen" in figure.axes[0].get_title(loc="left")
