@@ -56,13 +56,7 @@ from perfdag.results.summary import OwnVerdict, own_verdicts
 from perfdag.stats.levels import Word
 from perfdag.stats.robust import Array, TooFewSamplesError, median, percentile
 from perfdag.store.base import NotStoredError, Store, StoreError
-from perfdag.suite.document import (
-    BadDocument,
-    Document,
-    Problem,
-    parse_document,
-    read_document,
-)
+from perfdag.suite.document import BadDocument, Document, Problem, parse_document, read_document
 from perfdag.suite.model import Check, checks_of, setting
 from perfdag.units import plural, short
 
