@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
         name, _, value = option.partition("=")
         key, options = name.lstrip("-").replace("-", "_"), self._option_string_actions
         if "--set" in options and key in Suite.model_fields:
-            after = words[words.index(option) + 1 :]
+            after = argv[argv.index(option) + 1 :]
             return f"no option {name}; write --set {key}={value or ''.join(after[:1]) or 'V'}"
         return f"no option {name}{nearest(name, options)}"
 

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from perfdag.steps.queue.backend import Workload
     from perfdag.steps.queue.client import Work
     from perfdag.steps.queue.frontend import Limits
-    from perfdag.steps.queue.judge import Result
-    from perfdag.steps.queue.validate import Plan
+    from perfdag.steps.queue.validate import Plan, Result
 
 logger = logging.getLogger(__name__)
 
@@ -467,8 +466,7 @@ def _add_validate(programs: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 def _validate(args: argparse.Namespace) -> int:
     """Validate Deployments, or processes of this machine. Return 3 if a step fails."""
-    from perfdag.steps.queue.judge import summary
-    from perfdag.steps.queue.validate import Plan
+    from perfdag.steps.queue.validate import Plan, summary
 
     plan = Plan(
         args.limit, args.factor, args.scale_timeout, args.timeout, args.tolerance, args.seed

@@ -111,7 +111,6 @@ class Queue:
     success: int = 0
     failure: int = 0
     disconnected: int = 0
-    undelivered: int = 0
     retried: int = 0
     refused: int = 0
     devices: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -143,20 +142,15 @@ class Queue:
         self.wait.note(now - item.added, now)
         return item
 
-    def oldest_wait(self, now: float) -> float:
-        """Return the seconds that the oldest waiting item has waited, 0 if none waits."""
-        return now - self.items[0].added if self.items else 0.0
-
     def longest_wait(self, now: float) -> float:
         """Return the longest wait of the window in seconds, including items that still wait."""
-        return max(self.wait.largest(now), self.oldest_wait(now))
+        oldest = now - self.items[0].added if self.items else 0.0
+        return max(self.wait.largest(now), oldest)
 
     def leave(self, item: Item) -> None:
         """Drop a waiting item whose client has left; of a running one, drop the answer later."""
         item.answer = None
-        if item.dispatched:
-            self.undelivered += 1
-        else:
+        if not item.dispatched:
             self.items.remove(item)
             self.disconnected += 1
 
@@ -472,8 +466,6 @@ class Frontend:
             for (node, device), count in sorted(q.devices.items())
         ]
         family("hpa_queue_device_success_total", "Items done by node and device.", devices)
-        oldest = [("", {"name": q.name}, q.oldest_wait(now)) for q in queues]
-        family("hpa_queue_oldest_seconds", "Age of the oldest waiting item.", oldest)
         interval = self.limits.interval
         tag = {"interval": f"{interval:g}s"} if interval else {}
         for what, read in _MAXIMA.items():
@@ -496,7 +488,6 @@ _BY_QUEUE = (
     ("hpa_queue_success_total", "Items done.", "success"),
     ("hpa_queue_failure_total", "Items that failed, or lost their backend.", "failure"),
     ("hpa_queue_disconnect_total", "Items whose client left before they ran.", "disconnected"),
-    ("hpa_queue_undelivered_total", "Items whose client left while they ran.", "undelivered"),
     ("hpa_queue_retry_total", "Items put back after losing their backend.", "retried"),
     ("hpa_queue_refused_total", "Requests refused because the queue was full.", "refused"),
 )

@@ -41,6 +41,7 @@ messages = logging.getLogger("perfdag.queue.messages")
 """Logs every message sent or received at the level DEBUG."""
 
 Message = dict[str, Any]
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class MalformedError(Exception):
@@ -74,7 +75,7 @@ def address(text: str) -> Address:
 
 def encode(message: Mapping[str, Any]) -> bytes:
     """Return a message as one compact JSON object, without a newline."""
-    data = json.dumps(message, separators=(",", ":")).encode()
+    data = _compact(message).encode()
     messages.debug("sent %s", data)
     return data
 

@@ -13,8 +13,14 @@ from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, 
 from perfdag.kube.client import Kube, KubeError
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.steps.queue.backend import built_in_seconds, substitute
-from perfdag.steps.queue.judge import Result, measurements_of, scaling_verdict
-from perfdag.steps.queue.validate import Plan, Report, validate
+from perfdag.steps.queue.validate import (
+    Plan,
+    Report,
+    Result,
+    measurements_of,
+    scaling_verdict,
+    validate,
+)
 from perfdag.units import PositiveDuration
 
 RULES: tuple[dict[str, Any], ...] = (

@@ -6,7 +6,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -132,15 +131,6 @@ async def test_sigterm_ends_after_the_current_item(
     assert await asyncio.to_thread(process.wait, 5) == 0
 
 
-async def test_idle_backend_ends_at_once(frontend: Frontend, backends: StartBackends) -> None:
-    [process] = (await backends(frontend, 1, "sleep", "1")).running
-    await until(lambda: frontend.connections["work"])
-    began = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    assert await asyncio.to_thread(process.wait, 5) == 0
-    assert time.monotonic() - began < 1
-
-
 async def test_a_replica_that_does_not_end_is_killed_with_its_command(
     frontend: Frontend, dial: Dial, backends: StartBackends
 ) -> None:
@@ -186,23 +176,6 @@ def test_the_benchmark_ends_in_its_time_and_restores_the_replicas(tmp_path: Path
     with pytest.raises(Failed, match="did not end within 2 s"):
         QueueScaling().run(measured, params)
     assert "restoring 0 replicas" in measured.output.texts["stderr"]
-
-
-@pytest.mark.parametrize(
-    "own", [{"glob": "/dev/null"}, {"item_limit": 3}, {"glob": "/dev/null", "item_limit": 3}]
-)
-def test_what_belongs_to_backends_here_is_refused_with_a_deployment(own: dict[str, Any]) -> None:
-    params = {"command": ["/bin/cat", "FILENAME"], "glob": "/dev/null"}
-    assert (
-        QueueScaling().check(QueueScalingParams.model_validate({**params, "item_limit": 3}), None)
-        == []
-    )
-    raised = QueueScaling().check(
-        QueueScalingParams.model_validate({"deployment": "d", **own}), None
-    )
-    assert raised == [
-        f"{' and '.join(own)}: set them in the manifest of the Deployment (glob, limit)"
-    ]
 
 
 def test_the_benchmark_hands_device_and_limit_of_an_item_to_its_backends(tmp_path: Path) -> None:

@@ -49,15 +49,6 @@ async def test_order_and_counters_under_100_clients(start: Start, dial: Dial) ->
     assert values["hpa_client_connections_total"] == values["hpa_worker_connections_total"] == 100
 
 
-async def test_half_open_peers_are_cut_off(start: Start, dial: Dial) -> None:
-    frontend = await start(limits=Limits(message_seconds=0.3))
-    pieces = ["", "{", '{"Queue": "sle']
-    for n in range(6):
-        await dial(frontend.ports[n % 2], pieces[n // 2])
-    await until(lambda: frontend.stuck == 6)
-    await until(lambda: not frontend.peers)
-
-
 @pytest.mark.parametrize(
     "data",
     [b"\0" * 100, b"{" * 200_000, b'{"Queue":"' + b"x" * 200_000, b"GET / HTTP/1.1\r\n\r\n"],
@@ -240,3 +231,12 @@ def test_the_limit_of_open_files_is_raised_as_needed(files: int) -> None:
         assert module.raise_file_limit(peers) == peers
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         assert soft == 1200 + module.RESERVE
+
+
+async def test_half_open_peers_are_cut_off(start: Start, dial: Dial) -> None:
+    frontend = await start(limits=Limits(message_seconds=0.3))
+    pieces = ["", "{", '{"Queue": "sle']
+    for n in range(6):
+        await dial(frontend.ports[n % 2], pieces[n // 2])
+    await until(lambda: frontend.stuck == 6)
+    await until(lambda: not frontend.peers)

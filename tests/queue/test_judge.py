@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from perfdag.outcome import VERDICT, VERDICT_VALUES, Failed, Invalid, Measurement
-from perfdag.steps.queue.judge import Step, fit, judge, ratio, scaling_verdict, summary
 from perfdag.steps.queue.scaling_benchmark import QueueScalingParams, parse
+from perfdag.steps.queue.validate import Step, fit, judge, scaling_verdict, summary
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "queue" / "validate.json"
 SPREAD = (1 - 0.01 * math.sqrt(3), 1.0, 1 + 0.01 * math.sqrt(3))
@@ -66,12 +66,6 @@ def test_a_problem_fails_whatever_the_rates_and_one_window_decides_nothing() -> 
     assert "inf" in str(scaling_verdict(result, 1.8).note)
 
 
-def test_the_interval_of_a_ratio_has_its_known_ends() -> None:
-    later, earlier = ([mean * part for part in SPREAD] for mean in (20, 10))
-    assert ratio(later, earlier) == pytest.approx((2, 2 * LOW, 2 * HIGH))
-    assert ratio([20.0], earlier) == (2, 0.0, math.inf)
-
-
 @pytest.mark.parametrize(
     ("sigma", "kappa"), [(0.0, 0.0), (0.2, 0.0), (0.05, 0.002), (0.02, 0.0005), (0.3, 0.01)]
 )
@@ -85,12 +79,6 @@ def test_a_known_law_is_recovered(sigma: float, kappa: float) -> None:
     assert fitted["rate_per_second"] == pytest.approx(10, rel=0.02)
     assert fitted["sigma"] == pytest.approx(sigma, rel=0.1, abs=0.003)
     assert fitted["kappa"] == pytest.approx(kappa, rel=0.1, abs=0.0002)
-
-
-def test_too_few_points_are_not_fitted() -> None:
-    assert fit([(1, 1.0), (2, 2.0)]) is None
-    assert fit([(1, 1.0), (2, 2.0)], coherence=False) is not None
-    assert fit([(1, 1.0), (1, 1.0)], coherence=False) is None
 
 
 def parse_result(limit: int = 3, **last: Any) -> list[Measurement]:

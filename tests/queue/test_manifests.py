@@ -81,13 +81,6 @@ def test_a_monitor_has_the_labels_by_which_its_operator_selects() -> None:
         assert monitor["metadata"]["labels"] == {**own, **labels}
 
 
-def test_a_queue_is_one_line_more() -> None:
-    one = manifests(load(None, ["sleep=sleep 2"]))
-    two = manifests(load(None, ["sleep=sleep 2", "other=sleep 1"]))
-    assert len(two) == len(one) + 3
-    assert command_of(two, "frontend").endswith(" sleep other")
-
-
 def test_the_limit_of_an_item_reaches_who_waits_for_it() -> None:
     objects = objects_of({"limit": 0.5}, {"name": "b"}, reply_timeout=90)
     options = {
@@ -168,11 +161,6 @@ def test_every_pod_is_restricted_unless_a_device_needs_root() -> None:
             assert container["capabilities"] == {"drop": ["ALL"]}
             assert container["allowPrivilegeEscalation"] is False
             assert container["readOnlyRootFilesystem"] is True
-
-
-def test_two_frontends_never_share_a_queue() -> None:
-    frontend = of("Deployment", objects_of())["perfdag-queue-frontend"]
-    assert frontend["spec"]["strategy"] == {"type": "Recreate"}
 
 
 def test_a_new_token_is_said_and_a_given_one_kept(

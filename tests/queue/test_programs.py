@@ -1,9 +1,7 @@
 """The programs as processes: their options and output."""
 
 import asyncio
-import resource
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,6 @@ import pytest
 from perfdag.commands.main import main
 from perfdag.steps.queue.client import ClientStats, Work
 from perfdag.steps.queue.frontend import Frontend
-from perfdag.steps.queue.sites import LocalSite
 from tests.queue.conftest import clients, until, workers
 
 ANY = "127.0.0.1:0"
@@ -63,31 +60,3 @@ async def test_the_recipe_of_a_cron_job_ends_on_an_empty_queue(
     assert backend.returncode == 0
     assert (client_stats.success, log.count(b' sent b\'{"Pod":')) == (2, 2)
     assert log.endswith(b"2 items done\n")
-
-
-async def test_a_client_has_files_for_all_its_requests(frontend: Frontend) -> None:
-    host, port = "127.0.0.1", clients(frontend).port
-    argv = f"-caddr {ANY} -faddr {host}:{port} -req-now 300 -req-max 300"
-    command = f"ulimit -Sn 256; exec {sys.executable} -m perfdag queue client {argv}"
-    client = await asyncio.create_subprocess_exec("/bin/sh", "-c", command)
-    try:
-        await until(lambda: frontend.queues["sleep"].waiting == 300)
-    finally:
-        client.terminate()
-        await client.wait()
-
-
-@pytest.fixture
-def few_files() -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (400, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@pytest.mark.usefixtures("few_files")
-async def test_a_local_validation_has_files_for_all_its_requests() -> None:
-    async with LocalSite(["sleep", "1"], 300) as site:
-        await site.parallel(300)
-        await until(lambda: site.frontend.queues["local"].waiting == 300)
-        assert site.load.stats.failure == 0

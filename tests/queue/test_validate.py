@@ -14,11 +14,20 @@ from perfdag.commands.main import main
 from perfdag.kube.client import KubeError
 from perfdag.steps.queue import validate as validation
 from perfdag.steps.queue.client import ClientStats
-from perfdag.steps.queue.judge import Result, measurements_of, summary
 from perfdag.steps.queue.protocol import Address
 from perfdag.steps.queue.scaling_benchmark import QueueScalingParams
 from perfdag.steps.queue.sites import LocalSite
-from perfdag.steps.queue.validate import BadInput, Plan, Site, Stats, measure, validate
+from perfdag.steps.queue.validate import (
+    BadInput,
+    Plan,
+    Result,
+    Site,
+    Stats,
+    measure,
+    measurements_of,
+    summary,
+    validate,
+)
 from tests.conftest import CommandLine
 from tests.queue.conftest import until
 

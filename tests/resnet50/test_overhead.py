@@ -3,20 +3,17 @@
 import json
 import math
 import re
-import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from perfdag.benchmark.contract import NotInstalled, Output
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid
-from perfdag.stats.robust import student_t
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.interference import Resnet50Interference
 from perfdag.steps.resnet50.overhead import OverheadParams, Resnet50Overhead, overhead
@@ -34,34 +31,6 @@ def texts_of(order: str, baseline: Any, treatment: Any) -> dict[str, str]:
     """Return the texts of runs in this order, of a result for each side."""
     sides = {"A": json.dumps(baseline), "B": json.dumps(treatment)}
     return {"order": order} | {f"{n:03}{side}": sides[side] for n, side in enumerate(order)}
-
-
-def costs(mean: float, half: float, n: int) -> list[float]:
-    """Log ratios whose 95 % interval is about mean plus or minus half (relative)."""
-    base = np.array([(-1) ** i for i in range(n)], dtype=float)
-    base *= half / (student_t(0.975, n - 1) * statistics.stdev(base) / math.sqrt(n))
-    return [math.log1p(mean) + float(item) for item in base - base.mean()]
-
-
-@pytest.mark.parametrize(
-    ("mean", "half", "apart", "verdict"),
-    [
-        (0.03, 0.01, 0.001, "passed"),
-        (0.03, 0.04, 0.003, "inconclusive"),
-        (0.08, 0.01, 0.003, "failed"),
-    ],
-)
-def test_the_interval_decides_the_verdict(
-    mean: float, half: float, apart: float, verdict: str
-) -> None:
-    result = overhead(costs(mean, half, 8), 0.05)
-    assert (result.mean, result.low, result.high) == pytest.approx(
-        (mean, mean - half, mean + half), abs=apart
-    )
-    assert result.verdict == verdict
-    if verdict == "inconclusive":
-        # Half the width needs four times the 8 pairs, less for the narrower t.
-        assert 20 < result.needed < 60
 
 
 @pytest.mark.parametrize(
@@ -85,12 +54,6 @@ def test_the_interval_of_few_pairs_is_students(
 def test_the_pairs_that_are_needed_are_counted_with_their_own_quantile() -> None:
     # t of 3 degrees of freedom is 3.182: the half width of four pairs is 0.0159, of three 0.0248
     assert overhead([-0.01, 0.0, 0.01], math.expm1(0.02)).needed == 4
-
-
-@pytest.mark.parametrize("bad", [[], [0.1], [0.1, math.nan]])
-def test_too_few_or_broken_pairs_are_refused(bad: list[float]) -> None:
-    with pytest.raises(ValueError, match="pairs"):
-        overhead(bad, 0.05)
 
 
 P90 = re.compile(r'("key": "result_90.00_percentile_latency_ns", "value": )\d+')
@@ -294,16 +257,6 @@ def test_a_treatment_that_breaks_the_latency_bound_fails_and_a_baseline_that_doe
     ):
         with pytest.raises(Invalid, match=message):
             Resnet50Overhead().parse(Output(texts | broken), params)
-
-
-def test_the_treatment_may_have_an_interpreter_of_its_own() -> None:
-    params = options(python="/here/python", treatment_python="/there/python")
-    machine = gang(Drifting(0.0))
-    Resnet50Overhead().run(machine, params)
-    assert [argv[:2] for argv in machine.output.argv] == [
-        ["/here/python", "-m"],
-        ["treated", "/there/python"],
-    ]
 
 
 @needs_loadgen

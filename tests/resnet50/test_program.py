@@ -189,14 +189,6 @@ def test_refused(params: dict[str, Any], message: str) -> None:
         Workload.model_validate(params)
 
 
-def test_defaults_are_mlperfs_and_fast_is_seconds() -> None:
-    params = Workload.model_validate({"scenario": "server", "target_rate": 100})
-    assert (params.latency_bound, params.duration(), params.queries()) == (0.015, 600.0, 100)
-    assert Workload().queries() == 24576
-    fast = Workload(fast=True, batch=32)
-    assert (fast.duration(), fast.queries()) == (2.0, 64)
-
-
 @pytest.mark.parametrize(
     ("params", "expected"),
     [

@@ -120,17 +120,6 @@ def test_the_seed_document_calls_valid_what_the_rows_do(facts: dict[str, str], v
     assert (entry["valid"], entry["reason"], entry["fast"]) == (valid, facts.get("against"), False)
 
 
-def test_compile_time_is_apart_by_size_and_in_all() -> None:
-    raw = as_valid(recorded("server-overloaded"))
-    raw["warmup"]["by_size"] = {"8": [9.02, 0.02], "1": [5.01, 0.01]}
-    result = {
-        each.coords.get("batch", each.stat): each.value
-        for each in parse(raw, params("server", system="resnet50", batch=8, backend="compile"))
-        if each.metric == "compile_time"
-    }
-    assert result == pytest.approx({1: 5.0, 8: 9.0, "total": 14.0})
-
-
 def ends(kind: str) -> str:
     return json.dumps({"program": 2, "error": {"kind": kind, "text": "the reason"}})
 
@@ -208,22 +197,6 @@ def test_a_run_writes_the_seed_document_beside_its_report(
     assert file.read_bytes() == first
 
 
-def test_an_export_that_fails_costs_no_other(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(Resnet50, "exports", Mock(side_effect=ValueError("no such row")))
-    monkeypatch.setattr(
-        Command, "exports", lambda self, rows: {"count.txt": str(rows.num_rows).encode()}
-    )
-    rows = pa.table({"benchmark": ["resnet50", "command", "command", "of another package"]})
-    file = tmp_path / "runs/r1/count.txt"
-    assert set(write_exports(FolderStore(str(tmp_path)), "r1", rows)) == {
-        str(file),
-        "not written, export of resnet50: ValueError: no such row",
-    }
-    assert file.read_text() == "2"
-
-
 def as_valid(raw: dict[str, Any]) -> dict[str, Any]:
     logs = raw["test"]["logs"]
     for name, text in logs.items():
@@ -260,3 +233,19 @@ def test_offline_of_fewer_samples_than_asked_is_invalid() -> None:
     fewer = f"LoadGen requested {sent} samples, fewer than the {sent + 1} of min_queries"
     with pytest.raises(Invalid, match=fewer):
         parse(recorded("offline"), params(**OFFLINE, min_queries=sent + 1))
+
+
+def test_an_export_that_fails_costs_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Resnet50, "exports", Mock(side_effect=ValueError("no such row")))
+    monkeypatch.setattr(
+        Command, "exports", lambda self, rows: {"count.txt": str(rows.num_rows).encode()}
+    )
+    rows = pa.table({"benchmark": ["resnet50", "command", "command", "of another package"]})
+    file = tmp_path / "runs/r1/count.txt"
+    assert set(write_exports(FolderStore(str(tmp_path)), "r1", rows)) == {
+        str(file),
+        "not written, export of resnet50: ValueError: no such row",
+    }
+    assert file.read_text() == "2"
