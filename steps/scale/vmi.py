@@ -84,7 +84,6 @@ class VmiParams(ScenarioParams):
         "perfdag-vmi",
         description="namespace of the VMIs, or several in turn; missing ones are created",
     )
-    parallel: int = Field(20, ge=1, le=1000, description="creations in flight")
     arrival: Literal["closed", "constant", "poisson", "burst", "ramp"] = Field(
         "closed", description="closed (as fast as possible), constant, poisson, burst or ramp"
     )
@@ -503,10 +502,6 @@ class VmiBenchmark(ScenarioBenchmark[V]):
     def coordinates(self, result: Result) -> dict[str, Any]:
         """See ScenarioBenchmark."""
         return {"count": result.count}
-
-    def parallel(self, params: V) -> int:
-        """See ScenarioBenchmark."""
-        return params.parallel
 
     async def measure(self, kube: Kube, params: V, context: Context) -> list[Result]:
         """See ScenarioBenchmark."""
