@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from perfdag.analysis.medians import MonthlyRollup, add_run, series_labels
 from perfdag.benchmark.contract import Gang
-from perfdag.commands.finish import finish_run
 from perfdag.commands.plan import plan_text
+from perfdag.commands.results import finish_run
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Measurement
 from perfdag.plan.plan import Plan, concurrent_groups, make_plan, read_plan
