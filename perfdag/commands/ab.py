@@ -49,7 +49,7 @@ from perfdag.results.collect import collect
 from perfdag.results.runs import load_plan, store_plan, variants
 from perfdag.results.schema import load_rows
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
-from perfdag.steps.runner.limits import kinds_of
+from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import Store, open_store
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import checks_of, share
