@@ -5,10 +5,9 @@ import contextlib
 import logging
 import tempfile
 import webbrowser
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -65,11 +64,26 @@ def add_ls(sub: Verbs) -> None:
 
 
 def run_ls(args: argparse.Namespace) -> int:
-    """List the runs."""
+    """List the newest runs of a store, oldest first. Raises CommandError, StoreError."""
     if args.newest < 1:
         raise CommandError(f"--newest {args.newest}: list at least one run")
-    runs = list_runs(args.store, args.suite, args.newest)
-    print_json([vars(run_ls) for run_ls in runs]) if args.json else print(runs_text(runs))
+    store, suite = open_store(args.store), args.suite
+    known, lines = runs(store), list[dict[str, Any]]()
+    for run_id in reversed(known):
+        if len(lines) == args.newest:
+            break
+        if suite and known[run_id] not in (None, suite):
+            continue
+        line = _line(store, run_id, known[run_id])
+        if not suite or line["suite"] in (suite, "-"):
+            lines.insert(0, line)
+    if not lines:
+        raise CommandError(f"store {store.root} has no run{f' of suite {suite}' if suite else ''}")
+    if args.json:
+        print_json(lines)
+    else:
+        cells = [[*list(line.values())[:-1], "yes" if line["report"] else ""] for line in lines]
+        print(text_table(["run", "suite", "kind", "samples", "report"], cells))
     return EXIT_OK
 
 
@@ -94,8 +108,22 @@ def add_open(sub: Verbs) -> None:
 
 
 def run_open(args: argparse.Namespace) -> int:
-    """Open the report and print its path."""
-    print(open_report(args.store, args.run_id))
+    """Open the report of a run in a browser and print its path. Raises CommandError, StoreError."""
+    store, plan = read_run(args.store, args.run_id)
+    key = f"runs/{plan.run_id}/report.html"
+    try:
+        data = store.get(key)
+    except NotStoredError:
+        raise CommandError(
+            f"run {plan.run_id} has no report; draw it: perfdag report {plan.run_id}"
+        ) from None
+    if isinstance(store, FolderStore):
+        path = Path(store.url(key)).resolve()
+    else:
+        path = Path(tempfile.mkdtemp(prefix="perfdag-")) / f"{plan.run_id}.html"
+        path.write_bytes(data)
+    webbrowser.open(path.as_uri())
+    print(path)  # of use where there is no browser
     return EXIT_OK
 
 
@@ -139,8 +167,10 @@ def run_rm(args: argparse.Namespace) -> int:
         return EXIT_OK
     if args.results:
         raise CommandError("--results goes with --namespace; without it, rm removes the results")
-
-    print(remove_run(args.store, args.name))
+    store, plan = read_run(args.store, args.name)
+    for key in removable_keys(store, plan):
+        store.delete(key)
+    print(f"removed run {plan.run_id} of suite {plan.suite} from {store.root}")
     return EXIT_OK
 
 
@@ -174,23 +204,39 @@ def add_prune(sub: Verbs) -> None:
 
 
 def run_prune(args: argparse.Namespace) -> int:
-    """Remove old runs and print their ids."""
-    removed = remove_old_runs(args.store, args.keep, args.suite, args.dry_run)
-    print(
-        "\n".join([*removed, f"{plural(len(removed), 'run')}{' would be' * args.dry_run} removed"])
-    )
+    """Remove the runs that began before a time, but no baseline, and print their ids.
+
+    A run that cannot be read, or that may not be finished, stays, and is named.
+    """
+    store = open_store(args.store)
+    limit, unfinished = _run_ids_before(args.keep), _run_ids_before(UNFINISHED)
+    protected, removed = _protected_runs(store), 0
+    for run_id, rows_of in runs(store).items():
+        if run_id >= limit or run_id in protected:
+            continue
+        try:
+            plan = known_plan(store, run_id, rows_of)
+            if args.suite not in (None, plan.suite):
+                continue
+            if run_id >= unfinished and rows_of is None:
+                logger.warning(f"perfdag: kept {run_id}: it has no rows yet; perfdag rm removes it")
+                continue
+            keys = removable_keys(store, plan)
+            for key in () if args.dry_run else keys:
+                store.delete(key)
+        except (CommandError, StoreError) as error:
+            # Nothing is left of a run that was removed with the run that it belongs to.
+            if not isinstance(error, NotStoredError) or store.list(f"runs/{run_id}"):
+                logger.warning(f"perfdag: kept {run_id}: {error}")
+                continue
+        print(run_id)
+        removed += 1
+    print(f"{plural(removed, 'run')}{' would be' * args.dry_run} removed")
     return EXIT_OK
 
 
-@dataclass(frozen=True)
-class StoredRun:
-    """One line of `perfdag ls`."""
-
-    run_id: str
-    suite: str
-    kind: str
-    samples: str
-    report: bool
+UNFINISHED = 7 * 86400
+"""Seconds for which `prune` keeps a run without rows: it may still measure, or be resumed."""
 
 
 def read_run(root: str | None, selector: str) -> tuple[Store, Plan]:
@@ -226,37 +272,22 @@ def check_samples(store: Store, plan: Plan) -> None:
         )
 
 
-def list_runs(root: str | None, suite: str | None, newest: int) -> list[StoredRun]:
-    """Return the newest runs of a store, oldest first. Raises StoreError."""
-    store = open_store(root)
-    known, lines = runs(store), list[StoredRun]()
-    for run_id in reversed(known):
-        if len(lines) == newest:
-            break
-        if suite and known[run_id] not in (None, suite):
-            continue
-        line = _stored_run(store, run_id, known[run_id])
-        if not suite or line.suite in (suite, "-"):
-            lines.append(line)
-    if not lines:
-        raise CommandError(f"store {store.root} has no run{f' of suite {suite}' if suite else ''}")
-    return lines[::-1]
-
-
-def _stored_run(store: Store, run_id: str, suite: str | None) -> StoredRun:
-    """Return the line of a run, by its rows, or by its plan where it has no rows."""
+def _line(store: Store, run_id: str, suite: str | None) -> dict[str, Any]:
+    """Return a run as `ls` shows it, by its rows, or by its plan where it has no rows."""
     files = store.list(f"runs/{run_id}")
-    report = f"runs/{run_id}/report.html" in files
     if suite is not None:
-        return StoredRun(run_id, suite, *_collected(store, run_id, suite), report)
-    try:
-        plan = load_plan(store, run_id)
-    except (NotStoredError, DamagedError) as error:
-        why = "damaged" if isinstance(error, DamagedError) else "gone"
-        return StoredRun(run_id, "-", "-", f"plan.json is {why}", report)
-    stored = sum("/parts/" in key and "/canary" not in key for key in files)
-    samples = f"{stored} of {len(plan.order)} stored"
-    return StoredRun(run_id, plan.suite, _kind(plan.trigger), samples, report)
+        kind, samples = _collected(store, run_id, suite)
+    else:
+        try:
+            plan = load_plan(store, run_id)
+            suite, kind = plan.suite, _kind(plan.trigger)
+            stored = sum("/parts/" in key and "/canary" not in key for key in files)
+            samples = f"{stored} of {len(plan.order)} stored"
+        except (NotStoredError, DamagedError) as error:
+            why = "damaged" if isinstance(error, DamagedError) else "gone"
+            suite, kind, samples = "-", "-", f"plan.json is {why}"
+    report = f"runs/{run_id}/report.html" in files
+    return {"run_id": run_id, "suite": suite, "kind": kind, "samples": samples, "report": report}
 
 
 def _kind(trigger: str | None) -> str:
@@ -275,41 +306,6 @@ def _collected(store: Store, run_id: str, suite: str) -> tuple[str, str]:
         return "", "damaged: perfdag collect RUN"
     kind = _kind(rows["trigger"][0].as_py() if rows.num_rows else None)
     return kind, statuses_text(statuses_of(rows))
-
-
-def runs_text(runs: list[StoredRun]) -> str:
-    """Return the runs as a table."""
-    rows = [
-        (run.run_id, run.suite, run.kind, run.samples, "yes" if run.report else "") for run in runs
-    ]
-    return text_table(["run", "suite", "kind", "samples", "report"], rows)
-
-
-def open_report(root: str | None, selector: str) -> str:
-    """Open the report of a run in a browser, and return its path.
-
-    A report in S3 is copied to a temporary file. Without a browser, only the path is of use.
-    Raises CommandError, StoreError.
-    """
-    store, plan = read_run(root, selector)
-    key = f"runs/{plan.run_id}/report.html"
-    try:
-        data = store.get(key)
-    except NotStoredError:
-        raise CommandError(
-            f"run {plan.run_id} has no report; draw it: perfdag report {plan.run_id}"
-        ) from None
-    if isinstance(store, FolderStore):
-        path = Path(store.url(key)).resolve()
-    else:
-        path = Path(tempfile.mkdtemp(prefix="perfdag-")) / f"{plan.run_id}.html"
-        path.write_bytes(data)
-    webbrowser.open(path.as_uri())
-    return str(path)
-
-
-UNFINISHED = 7 * 86400
-"""Seconds for which `prune` keeps a run without rows: it may still measure, or be resumed."""
 
 
 def removable_keys(store: Store, plan: Plan) -> list[str]:
@@ -336,48 +332,6 @@ def removable_keys(store: Store, plan: Plan) -> list[str]:
     return [
         key for run in plans for key in (result_key(run.suite, run.run_id), f"runs/{run.run_id}")
     ]
-
-
-def remove_run(root: str | None, selector: str) -> str:
-    """Remove the results of a run from the store, and return what was removed.
-
-    Raises CommandError, StoreError.
-    """
-    store, plan = read_run(root, selector)
-    for key in removable_keys(store, plan):
-        store.delete(key)
-    return f"removed run {plan.run_id} of suite {plan.suite} from {store.root}"
-
-
-def remove_old_runs(root: str | None, keep: float, suite: str | None, dry_run: bool) -> list[str]:
-    """Remove the runs that began more than `keep` seconds ago, but no baseline.
-
-    Return the ids of the removed runs; with `dry_run` they stay. A run that cannot be read, or that
-    may not be finished, is reported and stays. Raises CommandError, StoreError.
-    """
-    store = open_store(root)
-    limit, unfinished = _run_ids_before(keep), _run_ids_before(UNFINISHED)
-    protected, removed = _protected_runs(store), []
-    for run_id, rows_of in runs(store).items():
-        if run_id >= limit or run_id in protected:
-            continue
-        try:
-            plan = known_plan(store, run_id, rows_of)
-            if suite not in (None, plan.suite):
-                continue
-            if run_id >= unfinished and rows_of is None:
-                logger.warning(f"perfdag: kept {run_id}: it has no rows yet; perfdag rm removes it")
-                continue
-            keys = removable_keys(store, plan)
-            for key in () if dry_run else keys:
-                store.delete(key)
-        except (CommandError, StoreError) as error:
-            # Nothing is left of a run that was removed with the run that it belongs to.
-            if not isinstance(error, NotStoredError) or store.list(f"runs/{run_id}"):
-                logger.warning(f"perfdag: kept {run_id}: {error}")
-                continue
-        removed.append(run_id)
-    return removed
 
 
 def _run_ids_before(seconds: float) -> str:
