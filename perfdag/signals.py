@@ -1,12 +1,14 @@
 """The end of a process: exit codes, and what it does at SIGINT and SIGTERM."""
 
-import asyncio
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -53,6 +55,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     Raises what `end` raises, after `main` has ended. Raised inside a task, it would appear as an
     error of the task.
     """
+    import asyncio  # its import is a third of the time of `perfdag --help`
+
     once = signal.getsignal(signal.SIGTERM)
     if not isinstance(once, _Once) or threading.current_thread() is not threading.main_thread():
         return asyncio.run(main)
@@ -95,6 +99,8 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 async def cancel(tasks: "Sequence[asyncio.Task[None]]") -> None:
     """Cancel tasks and wait for them. Raises the error of a task that failed by itself."""
+    import asyncio
+
     for task in tasks:
         task.cancel()
     for task in tasks:
