@@ -86,7 +86,7 @@ lock:
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
 	  --extra s3 --extra aws --extra mpi --extra build --extra argo --extra site --extra dev -c requirements/run.txt -o requirements/dev.txt pyproject.toml
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
-	  --extra docs --extra build -c requirements/run.txt -o requirements/docs.txt pyproject.toml
+	  --extra docs --extra build --extra argo -c requirements/run.txt -o requirements/docs.txt pyproject.toml
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
 	  -c requirements/run.txt -o requirements/step.txt requirements/step.in
 	for image in $(dir $(wildcard images/*/requirements.in)); do uv pip compile -q --universal --generate-hashes \

@@ -174,9 +174,7 @@ def stub(blocks: int) -> bool:
     for _ in range(blocks):
         load = Load("single-stream", 1, 0.001, count, 64, 1 / service)
         logs = loadgen.measure(Stub(service), load, stop).logs
-        ratios.append(
-            loadgen.read(logs["detail"]).percentiles[0.5] / p50(service, count)
-        )
+        ratios.append(loadgen.read(logs["detail"]).percentiles[0.5] / p50(service, count))
     print(f"stub: harness / plain LoadGen p50: {interval(ratios)}")
     return at_most("of plain LoadGen's p50", statistics.median(ratios), SHARE)
 

@@ -43,10 +43,10 @@ def overhead(rows: pa.Table) -> Iterator[tuple[str, Figure]]:
         text = "; ".join([word + (needs if word == "inconclusive" else ""), *marks, *_late(cell)])
         place: Any = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
         ax.annotate(text, (mean, row), color=colour, fontsize=8.5, **place)
-        ends += [low, high, _limit(cell)]
+        ends += [low, high, float(cell.state.params.get("limit", LIMIT))]
     room = (max(ends) - min(ends)) * 0.1
     ax.set_xlim(min(ends) - room, max(ends) + room)
-    for limit in {_limit(cell) for cell in cells}:
+    for limit in {float(cell.state.params.get("limit", LIMIT)) for cell in cells}:
         ax.axvspan(limit, max(ends) + room, color=style.WORSE, alpha=0.06, gid="limit")
     ax.xaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
     ax.set_yticks(range(len(cells)), [draw.wrap(cell.label) for cell in cells])
@@ -67,14 +67,10 @@ def _interval(cell: Cell) -> tuple[float, float, float] | None:
     return (own[0].middle, own[1].middle, own[2].middle) if all(s.values for s in own) else None
 
 
-def _limit(cell: Cell) -> float:
-    return float(cell.state.params.get("limit", LIMIT))
-
-
 def _verdict(cell: Cell) -> str:
     """Return passes (the interval is below the limit), fails (it is above), or inconclusive."""
     low, _, high = _interval(cell) or (0.0, 0.0, 0.0)
-    limit = _limit(cell)
+    limit = float(cell.state.params.get("limit", LIMIT))
     return "passes" if high < limit else "fails" if low > limit else "inconclusive"
 
 

@@ -32,9 +32,9 @@ def needs_log(values: Sequence[float]) -> bool:
     return bool(values) and min(values) > 0 and max(values) / min(values) > LOG_FROM
 
 
-def wrap(name: str) -> str:
+def wrap(name: str, width: int = NAME) -> str:
     """Return a name in at most three lines."""
-    lines = textwrap.wrap(name, NAME, max_lines=3, placeholder=" ...", break_on_hyphens=False)
+    lines = textwrap.wrap(name, width, max_lines=3, placeholder=" ...", break_on_hyphens=False)
     return "\n".join(lines or [name])
 
 

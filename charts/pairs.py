@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 
 from perfdag.charts import draw, style
 from perfdag.charts.numbers import amount
-from perfdag.charts.series import Cell, metrics, read, runs_words
+from perfdag.charts.series import Cell, read, runs_words
 from perfdag.results.labels import Facts, difference, facts_of_nodes
 from perfdag.results.summary import Series
 from perfdag.stats.nodes import FEWEST_NODES, slow
@@ -34,8 +34,8 @@ def figures(rows: pa.Table) -> Iterator[tuple[str, Figure]]:
         slug = f"pairs-{number + 1}" if len(points) > 1 else "pairs"
         words = [word for name, word in cells[0].words.items() if name != "pair"]
         about = " ".join([cells[0].state.entry, *words])
-        headline = {s.metric for cell in cells for s in cell.state.series if s.headline}
-        names = [name for name in metrics(cells) if name in headline]
+        series = [one for cell in cells for one in cell.state.series if one.headline]
+        names = list(dict.fromkeys(one.metric for one in series))
         if not names:
             yield slug, style.no_data(f"{about}: no valid sample in {plural(len(cells), 'pair')}")
         for name in names:

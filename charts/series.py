@@ -180,15 +180,6 @@ def items_of_subjects(cells: Iterable[Cell], rows: pa.Table, metric: str) -> lis
     return items_of(cells, metric)
 
 
-def metrics(cells: Iterable[Cell]) -> list[str]:
-    """Return the metrics of the points, headlines first, then in the order of the rows."""
-    headlines: dict[str, bool] = {}
-    for cell in cells:
-        for series in cell.state.series:
-            headlines[series.metric] = headlines.get(series.metric, False) or series.headline
-    return sorted(headlines, key=lambda name: not headlines[name])
-
-
 def band_words(items: Iterable[Item]) -> str:
     """Return what a bar or band is: `bar: range of n=3`."""
     bands = [item.series.band for item in items if item.series.band.n > 1]

@@ -126,11 +126,6 @@ def figure(
     return fig, list(axes.flat)
 
 
-def caption(*parts: str) -> str:
-    """Return the parts of a subtitle that are not empty, joined by semicolons."""
-    return "; ".join(part for part in parts if part)
-
-
 def in_house_style(draw: Callable[_P, _R]) -> Callable[_P, _R]:
     """Draw whole figures in the house style, titles, legends and colour bars too."""
 
@@ -245,11 +240,6 @@ def legend_beside(ax: Axes) -> None:
         layout.set(rect=(left, bottom, min(width, free), height))
 
 
-def arrow(better: str | None) -> str:
-    """Return the better direction, such as `higher is better`, or an empty text."""
-    return f"{better} is better" if better in ("higher", "lower") else ""
-
-
 def metric_text(metric: str) -> str:
     """Return the name of a metric for people: `user CPU` for `user_cpu`."""
     return re.sub(
@@ -259,8 +249,8 @@ def metric_text(metric: str) -> str:
 
 def axis_label(metric: str, unit: str, better: str | None) -> str:
     """Return the label of an axis: `throughput (Gbit/s), higher is better`."""
-    name = metric_text(metric)
-    return ", ".join(part for part in (f"{name} ({unit})" if unit else name, arrow(better)) if part)
+    name = metric_text(metric) + (f" ({unit})" if unit else "")
+    return f"{name}, {better} is better" if better in ("higher", "lower") else name
 
 
 def on_cell(mesh: ScalarMappable, value: float) -> str:

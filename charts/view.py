@@ -138,18 +138,23 @@ def _name(item: Item, keys: Sequence[str]) -> str:
     return name.removeprefix("subject=")
 
 
+def _named(items: Iterable[Item], keys: Sequence[str]) -> dict[str, list[Item]]:
+    """Return the items by their names."""
+    named: dict[str, list[Item]] = {}
+    for item in items:
+        named.setdefault(_name(item, keys), []).append(item)
+    return named
+
+
 def swept(items: Sequence[Item], asked: str = "") -> str:
     """Return the number over which most items are lines, or an empty text."""
     long: dict[str, int] = {}
     for key in dict.fromkeys(name for item in items for name in item.numbers):
-        lines: dict[str, set[float]] = {}
-        for item in items:
-            if key in item.numbers:
-                rest = _name(item, [name for name in item.words if name != key])
-                lines.setdefault(rest, set()).add(item.numbers[key])
-        least = 2 if key == asked else SWEPT
-        sweeps = [values for values in lines.values() if len(values) >= least]
-        if 2 * sum(map(len, sweeps)) >= len(items) and sweeps:
+        own = [item for item in items if key in item.numbers]
+        rest = dict.fromkeys(name for item in own for name in item.words if name != key)
+        lines = [{i.numbers[key] for i in line} for line in _named(own, list(rest)).values()]
+        sweeps = [values for values in lines if len(values) >= (2 if key == asked else SWEPT)]
+        if sweeps and 2 * sum(map(len, sweeps)) >= len(items):
             long[key] = len(set().union(*sweeps))
     return asked if asked in long else max(sorted(long), key=lambda key: long[key], default="")
 
@@ -184,18 +189,14 @@ def _automatic(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Fig
 
 def _second(items: Sequence[Item], x: str) -> str:
     """Return the second number that was swept, where its grid with `x` is nearly complete."""
-    for key in _varied(items):
-        ys = {item.numbers[key] for item in items if key in item.numbers}
-        if key != x and len(ys) >= SWEPT:
-            rest = [name for name in _varied(items) if name not in (x, key)]
-            groups: dict[str, set[tuple[float, float]]] = {}
-            for item in items:
-                if {x, key} <= item.numbers.keys():
-                    place = item.numbers[x], item.numbers[key]
-                    groups.setdefault(_name(item, rest), set()).add(place)
-            xs = len({item.numbers.get(x) for item in items})
-            if all(2 * len(cells) > xs * len(ys) for cells in groups.values()):
-                return key
+    xs = {item.numbers.get(x) for item in items}
+    for key in (key for key in _varied(items) if key != x):
+        own = [item for item in items if {x, key} <= item.numbers.keys()]
+        ys = {item.numbers[key] for item in own}
+        groups = _named(own, [name for name in _varied(items) if name not in (x, key)])
+        places = [{(i.numbers[x], i.numbers[key]) for i in group} for group in groups.values()]
+        if len(ys) >= SWEPT and all(2 * len(own) > len(xs) * len(ys) for own in places):
+            return key
     return ""
 
 
@@ -234,31 +235,38 @@ def _multiples(
     for ax in axes[len(panels) :]:
         ax.remove()
     for ax, (_, facet) in zip(axes, panels, strict=False):
-        ax.set_title(draw.wrap(facet))
+        ax.set_title(draw.wrap(facet, 24 if columns == 3 else 60))
     return fig, dict(zip(panels, axes, strict=False))
 
 
-def _lines(view: View, panels: Panels, x: str, note: str) -> Figure:
-    """Draw each metric over x, with a small multiple for each value of what splits best."""
-    facet = _facet(next(iter(panels.values())), x)
-    drawn: dict[tuple[str, str], dict[str, draw.Line]] = {}
+Curves = dict[tuple[str, str], dict[str, draw.Line]]
+"""Lines by name, by metric and facet."""
+
+
+def _curves(panels: Panels, x: str, facet: str) -> tuple[Curves, list[str], str]:
+    """Return the first lines of each metric and facet, their names, and what was left out."""
+    drawn: Curves = {}
     for metric, items in panels.items():
         keys = [key for key in _varied(items) if key not in (x, facet)]
-        for value, own in _grouped(items, facet).items():
-            curves: dict[str, dict[float, Any]] = {}
-            disturbed = {_name(item, keys) for item in own if item.cell.noisy}
-            for item in own:
-                name = _name(item, keys)
-                name += " ~" if name in disturbed else ""
-                if x in item.numbers:
-                    curves.setdefault(name, {})[item.numbers[x]] = item.series
-            drawn[metric, value] = dict(curves)
+        for value, group in _grouped(items, facet).items():
+            own = _named((item for item in group if x in item.numbers), keys)
+            drawn[metric, value] = {
+                name + (" ~" if any(i.cell.noisy for i in line) else ""): {
+                    i.numbers[x]: i.series for i in line
+                }
+                for name, line in own.items()
+            }
     names = list(dict.fromkeys(name for curves in drawn.values() for name in curves))
     cut = f"first {LINES} of {len(names)} lines" if len(names) > LINES else ""
     names = names[:LINES]
     drawn = {key: {n: own[n] for n in names if n in own} for key, own in drawn.items()}
-    drawn = {key: own for key, own in drawn.items() if own}
+    return {key: own for key, own in drawn.items() if own}, names, cut
+
+
+def _lines(view: View, panels: Panels, x: str, note: str) -> Figure:
+    """Draw each metric over x, with a small multiple for each value of what splits best."""
     first = next(iter(panels.values()))
+    drawn, names, cut = _curves(panels, x, _facet(first, x))
     every = [item for items in panels.values() for item in items]
     title = _scaling(view, first, x) if view.ideal else claim(first, x)
     ideal = "dashed: linear" if view.ideal else ""
@@ -269,35 +277,26 @@ def _lines(view: View, panels: Panels, x: str, note: str) -> Figure:
     height = height if multiples else draw.lines_height(names, height)
     fig, axes = _multiples(drawn, title, subtitle, height, below)
     unit = "B" if setting(x, 4096) == "4KiB" else "1"
-    for key, ax in axes.items():
-        if view.ideal:
-            _ideal(ax, view.ideal, drawn[key])
-        values = [v for series in _all(drawn, key[0]) for v in series.values]
-        draw.lines(
-            ax, drawn[key], unit, view.log or view.ideal == "time" or draw.needs_log(values), names
-        )
-        if not multiples:
-            draw.name_lines(ax, list(drawn[key]))
-        ax.set_xlabel(x.replace("_", " "))
-        if key != next(other for other in axes if other[0] == key[0]):
-            ax.set_ylabel("")
-    for metric in panels:  # small multiples share the axis of values
-        same = [ax for key, ax in axes.items() if key[0] == metric]
-        low, high = min(ax.get_ylim()[0] for ax in same), max(ax.get_ylim()[1] for ax in same)
-        for ax in same:
-            ax.set_ylim(low, high)
+    for metric in panels:
+        same = {key: ax for key, ax in axes.items() if key[0] == metric}
+        series = [one for key in same for line in drawn[key].values() for one in line.values()]
+        far = draw.needs_log([value for one in series for value in one.values])
+        for key, ax in same.items():
+            if view.ideal:
+                _ideal(ax, view.ideal, drawn[key])
+            draw.lines(ax, drawn[key], unit, far or view.log or view.ideal == "time", names)
+            if not multiples:
+                draw.name_lines(ax, list(drawn[key]))
+            ax.set_xlabel(x.replace("_", " "))
+        limits = [ax.get_ylim() for ax in same.values()]
+        for number, ax in enumerate(same.values()):  # small multiples share the axis of values
+            ax.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+            ax.set_ylabel("" if number else ax.get_ylabel())
     if below:
-        pairs = [
-            pair for ax in fig.axes for pair in zip(*ax.get_legend_handles_labels(), strict=True)
-        ]
-        named = {label: handle for handle, label in pairs}
+        pairs = [zip(*ax.get_legend_handles_labels(), strict=True) for ax in fig.axes]
+        named = {label: handle for own in pairs for handle, label in own}
         fig.legend(named.values(), named.keys(), loc="outside lower left")
     return fig
-
-
-def _all(drawn: Mapping[tuple[str, str], Mapping[str, draw.Line]], metric: str) -> list[Any]:
-    own = [curves for (name, _), curves in drawn.items() if name == metric]
-    return [series for curves in own for line in curves.values() for series in line.values()]
 
 
 def _ideal(ax: Any, ideal: str, curves: Mapping[str, draw.Line]) -> None:
@@ -313,11 +312,8 @@ def _ideal(ax: Any, ideal: str, curves: Mapping[str, draw.Line]) -> None:
 def _scaling(view: View, items: Sequence[Item], x: str) -> str:
     """Return how much of linear scaling the largest x has, of the best line there."""
     keys = [key for key in _varied(items) if key != x]
+    lines = _named((item for item in items if x in item.numbers), keys)
     found = []
-    lines: dict[str, list[Item]] = {}
-    for item in items:
-        if x in item.numbers:
-            lines.setdefault(_name(item, keys), []).append(item)
     for own in lines.values():
         own.sort(key=lambda item: item.numbers[x])
         few, most = own[0], own[-1]
@@ -370,10 +366,8 @@ def _pair(items: Sequence[Item]) -> str:
 def _heat(items: Sequence[Item], x: str, y: str, note: str) -> Figure:
     """Draw a map of the medians over two numbers, one for each value of the rest."""
     keys = [key for key in _varied(items) if key not in (x, y)]
-    groups: dict[str, list[Item]] = {}
-    for item in items:
-        if {x, y} <= item.numbers.keys():
-            groups.setdefault(_name(item, keys) if keys else "", []).append(item)
+    groups = _named((i for i in items if {x, y} <= i.numbers.keys()), keys)
+    groups = groups if keys else {"": list(items)}
     cut = f"first {PANELS} of {len(groups)}" if len(groups) > PANELS else ""
     groups = dict(list(groups.items())[:PANELS])
     xs, ys = ([*sorted({i.numbers[key] for own in groups.values() for i in own})] for key in (x, y))
@@ -409,10 +403,11 @@ def _tail(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]]
     metric, items = next(iter(panels.items()))
     items = [item for item in items if item.series.stat in PERCENTILES]
     keys = [key for key in _varied(items) if key != "stat"]
-    curves: dict[str, dict[float, Any]] = {}
-    for item in items:
-        place = PERCENTILES.index(item.series.stat)
-        curves.setdefault(_name(item, keys), {})[float(place)] = item.series
+    places = PERCENTILES.index
+    curves = {
+        name: {float(places(item.series.stat)): item.series for item in own}
+        for name, own in _named(items, keys).items()
+    }
     curves = {name: line for name, line in curves.items() if len(line) >= SWEPT}
     if not curves:
         return
@@ -429,8 +424,8 @@ def _tail(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]]
     fig, (ax,) = style.figure(heights=heights, title=title, subtitle=subtitle)
     values = [value for own in shown.values() for series in own.values() for value in series.values]
     draw.lines(ax, shown, "1", draw.needs_log(values))
-    places = sorted({place for own in shown.values() for place in own})
-    ax.set_xticks(places, [PERCENTILES[int(place)] for place in places])
+    ticks = sorted({place for own in shown.values() for place in own})
+    ax.set_xticks(ticks, [PERCENTILES[int(place)] for place in ticks])
     ax.set_xlabel("")
     params = [item.cell.state.params for item in items]
     for bound in {float(own["latency_bound"]) for own in params if own.get("latency_bound")}:

@@ -22,7 +22,6 @@ from perfdag.units import to_base
 
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_.-]*$"
 FIGURE = r"^[a-z][a-z0-9_]{0,62}$"
-_FIELDS = re.compile(r"^wall_s=(\S+)$", re.M)
 _OUTPUTS = ("stdout", "stderr")
 _WALL_TIME = "wall_time"
 
@@ -169,37 +168,30 @@ class Command(Benchmark[CommandParams]):
             raise Skip(f"{params.argv[0]} is not on {gang.hosts[0].name}")
 
     def run(self, gang: Gang, params: CommandParams) -> list[Measurement]:
-        gang.output = self.measure(gang, params)
-        return self.parse(gang.output, params)
-
-    def measure(self, gang: Gang, params: CommandParams) -> Output:
-        host = gang.hosts[0]
-        finished = host.run(
-            params.argv, timeout=gang.timeout, env=params.env, cpus=gang.shape.hosts.cpus.client
-        )
+        pins = gang.shape.hosts.cpus.client
+        finished = gang.hosts[0].run(params.argv, timeout=gang.timeout, env=params.env, cpus=pins)
+        texts = {**finished.texts(), "timing": f"wall_s={finished.seconds!r}\n"}
+        gang.output = Output(texts, [params.argv], params.argv[0])
         if finished.timed_out or finished.code != params.exit_code:
             what = (
                 f"did not end within {gang.timeout:g} s"
                 if finished.timed_out
                 else f"exited {finished.code}, not {params.exit_code}"
             )
-            raise Failed(
-                f"{params.argv[0]} {what}: {finished.tail()}".rstrip(": "), finished.texts()
-            )
-        texts = {**finished.texts(), "timing": f"wall_s={finished.seconds!r}\n"}
-        return Output(texts, [params.argv], params.argv[0])
+            raise Failed(f"{params.argv[0]} {what}: {finished.tail()}".rstrip(": "))
+        return parse(texts, params)
 
-    def parse(self, output: Output, params: CommandParams) -> list[Measurement]:
-        match = _FIELDS.search(output.texts.get("timing", ""))
-        if match is None:
-            raise Failed("no timing of the command", output.texts)
-        values = []
-        for name, figure in params.metrics.items():
-            try:
-                values.append(Measurement(name, figure.read(output.texts)))
-            except (ValueError, Failed) as error:
-                raise Failed(f"metrics.{name}: {error}", output.texts) from None
+
+def parse(texts: Mapping[str, str], params: CommandParams) -> list[Measurement]:
+    """Return the figures and the wall time. Raises Failed if one is not there."""
+    values = []
+    for name, figure in params.metrics.items():
         try:
-            return [*values, Measurement(_WALL_TIME, float(match[1]))]
-        except ValueError:
-            raise Failed(f"the timing is not a number: {match[1]}", output.texts) from None
+            values.append(Measurement(name, figure.read(texts)))
+        except (ValueError, Failed) as error:
+            raise Failed(f"metrics.{name}: {error}") from None
+    try:
+        wall_s = float(texts["timing"].removeprefix("wall_s="))
+    except (KeyError, ValueError):
+        raise Failed("no timing of the command") from None
+    return [*values, Measurement(_WALL_TIME, wall_s)]

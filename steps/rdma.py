@@ -24,7 +24,7 @@ from perfdag.hosts.base import CommandResult, Host
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.stats.robust import needed
-from perfdag.steps import devices, gpu_watch
+from perfdag.steps import devices
 from perfdag.units import PositiveDuration, Size
 
 CM_READY = 1.0
@@ -249,13 +249,13 @@ class Rdma(Benchmark[R], Generic[R]):
         # The NIC works on the GPUs' memory: their own computing is only set-up.
         watching = params.cuda is not None
         with (
-            gpu_watch.watched(gang.hosts, computes=False)
+            devices.watched(gang.hosts, computes=False)
             if watching
-            else nullcontext(gpu_watch.Watch()) as watch
+            else nullcontext(devices.Watch()) as watch
         ):
             for name, host in gpu_use.by_name(gang.hosts).items() if watching else ():
                 gpus = watch.hosts[name]["gpus"]
-                watch.used |= gpu_watch.uuids_of_device(host, gpus, params.cuda or 0)
+                watch.used |= devices.uuids_of_device(host, gpus, params.cuda or 0)
             self._measure(gang, params)
         rows = self.parse(gang.output.texts, params)
         if watching:
@@ -268,7 +268,7 @@ class Rdma(Benchmark[R], Generic[R]):
         """Run the program for each size, with its output in the gang's."""
         client, server, output = gang.hosts[0], gang.hosts[-1], gang.output
         output.comparable = False
-        env = None if params.cuda is None else gpu_watch.PCI_ORDER
+        env = None if params.cuda is None else devices.PCI_ORDER
         # The first is for the sides' socket (with rdma_cm for the queue pairs), the second for the
         # GID.
         family = ["--ipv6-addr", "--ipv6"] if gang.shape.network.family == "ipv6" else []

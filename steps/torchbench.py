@@ -18,7 +18,7 @@ from perfdag.hosts.base import Host
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.stats.robust import nearest_rank, needed
-from perfdag.steps import devices, gpu_watch
+from perfdag.steps import devices
 from perfdag.steps.reports import bins
 from perfdag.steps.torchbench_runner import MARK, NO_TORCH
 
@@ -212,7 +212,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
         argv = [_python(params), str(RUNNER), "run", folder, str(params.warmup)]
         argv += [str(params.iterations), *arguments(params)]
         watching = params.device == "cuda"
-        with gpu_watch.watched([host]) if watching else nullcontext(gpu_watch.Watch()) as watch:
+        with devices.watched([host]) if watching else nullcontext(devices.Watch()) as watch:
             finished = host.run(
                 argv, timeout=gang.timeout, env=_environment(gang, params), cwd=gang.scratch
             )

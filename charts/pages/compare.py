@@ -20,7 +20,6 @@ from perfdag.charts.style import (
     PNG_DPI,
     UNCLEAR,
     WORSE,
-    caption,
     figure,
     in_house_style,
     no_data,
@@ -152,7 +151,7 @@ def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
     fig, (ax,) = figure(
         heights=heights,
         title=title,
-        subtitle=caption(legend, subtitle),
+        subtitle=f"{legend}; {subtitle}".removesuffix("; "),
     )
     fig.set_dpi(PNG_DPI)  # as in forest
     most = max([0.1, *np.abs(grid[np.isfinite(grid)])])

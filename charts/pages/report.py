@@ -29,6 +29,7 @@ from perfdag.results.summary import (
     add_nominal,
     own_verdicts,
     relative_spread,
+    statuses_of,
     statuses_text,
     summarise,
     trust_in,
@@ -96,7 +97,7 @@ def report(
         "problems": list(_problems(cells, BAD)),
         "skipped": list(_problems(cells, ("skipped",))),
         "most": ROWS,
-        "samples": statuses_text(_statuses(cells)),
+        "samples": statuses_text(statuses_of(table)),
         "verdicts": worst_of_points(run.verdicts),
         "sections": [
             Section(
@@ -198,14 +199,6 @@ def head(table: pa.Table) -> list[str]:
 
 def _distinct(column: Any) -> list[str]:
     return sorted(text for text in pc.unique(column).to_pylist() if text)
-
-
-def _statuses(cells: Sequence[Cell]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for cell in cells:
-        for status, count in cell.state.statuses.items():
-            total[status] = total.get(status, 0) + count
-    return total
 
 
 def _point(number: int, cell: Cell) -> tuple[int, str, str]:

@@ -1,5 +1,6 @@
 """The first screen of a report: the answer, the headline values, and the chart that shows it."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +12,7 @@ from perfdag.analysis.verdict import Answer
 from perfdag.charts import style
 from perfdag.charts.numbers import amount, readable
 from perfdag.charts.series import Cell, spread_text
-from perfdag.results.summary import OwnVerdict, RunTrust, Series, unusable
+from perfdag.results.summary import WORSE_LEVELS, OwnVerdict, RunTrust, Series, unusable
 from perfdag.units import plural
 
 ROWS = 6
@@ -144,11 +145,11 @@ def banner(run: Judged) -> Banner:
     if gating:
         return Banner("failed", gating[0].title, [*(a.title for a in gating[1:3]), *history])
     if trust.level == "unusable" and (not deciding or deciding[0].answer.word == "unclear"):
-        return Banner("unclear", "Too noisy to judge", [trust.text, *history])
+        return Banner("unclear", "Too noisy to judge", [doubts(trust), *history])
     if not deciding or gate is None:
         values = sum(len(cell.state.series) for cell in cells)
         return Banner(
-            "", f"First run: {plural(values, 'value')}, none to compare with", [trust.text]
+            "", f"First run: {plural(values, 'value')}, none to compare with", [doubts(trust)]
         )
     answer, name = deciding[0].answer, readable(deciding[0].name)
     rest = f", and {len(deciding) - 1} more" if len(deciding) > 1 else ""
@@ -163,6 +164,15 @@ def banner(run: Judged) -> Banner:
         command = f"perfdag compare {left.run_before} {gate.run}"
         return Banner("worse", sentence, [changed[:200], *history], command)
     return Banner(answer.word, sentence, history)
+
+
+def doubts(trust: RunTrust) -> str:
+    """Return how many points cannot be trusted, and the most frequent reasons."""
+    counts = [f"{len(own)} {level}" for level in WORSE_LEVELS if (own := trust.of_level(level))]
+    every = Counter(kind for point in trust.points.values() for kind in point.reasons)
+    kinds = ", ".join(kind for kind, _ in every.most_common(3))
+    good = f"of {plural(len(trust.points), 'point')}, {', '.join(counts) or 'all good'}"
+    return f"{good} ({kinds})" if kinds else good
 
 
 def rows(run: Judged) -> list[Row]:

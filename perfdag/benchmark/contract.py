@@ -134,7 +134,6 @@ class Gang:
     timeout: float
     scratch: str
     volume: str | None = None
-    notes: dict[str, Any] = field(default_factory=dict)
     output: Output = field(default_factory=Output)
     starter: Host | None = None
     journal: Callable[[str, bytes], None] | None = None

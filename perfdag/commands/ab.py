@@ -19,7 +19,6 @@ from perfdag.analysis.alerts import markdown_table
 from perfdag.analysis.verdict import Tuning, percent
 from perfdag.commands.cluster import NewRun, installed_template
 from perfdag.commands.compare import write_chart
-from perfdag.commands.finish import write_report
 from perfdag.commands.options import (
     JSON,
     ONLY,
@@ -33,6 +32,7 @@ from perfdag.commands.options import (
     print_now,
 )
 from perfdag.commands.progress import Progress
+from perfdag.commands.results import write_report
 from perfdag.commands.run import (
     measuring_loop,
     only_process,
@@ -497,7 +497,6 @@ def finish_variants(store: Store, plan: Plan) -> AbResult:
     """
     duet = stored_duet(*variants(store, plan))
     for variant in (duet.a, duet.b):
-        collect(store, variant)
-        rows = load_rows(store, suites=[variant.suite], runs=[variant.run_id])
+        rows, _ = collect(store, variant)
         write_report(store, variant, rows, None)
     return conclude(store, duet)

@@ -7,8 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from perfdag.analysis.alerts import markdown_table
 from perfdag.analysis.compare import Comparison, Row, compare_selections, count
 from perfdag.analysis.gate import read_checks
@@ -296,7 +294,7 @@ def size_map(comparison: Comparison) -> "Figure":
 
     cells = []
     for row in comparison.rows:
-        coords = orjson.loads(row.info.coords or "{}")
+        coords = row.info.mappings[0]
         size = coords.pop("message_bytes", None)
         effect = row.answer.effect
         if size is None or row.answer.absolute or effect is None:

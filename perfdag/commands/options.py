@@ -11,8 +11,8 @@ from textwrap import fill
 from typing import Any, NoReturn, TypeAlias
 
 from perfdag.redaction import redact
+from perfdag.removed import removal_note
 from perfdag.signals import EXIT_INPUT
-from perfdag.suite.document import removal_note
 
 Verbs: TypeAlias = "argparse._SubParsersAction[Any]"
 
@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
         name, _, value = option.partition("=")
         key, options = name.lstrip("-").replace("-", "_"), self._option_string_actions
         if "--set" in options and key in Suite.model_fields:
-            after = words[words.index(option) + 1 :]
+            after = argv[argv.index(option) + 1 :]
             return f"no option {name}; write --set {key}={value or ''.join(after[:1]) or 'V'}"
         return f"no option {name}{nearest(name, options)}"
 

@@ -218,7 +218,6 @@ def submit(args: argparse.Namespace) -> int:
         variables=parse_variables(args.var),
         lock_timeout=args.lock_timeout,
     )
-    runai.check_submitter(session.settings.submitter)
     if request.count < 1 or request.parallel < 1:
         raise ValueError("-n and -p must be 1 or more")
     file = session.run(lambda kube: runai.submit(kube, request), connections(request.parallel))
@@ -674,8 +673,8 @@ COMMANDS = {
             option("--create-namespace", **SWITCH, help="create missing namespaces"),
             option(
                 "--submitter",
-                metavar="NAME",
-                help="how to submit: api (default), kubectl or runai-cli",
+                choices=("api", "kubectl", "runai-cli"),
+                help="how to submit (default: api)",
             ),
             VARIABLES,
             *ARRIVALS,

@@ -194,11 +194,10 @@ def age(args: argparse.Namespace) -> int:
     """Check the age of the newest run of a suite."""
     from perfdag.commands.check import check_age
     from perfdag.steps.runner.pod_context import from_environment
+    from perfdag.store.base import open_store
 
-    root, webhook = from_environment().root, os.environ.get("PERFDAG_WEBHOOK")
-    line, code = check_age("last", root, args.suite, args.max_age, webhook)
-    print_now(line)
-    return code
+    store, webhook = open_store(from_environment().root), os.environ.get("PERFDAG_WEBHOOK")
+    return check_age(store, "last", args.suite, args.max_age, webhook)
 
 
 def finish(args: argparse.Namespace) -> int:
@@ -213,9 +212,7 @@ def finish(args: argparse.Namespace) -> int:
 def _finish(context: "PodContext", phase: str) -> int:
     from perfdag.charts.pages.site import write_after_run
     from perfdag.commands.ab import finish_variants, outcome_text
-    from perfdag.commands.check import publish_gate
-    from perfdag.commands.finish import finish_run
-    from perfdag.commands.results import result_text
+    from perfdag.commands.results import finish_run
     from perfdag.results.collect import collect
     from perfdag.results.runs import load_plan
     from perfdag.steps.runner import budget
@@ -238,15 +235,11 @@ def _finish(context: "PodContext", phase: str) -> int:
     for run_id in plan.options.confirmed:
         budget.end(store, run_id)
         collect(store, load_plan(store, run_id))
-    run = finish_run(store, plan)
-    print_now(result_text(run))
+    run = finish_run(store, plan, publishes=True)
+    print_now(str(run))
     _release(context, store, plan, phase)
-    gate = publish_gate(store, run)
     write_after_run(store, plan.suite)
-    if gate is None:
-        return run.exit_code
-    print_now(gate.text())
-    return gate.exit_code or run.exit_code
+    return run.exit_code
 
 
 def _record_end(context: "PodContext", store: "Store", plan: "Plan", phase: str) -> None:

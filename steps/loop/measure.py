@@ -22,8 +22,7 @@ from perfdag.results.samples import (
 )
 from perfdag.shape import Shape
 from perfdag.stats.robust import relative_precision
-from perfdag.steps.loop.hunt import hunt
-from perfdag.steps.loop.pairs import missing_overlaps, run_concurrently
+from perfdag.steps.loop.pairs import hunt, missing_overlaps, run_concurrently
 from perfdag.steps.loop.pools import GangLost, LocalPool
 from perfdag.steps.loop.sampler import Sampler
 from perfdag.store.base import Store

@@ -6,6 +6,7 @@ from typing import Any
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
 from perfdag.shape import ACROSS, Resources, Shape
+from perfdag.suite.points import Pair
 
 NO_ZONES: Mapping[str, str] = {}
 
@@ -79,3 +80,17 @@ def needs_cluster(shape: Shape) -> str | None:
     }
     reasons = [name for name, requested in requests.items() if requested]
     return f"{', '.join(reasons)}: needs a cluster (perfdag submit)" if reasons else None
+
+
+def by_number(hosts: Sequence[Host], zones: Mapping[str, str] = NO_ZONES) -> list[Host]:
+    """Return hosts in the order of their numbers in pairs.
+
+    That is the order of the zones of their nodes, where `zones` has them, then of the names.
+    """
+    return sorted(hosts, key=lambda host: (zones.get(host.name, ""), host.name))
+
+
+def two_of(hosts: Sequence[Host], pair: Pair, zones: Mapping[str, str] = NO_ZONES) -> list[Host]:
+    """Return the two hosts of a pair."""
+    ranked = by_number(hosts, zones)
+    return [ranked[pair.first], ranked[pair.second]]

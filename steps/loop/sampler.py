@@ -16,8 +16,7 @@ from perfdag.hosts.facts import env_class
 from perfdag.outcome import Failed, Infrastructure, SampleError, Skip
 from perfdag.results.samples import SampleRecord, as_rows, now
 from perfdag.shape import Shape
-from perfdag.steps.loop.pairs import two_of
-from perfdag.steps.loop.pools import LocalPool
+from perfdag.steps.loop.pools import LocalPool, two_of
 from perfdag.store.base import StoreError
 from perfdag.suite.points import Point
 

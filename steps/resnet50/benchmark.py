@@ -21,7 +21,7 @@ from perfdag.hosts.base import CommandResult, Host
 from perfdag.outcome import Failed, Invalid, Measurement, SampleError, Skip
 from perfdag.shape import Shape
 from perfdag.stats.robust import needed
-from perfdag.steps import gpu_watch
+from perfdag.steps import devices
 from perfdag.steps.resnet50 import loadgen
 from perfdag.steps.resnet50.params import MARGIN, PROGRAM, Workload
 
@@ -312,7 +312,7 @@ class Watch:
     params: Workload
     facts: dict[str, Any] = field(default_factory=dict)
     used: list[str | None] = field(default_factory=list)
-    gpus: gpu_watch.Watch = field(default_factory=gpu_watch.Watch)
+    gpus: devices.Watch = field(default_factory=devices.Watch)
     names: Mapping[int, str] = field(default_factory=dict)
 
     def keep(self, texts: dict[str, str], name: str, host: Host, finished: CommandResult) -> Result:
@@ -341,7 +341,7 @@ def watched(hosts: Sequence[Host], params: Workload) -> Iterator[Watch]:
         yield watch
         return
     require_gpus(distinct)
-    with gpu_watch.watched(distinct) as watch.gpus:
+    with devices.watched(distinct) as watch.gpus:
         yield watch
         watch.gpus.used |= {uuid for uuid in watch.used if uuid}
     (_, first), *peers = watch.gpus.hosts.items()

@@ -9,11 +9,13 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import ConfigDict
 
 from perfdag.kube.client import Kube, KubeError, Object, Resource
 from perfdag.kube.config import IN_POD
@@ -59,7 +61,6 @@ from perfdag.steps.scale.workloads import RUNAI_KINDS
 from perfdag.units import plural
 
 logger = logging.getLogger(__name__)
-SUBMITTERS = ("api", "kubectl", "runai-cli")
 PARTIAL_S = 2.0
 """Time between writing partial files."""
 
@@ -68,10 +69,10 @@ PARTIAL_S = 2.0
 class Settings:
     """Uncommon settings (YAML). Times are as the tool's settings.py names them, in lower case."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     output_dir: str = "logs"
     project: str = "project-0"
-    submitter: str = "api"
-    """api, kubectl or runai-cli."""
+    submitter: Literal["api", "kubectl", "runai-cli"] = "api"
     runai_cli_path: str = "runai"
     kubectl_path: str = "kubectl"
     image: str = "gcr.io/run-ai-lab/ubuntu:loop"
@@ -93,20 +94,7 @@ def read_settings(path: Path | None) -> Settings:
     except (OSError, yaml.YAMLError) as error:
         text = " ".join(str(error).split())
         raise SettingsError(f"cannot read the settings {path}: {text}") from None
-    known = [setting.name for setting in fields(Settings)]
-    if not isinstance(values, dict):
-        raise SettingsError(f"{path}: it is not a mapping; there are {', '.join(known)}")
-    if wrong := sorted(str(key) for key in values if key not in known):
-        raise SettingsError(f"{path}: {', '.join(wrong)}; there are {', '.join(known)}")
-    settings = checked(path, Settings, values)
-    check_submitter(settings.submitter, f"{path}: ")
-    return settings
-
-
-def check_submitter(name: str, where: str = "") -> None:
-    """Raise SettingsError for an unknown submitter."""
-    if name not in SUBMITTERS:
-        raise SettingsError(f"{where}submitter {name!r}; there are {', '.join(SUBMITTERS)}")
+    return checked(path, Settings, values)
 
 
 @dataclass

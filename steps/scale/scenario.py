@@ -97,6 +97,7 @@ class ScenarioParams(Params):
     variables: dict[str, str | int | float] = Field(
         {}, description="placeholders of a template of your own"
     )
+    parallel: int = Field(20, ge=1, le=1000, description="creations in flight")
     rate: float = Field(0.0, ge=0, description="creations a second of an open loop")
     seed: int = Field(0, ge=0, description="seed of Poisson arrivals")
     timeout: PositiveDuration = Field(
@@ -186,10 +187,6 @@ class Session:
     def settled(self, goal: str) -> dict[str, int]:
         """Count the pods or VMIs of each living workload that reached the goal, or failed."""
         return settled(self.observer, self.template.kind, self.members, goal, self.deleted)
-
-    def progress(self, goal: str) -> tuple[int, int]:
-        """Return how many pods or VMIs reached the goal or failed, and how many there are to be."""
-        return sum(self.settled(goal).values()), len(self.alive()) * (self.members or 1)
 
     async def all_reached(self, timeout: float, goal: str, without: Sequence[str] = ()) -> bool:
         """Wait until all reached the goal or failed, but for the workloads named in `without`.
@@ -560,10 +557,6 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
     async def measure(self, kube: Kube, params: P, context: Context) -> list[Result]:
         """Take the lock, measure, and return the results by size. Raises ValueError, KubeError."""
 
-    @abstractmethod
-    def parallel(self, params: P) -> int:
-        """Return the creations in flight."""
-
     def run(self, gang: Gang, params: P) -> list[Measurement]:
         """Measure the scenario. Later stages than the gang's timeout are censored.
 
@@ -573,7 +566,7 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
         context = Context(deadline=time.monotonic() + gang.timeout)
 
         async def work() -> list[Result]:
-            async with Kube(connections=connections(self.parallel(params))) as kube:
+            async with Kube(connections=connections(params.parallel)) as kube:
                 return await self.measure(kube, params, context)
 
         folder = Path(gang.scratch) / "journal"

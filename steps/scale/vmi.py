@@ -84,7 +84,6 @@ class VmiParams(ScenarioParams):
         "perfdag-vmi",
         description="namespace of the VMIs, or several in turn; missing ones are created",
     )
-    parallel: int = Field(20, ge=1, le=1000, description="creations in flight")
     arrival: Literal["closed", "constant", "poisson", "burst", "ramp"] = Field(
         "closed", description="closed (as fast as possible), constant, poisson, burst or ramp"
     )
@@ -504,10 +503,6 @@ class VmiBenchmark(ScenarioBenchmark[V]):
         """See ScenarioBenchmark."""
         return {"count": result.count}
 
-    def parallel(self, params: V) -> int:
-        """See ScenarioBenchmark."""
-        return params.parallel
-
     async def measure(self, kube: Kube, params: V, context: Context) -> list[Result]:
         """See ScenarioBenchmark."""
         return await measure(kube, params, context)
@@ -563,10 +558,6 @@ class VmiSteady(VmiBenchmark[VmiSteadyParams]):
     def seconds(self, params: VmiSteadyParams) -> float:
         """Return the churn, and an estimate of 60 ms per VMI for the ramps."""
         return 30.0 + params.duration + 0.12 * params.count
-
-    def least_seconds(self, params: VmiSteadyParams) -> float:
-        """Return the seconds of churn."""
-        return params.duration
 
     def limit(self, params: VmiSteadyParams) -> float:
         """Return the sum of the lock, the primer, the schedule, the churn and all waits."""

@@ -16,7 +16,7 @@ from perfdag.commands.main import main
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
-from perfdag.steps import gpu_watch
+from perfdag.steps import devices
 from perfdag.steps.resnet50.benchmark import watched
 from perfdag.steps.resnet50.params import Workload
 from tests.conftest import CommandLine, SuiteWriter
@@ -245,7 +245,7 @@ def test_memory_errors_that_came_meanwhile_and_a_gpu_not_seen_at_all_are_held_ag
     changes: dict[str, Any], after: list[dict[str, Any]], timed: bool, against: str | None
 ) -> None:
     seen = {"gpus": [{"index": 0, "ecc_uncorrected": 2}], "during": [{"index": 0}], "slowed": None}
-    result = gpu_watch.reason_against(seen | changes, after, {0}, timed=timed)
+    result = devices.reason_against(seen | changes, after, {0}, timed=timed)
     assert str(against) in str(result)
 
 

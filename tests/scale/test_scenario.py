@@ -118,7 +118,7 @@ async def test_a_gate_is_waited_for_on_a_pod_of_each_workload() -> None:
     jobs = record("Job", "a", created=1), record("Job", "b", created=1)
     observer, items = observer_of(*jobs, *pods), submissions_of("a", "b")
     session = session_of(None, observer, load("job", "r", gated=True), submissions=items)
-    assert session.progress("gated") == (1, 2)
+    assert session.settled("gated") == {"a": 1, "b": 0}
     assert not await session.all_reached(0.05, "gated")
     observer.adopt(record("Pod", "b0", "b", created=3, gated=3))
     assert await session.all_reached(0.05, "gated")

@@ -96,7 +96,7 @@ def test_a_failed_verdict_of_a_benchmark_is_left_to_the_gate_of_the_run(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "perfdag.commands.finish.own_verdicts",
+        "perfdag.commands.results.own_verdicts",
         lambda table: [OwnVerdict("burst", "p", "burst", "api_p99 < 1", "failed", "1.4 against 1")],
     )
     assert main(["step", "finish"]) == 3

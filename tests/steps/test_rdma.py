@@ -14,7 +14,7 @@ from perfdag.benchmark.contract import Gang
 from perfdag.hosts.local import LocalHost, LocalProcess
 from perfdag.outcome import Invalid, Skip
 from perfdag.shape import Shape
-from perfdag.steps import gpu_watch, rdma
+from perfdag.steps import devices, rdma
 from perfdag.steps.rdma import BandwidthParams, LatencyParams, RdmaBandwidth, RdmaLatency
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "perftest"
@@ -345,4 +345,4 @@ def test_of_mig_and_of_gpus_that_are_not_there_it_is_not_known_which_one_is_used
     gpus: list[dict[str, Any]], index: int, used: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert (gpu_watch.uuids_of_device(LocalHost(), gpus, index) or set()) == used
+    assert (devices.uuids_of_device(LocalHost(), gpus, index) or set()) == used

@@ -1,19 +1,100 @@
-"""Broken outputs, and what a parser owes then: the same values, or a SampleError that says why.
+"""Tests of a benchmark: record what its tool prints, and damage the recording.
 
-Each function raises AssertionError if the parser breaks the contract.
+`record` writes what a real run prints, and `load` reads it. A recording is NAME.json beside
+NAME.ROLE.txt. The JSON has the parameters, the commands, the version of the tool and the facts that
+the benchmark knew. The texts are as the tool wrote them, but for the paths of the virtual
+environment and of temporary folders.
+
+`check` holds the parser to the contract: of the output whole, cut, garbled and with a decimal comma
+it gives the same values, or a SampleError that says why. The checks raise AssertionError.
 """
 
+import json
 import random
 import re
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from perfdag.benchmark.contract import Benchmark, Gang, Output
+from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Measurement, SampleError
 from perfdag.results.samples import as_rows
-from perfdag.testing.recording import Recording
+from perfdag.shape import Shape, merge
 
 CUTS = (0.0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.97, 0.99, 0.999)
 GARBLED = 150
 """Parts of a text that remain, and how often a text is garbled."""
+TIMEOUT = 60.0
+
+
+Parse = Callable[[dict[str, str], Any], list[Measurement]]
+"""A benchmark's parser: the texts and the params to the values."""
+
+
+class Recording(NamedTuple):
+    """A benchmark, parameters of it, what its tool printed with them, and what reads that."""
+
+    benchmark: Benchmark[Any]
+    params: Any
+    output: Output
+    parse: Parse
+
+
+def record(
+    benchmark: Benchmark[Any],
+    params: Mapping[str, Any],
+    file: Path,
+    shape: Mapping[str, Any] | None = None,
+) -> None:
+    """Run a benchmark on this machine and write the recording `file` (a path without suffix).
+
+    The output of a sample that fails is recorded too.
+    """
+    model = benchmark.Params.model_validate(dict(params))
+    shaped = Shape.model_validate(merge(benchmark.shape(model), dict(shape or {})))
+    with tempfile.TemporaryDirectory() as scratch:
+        hosts = [LocalHost() for _ in range(shaped.hosts.count)]
+        gang = Gang(hosts, shaped, TIMEOUT, scratch)
+        try:
+            benchmark.require(gang, model)
+            benchmark.run(gang, model)
+        except SampleError as error:
+            gang.output.texts |= error.texts
+        output = gang.output
+        paths = {scratch: "/tmp/scratch", sys.prefix: "/opt/venv"}
+    texts = {role: text for role, text in output.texts.items() if text}
+    sidecar = {
+        "tool": output.tool,
+        "commands": output.argv,
+        "params": dict(params),
+        "facts": output.facts,
+        "texts": sorted(texts),
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    for role, text in texts.items():
+        file.with_name(f"{file.name}.{role}.txt").write_text(_replaced(text, paths))
+    data = _replaced(json.dumps(sidecar, indent=1), paths)
+    file.with_name(f"{file.name}.json").write_text(f"{data}\n")
+
+
+def load(benchmark: Benchmark[Any], parse: Parse, file: Path) -> Recording:
+    """Return the recording `file` (a path without suffix), which `parse` is to read."""
+    sidecar = json.loads(file.with_name(f"{file.name}.json").read_text())
+    texts = {
+        role: file.with_name(f"{file.name}.{role}.txt").read_text() for role in sidecar["texts"]
+    }
+    params = benchmark.Params.model_validate(sidecar["params"])
+    output = Output(texts, sidecar["commands"], sidecar["tool"], sidecar["facts"])
+    return Recording(benchmark, params, output, parse)
+
+
+def _replaced(text: str, paths: Mapping[str, str]) -> str:
+    for old, new in paths.items():
+        text = text.replace(old, new)
+    return text
 
 
 def check(recording: Recording, roles: Sequence[str] = ("stdout",)) -> None:
