@@ -90,7 +90,7 @@ def make(parts: int) -> tuple[Plan, list[tuple[str, bytes]]]:
 def time_collect(store: Store, plan: Plan, queue: "multiprocessing.Queue[Any]") -> None:
     """Collect in a process of its own, so that its peak memory is its own."""
     start = time.perf_counter()
-    collection = collect(store, plan)
+    _, collection = collect(store, plan)
     queue.put(
         (
             time.perf_counter() - start,

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.commands.finish import RunResult, result_of
-from perfdag.commands.results import result_text
+from perfdag.commands.results import RunResult, result_of, result_text
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import CollectionResult
-from perfdag.results.summary import headlines
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.charts import rows
@@ -66,20 +64,6 @@ def test_a_table_fits_80_columns_and_names_a_point_once(label: str) -> None:
     assert re.search(r"iops direction=read +17\.\d+ .* k/s +2 +ok", text)
     assert [line for line in text.splitlines() if re.fullmatch(r"\w+", line)] == ["fio", "latency"]
     assert text.split().count("netperf,") == 12
-
-
-def test_a_nominal_figure_of_all_points_stands_once_beside_the_entry() -> None:
-    result = result_with("short")
-    for state in result.states:
-        for number, series in enumerate(headlines(state)):
-            series.nominal = f"{number}5 % of 25 Gbit/s (NIC)"
-    text = result_text(result)
-    assert "fio (nominal: 25 Gbit/s (NIC))" in text
-    assert re.search(r"iops direction=read .* k/s +2 +05 % +ok", text)
-    headlines(result.states[0])[0].nominal = "9 % of 10 Gbit/s (NIC)"
-    text = result_text(result)
-    assert "nominal:" not in text
-    assert "9 % of 10 Gbit/s (NIC)" in text
 
 
 def test_failures_are_red_on_a_terminal_only(cli: CommandLine) -> None:

@@ -119,6 +119,7 @@ def test_a_run_of_ab_or_of_a_cluster_is_not_resumed_by_run(
     file = write_suite.sleeps(1, 1)
     duet = prepare_duet(load_suite(file), load_suite(file), ("one", "two"), 8)
     _, submitted = Submission(str(file), "bench").plan()
+    submitted.where = {"namespace": "bench"}
     for plans, command in (
         ([duet.a, duet.b], f"perfdag ab --resume {duet.a.run_id} --store {store.root}\n"),
         ([submitted], f"perfdag submit --resume {submitted.run_id} --namespace bench\n"),
@@ -192,7 +193,7 @@ def finished(measured: Path, tmp_path: Path) -> FolderStore:
 
 def test_collecting_twice_gives_the_same_bytes_in_the_schema(finished: FolderStore) -> None:
     store, plan = finished, load_plan(finished, "last")
-    key = collect(store, plan).key
+    key = collect(store, plan)[1].key
     first = store.get(key)
     time.sleep(0.01)
     collect(store, plan)

@@ -7,7 +7,6 @@ from itertools import compress
 from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,7 +14,7 @@ from perfdag.analysis.alerts import Record, Rules
 from perfdag.analysis.compare import Comparison, Row, compare_selections, count
 from perfdag.analysis.gate import read_checks
 from perfdag.analysis.history import Series, Step, headlines, words_by_run
-from perfdag.analysis.medians import RunInfo, RunMedians, settings_of
+from perfdag.analysis.medians import RunInfo, RunMedians
 from perfdag.analysis.selection import Selection
 from perfdag.analysis.verdict import Tuning, percent
 from perfdag.charts.numbers import readable, setting, unit_for
@@ -155,8 +154,8 @@ def _series(line: Series, medians: RunMedians, rules: Rules) -> Data:
     factor, unit = unit_for(line.levels.levels[-1].reference, info.unit, info.metric)
     day = day_of(medians.runs[-1].run_id)
     acks = [ack for ack in rules.accepted if ack.holds(line.name, info.series_id, day)]
-    settings = {"entry": info.entry, "metric": info.metric} | settings_of(info)
-    settings |= dict(flatten(orjson.loads(info.coords or "{}")))
+    settings = {"entry": info.entry, "metric": info.metric} | info.settings
+    settings |= dict(flatten(info.mappings[0]))
     return {
         "id": info.series_id,
         "name": readable(line.name),

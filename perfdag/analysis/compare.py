@@ -20,7 +20,6 @@ from perfdag.analysis.medians import (
     medians_of_rows,
     read_run_medians,
     series_labels,
-    settings_of,
 )
 from perfdag.analysis.selection import Selection, SelectionError
 from perfdag.analysis.verdict import RANK, Answer, Tuning, compare_levels, compare_sides, counts
@@ -72,7 +71,7 @@ def _by_entry(series: Iterable[SeriesInfo]) -> dict[str, dict[str, _Settings]]:
     points = {info.point: info for info in series}
     entries: dict[str, dict[str, _Settings]] = {}
     for point, info in points.items():
-        set_values = {name: text for name, text in settings_of(info).items() if text != "null"}
+        set_values = {name: text for name, text in info.settings.items() if text != "null"}
         entries.setdefault(info.entry, {})[point] = set_values
     return entries
 

@@ -47,7 +47,7 @@ from perfdag.analysis.medians import (
     series_labels,
 )
 from perfdag.analysis.selection import SelectionError, baseline
-from perfdag.analysis.verdict import Tuning, covers, settings_by_kind
+from perfdag.analysis.verdict import Tuning, covers
 from perfdag.plan.plan import Options
 from perfdag.results.runs import PARTIAL, load_plan
 from perfdag.results.samples import stored_runs
@@ -56,13 +56,7 @@ from perfdag.results.summary import OwnVerdict, own_verdicts
 from perfdag.stats.levels import Word
 from perfdag.stats.robust import Array, TooFewSamplesError, median, percentile
 from perfdag.store.base import NotStoredError, Store, StoreError
-from perfdag.suite.document import (
-    BadDocument,
-    Document,
-    Problem,
-    parse_document,
-    read_document,
-)
+from perfdag.suite.document import BadDocument, Document, Problem, parse_document, read_document
 from perfdag.suite.model import Check, checks_of, setting
 from perfdag.units import plural, short
 
@@ -245,7 +239,7 @@ def judge_thresholds(
 def _values_of(rule: Check, series: Sequence[SeriesInfo]) -> str:
     """Return the values that the series of a rule have of the names in its `where`."""
     anywhere = rule.model_copy(update={"where": {}})
-    covered = [settings_by_kind(info) for info in series if covers(anywhere, info)]
+    covered = [info.mappings for info in series if covers(anywhere, info)]
     parts = []
     for name in rule.where if covered else ():
         values = {value: None for kinds in covered if (value := setting(name, *kinds)) is not None}

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,20 @@ class SeriesInfo:
     @property
     def name(self) -> str:
         """Metric with its statistic, coordinates and span: `latency p99 direction=read`."""
-        return series_name(self.metric, self.stat, orjson.loads(self.coords or "{}"), self.span)
+        return series_name(self.metric, self.stat, self.mappings[0], self.span)
+
+    @cached_property
+    def mappings(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """The coordinates, parameters and shape, read once."""
+        coords, params, shape = (
+            orjson.loads(text or "{}") for text in (self.coords, self.params, self.shape)
+        )
+        return coords, params, shape
+
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        """The settings of its point as flat text."""
+        return point_settings(*self.mappings[1:], self.pair)
 
     @property
     def canary(self) -> bool:
@@ -80,16 +94,10 @@ class RunInfo:
         return datetime.fromisoformat(self.started_at)
 
 
-def settings_of(info: SeriesInfo) -> dict[str, str]:
-    """Return the settings of the point of a series as flat text."""
-    params, shape = orjson.loads(info.params or "{}"), orjson.loads(info.shape or "{}")
-    return point_settings(params, shape, info.pair)
-
-
 def series_labels(series: Iterable[SeriesInfo]) -> dict[str, str]:
     """Return point id -> what distinguishes it within its entry (`streams=4 network.host=true`)."""
     points = {info.point: info for info in series}
-    return labels_by_point((info.entry, info.point, settings_of(info)) for info in points.values())
+    return labels_by_point((info.entry, info.point, info.settings) for info in points.values())
 
 
 _VOLATILE = ("host", "sample", "free_bytes", "load")

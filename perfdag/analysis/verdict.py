@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import ArrayLike
 
 from perfdag.analysis.medians import SeriesInfo
@@ -44,13 +43,8 @@ def covers(check: Check, info: SeriesInfo) -> bool:
         and fnmatch.fnmatchcase(info.metric, check.metric)
         and fnmatch.fnmatchcase(info.stat, stat)
         and not info.canary
-        and (not check.where or check.selects(*settings_by_kind(info)))
+        and (not check.where or check.selects(*info.mappings))
     )
-
-
-def settings_by_kind(info: SeriesInfo) -> list[dict[str, Any]]:
-    """Return the coordinates, parameters and shape of a series, which `where` looks through."""
-    return [orjson.loads(text or "{}") for text in (info.coords, info.params, info.shape)]
 
 
 def fraction(info: SeriesInfo, values: Array) -> bool:

@@ -4,10 +4,8 @@ import argparse
 import logging
 import os
 from collections.abc import Container
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from perfdag.analysis import alerts
 from perfdag.analysis.alerts import Alert, GateResult, Rules, gate_as_dict, worst
@@ -23,7 +21,6 @@ from perfdag.analysis.gate import (
 from perfdag.analysis.medians import read_run_medians
 from perfdag.analysis.selection import select_one
 from perfdag.analysis.verdict import RANK
-from perfdag.commands.finish import RunResult
 from perfdag.commands.options import (
     ACKS,
     RUN_HELP,
@@ -35,6 +32,7 @@ from perfdag.commands.options import (
     duration,
     option,
     print_json,
+    print_now,
 )
 from perfdag.commands.runs import explain_last
 from perfdag.commands.terminal import highlighted
@@ -96,28 +94,46 @@ def add_check(sub: Verbs) -> None:
 
 def run_check(args: argparse.Namespace) -> int:
     """Check a run and print its gate. Return 0, 3 if it fails, or 4 without the webhook."""
+    store, webhook = open_store(args.store), _webhook(args.webhook_file)
     if args.max_age is not None:
-        line, code = check_age(
-            args.run_id, args.store, args.suite, args.max_age, _webhook(args.webhook_file)
-        )
-        print(line)
-        return code
-    outcome = check_run(
-        args.run_id,
-        root=args.store,
-        suite=args.suite,
-        acks_file=args.acks,
-        webhook=_webhook(args.webhook_file),
-    )
+        return check_age(store, args.run_id, args.suite, args.max_age, webhook)
+    run_id, suite = select_one(store, args.run_id, args.suite)
+    explain_last(store, args.run_id, run_id)
+    acks, file = read_acks(args.acks, store)
+    gate = check(store, suite, run_id, Rules(read_checks(store, run_id), acks, file))
+    reached = publish(store, gate, webhook)
     if args.junit:
-        args.junit.write_bytes(outcome.junit())
+        args.junit.write_bytes(alerts.junit(gate))
     if args.markdown and args.markdown != "-":
-        Path(args.markdown).write_text(outcome.markdown() + "\n")
+        Path(args.markdown).write_text(alerts.markdown(gate) + "\n")
     if args.json:
-        print_json(outcome.data())
+        print_json(gate_as_dict(gate))
     else:
-        print(outcome.markdown() if args.markdown == "-" else outcome.text())
-    return outcome.exit_code
+        print(alerts.markdown(gate) if args.markdown == "-" else gate_text(gate))
+    return EXIT_REACH if not reached else EXIT_GATE if gate.failed else EXIT_OK
+
+
+def check_age(
+    store: Store, selector: str, suite: str | None, limit: float, webhook: str | None
+) -> int:
+    """Print the age of a run. Return 0, 3 if it began more than `limit` seconds ago, or 4.
+
+    4: the webhook did not take the message. Raises CommandError, SelectionError, StoreError.
+    """
+    run_id, suite = select_one(store, selector, suite)
+    starts = [run.when for run in read_run_medians(store, suite).runs if run.run_id == run_id]
+    if not starts:
+        raise CommandError(f"run {run_id} has no readable rows")
+    age = (datetime.now(UTC) - starts[0]).total_seconds()
+    line = f"{suite}: run {run_id} began {short_seconds(age)} ago"
+    if age <= limit:
+        print_now(line)
+        return EXIT_OK
+    title = f"STALE {line}; at most {short_seconds(limit)} is allowed"
+    print_now(title)
+    alert = Alert("stale", title, title, [run_id], run_id)
+    reached = _send(webhook, GateResult(run_id, suite, "", alerts=[alert]))
+    return EXIT_GATE if reached else EXIT_REACH
 
 
 def _webhook(file: Path | None) -> str | None:
@@ -183,51 +199,21 @@ MOST_LINES = 10
 """Series that the terminal names; the report has all of them."""
 
 
-@dataclass(frozen=True)
-class GateOutcome:
-    """The gate of a run, and whether the webhook took its messages."""
-
-    gate: GateResult
-    webhook_reached: bool
-
-    @property
-    def exit_code(self) -> int:
-        """4 if the webhook did not accept a message, 3 if the gate fails, else 0."""
-        if not self.webhook_reached:
-            return EXIT_REACH
-        return EXIT_GATE if self.gate.failed else EXIT_OK
-
-    def data(self) -> dict[str, Any]:
-        """Return the gate as plain data."""
-        return gate_as_dict(self.gate)
-
-    def junit(self) -> bytes:
-        """Return the gate as JUnit XML."""
-        return alerts.junit(self.gate)
-
-    def markdown(self) -> str:
-        """Return the gate as Markdown."""
-        return alerts.markdown(self.gate)
-
-    def text(self) -> str:
-        """Return the gate as text: alerts, checks that fail, suspicious points, counts."""
-        gate, lines = self.gate, []
-        for alert in worst(gate.alerts):
-            lines += [
-                gate.message(alert),
-                *([] if alert.fresh else ["        (reported before)"]),
-                "",
-            ]
-        lines += [
-            f"{result.state:8}{result.group}: {result.name}: {result.text}"
-            for result in gate.cases
-            if result.state in ("failed", "absent") and result.group != "change"
-        ]
-        lines += answer_lines(gate, told={key for alert in gate.alerts for key in alert.keys})
-        lines += [f"damaged, left out: {key}" for key in gate.damaged]
-        lines.append(f"checks  {alerts.gate_counts(gate)}")
-        lines.append(f"gate {'FAILED' if gate.failed else 'passed'}  {gate.suite}  {gate.run}")
-        return highlighted(lines)
+def gate_text(gate: GateResult) -> str:
+    """Return a gate as text: alerts, checks that fail, suspicious points, counts."""
+    lines = []
+    for alert in worst(gate.alerts):
+        lines += [gate.message(alert), *([] if alert.fresh else ["        (reported before)"]), ""]
+    lines += [
+        f"{result.state:8}{result.group}: {result.name}: {result.text}"
+        for result in gate.cases
+        if result.state in ("failed", "absent") and result.group != "change"
+    ]
+    lines += answer_lines(gate, told={key for alert in gate.alerts for key in alert.keys})
+    lines += [f"damaged, left out: {key}" for key in gate.damaged]
+    lines.append(f"checks  {alerts.gate_counts(gate)}")
+    lines.append(f"gate {'FAILED' if gate.failed else 'passed'}  {gate.suite}  {gate.run}")
+    return highlighted(lines)
 
 
 def answer_lines(gate: GateResult, told: Container[str] = ()) -> list[str]:
@@ -251,69 +237,14 @@ def answer_lines(gate: GateResult, told: Container[str] = ()) -> list[str]:
     return lines
 
 
-def check_run(
-    selector: str,
-    *,
-    root: str | None,
-    suite: str | None,
-    acks_file: str | None,
-    webhook: str | None,
-) -> GateOutcome:
-    """Check the run that `selector` selects, send its alerts and record them in the store.
+def publish(store: Store, gate: GateResult, webhook: str | None) -> bool:
+    """Send the alerts of a gate and record which were sent. Return whether the webhook took them.
 
-    Raises SelectionError, BadDocument, StoreError.
+    Raises StoreError.
     """
-    store = open_store(root)
-    run_id, suite = select_one(store, selector, suite)
-    explain_last(store, selector, run_id)
-    acks, file = read_acks(acks_file, store)
-    rules = Rules(read_checks(store, run_id), acks, file)
-    return _publish(store, check(store, suite, run_id, rules), webhook)
-
-
-def publish_gate(store: Store, result: RunResult) -> GateOutcome | None:
-    """Publish the gate of a run as its last step. Return None if the run asks for no gate.
-
-    A scheduled run asks for one, and so does a whole run of a suite with `checks`. The gate is
-    stored as JUnit XML and Markdown beside the report. Raises StoreError.
-    """
-    if not result.gated or result.gate is None:
-        return None
-    outcome = _publish(store, result.gate, os.environ.get("PERFDAG_WEBHOOK"))
-    run = f"runs/{result.plan.run_id}"
-    store.put(f"{run}/check.xml", outcome.junit())
-    store.put(f"{run}/check.md", outcome.markdown().encode())
-    return outcome
-
-
-def check_age(
-    selector: str, root: str | None, suite: str | None, limit: float, webhook: str | None
-) -> tuple[str, int]:
-    """Return the age of a run as a line, and the exit code.
-
-    The code is 0, 3 if the run began more than `limit` seconds ago, or 4 if the webhook did not
-    accept the message. Raises CommandError, SelectionError, StoreError.
-    """
-    store = open_store(root)
-    run_id, suite = select_one(store, selector, suite)
-    starts = [run.when for run in read_run_medians(store, suite).runs if run.run_id == run_id]
-    if not starts:
-        raise CommandError(f"run {run_id} has no readable rows")
-    age = (datetime.now(UTC) - starts[0]).total_seconds()
-    line = f"{suite}: run {run_id} began {short_seconds(age)} ago"
-    if age <= limit:
-        return line, EXIT_OK
-    title = f"STALE {line}; at most {short_seconds(limit)} is allowed"
-    alert = Alert("stale", title, title, [run_id], run_id)
-    reached = _send(webhook, GateResult(run_id, suite, "", alerts=[alert]))
-    return title, EXIT_GATE if reached else EXIT_REACH
-
-
-def _publish(store: Store, gate: GateResult, webhook: str | None) -> GateOutcome:
-    """Send the alerts of a gate and record which were sent. Raises StoreError."""
-    outcome = GateOutcome(gate, _send(webhook, gate))
+    reached = _send(webhook, gate)
     store_record(store, gate)
-    return outcome
+    return reached
 
 
 def _send(webhook: str | None, gate: GateResult) -> bool:

@@ -135,7 +135,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INPUT
     verb = next((argument for argument in arguments if not argument.startswith("-")), None)
     if verb is not None and verb not in (*VERBS, INTERNAL):
-        from perfdag.suite.document import nearest, removal_note
+        from perfdag.removed import removal_note
+        from perfdag.suite.document import nearest
 
         harmless = [name for name in VERBS if name not in DESTRUCTIVE]
         hint = nearest(verb, harmless) or "; `perfdag --help` lists the verbs"

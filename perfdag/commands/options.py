@@ -11,8 +11,8 @@ from textwrap import fill
 from typing import Any, NoReturn, TypeAlias
 
 from perfdag.redaction import redact
+from perfdag.removed import removal_note
 from perfdag.signals import EXIT_INPUT
-from perfdag.suite.document import removal_note
 
 Verbs: TypeAlias = "argparse._SubParsersAction[Any]"
 

@@ -1,36 +1,47 @@
-"""`perfdag show`, `report` and `collect`: the results of a stored run."""
+"""The result of a run: `perfdag show`, `report` and `collect`, and what ends every run."""
 
 import argparse
+import logging
+import os
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from textwrap import shorten
 from typing import Any
 
-from perfdag.analysis.alerts import gate_as_dict
-from perfdag.commands.check import answer_lines
-from perfdag.commands.finish import (
-    RunResult,
-    finish_run,
-    missing_drawing,
-    result_of,
-    write_card,
-)
+import pyarrow as pa
+
+from perfdag.analysis import alerts
+from perfdag.analysis.alerts import GateResult, gate_as_dict
+from perfdag.analysis.gate import check, unattended_rules
+from perfdag.analysis.selection import SelectionError
+from perfdag.commands.check import answer_lines, gate_text, publish
 from perfdag.commands.options import RUN, STORE, CommandError, Verbs, add_verb, option, print_json
 from perfdag.commands.runs import read_run
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
-from perfdag.results.collect import collect, gather, write_exports
-from perfdag.results.schema import load_rows
+from perfdag.plan.plan import Plan, gated
+from perfdag.results.collect import CollectionResult, collect, gather, write_exports
 from perfdag.results.summary import (
+    OwnVerdict,
     PointState,
     PointTrust,
+    RunTrust,
+    add_nominal,
     headlines,
+    own_verdicts,
     point_labels,
     statuses_text,
+    summarise,
+    trust_in,
     worst_of_points,
 )
-from perfdag.signals import EXIT_FAILED, EXIT_OK
-from perfdag.store.base import open_store
+from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_REACH
+from perfdag.store.base import Store
+from perfdag.suite.model import checks_of
 from perfdag.units import plural, scaled
+
+logger = logging.getLogger(__name__)
 
 SHOW_EPILOG = """examples:
   perfdag show last
@@ -55,9 +66,10 @@ def add_show(sub: Verbs) -> None:
 
 
 def run_show(args: argparse.Namespace) -> int:
-    """Show a run. Return 1 if a sample failed, is invalid or missing."""
-    result = show_run(args.store, args.run_id)
-    print_json(result_data(result)) if args.json else print(result_text(result))
+    """Show a run from its stored samples, and write nothing. Return its exit code."""
+    store, plan = read_run(args.store, args.run_id)
+    result = result_of(store, plan, *gather(store, plan))
+    print_json(result.data()) if args.json else print(result)
     return result.exit_code
 
 
@@ -83,10 +95,20 @@ def add_report(sub: Verbs) -> None:
 
 
 def run_report(args: argparse.Namespace) -> int:
-    """Write the report. Return 1 if a sample failed, is invalid or missing."""
-    result = report_run(args.store, args.run_id)
-    card = [write_card(open_store(args.store), result.plan, result.gate)] if args.card else []
-    print("\n".join([str(result.report), *card, *result.exports]))
+    """Collect a run, and write its charts and report. Return its exit code."""
+    if missing := missing_drawing():
+        raise CommandError(missing)
+    store, plan = read_run(args.store, args.run_id)
+    result = finish_run(store, plan)
+    print(result.report)
+    if args.card:
+        from perfdag.charts.pages.report import card_of
+
+        key = f"runs/{plan.run_id}/card.png"
+        store.put(key, card_of(result.table, plan, result.gate))
+        print(store.url(key))
+    for export in result.exports:
+        print(export)
     return result.exit_code
 
 
@@ -110,41 +132,198 @@ def add_collect(sub: Verbs) -> None:
 
 
 def run_collect(args: argparse.Namespace) -> int:
-    """Collect a run. Return 1 if a sample failed, is invalid or missing."""
-    text, code = collect_run(args.store, args.run_id)
-    print(text)
-    return code
-
-
-def collect_run(root: str | None, selector: str) -> tuple[str, int]:
-    """Write the Parquet file and the exports of a run. Return what was written and the exit code.
-
-    The code is 1 if a sample failed, is invalid or missing. Raises StoreError.
-    """
-    store, plan = read_run(root, selector)
-    collected = collect(store, plan)
-    rows = load_rows(store, suites=[plan.suite], runs=[plan.run_id])
-    lines = [f"{plural(collected.rows, 'row')}  {store.url(collected.key)}"]
+    """Write the Parquet file and the exports of a run. Return 1 if a sample is not ok."""
+    store, plan = read_run(args.store, args.run_id)
+    table, collected = collect(store, plan)
+    print(f"{plural(collected.rows, 'row')}  {store.url(collected.key)}")
     if collected.kept:
-        lines.append("kept as they were: some of their samples are stored no more")
-    lines += [f"also  {export}" for export in write_exports(store, plan.run_id, rows)]
+        print("kept as they were: some of their samples are stored no more")
+    for export in write_exports(store, plan.run_id, table):
+        print(f"also  {export}")
     good = all(status in ("ok", "skipped") for status in collected.statuses)
-    return "\n".join(lines), EXIT_OK if good else EXIT_FAILED
+    return EXIT_OK if good else EXIT_FAILED
 
 
-def show_run(root: str | None, selector: str) -> RunResult:
-    """Return the result of a run from its stored samples, and write nothing. Raises StoreError."""
-    store, plan = read_run(root, selector)
-    table, collected = gather(store, plan)
-    return result_of(store, plan, table, collected)
+@dataclass(frozen=True)
+class RunResult:
+    """A collected run: its samples by status, its points, and the addresses of its files."""
+
+    plan: Plan
+    table: pa.Table
+    collected: CollectionResult
+    states: list[PointState]
+    rows: str
+    report: str | None
+    exports: list[str]
+    trust: RunTrust
+    verdicts: list[OwnVerdict]
+    gate: GateResult | None = None
+    """The answers about the series of the run, and its checks. None where there is no history."""
+    gated: bool = False
+    """Whether the gate of the whole run, which knows the acknowledgements, decides on verdicts."""
+    told: bool = True
+    """Whether the webhook took the messages of the gate."""
+
+    @property
+    def id(self) -> str:
+        """The id of the run."""
+        return self.plan.run_id
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the verb that measured or collected the run."""
+        if not self.told:
+            return EXIT_REACH
+        if self.gated:
+            failed = self.gate is not None and self.gate.failed
+        else:
+            failed = any(verdict.word == "failed" for verdict in self.verdicts)
+        if failed:
+            return EXIT_GATE
+        statuses = self.collected.statuses.keys()
+        return EXIT_FAILED if "ok" not in statuses or statuses - {"ok", "skipped"} else EXIT_OK
+
+    def __str__(self) -> str:
+        return result_text(self)
+
+    def data(self) -> dict[str, Any]:
+        """Return the result as data for JSON."""
+        answer = gate_as_dict(self.gate) if self.gate else None
+        points = [
+            {
+                "point": state.point,
+                "entry": state.entry,
+                "benchmark": state.benchmark,
+                "params": state.params,
+                "statuses": state.statuses,
+                "reasons": state.reasons,
+                "noise": state.noise,
+                "trust": asdict(self.trust.points[state.point])
+                if state.point in self.trust.points
+                else None,
+                "metrics": [
+                    {
+                        "metric": series.metric,
+                        "stat": series.stat,
+                        "coords": series.coords,
+                        "unit": series.unit,
+                        "better": series.better,
+                        "headline": series.headline,
+                        "median": series.middle,
+                        "low": series.band.low,
+                        "high": series.band.high,
+                        "spread": series.band.kind,
+                        "n": len(series.values),
+                        "nominal": series.nominal,
+                    }
+                    for series in state.series
+                ],
+            }
+            for state in self.states
+        ]
+        return {
+            "run_id": self.plan.run_id,
+            "suite": self.plan.suite,
+            "statuses": self.collected.statuses,
+            "rows": self.rows,
+            "report": self.report,
+            "exports": self.exports,
+            "answer": answer,
+            "trust": {"level": self.trust.level, "text": self.trust.text},
+            "verdicts": [asdict(verdict) for verdict in self.verdicts],
+            "points": points,
+            **({"gate": answer} if self.gated and answer else {}),
+        }
 
 
-def report_run(root: str | None, selector: str) -> RunResult:
-    """Collect a run, and write its charts and report. Raises StoreError, CommandError."""
-    if missing := missing_drawing():
-        raise CommandError(missing)
-    store, plan = read_run(root, selector)
-    return finish_run(store, plan)
+def finish_run(
+    store: Store,
+    plan: Plan,
+    *,
+    charts: bool = True,
+    publishes: bool = False,
+    recheck: Callable[[GateResult], None] | None = None,
+) -> RunResult:
+    """Collect a run, judge it, write its charts and report, and return the result.
+
+    `recheck` measures the suspicious points again before the verdict. With `publishes` this is the
+    end of the run: its gate, if it has one, goes to the webhook, and as JUnit XML and Markdown
+    beside the report. Raises StoreError.
+    """
+    table, collected = collect(store, plan)
+    gate = judge(store, plan)
+    if recheck and gate and gate.suspects:
+        recheck(gate)
+        gate = judge(store, plan)
+    page, told = None, True
+    if charts and (missing := missing_drawing()):
+        logger.warning(f"perfdag: no report: {missing.replace('RUN', plan.run_id)}")
+    elif charts:
+        page = write_report(store, plan, table, gate)
+    files = write_exports(store, plan.run_id, table)
+    if publishes and gate and gated(plan):
+        told = publish(store, gate, os.environ.get("PERFDAG_WEBHOOK"))
+        store.put(f"runs/{plan.run_id}/check.xml", alerts.junit(gate))
+        store.put(f"runs/{plan.run_id}/check.md", alerts.markdown(gate).encode())
+    return replace(
+        result_of(store, plan, table, collected),
+        report=page,
+        exports=files,
+        gate=gate,
+        gated=gated(plan),
+        told=told,
+    )
+
+
+def judge(store: Store, plan: Plan) -> GateResult | None:
+    """Return the answers about a collected run, or None for a variant of `perfdag ab`."""
+    if plan.trigger == "ab":
+        return None
+    try:
+        rules = unattended_rules(store, checks_of(plan.suite_text))
+        return check(store, plan.suite, plan.run_id, rules)
+    except SelectionError as error:
+        logger.warning(f"perfdag: no verdict: {error}")
+        return None
+
+
+def result_of(store: Store, plan: Plan, table: pa.Table, collected: CollectionResult) -> RunResult:
+    """Return the result of a run from its rows."""
+    states = summarise(table)
+    add_nominal(table, states)
+    trust, verdicts = trust_in(table, states), own_verdicts(table)
+    return RunResult(
+        plan, table, collected, states, store.url(collected.key), None, [], trust, verdicts
+    )
+
+
+def missing_drawing() -> str | None:
+    """Return why this machine cannot draw, or None. An image for pods has no matplotlib."""
+    if find_spec("matplotlib"):
+        return None
+    return "matplotlib is not installed here: run `perfdag report RUN` where it is"
+
+
+def write_report(
+    store: Store,
+    plan: Plan,
+    table: pa.Table,
+    gate: GateResult | None,
+) -> str:
+    """Write the charts and report.html of a run with the answers of its gate.
+
+    Return the report's URL. Raises StoreError.
+    """
+    # It imports matplotlib, which takes a second that a run without a report does not need.
+    from perfdag.charts.pages import report as report_page
+
+    def put(name: str, data: bytes) -> None:
+        store.put(f"runs/{plan.run_id}/{name}", data)
+
+    links = {"History of the suite": f"../../site/history.html?suite={plan.suite}"}
+    has_site = bool(store.list(f"site/data/{plan.suite}"))
+    report_page.write(table, plan, put, store.root, links if has_site else {}, gate)
+    return store.url(f"runs/{plan.run_id}/report.html")
 
 
 HEADINGS = ("point", "metric", "median", "spread", "unit", "n", "of nominal", "state")
@@ -153,28 +332,25 @@ MAX_REASONS = 10
 """Points whose failures and verdicts the terminal shows; the report has all of them."""
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A line of the table: metric, median, spread, unit, n and nominal, then the state."""
-
-    point: str
-    cells: tuple[str, ...]
-    state: str
+Rows = list[tuple[str, ...]]
+"""Cells as HEADINGS names them."""
 
 
 def result_text(result: RunResult) -> str:
-    """Return a table of headline metrics for each entry, then counts and addresses."""
+    """Return a table of headline metrics for each entry, then counts, addresses and the gate."""
     labels = point_labels(result.states)
     verdict_words = {verdict.point: verdict.word for verdict, _ in worst_of_points(result.verdicts)}
-    entries: dict[str, list[_Row]] = {}
+    entries: dict[str, Rows] = {}
     units = _units(result.states)
     for state in result.states:
         trust = result.trust.points.get(state.point)
         text = _state_text(state, trust, verdict_words.get(state.point, ""))
-        rows = entries.setdefault(state.entry, [])
-        rows += [_Row(labels[state.point], cells, text) for cells in _cells(state, units)]
+        rows = [(labels[state.point], *cells, text) for cells in _cells(state, units)]
+        # A point is named once.
+        entries.setdefault(state.entry, []).extend(rows[:1] + [("", *row[1:]) for row in rows[1:]])
     tables = [f"{_table(entry, rows)}\n" for entry, rows in entries.items()]
-    return "\n".join([*tables, *_lines(result)])
+    gate = [gate_text(result.gate)] if result.gate and result.gated else []
+    return "\n".join([*tables, *_lines(result), *gate])
 
 
 def _units(states: list[PointState]) -> dict[tuple[str, str], tuple[float, str]]:
@@ -219,36 +395,16 @@ def _state_text(state: PointState, trust: PointTrust | None, verdict: str) -> st
     return text
 
 
-def _table(entry: str, rows: list[_Row]) -> str:
-    """Return the table of an entry. A point is named once, and an empty column is left out."""
-    entry, rows = _with_one_nominal(entry, rows)
-    cells, styles, point = [], [], ""
-    for row in rows:
-        name = row.point if row.point != point else ""
-        point = row.point
-        cells.append((name, *row.cells, row.state))
-        styles.append(HIGHLIGHTS["failed"] if FAILURE.search(row.state) else "")
-    columns = [i for i in range(len(HEADINGS)) if any(line[i] for line in cells)]
+def _table(entry: str, rows: Rows) -> str:
+    """Return the table of an entry, without the columns that are empty."""
+    columns = [i for i in range(len(HEADINGS)) if any(row[i] for row in rows)]
     return text_table(
         [HEADINGS[i] for i in columns],
-        [[line[i] for i in columns] for line in cells],
+        [[row[i] for i in columns] for row in rows],
         right=[at for at, i in enumerate(columns) if HEADINGS[i] in ("median", "n")],
-        styles=styles,
+        styles=[HIGHLIGHTS["failed"] if FAILURE.search(row[-1]) else "" for row in rows],
         title=entry,
     )
-
-
-def _with_one_nominal(entry: str, rows: list[_Row]) -> tuple[str, list[_Row]]:
-    """Move a nominal figure that all points share from the cells to the name of the entry."""
-    figures = {row.cells[-1].partition(" of ")[2] for row in rows if row.cells[-1]}
-    if len(figures) != 1:
-        return entry, rows
-    (figure,) = figures
-    shorter = [
-        replace(row, cells=(*row.cells[:-1], row.cells[-1].removesuffix(f" of {figure}")))
-        for row in rows
-    ]
-    return f"{entry} (nominal: {figure})", shorter
 
 
 def _lines(result: RunResult) -> list[str]:
@@ -290,10 +446,7 @@ def _verdicts(result: RunResult) -> list[str]:
         f"verdict {verdict.where}: {verdict.text}" + (f" ({count})" if count else "")
         for verdict, count in worst_of_points(result.verdicts)
     ]
-    if len(lines) > MAX_REASONS:
-        more = f"and {plural(len(lines) - MAX_REASONS, 'more verdict')}; the report has all"
-        return [*lines[:MAX_REASONS], more]
-    return lines
+    return _at_most(lines, "more verdicts; the report has all")
 
 
 def _failures(states: list[PointState]) -> list[str]:
@@ -304,60 +457,13 @@ def _failures(states: list[PointState]) -> list[str]:
     labels = point_labels(states)
     partly = [state for state in states if state.reasons and state.series]
     lines = []
-    for state in partly[:MAX_REASONS]:
+    for state in partly:
         name = " ".join(filter(None, (state.entry, labels[state.point])))
         lines.append(f"{name}: {shorten(state.reasons[0], 300, placeholder=' ...')}")
-    if len(partly) > MAX_REASONS:
-        more = len(partly) - MAX_REASONS
-        lines.append(
-            f"and {plural(more, 'more point')} with failed samples; the report has the reasons"
-        )
-    return lines
+    return _at_most(lines, "more points with failed samples; the report has the reasons")
 
 
-def result_data(result: RunResult) -> dict[str, Any]:
-    """Return the result as data for JSON."""
-    points = [
-        {
-            "point": state.point,
-            "entry": state.entry,
-            "benchmark": state.benchmark,
-            "params": state.params,
-            "statuses": state.statuses,
-            "reasons": state.reasons,
-            "noise": state.noise,
-            "trust": asdict(result.trust.points[state.point])
-            if state.point in result.trust.points
-            else None,
-            "metrics": [
-                {
-                    "metric": series.metric,
-                    "stat": series.stat,
-                    "coords": series.coords,
-                    "unit": series.unit,
-                    "better": series.better,
-                    "headline": series.headline,
-                    "median": series.middle,
-                    "low": series.band.low,
-                    "high": series.band.high,
-                    "spread": series.band.kind,
-                    "n": len(series.values),
-                    "nominal": series.nominal,
-                }
-                for series in state.series
-            ],
-        }
-        for state in result.states
-    ]
-    return {
-        "run_id": result.plan.run_id,
-        "suite": result.plan.suite,
-        "statuses": result.collected.statuses,
-        "rows": result.rows,
-        "report": result.report,
-        "exports": result.exports,
-        "answer": gate_as_dict(result.gate) if result.gate else None,
-        "trust": {"level": result.trust.level, "text": result.trust.text},
-        "verdicts": [asdict(verdict) for verdict in result.verdicts],
-        "points": points,
-    }
+def _at_most(lines: list[str], more: str) -> list[str]:
+    if len(lines) <= MAX_REASONS:
+        return lines
+    return [*lines[:MAX_REASONS], f"and {len(lines) - MAX_REASONS} {more}"]

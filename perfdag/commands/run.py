@@ -8,7 +8,6 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +39,10 @@ from perfdag.units import plural
 
 logger = logging.getLogger(__name__)
 
+
+if TYPE_CHECKING:
+    from perfdag.analysis.alerts import GateResult
+    from perfdag.commands.results import RunResult
 
 EPILOG = """examples:
   perfdag run suites/quick.yaml
@@ -105,66 +108,47 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(
             f"{args.suite} is no suite file; to measure a command: perfdag run -- {args.suite}"
         )
-    from perfdag.store.base import open_store
+    root: str | None = args.store
+    if args.resume is not None:
+        from perfdag.commands.runs import read_run
 
-    planned = plan_run(args.suite, args.settings, args.only, args.store, args.resume, args.command)
+        store, plan = read_run(root, args.resume)
+        _check_resumable(store, plan, root or "")
+    else:
+        plan, store_of_suite = plan_run(args.suite, args.settings, args.only, args.command)
+        root = root or store_of_suite
     if args.dry_run:
         from perfdag.commands.plan import plan_text
 
-        print(planned.plan.dump().decode() if args.json else plan_text(planned.plan))
+        print(plan.dump().decode() if args.json else plan_text(plan))
         return EXIT_OK
-    result = run_plan(planned, charts=not args.no_report, recheck=not args.no_recheck)
-    from perfdag.commands.check import publish_gate
-    from perfdag.commands.results import result_data, result_text
-
-    gate = publish_gate(open_store(planned.root), result)
+    result = run_plan(
+        plan,
+        root,
+        resumed=args.resume is not None,
+        charts=not args.no_report,
+        recheck=not args.no_recheck,
+    )
     if args.json:
-        print_json(result_data(result) | ({"gate": gate.data()} if gate else {}))
+        print_json(result.data())
     else:
-        print(result_text(result))
-        if gate:
-            print(gate.text())
-    return (gate and gate.exit_code) or result.exit_code
-
-
-if TYPE_CHECKING:
-    from perfdag.analysis.alerts import GateResult
-    from perfdag.commands.finish import RunResult
-
-
-@dataclass(frozen=True)
-class LocalRun:
-    """A planned run of this machine; `root` is its store as the user or the suite names it."""
-
-    plan: Plan
-    root: str | None
-    resumed: bool
+        print(result)
+    return result.exit_code
 
 
 def plan_run(
-    suite: str | None,
-    settings: Sequence[str],
-    only: Sequence[str],
-    root: str | None,
-    resume: str | None,
-    command: Sequence[str] = (),
-) -> LocalRun:
-    """Plan a new run of `suite` or `command`, or read the plan of the stored run `resume`.
+    suite: str | None, settings: Sequence[str], only: Sequence[str], command: Sequence[str] = ()
+) -> tuple[Plan, str | None]:
+    """Plan a new run of `suite` or `command`; return the plan, and the store that the suite names.
 
-    Raises BadDocument, StoreError, CommandError.
+    Raises BadDocument, CommandError.
     """
-    if resume is not None:
-        from perfdag.commands.runs import read_run
-
-        store, plan = read_run(root, resume)
-        _check_resumable(store, plan, root or "")
-        return LocalRun(plan, root, True)
     if command and (text := absent_program(command[0])):
         raise CommandError(text)
     loaded = command_suite(command, settings) if command else load_suite(suite or "", settings)
     plan = make_plan(loaded, only=only)
     refuse_absent_programs(loaded, plan)
-    return LocalRun(plan, root or loaded.suite.store, False)
+    return plan, loaded.suite.store
 
 
 def refuse_absent_programs(loaded: LoadedSuite, plan: Plan) -> None:
@@ -210,34 +194,37 @@ def _check_resumable(store: Store, plan: Plan, root: str) -> None:
     raise CommandError(f"{why}; continue it: {resume_command(plan, root)}")
 
 
-def run_plan(run: LocalRun, *, charts: bool = True, recheck: bool = True) -> "RunResult":
-    """Measure what is not stored yet, then collect, judge and report the run.
+def run_plan(
+    plan: Plan,
+    root: str | None,
+    *,
+    resumed: bool = False,
+    charts: bool = True,
+    recheck: bool = True,
+) -> "RunResult":
+    """Measure what store `root` does not have yet, then collect, judge and report the run.
 
     With `recheck`, points that are suspicious against their history are measured again.
     Raises CommandError if the run ends before its last sample.
     """
-    with only_process(run.plan):
-        return _measure_and_finish(run, charts, recheck)
+    store, stored = open_store(root), ""
+    with only_process(plan):
+        if resumed:
+            prepare_resume(store, plan.run_id)
+            planned = {plan.key(at) for at in range(len(plan.order))}
+            stored = f" ({len(planned & stored_samples(store, plan.run_id))} stored)"
+        else:
+            plan = with_learned_times(store, plan, None)
+            store_plan(store, plan)
+        samples = f"{plural(len(plan.points), 'point')}, {plural(len(plan.order), 'sample')}"
+        logger.info(f"run {plan.run_id}: {samples}{stored}, store {store.root}")
+        command = f"perfdag run --resume {plan.run_id}" + (f" --store {root}" if root else "")
+        with resumable(command):
+            measure_plan(plan, store)
+        from perfdag.commands.results import finish_run
 
-
-def _measure_and_finish(run: LocalRun, charts: bool, recheck: bool) -> "RunResult":
-    plan, store, stored = run.plan, open_store(run.root), ""
-    if run.resumed:
-        prepare_resume(store, plan.run_id)
-        planned = {plan.key(at) for at in range(len(plan.order))}
-        stored = f" ({len(planned & stored_samples(store, plan.run_id))} stored)"
-    else:
-        plan = with_learned_times(store, plan, None)
-        store_plan(store, plan)
-    samples = f"{plural(len(plan.points), 'point')}, {plural(len(plan.order), 'sample')}{stored}"
-    logger.info(f"run {plan.run_id}: {samples}, store {store.root}")
-    command = f"perfdag run --resume {plan.run_id}" + (f" --store {run.root}" if run.root else "")
-    with resumable(command):
-        measure_plan(plan, store)
-    from perfdag.commands.finish import finish_run
-
-    again = partial(measure_again, store, plan, command) if recheck else None
-    return finish_run(store, plan, charts=charts, recheck=again)
+        again = partial(measure_again, store, plan, command) if recheck else None
+        return finish_run(store, plan, charts=charts, publishes=True, recheck=again)
 
 
 def measure_again(store: Store, plan: Plan, command: str, gate: "GateResult") -> None:

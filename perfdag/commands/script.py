@@ -3,37 +3,15 @@
 import signal
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from perfdag.commands.check import GateOutcome, publish_gate
-from perfdag.commands.finish import RunResult
 from perfdag.commands.options import log_to_stderr
-from perfdag.commands.results import result_text
-from perfdag.commands.run import LocalRun, run_plan
+from perfdag.commands.results import RunResult
+from perfdag.commands.run import run_plan
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.store.base import open_store
 from perfdag.suite import model
 from perfdag.suite.document import parse_document
 from perfdag.suite.load import load_model, load_suite, model_text, suite_text
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run that has ended: its id, and its result as `perfdag run` prints it."""
-
-    id: str
-    result: RunResult
-    gate: GateOutcome | None
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of `perfdag run`."""
-        return (self.gate and self.gate.exit_code) or self.result.exit_code
-
-    def __str__(self) -> str:
-        text = result_text(self.result)
-        return f"{text}\n{self.gate.text()}" if self.gate else text
 
 
 class Suite(model.Suite):
@@ -54,24 +32,22 @@ class Suite(model.Suite):
 
     def run(
         self, store: str | Path | None = None, *, only: Sequence[str] = (), charts: bool = True
-    ) -> Run:
-        """Measure the suite on this machine, as `perfdag run` does, and return the run.
+    ) -> RunResult:
+        """Measure the suite on this machine, as `perfdag run` does, and return its result.
 
         `store` is a folder or an address (default: the store of the suite, else
-        ./perfdag-results). Progress goes to the logger `perfdag`, and to
-        standard error unless that has a handler. Raises BadDocument, StoreError, and
-        CommandError if the run ends before its last sample.
+        ./perfdag-results). Progress goes to the logger `perfdag`, and to standard error unless that
+        has a handler. Raises BadDocument, StoreError, and CommandError if the run ends
+        before its last sample.
         """
         root = self.store if store is None else str(store)
         log_to_stderr()
         before = signal.getsignal(signal.SIGTERM)
         try:
-            result = run_plan(LocalRun(self.plan(only), root, False), charts=charts)
+            return run_plan(self.plan(only), root, charts=charts)
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, before)
-        gate = publish_gate(open_store(root), result)
-        return Run(result.plan.run_id, result, gate)
 
     def save(self, file: str | Path) -> None:
         """Write the suite as a file that `perfdag run` and `perfdag submit` read.

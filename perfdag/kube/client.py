@@ -84,8 +84,57 @@ _HINTS = {
 }
 
 
-class Transport:
-    """A session with one API server, as an async context manager.
+@cache
+def _unbounded() -> Any:
+    """Turn off the timeout of aiohttp: one asyncio.timeout limits the whole request for less."""
+    import aiohttp
+
+    return aiohttp.ClientTimeout(total=None)
+
+
+def _retry_after(headers: Mapping[str, str], data: bytes) -> float:
+    """Return the seconds of Retry-After or of the Status's retryAfterSeconds, 0 without either."""
+    try:
+        if "Retry-After" in headers:
+            return min(60.0, float(headers["Retry-After"]))
+        return min(60.0, float(orjson.loads(data)["details"]["retryAfterSeconds"]))
+    except (ValueError, KeyError, TypeError):
+        return 0.0
+
+
+PAGE = 500
+
+WATCH_SECONDS = 290
+
+
+def selectors(labels: str, fields: str) -> dict[str, str]:
+    """Return the query parameters of label and field selectors."""
+    return ({"labelSelector": labels} if labels else {}) | (
+        {"fieldSelector": fields} if fields else {}
+    )
+
+
+def _namespaced_name(item: Object) -> tuple[str, str]:
+    return item["metadata"].get("namespace", ""), item["metadata"]["name"]
+
+
+def _deleted(resource: Resource, uid: str, namespace: str, name: str) -> Object:
+    metadata = {"uid": uid, "name": name} | ({"namespace": namespace} if namespace else {})
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
+
+
+__all__ = ["Event", "Kube", "KubeError", "Object", "Resource", "run_with_client"]
+
+T = TypeVar("T")
+
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+FIELD_MANAGER = "perfdag"
+
+
+class Kube:
+    """A client of one API server, as an async context manager.
 
     `connections` limits the requests in flight, apart from watches and logs. `timeout` is in
     seconds for one request. `retries` is the number of retries after 429, 5xx, a timeout or a
@@ -108,6 +157,7 @@ class Transport:
         self._timeout, self._retries = timeout, retries
         self._session: aiohttp.ClientSession | None = None
         self._options: dict[str, Any] = {}
+        self._resources: dict[tuple[str, str], Resource] = {}
 
     async def __aenter__(self) -> Self:
         import aiohttp
@@ -332,37 +382,6 @@ class Transport:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._unreachable(error) from None
 
-
-@cache
-def _unbounded() -> Any:
-    """Turn off the timeout of aiohttp: one asyncio.timeout limits the whole request for less."""
-    import aiohttp
-
-    return aiohttp.ClientTimeout(total=None)
-
-
-def _retry_after(headers: Mapping[str, str], data: bytes) -> float:
-    """Return the seconds of Retry-After or of the Status's retryAfterSeconds, 0 without either."""
-    try:
-        if "Retry-After" in headers:
-            return min(60.0, float(headers["Retry-After"]))
-        return min(60.0, float(orjson.loads(data)["details"]["retryAfterSeconds"]))
-    except (ValueError, KeyError, TypeError):
-        return 0.0
-
-
-PAGE = 500
-
-WATCH_SECONDS = 290
-
-
-class Reader(Transport):
-    """The reading half of a client. Its options are those of Transport."""
-
-    def __init__(self, cluster: Cluster | None = None, **options: Any) -> None:
-        super().__init__(cluster, **options)
-        self._resources: dict[tuple[str, str], Resource] = {}
-
     async def resource(self, api_version: str, kind: str) -> Resource:
         """Return where `kind` of `api_version` is served. The answer is cached.
 
@@ -574,36 +593,6 @@ class Reader(Transport):
                     status,
                 )
             yield Event(change["type"], change["object"], received)
-
-
-def selectors(labels: str, fields: str) -> dict[str, str]:
-    """Return the query parameters of label and field selectors."""
-    return ({"labelSelector": labels} if labels else {}) | (
-        {"fieldSelector": fields} if fields else {}
-    )
-
-
-def _namespaced_name(item: Object) -> tuple[str, str]:
-    return item["metadata"].get("namespace", ""), item["metadata"]["name"]
-
-
-def _deleted(resource: Resource, uid: str, namespace: str, name: str) -> Object:
-    metadata = {"uid": uid, "name": name} | ({"namespace": namespace} if namespace else {})
-    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
-
-
-__all__ = ["Event", "Kube", "KubeError", "Object", "Resource", "run_with_client"]
-
-T = TypeVar("T")
-
-MERGE_PATCH = "application/merge-patch+json"
-STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-APPLY_PATCH = "application/apply-patch+yaml"
-FIELD_MANAGER = "perfdag"
-
-
-class Kube(Reader):
-    """A client of one API server, as an async context manager with the options of Transport."""
 
     async def _path(self, body: Object, namespace: str | None, *, named: bool) -> str:
         """Return the path of the object that `body` describes."""

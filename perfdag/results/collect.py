@@ -341,12 +341,12 @@ class CollectionResult:
     kept: bool = False
 
 
-def collect(store: Store, plan: Plan) -> CollectionResult:
-    """Write the Parquet file of a run from its samples. Raises StoreError."""
+def collect(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
+    """Write the Parquet file of a run from its samples, and return its rows. Raises StoreError."""
     table, collected = gather(store, plan)
     if not collected.kept:
         write_rows(store, plan.suite, plan.run_id, table)
-    return collected
+    return table, collected
 
 
 def write_rows(store: Store, suite: str, run_id: str, table: pa.Table) -> None:

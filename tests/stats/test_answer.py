@@ -19,8 +19,8 @@ from perfdag.analysis.gate import check
 from perfdag.analysis.history import Acknowledgement
 from perfdag.analysis.verdict import compare_sides
 from perfdag.charts.pages.site import read_script, write_site
-from perfdag.commands.finish import judge
 from perfdag.commands.main import main
+from perfdag.commands.results import judge
 from perfdag.plan.plan import make_plan
 from perfdag.results.runs import load_plan
 from perfdag.stats.levels import levels_of, noise_of

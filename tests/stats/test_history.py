@@ -221,7 +221,7 @@ def test_ratios_over_message_sizes_are_blank_inside_the_noise_floor() -> None:
             entry="imb",
             metric=metric,
             stat="mean",
-            coords=json.dumps({"message_bytes": size}),
+            mappings=({"message_bytes": size}, {}, {}),
             span="",
         )
         return SimpleNamespace(
