@@ -24,9 +24,9 @@ from limits import at_most
 from perfdag.hosts.local import descendants
 from perfdag.hosts.ssh import SshHost
 from perfdag.steps.loop.pools import GangLost
-from perfdag.steps.runner.credentials import Keys, client_config, make_keys
-from perfdag.steps.runner.gather import Hosts
-from perfdag.steps.runner.peer import serve
+from perfdag.steps.pods.credentials import Keys, client_config, make_keys
+from perfdag.steps.pods.gather import Hosts
+from perfdag.steps.pods.peer import serve
 
 RUNS, SECONDS, AT_ONCE, LOOPS_A_CPU = 50, 30.0, 10, 2
 LIMIT_S, PATIENCE = 15.0, 60.0

@@ -64,6 +64,9 @@ _OWN_MEMORY = GIB
 _OWN_VOLUME = 40 * 2**20
 """Bytes of a size after which IMB stops repeating it by default."""
 _HEADER = re.compile(r"^# Benchmarking (\S+)\s*$", re.M)
+PRINTED = 0.5e-8
+"""Seconds by which a time can be off: IMB rounds microseconds to two decimals."""
+_TITLES = re.compile(r"^.*#repetitions.*\n", re.M)
 _PROCESSES = re.compile(r"# #processes = (\d+)")
 _EXIT_LINE = re.compile(
     r"^\s*(\d+)\s+(out-of-mem|time-out|int-overflow)\.?;\s*(?:needed X=\s*([\d.]+) GB)?"
@@ -155,12 +158,13 @@ class ImbParams(Params):
         return 2 if self.ranks_per_host is None else self.ranks // self.ranks_per_host
 
     def sizes(self) -> list[int]:
-        """Return the message sizes in bytes that -msglog min:max measures.
+        """Return the message sizes in bytes that -msglog min:max measures; 0 alone of a Barrier.
 
         Zero comes first, then powers of two. Reductions work on whole 4-byte floats.
         """
         smallest = max(self.min_log, 2) if self.benchmark in REDUCTIONS else self.min_log
-        return [0, *(2**log for log in range(smallest, self.max_log + 1))]
+        last = smallest if self.benchmark in SYNCS else self.max_log + 1
+        return [0, *(2**log for log in range(smallest, last))]
 
     def rounds(self) -> int:
         """Estimate how many messages a rank exchanges one after the other in an operation.
@@ -290,8 +294,7 @@ class Imb(Benchmark[ImbParams]):
     def limit(self, params: ImbParams) -> float:
         # IMB begins no size after time_per_size for all but two of them. It takes about a second
         # to estimate the repetitions of a size.
-        sizes = 1 if params.benchmark in SYNCS else params.max_log - params.min_log + 2
-        own = 5 * (0.4 + 0.01 * params.ranks) + sizes * (params.time_per_size + 2)
+        own = 5 * (0.4 + 0.01 * params.ranks) + len(params.sizes()) * (params.time_per_size + 2)
         return max(super().limit(params), own)
 
     def require(self, gang: Gang, params: ImbParams) -> None:
@@ -398,68 +401,38 @@ def _read(log: str, params: ImbParams) -> tuple[list[dict[str, float]], str | No
     The reason is None if every size is present. Raises Failed if the table is absent, cut,
     garbled, or of another number of ranks.
     """
-    body = _body(log, params).splitlines()
     name = params.benchmark
-    head = next((i for i, line in enumerate(body) if "#repetitions" in line), None)
-    if head is None:
-        raise Failed(f"the table of {name} has no header")
-    titles = body[head].split()
-    unknown = [title for title in titles if title not in _COLUMNS]
-    if unknown:
-        raise Failed(f"unknown columns in the table of {name}: {' '.join(unknown)}")
-    columns = [_COLUMNS[title] for title in titles]
-    rows: list[dict[str, float]] = []
-    stop = None
-    for line in body[head + 1 :]:
-        cells = line.split()
-        if not cells or cells[0].startswith("#"):
-            if rows:
-                break
-            continue
-        stop = _EXIT_LINE.match(line)
-        if stop:
-            break
-        try:
-            rows.append(dict(zip(columns, map(float, cells), strict=True)))
-        except ValueError:
-            raise Failed(
-                f"cannot read this line of the table of {name}: {line.strip()[:80]}"
-            ) from None
-    _complete(rows, params, int(stop[1]) if stop else None)
-    return rows, _stop_reason(stop, params) if stop else None
-
-
-def _body(log: str, params: ImbParams) -> str:
-    """Return what IMB printed of the requested benchmark on the requested number of ranks."""
-    sections = list(_HEADER.finditer(log))
-    section = next((header for header in sections if header[1] == params.benchmark), None)
-    if section is None:
-        ran = ", ".join(header[1] for header in sections) or "nothing"
-        raise Failed(f"IMB printed no table of {params.benchmark}; it ran {ran}")
-    following = next(
-        (header.start() for header in sections if header.start() > section.start()), len(log)
-    )
-    body = log[section.end() : following]
-    ranks = _PROCESSES.search(body)
+    _, *parts = _HEADER.split(log)
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    if name not in sections:
+        ran = ", ".join(sections) or "nothing"
+        raise Failed(f"IMB printed no table of {name}; it ran {ran}")
+    body = sections[name]
+    ranks, head = _PROCESSES.search(body), _TITLES.search(body)
     if ranks is None or int(ranks[1]) != params.ranks:
+        said = ranks[1] if ranks else "nothing"
+        raise Failed(f"{params.ranks} ranks were requested, IMB says {said}")
+    rows: list[dict[str, float]] = []
+    stop, line = None, ""
+    try:
+        columns = [_COLUMNS[title] for title in head[0].split()] if head else []
+        for line in body[head.end() :].splitlines() if head else ():
+            cells = line.split()
+            if stop := _EXIT_LINE.match(line):
+                break
+            if cells and not cells[0].startswith("#"):
+                rows.append(dict(zip(columns, map(float, cells), strict=True)))
+            elif rows:
+                break
+    except (KeyError, ValueError) as error:
+        raise Failed(f"cannot read the table of {name}: {error}: {line.strip()[:80]}") from None
+    end = int(stop[1]) if stop else None
+    expected = [size for size in params.sizes() if end is None or size < end]
+    if [int(row.get("bytes", 0)) for row in rows] != expected:
         raise Failed(
-            f"{params.ranks} ranks were requested, IMB says {ranks[1] if ranks else 'nothing'}",
+            f"the table of {name} has {len(rows)} of {len(expected)} message sizes, or others"
         )
-    return body
-
-
-def _complete(rows: list[dict[str, float]], params: ImbParams, end: int | None) -> None:
-    """Raise Failed if a size below `end` is missing; IMB reports that it stopped at `end`."""
-    sync = params.benchmark in SYNCS
-    expected = [None] if sync else [size for size in params.sizes() if end is None or size < end]
-    sizes = [None if sync else row.get("bytes") for row in rows]
-    absent = [size for size in expected if size not in sizes]
-    if absent or len(sizes) != len(expected):
-        first = absent[0] if absent else "none"
-        what = (
-            "its row" if sync else f"{len(absent)} of {len(expected)} message sizes, first {first}"
-        )
-        raise Failed(f"the table of {params.benchmark} lacks {what}")
+    return rows, _stop_reason(stop, params) if stop else None
 
 
 def _stop_reason(stop: re.Match[str], params: ImbParams) -> str:
@@ -478,73 +451,53 @@ def _stop_reason(stop: re.Match[str], params: ImbParams) -> str:
     )
 
 
-def _by_size(rows: list[dict[str, float]], params: ImbParams) -> list[Measurement]:
-    """Return latency, bandwidth and message rate of each row."""
-    measurements: list[Measurement] = []
-    for row in rows:
-        coords = {"message_bytes": int(row["bytes"])} if "bytes" in row else {}
-        n = int(row["repetitions"])
-        for column, stat in (("t_avg", "mean"), ("t_min", "min"), ("t_max", "max")):
-            if column in row:
-                measurements.append(Measurement("latency", row[column] * 1e-6, stat, coords, n))
-        bandwidth = _bandwidth(row, params)
-        if bandwidth:
-            measurements.append(Measurement("bandwidth", bandwidth, "value", coords, n))
-        if "rate" in row:
-            measurements.append(Measurement("message_rate", row["rate"], "value", coords, n))
-    return measurements
-
-
-def _bandwidth(row: dict[str, float], params: ImbParams) -> float | None:
-    """Return the bandwidth in B/s, or None if the row has none.
+def _bandwidth(row: dict[str, float], params: ImbParams) -> float:
+    """Return the bandwidth in B/s, or 0 if the row has none.
 
     IMB's user guide defines it as the bytes that a rank sends and receives by the time of the
     slowest rank. It is computed from the time: the printed figure has two decimals, too few for
     small messages, and old versions print units of 2^20 bytes. Tables without a time (Uniband,
     Biband) come from versions that print 10^6 bytes.
     """
-    size, messages = row.get("bytes", 0), {"Sendrecv": 2, "Exchange": 4}.get(params.benchmark, 1)
-    if "bandwidth" not in row or size == 0:
-        return None
+    messages = {"Sendrecv": 2, "Exchange": 4}.get(params.benchmark, 1)
+    if "bandwidth" not in row or row.get("bytes", 0) == 0:
+        return 0.0
     time = row.get("t_max", row.get("t_avg", 0))
-    return messages * size / time * 1e6 if time else row["bandwidth"] * 1e6
+    return (messages * row["bytes"] / time if time else row["bandwidth"]) * 1e6
 
 
-PRINTED = 0.5e-8
-"""Seconds by which a time can be off: IMB rounds microseconds to two decimals."""
+def _by_size(rows: list[dict[str, float]], params: ImbParams) -> list[Measurement]:
+    """Return latency, bandwidth and message rate of each row."""
+    measurements: list[Measurement] = []
+    for row in rows:
+        coords = {"message_bytes": int(row["bytes"])} if "bytes" in row else {}
+        n = int(row["repetitions"])
+        measurements += [
+            Measurement("latency", row[column] * 1e-6, stat, coords, n)
+            for column, stat in (("t_avg", "mean"), ("t_min", "min"), ("t_max", "max"))
+            if column in row
+        ]
+        rates = (("bandwidth", _bandwidth(row, params)), ("message_rate", row.get("rate")))
+        measurements += [
+            Measurement(metric, rate, coords=coords, n=n) for metric, rate in rates if rate
+        ]
+    return measurements
 
 
 def _headlines(rows: list[dict[str, float]], params: ImbParams) -> list[Measurement]:
     """Return the headline figures of a whole table; the printed columns decide which exist."""
     measurements = []
-    first, last = rows[0], rows[-1]
-    if params.benchmark in (*PAIRS, *STREAMS) and "t_avg" in first:
-        measurements.append(
-            Measurement(
-                "zero_byte_latency",
-                first["t_avg"] * 1e-6,
-                n=int(first["repetitions"]),
-                step=PRINTED,
-            )
-        )
-    if params.benchmark in (*COLLECTIVES, *SYNCS):
-        measurements.append(
-            Measurement(
-                "operation_time",
-                last["t_avg"] * 1e-6,
-                n=int(last["repetitions"]),
-                step=PRINTED,
-            )
-        )
-    speeds = [(_bandwidth(row, params), int(row.get("bytes", 0))) for row in rows]
-    fast = [(speed, size) for speed, size in speeds if speed]
+    for metric, row, benchmarks in (
+        ("zero_byte_latency", rows[0], (*PAIRS, *STREAMS)),
+        ("operation_time", rows[-1], (*COLLECTIVES, *SYNCS)),
+    ):
+        if params.benchmark in benchmarks and "t_avg" in row:
+            n = int(row["repetitions"])
+            measurements.append(Measurement(metric, row["t_avg"] * 1e-6, n=n, step=PRINTED))
+    fast = [(speed, int(row["bytes"])) for row in rows if (speed := _bandwidth(row, params))]
     if fast:
-        peak = max(fast)[0]
+        peak = max(speed for speed, _ in fast)
+        half = min(size for speed, size in fast if speed >= peak / 2)
         measurements.append(Measurement("peak_bandwidth", peak))
-        measurements.append(
-            Measurement(
-                "half_bandwidth_size",
-                min(size for bandwidth, size in fast if bandwidth >= peak / 2),
-            )
-        )
+        measurements.append(Measurement("half_bandwidth_size", half))
     return measurements

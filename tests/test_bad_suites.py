@@ -13,8 +13,8 @@ import yaml
 
 from perfdag.benchmark import registry
 from perfdag.plan.plan import make_plan
-from perfdag.steps.runner.plan import outputs, plan_of
-from perfdag.steps.runner.pod_context import from_environment
+from perfdag.steps.pods.context import from_environment
+from perfdag.steps.pods.plan import outputs, plan_of
 from perfdag.store.base import DamagedError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.document import BadDocument
@@ -243,7 +243,7 @@ def plan_in_pod(store: FolderStore, suite: str = "") -> dict[str, Any]:
     file = Path("given.yaml")
     file.write_text(suite)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("perfdag.steps.runner.plan.SUITE_FILES", (file,))
+        patched.setattr("perfdag.steps.pods.plan.SUITE_FILES", (file,))
         return outputs(plan_of(context, store, {}), context)
 
 
@@ -287,7 +287,7 @@ def test_a_stored_plan_of_wrong_types_is_refused_in_one_line(
     plan = json.loads(make_plan(parse_suite(suite_text()), run_id=ID).dump())
     data = plan | document if isinstance(document, dict) else document
     store.put(f"runs/{ID}/plan.json", json.dumps(data).encode())
-    monkeypatch.setattr("perfdag.steps.runner.pod_context.STORE", store.root)
+    monkeypatch.setattr("perfdag.steps.pods.context.STORE", store.root)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     for name, value in {"STORE": "claim://results", "RUN": ID}.items():
         monkeypatch.setenv(f"PERFDAG_{name}", value)

@@ -23,7 +23,7 @@ from perfdag.kube.pods import Pod
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import result_key
-from perfdag.steps.runner.plan import step
+from perfdag.steps.pods.plan import step
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -194,7 +194,7 @@ def test_a_gang_of_volcano_has_a_pod_group_for_all_its_pods(
     suites = parse_suite(text), parse_suite(text, settings=["one.env.X=x"])
     duet = on_cluster(prepare_duet(*suites, ("a", "b"), 8))
     plans = [make_plan(suites[0])] if variants == 1 else [duet.a, duet.b]
-    monkeypatch.setattr("perfdag.steps.runner.pod_context.STORE", str(tmp_path / "store"))
+    monkeypatch.setattr("perfdag.steps.pods.context.STORE", str(tmp_path / "store"))
     for plan in plans:
         FolderStore("store").put(f"runs/{plan.run_id}/plan.json", plan.dump())
     bench.add({"kind": "Namespace", "metadata": {"name": "kube-system"}})
@@ -609,7 +609,7 @@ def test_a_pod_prints_how_long_its_store_is_away(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     monkeypatch.setattr("perfdag.store.s3.REPORT_SECONDS", 0.0)
-    monkeypatch.setattr("perfdag.steps.runner.pod_context.PATIENCE", 0.1)
+    monkeypatch.setattr("perfdag.steps.pods.context.PATIENCE", 0.1)
     store = replace(pod_context(), store="s3://b/x").open()
     with pytest.raises(StoreError, match="cannot be reached"):
         store.get("a")

@@ -25,7 +25,7 @@ from perfdag.kube.client import Kube
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps import mpi
-from perfdag.steps.runner.feasibility import unmet
+from perfdag.steps.pods.objects import unmet
 from perfdag.suite.load import load_suite, parse_suite
 from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer

@@ -22,7 +22,7 @@ from perfdag.steps.fio import Target, job_file
 from perfdag.steps.imb import openmpi_command
 from perfdag.steps.iperf import client_command
 from perfdag.steps.mpi import openmpi_mpirun
-from perfdag.steps.runner.plan import outputs
+from perfdag.steps.pods.plan import outputs
 from perfdag.steps.torchbench import arguments
 from perfdag.suite.load import load_suite, parse_suite
 from tests.conftest import CommandLine

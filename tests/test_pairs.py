@@ -27,8 +27,7 @@ from perfdag.shape import Shape
 from perfdag.stats.nodes import ROUNDS, Hunt
 from perfdag.steps.loop.measure import MeasuringLoop
 from perfdag.steps.loop.pools import GangLost, LocalPool, needs_cluster, two_of
-from perfdag.steps.runner.gather import Hosts
-from perfdag.steps.runner.placement import GangPool, wrong_placement
+from perfdag.steps.pods.gather import GangPool, Hosts, wrong_placement
 from perfdag.store.folder import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite

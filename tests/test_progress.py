@@ -13,7 +13,7 @@ from perfdag.plan.plan import SAMPLE_OVERHEAD, Plan, TimeLeft, make_plan
 from perfdag.results.collect import collect
 from perfdag.results.runs import ANY, with_learned_times
 from perfdag.results.samples import SampleRecord, sample_key
-from perfdag.steps.runner.progress import ProgressReporter, seconds_left
+from perfdag.steps.pods.lead import ProgressReporter, seconds_left
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite

@@ -20,8 +20,8 @@ from perfdag.kube.patch import Context, patch
 from perfdag.plan.plan import make_plan
 from perfdag.redaction import is_secret, redact, redact_json, redact_strings, register
 from perfdag.shape import Shape
-from perfdag.steps.runner import credentials
-from perfdag.steps.runner.credentials import OF_LEAD, OF_PEER, take_credentials
+from perfdag.steps.pods import credentials
+from perfdag.steps.pods.credentials import OF_LEAD, OF_PEER, take_credentials
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from perfdag.workflows.templates import Installation, host

@@ -10,7 +10,7 @@ import pytest
 CLEARS = """
 import time
 from perfdag.signals import end_once
-from perfdag.steps.runner.pod_context import exit_retryable
+from perfdag.steps.pods.context import exit_retryable
 end_once({end})
 try:
     print("ready", flush=True)
@@ -24,7 +24,7 @@ finally:
 BUSY = """
 import asyncio, time
 from perfdag import signals
-from perfdag.steps.runner.pod_context import exit_retryable
+from perfdag.steps.pods.context import exit_retryable
 
 async def spin():
     print("ready", flush=True)

@@ -27,7 +27,7 @@ from perfdag.kube.pods import is_ready, read_pod, with_events, without_simulated
 from perfdag.plan.plan import Plan, place_hosts
 from perfdag.shape import Shape
 from perfdag.steps.devices import without_gpu
-from perfdag.steps.runner.feasibility import Requirement, has_class, read_inventory, requirements_of
+from perfdag.steps.pods.objects import Requirement, has_class, read_inventory, requirements_of
 from perfdag.store.base import AddressError, check_cluster_address
 from perfdag.units import plural
 

@@ -13,7 +13,7 @@ from perfdag.plan.plan import Plan, concurrent_groups, make_plan, place_hosts
 from perfdag.results.runs import ANY, with_learned_times
 from perfdag.shape import Shape
 from perfdag.signals import EXIT_OK
-from perfdag.steps.runner.limits import kinds_of
+from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import StoreError, open_store
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite

@@ -32,8 +32,8 @@ from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.pods import Pod, nodes_of, template_of
 from perfdag.plan.plan import is_run_id
 from perfdag.signals import EXIT_FAILED, EXIT_INPUT, EXIT_OK
-from perfdag.steps.runner.progress import seconds_left
-from perfdag.steps.runner.watch import finished
+from perfdag.steps.pods.lead import seconds_left
+from perfdag.steps.pods.watchdog import finished
 from perfdag.store.s3 import is_wait_line, seconds_away
 
 logger = logging.getLogger(__name__)

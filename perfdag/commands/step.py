@@ -16,7 +16,7 @@ from perfdag.signals import EXIT_FAILED, EXIT_OK, EXIT_REACH
 if TYPE_CHECKING:
     from perfdag.kube.client import Kube
     from perfdag.plan.plan import Plan
-    from perfdag.steps.runner.pod_context import PodContext
+    from perfdag.steps.pods.context import PodContext
     from perfdag.store.base import Store
 
 logger = logging.getLogger(__name__)
@@ -86,48 +86,48 @@ def add_step(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def plan(args: argparse.Namespace) -> int:
     """Plan the run and write the output parameters of the step."""
-    from perfdag.steps.runner import plan, step_state
-    from perfdag.steps.runner.credentials import PeerError
-    from perfdag.steps.runner.pod_context import from_environment
+    from perfdag.steps.pods.context import from_environment, run_step
+    from perfdag.steps.pods.credentials import PeerError
+    from perfdag.steps.pods.plan import step
     from perfdag.units import plural
 
     context = from_environment()
 
     def work() -> int:
         try:
-            result = plan.step(context, args.out, os.environ)
+            result = step(context, args.out, os.environ)
         except PeerError as error:
             raise CommandError(str(error), EXIT_FAILED) from None
         counts = f"{plural(len(result.points), 'point')}, {plural(len(result.order), 'sample')}"
         print_now(f"run {result.run_id}: {counts}, {plural(len(result.batches), 'batch')}")
         return EXIT_OK
 
-    return step_state.step(context, "plan", work)
+    return run_step(context, "plan", work)
 
 
 def recheck(args: argparse.Namespace) -> int:
     """Plan the rechecks of suspicious points and write the output parameters of the step."""
-    from perfdag.steps.runner import recheck, step_state
-    from perfdag.steps.runner.pod_context import from_environment
+    from perfdag.steps.pods.context import from_environment, run_step
+    from perfdag.steps.pods.plan import recheck as plan_rechecks
 
     context = from_environment()
 
     def work() -> int:
-        names = recheck.step(context, args.out)
+        names = plan_rechecks(context, args.out)
         print_now(
             f"measured again now: {', '.join(names)}" if names else "nothing to measure again"
         )
         return EXIT_OK
 
-    return step_state.step(context, "recheck", work)
+    return run_step(context, "recheck", work)
 
 
 def watchdog(args: argparse.Namespace) -> int:
     """Watch the run until its last batch ends. Return 1 if a batch failed."""
     import asyncio
 
-    from perfdag.steps.runner.pod_context import from_environment
-    from perfdag.steps.runner.watch import watch_run
+    from perfdag.steps.pods.context import from_environment
+    from perfdag.steps.pods.watchdog import watch_run
 
     if asyncio.run(watch_run(from_environment(), args.pending)):
         return EXIT_OK
@@ -139,9 +139,9 @@ def lead(args: argparse.Namespace) -> int:
     """Measure a batch with the pods of its gang."""
     from perfdag.results.runs import load_plan
     from perfdag.signals import end_once
-    from perfdag.steps.runner import gang
-    from perfdag.steps.runner.credentials import take_credentials
-    from perfdag.steps.runner.pod_context import exit_retryable, from_environment
+    from perfdag.steps.pods import lead
+    from perfdag.steps.pods.context import exit_retryable, from_environment
+    from perfdag.steps.pods.credentials import take_credentials
 
     end_once(exit_retryable)
     take_credentials()
@@ -149,15 +149,15 @@ def lead(args: argparse.Namespace) -> int:
     store = context.open()
     plan = load_plan(store, context.run_id)
     last = args.attempt >= args.attempts
-    return gang.lead(context, store, plan, args.batch, args.attempt, last)
+    return lead.lead(context, store, plan, args.batch, args.attempt, last)
 
 
 def peer(args: argparse.Namespace) -> int:
     """Serve the lead of a gang."""
     from perfdag.kube.config import SERVICE_ACCOUNT
-    from perfdag.steps.runner.credentials import Keys, PeerError, take_credentials
-    from perfdag.steps.runner.peer import LeadWatch, serve
-    from perfdag.steps.runner.pod_context import from_environment, pending_limit, scratch_home
+    from perfdag.steps.pods.context import from_environment, pending_limit, scratch_home
+    from perfdag.steps.pods.credentials import Keys, PeerError, take_credentials
+    from perfdag.steps.pods.peer import LeadWatch, serve
 
     take_credentials()
     context = from_environment()
@@ -193,7 +193,7 @@ def reach_store(args: argparse.Namespace) -> int:
 def age(args: argparse.Namespace) -> int:
     """Check the age of the newest run of a suite."""
     from perfdag.commands.check import check_age
-    from perfdag.steps.runner.pod_context import from_environment
+    from perfdag.steps.pods.context import from_environment
     from perfdag.store.base import open_store
 
     store, webhook = open_store(from_environment().root), os.environ.get("PERFDAG_WEBHOOK")
@@ -202,11 +202,10 @@ def age(args: argparse.Namespace) -> int:
 
 def finish(args: argparse.Namespace) -> int:
     """Collect, report and check the run in the last step of its Workflow."""
-    from perfdag.steps.runner import step_state
-    from perfdag.steps.runner.pod_context import from_environment
+    from perfdag.steps.pods.context import from_environment, run_step
 
     context = from_environment()
-    return step_state.step(context, "finish", lambda: _finish(context, args.phase))
+    return run_step(context, "finish", lambda: _finish(context, args.phase))
 
 
 def _finish(context: "PodContext", phase: str) -> int:
@@ -215,7 +214,7 @@ def _finish(context: "PodContext", phase: str) -> int:
     from perfdag.commands.results import finish_run
     from perfdag.results.collect import collect
     from perfdag.results.runs import load_plan
-    from perfdag.steps.runner import budget
+    from perfdag.steps.pods.context import end_clock
     from perfdag.store.base import NotStoredError
 
     store = context.open()
@@ -225,7 +224,7 @@ def _finish(context: "PodContext", phase: str) -> int:
         # If the plan step refused the suite, its own exit code is the run's.
         message = f"run {context.run_id}: it has no plan, so there is nothing to collect"
         raise CommandError(message, EXIT_REACH) from None
-    budget.end(store, plan.run_id)
+    end_clock(store, plan.run_id)
     _record_end(context, store, plan, phase)
     if plan.trigger == "ab":
         result = finish_variants(store, plan)
@@ -233,7 +232,7 @@ def _finish(context: "PodContext", phase: str) -> int:
         _release(context, store, plan, phase)
         return result.exit_code
     for run_id in plan.options.confirmed:
-        budget.end(store, run_id)
+        end_clock(store, run_id)
         collect(store, load_plan(store, run_id))
     run = finish_run(store, plan, publishes=True)
     print_now(str(run))
@@ -245,22 +244,22 @@ def _finish(context: "PodContext", phase: str) -> int:
 def _record_end(context: "PodContext", store: "Store", plan: "Plan", phase: str) -> None:
     """Store why the run and its batches ended, so that absent samples have a reason."""
     from perfdag.kube.client import KubeError
-    from perfdag.steps.runner import end_reason
+    from perfdag.steps.pods import finish
 
     if context.claimed:
         try:
-            end_reason.copy_annotation(context, store, plan)
+            finish.copy_annotation(context, store, plan)
         except KubeError as error:  # only the reasons are lost, not the samples
             logger.info(f"cannot read why batches failed; their rows have no reason: {error}")
-    end_reason.record_workflow_end(context, store, plan, phase)
+    finish.record_workflow_end(context, store, plan, phase)
 
 
 def _release(context: "PodContext", store: "Store", plan: "Plan", phase: str) -> None:
     """Label the Workflow and delete what the run no longer needs."""
-    from perfdag.steps.runner import batch_objects
+    from perfdag.steps.pods.objects import release
 
     label_workflow(context, plan, store)
-    batch_objects.release(context, plan, phase)
+    release(context, plan, phase)
 
 
 def label_workflow(context: "PodContext", plan: "Plan", store: "Store") -> None:

@@ -23,7 +23,7 @@ from perfdag.commands.render import report_missing_gpus
 from perfdag.commands.status import follow_run
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.signals import EXIT_OK
-from perfdag.steps.runner.limits import kinds_of
+from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import check_cluster_address, on_cluster
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import LoadedSuite

@@ -31,7 +31,7 @@ UNRECOVERABLE = f"{LABEL}/unrecoverable"
 """Annotation of a Workflow: its owner and the numbers of the batches that no retry can repair.
 
 The watchdog writes it, and the retryStrategy of a batch reads it. The owner is that of
-`perfdag.steps.runner.step_state.owner`."""
+`perfdag.steps.pods.context.owner`."""
 WATCHDOG_DONE = f"{LABEL}/watchdog-done"
 """Annotation of a Workflow: its uid, once its watchdog saw the last batch end and some fail.
 

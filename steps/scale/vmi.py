@@ -559,10 +559,6 @@ class VmiSteady(VmiBenchmark[VmiSteadyParams]):
         """Return the churn, and an estimate of 60 ms per VMI for the ramps."""
         return 30.0 + params.duration + 0.12 * params.count
 
-    def least_seconds(self, params: VmiSteadyParams) -> float:
-        """Return the seconds of churn."""
-        return params.duration
-
     def limit(self, params: VmiSteadyParams) -> float:
         """Return the sum of the lock, the primer, the schedule, the churn and all waits."""
         waits = params.schedule.span(params.count) + params.wait_limit + 2 * params.timeout

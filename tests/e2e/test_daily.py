@@ -14,7 +14,7 @@ from perfdag.plan.plan import make_plan, new_run_id
 from perfdag.results.collect import collect
 from perfdag.results.runs import load_plan
 from perfdag.results.samples import SampleRecord, result_key, sample_key, stored_samples
-from perfdag.steps.runner.feasibility import cluster_facts
+from perfdag.steps.pods.objects import cluster_facts
 from perfdag.store.base import open_store
 from perfdag.suite.load import load_suite
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perfdag.steps.runner.pod_context import PodContext
+from perfdag.steps.pods.context import PodContext
 
 
 def workflow_of(

@@ -17,11 +17,10 @@ from perfdag.results.missing_reason import (
     from_annotations,
     write,
 )
-from perfdag.steps.runner import budget, end_reason, gang
-from perfdag.steps.runner.end_reason import BatchReasons, copy_annotation
-from perfdag.steps.runner.gather import Hosts
-from perfdag.steps.runner.watch import watch_pods
-from perfdag.steps.runner.watchdog import Watchdog
+from perfdag.steps.pods import finish, lead
+from perfdag.steps.pods.finish import BatchReasons, copy_annotation
+from perfdag.steps.pods.gather import Hosts
+from perfdag.steps.pods.watchdog import Watchdog, watch_pods
 from perfdag.store.base import Store
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -52,7 +51,7 @@ def plan() -> Plan:
 def complete_gangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every gang stands at once."""
     hosts = Hosts([LocalHost()], {})
-    monkeypatch.setattr(gang, "assembled", lambda *_: contextlib.nullcontext(hosts))
+    monkeypatch.setattr(lead, "assembled", lambda *_: contextlib.nullcontext(hosts))
 
 
 @pytest.mark.usefixtures("complete_gangs")
@@ -60,8 +59,8 @@ def test_a_gang_that_stood_in_the_end_is_not_what_its_pods_once_waited_for(
     store: FolderStore, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(store, plan.run_id, MissingReason("batch", "failed", PENDING, 0))
-    monkeypatch.setattr(budget, "deadline", lambda *_: 0.0)
-    assert gang.lead(place(), store, plan, 0, 0, True) == 0
+    monkeypatch.setattr(lead, "clock_deadline", lambda *_: 0.0)
+    assert lead.lead(place(), store, plan, 0, 0, True) == 0
     assert reasons(store, plan) == {("skipped", "the budget of 100 s was spent")}
 
 
@@ -71,13 +70,13 @@ def test_a_run_that_is_stopped_says_so_of_a_batch_that_had_to_wait(
 ) -> None:
     write(store, plan.run_id, MissingReason("batch", "failed", PENDING, 0))
 
-    monkeypatch.setattr(gang, "measure_batch", Mock(side_effect=SystemExit(75)))
+    monkeypatch.setattr(lead, "measure_batch", Mock(side_effect=SystemExit(75)))
     with pytest.raises(SystemExit):
-        gang.lead(place(), store, plan, 0, 0, True)
+        lead.lead(place(), store, plan, 0, 0, True)
     monkeypatch.setattr(
-        end_reason, "run_with_client", lambda work: {"metadata": {}, "spec": {"shutdown": "Stop"}}
+        finish, "run_with_client", lambda work: {"metadata": {}, "spec": {"shutdown": "Stop"}}
     )
-    end_reason.record_workflow_end(place(), store, plan, "Failed")
+    finish.record_workflow_end(place(), store, plan, "Failed")
     assert reasons(store, plan) == {("missing", "workflow wf was ended by `argo stop`")}
 
 
@@ -98,8 +97,8 @@ def test_a_gang_that_stands_takes_away_what_was_noted_of_both_variants(
     for plan in (result.a, result.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
         write(store, plan.run_id, MissingReason("batch", "failed", PENDING, 0))
-    monkeypatch.setattr(gang, "measure_batch", lambda *_: None)
-    assert gang.lead(place(result.a.run_id), store, result.a, 0, 0, False) == 0
+    monkeypatch.setattr(lead, "measure_batch", lambda *_: None)
+    assert lead.lead(place(result.a.run_id), store, result.a, 0, 0, False) == 0
     assert [store.list(f"runs/{plan.run_id}/notes") for plan in (result.a, result.b)] == [[], []]
 
 
@@ -107,12 +106,12 @@ def test_a_gang_that_stands_takes_away_what_was_noted_of_both_variants(
 def test_what_ends_the_next_gang_too_is_noted_again(
     store: FolderStore, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gang, "measure_batch", lambda *_: None)
+    monkeypatch.setattr(lead, "measure_batch", lambda *_: None)
     watchdog = Watchdog(60.0, BatchReasons(plan, store))
     oom = "OOMKilled: container main passed its memory limit of 1Gi"
     seen = []
     for attempt in (0, 1):
-        gang.lead(place(), store, plan, 0, attempt, False)
+        lead.lead(place(), store, plan, 0, attempt, False)
         assert reasons(store, plan) == {("missing", "planned, but no result was stored")}
         seen.append(Pod(f"p{attempt}", 0, attempt, 0, "Failed", None, None, oom, uid=f"u{attempt}"))
         watchdog.look(seen, 5.0 * attempt)
@@ -153,8 +152,8 @@ async def test_what_a_watchdog_without_a_store_noted_is_over_when_the_gang_stand
 
     server = ApiServer(workflow)
     server.on("GET .*/pods", pods)
-    monkeypatch.setattr("perfdag.steps.runner.watch.LOOK_SECONDS", 0.01)
-    monkeypatch.setattr("perfdag.steps.runner.watchdog.UNRECOVERABLE_SECONDS", 0.0)
+    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("perfdag.steps.pods.watchdog.UNRECOVERABLE_SECONDS", 0.0)
     await watch_pods(server.client(), place(), 60.0, None)
     [workflow] = server.of("Workflow")
     left = from_annotations(OWNER, workflow["metadata"]["annotations"])
@@ -162,7 +161,7 @@ async def test_what_a_watchdog_without_a_store_noted_is_over_when_the_gang_stand
     workflow["metadata"]["annotations"] = as_annotation(
         OWNER, {k: v for k, v in left.items() if not k}
     )
-    monkeypatch.setattr("perfdag.steps.runner.end_reason.run_with_client", lambda work: workflow)
+    monkeypatch.setattr("perfdag.steps.pods.finish.run_with_client", lambda work: workflow)
     copy_annotation(place(), store, plan)
     assert reasons(store, plan) == {
         ("failed", "the peer on node-1 is gone" if stands else PENDING.replace("rank 0", "rank 1"))

@@ -9,9 +9,9 @@ from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.runs import recheck_plans
 from perfdag.results.samples import stored_samples
 from perfdag.steps.loop.pools import LocalPool
-from perfdag.steps.runner import budget, gang
-from perfdag.steps.runner.pod_context import from_environment
-from perfdag.steps.runner.progress import ProgressReporter
+from perfdag.steps.pods import lead
+from perfdag.steps.pods.context import begin_clock, end_clock, from_environment
+from perfdag.steps.pods.lead import ProgressReporter
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 
@@ -37,14 +37,14 @@ def plan() -> Plan:
 
 def measure(store: FolderStore, plan: Plan) -> int:
     """Measure the batch of a plan; return how many samples are stored."""
-    gang.measure_batch(store, [plan], LocalPool(), 0, [ProgressReporter(2)])
+    lead.measure_batch(store, [plan], LocalPool(), 0, [ProgressReporter(2)])
     return len(
         [name for name in stored_samples(store, plan.run_id) if not name.startswith("canary")]
     )
 
 
 def test_waiting_for_the_lock_is_not_counted(store: FolderStore, plan: Plan) -> None:
-    budget.begin(store, plan.run_id)
+    begin_clock(store, plan.run_id)
     assert measure(store, plan) == 2
 
 
@@ -53,10 +53,10 @@ def test_a_spent_budget_skips_all_but_what_confirms_and_a_run_that_ended_has_all
 ) -> None:
     with monkeypatch.context() as half_an_hour_ago:
         half_an_hour_ago.setattr(time, "time", lambda now=time.time: now() - 1801)
-        budget.begin(store, plan.run_id)
+        begin_clock(store, plan.run_id)
     confirming = recheck_plans(plan, {plan.points[0].id})[0]
     assert measure(store, confirming) == 2, "the runs that confirm have a clock of their own"
     assert measure(store, plan) == 0
     assert b"the budget of 1800 s was spent" in store.get(f"runs/{plan.run_id}/notes/budget-0.json")
-    budget.end(store, plan.run_id)  # `argo retry` runs no plan step again
+    end_clock(store, plan.run_id)  # `argo retry` runs no plan step again
     assert measure(store, plan) == 2

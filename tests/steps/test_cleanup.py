@@ -8,7 +8,7 @@ import pytest
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.runs import ROUNDS
-from perfdag.steps.runner.batch_objects import (
+from perfdag.steps.pods.objects import (
     batch_objects,
     create,
     create_for_batches,

@@ -19,10 +19,9 @@ from perfdag.results.collect import gather
 from perfdag.results.missing_reason import stored_reasons
 from perfdag.results.samples import stored_samples
 from perfdag.steps.loop.pools import GangLost
-from perfdag.steps.runner import gang
-from perfdag.steps.runner.crashes import UnderWay, crashes
-from perfdag.steps.runner.gather import Hosts
-from perfdag.steps.runner.progress import ProgressReporter
+from perfdag.steps.pods import lead
+from perfdag.steps.pods.gather import Hosts
+from perfdag.steps.pods.lead import ProgressReporter, UnderWay, crashes
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 
@@ -36,7 +35,7 @@ LOST = "2 pods were lost while they measured this point"
 @pytest.fixture(autouse=True)
 def _complete_gangs(monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = Hosts([LocalHost()], {})
-    monkeypatch.setattr(gang, "assembled", lambda *_: contextlib.nullcontext(hosts))
+    monkeypatch.setattr(lead, "assembled", lambda *_: contextlib.nullcontext(hosts))
 
 
 def in_a_process(work: Callable[[], int]) -> int | None:
@@ -59,7 +58,7 @@ def attempts(store: FolderStore, plan: Plan) -> list[int | None]:
     """The exit codes of three attempts at the first batch."""
     here = place(plan.run_id)
     return [
-        in_a_process(lambda: gang.lead(here, store, plan, 0, number, number == 2))  # noqa: B023
+        in_a_process(lambda: lead.lead(here, store, plan, 0, number, number == 2))  # noqa: B023
         for number in range(3)
     ]
 
@@ -152,10 +151,10 @@ def test_a_lost_gang_counts_and_a_pod_that_was_told_to_end_does_not(
         listeners[0].started(plan.points[0], 2)
         raise end
 
-    monkeypatch.setattr(gang, "measure_batch", measure)
-    monkeypatch.setattr(gang, "STOP_SECONDS", 0.0)
+    monkeypatch.setattr(lead, "measure_batch", measure)
+    monkeypatch.setattr(lead, "STOP_SECONDS", 0.0)
     with contextlib.suppress(SystemExit):
-        gang.lead(place(plan.run_id), store, plan, 0, 0, False)
+        lead.lead(place(plan.run_id), store, plan, 0, 0, False)
     lost = lost_pods(store, plan, 0)
     assert lost[0] == counts
 
@@ -168,11 +167,11 @@ def test_a_gang_whose_pods_are_told_to_end_one_after_the_other_has_no_reason(
         raise GangLost("the peer on n-2 is gone")
 
     plan = suite(1, 0, 2)
-    monkeypatch.setattr(gang, "measure_batch", measure)
+    monkeypatch.setattr(lead, "measure_batch", measure)
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
     try:
         with pytest.raises(SystemExit):
-            gang.lead(place(plan.run_id), store, plan, 0, 0, False)
+            lead.lead(place(plan.run_id), store, plan, 0, 0, False)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert not stored_reasons(store, plan.run_id)

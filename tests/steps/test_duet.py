@@ -7,9 +7,9 @@ from perfdag.plan.plan import Plan
 from perfdag.results.runs import load_plan, variants
 from perfdag.results.samples import SampleRecord, read_sample, sample_key, stored_samples
 from perfdag.steps.loop.pools import LocalPool
-from perfdag.steps.runner import budget, gang
-from perfdag.steps.runner.plan import batches_left
-from perfdag.steps.runner.progress import ProgressReporter
+from perfdag.steps.pods import lead
+from perfdag.steps.pods.lead import ProgressReporter
+from perfdag.steps.pods.plan import batches_left
 from perfdag.store.folder import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
@@ -63,7 +63,7 @@ def _measure(store: FolderStore, duet: Duet) -> None:
     for plan in (duet.a, duet.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     site = LocalPool()
-    gang.measure_batch(store, [duet.a, duet.b], site, 0, [ProgressReporter(32)] * 2)
+    lead.measure_batch(store, [duet.a, duet.b], site, 0, [ProgressReporter(32)] * 2)
 
 
 def _parts(store: FolderStore, plan: Plan) -> list[SampleRecord]:
@@ -89,13 +89,13 @@ def test_one_gang_measures_the_variants_in_turn(store: FolderStore) -> None:
     assert batches_left(store, [duet.a, duet.b]) == [0]
     plans = [duet.a, duet.b]
     stored = {plan.run_id: stored_samples(store, plan.run_id) for plan in plans}
-    assert gang._progress(plans, 0, stored).total == 1
+    assert lead._progress(plans, 0, stored).total == 1
 
 
 def test_a_spent_budget_is_the_reason_of_both_variants(
     store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget, "deadline", lambda *_: 0.0)
+    monkeypatch.setattr(lead, "clock_deadline", lambda *_: 0.0)
     duet = duet_of(f"budget: 1000s\n{SUITE}")
     _measure(store, duet)
     for plan in (duet.a, duet.b):

@@ -10,7 +10,7 @@ from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.collect import gather
 from perfdag.results.missing_reason import MissingReason, write
 from perfdag.results.samples import SampleRecord, sample_key
-from perfdag.steps.runner import end_reason
+from perfdag.steps.pods import finish
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 
@@ -51,17 +51,17 @@ def plan() -> Plan:
     ],
 )
 def test_what_ended_a_workflow(workflow: dict[str, Any], now: float, message: str | None) -> None:
-    assert end_reason.end_of(workflow, now) == message
+    assert finish.end_of(workflow, now) == message
 
 
 def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(
     store: FolderStore, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unreachable = Mock(side_effect=KubeError(0, "Unreachable", "no"))
-    monkeypatch.setattr(end_reason, "run_with_client", unreachable)
-    end_reason.record_workflow_end(place(), store, plan, "Succeeded")
+    monkeypatch.setattr(finish, "run_with_client", unreachable)
+    finish.record_workflow_end(place(), store, plan, "Succeeded")
     assert gather(store, plan)[0]["error"].to_pylist() == ["planned, but no result was stored"] * 3
-    end_reason.record_workflow_end(place(), store, plan, "Failed")
+    finish.record_workflow_end(place(), store, plan, "Failed")
     assert gather(store, plan)[0]["error"].to_pylist() == ["workflow wf ended Failed"] * 3
     write(store, plan.run_id, MissingReason("batch", "skipped", "no node has a GPU", 1))
     store.put(sample_key(plan.run_id, plan.key(0)), SampleRecord(plan.points[0].id, 1, "ok").dump())
@@ -77,5 +77,5 @@ def test_a_run_that_it_was_not_let_go_on_with_is_none_of_its(
     store: FolderStore, plan: Plan
 ) -> None:
     store.put(sample_key(plan.run_id, plan.key(0)), SampleRecord(plan.points[0].id, 1, "ok").dump())
-    end_reason.record_workflow_end(place(), store, plan, "Failed")
+    finish.record_workflow_end(place(), store, plan, "Failed")
     assert store.list(f"runs/{plan.run_id}/notes") == []

@@ -8,7 +8,7 @@ from perfdag.kube.client import Kube
 from perfdag.kube.patch import ZONE
 from perfdag.kube.pods import without_simulated
 from perfdag.shape import Shape
-from perfdag.steps.runner.feasibility import (
+from perfdag.steps.pods.objects import (
     ClusterInventory,
     has_class,
     read_inventory,

@@ -29,7 +29,7 @@ def stored_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(stored_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """The store as a pod of the newest run finds it behind its claim."""
     root = str(shutil.copytree(stored_runs, tmp_path / "store"))
-    monkeypatch.setattr("perfdag.steps.runner.pod_context.STORE", root)
+    monkeypatch.setattr("perfdag.steps.pods.context.STORE", root)
     monkeypatch.setenv("PERFDAG_STORE", "claim://bench")
     monkeypatch.setenv("PERFDAG_RUN", newest(open_store(root)))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none.yaml"))
@@ -79,7 +79,7 @@ def test_the_rows_of_a_run_that_was_ended_say_so(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "perfdag.steps.runner.end_reason.run_with_client",
+        "perfdag.steps.pods.finish.run_with_client",
         lambda work: {"metadata": {}, "spec": {"shutdown": "Stop"}},
     )
     monkeypatch.setenv("PERFDAG_WORKFLOW", "wf-1")

@@ -20,12 +20,11 @@ from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.steps.loop.measure import PRECISE
 from perfdag.steps.loop.pools import GangLost
-from perfdag.steps.runner import gang, gather, peer
-from perfdag.steps.runner.end_reason import record_failed_attempt
-from perfdag.steps.runner.gather import GangUnavailable, why_too_few
-from perfdag.steps.runner.placement import GangPool
-from perfdag.steps.runner.pod_context import EXIT_REFUSED, EXIT_RETRYABLE
-from perfdag.steps.runner.progress import ProgressReporter
+from perfdag.steps.pods import gather, lead, peer
+from perfdag.steps.pods.context import EXIT_REFUSED, EXIT_RETRYABLE
+from perfdag.steps.pods.finish import record_failed_attempt
+from perfdag.steps.pods.gather import GangPool, GangUnavailable, why_too_few
+from perfdag.steps.pods.lead import ProgressReporter
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
@@ -202,13 +201,13 @@ def test_a_volume_that_was_written_to_before_is_called_reused(
     )
     seen: list[dict[str, Any]] = []
     hosts = gather.Hosts([LocalHost(name="node-0")], gang_of(None))
-    monkeypatch.setattr(gang, "assembled", lambda *_: contextlib.nullcontext(hosts))
+    monkeypatch.setattr(lead, "assembled", lambda *_: contextlib.nullcontext(hosts))
     monkeypatch.setattr(
-        gang, "measure_batch", lambda store, plan, place, *_: seen.append(place.facts)
+        lead, "measure_batch", lambda store, plan, place, *_: seen.append(place.facts)
     )
     ours, next_workflow = place(), replace(place(), workflow_uid="another")
     for here, attempt in ((ours, 0), (ours, 1), (next_workflow, 0)):
-        assert gang.lead(here, store, plan, 0, attempt, False) == 0
+        assert lead.lead(here, store, plan, 0, attempt, False) == 0
     fresh = {} if volume.get("access") == "ReadWriteMany" else facts
     assert seen == [fresh, facts, fresh], "a run that is resumed has claims of its own"
 
@@ -277,7 +276,7 @@ def test_progress_is_told_to_argo(
 ) -> None:
     file = tmp_path / "progress"
     monkeypatch.setenv("ARGO_PROGRESS_FILE", str(file))
-    monkeypatch.setattr("perfdag.steps.runner.progress.SUMMARY", str(tmp_path / "summary"))
+    monkeypatch.setattr("perfdag.steps.pods.lead.SUMMARY", str(tmp_path / "summary"))
     progress = ProgressReporter(4)
     assert file.read_text() == "0/4\n"
     point = make_plan(parse_suite(SLEEPS)).points[0]
@@ -307,7 +306,7 @@ def test_the_output_of_a_node_is_its_best_headline(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("ARGO_PROGRESS_FILE", str(tmp_path / "progress"))
-    monkeypatch.setattr("perfdag.steps.runner.progress.SUMMARY", str(tmp_path / "summary"))
+    monkeypatch.setattr("perfdag.steps.pods.lead.SUMMARY", str(tmp_path / "summary"))
     text = "{name: s, entries: [{benchmark: iperf, permutations: {product: {streams: [1, 4, 8]}}}]}"
     points = make_plan(parse_suite(text)).points
     progress = ProgressReporter(5, points=3)

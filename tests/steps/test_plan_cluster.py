@@ -18,8 +18,8 @@ from perfdag.kube.pods import read_pod, with_events
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import gather
 from perfdag.results.runs import load_plan
-from perfdag.steps.runner.plan import step
-from perfdag.steps.runner.pod_context import PodContext
+from perfdag.steps.pods.context import PodContext
+from perfdag.steps.pods.plan import step
 from perfdag.store.base import open_store
 from perfdag.suite.load import parse_suite
 from perfdag.workflows import templates

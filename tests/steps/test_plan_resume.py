@@ -19,9 +19,9 @@ from perfdag.results.collect import gather
 from perfdag.results.missing_reason import MissingReason, budget_spent, write
 from perfdag.results.runs import load_plan, resume_command, resume_obstacle
 from perfdag.results.samples import SampleRecord, now, sample_key
-from perfdag.steps.runner.credentials import PeerError
-from perfdag.steps.runner.plan import step
-from perfdag.steps.runner.pod_context import PodContext
+from perfdag.steps.pods.context import PodContext
+from perfdag.steps.pods.credentials import PeerError
+from perfdag.steps.pods.plan import step
 from perfdag.store.folder import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
@@ -63,7 +63,7 @@ def run(store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """The step of the Workflow with that uid on a cluster."""
 
     def of(server: ApiServer, uid: str) -> Plan:
-        monkeypatch.setattr("perfdag.steps.runner.pod_context.STORE", store.root)
+        monkeypatch.setattr("perfdag.steps.pods.context.STORE", store.root)
         monkeypatch.setattr("perfdag.kube.client.Kube", server.client)
         return step(workflow(uid), tmp_path / "out", {})
 
@@ -222,7 +222,7 @@ def test_want_of_a_key_pair_is_said_and_no_traceback(
 ) -> None:
     plan = put(store, {})
     absent = Mock(side_effect=PeerError("ssh-keygen is not installed"))
-    monkeypatch.setattr("perfdag.steps.runner.batch_objects.make_keys", absent)
+    monkeypatch.setattr("perfdag.steps.pods.objects.make_keys", absent)
     with pytest.raises(PeerError):
         run(cluster("k8s-1", {}), "a")
     assert gather(store, plan)[0]["error"].to_pylist() == ["ssh-keygen is not installed"] * 4

@@ -11,10 +11,11 @@ from perfdag.kube.patch import BATCH_NUMBER, ssh_port
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
-from perfdag.steps.runner.batch_objects import batch_objects
-from perfdag.steps.runner.limits import kinds_of
-from perfdag.steps.runner.placement import wrong_placement
-from perfdag.steps.runner.plan import (
+from perfdag.steps.pods.context import PodContext, from_environment
+from perfdag.steps.pods.gather import wrong_placement
+from perfdag.steps.pods.kinds import kinds_of
+from perfdag.steps.pods.objects import batch_objects
+from perfdag.steps.pods.plan import (
     ITEM_LENGTH,
     batches_left,
     item,
@@ -22,7 +23,6 @@ from perfdag.steps.runner.plan import (
     plan_of,
     suite_text,
 )
-from perfdag.steps.runner.pod_context import PodContext, from_environment
 from perfdag.store.base import AddressError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.document import BadDocument
@@ -59,7 +59,7 @@ def test_a_suite_inside_the_workflow_comes_before_that_of_a_config_map(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside, mounted = tmp_path / "inside.yaml", tmp_path / "suite.yaml"
-    monkeypatch.setattr("perfdag.steps.runner.plan.SUITE_FILES", (inside, mounted))
+    monkeypatch.setattr("perfdag.steps.pods.plan.SUITE_FILES", (inside, mounted))
     mounted.write_text(NASTY)
     assert suite_text({}) == NASTY
     inside.write_text("name: inside")

@@ -15,8 +15,7 @@ from perfdag.results.runs import (
     store_rechecks,
 )
 from perfdag.results.samples import SampleRecord, sample_key
-from perfdag.steps.runner import recheck
-from perfdag.steps.runner.plan import outputs
+from perfdag.steps.pods.plan import outputs, rechecks_left, resumed
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 
@@ -81,16 +80,16 @@ def test_what_is_stored_is_not_measured_again_and_the_rest_in_the_order_of_its_r
     store: FolderStore, plan: Plan
 ) -> None:
     rechecks = store_rechecks(store, plan, of(plan, "one", "net"))
-    assert recheck.batches_left(store, plan, []) == []
+    assert rechecks_left(store, plan, []) == []
     result = recheck_batches(plan, rechecks)
     assert [run.run_id for _, run, _ in result] == [
         each.run_id for each in rechecks for _ in each.batches
     ]
-    assert recheck.batches_left(store, plan, rechecks) == [number for number, _, _ in result]
+    assert rechecks_left(store, plan, rechecks) == [number for number, _, _ in result]
     done = rechecks[0]
     for position in range(len(done.order)):
         store.put(sample_key(done.run_id, done.key(position)), SampleRecord("x", 1, "ok").dump())
-    after = recheck.batches_left(store, plan, rechecks)
+    after = rechecks_left(store, plan, rechecks)
     assert after == [number for number, run, _ in result if run is not done]
 
 
@@ -101,7 +100,7 @@ def test_what_goes_on_in_another_workflow_has_the_facts_of_both(
     runs = store_rechecks(store, plan, of(plan, "one"))
     plan.where = {"workflow_uid": "b", "before": {"a": {"workflow_uid": "a"}}}
     write(store, runs[0].run_id, MissingReason("batch", "failed", "there was no room", 0))
-    assert [each.run_id for each in recheck.resumed(store, plan)] == [each.run_id for each in runs]
+    assert [each.run_id for each in resumed(store, plan)] == [each.run_id for each in runs]
     assert [load_plan(store, each.run_id).where for each in runs] == [plan.where] * ROUNDS
     assert store.list(f"runs/{runs[0].run_id}/notes") == [], (
         "why an earlier Workflow did not measure it is no reason of this one"

@@ -15,15 +15,14 @@ from perfdag.kube.patch import service_ports, services
 from perfdag.kube.pods import Pod, read_pod
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
-from perfdag.steps.runner import placement
-from perfdag.steps.runner.batch_objects import (
+from perfdag.steps.pods import gather
+from perfdag.steps.pods.gather import GangUnavailable, Hosts, forward
+from perfdag.steps.pods.objects import (
     Refusals,
     batch_objects,
     create_for_batches,
     services_key,
 )
-from perfdag.steps.runner.gather import GangUnavailable, Hosts
-from perfdag.steps.runner.placement import forward
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
@@ -195,7 +194,7 @@ def test_a_gang_waits_until_its_services_forward(
 def test_a_service_that_does_not_forward_is_named(
     store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placement, "CONNECT_PATIENCE", 3.0)
+    monkeypatch.setattr(gather, "CONNECT_PATIENCE", 3.0)
     shape, there = gang("service", store, "127.0.0.3", "x")
     with pytest.raises(
         GangUnavailable, match=r"network\.path: service: a reaches no server at 127"

@@ -21,9 +21,9 @@ from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.loop.pools import GangLost
-from perfdag.steps.runner import credentials, gather, peer
-from perfdag.steps.runner.gather import GangUnavailable
-from perfdag.steps.runner.pod_context import EXIT_RETRYABLE
+from perfdag.steps.pods import credentials, gather, peer
+from perfdag.steps.pods.context import EXIT_RETRYABLE
+from perfdag.steps.pods.gather import GangUnavailable
 from perfdag.suite.load import parse_suite
 from tests.fakes.credentials import copied
 
@@ -64,8 +64,8 @@ class Served:
     ) -> None:
         self.port = _port()
         code = (
-            "import sys; from pathlib import Path; from perfdag.steps.runner.peer import *; "
-            "from perfdag.steps.runner.credentials import Keys; "
+            "import sys; from pathlib import Path; from perfdag.steps.pods.peer import *; "
+            "from perfdag.steps.pods.credentials import Keys; "
             "sys.exit(serve(Keys(Path(sys.argv[1])), Path(sys.argv[2]), ['127.0.0.1'], "
             "int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])))"
         )

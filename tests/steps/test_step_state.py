@@ -4,8 +4,8 @@ import pytest
 
 from perfdag.kube.client import KubeError
 from perfdag.kube.patch import STEP
-from perfdag.steps.runner.limits import refuse
-from perfdag.steps.runner.step_state import step
+from perfdag.steps.pods.context import run_step
+from perfdag.steps.pods.kinds import refuse
 from perfdag.suite.document import BadDocument
 from tests.fakes.api_server import ApiServer
 
@@ -40,9 +40,9 @@ def test_a_step_that_fails_by_itself_says_so_and_one_that_is_ended_does_not(
     monkeypatch.setattr("perfdag.kube.client.Kube", server.client)
     if code not in (0, 1):
         with pytest.raises((KubeError, BadDocument, KeyboardInterrupt)):
-            step(place(), "plan", work)
+            run_step(place(), "plan", work)
     else:
-        assert step(place(), "plan", work) == code
+        assert run_step(place(), "plan", work) == code
     states = [
         each.body["metadata"]["annotations"][STEP]
         for each in server.requests
@@ -57,5 +57,5 @@ def test_a_step_is_done_where_the_api_server_is_away(
     server = ApiServer()
     server.fail(".", 0, "connection refused")
     monkeypatch.setattr("perfdag.kube.client.Kube", server.client)
-    assert step(place(), "finish", lambda: 3) == 3
+    assert run_step(place(), "finish", lambda: 3) == 3
     assert capsys.readouterr().err.count("connection refused") == 2

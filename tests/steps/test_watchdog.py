@@ -24,10 +24,15 @@ from perfdag.results.missing_reason import (
 )
 from perfdag.results.runs import store_rechecks
 from perfdag.results.samples import sample_key
-from perfdag.steps.runner.end_reason import BatchReasons, copy_annotation
-from perfdag.steps.runner.pod_context import EXIT_REFUSED, EXIT_RETRYABLE
-from perfdag.steps.runner.step_state import unrecoverable_annotation, unrecoverable_batches
-from perfdag.steps.runner.watch import (
+from perfdag.steps.pods.context import (
+    EXIT_REFUSED,
+    EXIT_RETRYABLE,
+    unrecoverable_annotation,
+    unrecoverable_batches,
+)
+from perfdag.steps.pods.finish import BatchReasons, copy_annotation
+from perfdag.steps.pods.watchdog import (
+    Watchdog,
     all_stored,
     count_missing,
     failed,
@@ -35,7 +40,6 @@ from perfdag.steps.runner.watch import (
     poll_delay,
     watch_pods,
 )
-from perfdag.steps.runner.watchdog import Watchdog
 from perfdag.store.base import Store, StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -243,8 +247,8 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
         "PATCH .*/pods", lambda _: server.of("Workflow")[0]["status"].update(phase="Failed") or {}
     )
 
-    monkeypatch.setattr("perfdag.steps.runner.watch.LOOK_SECONDS", 0.01)
-    monkeypatch.setattr("perfdag.steps.runner.watchdog.UNRECOVERABLE_SECONDS", 0.0)
+    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("perfdag.steps.pods.watchdog.UNRECOVERABLE_SECONDS", 0.0)
     kept: dict[int, str] = {}
     assert not await watch_pods(server.client(), here, 60.0, None if claimed else kept.__setitem__)
     done = [
@@ -276,7 +280,7 @@ def test_notes_of_a_watchdog_without_a_store_fit_into_an_object_and_come_into_th
     assert sum(map(len, many.values())) < 66_000
     assert len(from_annotations(OURS, many)) > 100
     ours = workflow_of(place(), many)
-    monkeypatch.setattr("perfdag.steps.runner.end_reason.run_with_client", lambda work: ours)
+    monkeypatch.setattr("perfdag.steps.pods.finish.run_with_client", lambda work: ours)
     for of in (COPIED, RETRIED, OURS):
         assert notes(tmp_path) == []
         ours["metadata"]["annotations"] = as_annotation(
@@ -517,18 +521,18 @@ async def test_it_waits_for_the_last_sample_also_of_a_store_that_is_away(
             raise StoreError("away")
         return answer
 
-    monkeypatch.setattr("perfdag.steps.runner.watch.count_missing", counted)
-    monkeypatch.setattr("perfdag.steps.runner.watch.LOOK_SECONDS", 0.01)
-    monkeypatch.setattr("perfdag.steps.runner.watch.SHORTEST_DELAY", 0.01)
+    monkeypatch.setattr("perfdag.steps.pods.watchdog.count_missing", counted)
+    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("perfdag.steps.pods.watchdog.SHORTEST_DELAY", 0.01)
     await all_stored(store, [plan])
     assert answers == []
 
 
 def test_what_a_cluster_waits_for_imports_nothing_heavy_and_what_measures_no_parquet() -> None:
     code = (
-        "import sys, perfdag.steps.runner.plan, perfdag.steps.runner.watchdog; "
+        "import sys, perfdag.steps.pods.plan, perfdag.steps.pods.watchdog; "
         "assert not {'numpy', 'pyarrow', 'matplotlib'} & set(sys.modules); "
-        "import perfdag.steps.runner.gang; assert 'pyarrow' not in sys.modules"
+        "import perfdag.steps.pods.lead; assert 'pyarrow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -763,7 +767,7 @@ async def test_a_pod_that_its_grace_period_keeps_on_a_lost_node_is_failed(
 
     server.on("GET .*/pods", list_pods)
     server.on("PATCH .*/pods/p1/status", set_status)
-    monkeypatch.setattr("perfdag.steps.runner.watch.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
     kept: dict[int, str] = {}
     await watch_pods(server.client(), here, 60.0, kept.__setitem__)
     patches = [

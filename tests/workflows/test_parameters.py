@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.steps.runner.plan import options, plan_of
-from perfdag.steps.runner.pod_context import from_environment
+from perfdag.steps.pods.context import from_environment
+from perfdag.steps.pods.plan import options, plan_of
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.document import BadDocument

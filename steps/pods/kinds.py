@@ -1,4 +1,4 @@
-"""The size limits of a Workflow. Light to import: `perfdag plan` checks them too."""
+"""What Argo gets of the batches of a plan, and whether one Workflow holds it. Light to import."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace

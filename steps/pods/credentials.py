@@ -18,7 +18,7 @@ from perfdag.hosts.local import hidden
 from perfdag.hosts.ssh import config_text
 from perfdag.kube.config import SERVICE_ACCOUNT, keep_token
 from perfdag.redaction import register
-from perfdag.steps.runner.pod_context import scratch_home
+from perfdag.steps.pods.context import scratch_home
 
 OF_LEAD, OF_PEER = ("id", "ca.pub"), ("host", "host-cert.pub", "id.pub")
 """Files of a lead: the client's private key. Files of a peer: what its server needs.

@@ -17,8 +17,8 @@ from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.patch import RANK
 from perfdag.kube.pods import read_pod, selector
 from perfdag.signals import end_once
-from perfdag.steps.runner.credentials import OF_PEER, Keys, PeerError, ensure_user
-from perfdag.steps.runner.pod_context import EXIT_RETRYABLE, PodContext, exit_retryable
+from perfdag.steps.pods.context import EXIT_RETRYABLE, PodContext, exit_retryable
+from perfdag.steps.pods.credentials import OF_PEER, Keys, PeerError, ensure_user
 
 LOST_SECONDS = 30.0
 ASK_SECONDS = 5.0

@@ -14,8 +14,7 @@ from perfdag.results import missing_reason
 from perfdag.results.missing_reason import MissingReason
 from perfdag.results.runs import load_plan, plan_of_batch, variants
 from perfdag.results.samples import stored_samples
-from perfdag.steps.runner.pod_context import EXIT_REFUSED, EXIT_RETRYABLE, PodContext
-from perfdag.steps.runner.step_state import owner
+from perfdag.steps.pods.context import EXIT_REFUSED, EXIT_RETRYABLE, PodContext, owner
 from perfdag.store.base import Store
 from perfdag.units import short_seconds
 

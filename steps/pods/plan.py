@@ -1,4 +1,4 @@
-"""The first step of a run on a cluster: make the plan, and create what its batches need."""
+"""The first step of a run on a cluster, and the step that plans rechecks."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,21 +14,35 @@ from perfdag.kube.patch import Context, priority_class
 from perfdag.plan.plan import Batch, Plan, gated, make_plan, place_hosts, read_plan
 from perfdag.results import missing_reason
 from perfdag.results.missing_reason import MissingReason
-from perfdag.results.runs import ROUNDS, resume_obstacle, store_plan, variants, with_learned_times
+from perfdag.results.runs import (
+    ROUNDS,
+    load_plan,
+    plan_of_batch,
+    recheck_batches,
+    resume_obstacle,
+    store_plan,
+    store_rechecks,
+    variants,
+    with_learned_times,
+)
 from perfdag.results.samples import delete_damaged_samples, run_folder, stored_samples
-from perfdag.steps.runner import budget
-from perfdag.steps.runner.batch_objects import (
+from perfdag.steps.pods.context import PENDING_GRACE, PodContext, begin_clock
+from perfdag.steps.pods.credentials import PeerError
+from perfdag.steps.pods.kinds import check_own_images, kinds_of, network_of, refuse
+from perfdag.steps.pods.objects import (
     Refusals,
     batch_objects,
+    cluster_facts,
+    cluster_name,
     create,
     create_for_batches,
+    has_class,
     secret,
+    shape_of,
+    unmet,
 )
-from perfdag.steps.runner.credentials import PeerError
-from perfdag.steps.runner.feasibility import cluster_facts, cluster_name, has_class, unmet
-from perfdag.steps.runner.limits import check_own_images, kinds_of, network_of, refuse
-from perfdag.steps.runner.pod_context import PENDING_GRACE, PodContext
 from perfdag.store.base import DamagedError, NotStoredError, Store
+from perfdag.suite.model import checks_of
 
 ITEM_LENGTH = 80
 """Most characters of the text of a batch, which Argo puts into the names of its nodes."""
@@ -195,7 +209,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
         missing_reason.forget_all(store, variant.run_id)
     parameters, left = outputs(plan, context), batches_left(store, plans)
     _put(store, plans)  # before the cluster may refuse: then rows say why
-    budget.begin(store, plan.run_id)
+    begin_clock(store, plan.run_id)
     priority = priority_class(plan.options.priority)
     try:
         facts, refusals = run_with_client(lambda kube: _prepare(kube, context, store, plan, left))
@@ -281,3 +295,65 @@ async def _prepare(
         "workflow_uid": context.workflow_uid,
         "namespace": context.namespace,
     }, refusals
+
+
+def recheck(context: PodContext, out: Path) -> list[str]:
+    """Collect the run and plan rechecks of its suspicious points; return those points.
+
+    Writes what Argo fans out over below `out`. Points are named by entry and label. Raises
+    BadDocument, StoreError, KubeError.
+    """
+    # numpy and pyarrow, for which the plan step of a run does not wait
+    from perfdag.analysis.gate import check, unattended_rules
+    from perfdag.results.collect import collect
+
+    store = context.open()
+    plan = load_plan(store, context.run_id)
+    if plan.options.confirmed:  # a resumed run keeps its plan
+        rechecks = resumed(store, plan)
+    else:
+        collect(store, plan)
+        rules = unattended_rules(store, checks_of(plan.suite_text))
+        suspects = check(store, plan.suite, plan.run_id, rules).suspects
+        points = {line.info.point for line in suspects}
+        rechecks = store_rechecks(store, plan, points) if points else []
+    left = rechecks_left(store, plan, rechecks)
+    objects = {number: batch_objects(shape_of(plan, number), context, number) for number in left}
+    refusals = run_with_client(lambda kube: create_for_batches(kube, context, store, plan, objects))
+    for number, (status, text) in refusals.items():
+        member, index = plan_of_batch(store, plan, number)
+        missing_reason.write(store, member.run_id, MissingReason("batch", status, text, index))
+    batches = [
+        item(number, again, index, refusals)
+        for number, again, index in recheck_batches(plan, rechecks)
+        if number in objects
+    ]
+    write_outputs(out, {"batches": batches})
+    points_again = rechecks[0].points if rechecks else []
+    return [f"{point.entry} {point.label}".strip() for point in points_again]
+
+
+def resumed(store: Store, plan: Plan) -> list[Plan]:
+    """Return the rechecks of a resumed run, without earlier reasons and in its Workflow.
+
+    Raises StoreError.
+    """
+    rechecks = [load_plan(store, run_id) for run_id in plan.options.confirmed]
+    for member in rechecks:
+        member.where = plan.where
+        missing_reason.forget_all(store, member.run_id)
+        store_plan(store, member)
+    return rechecks
+
+
+def rechecks_left(store: Store, plan: Plan, rechecks: list[Plan]) -> list[int]:
+    """Return the batches of rechecks with missing samples, in the order of the rechecks."""
+    stored = {member.run_id: stored_samples(store, member.run_id) for member in rechecks}
+    return [
+        number
+        for number, member, index in recheck_batches(plan, rechecks)
+        if any(
+            member.key(position) not in stored[member.run_id]
+            for position in member.batches[index].samples
+        )
+    ]

@@ -1,17 +1,29 @@
-"""The context of a pod of a run, from its environment: the run, the store, the Workflow."""
+"""What a pod of a run knows of its run, from its environment, and what it says on its Workflow."""
 
 import os
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from perfdag.kube.patch import STORE
-from perfdag.plan.plan import is_run_id, new_run_id
-from perfdag.steps.runner.limits import refuse
-from perfdag.store.base import Store, check_cluster_address, open_store
+from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.kube.patch import STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED, STORE, UNRECOVERABLE
+from perfdag.plan.plan import Plan, is_run_id, new_run_id
+from perfdag.results.samples import run_folder
+from perfdag.steps.pods.kinds import refuse
+from perfdag.store.base import (
+    AddressError,
+    DamagedError,
+    NotStoredError,
+    Store,
+    check_cluster_address,
+    open_store,
+)
 from perfdag.store.s3 import print_wait
+from perfdag.suite.document import BadDocument
 from perfdag.units import seconds
 
 EXIT_RETRYABLE = 75
@@ -138,3 +150,82 @@ def pending_limit(timeout: str) -> float:
 def scratch_home() -> Path:
     """Return the folder of this uid for keys and sockets: short, as socket paths have 107 bytes."""
     return Path("/tmp/perfdag-ssh")
+
+
+_BAD_INPUT = (BadDocument, AddressError, DamagedError, NotStoredError)
+"""Errors of exit code 2: the run never starts."""
+
+
+def owner(workflow: Object) -> str:
+    """Return the owner of annotations: the uid of the Workflow and the start of this attempt."""
+    started = (workflow.get("status") or {}).get("startedAt") or ""
+    return f"{workflow['metadata'].get('uid', '')} {started}"
+
+
+def unrecoverable_batches(workflow: Object) -> set[int]:
+    """Return the batches that no retry can repair; none where the annotation has another owner."""
+    value = (workflow["metadata"].get("annotations") or {}).get(UNRECOVERABLE, "")
+    batches = value.removeprefix(owner(workflow)) if value.startswith(owner(workflow)) else ""
+    return {int(batch) for batch in batches.split(",") if batch}
+
+
+def unrecoverable_annotation(owner: str, batches: Collection[int]) -> dict[str, str]:
+    """Return that annotation, for the Workflow and attempt `owner`; empty where there are none."""
+    return {UNRECOVERABLE: f"{owner},{','.join(map(str, sorted(batches)))},"} if batches else {}
+
+
+def run_step(context: PodContext, name: str, work: Callable[[], int]) -> int:
+    """Run a step and return its exit code; record its state on the Workflow.
+
+    A step that fails by itself would fail again. One that is evicted or killed records no end, and
+    Argo runs it again.
+    """
+    _record(context, name, STEP_BEGAN)
+    try:
+        code = work()
+    except Exception as error:
+        _record(context, name, STEP_REFUSED if isinstance(error, _BAD_INPUT) else STEP_ENDED)
+        raise
+    if code:
+        _record(context, name, STEP_ENDED)
+    return code
+
+
+def _record(context: PodContext, name: str, state: str) -> None:
+    async def patch(kube: Kube) -> None:
+        kind = await kube.resource("argoproj.io/v1alpha1", "Workflow")
+        body = {"metadata": {"annotations": {STEP: f"{context.workflow_uid} {name} {state}"}}}
+        await kube.patch(kind, context.workflow, body, context.namespace)
+
+    try:
+        run_with_client(patch)
+    except KubeError as error:  # without the record Argo repeats the step only where it ended early
+        text = f"cannot record on the workflow that {name} {state}: {error}"
+        print(text, file=sys.stderr)  # noqa: T201
+
+
+def begin_clock(store: Store, run_id: str) -> float:
+    """Start the clock of a run; return the time in seconds since 1970. Raises StoreError."""
+    now = time.time()
+    store.put(_clock_key(run_id), f"{now:.3f}\n".encode())
+    return now
+
+
+def end_clock(store: Store, run_id: str) -> None:
+    """Stop the clock of a run; the next gang starts it again. Raises StoreError."""
+    store.delete(_clock_key(run_id))
+
+
+def clock_deadline(store: Store, run_id: str, plan: Plan) -> float | None:
+    """Return when the budget is spent, in monotonic seconds; None: no budget. Raises StoreError."""
+    if not plan.budget:
+        return None
+    try:
+        began = float(store.get(_clock_key(run_id)))
+    except NotStoredError:
+        began = begin_clock(store, run_id)
+    return time.monotonic() + plan.budget - (time.time() - began)
+
+
+def _clock_key(run_id: str) -> str:
+    return f"{run_folder(run_id)}/clock"
