@@ -7,7 +7,7 @@ import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -142,28 +142,11 @@ def add_ab(sub: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure both variants and print the outcome, or submit them. Return the exit code."""
-    from perfdag.commands.status import follow_run
-
-    request = AbRequest(
-        suite=args.suite,
-        other=args.other,
-        settings=args.settings,
-        a=args.a,
-        b=args.b,
-        only=args.only,
-        blocks=args.blocks,
-        within=args.within,
-        root=args.store,
-        resume=args.resume,
-    )
     if args.submit:
-        submission = submit_variants(request, args.namespace)
-        print_now(submission.text)
-        if args.watch:
-            return asyncio.run(follow_run(submission.workflow, args.namespace))
-        print(submission.hint)
-        return EXIT_OK
-    result = measure_variants(request, everything=args.all, chart=args.chart)
+        return submit_variants(args)
+    result = measure_variants(args)
+    if args.chart:
+        write_forest_plot(args.chart, result)
     if args.json:
         print_json(result.data())
     else:
@@ -171,52 +154,32 @@ def run(args: argparse.Namespace) -> int:
     return result.exit_code
 
 
-@dataclass(frozen=True)
-class AbRequest:
-    """Two variants of a suite: settings of each and of both, or a second suite file.
-
-    `resume` names a stored run instead. `within` is what B may cost, such as 5%. `root` is the
-    store; None stands for the store of the suite, or the default one.
-    """
-
-    suite: str | None
-    other: str | None
-    settings: Sequence[str]
-    a: Sequence[str]
-    b: Sequence[str]
-    only: Sequence[str]
-    blocks: int
-    within: str | None
-    root: str | None
-    resume: str | None
-
-
-def plan_variants(request: AbRequest, *, here: bool = False) -> tuple[Duet, str | None]:
+def plan_variants(args: argparse.Namespace, root: str | None) -> tuple[Duet, str | None]:
     """Plan both variants, or read the stored plans. Return them and the address of the store.
 
-    `here`: this machine measures them, and must have their programs. Raises CommandError,
+    Without --submit this machine measures them, and must have their programs. Raises CommandError,
     BadDocument, StoreError.
     """
     try:
-        limit = None if request.within is None else share(request.within)
+        limit = None if args.within is None else share(args.within)
     except ValueError as error:
         raise CommandError(f"--within: {error}") from None
-    if request.resume is not None:
-        return _stored_variants(request.root, request.resume, limit), request.root
-    if request.suite is None:
+    if args.resume is not None:
+        return _stored_variants(root, args.resume, limit), root
+    if args.suite is None:
         raise CommandError("name a suite file, or --resume RUN")
-    if request.other is None and not request.a and not request.b:
+    if args.other is None and not args.a and not args.b:
         raise CommandError(
             "the variants do not differ: add --a and --b (entry.param=value), or a second suite"
         )
-    other = request.other or request.suite
-    a = load_suite(request.suite, [*request.settings, *request.a])
-    b = load_suite(other, [*request.settings, *request.b])
-    labels = (" ".join(request.a) or request.suite, " ".join(request.b) or other)
-    duet = prepare_duet(a, b, labels, request.blocks, request.only, limit)
-    for loaded, plan in ((a, duet.a), (b, duet.b)) if here else ():
+    other = args.other or args.suite
+    a = load_suite(args.suite, [*args.settings, *args.a])
+    b = load_suite(other, [*args.settings, *args.b])
+    labels = (" ".join(args.a) or args.suite, " ".join(args.b) or other)
+    duet = prepare_duet(a, b, labels, args.blocks, args.only, limit)
+    for loaded, plan in () if args.submit else ((a, duet.a), (b, duet.b)):
         refuse_absent_programs(loaded, plan)
-    return duet, request.root or a.suite.store
+    return duet, root or a.suite.store
 
 
 def _stored_variants(root: str | None, run_id: str, limit: float | None) -> Duet:
@@ -380,43 +343,29 @@ def write_forest_plot(path: Path, result: AbResult) -> None:
     write_chart(path, figure)
 
 
-def measure_variants(
-    request: AbRequest,
-    *,
-    everything: bool = False,
-    chart: Path | None = None,
-) -> AbResult:
+def measure_variants(args: argparse.Namespace) -> AbResult:
     """Measure what is not stored yet, then compare the variants.
 
-    A run of a cluster is only compared. `everything` includes series that are not headlines. Raises
-    CommandError, BadDocument, StoreError.
+    A run of a cluster is only compared. Raises CommandError, BadDocument, StoreError.
     """
-    duet, root = plan_variants(request, here=True)
+    duet, root = plan_variants(args, args.store)
     store = open_store(root)
     plans = (duet.a, duet.b)
+    command = f"perfdag ab --resume {duet.a.run_id}" + (f" --store {root}" if root else "")
+    if args.resume and args.within:  # the plan of a new run has its limit
+        command += f" --within {shlex.quote(args.within)}"
     if not duet.a.options.cluster:
         with only_process(duet.a), only_process(duet.b):
             for plan in plans:
-                if request.resume is None:
+                if args.resume is None:
                     store_plan(store, plan)
                 else:
                     prepare_resume(store, plan.run_id)
-            with resumable(_resume_command(duet, request, root)):
+            with resumable(command):
                 measure_rounds(duet, store)
     for plan in plans:
         collect(store, plan)
-    result = conclude(store, duet, everything=everything)
-    if chart:
-        write_forest_plot(chart, result)
-    return result
-
-
-def _resume_command(duet: Duet, request: AbRequest, root: str | None) -> str:
-    """Return the command that continues a run. Its plan has the limit that a new run got."""
-    command = f"perfdag ab --resume {duet.a.run_id}" + (f" --store {root}" if root else "")
-    if request.resume and request.within:
-        command += f" --within {shlex.quote(request.within)}"
-    return command
+    return conclude(store, duet, everything=args.all)
 
 
 def measure_rounds(duet: Duet, store: Store) -> None:
@@ -444,50 +393,45 @@ def measure_rounds(duet: Duet, store: Store) -> None:
                 break
 
 
-@dataclass(frozen=True)
-class Submission:
-    """A created Workflow, the runs of both variants, and the commands that follow it."""
-
-    workflow: str
-    text: str
-    hint: str
-
-
-def submit_variants(request: AbRequest, namespace: str) -> Submission:
-    """Store both plans and create the Workflow.
+def submit_variants(args: argparse.Namespace) -> int:
+    """Store both plans, create the Workflow, and follow it with --watch. Return the exit code.
 
     Raises CommandError, BadDocument, StoreError, KubeError.
     """
+    from perfdag.commands.status import follow_run
+
+    namespace = args.namespace
     template = installed_template(namespace)
     root = template.store
-    if request.root not in (None, root):
+    if args.store not in (None, root):
         raise CommandError(f"the installation of namespace {namespace} has the store {root}")
     if not root.startswith("s3://"):
         raise CommandError(
             f"--submit needs an s3:// store that this machine reaches, not {root}: "
             "both plans are stored there"
         )
-    duet, _ = plan_variants(replace(request, root=root))
+    duet, _ = plan_variants(args, root)
     store = open_store(root)
-    if request.resume is None:
+    if args.resume is None:
         duet = on_cluster(duet)
         kinds_of(duet.a)
         for plan in (duet.a, duet.b):
             store_plan(store, plan)
     elif not duet.a.options.cluster:
         raise CommandError(
-            f"{request.resume} was measured on one machine; resume it there, without --submit"
+            f"{args.resume} was measured on one machine; resume it there, without --submit"
         )
-    elif request.within is not None:  # the last step on the cluster takes the limit from the plan
+    elif args.within is not None:  # the last step on the cluster takes the limit from the plan
         store_plan(store, duet.a)
     priority = duet.a.options.priority
     name = template.start(NewRun(duet.a.run_id, duet.a.suite, priority))
-    return Submission(
-        name,
-        f"ab {duet.a.run_id} and {duet.b.run_id}, workflow {name} in namespace {namespace}",
-        f"follow it: perfdag status {name} --namespace {namespace}\n"
-        f"then:      perfdag ab --resume {duet.a.run_id} --store {root}",
-    )
+    runs = f"ab {duet.a.run_id} and {duet.b.run_id}"
+    print_now(f"{runs}, workflow {name} in namespace {namespace}")
+    if args.watch:
+        return asyncio.run(follow_run(name, namespace))
+    print(f"follow it: perfdag status {name} --namespace {namespace}")
+    print(f"then:      perfdag ab --resume {duet.a.run_id} --store {root}")
+    return EXIT_OK
 
 
 def finish_variants(store: Store, plan: Plan) -> AbResult:

@@ -1,7 +1,6 @@
 """`perfdag baseline`: named baselines, such as a release or a site's acceptance."""
 
 import argparse
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ import numpy as np
 from perfdag.analysis import selection
 from perfdag.analysis.history import series_names
 from perfdag.analysis.medians import COLUMNS, medians_of_rows
-from perfdag.analysis.selection import Selection
 from perfdag.commands.options import (
     JSON,
     STORE,
@@ -21,6 +19,7 @@ from perfdag.commands.options import (
     print_json,
 )
 from perfdag.results.schema import load_rows
+from perfdag.signals import EXIT_OK
 from perfdag.stats.robust import median, spread
 from perfdag.store.base import open_store
 from perfdag.units import plural, with_spread
@@ -67,100 +66,44 @@ def add_baseline(sub: Verbs) -> None:
 
 
 def set_name(args: argparse.Namespace) -> int:
-    """Give the selected runs a name."""
-    print(set_baseline(args.store, args.name, args.runs, args.suite, args.note))
-    return 0
+    """Give the selected runs a name. Raises CommandError, SelectionError, StoreError."""
+    if not args.name.strip():
+        raise CommandError("the name is empty; write `perfdag baseline set v1.0 RUN`")
+    store = open_store(args.store)
+    runs = selection.select(store, args.runs, args.suite)
+    selection.set_baseline(store, args.name, runs, args.note)
+    print(f"baseline {args.name}: {plural(len(runs.runs), 'run')} of {runs.suite}")
+    return EXIT_OK
 
 
 def show(args: argparse.Namespace) -> int:
     """Print the names, or the headline values of one baseline."""
-    if args.name is None:
-        names = list_baselines(args.store)
-        print_json(names) if args.json else print(names_text(names))
-    else:
-        values = read_baseline(args.store, args.name, args.suite)
-        print_json(values.data()) if args.json else print(values.text())
-    return 0
-
-
-@dataclass(frozen=True)
-class BaselineSeries:
-    """The median and spread of a series over the runs of a baseline, in `unit`."""
-
-    series: str
-    median: float
-    low: float
-    high: float
-    unit: str
-    runs: int
-    headline: bool
-
-
-@dataclass(frozen=True)
-class BaselineValues:
-    """The series of a baseline, and the files that could not be read."""
-
-    name: str
-    runs: Selection
-    series: list[BaselineSeries]
-    damaged: list[str]
-
-    def data(self) -> dict[str, Any]:
-        """Return the values as plain data."""
-        return {
-            "name": self.name,
-            "suite": self.runs.suite,
-            "runs": self.runs.runs,
-            "series": [asdict(series) for series in self.series],
-        }
-
-    def text(self) -> str:
-        """Return the headline values as text."""
-        lines = [f"{self.name}  {self.runs.suite}  {plural(len(self.runs.runs), 'run')}"]
-        lines += [
-            f"{row.series}  {with_spread(row.median, row.low, row.high, row.unit)}"
-            for row in self.series
-            if row.headline
-        ]
-        return "\n".join([*lines, *(f"damaged, left out: {key}" for key in self.damaged)])
-
-
-def set_baseline(root: str | None, name: str, selector: str, suite: str | None, note: str) -> str:
-    """Name the runs that `selector` selects. Raises CommandError, SelectionError, StoreError."""
-    if not name.strip():
-        raise CommandError("the name is empty; write `perfdag baseline set v1.0 RUN`")
-    store = open_store(root)
-    runs = selection.select(store, selector, suite)
-    selection.set_baseline(store, name, runs, note)
-    return f"baseline {name}: {plural(len(runs.runs), 'run')} of {runs.suite}"
-
-
-def list_baselines(root: str | None) -> dict[str, Any]:
-    """Return the baselines of a store by name and suite. Raises SelectionError, StoreError."""
-    return selection.baselines(open_store(root))
-
-
-def names_text(baselines: dict[str, Any]) -> str:
-    """Return a line for each name and suite."""
-    lines = []
-    for name, suites in sorted(baselines.items()):
+    if args.name is not None:
+        return _show_values(args)
+    names = selection.baselines(open_store(args.store))
+    if args.json:
+        print_json(names)
+        return EXIT_OK
+    for name, suites in sorted(names.items()):
         for suite, baseline in sorted(suites.items()):
             runs = baseline["runs"] if isinstance(baseline["runs"], list) else []
             extent = f"{runs[0]} to {runs[-1]}" if len(runs) > 1 else "".join(runs)
             note = baseline.get("note") or ""
-            lines.append(f"{name}  {suite}  {plural(len(runs), 'run')}, {extent}  {note}".rstrip())
-    return "\n".join(lines) or "no baselines; `perfdag baseline set NAME RUN` adds one"
+            print(f"{name}  {suite}  {plural(len(runs), 'run')}, {extent}  {note}".rstrip())
+    if not names:
+        print("no baselines; `perfdag baseline set NAME RUN` adds one")
+    return EXIT_OK
 
 
-def read_baseline(root: str | None, name: str, suite: str | None) -> BaselineValues:
-    """Return the values of the runs of a baseline. Raises SelectionError, StoreError."""
-    store, damaged = open_store(root), list[str]()
-    runs = selection.baseline(store, name, suite)
+def _show_values(args: argparse.Namespace) -> int:
+    """Print the median and spread of each series over the runs of a baseline."""
+    store, damaged = open_store(args.store), list[str]()
+    runs = selection.baseline(store, args.name, args.suite)
     rows = load_rows(
         store, suites=[runs.suite], runs=list(runs.runs), columns=list(COLUMNS), damaged=damaged
     )
     medians = medians_of_rows(rows, runs.suite)
-    series = []
+    series: list[dict[str, Any]] = []
     for i, label in enumerate(series_names(medians)):
         info, values = medians.series[i], medians.value[i]
         if info.canary:
@@ -170,6 +113,20 @@ def read_baseline(root: str | None, name: str, suite: str | None) -> BaselineVal
         if np.isfinite(values).sum() <= 1:  # one run: its own spread
             low, high = float(medians.low[i].min()), float(medians.high[i].max())
         series.append(
-            BaselineSeries(label, median(values), low, high, info.unit, band.n, info.headline)
+            {
+                **{"series": label, "median": median(values), "low": low, "high": high},
+                **{"unit": info.unit, "runs": band.n, "headline": info.headline},
+            }
         )
-    return BaselineValues(name, runs, series, damaged)
+    if args.json:
+        head = {"name": args.name, "suite": runs.suite, "runs": runs.runs}
+        print_json(head | {"series": series})
+        return EXIT_OK
+    print(f"{args.name}  {runs.suite}  {plural(len(runs.runs), 'run')}")
+    for row in series:
+        if row["headline"]:
+            value = with_spread(row["median"], row["low"], row["high"], row["unit"])
+            print(f"{row['series']}  {value}")
+    for key in damaged:
+        print(f"damaged, left out: {key}")
+    return EXIT_OK

@@ -79,23 +79,30 @@ def add_compare(sub: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the comparison. Return 3 with --gate if a headline series is worse."""
-    result = compare_runs(
-        args.a,
-        args.b,
-        root=args.store,
-        root_b=args.store_b,
-        suite=args.suite,
-        min_effect=args.min_effect,
-        chart=args.chart,
-        sizes_chart=args.sizes,
-    )
+    try:
+        effect = args.min_effect
+        checks = [Check(metric="*", min_effect=effect)] if effect else []
+    except ValueError as error:
+        reason = str(error).splitlines()[-2].strip()
+        raise CommandError(f"--min-effect {effect}: {reason}") from None
+    store = open_store(args.store)
+    store_b = open_store(args.store_b) if args.store_b else store
+    side_a = select(store, args.a, args.suite)
+    side_b = select(store_b, args.b, args.suite or (None if args.store_b else side_a.suite))
+    for selector, where, side in ((args.a, store, side_a), (args.b, store_b, side_b)):
+        explain_last(where, selector, side.runs[-1])
+    tuning = Tuning([*read_checks(store_b, side_b.runs[-1]), *checks])
+    comparison = compare_selections((store, side_a), (store_b, side_b), tuning)
+    if args.chart:
+        write_chart(args.chart, forest_plot(comparison))
+    if args.sizes:
+        write_chart(args.sizes, size_map(comparison))
     if args.json:
-        print_json(as_data(result))
-    elif args.markdown:
-        print(comparison_markdown(result, args.all))
+        print_json(as_data(comparison))
     else:
-        print(comparison_text(result, args.all))
-    return EXIT_GATE if args.gate and is_worse(result) else EXIT_OK
+        print(comparison_text(comparison, everything=args.all, markdown=args.markdown))
+    worse = any(row.info.headline and row.answer.word == "worse" for row in comparison.rows)
+    return EXIT_GATE if args.gate and worse else EXIT_OK
 
 
 if TYPE_CHECKING:
@@ -115,44 +122,6 @@ LEGEND = """\
 spread: range of fewer than 6 values, else the 95 % interval of the median
 B against A: of the levels where the runs lie in two levels, else of the medians
 noise: of one run of the series"""
-
-
-def compare_runs(
-    a: str,
-    b: str,
-    *,
-    root: str | None,
-    root_b: str | None,
-    suite: str | None,
-    min_effect: str | None,
-    chart: Path | None,
-    sizes_chart: Path | None,
-) -> Comparison:
-    """Compare the runs that `a` and `b` select, and draw the charts that have a path.
-
-    Raises CommandError, SelectionError, StoreError.
-    """
-    try:
-        checks = [Check(metric="*", min_effect=min_effect)] if min_effect else []
-    except ValueError as error:
-        reason = str(error).splitlines()[-2].strip()
-        raise CommandError(f"--min-effect {min_effect}: {reason}") from None
-    store = open_store(root)
-    store_b = open_store(root_b) if root_b else store
-    side_a = select(store, a, suite)
-    side_b = select(store_b, b, suite or (None if root_b else side_a.suite))
-    for selector, where, side in ((a, store, side_a), (b, store_b, side_b)):
-        explain_last(where, selector, side.runs[-1])
-    tuning = Tuning([*read_checks(store_b, side_b.runs[-1]), *checks])
-    comparison = compare_selections((store, side_a), (store_b, side_b), tuning)
-    if chart or sizes_chart:
-        write_charts(comparison, chart, sizes_chart)
-    return comparison
-
-
-def is_worse(comparison: Comparison) -> bool:
-    """Return whether a headline series of B is worse."""
-    return any(row.info.headline and row.answer.word == "worse" for row in comparison.rows)
 
 
 def _cells(row: Row) -> list[str]:
@@ -207,39 +176,33 @@ def _differences(comparison: Comparison) -> Iterator[str]:
         yield f"{key}: {before} -> {after}"
 
 
-def comparison_text(comparison: Comparison, everything: bool) -> str:
-    """Return the comparison as text with a table."""
+def comparison_text(comparison: Comparison, *, everything: bool, markdown: bool) -> str:
+    """Return the comparison as text with a table, or as Markdown."""
+    differs = list(_differences(comparison))
+    same = [] if comparison.environment else ["environment and tools are the same"]
+    rows = _table_rows(comparison, everything)
+    a, b = comparison.a, comparison.b
+    if markdown:
+        cells = [
+            [*cells, f"**{answer}**" if row.answer.word in ("worse", "better") else answer]
+            for row in rows
+            for *cells, answer in [_cells(row)]
+        ]
+        head = f"### {b.words} against {a.words} (suite {b.suite})"
+        facts = [f"- {text}" for text in [*differs, *same]]
+        notes = [f"- {note}" for note in _notes(comparison)]
+        return "\n".join([head, "", *facts, "", *markdown_table(HEADINGS, cells), "", *notes])
     lines = []
-    for letter, side in (("A", comparison.a), ("B", comparison.b)):
+    for letter, side in (("A", a), ("B", b)):
         newest = f"{len(side.runs)} runs, {side.runs[0]} to {side.runs[-1]}"
         lines.append(f"{letter}  {side.suite}  {side.runs[0] if len(side.runs) == 1 else newest}")
-    lines += [f"differs  {difference}" for difference in _differences(comparison)]
-    if not comparison.environment:
-        lines.append("environment and tools are the same")
-    rows = _table_rows(comparison, everything)
+    lines += [*(f"differs  {text}" for text in differs), *same]
     styles = [HIGHLIGHTS.get(row.answer.word, "") for row in rows]
     lines.append(text_table(HEADINGS, map(_cells, rows), right=range(1, 5), styles=styles))
-    if len(rows) < len(comparison.rows):
-        left = len(comparison.rows) - len(rows)
+    if left := len(comparison.rows) - len(rows):
         lines.append(f"{left} more series that did not change (--all shows them)")
     below = highlighted([*_notes(comparison), *LEGEND.splitlines()])
     return "\n".join([*lines, below])
-
-
-def comparison_markdown(comparison: Comparison, everything: bool) -> str:
-    """Return the comparison as Markdown."""
-    a, b = comparison.a, comparison.b
-    lines = [f"### {b.words} against {a.words} (suite {b.suite})", ""]
-    lines += [f"- {difference}" for difference in _differences(comparison)]
-    if not comparison.environment:
-        lines.append("- environment and tools are the same")
-    rows = []
-    for row in _table_rows(comparison, everything):
-        *cells, answer = _cells(row)
-        bold = row.answer.word in ("worse", "better")
-        rows.append([*cells, f"**{answer}**" if bold else answer])
-    lines += ["", *markdown_table(HEADINGS, rows), ""]
-    return "\n".join([*lines, *(f"- {note}" for note in _notes(comparison))])
 
 
 def as_data(comparison: Comparison) -> dict[str, Any]:
@@ -261,14 +224,6 @@ def as_data(comparison: Comparison) -> dict[str, Any]:
         "series": series,
         **{name: getattr(comparison, name) for name in fields},
     }
-
-
-def write_charts(comparison: Comparison, chart: Path | None, sizes_chart: Path | None) -> None:
-    """Write the charts that have a path. Raises OSError."""
-    if chart:
-        write_chart(chart, forest_plot(comparison))
-    if sizes_chart:
-        write_chart(sizes_chart, size_map(comparison))
 
 
 def forest_plot(comparison: Comparison) -> "Figure":

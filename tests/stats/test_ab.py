@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from perfdag.commands import ab as ab_outcome
+from perfdag.commands.cluster import NewRun
 from perfdag.commands.main import main
 from perfdag.plan.ab import Duet, on_cluster, prepare_duet
 from perfdag.results.runs import load_plan
@@ -152,14 +153,14 @@ def test_variants_of_which_nothing_was_measured_fail(tmp_path: Path) -> None:
 def test_a_limit_given_with_resume_reaches_the_cluster(
     side: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, started = FolderStore(str(tmp_path)), list[dict[str, str]]()
+    store, started = FolderStore(str(tmp_path)), list[str]()
 
-    def start(suite: str, parameters: dict[str, str], priority: int) -> str:
-        started.append(parameters)
+    def start(run: NewRun) -> str:
+        started.append(run.run_id)
         return "duel-1"
 
     # the cluster and its store are the only things that are not real
-    place = SimpleNamespace(parameters={"store": "s3://bench/results"}, start=start)
+    place = SimpleNamespace(store="s3://bench/results", start=start)
     monkeypatch.setattr("perfdag.commands.ab.installed_template", lambda namespace: place)
     monkeypatch.setattr("perfdag.commands.ab.open_store", lambda root: store)
     duet = on_cluster(duel(limit=0.2))
@@ -167,7 +168,7 @@ def test_a_limit_given_with_resume_reaches_the_cluster(
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     repeated = ["ab", "--resume", getattr(duet, side).run_id, "--submit"]
     assert main([*repeated, "--within", "5%"]) == 0
-    assert started == [{"run": duet.a.run_id, "store": "s3://bench/results"}]
+    assert started == [duet.a.run_id]
     assert load_plan(store, duet.a.run_id).options == replace(duet.a.options, within=0.05)
     assert main(repeated) == 0
     assert load_plan(store, duet.a.run_id).options.within == 0.05
