@@ -17,27 +17,17 @@ from perfdag.workflows import runs
 from perfdag.workflows.cron import AnySuite
 from perfdag.workflows.emit import dump
 
-RESTRICTED = dump(
-    [
-        {
-            "securityContext": pod_security(),
-            "initContainers": [{"name": "init", "securityContext": hardened()}],
-            "containers": [
-                {"name": name, "securityContext": hardened()} for name in ("wait", "main")
-            ],
-        }
-    ]
-)
-"""The podSpecPatch with which a container satisfies PodSecurity `restricted`, Argo's own too."""
-_CREATING = dump(
-    [
-        {
-            "securityContext": pod_security(),
-            "initContainers": [{"name": "init", "securityContext": hardened()}],
-            "containers": [{"name": "main", "securityContext": hardened()}],
-        }
-    ]
-)
+
+def _restricted(*containers: str) -> str:
+    """Return the podSpecPatch with which these containers satisfy Pod Security `restricted`."""
+    secured = [{"name": name, "securityContext": hardened()} for name in ("init", *containers)]
+    patch = {"securityContext": pod_security(), "initContainers": secured[:1]}
+    return dump([{**patch, "containers": secured[1:]}])
+
+
+RESTRICTED = _restricted("wait", "main")
+"""The podSpecPatch with which a container satisfies Pod Security `restricted`, Argo's own too."""
+_CREATING = _restricted("main")
 """The same for the pod that creates an object, which has no container `wait`."""
 
 

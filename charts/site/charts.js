@@ -95,7 +95,7 @@ function overRuns(series, points, { log = false, height = 280 } = {}) {
   const source = new Bokeh.ColumnDataSource({ data: {
     x, y, low: scaled("low"), high: scaled("high"), run: points.map((point) => point.run), n: points.map((point) => point.n),
     when: points.map((point) => whenOf(point.run)), text: points.map((point) => shown(point.value, series)),
-    spread: points.map((point) => `${shown(point.low, series)} to ${shown(point.high, series)}`),
+    spread: points.map((point) => `${digits(point.low / series.factor)} to ${shown(point.high, series)}`),
     against: points.map((point) => { const level = levelOf(point.run); return level ? percent(point.value / level - 1) : "-"; }),
   } });
   levels(figure, series, x, log);

@@ -227,7 +227,7 @@ function pairs(series, a, b, verdicts) {
 
 function pairColumns(judged, head) {
   const side = (name, key) => ({ name, number: true, value: (row) => row[key]?.value ?? null, cell: (row) => row[key]
-    ? make("span", { title: `${row[key].n} sample${row[key].n > 1 ? "s" : ""}` }, shown(row[key].value, row.series), make("span", { className: "muted small" }, row[key].n > 1 ? ` (${shown(row[key].low, row.series)} to ${shown(row[key].high, row.series)}, n ${row[key].n})` : " (n 1)")) : "-" });
+    ? make("span", { title: `${row[key].n} sample${row[key].n > 1 ? "s" : ""}` }, shown(row[key].value, row.series), make("span", { className: "muted small" }, row[key].n > 1 ? ` (${digits(row[key].low / row.series.factor)} to ${digits(row[key].high / row.series.factor)}, n ${row[key].n})` : " (n 1)")) : "-" });
   const columns = [
     { name: "series", kind: "text", value: (row) => row.name, cell: (row) => link(row.name, page("history", { suite: head.suite, cluster: row.series.cluster }, row.series.id)) },
     side("A", "left"), side("B", "right"),

@@ -171,7 +171,7 @@ async function show(title, content) {
   document.title = title;
   main.replaceChildren(make("p", { className: "muted" }, "loading"));
   const parts = await content().catch((error) => [make("p", { className: "alert" }, error.message)]);
-  const nav = document.body.dataset.page === "index" ? "" : make("nav", {}, link("All runs", "index.html"));
+  const nav = document.body.dataset.page === "index" ? "" : make("nav", {}, link("All suites", "index.html"));
   main.replaceChildren(nav, make("h1", {}, title), ...parts.filter(Boolean));
   document.body.dataset.ready = Math.round(performance.now());
 }

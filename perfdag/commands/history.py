@@ -12,20 +12,18 @@ from typing import Any
 from perfdag.analysis.gate import read_acks, read_checks
 from perfdag.analysis.history import (
     Failure,
+    NodeOutlier,
     Series,
     Step,
     failures,
+    node_outliers,
+    noise_report,
     object_failures,
     planned_points,
+    recent_rows,
     series_of,
 )
 from perfdag.analysis.medians import RunMedians, read_run_medians
-from perfdag.analysis.nodes import (
-    NodeOutlier,
-    node_outliers,
-    noise_report,
-    recent_rows,
-)
 from perfdag.analysis.verdict import RANK, Tuning, percent
 from perfdag.commands.options import ACKS, STORE, CommandError, Verbs, add_verb, option, print_json
 from perfdag.commands.terminal import HIGHLIGHTS, fitted, text_table

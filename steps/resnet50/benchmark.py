@@ -245,17 +245,14 @@ def program_input(params: Workload, **options: Any) -> bytes:
 
 
 def missing(host: Host, params: Workload, argv: Sequence[str]) -> list[Tool]:
-    """Return what a host lacks to run the program's argv: its first program, Python packages."""
-    program = argv[0]
-    if host.which(program) is None:
-        return [Tool(program, {}, f"install it on {host.name}, or correct its path")]
+    """Return what a host lacks to run the program's argv: its interpreter, or Python packages."""
     wanted = ["mlperf_loadgen", *(["torch", "torchvision"] if params.system != "stub" else [])]
     code = (
         "import importlib.util,sys;print(*[n for n in sys.argv[1:] if"
         " importlib.util.find_spec(n) is None])"
     )
     finished = host.run([*argv[:-2], "-c", code, *wanted], timeout=60)
-    behind = f" behind {program}" if len(argv) > 3 else ""
+    behind = f" behind {argv[0]}" if len(argv) > 3 else ""
     if finished.code == 0:
         return [Tool(f"{name} (Python){behind}", TORCH) for name in finished.stdout.split()]
     advice = f"{host.name} reports: {finished.tail() or f'exit code {finished.code}'}"
@@ -390,13 +387,17 @@ class WorkloadBenchmark(Benchmark[W], Generic[W]):
         return [program_argv(params)]
 
     def require(self, gang: Gang, params: W) -> None:
-        tools = {
-            tool.program: tool
-            for host in gang.hosts
-            for argv in self.argvs(params)
-            for tool in missing(host, params, argv)
-        }
-        lacking = list(tools.values())
+        hosts, argvs = {id(host): host for host in gang.hosts}.values(), self.argvs(params)
+        tools = [
+            Tool(program, {}, f"install it on {host.name}, or correct its path")
+            for host in hosts
+            for program in sorted({argv[0] for argv in argvs})
+            if host.which(program) is None
+        ]
+        tools = tools or [
+            t for host in hosts for argv in argvs for t in missing(host, params, argv)
+        ]
+        lacking = list({tool.program: tool for tool in tools}.values())
         if params.device == "cuda" and any(host.which("nvidia-smi") is None for host in gang.hosts):
             lacking.append(DRIVER)
         if lacking:

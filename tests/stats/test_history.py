@@ -18,7 +18,7 @@ import pytest
 from perfdag.analysis import medians
 from perfdag.analysis.ab import analyse
 from perfdag.analysis.compare import compare_selections
-from perfdag.analysis.nodes import noise_report, recent_rows
+from perfdag.analysis.history import noise_report, recent_rows
 from perfdag.analysis.selection import SelectionError, select
 from perfdag.analysis.verdict import Tuning
 from perfdag.charts.pages.compare import Effect, forest
