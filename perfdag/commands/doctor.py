@@ -5,13 +5,14 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Gang, NotInstalled, need_tools
 from perfdag.commands.options import Verbs, add_verb, option, print_json
+from perfdag.commands.terminal import Finding
 from perfdag.hosts import disturbance
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.facts import gather
@@ -72,22 +73,6 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(finding.text() for finding in findings))
     missing = any(finding.state == "missing" for finding in findings)
     return EXIT_FAILED if missing else EXIT_OK
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One check: its state, what was checked, and what to do.
-
-    `warn`: results may be noisy. `missing`: points will be skipped or fail.
-    """
-
-    state: Literal["ok", "warn", "missing"]
-    what: str
-    do: str = ""
-
-    def text(self) -> str:
-        """Return the finding as text."""
-        return f"{self.state:<8} {self.what}" + (f"\n         -> {self.do}" if self.do else "")
 
 
 def findings_of(suite: str | None, root: str | None, namespace: str | None) -> list[Finding]:

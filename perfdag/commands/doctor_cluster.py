@@ -8,7 +8,7 @@ from typing import Literal
 
 from perfdag.benchmark import registry
 from perfdag.commands.cluster import ARGO, is_other_version, store_of
-from perfdag.commands.doctor import Finding
+from perfdag.commands.terminal import Finding
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import (
     LEVELS,

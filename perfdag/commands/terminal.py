@@ -1,12 +1,13 @@
-"""What a terminal shows: tables, and lines in colours."""
+"""What a terminal shows: tables, lines in colours, and findings of checks."""
 
 import re
 import shutil
 import sys
 from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from textwrap import wrap
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.text import Text
@@ -123,3 +124,19 @@ class _Layout:
         ]
         below = wrap(", ".join([*left, cells[-1]]), terminal_width() - 4, **WHOLE_WORDS)
         return [*above, row.rstrip(), *(f"    {line}" for line in below)]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: its state, what was checked, and what to do.
+
+    `warn`: results may be noisy. `missing`: points will be skipped or fail.
+    """
+
+    state: Literal["ok", "warn", "missing"]
+    what: str
+    do: str = ""
+
+    def text(self) -> str:
+        """Return the finding as text."""
+        return f"{self.state:<8} {self.what}" + (f"\n         -> {self.do}" if self.do else "")
