@@ -67,9 +67,10 @@ def plan() -> Plan:
 
 
 @pytest.fixture(scope="module")
-def shapes(plan: Plan) -> list[dict[str, Any]]:
-    shapes: list[dict[str, Any]] = outputs(plan, place(plan.run_id))["shapes"]
-    return shapes
+def shapes(plan: Plan) -> dict[int, dict[str, Any]]:
+    """Return what Argo gets of each shape of the plan."""
+    kinds = outputs(plan, place(plan.run_id))["kinds"]
+    return {index: kind for (index, _), kind in zip(plan.kinds(), kinds, strict=True)}
 
 
 def points_of(plan: Plan, entry: str) -> list[Any]:
@@ -78,7 +79,7 @@ def points_of(plan: Plan, entry: str) -> list[Any]:
 
 @pytest.mark.parametrize(("entry", "number"), ENTRIES)
 def test_options_and_pods_are_those_of_the_original(
-    plan: Plan, shapes: list[dict[str, Any]], entry: str, number: int
+    plan: Plan, shapes: dict[int, dict[str, Any]], entry: str, number: int
 ) -> None:
     original, points = POINTS[entry][number], points_of(plan, entry)
     assert len(points) == len(POINTS[entry])
@@ -87,28 +88,29 @@ def test_options_and_pods_are_those_of_the_original(
     line = options(point.benchmark, point.params, shape)
     assert [here for here in original["options"].values() if f" {here} " not in line and here] == []
 
-    patch = (
-        manifest["patch"] if isinstance(manifest["patch"], dict) else json.loads(manifest["patch"])
-    )
+    patch = manifest["lead"]
     network = {manifest["netkey"]: manifest["network"]} if "multus" in manifest["netkey"] else {}
     assert network == original["annotations"]
     assert shape.hosts.count == original["pods"]
     assert bool(patch.get("hostNetwork")) == original["hostNetwork"]
     commands = [
-        " ".join(each["command"]) for each in patch["initContainers"] if each["name"] == "mtu"
+        " ".join(each["command"])
+        for each in patch.get("initContainers", [])
+        if each["name"] == "mtu"
     ]
     assert [each.replace("dev ", "") for each in commands] == original["mtu"]
-    measuring = next(each for each in patch["containers"] if each["name"] == "main")
+    containers = patch.get("containers", [])
+    measuring: dict[str, Any] = next((each for each in containers if each["name"] == "main"), {})
     limits = measuring.get("resources", {}).get("limits", {})
     assert limits == {name: str(value) for name, value in original["limits"].items()}
 
 
 @pytest.mark.parametrize("entry", POINTS)
 def test_pods_are_apart_and_no_other_benchmark_is_on_their_nodes(
-    plan: Plan, shapes: list[dict[str, Any]], entry: str
+    plan: Plan, shapes: dict[int, dict[str, Any]], entry: str
 ) -> None:
     for point in points_of(plan, entry):
-        patch = shapes[point.shape]["patch"]
+        patch = shapes[point.shape]["lead"]
         terms = patch["affinity"]["podAntiAffinity"][
             "requiredDuringSchedulingIgnoredDuringExecution"
         ]

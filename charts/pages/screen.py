@@ -140,8 +140,7 @@ def banner(run: Judged) -> Banner:
             "failed", f"{len(lost)} of {plural(len(cells), 'point')} failed", [why, *history]
         )
     if broken:
-        first = f"{broken[0].where}: {broken[0].text}"
-        return Banner("failed", f"Failed: {first}", history)
+        return Banner("failed", f"{broken[0].where}: {broken[0].text}", history)
     if gating:
         return Banner("failed", gating[0].title, [*(a.title for a in gating[1:3]), *history])
     if trust.level == "unusable" and (not deciding or deciding[0].answer.word == "unclear"):

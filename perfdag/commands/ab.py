@@ -50,7 +50,8 @@ from perfdag.results.runs import load_plan, store_plan, variants
 from perfdag.results.schema import load_rows
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.steps.pods.kinds import kinds_of
-from perfdag.store.base import Store, open_store
+from perfdag.store.base import Store
+from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import checks_of, share
 from perfdag.units import plural, short, short_seconds

@@ -21,7 +21,7 @@ from perfdag.commands.options import (
 from perfdag.results.schema import load_rows
 from perfdag.signals import EXIT_OK
 from perfdag.stats.robust import median, spread
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 from perfdag.units import plural, with_spread
 
 EPILOG = """examples:

@@ -37,7 +37,8 @@ from perfdag.commands.options import (
 from perfdag.commands.runs import explain_last
 from perfdag.commands.terminal import highlighted
 from perfdag.signals import EXIT_GATE, EXIT_OK, EXIT_REACH
-from perfdag.store.base import Store, open_store
+from perfdag.store.base import Store
+from perfdag.store.open import open_store
 from perfdag.units import plural, short_seconds
 
 logger = logging.getLogger(__name__)

@@ -27,7 +27,8 @@ from perfdag.results.runs import (
 from perfdag.results.samples import stored_samples
 from perfdag.signals import EXIT_INPUT, EXIT_REACH
 from perfdag.steps.pods.objects import cluster_name
-from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError, open_store
+from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
+from perfdag.store.open import open_store
 from perfdag.suite.document import nearest
 from perfdag.suite.model import LoadedSuite
 from perfdag.units import plural

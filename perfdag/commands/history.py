@@ -30,7 +30,8 @@ from perfdag.commands.terminal import HIGHLIGHTS, fitted, text_table
 from perfdag.results.samples import day_of, suites
 from perfdag.results.schema import explain_unreadable
 from perfdag.stats.robust import Variability
-from perfdag.store.base import Store, open_store
+from perfdag.store.base import Store
+from perfdag.store.open import open_store
 from perfdag.suite.document import choices
 from perfdag.units import plural, short
 

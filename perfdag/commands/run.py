@@ -31,7 +31,8 @@ from perfdag.results.samples import delete_damaged_samples, stored_samples
 from perfdag.signals import EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH, end_once
 from perfdag.steps.loop.measure import MeasuringLoop, ProgressListener
 from perfdag.steps.loop.pools import LocalPool, needs_cluster
-from perfdag.store.base import Store, StoreError, open_store
+from perfdag.store.base import Store, StoreError
+from perfdag.store.open import open_store
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import LoadedSuite

@@ -1,4 +1,4 @@
-"""`perfdag ls`, `open`, `rm` and `prune`: the runs of a store."""
+"""`perfdag ls`, `open` and `prune`: the runs of a store."""
 
 import argparse
 import contextlib
@@ -14,7 +14,6 @@ import pyarrow as pa
 from perfdag.analysis.selection import SelectionError, baselines, select_one
 from perfdag.commands.options import (
     RUN,
-    RUN_HELP,
     STORE,
     SUITE,
     CommandError,
@@ -32,8 +31,9 @@ from perfdag.results.samples import result_key, stored_samples
 from perfdag.results.schema import SAMPLES, NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_of, statuses_text
 from perfdag.signals import EXIT_OK
-from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError, open_store
+from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
 from perfdag.store.folder import FolderStore
+from perfdag.store.open import open_store
 from perfdag.units import plural
 
 logger = logging.getLogger(__name__)
@@ -124,53 +124,6 @@ def run_open(args: argparse.Namespace) -> int:
         path.write_bytes(data)
     webbrowser.open(path.as_uri())
     print(path)  # of use where there is no browser
-    return EXIT_OK
-
-
-RM_EPILOG = """examples:
-  perfdag rm last~1
-  perfdag rm 20260101T020000Z-0a1b2c3d --store s3://bench/results
-  perfdag rm last --namespace bench
-  perfdag rm 20260101T020000Z-0a1b2c3d --namespace bench --results
-"""
-
-
-def add_rm(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "rm",
-        run_rm,
-        "Remove the samples, rows and report of a run from the store, with its "
-        "confirming runs and its other variant. With --namespace: delete the Workflows of a run "
-        "with their pods, claims, Secrets and PodGroups, and wait until they are gone; its results "
-        "stay in the store without --results.",
-        RM_EPILOG,
-        option("name", metavar="RUN", help=f"{RUN_HELP}; or the name of its Workflow"),
-        option("--namespace", "-n", help="delete the objects of the run in this namespace"),
-        option("--results", action="store_true", help="with --namespace: also remove its results"),
-        option(
-            "--store",
-            metavar="ROOT",
-            help="folder or s3://bucket/prefix of the results (default: ./perfdag-results; with "
-            "--namespace the store that the run's Workflow names, and required if none is left)",
-        ),
-    )
-
-
-def run_rm(args: argparse.Namespace) -> int:
-    """Remove a run."""
-    if args.namespace is not None:
-        from perfdag.commands.rm_cluster import delete_run
-
-        delete_run(args.name, args.namespace, args.results, args.store)
-        return EXIT_OK
-    if args.results:
-        raise CommandError("--results goes with --namespace; without it, rm removes the results")
-    store, plan = read_run(args.store, args.name)
-    for key in removable_keys(store, plan):
-        store.delete(key)
-    print(f"removed run {plan.run_id} of suite {plan.suite} from {store.root}")
     return EXIT_OK
 
 

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the site, and serve it."""
     from perfdag.charts.pages.site import SiteError, write_site
     from perfdag.commands.serve import serve
-    from perfdag.store.base import open_store
+    from perfdag.store.open import open_store
 
     store = open_store(args.store)
     try:

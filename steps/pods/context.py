@@ -20,8 +20,8 @@ from perfdag.store.base import (
     NotStoredError,
     Store,
     check_cluster_address,
-    open_store,
 )
+from perfdag.store.open import open_store
 from perfdag.store.s3 import print_wait
 from perfdag.suite.document import BadDocument
 from perfdag.units import seconds

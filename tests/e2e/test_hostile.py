@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from perfdag.kube.client import Kube, Object, run_with_client
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 from perfdag.workflows import runs
 
 from .conftest import IMAGES, Namespace, installed

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 
 from .conftest import Namespace, quota
 

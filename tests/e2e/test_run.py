@@ -14,7 +14,7 @@ import yaml
 from perfdag.kube.client import run_with_client
 from perfdag.results.collect import gather
 from perfdag.results.runs import load_plan, runs
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
 from perfdag.workflows.runs import config_map
 

@@ -15,7 +15,7 @@ import pytest
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.steps.scale import cluster as nodes
 from perfdag.steps.scale.objects import RUN_LABEL
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 from tests import simulation
 
 from .conftest import Namespace

@@ -21,7 +21,7 @@ from perfdag.steps.scale import vmi, workloads
 from perfdag.steps.scale.objects import RUN_LABEL, VMI, Document, built_in, load, unix_ns
 from perfdag.steps.scale.scenario import Context
 from perfdag.steps.scale.watch import Observer
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 from tests import simulation
 from tests.fakes.proxy import Proxy
 

@@ -15,8 +15,8 @@ from perfdag.commands.cluster import NewRun
 from perfdag.commands.main import main
 from perfdag.plan.ab import Duet, on_cluster, prepare_duet
 from perfdag.results.runs import load_plan
-from perfdag.store.base import open_store
 from perfdag.store.folder import FolderStore
+from perfdag.store.open import open_store
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import share
 from tests.conftest import CommandLine

@@ -24,7 +24,8 @@ from perfdag.commands.results import judge
 from perfdag.plan.plan import make_plan
 from perfdag.results.runs import load_plan
 from perfdag.stats.levels import levels_of, noise_of
-from perfdag.store.base import Store, open_store
+from perfdag.store.base import Store
+from perfdag.store.open import open_store
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
 from tests.stats.receiver import Receiver

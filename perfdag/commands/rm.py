@@ -1,16 +1,18 @@
-"""Delete a run: its objects on the cluster, and its results in the store."""
+"""`perfdag rm`: delete the results of a run, or its objects on a cluster."""
 
+import argparse
 import asyncio
 import time
 
 from perfdag.commands.cluster import ARGO, NoRun, View, workflows_of_run
-from perfdag.commands.options import CommandError, print_now
-from perfdag.commands.runs import removable_keys
+from perfdag.commands.options import RUN_HELP, CommandError, Verbs, add_verb, option, print_now
+from perfdag.commands.runs import read_run, removable_keys
 from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
 from perfdag.plan.plan import is_run_id
 from perfdag.results.runs import load_plan
-from perfdag.signals import EXIT_REACH
-from perfdag.store.base import NotStoredError, open_store
+from perfdag.signals import EXIT_OK, EXIT_REACH
+from perfdag.store.base import NotStoredError
+from perfdag.store.open import open_store
 
 DELETE_TIMEOUT = 120.0
 """Seconds to wait until deleted objects are gone."""
@@ -22,6 +24,51 @@ OWNED_KINDS = (
     ("scheduling.volcano.sh/v1beta1", "PodGroup"),
 )
 """Kinds of the objects that a Workflow of a run owns, through its pods and Leases: owners first."""
+
+
+RM_EPILOG = """examples:
+  perfdag rm last~1
+  perfdag rm 20260101T020000Z-0a1b2c3d --store s3://bench/results
+  perfdag rm last --namespace bench
+  perfdag rm 20260101T020000Z-0a1b2c3d --namespace bench --results
+"""
+
+
+def add_rm(sub: Verbs) -> None:
+    """Register the verb."""
+    add_verb(
+        sub,
+        "rm",
+        run_rm,
+        "Remove the samples, rows and report of a run from the store, with its "
+        "confirming runs and its other variant. With --namespace: delete the Workflows of a run "
+        "with their pods, claims, Secrets and PodGroups, and wait until they are gone; its results "
+        "stay in the store without --results.",
+        RM_EPILOG,
+        option("name", metavar="RUN", help=f"{RUN_HELP}; or the name of its Workflow"),
+        option("--namespace", "-n", help="delete the objects of the run in this namespace"),
+        option("--results", action="store_true", help="with --namespace: also remove its results"),
+        option(
+            "--store",
+            metavar="ROOT",
+            help="folder or s3://bucket/prefix of the results (default: ./perfdag-results; with "
+            "--namespace the store that the run's Workflow names, and required if none is left)",
+        ),
+    )
+
+
+def run_rm(args: argparse.Namespace) -> int:
+    """Remove a run."""
+    if args.namespace is not None:
+        delete_run(args.name, args.namespace, args.results, args.store)
+        return EXIT_OK
+    if args.results:
+        raise CommandError("--results goes with --namespace; without it, rm removes the results")
+    store, plan = read_run(args.store, args.name)
+    for key in removable_keys(store, plan):
+        store.delete(key)
+    print(f"removed run {plan.run_id} of suite {plan.suite} from {store.root}")
+    return EXIT_OK
 
 
 def delete_run(name: str, namespace: str, results: bool, root: str | None) -> None:
