@@ -37,10 +37,10 @@ def notes() -> Iterator[tuple[str, Notes]]:
         yield f"{url}/api/v4", posted
 
 
-def write_suite(op: str, program: str = "true") -> None:
+def write_suite(op: str, command: str = "'true'") -> None:
     Path("suite.yaml").write_text(
         f"name: ci\nrepetitions: 2\nchecks:\n  - {{metric: wall_time, op: '{op}', value: 0s}}\n"
-        f"entries:\n  - {{benchmark: command, params: {{argv: ['{program}']}}}}\n"
+        f"entries:\n  - {{benchmark: command, params: {{argv: [{command}]}}}}\n"
     )
 
 
@@ -83,7 +83,7 @@ def test_the_action_runs_checks_and_posts(op: str, code: int, word: str) -> None
 
 
 def test_the_action_comments_only_if_asked_and_keeps_the_code_of_a_failed_sample() -> None:
-    write_suite(">", "false")
+    write_suite(">", "'false'")
     result = github(suite="suite.yaml")
     assert result.returncode == 3, result.stderr
     assert "## ci: gate FAILED" in Path("summary").read_text()
@@ -122,7 +122,7 @@ def test_tools_are_installed_and_what_is_missing_then_ends_the_job() -> None:
 
 
 def test_a_pull_request_is_judged_by_the_runs_of_its_base_and_is_none_of_them() -> None:
-    write_suite(">", "true")
+    write_suite(">", "sleep, '0.3'")
     for _ in range(3):
         assert main(["run", "suite.yaml", "--store", "base", "--no-report"]) == 0
     before = sorted(Path("base").rglob("*"))
