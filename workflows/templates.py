@@ -379,7 +379,7 @@ def _plan(installation: Installation) -> Container:
         "PERFDAG_PULL_POLICY": installation.pull_policy,
         "PERFDAG_OPTIONS": _given("options"),
         "PERFDAG_CONFIGMAP": _given("suite"),
-        "PERFDAG_CRON": "{{=workflow.labels['workflows.argoproj.io/cron-workflow'] ?? ''}}",
+        "PERFDAG_CRON": "{{=workflow.scheduledTime ?? ''}}",
     }
     name = "{{=workflow.parameters.suite == '' ? 'perfdag-none' : workflow.parameters.suite}}"
     named = m.ConfigMapVolumeSource(name=name, optional=True)  # so the step can say what is absent

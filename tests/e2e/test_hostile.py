@@ -4,14 +4,13 @@ alone.
 PodSecurity allows everything here, so that only the templates stand between a text and its pod.
 """
 
-import base64
 import json
 from collections.abc import Iterator
 
 import pytest
 
 from perfdag.kube.client import Kube, Object, run_with_client
-from perfdag.store.open import open_store
+from perfdag.suite.load import parse_suite
 from perfdag.workflows import runs
 
 from .conftest import IMAGES, Namespace, installed
@@ -31,22 +30,10 @@ entries:
 """
 
 
-def encoded(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
-
-
 REFUSED: dict[str, tuple[dict[str, str], str]] = {
-    "a claim that closes its quotes": (
-        {"suite": encoded(SUITE), "store": f"claim://{HOST_PATH}"},
-        "a store is",
-    ),
-    "a claim of somebody else": (
-        {"suite": encoded(SUITE), "store": "claim://other"},
-        "claim://other is not mounted",
-    ),
-    "a variable": ({"suite": "$(HOME)"}, "the parameter suite is not base64 of a suite file"),
-    "an expression": ({"suite": encoded(SUITE), "trigger": "{{=1+1}}"}, "manual or cron"),
-    "a key outside the store": ({"url": "../../etc"}, "etc"),
+    "a ConfigMap that closes its quotes": ({"suite": HOST_PATH}, "no ConfigMap"),
+    "a variable": ({"suite": "$(HOME)"}, "no ConfigMap"),
+    "an expression": ({"options": "{{=1+1}}"}, "the parameter options"),
 }
 
 
@@ -56,9 +43,15 @@ def open_to_all() -> Iterator[Namespace]:
         yield namespace
 
 
-def ended(namespace: Namespace, parameters: dict[str, str], **spec: object) -> Object:
-    """The Workflow of somebody who may only submit, once it has ended."""
-    body = runs.workflow(namespace.name, "s", parameters)
+def ended(
+    namespace: Namespace, parameters: dict[str, str], suite: str = SUITE, **spec: object
+) -> Object:
+    """The Workflow of somebody who may only submit, once it has ended.
+
+    It carries a suite unless it names a ConfigMap.
+    """
+    inside = "s" if "suite" in parameters else parse_suite(suite)
+    body = runs.workflow(namespace.name, inside, parameters)
     body["spec"] |= spec
     name = run_with_client(lambda client: client.create(body))["metadata"]["name"]
 
@@ -139,7 +132,7 @@ def test_hostile_parameters_end_in_one_line_of_the_plan_step(
 def test_the_words_of_a_command_are_literal_and_its_pods_as_planned(
     open_to_all: Namespace,
 ) -> None:
-    workflow = ended(open_to_all, {"suite": encoded(ECHO)})
+    workflow = ended(open_to_all, {}, ECHO)
     assert workflow["status"]["phase"] == "Succeeded"
     started = {role: rights(pod) for role, pod in pods(open_to_all, workflow).items()}
     assert started == {
@@ -157,20 +150,25 @@ def test_the_words_of_a_command_are_literal_and_its_pods_as_planned(
     assert words == {("echo", "{{=1+1}}", "$(HOME)", '"} },{"hostPID":true')}
 
 
-def test_a_string_of_10_mb_is_a_word_that_no_program_takes(open_to_all: Namespace) -> None:
-    word = SUITE.replace("'true'", f"'true', '{'x' * 10_000_000}'")
-    open_store(open_to_all.store).put("suites/large.yaml", word.encode())
-    workflow = ended(open_to_all, {"url": "suites/large.yaml"})
-    rows = open_to_all.rows(open_to_all.run_id(workflow["metadata"]["name"]))
-    assert {row["status"] for row in rows} == {"failed"}
-    assert all("Argument list too long" in row["error"] for row in rows), rows[0]["error"][:300]
-    assert pods(open_to_all, workflow).keys() == {"plan", "watchdog", "measure", "finish"}
+def test_a_string_of_200_kb_is_a_word_that_no_program_takes(open_to_all: Namespace) -> None:
+    run = open_to_all.measure(SUITE.replace("'true'", f"'true', '{'x' * 200_000}'"))
+    assert {row["status"] for row in run.rows} == {"failed"}
+    assert all("Argument list too long" in row["error"] for row in run.rows), run.errors()[:1]
 
 
-def test_no_pod_of_a_batch_starts_without_a_plan(open_to_all: Namespace) -> None:
-    """Whoever submits may choose another entrypoint and its inputs."""
-    inputs = {"rank": "0", "batch": HOST_PATH, "shape": "0", "attempt": "0"}
-    inputs |= {"image": IMAGES.replace("{name}", "base"), "benchmark": "command", "entry": "x"}
-    workflow = ended(open_to_all, {**inputs, "store": f"claim://{HOST_PATH}"}, entrypoint="host")
+BATCH = {"rank": "0", "batch": HOST_PATH, "shape": "0", "attempt": "0"}
+BATCH |= {"image": IMAGES.replace("{name}", "base"), "benchmark": "command", "entry": "x"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "spec"),
+    [(BATCH, {"entrypoint": "host"}), ({"run": "../../etc"}, {})],
+    ids=["another entrypoint and its inputs", "a key outside the store"],
+)
+def test_no_pod_starts(
+    open_to_all: Namespace, parameters: dict[str, str], spec: dict[str, str]
+) -> None:
+    """Whoever submits may choose an entrypoint, its inputs, and the id of a run."""
+    workflow = ended(open_to_all, parameters, **spec)
     assert workflow["status"]["phase"] in ("Failed", "Error")
     assert not pods(open_to_all, workflow)
