@@ -39,7 +39,6 @@ def test_openfoam_over_two_pods(bench: Namespace) -> None:
     assert by["solve_time", "value"]["value"] > 0
     assert by["memory", "value"]["n"] == 2, "each rank reported its memory"
     assert by["pressure_iterations", "value"]["value"] == 5 * 2 * 250
-    assert _facts(rows)["addresses"] == 2, "a rank in each pod"
     assert _facts(rows)["point_to_point"] == "ob1"
 
 
@@ -62,9 +61,6 @@ def test_two_ranks_in_each_of_two_pods(bench: Namespace) -> None:
             result.setdefault((own_params["benchmark"], row["metric"]), set()).add(
                 json.loads(row["coords"])["message_bytes"]
             )
-        assert sorted(facts["ranks_of"].values()) == [own_params["ranks"] // 2] * 2, (
-            "half of them in each pod"
-        )
         assert facts["fabric"].startswith("tcp"), "also between ranks of one pod"
     sizes = {0, *(2**log for log in range(11))}
     assert result["Allreduce", "latency"] == sizes - {1, 2}
@@ -101,9 +97,4 @@ def test_imb_with_open_mpi_between_pods_and_within_one(bench: Namespace) -> None
         "permutations": {"product": {"transport": ["tcp", "shm"]}},
     }
     rows = _rows(bench, entry)
-    hosts = {}
-    for row in rows:
-        own_params, facts = json.loads(row["params"]), json.loads(row["env"])["sample"]
-        assert facts["fabric"] == "ob1"
-        hosts[own_params["transport"]] = len(facts["ranks_of"])
-    assert hosts == {"tcp": 2, "shm": 1}
+    assert {json.loads(row["env"])["sample"]["fabric"] for row in rows} == {"ob1"}
