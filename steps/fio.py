@@ -211,7 +211,7 @@ _SKIPS = (
         "io_uring is off here",
     ),
     (
-        r"dev.*Permission denied",
+        r"(?s:opening blockdev.{,200}Permission denied)|/dev/.*Permission denied",
         "this user may not open the device; in pods add privileges: [block], or set"
         " device_ownership_from_security_context in the node's containerd; elsewhere run as root",
     ),

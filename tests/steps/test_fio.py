@@ -395,3 +395,12 @@ def test_caches_are_dropped_between_laying_out_and_measuring(
         FIO.run(gang, params)
         assert host.did == did
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_that_only_root_may_open_is_skipped_with_what_to_do() -> None:
+    said = (
+        "fio: failed opening blockdev /perfdag/volume for size check\n"
+        "file:filesetup.c:799, func=open(/perfdag/volume), error=Permission denied\n"
+    )
+    with pytest.raises(Skip, match=r"add privileges: \[block\]"):
+        fio._check_exit(CommandResult(["fio"], 1, "", said, 0.1))
