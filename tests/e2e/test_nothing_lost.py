@@ -99,6 +99,7 @@ def test_oom_has_its_reason_and_costs_only_itself(bench: Namespace) -> None:
         + "]}\n"
     )
     run_id = bench.run_id(name)
+    bench.under_way(run_id)
 
     # the kernel ends the process that ate and no pod: the sample says so, and the others of its
     # batch go on
