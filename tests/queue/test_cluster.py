@@ -5,6 +5,7 @@ The node PERFDAG_TEST_NODE must have the image PERFDAG_TEST_QUEUE_IMAGE.
 
 import json
 import os
+import re
 import secrets
 import subprocess
 import time
@@ -75,7 +76,7 @@ def test_validation_on_real_pods(
         assert main([*command, "perfdag-queue-linear", "--limit", "16", "--factor", "1.8"]) == 0
         outcome = json.loads(capsys.readouterr().out)
         assert [step["replicas"] for step in outcome["steps"]] == [1, 2, 4, 8, 16]
-        assert outcome["nodes"][NODE]["pods"] == 16
+        assert len(outcome["nodes"][NODE]["pods"]) == 16
         assert replicas("linear") == 1
 
         monkeypatch.setenv("PERFDAG_QUEUE_TOKEN", "another")
@@ -91,7 +92,7 @@ def test_validation_on_real_pods(
 
         assert main([*command, "perfdag-queue-large", "--limit", "4", "--scale-timeout", "15"]) == 2
         output = capsys.readouterr().err
-        assert "of 4 replicas run after 15 s" in output
+        assert re.search(r"after 15 s \d of 4 replicas run", output)
         assert "Insufficient cpu" in output
         assert replicas("large") == 0
 
