@@ -25,6 +25,7 @@ from perfdag.charts.series import Cell, label_cells
 from perfdag.plan.plan import Plan
 from perfdag.results.summary import (
     PointState,
+    RunTrust,
     Series,
     add_nominal,
     own_verdicts,
@@ -92,7 +93,7 @@ def report(
         "banner": screen.banner(run),
         "rows": screen.rows(run),
         "first": Markup("") if first is None else page.picture(first, 0),
-        "points": [_point(names.index(cell.state.benchmark), cell) for cell in cells],
+        "points": [_point(names.index(cell.state.benchmark), cell, run.trust) for cell in cells],
         "trust": run.trust,
         "problems": list(_problems(cells, BAD)),
         "skipped": list(_problems(cells, ("skipped",))),
@@ -201,12 +202,15 @@ def _distinct(column: Any) -> list[str]:
     return sorted(text for text in pc.unique(column).to_pylist() if text)
 
 
-def _point(number: int, cell: Cell) -> tuple[int, str, str]:
-    """Return section, class and title of the square of a point."""
-    kind = ("skipped" if "skipped" in cell.state.statuses else "bad") if cell.why else "ok"
-    kind = "noisy" if cell.noisy and not cell.why else kind
-    said = cell.why or ("; ".join(cell.state.noise) if cell.noisy else "ok")
-    return number, kind, f"{cell.state.benchmark} {cell.label}: {said}"
+def _point(number: int, cell: Cell, trust: RunTrust) -> tuple[int, str, str]:
+    """Return section, class and title of the square of a point: its failure, or its trust."""
+    if cell.why:
+        kind, why = "skipped" if "skipped" in cell.state.statuses else "bad", cell.why
+    else:
+        own = trust.points[cell.state.point]
+        kind = "ok" if own.level == "good" else "noisy"
+        why = "; ".join(own.reasons.values()) or "ok"
+    return number, kind, f"{cell.state.benchmark} {cell.label}: {why}"
 
 
 def _problems(cells: Sequence[Cell], statuses: Sequence[str]) -> Iterator[list[Any]]:
