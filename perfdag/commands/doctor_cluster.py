@@ -10,6 +10,7 @@ from perfdag.benchmark import registry
 from perfdag.commands.cluster import ARGO, is_other_version, store_of
 from perfdag.commands.terminal import Finding
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.kube.config import ignore_status
 from perfdag.kube.patch import (
     LEVELS,
     STORE,
@@ -78,12 +79,9 @@ async def _list_readable(
     client: Kube, api: str, kind: str, namespace: str | None = None
 ) -> list[Object] | None:
     """Return the objects of a kind; None if the cluster lacks the kind or hides it."""
-    try:
+    with ignore_status(403, 404):
         return await client.list(await client.resource(api, kind), namespace)
-    except KubeError as error:
-        if error.status in (403, 404):
-            return None
-        raise
+    return None
 
 
 async def _there(

@@ -17,8 +17,6 @@ from perfdag.shape import ACROSS, Shape, Volume
 LABEL = "perfdag"
 RUN, SUITE = f"{LABEL}/run", f"{LABEL}/suite"
 """Labels: the run that an object belongs to, and its suite."""
-BENCHMARK, ENTRY = f"{LABEL}/benchmark", f"{LABEL}/entry"
-"""Labels of a measuring pod: what it measures."""
 STORE_ADDRESS = f"{LABEL}/store"
 """Annotation of a WorkflowTemplate: the address of the store of its installation."""
 BATCH, ATTEMPT, RANK = f"{LABEL}/batch", f"{LABEL}/attempt", f"{LABEL}/rank"

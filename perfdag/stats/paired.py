@@ -65,10 +65,7 @@ def _signed_sums(d: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class PairedEffect:
-    """B against A over blocks. `effect` and its interval are relative (0.1 is +10 %) or absolute.
-
-    `detectable` is the effect found in nine of ten cases, None with one block.
-    """
+    """B against A over blocks. Effect and interval are relative (0.1: +10 %) or absolute."""
 
     effect: float
     interval: Spread
@@ -78,7 +75,6 @@ class PairedEffect:
     b: float
     min_effect: float
     better: str
-    detectable: float | None
     absolute: bool = False
 
 
@@ -130,8 +126,6 @@ def paired(
         scale = replace(scale, unit=level)  # effects are shares of A
     d = scale.apply(right) - scale.apply(left)
     band = spread(d)
-    sigma = float(d.std(ddof=1)) if d.size > 1 else math.nan
-    reach = scale.gate(min_effect) + 1.2816 * sigma * math.sqrt(math.pi / 2 / d.size)
     return PairedEffect(
         effect=scale.effect(float(np.median(d))),
         interval=Spread(
@@ -143,7 +137,6 @@ def paired(
         b=float(np.median(right)),
         min_effect=min_effect,
         better=better,
-        detectable=scale.effect(reach) if math.isfinite(reach) else None,
         absolute=absolute,
     )
 

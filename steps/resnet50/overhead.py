@@ -28,7 +28,6 @@ from perfdag.steps.resnet50.benchmark import (
 from perfdag.steps.resnet50.params import Text, Workload
 
 SIDES = {"A": "baseline", "B": "treatment"}
-UNNAMED = "CPU: unknown"
 
 
 @dataclass(frozen=True)
