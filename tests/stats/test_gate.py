@@ -221,7 +221,7 @@ def test_a_percentile_is_of_one_direction_and_one_statistic(store: Store) -> Non
         if case.group == "threshold"
     } == {
         "fio iops direction=read": ("failed", "p50 20 IOPS breaks >= 100 IOPS"),
-        "fio iops direction=write": ("ok", "p50 200 /s holds >= 100 /s"),
+        "fio iops direction=write": ("ok", "p50 200 IOPS holds >= 100 IOPS"),
     }
 
 
