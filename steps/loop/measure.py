@@ -28,7 +28,6 @@ from perfdag.results.samples import (
     headline,
     now,
     read_sample,
-    run_folder,
     sample_key,
     stored_samples,
 )
@@ -61,12 +60,11 @@ class NoScratch(StoreError):
 class Sampler:
     """Measures samples of points, once each, on a pool of hosts.
 
-    `host_facts` has the facts of the nodes so far. `journal` keeps a file of a sample under way:
-    sample, name, content.
+    `host_facts` has the facts of the nodes so far.
     """
 
-    def __init__(self, pool: LocalPool, journal: Callable[[str, str, bytes], None]) -> None:
-        self._pool, self._journal = pool, journal
+    def __init__(self, pool: LocalPool) -> None:
+        self._pool = pool
         self.host_facts: dict[str, dict[str, Any]] = {}
 
     def measure(self, point: Point, shape: Shape, repetition: int) -> SampleRecord:
@@ -149,7 +147,6 @@ class Sampler:
                 scratch,
                 self._pool.volume,
                 starter=starter,
-                journal=partial(self._journal, point.key(record.repetition)),
             )
             benchmark.require(gang, params)
             record.started_at = now()
@@ -234,8 +231,7 @@ class MeasuringLoop:
     ) -> None:
         self.plan, self.store, self._pool, self._listener = plan, store, pool, listener
         self._clock = clock
-        self._sampler = Sampler(pool, self._journal)
-        self._journalled: dict[str, set[str]] = {}
+        self._sampler = Sampler(pool)
         self._stored = stored_samples(store, plan.run_id)
         self._shapes = plan.shapes
         self._headlines: dict[int, list[float]] = {}
@@ -299,14 +295,6 @@ class MeasuringLoop:
     def _put(self, name: str, record: SampleRecord) -> None:
         self.store.put(sample_key(self.plan.run_id, name), record.dump())
         self._stored.add(name)
-        for folder in self._journalled.pop(name, ()):
-            self.store.delete(folder)
-
-    def _journal(self, name: str, file: str, data: bytes) -> None:
-        """Keep a file, FOLDER/NAME, of a sample until it is stored. Raises StoreError."""
-        key = f"{run_folder(self.plan.run_id)}/journal/{name}.{file}"
-        self._journalled.setdefault(name, set()).add(key.rpartition("/")[0])
-        self.store.put(key, data)
 
     def _group(self, group: Sequence[int], batch: int) -> list[SampleRecord]:
         """Return the samples of a group, measured at once; one that ran alone is invalid."""
