@@ -133,9 +133,8 @@ def card_of(table: pa.Table, plan: Plan, gate: GateResult | None) -> bytes:
 
 def judge(table: pa.Table, cells: Sequence[Cell], gate: GateResult | None) -> screen.Judged:
     """Return the points of a run with all that is said of them."""
-    lines = {line.info.series_id: line for line in gate.series} if gate else {}
     trust = trust_in(table, [cell.state for cell in cells])
-    return screen.Judged(cells, gate, trust, own_verdicts(table), lines)
+    return screen.Judged(cells, gate, trust, own_verdicts(table))
 
 
 def _first_picture(run: screen.Judged, pictures: Sequence[Picture]) -> Picture | None:

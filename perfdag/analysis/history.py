@@ -28,6 +28,7 @@ from perfdag.analysis.verdict import (
     compare_sides,
     percent,
     standing,
+    worst_word,
 )
 from perfdag.results.labels import difference, facts_of_nodes
 from perfdag.results.runs import PARTIAL
@@ -214,7 +215,8 @@ def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | N
                 if i >= level.decided:
                     better = directed and now.improved(level, count)
                     words[i].add("worse" if now.left else "better" if better else "same")
-    words[-1] = {line.answer.word for line in series}
+    newest = worst_word([line.answer for line in series])
+    words[-1] = {newest} if newest else set()
     for i in reversed(range(runs - 1)):
         if medians.runs[i + 1].trigger == "recheck":
             words[i] |= words[i + 1]
