@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.commands.results import RunResult, result_of, result_text
+from perfdag.commands.result_text import result_text
+from perfdag.commands.results import RunResult, result_of
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import CollectionResult
 from perfdag.store.folder import FolderStore

@@ -353,7 +353,7 @@ def find_absent(
     other points without a value fail the gate too, unless their entry is optional.
     """
     last = history.runs[-1]
-    if last.trigger == "confirm":
+    if last.trigger == "recheck":
         return []
     earlier = enumerate(history.runs[:-1])
     same = [i for i, run in earlier if run.trigger == last.trigger][-MISSED_FOR:]
@@ -463,11 +463,11 @@ def check(store: Store, suite: str, run_id: str, rules: Rules) -> GateResult:
     alone, because a re-measurement has suspicious points only. Raises StoreError, SelectionError.
     """
     options = _options(store, run_id)
-    if options.confirms:
-        run_id = options.confirms
+    if options.repeats:
+        run_id = options.repeats
         options = _options(store, run_id)
     stored = {run for run, _ in stored_runs(store, suite)}
-    rechecks = [run for run in options.confirmed if run in stored]
+    rechecks = [run for run in options.rechecks if run in stored]
     everything = read_run_medians(store, suite)
     history = history_until(everything, run_id)
     night = history_until(everything, max([run_id, *rechecks]))

@@ -216,7 +216,7 @@ def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | N
                     words[i].add("worse" if now.left else "better" if better else "same")
     words[-1] = {line.answer.word for line in series}
     for i in reversed(range(runs - 1)):
-        if medians.runs[i + 1].trigger == "confirm":
+        if medians.runs[i + 1].trigger == "recheck":
             words[i] |= words[i + 1]
     return [next((word for word in RANK if word in found), None) for found in words]
 

@@ -17,7 +17,7 @@ from perfdag.suite.document import nearest
 from perfdag.units import plural
 
 LAST = re.compile(r"last(?:~(\d+))?")
-PARTIAL = ("ab", "confirm", "part")
+PARTIAL = ("ab", "recheck", "part")
 """Triggers of runs of a part of a suite: a variant, suspicious points again, and `--only`."""
 
 
@@ -163,7 +163,7 @@ def newer_note(store: Store, run_id: str) -> str | None:
             plan = known_plan(store, newer, known[newer])
         except StoreError:
             continue
-        if plan.suite != suite or plan.trigger == "confirm":
+        if plan.suite != suite or plan.trigger == "recheck":
             continue
         if plan.trigger == "ab" and plan.order:
             command = resume_command(plan, store.root)
@@ -288,9 +288,9 @@ def recheck_plans(plan: Plan, points: set[str]) -> list[Plan]:
         batches.append(
             Batch(kind[0], mine, sum(chosen[order[position][0]].seconds for position in mine))
         )
-    options = replace(plan.options, confirms=plan.run_id)
+    options = replace(plan.options, repeats=plan.run_id)
     one = replace(
-        plan, points=chosen, order=order, batches=batches, trigger="confirm", options=options
+        plan, points=chosen, order=order, batches=batches, trigger="recheck", options=options
     )
     return [replace(one, run_id=run_id) for run_id in sorted(new_run_id() for _ in range(ROUNDS))]
 
@@ -303,7 +303,7 @@ def store_rechecks(store: Store, plan: Plan, points: set[str]) -> list[Plan]:
     rechecks = recheck_plans(plan, points)
     for again in rechecks:
         store_plan(store, again)
-    plan.options.confirmed = [again.run_id for again in rechecks]
+    plan.options.rechecks = [again.run_id for again in rechecks]
     store_plan(store, plan)
     return rechecks
 
@@ -328,7 +328,7 @@ def plan_of_batch(store: Store, plan: Plan, number: int) -> tuple[Plan, int]:
     """
     if number < len(plan.batches):
         return plan, number
-    rechecks = [load_plan(store, run_id) for run_id in plan.options.confirmed]
+    rechecks = [load_plan(store, run_id) for run_id in plan.options.rechecks]
     for batch, owner, index in recheck_batches(plan, rechecks):
         if batch == number:
             return owner, index

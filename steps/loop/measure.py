@@ -16,7 +16,6 @@ from perfdag.results.samples import (
     SampleRecord,
     headline,
     read_sample,
-    run_folder,
     sample_key,
     stored_samples,
 )
@@ -59,8 +58,7 @@ class MeasuringLoop:
     ) -> None:
         self.plan, self.store, self._pool, self._listener = plan, store, pool, listener
         self._clock = clock
-        self._sampler = Sampler(pool, self._journal)
-        self._journalled: dict[str, set[str]] = {}
+        self._sampler = Sampler(pool)
         self._stored = stored_samples(store, plan.run_id)
         self._shapes = plan.shapes
         self._headlines: dict[int, list[float]] = {}
@@ -122,14 +120,6 @@ class MeasuringLoop:
     def _put(self, name: str, record: SampleRecord) -> None:
         self.store.put(sample_key(self.plan.run_id, name), record.dump())
         self._stored.add(name)
-        for folder in self._journalled.pop(name, ()):
-            self.store.delete(folder)
-
-    def _journal(self, name: str, file: str, data: bytes) -> None:
-        """Keep a file, FOLDER/NAME, of a sample until it is stored. Raises StoreError."""
-        key = f"{run_folder(self.plan.run_id)}/journal/{name}.{file}"
-        self._journalled.setdefault(name, set()).add(key.rpartition("/")[0])
-        self.store.put(key, data)
 
     def _group(self, group: Sequence[int], batch: int) -> list[SampleRecord]:
         """Return the samples of a group, measured at once; one that ran alone is invalid."""

@@ -3,9 +3,8 @@
 import contextlib
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 from perfdag.benchmark import registry
@@ -31,12 +30,11 @@ class NoScratch(StoreError):
 class Sampler:
     """Measures samples of points, once each, on a pool of hosts.
 
-    `host_facts` has the facts of the nodes so far. `journal` keeps a file of a sample under way:
-    sample, name, content.
+    `host_facts` has the facts of the nodes so far.
     """
 
-    def __init__(self, pool: LocalPool, journal: Callable[[str, str, bytes], None]) -> None:
-        self._pool, self._journal = pool, journal
+    def __init__(self, pool: LocalPool) -> None:
+        self._pool = pool
         self.host_facts: dict[str, dict[str, Any]] = {}
 
     def measure(self, point: Point, shape: Shape, repetition: int) -> SampleRecord:
@@ -107,7 +105,6 @@ class Sampler:
                 scratch,
                 self._pool.volume,
                 starter=starter,
-                journal=partial(self._journal, point.key(record.repetition)),
             )
             benchmark.require(gang, params)
             record.started_at = now()

@@ -308,7 +308,7 @@ def recheck(context: PodContext, out: Path) -> list[str]:
 
     store = context.open()
     plan = load_plan(store, context.run_id)
-    if plan.options.confirmed:  # a resumed run keeps its plan
+    if plan.options.rechecks:  # a resumed run keeps its plan
         rechecks = resumed(store, plan)
     else:
         collect(store, plan)
@@ -337,7 +337,7 @@ def resumed(store: Store, plan: Plan) -> list[Plan]:
 
     Raises StoreError.
     """
-    rechecks = [load_plan(store, run_id) for run_id in plan.options.confirmed]
+    rechecks = [load_plan(store, run_id) for run_id in plan.options.rechecks]
     for member in rechecks:
         member.where = plan.where
         missing_reason.forget_all(store, member.run_id)

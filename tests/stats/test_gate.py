@@ -677,7 +677,7 @@ def test_a_partial_run_by_hand_does_not_make_the_next_night_absent_nor_hide_it(
 ) -> None:
     nights(store, 10, lambda n, p: 1e10)
     for night in range(10, 14):
-        put(store, rows(night, {"streams=1": [1e10] * 3}, trigger="confirm"))
+        put(store, rows(night, {"streams=1": [1e10] * 3}, trigger="recheck"))
     assert not judge(store, 13).failed
     put(store, rows(14, {"streams=1": [1e10] * 3, "streams=4": [1e10] * 3}))
     assert [alert.keys != [] for alert in judge(store, 14).alerts if alert.kind == "absent"] == [
