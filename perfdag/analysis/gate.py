@@ -233,7 +233,8 @@ def judge_thresholds(
             holds = bool(OPERATORS[rule.op](value, limit))
             what = f"p{rule.percentile:g} " if rule.percentile else ""
             word = "holds" if holds else "breaks"
-            text = f"{what}{short(value, info.unit)} {word} {rule.op} {short(limit, info.unit)}"
+            measured_text, limit_text = (short(v, info.unit, info.metric) for v in (value, limit))
+            text = f"{what}{measured_text} {word} {rule.op} {limit_text}"
             yield ThresholdResult(rule, info, name, "ok" if holds else "failed", text)
 
 

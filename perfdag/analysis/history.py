@@ -38,7 +38,7 @@ from perfdag.stats.nodes import Outlier, confirming, lone_gate, outliers
 from perfdag.stats.robust import median
 from perfdag.stats.scales import Array, Variability, variability_of
 from perfdag.store.base import Store
-from perfdag.units import short
+from perfdag.units import readable, short
 
 OBJECT_FAILURES = "failures"
 """The metric of benchmarks of many objects: how many failed with one message (coords: message)."""
@@ -56,7 +56,7 @@ class Acknowledgement:
     def holds(self, name: str, series_id: str, day: str) -> bool:
         """Return whether it applies to a series on a day (YYYY-MM-DD)."""
         return (not self.until or day <= self.until) and (
-            self.series == series_id or fnmatch.fnmatchcase(name, self.series)
+            self.series == series_id or fnmatch.fnmatchcase(name, readable(self.series))
         )
 
 
@@ -86,9 +86,10 @@ class Step:
         """The effect in words: `-11.8 %`, or a number in the unit of the metric."""
         return percent(self.effect, self.before.scale.kind == "absolute")
 
-    def values(self, unit: str) -> str:
+    def values(self, info: SeriesInfo) -> str:
         """Return both levels for people: `100 s -> 130 s`."""
-        return f"{short(self.before.reference, unit)} -> {short(self.after.reference, unit)}"
+        levels = self.before.reference, self.after.reference
+        return " -> ".join(short(value, info.unit, info.metric) for value in levels)
 
 
 @dataclass(frozen=True)
