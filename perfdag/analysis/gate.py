@@ -54,7 +54,8 @@ from perfdag.results.samples import stored_runs
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.summary import OwnVerdict, own_verdicts
 from perfdag.stats.levels import Word
-from perfdag.stats.robust import Array, TooFewSamplesError, median, percentile
+from perfdag.stats.robust import TooFewSamplesError, median, percentile
+from perfdag.stats.scales import Array
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.suite.document import BadDocument, Document, Problem, parse_document, read_document
 from perfdag.suite.model import Check, checks_of, setting

@@ -36,7 +36,8 @@ from perfdag.results.samples import day_of
 from perfdag.results.schema import load_rows
 from perfdag.stats.levels import STEP, Level, Levels, Word, levels_of, side_word
 from perfdag.stats.nodes import Outlier, confirming, lone_gate, outliers
-from perfdag.stats.robust import Array, Variability, median, variability_of
+from perfdag.stats.robust import median
+from perfdag.stats.scales import Array, Variability, variability_of
 from perfdag.store.base import Store
 from perfdag.units import readable, short
 
