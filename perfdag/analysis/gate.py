@@ -47,7 +47,8 @@ from perfdag.results.runs import PARTIAL, load_plan
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.summary import SeriesInfo, Summary, summarise
 from perfdag.stats.levels import Word
-from perfdag.stats.robust import Array, TooFewSamplesError, median, percentile
+from perfdag.stats.robust import TooFewSamplesError, median, percentile
+from perfdag.stats.scales import Array
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.suite.document import BadDocument, Document, explain, parse_document, read_document
 from perfdag.suite.model import Check, checks_of, setting
@@ -379,7 +380,8 @@ class _Judge:
         holds = bool(OPERATORS[rule.op or ""](value, limit))
         what = f"p{rule.percentile:g} " if rule.percentile else ""
         word = "holds" if holds else "breaks"
-        text = f"{what}{short(value, info.unit)} {word} {rule.op} {short(limit, info.unit)}"
+        own, allowed = (short(v, info.unit, info.metric) for v in (value, limit))
+        text = f"{what}{own} {word} {rule.op} {allowed}"
         return "ok" if holds else "failed", text
 
     def _values(self, info: SeriesInfo) -> Array:
