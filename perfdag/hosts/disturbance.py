@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from perfdag.hosts import facts
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
@@ -190,15 +188,14 @@ def _cpu(budget: float = 0.05) -> float:
 
 def _memory() -> float:
     # pages that were never written are one page of zeros, which stays in the cache
-    source = np.ones(1 << 24, dtype=np.uint8)
-    target = np.empty_like(source)
-    np.copyto(target, source)
+    source, target = bytearray(b"\x01") * (1 << 24), bytearray(1 << 24)
+    target[:] = source
     rates = []
     for _ in range(8):
         start = time.perf_counter()
-        np.copyto(target, source)
-        rates.append(source.nbytes / (time.perf_counter() - start))
-    return float(np.median(rates))
+        target[:] = source
+        rates.append(len(source) / (time.perf_counter() - start))
+    return statistics.median(rates)
 
 
 def _loopback(trips: int = 200) -> float:
@@ -218,7 +215,7 @@ def _loopback(trips: int = 200) -> float:
                 far.send(b"x")
                 near.recv(1)
                 times.append(time.perf_counter() - start)
-    return float(np.median(times))
+    return statistics.median(times)
 
 
 def _disk(writes: int = 5) -> float:
@@ -236,4 +233,4 @@ def _disk(writes: int = 5) -> float:
             times.append(time.perf_counter() - start)
             if sum(times) > 0.1:
                 break
-    return float(np.median(times))
+    return statistics.median(times)

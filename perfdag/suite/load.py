@@ -53,10 +53,11 @@ def suite_name(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower())[:40].strip("-") or "suite"
 
 
-def command_suite(argv: Sequence[str], settings: Iterable[str]) -> LoadedSuite:
-    """Return a suite that measures one command ten times. Raises BadDocument."""
+def command_suite(argv: Sequence[str], settings: Iterable[str], name: str = "") -> LoadedSuite:
+    """Return a suite that measures one command, named as its program. Raises BadDocument."""
     entry = {"benchmark": "command", "params": {"argv": list(argv)}}
-    suite = {"name": suite_name(Path(argv[0]).name), "repetitions": 10, "entries": [entry]}
+    name = suite_name(name or Path(argv[0]).name)
+    suite = {"name": name, "repetitions": 10, "entries": [entry]}
     return parse_suite(orjson.dumps(suite).decode(), "(command)", settings)
 
 
