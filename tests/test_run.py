@@ -443,6 +443,17 @@ def test_nothing_that_would_be_ignored_stands_beside_resume(
     assert f"leave out {word}" in cli([verb, *beside, "--resume", "last"], 2).err
 
 
+def test_two_commands_are_measured_in_turn_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = cli(["run", "--", "sleep", "0.1", ":::", "true"]).out.splitlines()[-1]
+    assert re.fullmatch(r"true is [\d.]+ times faster than sleep 0.1 \(p 0.002\)", said)
+    for words in (["true", ":::"], [":::", "true"], ["true", ":::", "true", ":::", "true"]):
+        assert "perfdag run -- A ::: B" in cli(["run", "--", *words], 2).err
+    assert "no program 'nonesuch' here" in cli(["run", "--", "true", ":::", "nonesuch"], 2).err
+
+
 def test_an_unknown_run_names_the_nearest(finished: FolderStore, cli: CommandLine) -> None:
     known = load_plan(finished, "last").run_id
     plan = Path(finished.root) / "runs" / known / "plan.json"

@@ -54,7 +54,8 @@ from perfdag.results.samples import stored_runs
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.summary import OwnVerdict, own_verdicts
 from perfdag.stats.levels import Word
-from perfdag.stats.robust import Array, TooFewSamplesError, median, percentile
+from perfdag.stats.robust import TooFewSamplesError, median, percentile
+from perfdag.stats.scales import Array
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.suite.document import BadDocument, Document, Problem, parse_document, read_document
 from perfdag.suite.model import Check, checks_of, setting
@@ -232,7 +233,8 @@ def judge_thresholds(
             holds = bool(OPERATORS[rule.op](value, limit))
             what = f"p{rule.percentile:g} " if rule.percentile else ""
             word = "holds" if holds else "breaks"
-            text = f"{what}{short(value, info.unit)} {word} {rule.op} {short(limit, info.unit)}"
+            measured_text, limit_text = (short(v, info.unit, info.metric) for v in (value, limit))
+            text = f"{what}{measured_text} {word} {rule.op} {limit_text}"
             yield ThresholdResult(rule, info, name, "ok" if holds else "failed", text)
 
 

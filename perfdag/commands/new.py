@@ -135,9 +135,9 @@ def write_suite(file: str, cluster: bool) -> str:
     return f"perfdag {'submit' if cluster else 'run'} {file}"
 
 
-def command_suite(argv: Sequence[str], settings: Sequence[str]) -> LoadedSuite:
-    """Return a suite that measures one command. Raises BadDocument."""
-    name = _name(Path(argv[0]).name)
+def command_suite(argv: Sequence[str], settings: Sequence[str], name: str = "") -> LoadedSuite:
+    """Return a suite that measures one command, named as its program. Raises BadDocument."""
+    name = _name(name or Path(argv[0]).name)
     entry = {"benchmark": "command", "params": {"argv": list(argv)}}
     suite = {"name": name, "repetitions": 10, "entries": [entry]}
     return parse_suite(orjson.dumps(suite).decode(), "(command)", settings)

@@ -388,7 +388,7 @@ async def _serve_client(
     load = Load(work, stats, max(1, most))
     chosen = os.environ.get(protocol.TOKEN_VARIABLE)
     token = chosen or secrets.token_urlsafe(24)
-    server = await control.serve(address, control.Control(load), token, control.CHANGES)
+    server = await control.serve(address, control.Control(load), token)
     if not chosen:
         logger.info(
             f"{protocol.TOKEN_VARIABLE} is not set; the token of the control port is {token}"

@@ -14,7 +14,7 @@ from perfdag.results.summary import (
     statuses_text,
     worst_of_points,
 )
-from perfdag.units import plural, scaled
+from perfdag.units import digits, plural, scaled
 
 if TYPE_CHECKING:
     from perfdag.commands.results import RunResult
@@ -54,7 +54,7 @@ def _units(states: list[PointState]) -> dict[tuple[str, str], tuple[float, str]]
             key = (state.entry, series.metric, series.unit)
             if series.values:
                 largest[key] = max(largest.get(key, 0.0), abs(series.middle))
-    return {key[:2]: scaled(key[2], value) for key, value in largest.items()}
+    return {key[:2]: scaled(key[2], value, key[1]) for key, value in largest.items()}
 
 
 def _cells(
@@ -69,7 +69,7 @@ def _cells(
             continue
         factor, unit = units[state.entry, series.metric]
         low, middle, high = (
-            f"{value / factor:.4g}" for value in (series.band.low, series.middle, series.band.high)
+            digits(value / factor) for value in (series.band.low, series.middle, series.band.high)
         )
         cells.append((series.name, middle, f"{low} to {high}", unit, n, nominal))
     return cells or [("", "-", "", "", "0", "")]

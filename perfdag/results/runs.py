@@ -8,6 +8,8 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import orjson
+
 from perfdag.plan.plan import Batch, Plan, is_run_id, new_run_id, read_plan
 from perfdag.results.samples import result_key, run_folder, stored_runs
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
@@ -140,7 +142,7 @@ def trigger(store: Store, suite: str, run_id: str) -> str:
 
 def _read_plan(store: Store, run_id: str) -> Plan:
     try:
-        plan = read_plan(store.get(f"{run_folder(run_id)}/plan.json"))
+        plan = read_plan(store.get(plan_key(run_id)))
         if plan.run_id != run_id:
             raise ValueError(f"it is of run {plan.run_id}")
         return plan
@@ -171,9 +173,14 @@ def newer_note(store: Store, run_id: str) -> str | None:
     return None
 
 
+def plan_key(run_id: str) -> str:
+    """Return the key of the plan of a run."""
+    return f"{run_folder(run_id)}/plan.json"
+
+
 def store_plan(store: Store, plan: Plan) -> None:
     """Store a plan. Raises StoreError."""
-    store.put(f"{run_folder(plan.run_id)}/plan.json", plan.dump())
+    store.put(plan_key(plan.run_id), plan.dump())
 
 
 def variants(store: Store, plan: Plan) -> list[Plan]:
@@ -243,39 +250,20 @@ ANY = "any"
 def with_learned_times(store: Store, plan: Plan, cluster: str | None) -> Plan:
     """Return the plan with the median duration of each point in the newest run, if on this cluster.
 
-    `cluster` is that of the rows, or None for one machine. A point without past samples keeps the
-    estimate of its benchmark, as do all where the store cannot be read.
+    `cluster` is that of the run, or None for one machine. Collecting a run writes these durations
+    into its plan. A point that it did not measure keeps the estimate of its benchmark, as do all
+    where the store cannot be read.
     """
     try:
         runs = stored_runs(store, plan.suite)
-        if not runs:
-            return plan
-        past = _seconds(store.get(result_key(plan.suite, runs[-1][0])), cluster)
-    except (StoreError, OSError, ValueError):  # pyarrow's errors are ValueErrors
+        past = orjson.loads(store.get(plan_key(runs[-1][0]))) if runs else {}
+    except (StoreError, ValueError):
         return plan
-    points = [replace(point, seconds=past.get(point.id, point.seconds)) for point in plan.points]
+    if not past or cluster not in (ANY, past["where"].get("cluster")):
+        return plan
+    seconds = {point["id"]: point["seconds"] for point in past["points"]}
+    points = [replace(point, seconds=seconds.get(point.id, point.seconds)) for point in plan.points]
     return replace(plan, points=points)
-
-
-def _seconds(data: bytes, cluster: str | None) -> dict[str, float]:
-    """Return the median seconds of the ok samples of each point in a file of rows."""
-    import pyarrow as pa
-
-    from perfdag.results.schema import SAMPLES, read_rows
-    from perfdag.stats.robust import median
-
-    names = ["point", "cluster", "status", "started_at", "finished_at"]
-    rows = read_rows(data, pa.schema([SAMPLES.field(name) for name in names])).to_pylist()
-    samples = {  # a sample has a row for each metric
-        (row["point"], row["started_at"], row["finished_at"])
-        for row in rows
-        if row["status"] == "ok" and cluster in (ANY, row["cluster"])
-    }
-    seconds: dict[str, list[float]] = {}
-    for point, start, end in samples:
-        if start and end:
-            seconds.setdefault(point, []).append((end - start).total_seconds())
-    return {point: median(values) for point, values in seconds.items()}
 
 
 ROUNDS = 2

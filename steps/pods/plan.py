@@ -42,6 +42,7 @@ from perfdag.steps.pods.objects import (
     unmet,
 )
 from perfdag.store.base import DamagedError, NotStoredError, Store
+from perfdag.suite.load import parse_suite
 from perfdag.suite.model import checks_of
 
 ITEM_LENGTH = 80
@@ -176,8 +177,6 @@ def plan_of(context: PodContext, store: Store, environment: Mapping[str, str]) -
 
     A run that was submitted or is resumed has a stored plan. Raises BadDocument, StoreError.
     """
-    from perfdag.suite.load import parse_suite  # imports numpy, which a stored plan does not need
-
     try:
         return read_plan(store.get(f"{run_folder(context.run_id)}/plan.json"))
     except NotStoredError:

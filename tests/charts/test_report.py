@@ -162,7 +162,7 @@ def test_the_first_screen_says_the_answer_of_the_gate(tmp_path: Path) -> None:
     gate = check(store, "net", run, Rules())
     card = report.card_of(table, plan_of(run_id=run, suite="net"), gate)
     assert struct.unpack(">II", card[16:24]) == (1200, 630)
-    assert '<p class="sentence">First run: ' in judged(tmp_path, 1, 1.0)
+    assert '<p class="sentence">First run of 1 point, ' in judged(tmp_path, 1, 1.0)
 
 
 def test_the_first_screen_begins_with_failures_and_claims_nothing_of_unusable_values() -> None:
@@ -172,6 +172,10 @@ def test_the_first_screen_begins_with_failures_and_claims_nothing_of_unusable_va
     html = report_of(rows.table(*steady, *apart, lost))
     assert '<p class="sentence">1 of 3 points failed</p>' in html
     assert "k=3: failed: no such device" in html
+    html = report_of(rows.table(*steady, *apart))
+    said = "First run of 2 points, nothing to compare with; 1 of 2 points too noisy"
+    assert f'<p class="sentence">{said}</p>' in html
+    assert 'class="unusable"' not in html, "no headline while there is a value to trust"
     html = report_of(rows.table(*apart))
     assert '<p class="sentence">Too noisy to judge</p>' in html
     assert '<b class="unusable">unusable</b>' in html

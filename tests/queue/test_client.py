@@ -10,7 +10,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from perfdag.steps.queue.client import ClientStats, Latencies, Load, Work, cause_of
-from perfdag.steps.queue.control import CHANGES, Control, serve
+from perfdag.steps.queue.control import Control, serve
 from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.protocol import REPLY, Address
 from tests.queue.conftest import Loop, StartBackends, until
@@ -148,7 +148,7 @@ def test_percentiles_within_one_percent_and_refused_below_their_samples() -> Non
 async def test_the_token_guards_the_control_port_and_changes_are_posted() -> None:
     client_stats = ClientStats()
     control = idle(client_stats)
-    server = await serve(Address("127.0.0.1", 0), control, "secret", CHANGES)
+    server = await serve(Address("127.0.0.1", 0), control, "secret")
     port = server.sockets[0].getsockname()[1]
 
     async def ask(request: str, header: str) -> bytes:

@@ -220,18 +220,18 @@ def test_a_percentile_is_of_one_direction_and_one_statistic(store: Store) -> Non
         for case in gate.cases
         if case.group == "threshold"
     } == {
-        "fio iops direction=read": ("failed", "p50 20 /s breaks >= 100 /s"),
-        "fio iops direction=write": ("ok", "p50 200 /s holds >= 100 /s"),
+        "fio iops direction=read": ("failed", "p50 20 IOPS breaks >= 100 IOPS"),
+        "fio iops direction=write": ("ok", "p50 200 IOPS holds >= 100 IOPS"),
     }
 
 
 @pytest.mark.parametrize(
     ("where", "cluster", "states"),
     [
-        ({}, None, {"streams=1": "ok", "streams=64": "failed", "length=4096": "ok"}),
+        ({}, None, {"streams=1": "ok", "streams=64": "failed", "length=4KiB": "ok"}),
         ({"streams": 64, "direction": "read"}, "bl*", {"streams=64": "failed"}),
         ({"streams": [1, 64]}, None, {"streams=1": "ok", "streams=64": "failed"}),
-        ({"length": "4KiB"}, "blue", {"length=4096": "ok"}),
+        ({"length": "4KiB"}, "blue", {"length=4KiB": "ok"}),
         ({"streams": 64}, "green", {}),
         (
             {"streams": 64, "direction": "write"},
@@ -259,7 +259,7 @@ def test_a_rule_selects_by_parameters_coordinates_and_cluster(
         next(
             (
                 point
-                for point in ("streams=1", "streams=64", "length=4096")
+                for point in ("streams=1", "streams=64", "length=4KiB")
                 if point in case.name.split(":")[0]
             ),
             "",
