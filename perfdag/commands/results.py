@@ -89,10 +89,8 @@ def add_report(sub: Verbs) -> None:
 
 def run_report(args: argparse.Namespace) -> int:
     """Collect a run, and write its charts and report. Return its exit code."""
-    if missing := missing_drawing():
-        raise CommandError(missing)
     store, plan = read_run(args.store, args.run_id)
-    result = finish_run(store, plan)
+    result = draw_report(store, plan)
     print(result.report)
     if args.card:
         from perfdag.charts.pages.report import card_of
@@ -288,6 +286,13 @@ def result_of(store: Store, plan: Plan, table: pa.Table, collected: CollectionRe
     return RunResult(
         plan, table, collected, states, store.url(collected.key), None, [], trust, verdicts
     )
+
+
+def draw_report(store: Store, plan: Plan) -> RunResult:
+    """Collect a run, and write its charts and report. Raises CommandError without matplotlib."""
+    if missing := missing_drawing():
+        raise CommandError(missing)
+    return finish_run(store, plan)
 
 
 def missing_drawing() -> str | None:
