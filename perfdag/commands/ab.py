@@ -19,7 +19,6 @@ from perfdag.analysis.alerts import markdown_table
 from perfdag.analysis.verdict import Tuning, percent
 from perfdag.commands.cluster import NewRun, installed_template
 from perfdag.commands.compare import write_chart
-from perfdag.commands.new import command_suite
 from perfdag.commands.options import (
     JSON,
     ONLY,
@@ -55,7 +54,7 @@ from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
-from perfdag.suite.load import load_suite
+from perfdag.suite.load import command_suite, load_suite
 from perfdag.suite.model import checks_of, share
 from perfdag.units import digits, plural, short, short_seconds
 

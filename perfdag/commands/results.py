@@ -80,10 +80,8 @@ def add_report(sub: Verbs) -> None:
 
 def run_report(args: argparse.Namespace) -> int:
     """Collect a run, and write its charts and report. Return its exit code."""
-    if missing := missing_drawing():
-        raise CommandError(missing)
     store, plan = read_run(args.store, args.run_id)
-    result = finish_run(store, plan)
+    result = draw_report(store, plan)
     print(result.report)
     if args.card:
         from perfdag.charts.pages.report import card_of
@@ -260,6 +258,13 @@ def judge(store: Store, plan: Plan, summary: Summary | None = None) -> GateResul
     except SelectionError as error:
         logger.warning(f"perfdag: no verdict: {error}")
         return None
+
+
+def draw_report(store: Store, plan: Plan) -> RunResult:
+    """Collect a run, and write its charts and report. Raises CommandError without matplotlib."""
+    if missing := missing_drawing():
+        raise CommandError(missing)
+    return finish_run(store, plan)
 
 
 def missing_drawing() -> str | None:

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from perfdag.hosts import facts as host_facts
-from perfdag.hosts.base import Argv, CommandResult, Host, Server
-from perfdag.hosts.forwarding import Forwarding
+from perfdag.hosts.base import Argv, CommandResult, Forwarding, Host, Server
 from perfdag.outcome import Failed
 
 _PREFIXES = ("AWS_", "PERFDAG_")

@@ -19,8 +19,7 @@ from typing import Any, Literal
 
 import orjson
 
-from perfdag.hosts.base import Argv, CommandResult, Server
-from perfdag.hosts.forwarding import Forwarding
+from perfdag.hosts.base import Argv, CommandResult, Forwarding, Server
 from perfdag.hosts.local import LocalHost, listening_ports, measured_environment
 from perfdag.outcome import Failed, Infrastructure
 

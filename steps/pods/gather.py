@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 
 from perfdag import signals
-from perfdag.hosts.base import Host
-from perfdag.hosts.forwarding import PROGRAM, Forwarding
+from perfdag.hosts.base import Forwarding, Host
+from perfdag.hosts.forwarding import PROGRAM
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.client import Kube
