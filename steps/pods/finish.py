@@ -12,8 +12,7 @@ from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
 from perfdag.results.missing_reason import MissingReason
-from perfdag.results.runs import load_plan, plan_of_batch, variants
-from perfdag.results.samples import stored_samples
+from perfdag.results.runs import RunStore
 from perfdag.steps.pods.context import EXIT_REFUSED, EXIT_RETRYABLE, PodContext, owner
 from perfdag.store.base import Store
 from perfdag.units import short_seconds
@@ -32,15 +31,15 @@ class BatchReasons:
         planned while the watchdog runs: the plan is read again.
         """
         plan, index = self._owner(batch)
-        for variant in variants(self._store, plan):
+        for variant in RunStore(self._store).variants(plan):
             reason = MissingReason("batch", "failed", text, index)
             missing_reason.write(self._store, variant.run_id, reason)
 
     def _owner(self, batch: int) -> tuple[Plan, int]:
         """Return the plan of a batch of this run, or of one of its rechecks, and its index."""
         if batch >= len(self._plan.batches) and not self._plan.options.rechecks:
-            self._plan = load_plan(self._store, self._plan.run_id)
-        return plan_of_batch(self._store, self._plan, batch)
+            self._plan = RunStore(self._store).plan(self._plan.run_id)
+        return RunStore(self._store).plan_of_batch(self._plan, batch)
 
 
 def record_failed_attempt(
@@ -82,15 +81,15 @@ def record_workflow_end(context: PodContext, store: Store, plan: Plan, phase: st
     sample yet. Raises StoreError.
     """
     foreign = plan.where.get("workflow_uid") != context.workflow_uid
-    if phase == "Succeeded" or (foreign and stored_samples(store, plan.run_id)):
+    if phase == "Succeeded" or (foreign and RunStore(store).samples(plan.run_id)):
         return
     try:
         reason = end_of(run_with_client(lambda kube: _workflow(kube, context)), time.time())
     except KubeError:
         reason = None
     text = f"workflow {context.workflow} {reason or f'ended {phase}'}"
-    rechecks = [load_plan(store, run_id) for run_id in plan.options.rechecks]
-    for member in [*variants(store, plan), *rechecks]:
+    rechecks = [RunStore(store).plan(run_id) for run_id in plan.options.rechecks]
+    for member in [*RunStore(store).variants(plan), *rechecks]:
         missing_reason.write(store, member.run_id, MissingReason("workflow", "missing", text))
 
 

@@ -19,8 +19,7 @@ from perfdag.kube.pods import (
 )
 from perfdag.plan.plan import Plan, gated
 from perfdag.results import missing_reason
-from perfdag.results.runs import load_plan, variants
-from perfdag.results.samples import stored_samples
+from perfdag.results.runs import RunStore
 from perfdag.steps.pods.context import (
     EXIT_REFUSED,
     EXIT_RETRYABLE,
@@ -307,8 +306,8 @@ async def watch_run(context: PodContext, pending: str) -> bool:
         if context.claimed:
             return await watch_pods(kube, context, limit, None)
         store = context.open()
-        plan = load_plan(store, context.run_id)
-        plans = variants(store, plan)
+        plan = RunStore(store).plan(context.run_id)
+        plans = RunStore(store).variants(plan)
         watch = watch_pods(kube, context, limit, BatchReasons(plan, store))
         watches = [asyncio.create_task(watch)]
         if not gated(plan):
@@ -407,7 +406,7 @@ async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list
 
 def count_missing(store: Store, plans: Sequence[Plan]) -> int:
     """Return how many samples of runs are not stored. Raises StoreError."""
-    stored = [stored_samples(store, plan.run_id) for plan in plans]
+    stored = [RunStore(store).samples(plan.run_id) for plan in plans]
     return sum(
         plan.key(position) not in known
         for plan, known in zip(plans, stored, strict=True)

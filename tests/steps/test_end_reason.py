@@ -9,7 +9,8 @@ from perfdag.kube.client import KubeError
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.collect import gather
 from perfdag.results.missing_reason import MissingReason, write
-from perfdag.results.samples import SampleRecord, sample_key
+from perfdag.results.runs import sample_key
+from perfdag.results.samples import SampleRecord
 from perfdag.steps.pods import finish
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite

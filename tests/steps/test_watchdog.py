@@ -22,8 +22,7 @@ from perfdag.results.missing_reason import (
     as_annotation,
     from_annotations,
 )
-from perfdag.results.runs import store_rechecks
-from perfdag.results.samples import sample_key
+from perfdag.results.runs import RunStore, sample_key
 from perfdag.steps.pods.context import (
     EXIT_REFUSED,
     EXIT_RETRYABLE,
@@ -680,7 +679,7 @@ def test_a_batch_of_a_recheck_is_noted_in_the_run_that_it_is_of(
     watchdog: Watchdog, store: FolderStore, plan: Plan
 ) -> None:
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    [first, _] = store_rechecks(store, plan, {plan.points[0].id})
+    [first, _] = RunStore(store).put_rechecks(plan, {plan.points[0].id})
     watchdog.note(1, "no room")
     assert store.list(f"runs/{first.run_id}/notes") == [f"runs/{first.run_id}/notes/batch-0.json"]
 
