@@ -22,8 +22,9 @@ from perfdag.units import plural
 
 if TYPE_CHECKING:
     from perfdag.steps.queue.backend import Workload
-    from perfdag.steps.queue.client import Work
+    from perfdag.steps.queue.client import Load
     from perfdag.steps.queue.frontend import Limits
+    from perfdag.steps.queue.protocol import Address
     from perfdag.steps.queue.validate import Plan, Result
 
 logger = logging.getLogger(__name__)
@@ -314,7 +315,8 @@ CLIENT_EXAMPLES = """\
 
 The control port accepts only requests with the token PERFDAG_QUEUE_TOKEN, as a bearer token or
 password. Without that variable the client makes a token and prints it. /parallel and /reset change
-the client and take POST; the other paths take GET.
+the client and take POST; the other paths take GET. With --open no request needs a token and all may
+be GET, as the requests of Intel's validate-scaling.sh are.
 """
 
 
@@ -338,6 +340,7 @@ def _add_client(programs: "argparse._SubParsersAction[argparse.ArgumentParser]")
         ("req-now", 1, "requests in parallel at the start"),
         ("req-max", 2, "most requests in parallel"),
         ("duration", 0.0, "seconds after which to stop and print statistics as JSON; 0: never"),
+        ("open", False, "no token on the control port: whoever reaches it changes the client"),
         ("verbose", False, "log all messages"),
     ):
         add_option(parser, name, default, text)
@@ -356,7 +359,7 @@ def _client(args: argparse.Namespace) -> int:
     Return 1 if a request failed.
     """
     from perfdag.steps.queue import protocol
-    from perfdag.steps.queue.client import Work
+    from perfdag.steps.queue.client import ClientStats, Load, Work
     from perfdag.steps.queue.frontend import raise_file_limit
 
     work = Work(protocol.address(args.faddr), args.name, after_dashes(args.args), args.limit)
@@ -368,31 +371,29 @@ def _client(args: argparse.Namespace) -> int:
     if not 0 <= args.duration < math.inf:
         raise ValueError(f"--duration {args.duration:g} is not a time")
     control = protocol.address(args.caddr)
-    private = control.host in ("localhost", "127.0.0.1", "::1")
-    if not (private or os.environ.get(protocol.TOKEN_VARIABLE)):
-        raise ValueError(
-            f"--caddr {control} lets others control this client; "
-            f"set {protocol.TOKEN_VARIABLE}, or listen on localhost"
-        )
-    raise_file_limit(args.req_max)
-    return asyncio.run(_serve_client(work, control, args.req_now, args.req_max, args.duration))
-
-
-async def _serve_client(
-    work: "Work", address: Any, parallel: int, most: int, duration: float
-) -> int:
-    from perfdag.steps.queue import control, protocol
-    from perfdag.steps.queue.client import ClientStats, Load
-
-    stats = ClientStats()
-    load = Load(work, stats, max(1, most))
-    chosen = os.environ.get(protocol.TOKEN_VARIABLE)
-    token = chosen or secrets.token_urlsafe(24)
-    server = await control.serve(address, control.Control(load), token)
-    if not chosen:
+    token = "" if args.open else os.environ.get(protocol.TOKEN_VARIABLE, "")
+    if not (args.open or token):
+        if control.host not in ("localhost", "127.0.0.1", "::1"):
+            raise ValueError(
+                f"--caddr {control} lets others control this client; "
+                f"set {protocol.TOKEN_VARIABLE}, or listen on localhost"
+            )
+        token = secrets.token_urlsafe(24)
         logger.info(
             f"{protocol.TOKEN_VARIABLE} is not set; the token of the control port is {token}"
         )
+    raise_file_limit(args.req_max)
+    load = Load(work, ClientStats(), max(1, args.req_max))
+    return asyncio.run(_serve_client(load, control, token, args.req_now, args.duration))
+
+
+async def _serve_client(
+    load: "Load", address: "Address", token: str, parallel: int, duration: float
+) -> int:
+    from perfdag.steps.queue import control
+
+    stats, work = load.stats, load.work
+    server = await control.serve(address, control.Control(load), token)
     port = server.sockets[0].getsockname()[1]
     logger.info(f"requests to queue {work.queue!r} at {work.frontend}, control on port {port}")
     stopped = asyncio.create_task(until_signal().wait())
