@@ -49,6 +49,7 @@ from perfdag.results import missing_reason
 from perfdag.results.collect import collect
 from perfdag.results.runs import load_plan, store_plan, variants
 from perfdag.results.schema import load_rows
+from perfdag.results.summary import summarise
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import Store
@@ -489,5 +490,5 @@ def finish_variants(store: Store, plan: Plan) -> AbResult:
     duet = stored_duet(*variants(store, plan))
     for variant in (duet.a, duet.b):
         rows, _ = collect(store, variant)
-        write_report(store, variant, rows, None)
+        write_report(store, variant, summarise(rows), None)
     return conclude(store, duet)

@@ -157,7 +157,7 @@ def connect(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id
         peer.connect(CONNECT_PATIENCE)
         peer.clean()  # what an earlier lead left running
         if extra := extra_address(peer, shape):
-            peer.measure(extra)
+            peer.address = extra
 
     start = time.monotonic()
     for pod in pods:
