@@ -49,6 +49,7 @@ from perfdag.results import missing_reason
 from perfdag.results.collect import collect
 from perfdag.results.runs import load_plan, store_plan, variants
 from perfdag.results.schema import load_rows
+from perfdag.results.summary import summarise
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import Store
@@ -173,7 +174,13 @@ def compare_commands(args: argparse.Namespace) -> int:
             raise CommandError(text)
     a, b = (command_suite(each, args.settings, commands[0][0]) for each in commands)
     labels = shlex.join(commands[0]), shlex.join(commands[1])
-    result = measure_duet(prepare_duet(a, b, labels, BLOCKS), args.store)
+    duet = prepare_duet(a, b, labels, BLOCKS)
+    if args.dry_run:
+        from perfdag.commands.plan import plan_text
+
+        print(plan_text(duet.a), plan_text(duet.b), sep="\n")
+        return EXIT_OK
+    result = measure_duet(duet, args.store)
     if args.json:
         print_json(result.data())
     else:
@@ -489,5 +496,5 @@ def finish_variants(store: Store, plan: Plan) -> AbResult:
     duet = stored_duet(*variants(store, plan))
     for variant in (duet.a, duet.b):
         rows, _ = collect(store, variant)
-        write_report(store, variant, rows, None)
+        write_report(store, variant, summarise(rows), None)
     return conclude(store, duet)

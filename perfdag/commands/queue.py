@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from perfdag.steps.queue.client import Load
     from perfdag.steps.queue.frontend import Limits
     from perfdag.steps.queue.protocol import Address
-    from perfdag.steps.queue.validate import Plan, Result
 
 logger = logging.getLogger(__name__)
 
@@ -467,6 +466,7 @@ def _add_validate(programs: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 def _validate(args: argparse.Namespace) -> int:
     """Validate Deployments, or processes of this machine. Return 3 if a step fails."""
+    from perfdag.steps.queue import sites
     from perfdag.steps.queue.validate import Plan, summary
 
     plan = Plan(
@@ -481,8 +481,13 @@ def _validate(args: argparse.Namespace) -> int:
         )
     if args.client and len(args.names) > 1:
         raise ValueError("--client names the client of one Deployment")
-    work = _validate_local(args, plan) if args.local else _validate_deployments(args, plan)
-    results = signals.run_until_stopped(work)
+    if args.local:
+        work = sites.validate_local(args.names, plan, args.glob, args.item_limit)
+        results = {"local": signals.run_until_stopped(work)}
+    else:
+        where = (args.namespace, args.client, args.client_namespace)
+        several = signals.run_until_stopped(sites.validate_deployments(args.names, plan, *where))
+        results = dict(zip(args.names, several, strict=True))
     if args.json:
         [first, *others] = results.values()
         print_json(results if others else first)
@@ -491,30 +496,6 @@ def _validate(args: argparse.Namespace) -> int:
             print(f"{name}:\n{summary(result)}" if len(results) > 1 else summary(result))
     failed = any(result["verdict"] == "failed" for result in results.values())
     return EXIT_GATE if failed else EXIT_OK
-
-
-async def _validate_local(args: argparse.Namespace, plan: "Plan") -> "dict[str, Result]":
-    from perfdag.steps.queue.sites import LocalSite
-    from perfdag.steps.queue.validate import validate
-
-    async with LocalSite(args.names, plan.limit, args.glob, args.item_limit) as site:
-        return {site.name: (await validate([site], plan, logger.info))[0]}
-
-
-async def _validate_deployments(args: argparse.Namespace, plan: "Plan") -> "dict[str, Result]":
-    from perfdag.kube.client import Kube
-    from perfdag.steps.queue.sites import DeploymentSite
-    from perfdag.steps.queue.validate import validate
-
-    async with Kube() as kube:
-        sites = [
-            DeploymentSite(kube, args.namespace, name, args.client, args.client_namespace)
-            for name in args.names
-        ]
-        for site in sites:
-            await site.find(logger.info)
-        results = await validate(sites, plan, logger.info)
-    return {site.name: result for site, result in zip(sites, results, strict=True)}
 
 
 MANIFESTS_EXAMPLES = """\
