@@ -15,7 +15,7 @@ from perfdag.commands.result_text import result_text
 from perfdag.commands.runs import read_run
 from perfdag.plan.plan import Plan, gated
 from perfdag.results.collect import CollectionResult, collect, gather, write_exports
-from perfdag.results.samples import stored_runs
+from perfdag.results.runs import RunStore
 from perfdag.results.summary import Summary, statuses_of, summarise
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.store.base import Store
@@ -252,7 +252,7 @@ def judge(store: Store, plan: Plan, summary: Summary | None = None) -> GateResul
     """Return the answers about a collected run, or None for a variant of `perfdag ab`."""
     if plan.trigger == "ab":
         return None
-    if not plan.where and not gated(plan) and len(stored_runs(store, plan.suite)) == 1:
+    if not plan.where and not gated(plan) and len(RunStore(store).with_rows(plan.suite)) == 1:
         # Nothing is to be compared with. A run on a cluster may have nodes that differ.
         report = store.url(f"runs/{plan.run_id}/report.html")
         return GateResult(plan.run_id, plan.suite, report, runs=1, store=store.root)
