@@ -24,7 +24,7 @@ from perfdag.plan.plan import Plan, concurrent_groups, make_plan, read_plan
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import load_plan
 from perfdag.shape import Shape
-from perfdag.stats.nodes import ROUNDS, Hunt
+from perfdag.stats.design import ROUNDS, Hunt
 from perfdag.steps.loop.measure import MeasuringLoop
 from perfdag.steps.loop.pools import GangLost, LocalPool, needs_cluster, two_of
 from perfdag.steps.pods.gather import GangPool, Hosts, wrong_placement

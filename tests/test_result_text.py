@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.commands.results import RunResult, result_of, result_text
+from perfdag.commands.result_text import result_text
+from perfdag.commands.results import RunResult, result_of
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import CollectionResult
 from perfdag.store.folder import FolderStore
@@ -60,8 +61,8 @@ def test_a_table_fits_80_columns_and_names_a_point_once(label: str) -> None:
     for point in (0, 1):
         assert len(re.findall(rf"rw={label}{point}\b", text)) == 1
     # Both values are in the unit of the larger one.
-    assert re.search(r"iops direction=read +0\.8\d+ .* k/s +2 +ok", text)
-    assert re.search(r"iops direction=read +17\.\d+ .* k/s +2 +ok", text)
+    assert re.search(r"iops direction=read +0\.8\d+ .* kIOPS +2 +ok", text)
+    assert re.search(r"iops direction=read +17\.\d+ .* kIOPS +2 +ok", text)
     assert [line for line in text.splitlines() if re.fullmatch(r"\w+", line)] == ["fio", "latency"]
     assert text.split().count("netperf,") == 12
 

@@ -14,9 +14,7 @@ from markupsafe import Markup
 
 from perfdag.analysis.alerts import GateResult
 from perfdag.benchmark import registry
-from perfdag.charts import style
 from perfdag.charts.files import to_bytes
-from perfdag.charts.numbers import digits, unit_for
 from perfdag.charts.pages import page, pick, screen
 from perfdag.charts.pages.history import card, history
 from perfdag.charts.pages.pick import Picture
@@ -36,7 +34,7 @@ from perfdag.results.summary import (
     trust_in,
     worst_of_points,
 )
-from perfdag.units import short, short_seconds
+from perfdag.units import digits, metric_text, scaled, setting, short, short_seconds
 
 LIMIT = 980_000  # bytes of a page; charts above it are named instead
 ROWS = 400  # most rows of a table; the Parquet file has all
@@ -276,7 +274,7 @@ def _values(cells: Sequence[Cell], headline: bool | None, limit: int) -> Values:
     columns += [("spread", "value"), ("±", "n"), ("n", "n"), ("", "noisy"), ("of nominal", "value")]
     rows: list[list[Any]] = []
     for cell, series in pairs[:limit]:
-        factor, unit = unit_for(largest[series.metric, series.unit], series.unit, series.metric)
+        factor, unit = scaled(series.unit, largest[series.metric, series.unit], series.metric)
         rows.append([cell.label, *_value(cell, series, factor, unit)])
     band = {series.band.kind for _, series in pairs} - {"none"}
     words = {"range": "range of the samples", "interval": "95 % interval of the median"}
@@ -291,8 +289,8 @@ def _value(cell: Cell, series: Series, factor: float, unit: str) -> Iterator[Any
     """Yield the cells of a series after its point."""
     band, part = series.band, relative_spread(series)
     stat = "" if series.stat == "value" else f" {series.stat}"
-    about = " ".join(f"{key}={_coordinate(key, value)}" for key, value in series.coords.items())
-    yield style.metric_text(series.metric) + stat, about
+    about = " ".join(f"{key}={setting(key, value)}" for key, value in series.coords.items())
+    yield metric_text(series.metric) + stat, about
     yield digits(series.middle / factor)
     yield unit or "1"
     yield f"{digits(band.low / factor)} to {digits(band.high / factor)}" if band.n > 1 else ""
@@ -300,12 +298,6 @@ def _value(cell: Cell, series: Series, factor: float, unit: str) -> Iterator[Any
     yield band.n
     yield "~" if cell.noisy else ""
     yield series.nominal
-
-
-def _coordinate(name: str, value: Any) -> str:
-    if name.endswith("bytes") and isinstance(value, int | float):
-        return short(float(value), "B")
-    return str(value)
 
 
 def _commands(table: pa.Table, name: str) -> list[str]:

@@ -9,11 +9,9 @@ import numpy as np
 from perfdag.analysis.alerts import GateResult
 from perfdag.analysis.history import Series as Line
 from perfdag.analysis.verdict import Answer
-from perfdag.charts import style
-from perfdag.charts.numbers import amount, readable
-from perfdag.charts.series import Cell, spread_text
+from perfdag.charts.series import Cell, amount, spread_text
 from perfdag.results.summary import WORSE_LEVELS, OwnVerdict, RunTrust, Series, unusable
-from perfdag.units import plural
+from perfdag.units import metric_text, plural, setting
 
 ROWS = 6
 """Headline values on the first screen."""
@@ -150,7 +148,7 @@ def banner(run: Judged) -> Banner:
         return Banner(
             "", f"First run: {plural(values, 'value')}, none to compare with", [doubts(trust)]
         )
-    answer, name = deciding[0].answer, readable(deciding[0].name)
+    answer, name = deciding[0].answer, deciding[0].name
     rest = f", and {len(deciding) - 1} more" if len(deciding) > 1 else ""
     if answer.word == "same":
         return Banner("same", f"Same as the last {plural(gate.runs - 1, 'run')}", history)
@@ -180,13 +178,13 @@ def rows(run: Judged) -> list[Row]:
     for cell, series in run.headlines():
         line = run.line(series)
         stat = "" if series.stat == "value" else f" {series.stat}"
-        about = " ".join(f"{key}={value}" for key, value in series.coords.items())
+        about = " ".join(f"{key}={setting(key, value)}" for key, value in series.coords.items())
         where = " ".join(filter(None, (cell.label, about)))
         if cell.state.entry not in where:
             where = f"{cell.state.entry}: {where}" if where else cell.state.entry
         found.append(
             Row(
-                style.metric_text(series.metric) + stat,
+                metric_text(series.metric) + stat,
                 where,
                 amount(series.middle, series.unit, series.metric),
                 spread_text(series),

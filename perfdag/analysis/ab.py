@@ -13,7 +13,7 @@ from perfdag.plan.ab import A_BLOCK, Duet
 from perfdag.plan.plan import Plan
 from perfdag.results.schema import load_rows
 from perfdag.stats.paired import Bound, PairedEffect, PairedVerdict, judge, paired, within
-from perfdag.stats.robust import Array
+from perfdag.stats.scales import Array
 from perfdag.store.base import Store
 
 

@@ -288,6 +288,7 @@ def _worse(suite: str, group: Sequence[Series], canaries: Sequence[Series], run_
     title = f"WORSE {suite}/{worst.name} {answer.text.removeprefix('worse ')}"
     wish = f" ({info.better} is better)" if info.better in ("higher", "lower") else ""
     noise = percent(answer.noise, answer.absolute, sign=False)
+    before, value = (short(v, info.unit, info.metric) for v in (answer.before, answer.value))
     differs = "; ".join(f"{key} {a} -> {b}" for key, (a, b) in left.environment.items())
     moved = [
         f"{line.info.metric} {line.answer.text}"
@@ -296,8 +297,7 @@ def _worse(suite: str, group: Sequence[Series], canaries: Sequence[Series], run_
     ]
     lines = [
         title,
-        f"level   {short(answer.before, info.unit)} -> {short(answer.value, info.unit)}{wish}, "
-        f"noise of a run {noise}",
+        f"level   {before} -> {value}{wish}, noise of a run {noise}",
         f"since   run {left.run}, decided by run {left.decided}",
         f"changed {_shorten(differs) or 'nothing recorded of kernel, images, tools and nodes'}",
         *([f"canary  {', '.join(moved)}: the machine itself became slower"] if moved else []),

@@ -26,7 +26,8 @@ from perfdag.analysis.verdict import RANK, Answer, Tuning, compare_levels, compa
 from perfdag.benchmark.contract import SIMULATED
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.stats.levels import STEP, Levels, levels_of
-from perfdag.stats.robust import Array, Spread, finite, median, spread
+from perfdag.stats.robust import Spread, median, spread
+from perfdag.stats.scales import Array, finite
 from perfdag.store.base import Store
 from perfdag.units import plural
 

@@ -54,7 +54,8 @@ from perfdag.results.samples import stored_runs
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.summary import OwnVerdict, own_verdicts
 from perfdag.stats.levels import Word
-from perfdag.stats.robust import Array, TooFewSamplesError, median, percentile
+from perfdag.stats.robust import TooFewSamplesError, median, percentile
+from perfdag.stats.scales import Array
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.suite.document import BadDocument, Document, Problem, parse_document, read_document
 from perfdag.suite.model import Check, checks_of, setting
@@ -232,7 +233,8 @@ def judge_thresholds(
             holds = bool(OPERATORS[rule.op](value, limit))
             what = f"p{rule.percentile:g} " if rule.percentile else ""
             word = "holds" if holds else "breaks"
-            text = f"{what}{short(value, info.unit)} {word} {rule.op} {short(limit, info.unit)}"
+            measured_text, limit_text = (short(v, info.unit, info.metric) for v in (value, limit))
+            text = f"{what}{measured_text} {word} {rule.op} {limit_text}"
             yield ThresholdResult(rule, info, name, "ok" if holds else "failed", text)
 
 
@@ -352,7 +354,7 @@ def find_absent(
     other points without a value fail the gate too, unless their entry is optional.
     """
     last = history.runs[-1]
-    if last.trigger == "confirm":
+    if last.trigger == "recheck":
         return []
     earlier = enumerate(history.runs[:-1])
     same = [i for i, run in earlier if run.trigger == last.trigger][-MISSED_FOR:]
@@ -462,11 +464,11 @@ def check(store: Store, suite: str, run_id: str, rules: Rules) -> GateResult:
     alone, because a re-measurement has suspicious points only. Raises StoreError, SelectionError.
     """
     options = _options(store, run_id)
-    if options.confirms:
-        run_id = options.confirms
+    if options.repeats:
+        run_id = options.repeats
         options = _options(store, run_id)
     stored = {run for run, _ in stored_runs(store, suite)}
-    rechecks = [run for run in options.confirmed if run in stored]
+    rechecks = [run for run in options.rechecks if run in stored]
     everything = read_run_medians(store, suite)
     history = history_until(everything, run_id)
     night = history_until(everything, max([run_id, *rechecks]))

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from perfdag.results.labels import flatten, labels_by_point, point_settings, series_name
 from perfdag.results.samples import month_of, result_key, rollup_key, stored_runs
 from perfdag.results.schema import SAMPLES, read_rows
-from perfdag.stats.robust import INTERVAL_FROM, Array, median_ranks, middle
+from perfdag.stats.robust import INTERVAL_FROM, median_ranks
+from perfdag.stats.scales import Array, middle
 from perfdag.store.base import Store, StoreError
 
 

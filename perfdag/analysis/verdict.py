@@ -28,7 +28,7 @@ from perfdag.stats.levels import (
     noise_of,
     side_word,
 )
-from perfdag.stats.robust import Array, finite, middle, scale_for
+from perfdag.stats.scales import Array, finite, middle, scale_for
 from perfdag.suite.model import Check
 from perfdag.units import plural
 

@@ -275,8 +275,8 @@ def _cells(line: SeriesVerdict) -> list[str]:
     clear = word in ("better", "worse", "same")
     return [
         series_name(line),
-        short(paired.a, line.info.unit),
-        short(paired.b, line.info.unit),
+        short(paired.a, line.info.unit, line.info.metric),
+        short(paired.b, line.info.unit, line.info.metric),
         percent(paired.effect, paired.absolute),
         f"{low} to {high}",
         f"{paired.p:.2g}",

@@ -128,7 +128,7 @@ def _cells(row: Row) -> list[str]:
     """Return the cells of a row, as HEADINGS names them."""
     answer, unit = row.answer, row.info.unit
     sides = [
-        with_spread(middle, band.low, band.high, unit)
+        with_spread(middle, band.low, band.high, unit, row.info.metric)
         for middle, band in ((row.a, row.spread_a), (row.b, row.spread_b))
     ]
     return [

@@ -54,7 +54,7 @@ def add_ls(sub: Verbs) -> None:
         run_ls,
         "List the runs of a store, the newest last: suite, samples by status, and "
         "whether there is a report. A run of kind ab is one variant of `perfdag ab`. One of kind "
-        "confirm measures suspicious points again.",
+        "recheck measures suspicious points again.",
         LS_EPILOG,
         STORE,
         SUITE,
@@ -294,9 +294,9 @@ def _run_ids_before(seconds: float) -> str:
 
 
 def _with_companions(store: Store, plan: Plan) -> list[Plan]:
-    """Return the runs that confirm a run, the other variant of an ab, and the run itself."""
+    """Return the rechecks of a run, the other variant of an ab, and the run itself."""
     companions = []
-    for name in filter(None, [*plan.options.confirmed, plan.options.other]):
+    for name in filter(None, [*plan.options.rechecks, plan.options.other]):
         with contextlib.suppress(NotStoredError):
             companions.append(load_plan(store, name))
     return [*companions, plan]

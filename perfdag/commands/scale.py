@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import logging
-import shutil
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -27,11 +26,9 @@ from perfdag.steps.scale.figures import Result, call_name
 from perfdag.steps.scale.files import (
     AUDIT,
     OUTPUTS,
-    RunFile,
     audit_key,
     audit_of,
     remove_outputs,
-    write_journal,
     write_json,
     write_rows,
 )
@@ -40,7 +37,6 @@ from perfdag.steps.scale.objects import built_in, template_text
 from perfdag.steps.scale.rows import summaries
 from perfdag.steps.scale.runai import SampleRequest, Settings, SubmitRequest
 from perfdag.steps.scale.scenario import Context, ScenarioParams
-from perfdag.steps.scale.watch import Observer
 from perfdag.units import plural, short
 
 logger = logging.getLogger(__name__)
@@ -80,8 +76,6 @@ VMI_OPTIONS = (
 )
 """Options of `scale vmi` that are parameters of the same name, and those of `scale gated`."""
 GATED_OPTIONS = ("count", "parallel", "gpus", "timeout", "lock_timeout")
-JOURNAL = "journal"
-"""Folder of the state of a run in progress."""
 
 
 def add_scale(sub: Verbs) -> None:
@@ -339,22 +333,14 @@ def vmi_params(args: argparse.Namespace) -> vmi.VmiParams:
 def measure_vmis(args: argparse.Namespace) -> int:
     """Run a VMI scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
     params = vmi_params(args)
-    session, results, announced = open_session(args), list[Result](), False
-    journal = session.folder / JOURNAL
+    session, results = open_session(args), list[Result]()
 
     def write_size(result: Result) -> None:
         """Write the files after each size, whatever happens to the next sizes."""
         results.append(result)
         _write_results(session.folder, results)
 
-    def write_state(file: RunFile, observer: Observer) -> None:
-        nonlocal announced
-        if not announced:  # a killed run may have left a journal in this folder
-            logger.info(f"if this process is killed, `perfdag scale sample -o {journal}` goes on")
-        announced = True
-        write_journal(journal, file, observer)
-
-    context = Context(seen=write_size, journal=write_state)
+    context = Context(seen=write_size)
     try:
         _measure(session, lambda kube: vmi.measure(kube, params, context), params.parallel)
     except BaseException:
@@ -364,7 +350,6 @@ def measure_vmis(args: argparse.Namespace) -> int:
             counts = ", ".join(str(result.count) for result in results)
             logger.info(f"measured before: {counts} VMIs; their files are in {session.folder}")
         raise
-    shutil.rmtree(journal, ignore_errors=True)
     return _report(session, results)
 
 

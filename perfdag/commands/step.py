@@ -231,7 +231,7 @@ def _finish(context: "PodContext", phase: str) -> int:
         print_now(outcome_text(result))
         _release(context, store, plan, phase)
         return result.exit_code
-    for run_id in plan.options.confirmed:
+    for run_id in plan.options.rechecks:
         end_clock(store, run_id)
         collect(store, load_plan(store, run_id))
     run = finish_run(store, plan, publishes=True)

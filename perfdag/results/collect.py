@@ -5,8 +5,8 @@ the time of collecting. A planned sample that is not stored is a row too, with t
 text of its MissingReason. Samples may be removed once they are collected: their rows stay.
 """
 
-from collections.abc import Iterable, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ from perfdag.digest import canonical, digest, digests
 from perfdag.plan.plan import Plan, gc_paused
 from perfdag.results.labels import span_of
 from perfdag.results.missing_reason import reason_for, stored_reasons
+from perfdag.results.runs import store_plan
 from perfdag.results.samples import (
     SampleRecord,
     headline,
@@ -40,7 +41,7 @@ from perfdag.results.schema import (
     read_rows,
 )
 from perfdag.results.summary import statuses_of
-from perfdag.stats.robust import relative_precision
+from perfdag.stats.robust import median, relative_precision
 from perfdag.store.base import DamagedError, NotStoredError, Store
 
 ERROR_LIMIT = 500
@@ -61,6 +62,7 @@ class TableBuilder:
     def __init__(self, plan: Plan, store: Store) -> None:
         self.statuses: dict[str, int] = {}
         self.reached: dict[str, tuple[int, float | None]] = {}
+        self.seconds: dict[int, list[float]] = {}
         self._plan = plan
         self._raw = store.url(f"{run_folder(plan.run_id)}/parts")
         self._samples: list[dict[str, Any]] = []
@@ -101,6 +103,9 @@ class TableBuilder:
         self._samples.append(sample)
         self._rows(sample, point.id, record.rows)
         self._count(record.status, repetition)
+        if record.status == "ok" and sample["started_at"] and sample["finished_at"]:
+            took = sample["finished_at"] - sample["started_at"]
+            self.seconds.setdefault(index, []).append(took.total_seconds())
         if (
             point.until is not None
             and record.status == "ok"
@@ -330,6 +335,7 @@ class CollectionResult:
     `reached` holds the count and relative precision of points with `until`, `damaged` the names of
     unreadable samples. `complete`: every sample of the plan is stored. `kept`: samples were removed
     after they were collected, and the rows are those of the Parquet file, which stays as it is.
+    `seconds` has the durations of the ok samples by the index of their point.
     """
 
     key: str
@@ -339,13 +345,20 @@ class CollectionResult:
     damaged: list[str]
     complete: bool
     kept: bool = False
+    seconds: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
 
 def collect(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
-    """Write the Parquet file of a run from its samples, and return its rows. Raises StoreError."""
+    """Write the Parquet file of a run from its samples, and return its rows. Raises StoreError.
+
+    The plan gets the durations, for the estimates of the next run.
+    """
     table, collected = gather(store, plan)
     if not collected.kept:
         write_rows(store, plan.suite, plan.run_id, table)
+        for index, seconds in collected.seconds.items():
+            plan.points[index].seconds = median(seconds)
+        store_plan(store, plan)
     return table, collected
 
 
@@ -436,6 +449,7 @@ def _gather(store: Store, plan: Plan, stored: Set[str]) -> tuple[pa.Table, Colle
         builder.reached,
         damaged,
         complete=not absent,
+        seconds=builder.seconds,
     )
 
 

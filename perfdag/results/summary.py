@@ -51,15 +51,6 @@ class Series:
         """Metric with its statistic, coordinates and span: `latency p99 direction=read`."""
         return series_name(self.metric, self.stat, self.coords, self.span)
 
-    def text(self) -> tuple[str, str]:
-        """Return median and spread for people, with units."""
-        band = self.band
-        if band.kind == "none":
-            return "-", "-"
-        return short(
-            self.middle, self.unit
-        ), f"{short(band.low, self.unit)} to {short(band.high, self.unit)}"
-
 
 @dataclass
 class PointState:

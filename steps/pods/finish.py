@@ -38,7 +38,7 @@ class BatchReasons:
 
     def _owner(self, batch: int) -> tuple[Plan, int]:
         """Return the plan of a batch of this run, or of one of its rechecks, and its index."""
-        if batch >= len(self._plan.batches) and not self._plan.options.confirmed:
+        if batch >= len(self._plan.batches) and not self._plan.options.rechecks:
             self._plan = load_plan(self._store, self._plan.run_id)
         return plan_of_batch(self._store, self._plan, batch)
 
@@ -89,7 +89,7 @@ def record_workflow_end(context: PodContext, store: Store, plan: Plan, phase: st
     except KubeError:
         reason = None
     text = f"workflow {context.workflow} {reason or f'ended {phase}'}"
-    rechecks = [load_plan(store, run_id) for run_id in plan.options.confirmed]
+    rechecks = [load_plan(store, run_id) for run_id in plan.options.rechecks]
     for member in [*variants(store, plan), *rechecks]:
         missing_reason.write(store, member.run_id, MissingReason("workflow", "missing", text))
 

@@ -69,7 +69,7 @@ class ProgressReporter:
             return ""
         if record.repetition > 0:
             self._values.setdefault(point.id, (point, row, []))[2].append(row["value"])
-        return f" {short(row['value'], row['unit'])}"
+        return f" {short(row['value'], row['unit'], row['metric'])}"
 
     def summary(self) -> str:
         """Return the best point with its spread, and how many points have a value."""
@@ -82,9 +82,9 @@ class ProgressReporter:
         if best is None:
             return counts
         point, row, values = best
-        band, text = spread(values), short(values[0], row["unit"])
+        band, text = spread(values), short(values[0], row["unit"], row["metric"])
         if len(values) > 1:
-            text = with_spread(median(values), band.low, band.high, row["unit"])
+            text = with_spread(median(values), band.low, band.high, row["unit"], row["metric"])
         return f"{point.label} {text}, {counts}".strip()
 
     def skipped(self, point: Point, repetition: int, why: str) -> None:

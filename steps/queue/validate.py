@@ -12,6 +12,7 @@ last windows lie within a tolerance. Earlier windows are warm-up.
 
 import asyncio
 import math
+import operator
 import random
 import statistics
 import time
@@ -20,10 +21,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from itertools import combinations
 from typing import Any
-
-import numpy as np
 
 from perfdag.benchmark.contract import refuse
 from perfdag.hosts.gpu_use import DeviceUse
@@ -451,18 +451,35 @@ def fit(points: Sequence[tuple[int, float]], coherence: bool = True) -> dict[str
         return None
     # n/x is linear in 1, n - 1 and n (n - 1). The best fit without a negative parameter is that of
     # the parameters that are not zero.
-    rows = np.array([[x / n, (n - 1) * x / n, (n - 1) * x][:count] for n, x in points])
-    best, rest = np.zeros(3), math.inf
+    rows = [[x / n, (n - 1) * x / n, (n - 1) * x][:count] for n, x in points]
+    best, rest = [0.0, 0.0, 0.0], math.inf
     for size in range(1, count + 1):
-        for free in map(list, combinations(range(count), size)):
-            solved, _, rank, _ = np.linalg.lstsq(rows[:, free], np.ones(len(points)))
-            squares = float(((1 - rows[:, free] @ solved) ** 2).sum())
-            if rank == size and solved.min() >= 0 and squares < rest:
-                best, rest = np.zeros(3), squares
-                best[free] = solved
-    a, b, c = map(float, best)
+        for free in combinations(range(count), size):
+            solved = least_squares([[row[index] for index in free] for row in rows])
+            fitted = [0.0, 0.0, 0.0]
+            for index, value in zip(free, solved, strict=True):
+                fitted[index] = value
+            squares = sum((1 - sum(map(operator.mul, row, fitted))) ** 2 for row in rows)
+            if min(fitted) >= 0 and squares < rest:
+                best, rest = fitted, squares
+    a, b, c = best
     error = math.sqrt(rest / len(points))
     return {"rate_per_second": 1 / a, "sigma": b / a, "kappa": c / a, "relative_error": error}
+
+
+def least_squares(rows: Sequence[Sequence[float]]) -> list[float]:
+    """Return the x for which rows @ x is nearest to 1; the columns must be independent.
+
+    The normal equations are solved exactly.
+    """
+    columns = [[Fraction(value) for value in column] for column in zip(*rows, strict=True)]
+    table = [[*(sum(map(operator.mul, a, b)) for b in columns), sum(a)] for a in columns]
+    for i, pivot in enumerate(table):
+        for j, other in enumerate(table):
+            if j != i:
+                factor = other[i] / pivot[i]
+                table[j] = [a - factor * b for a, b in zip(other, pivot, strict=True)]
+    return [float(row[-1] / row[i]) for i, row in enumerate(table)]
 
 
 def device_name(node: str, device: str) -> str:

@@ -89,22 +89,6 @@ class Record:
         """Whether the object works after all, so that its warnings were of retries."""
         return "failed" not in self.stages and not _WORKS.isdisjoint(self.stages)
 
-    def dump(self) -> list[Any]:
-        """Return the record for the state file."""
-        identity = [self.kind, self.uid, self.name, self.namespace, self.owner]
-        return [*identity, self.node, self.error, self.error_at, self.stages, list(self.times_ns)]
-
-    @classmethod
-    def read(cls, raw: list[Any], shift: int = 0) -> "Record":
-        """Read a record from the state file. `shift` is added to its receive times."""
-        record = cls(*raw[:5])
-        record.node, record.error, record.error_at, stages, times = raw[5:]
-        record.stages = tuple(stages)
-        record.times_ns = array(
-            "q", [at + shift if i % 3 == 2 and at else at for i, at in enumerate(times)]
-        )
-        return record
-
 
 def top_owner(records: Mapping[str, Record], record: Record) -> Record:
     """Return the owner at the top of a record's chain of owners, or the record itself."""

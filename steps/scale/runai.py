@@ -348,7 +348,7 @@ class SampleRequest:
 
 
 async def sample(kube: Kube, request: SampleRequest) -> Sample:
-    """Observe a run and write sampled.json, stages.parquet, summary.json and the state file.
+    """Observe a run and write sampled.json, stages.parquet and summary.json.
 
     Results of an earlier run stay until new ones exist. Raises SettingsError, KubeError.
     """
@@ -362,9 +362,6 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
         named=(file.kind, file.prefix) if file.prefix else None,
         events=settings.scheduler_event_times,
     )
-    state = folder / "observed.jsonl"
-    if state.exists():
-        restore(observer, state)
     offset = await server_offset(kube)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(observer)
@@ -378,10 +375,8 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
             await observer.until(partial(is_complete, observer, file), min(left, PARTIAL_S))
             known, file = len(file.submissions), request.read()
             complete = len(file.submissions) == known and is_complete(observer, file)
-            observer.save(state)
             ready, wanted = progress(observer, file)
             logger.info(f"{ready} of {wanted} are ready")
-        observer.save(state)
         until = time.monotonic_ns()
         simulated, why = await simulated_nodes(kube)
     rows = list(
@@ -400,7 +395,7 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
     backend = backend_times(settings, file.project, file.namespaces)
     sampled, unseen, waiting = sampled_json(rows, file.project, backend)
     if read_summary(folder).get("run") != file.run:
-        remove_outputs(folder, ("observed.jsonl",))
+        remove_outputs(folder)
     write_json(folder / "sampled.json", sampled)
     write_rows(folder / "stages.parquet", rows)
     if why:
@@ -419,17 +414,6 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
     }
     write_json(folder / "summary.json", facts)
     return Sample(file, rows, len(sampled), len(waiting), observer.absent)
-
-
-def restore(observer: Observer, state: Path) -> None:
-    """Restore the observer from a state file. Raises SettingsError."""
-    try:
-        observer.restore(state)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise SettingsError(
-            f"cannot resume from {state}: {error!r}; give another folder with -o, or delete the "
-            "file and lose its times"
-        ) from None
 
 
 def progress(observer: Observer, file: RunFile) -> tuple[int, int]:

@@ -6,13 +6,11 @@ On exit, whatever happened, all objects are deleted and the session waits until 
 import asyncio
 import logging
 import math
-import threading
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import orjson
@@ -35,7 +33,6 @@ from perfdag.steps.scale.figures import (
     failure_text,
     measurements,
 )
-from perfdag.steps.scale.files import RunFile, write_journal
 from perfdag.steps.scale.generate import (
     ApiSubmitter,
     GeneratorResult,
@@ -62,7 +59,6 @@ from perfdag.steps.scale.rows import (
     throughput,
 )
 from perfdag.steps.scale.watch import Observer, WatchLag, server_offset, settled
-from perfdag.store.base import StoreError
 from perfdag.units import Duration, PositiveDuration, plural
 
 logger = logging.getLogger(__name__)
@@ -80,14 +76,12 @@ class Context:
 
     `run` labels all objects; parts of the run append to it (cleanup.belongs). `deadline` is a
     time.monotonic() after which only deletion is waited for: later stages are censored. `seen` gets
-    the result of every size when it is complete. `journal` keeps the state of the session, every
-    few seconds.
+    the result of every size when it is complete.
     """
 
     run: str = field(default_factory=new_run)
     deadline: float = math.inf
     seen: Callable[[Result], None] = lambda result: None
-    journal: Callable[[RunFile, Observer], None] | None = None
 
 
 class ScenarioParams(Params):
@@ -283,20 +277,6 @@ class Session:
                     f"--run {run}` deletes them"
                 )
 
-    def run_file(self) -> RunFile:
-        """Return what another process needs to sample this run."""
-        last = self.template.documents[-1]
-        return RunFile(
-            self.context.run,
-            last.api_version,
-            last.kind,
-            self.namespaces,
-            project=self.namespaces[0],
-            expected_pods=self.members,
-            finished=True,
-            submissions=self.submissions,
-        )
-
     async def scrape(self, phase: str) -> None:
         """End a phase: count its API calls since the end of the phase before."""
         if not self.scrapes:
@@ -472,60 +452,9 @@ async def open_session(
                 for document in template.shared:
                     body = orjson.loads(document.render("", namespace, 0))
                     await kube.create(body, namespace)
-            keeping = [asyncio.create_task(_keep(session))] if context.journal else []
-            try:
-                yield session
-            finally:
-                await signals.cancel(keeping)
+            yield session
         finally:
             await session.clean_up()
-
-
-JOURNAL_PERIOD_S, COPY_PERIOD_S = 2.0, 5.0
-"""Time between two states of the observer, and between two copies of them to the store."""
-
-
-async def _keep(session: Session) -> None:
-    """Write the journal again and again; a large one less often, as it delays the watches."""
-    took, journal = 0.0, session.context.journal
-    while journal:
-        await asyncio.sleep(max(JOURNAL_PERIOD_S, 50 * took))
-        begun = time.monotonic()
-        if session.submissions:
-            journal(session.run_file(), session.observer)
-        took = time.monotonic() - begun
-
-
-@contextmanager
-def kept_journal(
-    context: Context, folder: Path, keep: Callable[[str, bytes], None]
-) -> Iterator[None]:
-    """Write the journal of each session to `folder`, and keep its files by `keep`.
-
-    A thread copies them, because a slow store would delay the watches.
-    """
-    stop, seen = threading.Event(), dict[Path, int]()
-
-    def copy() -> None:
-        while not stop.wait(COPY_PERIOD_S):
-            try:
-                for path in sorted(folder.glob("*/*.json*")):
-                    changed = path.stat().st_mtime_ns
-                    if seen.get(path) != changed:
-                        keep(f"{path.parent.name}/{path.name}", path.read_bytes())
-                        seen[path] = changed
-            except (StoreError, OSError) as error:
-                logger.warning(f"the journal is not kept any more: {error}")
-                return
-
-    context.journal = lambda file, observer: write_journal(folder / file.run, file, observer)
-    copier = threading.Thread(target=copy, daemon=True)
-    copier.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        copier.join()
 
 
 P = TypeVar("P", bound=ScenarioParams)
@@ -569,10 +498,8 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
             async with Kube(connections=connections(params.parallel)) as kube:
                 return await self.measure(kube, params, context)
 
-        folder = Path(gang.scratch) / "journal"
         try:
-            with kept_journal(context, folder, gang.journal) if gang.journal else nullcontext():
-                results = signals.run(work())
+            results = signals.run(work())
         except ValueError as error:
             raise Failed(str(error)) from None
         except KubeError as error:

@@ -13,10 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import Any
-
-import orjson
 
 from perfdag import signals
 from perfdag.kube.client import MERGE_PATCH, Event, Kube, KubeError, Resource
@@ -98,26 +95,18 @@ class Observer:
         self.absent = [kind for kind in self.absent if kind.partition(".")[0] not in served]
         if self._events:
             resources.append(await self.kube.resource("v1", "Event"))
-        restored = [record for record in self.records.values() if record.kind in served]
         gc.freeze()  # a full collection would delay the watches by tens of ms
-        there: set[str] = set()
         for resource in resources:
             for namespace in self.namespaces:
-                there |= await self._start(resource, namespace)
-        for record in restored:
-            if record.uid not in there:
-                self.note(record, "gone")
+                await self._start(resource, namespace)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await signals.cancel(self._tasks)
         gc.unfreeze()
 
-    async def _start(self, resource: Resource, namespace: str) -> set[str]:
-        """List the existing objects, follow their changes in a task, and return the UIDs.
-
-        Raises KubeError.
-        """
+    async def _start(self, resource: Resource, namespace: str) -> None:
+        """List the existing objects and follow their changes in a task. Raises KubeError."""
         labels = f"{RUN_LABEL}={self.run}" if resource.kind in self.primary else ""
         read, version, known = extractor(resource.kind), "", dict[str, tuple[str, str]]()
         async for items, at in self.kube.pages(resource, namespace, labels=labels):
@@ -129,7 +118,6 @@ class Observer:
         gone = {} if resource.kind == "Event" else known
         follow = self._follow(resource, read, namespace, labels, version, gone)
         self._tasks.append(asyncio.create_task(follow))
-        return set(gone)
 
     async def _follow(
         self,
@@ -229,9 +217,8 @@ class Observer:
                 self.pending_events.setdefault(uid, set()).add((stage, at))
         if body.get("type") == "Warning":
             text = " ".join(f"{reason}: {body.get('message', '')}".split())[:500]
-            before, old = self.messages.get(uid, (0, ""))
-            at = last_observed(body) or (before if text == old else time.time_ns())
-            if at >= before:
+            at = last_observed(body) or time.time_ns()
+            if at >= self.messages.get(uid, (0, ""))[0]:
                 self.messages[uid] = at, text
 
     def _event_stage(self, record: Record, stage: str, at: int, received: int) -> None:
@@ -298,40 +285,6 @@ class Observer:
                 await asyncio.wait_for(self._changed.wait(), min(left, 0.5))
             # A check of many objects delays receive times: it may take a tenth of the time.
             await asyncio.sleep(min(max(0.02, 9 * took), max(0.0, left)))
-
-    def save(self, path: Path) -> None:
-        """Write the state, so that another process can go on from it (atomically)."""
-        known = self.records.keys() | self.strays.keys()
-        mark = {
-            "run": self.run,
-            "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns(),
-            # The API server forgets Events in an hour.
-            "messages": {uid: text for uid, text in self.messages.items() if uid in known},
-            "events": {uid: sorted(stages) for uid, stages in self.pending_events.items()},
-        }
-        lines = [
-            orjson.dumps(mark),
-            *(orjson.dumps([record.dump(), True]) for record in self.records.values()),
-            *(orjson.dumps([record.dump(), False]) for record in self.strays.values()),
-        ]
-        new = path.with_suffix(".new")
-        new.write_bytes(b"\n".join(lines) + b"\n")
-        new.replace(path)
-
-    def restore(self, path: Path) -> None:
-        """Load the state of an earlier observer of the same run, before the watches start.
-
-        Raises ValueError for another run's state, and parse errors of the file.
-        """
-        mark, *lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
-        if mark["run"] != self.run:
-            raise ValueError(f"it is the state of run {mark['run']}, not {self.run}")
-        shift = mark["wall_minus_monotonic_ns"] - (time.time_ns() - time.monotonic_ns())
-        for raw, ours in lines:
-            (self.adopt if ours else self._add_stray)(Record.read(raw, shift))
-        self.messages = {uid: (at, text) for uid, (at, text) in mark["messages"].items()}
-        for uid, stages in mark["events"].items():
-            self.pending_events[uid] = {(stage, at) for stage, at in stages}
 
 
 def settled(

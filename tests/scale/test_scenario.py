@@ -1,9 +1,7 @@
 """Sessions and scenarios: what they wait for, what they make of it, and what they leave behind."""
 
 import contextlib
-import threading
 import time
-from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -17,8 +15,6 @@ from perfdag.steps.scale.generate import GeneratorResult, Schedule, Submission
 from perfdag.steps.scale.objects import VMI, Record, load
 from perfdag.steps.scale.rows import Clocks, rows_of
 from perfdag.steps.scale.scenario import Context, Session
-from perfdag.steps.scale.watch import Observer
-from perfdag.store.base import StoreError
 from tests.fakes.api_server import ApiServer, Request, client
 
 from .builders import BASE, SECOND, logged, observer_of, record, session_of, submissions_of
@@ -337,43 +333,3 @@ async def test_a_run_that_was_not_alone_is_invalid(
     results = await vmi.measure(None, vmi.VmiBurstParams(), Context())  # type: ignore[arg-type]
     with pytest.raises(Invalid, match="performance run x took the cluster over"):
         vmi.VmiBurst().values(results)
-
-
-class Kept(dict[str, bytes]):
-    """What was kept, and a way to wait for a number of copies."""
-
-    def __init__(self, error: StoreError | None = None) -> None:
-        self.error, self.copies = error, threading.Semaphore(0)
-
-    def __call__(self, name: str, data: bytes) -> None:
-        self.copies.release()
-        if self.error:
-            raise self.error
-        self[name] = data
-
-
-@pytest.mark.parametrize("error", [None, StoreError("no space")])
-def test_the_journal_is_kept_under_the_id_of_its_run(
-    caplog: pytest.LogCaptureFixture,
-    error: StoreError | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A store that fails ends the journal and not the benchmark."""
-    monkeypatch.setattr(scenario, "COPY_PERIOD_S", 0.02)
-    context, kept = Context(), Kept(error)
-    session = session_of(None, observer_of(record("Pod", "a", created=1)))
-    session.submissions = submissions_of("a")
-    with scenario.kept_journal(context, tmp_path, kept):
-        assert context.journal
-        context.journal(session.run_file(), session.observer)
-        for _ in range(1 if error else 2):
-            assert kept.copies.acquire(timeout=20)
-    assert caplog.messages == (["the journal is not kept any more: no space"] if error else [])
-    if not error:
-        assert kept.keys() == {"r/run.json", "r/observed.jsonl"}
-        again = files.read_run(tmp_path / "r")
-        assert [item.name for item in again.submissions] == ["a"]
-        second = Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
-        second.restore(tmp_path / "r" / "observed.jsonl")
-        assert second.counts["Pod", "created"] == 1

@@ -220,18 +220,18 @@ def test_a_percentile_is_of_one_direction_and_one_statistic(store: Store) -> Non
         for case in gate.cases
         if case.group == "threshold"
     } == {
-        "fio iops direction=read": ("failed", "p50 20 /s breaks >= 100 /s"),
-        "fio iops direction=write": ("ok", "p50 200 /s holds >= 100 /s"),
+        "fio iops direction=read": ("failed", "p50 20 IOPS breaks >= 100 IOPS"),
+        "fio iops direction=write": ("ok", "p50 200 IOPS holds >= 100 IOPS"),
     }
 
 
 @pytest.mark.parametrize(
     ("where", "cluster", "states"),
     [
-        ({}, None, {"streams=1": "ok", "streams=64": "failed", "length=4096": "ok"}),
+        ({}, None, {"streams=1": "ok", "streams=64": "failed", "length=4KiB": "ok"}),
         ({"streams": 64, "direction": "read"}, "bl*", {"streams=64": "failed"}),
         ({"streams": [1, 64]}, None, {"streams=1": "ok", "streams=64": "failed"}),
-        ({"length": "4KiB"}, "blue", {"length=4096": "ok"}),
+        ({"length": "4KiB"}, "blue", {"length=4KiB": "ok"}),
         ({"streams": 64}, "green", {}),
         (
             {"streams": 64, "direction": "write"},
@@ -259,7 +259,7 @@ def test_a_rule_selects_by_parameters_coordinates_and_cluster(
         next(
             (
                 point
-                for point in ("streams=1", "streams=64", "length=4096")
+                for point in ("streams=1", "streams=64", "length=4KiB")
                 if point in case.name.split(":")[0]
             ),
             "",
@@ -677,7 +677,7 @@ def test_a_partial_run_by_hand_does_not_make_the_next_night_absent_nor_hide_it(
 ) -> None:
     nights(store, 10, lambda n, p: 1e10)
     for night in range(10, 14):
-        put(store, rows(night, {"streams=1": [1e10] * 3}, trigger="confirm"))
+        put(store, rows(night, {"streams=1": [1e10] * 3}, trigger="recheck"))
     assert not judge(store, 13).failed
     put(store, rows(14, {"streams=1": [1e10] * 3, "streams=4": [1e10] * 3}))
     assert [alert.keys != [] for alert in judge(store, 14).alerts if alert.kind == "absent"] == [

@@ -151,14 +151,14 @@ def test_a_selection_of_nothing_is_refused(store: Store, selection: str, output:
         select(store, selection)
 
 
-def test_variants_and_confirming_runs_are_not_the_last_run(store: Store, cli: CommandLine) -> None:
+def test_variants_and_rechecks_are_not_the_last_run(store: Store, cli: CommandLine) -> None:
     put(store, rows(22, {"streams=1": [1.0] * 3}, trigger="ab", variant="A"))
     root = ["--store", store.root]
     for command in (["check", "last"], ["history", "net"]):
         assert "only runs of" in cli([*command, *root], 2).err
     nights(store, 20, step)
     for night in (20, 21):
-        put(store, rows(night, {"streams=8": [8e9] * 3}, trigger="confirm"))
+        put(store, rows(night, {"streams=8": [8e9] * 3}, trigger="recheck"))
     for selection, runs in (
         ("last", (19,)),
         ("last~1", (18,)),
@@ -168,7 +168,7 @@ def test_variants_and_confirming_runs_are_not_the_last_run(store: Store, cli: Co
         assert select(store, selection).runs == tuple(map(run_id, runs))
     with pytest.raises(SelectionError, match="has 20 runs"):
         select(store, "last~20")
-    with pytest.raises(SelectionError, match="only runs of `perfdag ab` and runs that confirm"):
+    with pytest.raises(SelectionError, match="only runs of `perfdag ab` and rechecks"):
         select(store, "since=2026-01-25")
     assert main(["check", "last", *root]) == 0
     variant = f"run {run_id(22)} is one variant of `perfdag ab`"

@@ -612,7 +612,7 @@ def test_a_watchdog_fails_where_argo_retry_would_measure_again(
     ],
 )
 @pytest.mark.parametrize("root", ["w", "composed.measure"])
-def test_the_batches_that_confirm_are_guarded_too_and_in_a_dag_of_ones_own(
+def test_the_batches_of_a_recheck_are_guarded_too_and_in_a_dag_of_ones_own(
     root: str, fans: list[str], suspects: list[str], over: bool
 ) -> None:
     nodes: list[dict[str, Any]] = [
@@ -676,7 +676,7 @@ async def test_young_pods_and_those_of_which_nobody_may_read_are_left_alone() ->
         assert await with_events(events.client(), "bench", [waiting]) == [waiting]
 
 
-def test_a_batch_that_confirms_is_noted_in_the_run_that_it_is_of(
+def test_a_batch_of_a_recheck_is_noted_in_the_run_that_it_is_of(
     watchdog: Watchdog, store: FolderStore, plan: Plan
 ) -> None:
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
