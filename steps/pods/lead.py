@@ -18,13 +18,12 @@ from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import Plan, TimeLeft
 from perfdag.results import missing_reason
 from perfdag.results.missing_reason import MissingReason, budget_spent
-from perfdag.results.runs import plan_of_batch, variants
-from perfdag.results.samples import SampleRecord, now, run_folder, sample_key, stored_samples
+from perfdag.results.runs import RunStore, run_folder, sample_key
+from perfdag.results.samples import SampleRecord, now
 from perfdag.stats.robust import median, spread
 from perfdag.steps.loop.measure import PRECISE, MeasuringLoop, ProgressListener
 from perfdag.steps.loop.pools import GangLost, LocalPool
-from perfdag.steps.pods.context import PodContext, clock_deadline
-from perfdag.steps.pods.finish import record_failed_attempt
+from perfdag.steps.pods.context import EXIT_REFUSED, EXIT_RETRYABLE, PodContext, clock_deadline
 from perfdag.steps.pods.gather import GangPool, GangUnavailable, assembled, forward
 from perfdag.steps.pods.kinds import check_account
 from perfdag.store.base import NotStoredError, Store
@@ -206,18 +205,16 @@ STOP_SECONDS = 5.0
 """Seconds within which `argo stop` tells all pods of a gang to end."""
 
 
-def lead(
-    context: PodContext, store: Store, plan: Plan, number: int, attempt: int, last: bool
-) -> int:
+def lead(context: PodContext, store: Store, plan: Plan, number: int, attempt: int) -> int:
     """Measure batch `number`; return 0, or EXIT_RETRYABLE or EXIT_REFUSED if the gang fell apart.
 
     Raises StoreError, KubeError.
     """
-    plan, index = plan_of_batch(store, plan, number)
-    plans = variants(store, plan)
+    plan, index = RunStore(store).plan_of_batch(plan, number)
+    plans = RunStore(store).variants(plan)
     for variant in plans:
         check_account(context.account, variant, index)
-    stored = {variant.run_id: stored_samples(store, variant.run_id) for variant in plans}
+    stored = {variant.run_id: RunStore(store).samples(variant.run_id) for variant in plans}
     progress = _progress(plans, index, stored)
     if not progress.total:
         return 0
@@ -256,8 +253,13 @@ def lead(
                 raise
         return 0
     except (GangUnavailable, GangLost, Infrastructure, KubeError) as error:
-        name = f"batch {number}, attempt {attempt}"
-        return record_failed_attempt(store, plans, index, name, last, error)
+        if isinstance(error, KubeError) and error.status != 403:
+            raise
+        print(f"batch {number}, attempt {attempt}: {error}", flush=True)  # noqa: T201
+        for variant in plans:
+            reason = MissingReason("batch", "failed", str(error), index)
+            missing_reason.write(store, variant.run_id, reason)
+        return EXIT_REFUSED if isinstance(error, KubeError) else EXIT_RETRYABLE
 
 
 def _progress(
