@@ -174,7 +174,13 @@ def compare_commands(args: argparse.Namespace) -> int:
             raise CommandError(text)
     a, b = (command_suite(each, args.settings, commands[0][0]) for each in commands)
     labels = shlex.join(commands[0]), shlex.join(commands[1])
-    result = measure_duet(prepare_duet(a, b, labels, BLOCKS), args.store)
+    duet = prepare_duet(a, b, labels, BLOCKS)
+    if args.dry_run:
+        from perfdag.commands.plan import plan_text
+
+        print(plan_text(duet.a), plan_text(duet.b), sep="\n")
+        return EXIT_OK
+    result = measure_duet(duet, args.store)
     if args.json:
         print_json(result.data())
     else:
