@@ -11,7 +11,8 @@ stages of a pod take 0 s: they are used where no watch saw the stage, and stand 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Literal
 
 from perfdag.stats.robust import needed
@@ -105,7 +106,6 @@ class Row:
     api_time: float | None = None
     reached: float | None = None
     submitted: float | None = None
-    retries: int = 0
     objects: int = 0
     node: str | None = None
     simulated: bool | None = None
@@ -208,7 +208,7 @@ def _rows_of_one(
         row = Row(*identity, step.name, step.since, "ok")
         row.objects = len(below.get(step.kind, ()))
         row.submitted = clocks.unix(item.started_ns)
-        row.retries, row.error, row.node = item.retries, error, ",".join(nodes) or None
+        row.error, row.node = error, ",".join(nodes) or None
         row.simulated = all(node in fake for node in nodes) if nodes and fake is not None else None
         if moment:
             row.api_time, row.reached = moment.api / 1e9 or None, moment.at / 1e9 or None
@@ -398,3 +398,19 @@ def throughput(reached: Sequence[float], window: float = 5.0) -> tuple[float | N
             start += 1
         best = max(best, end - start + 1)
     return mean, best / window
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Write rows (atomically). Times are Unix seconds; the columns are the fields of Row."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types = {"float": pa.float64(), "int": pa.int64(), "bool": pa.bool_()}
+    schema = pa.schema(
+        (column.name, next((types[t] for t in types if t in str(column.type)), pa.string()))
+        for column in fields(Row)
+    )
+    columns = {column.name: [getattr(row, column.name) for row in rows] for column in fields(Row)}
+    new = path.with_suffix(".new")
+    pq.write_table(pa.table(columns, schema=schema), new, compression="zstd")
+    new.replace(path)

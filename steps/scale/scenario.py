@@ -336,15 +336,10 @@ class Session:
 
     def _figures(self) -> dict[str, float | None]:
         """Return API latencies and counts of the creation, its pace, and the watch lag."""
-        calls = self.phases.get(CREATION, [])
-        if calls and api_metrics.worst(calls) is None:
-            count = sum(call.count for call in calls if call.single)
-            needed = f"it needs {api_metrics.NEEDED} requests of single objects"
-            self.notes.append(f"no api_p99: {needed}, and there were {count}")
         created = sum(1 for item in self.submissions if item.answered_ns and not item.error)
         batch, schedule = self.batches[0]
         pace = batch.summary(schedule)
-        return api_metrics.named_figures(calls) | {
+        return api_metrics.named_figures(self.phases.get(CREATION, [])) | {
             "create_ratio": created / len(self.submissions),
             "watch_lag_p99": self.watch_lag.p99,
             "create_rate": pace["create_rate_per_s"],
@@ -498,7 +493,7 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
     async def measure(self, kube: Kube, params: P, context: Context) -> list[Result]:
         """Take the lock, make the namespaces, measure, and return the results by size.
 
-        Raises ValueError, KubeError, LockTimeoutError.
+        Raises ValueError, KubeError.
         """
         params.check()
         patience = max(0.0, min(params.lock_timeout, context.deadline - time.monotonic()))
@@ -506,7 +501,7 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
 
         def seen(result: Result) -> None:
             results.append(result)
-            result.disturbed = lock.lost
+            result.error = lock.lost
             context.seen(result)
 
         try:
@@ -521,7 +516,7 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
             results[-1].error = f"a later size was not measured: {error}"
         finally:  # also of sizes that were measured before an interruption
             for result in results:
-                result.disturbed = lock.lost
+                result.error = lock.lost or result.error
         return results
 
     def run(self, gang: Gang, params: P) -> list[Measurement]:
@@ -552,10 +547,6 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
         )
         return self.values(results)
 
-    def coordinates(self, result: Result) -> dict[str, Any]:
-        """Return the coordinates of all rows of a result."""
-        return {}
-
     def values(self, results: Sequence[Result]) -> list[Measurement]:
         """Return the measurements of all results.
 
@@ -568,23 +559,22 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
         for result in results:
             members = (result.facts.get("members") or 1) if self.size == "vms" else 1
             size: dict[str, int] = {self.size: result.count * members}
-            rows += measurements(result, self.headline, self.coordinates(result), size)
+            coords = {"count": result.count} if self.size == "vms" else {}
+            rows += measurements(result, self.headline, coords, size)
             for name in self.own_figures:
                 if (value := result.figures.get(name)) is not None:
                     rows.append(Measurement(name, value))
-            for at, running in result.trace:
-                rows.append(Measurement("running", running, coords={"seconds": round(at, 3)}))
             left, ratio = result.figures["left_behind"], result.figures["success_ratio"] or 0.0
-            notes += [*filter(None, (result.error,)), *result.facts["notes"]]
+            notes += result.facts["notes"]
             notes += [f"left behind: {plural(int(left), 'object')}"] if left else []
             if ratio < 1:
                 notes.append(f"{1 - ratio:.1%} of {result.count} did not reach the goal")
             notes += [f"the open loop of {result.count} was late"] if result.late else []
         failures = failure_text([row for result in results for row in result.rows], notes)
-        disturbed = next((item.disturbed for item in results if item.disturbed), "")
-        nothing = not any(row.metric == self.headline for row in rows)
-        if disturbed or nothing or any(item.incomplete or item.late for item in results):
-            why = disturbed or ("nothing reached the goal" if nothing else "")
+        why = next((item.error for item in results if item.error), "")
+        if not any(row.metric == self.headline for row in rows):
+            why = why or "nothing reached the goal"
+        if why or any(item.incomplete or item.late for item in results):
             raise Invalid("; ".join(filter(None, (why, failures))), measurements=rows)
         return rows
 

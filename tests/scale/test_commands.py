@@ -17,10 +17,10 @@ from perfdag.commands.imports import go_seconds, import_workloads
 from perfdag.commands.main import main
 from perfdag.commands.options import CommandError
 from perfdag.kube.client import KubeError, Prometheus
-from perfdag.steps.scale import files, scenario, vmi
+from perfdag.steps.scale import runai, scenario, vmi
 from perfdag.steps.scale.figures import Result
-from perfdag.steps.scale.files import RunFile, write_run
 from perfdag.steps.scale.objects import load
+from perfdag.steps.scale.runai import RunFile, write_run
 from perfdag.steps.scale.scenario import Context
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
@@ -98,7 +98,7 @@ def test_the_files_of_each_size_are_written_however_it_ends(
         (tmp_path / name).touch()
     words = ["--count", "400", "600", "--cooldown", "0", "--no-api-gates", "--gate", gate]
     assert main(["scale", "vmi", "ladder", *words, "-o", str(tmp_path)]) == code
-    assert {item.name for item in tmp_path.iterdir()} == {"notes.txt", *files.OUTPUTS}
+    assert {item.name for item in tmp_path.iterdir()} == {"notes.txt", *runai.OUTPUTS}
     runs = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
     assert [run["count"] for run in runs] == [400, 600]
     output = capsys.readouterr()
