@@ -317,9 +317,10 @@ async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
 
 
 async def _keep_writing(folder: Path, file: RunFile, planned: Sequence[GeneratorResult]) -> None:
+    _write_submission(folder, file, planned)
     while True:
-        _write_submission(folder, file, planned)
         await asyncio.sleep(PARTIAL_S)
+        _write_submission(folder, file, planned)
         logger.info(f"{len(file.submissions)} submitted")
 
 
