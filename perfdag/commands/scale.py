@@ -112,11 +112,6 @@ def parse_variables(options: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def prometheus_of(args: argparse.Namespace) -> Prometheus:
-    """Return the Prometheus of the options."""
-    return Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file)
-
-
 def print_schedule(batch: dict[str, Any]) -> None:
     """Print whether an open loop kept its schedule."""
     if batch["held"] is None:
@@ -386,7 +381,8 @@ def audit(args: argparse.Namespace) -> int:
             datetime.fromtimestamp(each, UTC).isoformat(" ", "seconds") for each in (start, end)
         ]
         raise ValueError(f"the window ends before it begins: {' to '.join(window)}")
-    figures = asyncio.run(past_figures(prometheus_of(args), start, end))
+    source = Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file)
+    figures = asyncio.run(past_figures(source, start, end))
     values = {audit_key(name): {"value": figures[name]} for name in sorted(figures)}
     args.output_dir.mkdir(parents=True, exist_ok=True)
     path = args.output_dir / AUDIT

@@ -48,10 +48,6 @@ class Clocks:
     mono_to_unix_ns: int
     server_ahead_s: float = 0.0
 
-    def unix(self, mono_ns: int) -> float | None:
-        """Return Unix seconds of a monotonic time in ns, or None for 0."""
-        return (mono_ns + self.mono_to_unix_ns) / 1e9 if mono_ns else None
-
     def moment(self, record: Record, stage: str) -> Moment | None:
         """Return when a record reached a stage."""
         if stage not in record.stages:
@@ -168,7 +164,8 @@ def rows_of(
         uid, all_below = own.uid if own else item.uid, below(own)
         workloads = [Workload(item, own, item.index, item.name, uid, all_below, expected_pods)]
         if kind == SET:
-            vmis = sorted(_without_replaced_vmis(all_below[VMI]), key=_age)
+            vmis = _without_replaced_vmis(all_below[VMI])
+            vmis = sorted(vmis, key=lambda vmi: vmi.stages.get("created", (0, 0))[::-1])
             workloads = []
             for k in range(expected_pods or 1):
                 vmi = vmis[k] if k < len(vmis) else None
@@ -178,11 +175,6 @@ def rows_of(
                 workloads.append(Workload(item, own, index, name, vmi_uid, of_vmi, 1))
         for workload in workloads:
             yield from _rows_of_one(workload, clocks, run, kind, steps, end, fake, messages or {})
-
-
-def _age(vmi: Record) -> int:
-    api, received = vmi.stages.get("created", (0, 0))
-    return received or api
 
 
 def _rows_of_one(
@@ -207,7 +199,8 @@ def _rows_of_one(
         identity = run, workload.index, workload.name, item.namespace, kind, workload.uid
         row = Row(*identity, step.name, step.since, "ok")
         row.objects = len(below.get(step.kind, ()))
-        row.submitted = clocks.unix(item.started_ns)
+        sent = item.started_ns
+        row.submitted = (sent + clocks.mono_to_unix_ns) / 1e9 if sent else None
         row.error, row.node = error, ",".join(nodes) or None
         row.simulated = all(node in fake for node in nodes) if nodes and fake is not None else None
         if moment:

@@ -53,7 +53,7 @@ from perfdag.steps.scale.objects import (
     inlined,
     kinds_of,
     new_run,
-    remaining,
+    top_owner,
 )
 from perfdag.steps.scale.rows import (
     Clocks,
@@ -79,7 +79,7 @@ SLACK_S = 60.0
 class Context:
     """The run of a scenario: its id, its limit, and who gets its results.
 
-    `run` labels all objects; parts of the run append to it (cleanup.belongs). `deadline` is a
+    `run` labels all objects; parts of the run append to it (cluster.belongs). `deadline` is a
     time.monotonic() after which only deletion is waited for: later stages are censored. `seen` gets
     the result of every size when it is complete.
     """
@@ -199,7 +199,7 @@ class Session:
 
     async def resources(self, *, shared: bool = False) -> list[Resource]:
         """Return the kinds of the template: the workload first, then what it needed."""
-        documents = self.template.everything if shared else self.template.documents
+        documents = (*(self.template.shared if shared else ()), *self.template.documents)
         kinds = [(document.api_version, document.kind) for document in documents]
         return [await self.kube.resource(*kind) for kind in kinds[::-1]]
 
@@ -246,7 +246,10 @@ class Session:
             for document in self.template.documents
             for item in items
         }
-        return sum(1 for _ in remaining(self.observer.records, names))
+        records = self.observer.records
+        there = (each for each in records.values() if "gone" not in each.stages)
+        tops = (top_owner(records, each) for each in there)
+        return sum((top.kind, top.namespace, top.name) in names for top in tops)
 
     async def clean_up(self) -> None:
         """Delete what is left by label, wait until it is gone, and log what stays.
@@ -261,7 +264,6 @@ class Session:
             kinds = await self.resources(shared=True)
             if any(item.started_ns and not item.answered_ns for item in self.submissions):
                 # A busy server may still carry out a request that was cut off.
-                await remove(self.kube, run, kinds, namespaces, CLEANUP_TIMEOUT_S)
                 await asyncio.sleep(IN_FLIGHT_S)
             left = await remove(self.kube, run, kinds, namespaces, CLEANUP_TIMEOUT_S)
         except KubeError as error:

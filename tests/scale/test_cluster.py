@@ -33,20 +33,6 @@ def holder_of(server: ApiServer) -> str:
 FUTURE, PAST = "2099-01-01T00:00:00.000000Z", "1999-01-01T00:00:00.000000Z"
 
 
-@pytest.mark.parametrize("busy", [True, False])
-async def test_a_creation_that_was_tried_again_does_not_take_another_run_s_lease_for_ours(
-    busy: bool,
-) -> None:
-    server = ApiServer({**held_by("the-other-run", FUTURE)})
-    server.of("Lease")[0]["metadata"]["managedFields"] = [{"manager": "perfdag"}]
-    if busy:
-        server.fail("POST", 429, times=1)
-    with pytest.raises(KubeError, match="performance run the-other-run still holds"):
-        async with cluster.ExclusiveRun(server.client(retries=1), "me", 0.0):
-            pass
-    assert holder_of(server) == "the-other-run"
-
-
 @pytest.mark.parametrize(
     "renewed", [PAST, FUTURE], ids=["its clock is behind", "its clock is ahead"]
 )

@@ -13,7 +13,7 @@ import yaml
 
 from perfdag.benchmark import registry
 from perfdag.commands import scale
-from perfdag.commands.imports import go_seconds, import_workloads
+from perfdag.commands.imports import import_workloads
 from perfdag.commands.main import main
 from perfdag.commands.options import CommandError
 from perfdag.kube.client import KubeError, Prometheus
@@ -290,12 +290,3 @@ def test_a_construct_of_go_templates_that_is_not_read_is_named(workload: Path) -
     source.write_text(TEMPLATE.replace("{{.memory}}", "{{if .big}}9Gi{{end}}"))
     with pytest.raises(CommandError, match=r"\{\{if \.big\}\}.* is not read; only"):
         import_workloads([str(workload)])
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("10m", 600), ("1h30m", 5400), ("1.5s", 1.5), ("300ms", 0.3)]
-)
-def test_durations_are_those_of_go(text: str, seconds: float) -> None:
-    assert go_seconds(text) == pytest.approx(seconds)
-    with pytest.raises(ValueError, match="is no duration"):
-        go_seconds(f"{text}x")
