@@ -319,7 +319,7 @@ ASKED: list[tuple[dict[str, Any], Callable[[], Kube], str, str]] = [
         "nvidia.com/gpu is not known",
     ),
     ({"hugepages": {"hugepages-2Mi": "1Gi"}}, cluster, "missing", "no node has hugepages-2Mi"),
-    ({"hosts": {"count": 3, "placement": "spread"}}, cluster, "missing", "the cluster has 2"),
+    ({"hosts": {"count": 3, "placement": "spread"}}, cluster, "missing", "2 fit"),
     (
         {"hosts": {"count": 3, "placement": "spread"}},
         partial(cluster, refused="/nodes"),
@@ -430,6 +430,23 @@ async def test_the_policy_of_measuring_pods_is_found(
     finding = await check_network_policy(has(), "bench", "perfdag install")
     assert finding.state == state
     assert words in finding.what
+
+
+def test_a_control_plane_node_that_would_be_measured_is_a_warning() -> None:
+    role = "node-role.kubernetes.io/control-plane"
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    nodes = [
+        {"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}, "status": ready}
+        for name, labels, taints in (
+            ("kept", {role: ""}, [{"key": role, "effect": "NoSchedule"}]),
+            ("open", {role: ""}, []),
+            ("worker", {}, []),
+        )
+    ]
+    ok, warning = doctor_cluster.check_nodes(nodes)
+    assert (ok.state, warning.state) == ("ok", "warn")
+    assert warning.what.endswith("would be measured: open")
+    assert warning.do == f"kubectl taint node open {role}:NoSchedule"
 
 
 async def test_an_installation_of_another_version_is_a_finding() -> None:

@@ -14,7 +14,16 @@ from perfdag.commands.options import CommandError
 from perfdag.commands.runs import check_samples
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import RUN, STORE_ADDRESS, SUITE, WATCHDOG_DONE
-from perfdag.kube.pods import Pod, inputs_of, nodes_of, read_pod, template_of, troubles, with_events
+from perfdag.kube.pods import (
+    Pod,
+    inputs_of,
+    nodes_of,
+    read_pod,
+    refused,
+    template_of,
+    troubles,
+    with_events,
+)
 from perfdag.plan.plan import Plan, is_run_id
 from perfdag.results.runs import (
     LAST,
@@ -270,8 +279,9 @@ class View:
             if not message or phase not in ("Pending", "Error", "Failed"):
                 continue
             if key not in on_purpose and key not in texts and is_shown(_batch(node), phase):
-                texts[key] = phase != "Pending", f"{node.get('displayName')}: {message}"
-        return [text for _, text in sorted(texts.values(), key=lambda item: item[0])]
+                texts[key] = phase != "Pending", f"{node.get('displayName')}: {refused(message)}"
+        ordered = sorted(texts.values(), key=lambda item: item[0])
+        return [*dict.fromkeys(text for _, text in ordered)]  # attempts may fail alike
 
     def _failed_on_purpose(self, pod_nodes: dict[str, Object]) -> set[str]:
         """Return the keys of watchdogs that saw the last batch end; a crashed one did not."""
@@ -330,7 +340,8 @@ async def program_lines(
     `tail` limits the lines of both. Raises KubeError.
     """
     async for line in client.logs(pod, namespace, container="main", tail=tail):
-        if not (line.startswith("time=") and "argo=true" in line):
+        executor = line.startswith("time=") and "argo=true" in line
+        if not executor and not line.startswith("Error: exit status "):
             yield line
 
 

@@ -24,7 +24,7 @@ from perfdag.kube.patch import (
     priority_class,
     store_volume,
 )
-from perfdag.kube.pods import is_ready, read_pod, with_events, without_simulated
+from perfdag.kube.pods import is_ready, read_pod, takes, with_events, without_simulated
 from perfdag.plan.plan import Plan, place_hosts
 from perfdag.shape import Shape
 from perfdag.steps.devices import without_gpu
@@ -34,6 +34,7 @@ from perfdag.units import plural
 
 MIN_KUBERNETES, MIN_ARGO = (1, 29), (4, 1)
 ARGO_KINDS = ("Workflow", "WorkflowTemplate", "CronWorkflow", "WorkflowTaskResult")
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 POLICY = "perfdag-measuring"
 CLUSTER_ADMIN = (
     "a cluster admin runs perfdag install without --namespaced, with all its other options"
@@ -63,7 +64,7 @@ async def _check(
         await _check_version(client),
         *await check_argo(client),
         *await check_installation(client, namespace, root, plan),
-        *_check_nodes(await _list_readable(client, "v1", "Node")),
+        *check_nodes(await _list_readable(client, "v1", "Node")),
     ]
     if plan:
         findings += await check_requirements(client, plan, namespace, _install_again(namespace))
@@ -170,7 +171,8 @@ async def check_installation(
     return [*findings, *claim, *store]
 
 
-def _check_nodes(nodes: list[Object] | None) -> list[Finding]:
+def check_nodes(nodes: list[Object] | None) -> list[Finding]:
+    """Return how many nodes are ready, and those that are measured by mistake or not at all."""
     if nodes is None:
         text = "nodes cannot be read; rows will lack node types"
         return [Finding("warn", text, CLUSTER_ADMIN)]
@@ -183,6 +185,15 @@ def _check_nodes(nodes: list[Object] | None) -> list[Finding]:
     cordoned = [node["metadata"]["name"] for node in ready if node["spec"].get("unschedulable")]
     if cordoned:
         findings.append(Finding("warn", f"cordoned: {', '.join(cordoned[:5])}"))
+    control = [
+        node["metadata"]["name"]
+        for node in ready
+        if CONTROL_PLANE in (node["metadata"].get("labels") or {}) and takes(node, Shape())
+    ]
+    if control:
+        text = f"control-plane nodes without a taint would be measured: {', '.join(control[:5])}"
+        advice = f"kubectl taint node {' '.join(control)} {CONTROL_PLANE}:NoSchedule"
+        findings.append(Finding("warn", text, advice))
     return findings
 
 

@@ -31,7 +31,7 @@ from perfdag.commands.options import (
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.pods import Pod, nodes_of, template_of
 from perfdag.plan.plan import is_run_id
-from perfdag.signals import EXIT_FAILED, EXIT_INPUT, EXIT_OK
+from perfdag.signals import EXIT_FAILED, EXIT_OK, EXIT_REACH
 from perfdag.steps.pods.lead import seconds_left
 from perfdag.steps.pods.watchdog import finished
 from perfdag.store.s3 import is_wait_line, seconds_away
@@ -198,8 +198,9 @@ async def follow_run(workflow: str, namespace: str) -> int:
                 seconds = int(time.monotonic() - start)
                 print_now(f"{clock(seconds)} | {line}")
                 state = line
-            # Argo deletes a pod that was pending too long, and then only says "timeout".
-            current = [text for text in view.troubles() if not text.endswith(": timeout")]
+            # Argo deletes a pod that was pending too long, and then says no more than this
+            ends = (": timeout", ": pod deleted")
+            current = [text for text in view.troubles() if not text.endswith(ends)]
             troubles = current or troubles
             if view.phase in DONE:
                 return await _end(client, view, namespace, troubles)
@@ -233,33 +234,21 @@ def describe(view: View, line: str | None = None, waits: Iterable[str] = ()) -> 
 
 
 async def _end(client: Kube, view: View, namespace: str, troubles: list[str]) -> int:
-    """Write the logs of the plan step, if it failed, and of the finish step; return the code."""
-    plan, code = view.code_of("plan"), view.exit_code()
-    if plan != 0:
-        await _write_log(client, view, "plan", namespace)
-    if plan != EXIT_INPUT:
-        await _write_log(client, view, "finish", namespace)
-    if code is None:
-        reason = view.message or "; ".join(troubles[:3])
-        logger.info(f"workflow {view.name} {view.phase}: {reason}")
-        return EXIT_FAILED
-    return code
-
-
-async def _write_log(client: Kube, view: View, step: str, namespace: str) -> None:
-    """Write the log of a step's last attempt, if there is one."""
-    node = view.last_node(step)
-    if node is None:
-        return
-    suffix = node["id"].rpartition("-")[2]
+    """Write the log of the finish step, if there was one; return the exit code of the run."""
+    code, node = view.exit_code(), view.last_node("finish") or {"id": ""}
     for pod in view.pods:
-        if pod.name.endswith(suffix) and step in pod.name:
+        if node["id"] and pod.name.endswith(f"finish-pod-{node['id'].rpartition('-')[2]}"):
             try:
                 async for line in program_lines(client, pod.name, namespace):
                     print_now(line)
             except KubeError as error:
                 logger.info(f"the log of {pod.name} cannot be read: {error}")
-            return
+    if code is None:
+        reason = view.message or "; ".join(troubles[:3])
+        logger.info(f"workflow {view.name} {view.phase}: {reason}")
+        plan = view.last_node("plan") or {}
+        return EXIT_REACH if plan.get("phase") in ("Failed", "Error") else EXIT_FAILED
+    return code
 
 
 async def observe(client: Kube, view: View, namespace: str) -> Observation:

@@ -14,6 +14,7 @@ from perfdag.kube.pods import (
     is_unpacking,
     nodes_of,
     read_pod,
+    refused,
     template_of,
     with_events,
 )
@@ -129,13 +130,11 @@ class Watchdog:
         ended_by_us = trouble.startswith(("DeadlineExceeded", GIVEN_UP))
         if ended_by_us and self._is_given_up(batch, pod.attempt):
             return False  # the reason is noted already
-        is_newest, final = (
-            pod.attempt == self._newest[batch],
-            pod.unrecoverable or trouble in _FINAL,
-        )
+        is_newest, end = pod.attempt == self._newest[batch], trouble.partition(": ")[0]
+        final = pod.unrecoverable or end in _FINAL
         if final:
             self.unrecoverable.add(batch)
-        if is_newest and trouble not in _EXPLAINED and self._reasons.get(pod.uid) != trouble:
+        if is_newest and end not in _EXPLAINED and self._reasons.get(pod.uid) != trouble:
             text = f"pod of rank {pod.rank}: {trouble}"
             if pod.ended_at:  # else the node is lost, and nobody knows what its pod measured
                 place = f"attempt {pod.attempt + 1} on {pod.node} at {pod.ended_at}"
@@ -211,7 +210,7 @@ class Watchdog:
                 continue
             self._not_created.add((batch, attempt))
             if attempt == self._newest_by_argo[batch] and self._refusals.get(uid) != message:
-                self.note(batch, f"pod of rank {rank} was refused: {message}", attempt)
+                self.note(batch, f"pod of rank {rank} was refused: {refused(message)}", attempt)
                 self._refusals[uid] = message  # else pods of a batch overwrite each other's reason
             if not_created:
                 final = "is invalid" in message or "is forbidden" in message
@@ -225,7 +224,7 @@ class Watchdog:
 
         The lead of a complete gang removes it.
         """
-        kind = "image" if "ErrImagePull" in reason else reason
+        kind = "image" if "ImagePullBackOff" in reason else reason
         if self._noted.get(batch) != (attempt, kind):
             print(f"batch {batch}: {reason}", flush=True)  # noqa: T201
             self._write(batch, reason)
@@ -390,9 +389,7 @@ async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list
     """
     for pod in doomed:
         if pod.phase == "Pending" or pod.abandoned or not pod.node:
-            where = f"on {pod.node}: " if pod.node and not pod.abandoned else ""
-            message = f"{where}{pod.trouble or ''}"[:1000]
-            status: Object = {"phase": "Failed", "reason": GIVEN_UP, "message": message}
+            status: Object = {"phase": "Failed", "reason": GIVEN_UP, "message": pod.trouble or ""}
             if pod.abandoned:  # no kubelet would end it, and Argo would wait for it
                 status["containerStatuses"] = [_KILLED_EXECUTOR]
             body: Object = {"status": status}
