@@ -9,6 +9,9 @@ from hera.workflows import models as m
 from perfdag.kube.client import Object
 from perfdag.kube.patch import STORE_ADDRESS
 
+SHARED = {"app.kubernetes.io/name": "perfdag", "app.kubernetes.io/managed-by": "perfdag"}
+"""The labels of objects that all installations of a cluster share."""
+
 
 @dataclass(frozen=True)
 class Installation:
@@ -42,8 +45,8 @@ class Installation:
 
     @property
     def labels(self) -> Object:
-        """The labels of all its objects."""
-        return {"app.kubernetes.io/name": "perfdag", "app.kubernetes.io/managed-by": "perfdag"}
+        """The labels of its own objects."""
+        return {**SHARED, "app.kubernetes.io/instance": self.namespace}
 
     def template(self, name: str, description: str, **fields: Any) -> WorkflowTemplate:
         """Return an empty template in the scope of the installation, to add its steps to.
@@ -55,7 +58,7 @@ class Installation:
             fields["namespace"] = self.namespace
         return kind(
             name=name,
-            labels=self.labels,
+            labels=SHARED if self.cluster_scope else self.labels,
             annotations={
                 "workflows.argoproj.io/description": description,
                 STORE_ADDRESS: self.store,
