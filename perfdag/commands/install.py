@@ -7,7 +7,6 @@ import os
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Rights
-from perfdag.commands import doctor_cluster
 from perfdag.commands.cluster import ARGO
 from perfdag.commands.options import CommandError, duration, namespace, object_name, print_now
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
@@ -341,10 +340,6 @@ def install(
             logger.warning(f"perfdag install: {note}")
         if await enforced_level(client, namespace) not in (pod_security, None):
             logger.warning(f"perfdag install: {label_command(namespace, pod_security)}")
-        for finding in await doctor_cluster.check_claim(
-            client, namespace, store, installation.parallel_batches
-        ):
-            logger.warning(f"perfdag install: {finding.what}: {finding.do}")
 
     run_with_client(work)
 

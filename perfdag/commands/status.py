@@ -15,8 +15,7 @@ from perfdag.commands.cluster import (
     NoRun,
     View,
     find_workflow,
-    installed_template,
-    kept_samples,
+    kept,
     program_lines,
     view_run,
 )
@@ -28,12 +27,11 @@ from perfdag.commands.options import (
     print_json,
     print_now,
 )
-from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.pods import Pod, nodes_of, template_of
+from perfdag.kube.client import Kube, KubeError, run_with_client
+from perfdag.kube.pods import Pod
 from perfdag.plan.plan import is_run_id
 from perfdag.signals import EXIT_FAILED, EXIT_OK, EXIT_REACH
 from perfdag.steps.pods.lead import seconds_left
-from perfdag.steps.pods.watchdog import finished
 from perfdag.store.s3 import is_wait_line, seconds_away
 
 logger = logging.getLogger(__name__)
@@ -138,10 +136,7 @@ class RunStatus:
 
 
 def run_status(name: str, namespace: str) -> RunStatus:
-    """Return the status of a run. Raises NoRun, KubeError.
-
-    The error of a run whose Workflow was deleted says what its store keeps.
-    """
+    """Return the status of a run. Raises NoRun, KubeError."""
 
     async def look(client: Kube) -> RunStatus:
         workflow = await find_workflow(client, name, namespace)
@@ -153,8 +148,7 @@ def run_status(name: str, namespace: str) -> RunStatus:
     except NoRun as error:
         if not is_run_id(name):
             raise
-        root = installed_template(namespace).store
-        raise NoRun(f"{error}; {kept_samples(name, root, namespace)}") from None
+        raise NoRun(f"{error}; {kept(name, '', namespace)}") from None
 
 
 POLL_INTERVAL = 2.0
@@ -181,8 +175,7 @@ async def follow_run(workflow: str, namespace: str) -> int:
                 if error.status == 404:
                     text = f"workflow {workflow} was deleted"
                     if view:
-                        samples = kept_samples(view.run_id, view.store, namespace)
-                        text = f"{text}; {samples}"
+                        text = f"{text}; {kept(view.run_id, view.store, namespace)}"
                     logger.info(text)
                     return EXIT_FAILED
                 if error.status in (401, 403):
@@ -266,7 +259,6 @@ async def observe(client: Kube, view: View, namespace: str) -> Observation:
     waits = [
         _wait("S3 has not answered", max(map(seconds_away, logs), default=0.0)),
         *await _lost_nodes(client, view),
-        _wait("finish has waited for the watchdog", _watchdog_seconds(view)),
     ]
     return Observation(lines[-1] if lines else None, tuple(filter(None, waits)))
 
@@ -317,22 +309,6 @@ async def _lost_nodes(client: Kube, view: View) -> list[str | None]:
     except KubeError:  # the user may not read nodes, or the node is gone
         pass
     return lines
-
-
-def _watchdog_seconds(view: View) -> float:
-    """Return for how many seconds the watchdog alone has kept finish from its start, or 0."""
-    if not finished(view.workflow):
-        return 0.0
-    nodes = list(nodes_of(view.workflow).values())
-    watchdogs = [node for node in nodes if template_of(node) in ("watchdog", "watchdog-pod")]
-    if not any(node.get("phase") in ("Pending", "Running") for node in watchdogs):
-        return 0.0
-    ends = [_end_text(node) for node in nodes if template_of(node) in ("batches", "recheck")]
-    return _seconds_since(max(ends)) if any(ends) else 0.0
-
-
-def _end_text(node: Object) -> str:
-    return node.get("finishedAt") or ""
 
 
 LOGS_EPILOG = """examples:

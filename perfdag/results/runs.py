@@ -54,6 +54,8 @@ def find_run(
         at = bisect.bisect(ids, selector)
         hint = f"; nearest: {', '.join(ids[max(0, at - 1) : at + 1])}"
     some = f"; newest: {', '.join(ids[-3:])}" if known else "; it holds no run yet"
+    if is_run_id(selector) and store.root.startswith("s3://"):
+        some = "; the plan step of a run on a cluster stores it: perfdag status says whether it has"
     raise NotStoredError(f"store {store.root}: no run {selector}{hint}{some}")
 
 
