@@ -30,7 +30,7 @@ import yaml
 from perfdag.kube.client import Kube, Resource
 from perfdag.steps.scale import cluster as kwok_nodes
 from perfdag.steps.scale import vmi, workloads
-from perfdag.steps.scale.cleanup import own_namespaces
+from perfdag.steps.scale.cluster import own_namespaces
 from perfdag.steps.scale.generate import ApiSubmitter, Schedule, generate
 from perfdag.steps.scale.objects import Template, load, unix_ns
 from perfdag.steps.scale.rows import rank
@@ -112,7 +112,7 @@ async def ours_observed(kind: str, count: int, namespace: str) -> None:
                 50,
                 run="bench",
             )
-            await observer.until(lambda: observer.counts[KINDS[kind][1], "created"] >= count, 120)
+            await observer.until(lambda: observer.count(KINDS[kind][1], "created") >= count, 120)
 
 
 def in_process(work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> tuple[float, float]:
@@ -283,7 +283,7 @@ async def watch() -> bool:
         template = load_template("pod", "bench")
         async with (
             Observer(kube, "bench", [KINDS["pod"]], [namespace], primary=["Pod"]),
-            WatchLag(kube, "bench", namespace, 0.05) as probe,
+            WatchLag(kube, "bench", namespace) as probe,
         ):
             schedule = Schedule("constant", 100)
             done = await generate(
@@ -315,7 +315,7 @@ async def jobs(count: int, nodes: int) -> bool:
         await kwok_nodes.nodes_ready(kube, nodes, 120)
         params = workloads.ScaleParams(count=count, parallel=20, goal="succeeded", timeout=900)
         start = time.monotonic()
-        result = await workloads.measure(kube, params, Context())
+        (result,) = await workloads.Scale().measure(kube, params, Context())
         stages = {row.stage for row in result.rows}
         counts = {
             status: sum(row.status == status for row in result.rows)
@@ -357,7 +357,7 @@ async def burst() -> bool:
         await kwok_nodes.make_nodes(kube, 20, 8)
         await simulation.install(kube, "kubevirt")
         start = time.monotonic()
-        result = await vmi.burst(kube, vmi.VmiBurstParams(), Context(), 800)
+        (result,) = await vmi.VmiBurst().measure(kube, vmi.VmiBurstParams(counts=[800]), Context())
         figures = result.figures
         ok = figures["success_ratio"] == 1.0 and not figures["left_behind"]
         text = (

@@ -12,10 +12,9 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from perfdag.charts import style
-from perfdag.charts.numbers import digits, unit_for
 from perfdag.charts.series import Item, value_words
 from perfdag.results.summary import Series
-from perfdag.units import short
+from perfdag.units import digits, scaled, short
 
 NAME = 30  # letters of a line of a name
 DIRECT = 6  # up to so many lines are named at their ends
@@ -264,7 +263,7 @@ def curve(ax: Axes, curves: Mapping[str, Sequence[tuple[float, Series, Series]]]
 def heat(ax: Axes, grid: Any, unit: str, metric: str, norm: Any = None, words: bool = True) -> Any:
     """Draw a matrix of medians with their numbers. Grey cells have no value. Return its mesh."""
     finite = grid[np.isfinite(grid)]
-    factor, _ = unit_for(float(finite.max()), unit, metric)
+    factor, _ = scaled(unit, float(finite.max()), metric)
     norm = norm or color_norm(finite.tolist())
     ax.set_facecolor(style.GRID)
     rows, columns = grid.shape

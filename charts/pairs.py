@@ -10,12 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from perfdag.charts import draw, style
-from perfdag.charts.numbers import amount
-from perfdag.charts.series import Cell, read, runs_words
+from perfdag.charts.series import Cell, amount, read, runs_words
 from perfdag.results.labels import Facts, difference, facts_of_nodes
 from perfdag.results.summary import Series
 from perfdag.stats.nodes import FEWEST_NODES, slow
-from perfdag.units import plural
+from perfdag.units import metric_text, plural
 
 NUMBERS = 12  # most hosts whose cells carry their numbers
 MOST_NAMES, MOST_REASON = 3, 160
@@ -72,7 +71,7 @@ def finding(
     if not by_place:
         return f"no valid sample{between}", ""
     first = next(iter(by_place.values()))
-    metric = style.metric_text(first.metric)
+    metric = metric_text(first.metric)
     if first.better not in ("higher", "lower"):
         return f"{metric} by pair", ""
     if len({host for place in by_place for host in place}) < FEWEST_NODES:

@@ -2,16 +2,16 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdag.charts.numbers import digits, unit_for, word
 from perfdag.results.labels import point_settings
-from perfdag.results.summary import PointState, Series, summarise
-from perfdag.units import plural
+from perfdag.results.summary import PointState, Series, points_of
+from perfdag.units import digits, plural, scaled, setting, short, with_spread
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 _INDEXED = re.compile(r"([a-z]+) (\d+)")
@@ -48,9 +48,19 @@ class Item:
     numbers: Mapping[str, float]
 
 
+def word(name: str, value: Any) -> str:
+    """Return a setting as a suite writes it: `bs=4KiB`, `reverse`, `rate=50Mbit/s`."""
+    return name if value is True or value == "true" else f"{name}={setting(name, value)}"
+
+
+def amount(value: float, unit: str, metric: str = "") -> str:
+    """Return a value for people, such as `46.2 kIOPS`. The space does not break."""
+    return short(value, unit, metric).replace(" ", "\u00a0")
+
+
 def spread_text(series: Series) -> str:
     """Return the spread in the unit of the median, such as `41.5 to 55 kIOPS, n=3`."""
-    band, (factor, name) = series.band, unit_for(series.middle, series.unit, series.metric)
+    band, (factor, name) = series.band, scaled(series.unit, series.middle, series.metric)
     if band.n < 2:
         return f"n={band.n}"
     low, high = (digits(value / factor) for value in (band.low, band.high))
@@ -59,15 +69,15 @@ def spread_text(series: Series) -> str:
 
 def value_words(series: Series) -> str:
     """Return median, spread and n in one unit: `23.4 (22.9 to 23.8) Gbit/s, n=3`."""
-    band, (factor, name) = series.band, unit_for(series.middle, series.unit, series.metric)
-    middle, low, high = (digits(v / factor) for v in (series.middle, band.low, band.high))
-    spread = f" ({low} to {high})" if band.n > 1 else ""
-    return f"{middle}{spread} {name}".rstrip() + f", n={band.n}"
+    band, kind = series.band, (series.unit, series.metric)
+    if band.n < 2:
+        return f"{short(series.middle, *kind)}, n={band.n}"
+    return f"{with_spread(series.middle, band.low, band.high, *kind)}, n={band.n}"
 
 
 def read(rows: pa.Table) -> list[Cell]:
     """Return the points of the rows in their order, without warm-up."""
-    return label_cells(summarise(rows))
+    return label_cells(points_of(rows))
 
 
 def label_cells(states: Sequence[PointState]) -> list[Cell]:
@@ -156,21 +166,17 @@ def items_of_subjects(cells: Iterable[Cell], rows: pa.Table, metric: str) -> lis
     mask = pc.and_(pc.equal(rows["metric"], metric), pc.equal(rows["status"], "ok"))
     mask = pc.and_(mask, pc.equal(rows["phase"], "measure"))
     own = rows.filter(pc.fill_null(pc.and_(mask, pc.is_valid(rows["subject"])), False))
-    states: dict[str, PointState] = {cell.state.point: cell.state for cell in cells}
     series: dict[tuple[str, str, str], Series] = {}
-    # summarise leaves out the rows of subjects, which are series of their own here
+    # points_of leaves out the rows of subjects, which are series of their own here
     for row in own.to_pylist():
         key = row["point"], row["subject"], f"{row['stat']} {row['coords']}"
         if key not in series:
             match = _INDEXED.fullmatch(row["subject"])
             coords = {match[1]: int(match[2])} if match else {"subject": row["subject"]}
-            state = states[row["point"]]
             coords |= {
                 k: v for k, v in orjson.loads(row["coords"] or "{}").items() if k not in MARKS
             }
-            names = (state.point, state.entry, state.benchmark, metric, row["stat"])
-            kind = (row["unit"], row["better"], False, row["series_id"])
-            series[key] = Series(*names, coords, *kind)
+            series[key] = replace(Series.of(row), coords=coords, headline=False)
         series[key].values.append(row["value"])
     cells = [
         Cell(PointState(**{**vars(cell.state), "series": mine}), cell.label, None, cell.words)

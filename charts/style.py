@@ -1,7 +1,6 @@
 """The house style of charts: colours, units on axes, and marks of failures."""
 
 import math
-import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,8 +17,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from perfdag.charts.numbers import amount, unit_for
-from perfdag.units import short
+from perfdag.units import metric_text, scaled, short
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -182,7 +180,7 @@ def value_axis(
     if log:
         _log10_ticks(axis, unit, metric)
         return ""
-    factor, name = unit_for(largest, unit, metric)
+    factor, name = scaled(unit, largest, metric)
     axis.set_major_locator(_ScaledLocator(factor, bins))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:.6g}"))
     return name
@@ -200,7 +198,7 @@ def _log10_ticks(axis: Any, unit: str, metric: str) -> None:
         else (1.0,)
     )
     axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: amount(value, unit, metric)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value, unit, metric)))
     axis.set_minor_locator(NullLocator())  # a tenth of the time of a chart, for ticks nobody reads
 
 
@@ -238,13 +236,6 @@ def legend_beside(ax: Axes) -> None:
         left, bottom, width, height = layout.get()["rect"]
         free = 1 - legend.get_window_extent().width / figure.bbox.width - 0.015
         layout.set(rect=(left, bottom, min(width, free), height))
-
-
-def metric_text(metric: str) -> str:
-    """Return the name of a metric for people: `user CPU` for `user_cpu`."""
-    return re.sub(
-        r"\b(iops|cpu|rtt|gpu|api)\b", lambda match: match[0].upper(), metric.replace("_", " ")
-    )
 
 
 def axis_label(metric: str, unit: str, better: str | None) -> str:

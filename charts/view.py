@@ -14,10 +14,10 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from perfdag.charts import draw, style
-from perfdag.charts.numbers import amount, digits, setting, unit_for
 from perfdag.charts.series import (
     Cell,
     Item,
+    amount,
     band_words,
     items_of,
     items_of_subjects,
@@ -25,7 +25,7 @@ from perfdag.charts.series import (
     read,
 )
 from perfdag.results.summary import unusable
-from perfdag.units import plural
+from perfdag.units import digits, metric_text, plural, scaled, setting
 
 SWEPT = 3  # values of a number that make a line
 GRID = 24  # points of two such numbers that make a heat map
@@ -373,7 +373,7 @@ def _heat(items: Sequence[Item], x: str, y: str, note: str) -> Figure:
     xs, ys = ([*sorted({i.numbers[key] for own in groups.values() for i in own})] for key in (x, y))
     first = items[0].series
     middles = [item.series.middle for own in groups.values() for item in own]
-    unit = unit_for(max(middles), first.unit, first.metric)[1]
+    unit = scaled(first.unit, max(middles), first.metric)[1]
     fig, axes = _multiples(
         {(first.metric, name): own for name, own in groups.items()},
         claim(items, x, second=y),
@@ -417,7 +417,7 @@ def _tail(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]]
     ratio = line[-1].middle / line[0].middle if line[0].middle else 1.0
     title = f"{line[-1].stat} is {digits(ratio)} times {line[0].stat}"
     if any(map(unusable, line)):
-        title = f"{style.metric_text(metric)}: too noisy to rank"
+        title = f"{metric_text(metric)}: too noisy to rank"
     cut = f"first {LINES} of {len(curves)} lines" if len(curves) > LINES else ""
     subtitle = "; ".join(filter(None, (cut, band_words(items), note)))
     heights = (draw.lines_height(shown),)
@@ -458,7 +458,7 @@ def _curve(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]
     shown = dict(list(curves.items())[: len(style.SERIES)])
     own = next(iter(shown.values()))
     usable = [point for point in own if not any(map(unusable, point[1:]))]
-    title = f"{style.metric_text(view.metrics[0])} over {view.x}: too noisy to rank"
+    title = f"{metric_text(view.metrics[0])} over {view.x}: too noisy to rank"
     if usable:
         at, rate, _ = max(usable, key=lambda p: p[1].middle / (p[2].middle or 1.0))
         words = "no knee up to" if at == own[-1][0] else "knee at"
@@ -482,7 +482,7 @@ def _stack(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]
     for metric in view.metrics:
         for item in panels.get(metric, ()):
             name = str(item.series.coords.get(view.part, "")) if view.part else metric
-            bars.setdefault(_name(item, keys), {})[style.metric_text(name)] = item.series.middle
+            bars.setdefault(_name(item, keys), {})[metric_text(name)] = item.series.middle
     totals = {name: sum(own.values()) for name, own in bars.items()}
     longest = sorted(totals, key=lambda name: -totals[name])[:ROWS]
     shown = {name: own for name, own in bars.items() if name in longest}
@@ -506,7 +506,7 @@ def _samples(cells: Sequence[Cell], note: str) -> Iterator[tuple[str, Figure]]:
     if not series:
         return
     own = series[0]
-    name = style.metric_text(own.metric)
+    name = metric_text(own.metric)
     title = f"{name}: {amount(own.middle, own.unit, own.metric)}"
     subtitle = f"each sample, and the median of n={len(own.values)}; {note}"
     fig, (ax,) = style.figure(heights=(2.4,), title=title, subtitle=subtitle)
@@ -527,7 +527,7 @@ def claim(items: Sequence[Item], x: str = "", pair: str = "", second: str = "") 
     Values whose samples are too far apart are left out. Points that no number orders are not
     ranked: they are no alternatives.
     """
-    name = style.metric_text(items[0].series.metric)
+    name = metric_text(items[0].series.metric)
     usable = [item for item in items if not unusable(item.series)]
     if not usable:
         return f"{name}: too noisy to rank"
@@ -560,6 +560,6 @@ def _ratio(items: Sequence[Item], pair: str) -> str:
     ratios = [i.series.middle / before[_name(i, keys)] for i in right if before.get(_name(i, keys))]
     if not ratios:
         return ""
-    metric = style.metric_text(items[0].series.metric)
+    metric = metric_text(items[0].series.metric)
     title = f"{metric}: {b} is {digits(median(ratios))} times {a}"
     return title if len(title) <= TITLE else ""

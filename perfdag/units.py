@@ -1,6 +1,7 @@
 """Times, sizes and rates with their units: `10s`, `5m`, `4KiB`, `1MB`, `10Gbit/s`.
 
-Inside perfdag they are seconds, bytes and bit/s.
+Inside perfdag they are seconds, bytes and bit/s. People read three significant digits and the units
+of their field, such as `46.2 kIOPS`, on every page and terminal.
 
 Kubernetes quantities (`500m`, `4Gi`, `1e3`) are something else: they have no dimension, and go to
 Kubernetes as written.
@@ -247,35 +248,81 @@ def read_short_seconds(text: str) -> float:
 
 
 _PREFIXES = {
-    "s": [(1e-6, "us"), (1e-3, "ms"), (1.0, "s")],
+    "s": [(1e-6, "µs"), (1e-3, "ms"), (1.0, "s")],
     "B": [(2.0 ** (10 * p), f"{n}B") for p, n in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi"))],
 }
 for _unit in ("bit/s", "B/s", "1/s"):
-    _name = "/s" if _unit == "1/s" else _unit
     _PREFIXES[_unit] = [
-        (10.0 ** (3 * p), f"{n}{_name}") for p, n in enumerate(("", "k", "M", "G", "T", "P"))
+        (10.0 ** (3 * p), n + _unit.removeprefix("1/s"))
+        for p, n in enumerate(("", "k", "M", "G", "T", "P"))
     ]
+_OPERATIONS = {
+    "iops": "IOPS",
+    "message_rate": "messages/s",
+    "samples_rate": "samples/s",
+    "throughput": "items/s",
+    "rate": "samples/s",
+}
+"""What a metric in 1/s counts; others count operations."""
 
 
-def scaled(unit: str, largest: float) -> tuple[float, str]:
-    """Return (factor, name) of the unit that suits values up to `largest`.
+def scaled(unit: str, largest: float, metric: str = "") -> tuple[float, str]:
+    """Return (factor, name) of the unit that suits values of a metric up to `largest`.
 
-    For example, ("bit/s", 2e10) gives (1e9, "Gbit/s").
+    For example, ("bit/s", 2e10) gives (1e9, "Gbit/s"), and ("1/s", 4e4, "iops") (1e3, "kIOPS").
     """
     steps = _PREFIXES.get(unit, [(1.0, "" if unit == "1" else unit)])
     fitting = [step for step in steps if step[0] <= abs(largest)] if math.isfinite(largest) else []
-    return fitting[-1] if fitting else steps[0]
+    factor, name = fitting[-1] if fitting else steps[0]
+    return factor, name + (_OPERATIONS.get(metric, "op/s") if unit == "1/s" else "")
 
 
-def short(value: float | None, unit: str) -> str:
-    """Return a value with its unit in four significant digits: `23.41 Gbit/s`, `812.0 us`.
+def digits(value: float) -> str:
+    """Return a number of three significant digits without an exponent where that is readable."""
+    text = f"{value:.3g}"
+    return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e9 else text
 
-    None is `-`.
-    """
+
+def short(value: float | None, unit: str, metric: str = "") -> str:
+    """Return a value with its unit, such as `23.4 Gbit/s` or `812 µs`. None is `-`."""
     if value is None:
         return "-"
-    factor, name = scaled(unit, value)
-    return f"{value / factor:.4g} {name}".rstrip()
+    factor, name = scaled(unit, value, metric)
+    return f"{digits(value / factor)} {name}".rstrip()
+
+
+def with_spread(middle: float, low: float, high: float, unit: str, metric: str = "") -> str:
+    """Return a median with its spread in one unit, such as `9.96 (9.89 to 9.99) Gbit/s`."""
+    factor, name = scaled(unit, middle, metric)
+    middle, low, high = middle / factor, low / factor, high / factor
+    return f"{digits(middle)} ({digits(low)} to {digits(high)}) {name}".rstrip()
+
+
+_SIZE = re.compile(r"bs|.*size|.*_?bytes|window|length|block|message")
+_COUNTED = ("batch_size", "scale_size")
+_LARGE = re.compile(r"\b([A-Za-z_]\w*)=(\d{4,})\b")
+
+
+def setting(name: str, value: Any) -> str:
+    """Return the value of a setting as a suite writes it, where that is exact: 4KiB, 50Mbit/s."""
+    text = str(value)
+    unit = "bit/s" if name == "rate" else "B" if _SIZE.fullmatch(name) else ""
+    if not unit or name in _COUNTED or not re.fullmatch(r"\d{4,}", text):
+        return text
+    factor, prefix = scaled(unit, float(text))
+    return f"{int(text) // factor:.0f}{prefix}" if int(text) % factor == 0 else text
+
+
+def readable(text: str) -> str:
+    """Return the name of a series with the settings in it as a suite writes them."""
+    return _LARGE.sub(lambda match: f"{match[1]}={setting(match[1], match[2])}", text)
+
+
+def metric_text(metric: str) -> str:
+    """Return the name of a metric for people: `user CPU` for `user_cpu`."""
+    return re.sub(
+        r"\b(iops|cpu|rtt|gpu|api)\b", lambda match: match[0].upper(), metric.replace("_", " ")
+    )
 
 
 def to_base(unit: str) -> tuple[str, float]:
@@ -294,17 +341,6 @@ def to_base(unit: str) -> tuple[str, float]:
         return ("B/s" if per_second else "B"), _BYTES[stem]
     known = "1, 1/s, s, ms, us, B, MB, MiB, MB/s, MiB/s, bit/s, Gbit/s, Hz, W, J"
     raise ValueError(f"unknown unit {unit!r}; write one such as {known}")
-
-
-def with_spread(middle: float, low: float, high: float, unit: str) -> str:
-    """Return a median with its spread, such as `9.96 (9.89 to 9.99) Gbit/s`.
-
-    The unit stands once if all three values have the same.
-    """
-    numbers = [short(value, unit).partition(" ") for value in (middle, low, high)]
-    if len({word[2] for word in numbers}) == 1:
-        return f"{numbers[0][0]} ({numbers[1][0]} to {numbers[2][0]}) {numbers[0][2]}".strip()
-    return "{} ({} to {})".format(*("".join(word) for word in numbers))
 
 
 def plural(count: int, noun: str) -> str:

@@ -15,6 +15,7 @@ from perfdag.units import (
     bits_per_second,
     parse_cpu_list,
     parse_quantity,
+    readable,
     seconds,
     short,
     short_seconds,
@@ -240,20 +241,33 @@ def test_a_size_survives_its_text(value: int) -> None:
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
-        (23.41e9, "bit/s", "23.41 Gbit/s"),
-        (8.12e-4, "s", "812 us"),
+        (23.41e9, "bit/s", "23.4 Gbit/s"),
+        (8.12e-4, "s", "812 µs"),
         (0.25, "s", "250 ms"),
         (4096, "B", "4 KiB"),
-        (4096, "B/s", "4.096 kB/s"),
-        (1500, "1/s", "1.5 k/s"),
-        (12, "1/s", "12 /s"),
+        (4096, "B/s", "4.1 kB/s"),
+        (1500, "1/s", "1.5 kop/s"),
+        (999.7e6, "B/s", "1000 MB/s"),
         (0.5, "1", "0.5"),
         (None, "s", "-"),
-        (0.0, "s", "0 us"),
+        (0.0, "s", "0 µs"),
     ],
 )
 def test_values_for_people(value: float | None, unit: str, text: str) -> None:
     assert short(value, unit) == text
+    assert short(46180, "1/s", "iops") == "46.2 kIOPS"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("disk bs=4096 iops", "disk bs=4KiB iops"),
+        ("bs=4097 rate=50000000", "bs=4097 rate=50Mbit/s"),
+        ("batch_size=4096 iodepth=4096", "batch_size=4096 iodepth=4096"),
+    ],
+)
+def test_settings_as_a_suite_writes_them(text: str, said: str) -> None:
+    assert readable(text) == said
 
 
 def test_durations_for_people() -> None:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.commands.results import RunResult, result_of, result_text
+from perfdag.commands.result_text import result_text
+from perfdag.commands.results import RunResult
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import CollectionResult
-from perfdag.store.folder import FolderStore
+from perfdag.results.summary import summarise
 from perfdag.suite.load import parse_suite
 from tests.charts import rows
 from tests.conftest import CommandLine
@@ -49,8 +50,8 @@ def result_with(label: str) -> RunResult:
     skipped = rows.sample("latency", {}, 1, [], status="skipped", error="no netperf, " * 12)
     table = rows.table(*samples, skipped)
     plan = make_plan(parse_suite(SUITE))
-    collected = CollectionResult("results/x", table.num_rows, {"ok": 4}, {}, [], complete=True)
-    return result_of(FolderStore("store"), plan, table, collected)
+    collected = CollectionResult("results/x", table.num_rows, {}, [], complete=True)
+    return RunResult(plan, summarise(table), collected, "store/results/x")
 
 
 @pytest.mark.parametrize("label", ["short", "a-long-value-of-this-param-" * 2])
@@ -60,8 +61,8 @@ def test_a_table_fits_80_columns_and_names_a_point_once(label: str) -> None:
     for point in (0, 1):
         assert len(re.findall(rf"rw={label}{point}\b", text)) == 1
     # Both values are in the unit of the larger one.
-    assert re.search(r"iops direction=read +0\.8\d+ .* k/s +2 +ok", text)
-    assert re.search(r"iops direction=read +17\.\d+ .* k/s +2 +ok", text)
+    assert re.search(r"iops direction=read +0\.8\d+ .* kIOPS +2 +ok", text)
+    assert re.search(r"iops direction=read +17\.\d+ .* kIOPS +2 +ok", text)
     assert [line for line in text.splitlines() if re.fullmatch(r"\w+", line)] == ["fio", "latency"]
     assert text.split().count("netperf,") == 12
 

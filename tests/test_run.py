@@ -405,9 +405,9 @@ def test_a_damaged_part_is_missing_and_named(finished: FolderStore) -> None:
     victim.write_text(victim.read_text()[:100])
     canary = next(root.glob("runs/*/parts/canary*.json"))
     canary.write_text("")
-    _, collected = gather(finished, plan)
+    table, collected = gather(finished, plan)
     assert collected.damaged == [victim.stem, canary.stem]
-    assert collected.statuses["missing"] == 1
+    assert table["status"].to_pylist().count("missing") == 1
 
 
 def test_the_command_is_pinned_where_the_suite_says(
@@ -441,6 +441,17 @@ def test_nothing_that_would_be_ignored_stands_beside_resume(
     verb: str, beside: list[str], word: str, cli: CommandLine
 ) -> None:
     assert f"leave out {word}" in cli([verb, *beside, "--resume", "last"], 2).err
+
+
+def test_two_commands_are_measured_in_turn_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = cli(["run", "--", "sleep", "0.1", ":::", "true"]).out.splitlines()[-1]
+    assert re.fullmatch(r"true is [\d.]+ times faster than sleep 0.1 \(p 0.002\)", said)
+    for words in (["true", ":::"], [":::", "true"], ["true", ":::", "true", ":::", "true"]):
+        assert "perfdag run -- A ::: B" in cli(["run", "--", *words], 2).err
+    assert "no program 'nonesuch' here" in cli(["run", "--", "true", ":::", "nonesuch"], 2).err
 
 
 def test_an_unknown_run_names_the_nearest(finished: FolderStore, cli: CommandLine) -> None:

@@ -9,7 +9,6 @@ from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 
 from perfdag.analysis.verdict import counts
-from perfdag.charts.numbers import setting
 from perfdag.charts.style import (
     BETTER,
     INK,
@@ -26,6 +25,7 @@ from perfdag.charts.style import (
     on_cell,
 )
 from perfdag.stats.levels import Word
+from perfdag.units import setting
 
 MOST_ROWS = 60
 COLOURS = {"better": BETTER, "worse": WORSE, "unclear": UNCLEAR}

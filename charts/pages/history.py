@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from perfdag.analysis.history import Series
 from perfdag.charts import style
-from perfdag.charts.numbers import amount, readable
 from perfdag.charts.pages import screen
+from perfdag.charts.series import amount
 from perfdag.results.samples import day_of
 
 RUNS = 60
@@ -24,7 +24,7 @@ _COLOURS = {"worse": style.WORSE, "better": style.BETTER}
 def history(line: Series) -> Figure:
     """Draw the newest runs of a series with their levels and steps."""
     note = "median of each run; band: noise of the level"
-    fig, (ax,) = style.figure(heights=(3.6,), title=readable(line.name), subtitle=note)
+    fig, (ax,) = style.figure(heights=(3.6,), title=line.name, subtitle=note)
     panel(ax, line)
     return fig
 

@@ -14,9 +14,7 @@ from markupsafe import Markup
 
 from perfdag.analysis.alerts import GateResult
 from perfdag.benchmark import registry
-from perfdag.charts import style
 from perfdag.charts.files import to_bytes
-from perfdag.charts.numbers import digits, unit_for
 from perfdag.charts.pages import page, pick, screen
 from perfdag.charts.pages.history import card, history
 from perfdag.charts.pages.pick import Picture
@@ -27,16 +25,13 @@ from perfdag.results.summary import (
     PointState,
     RunTrust,
     Series,
-    add_nominal,
-    own_verdicts,
+    Summary,
+    points_of,
     relative_spread,
-    statuses_of,
     statuses_text,
-    summarise,
-    trust_in,
     worst_of_points,
 )
-from perfdag.units import short, short_seconds
+from perfdag.units import digits, metric_text, scaled, setting, short, short_seconds
 
 LIMIT = 980_000  # bytes of a page; charts above it are named instead
 ROWS = 400  # most rows of a table; the Parquet file has all
@@ -49,7 +44,7 @@ BAD = ("failed", "invalid", "missing")
 
 
 def write(
-    table: pa.Table,
+    summary: Summary,
     plan: Plan,
     put: Callable[[str, bytes], Any],
     root: str,
@@ -61,16 +56,16 @@ def write(
     `root` is the address of the store, `links` has pages beside the report by their titles, and
     `gate` the answers about the series of the run.
     """
-    pictures = list(pick.draw(table))
+    pictures = list(pick.draw(summary.table))
     for picture in pictures:
         put(f"{picture.name}.svg", picture.svg)
         put(f"{picture.name}.png", picture.png)
-    html = report(table, plan, pictures, root, links, gate)
+    html = report(summary, plan, pictures, root, links, gate)
     put("report.html", html.encode("utf-8", "replace"))
 
 
 def report(
-    table: pa.Table,
+    summary: Summary,
     plan: Plan,
     pictures: Sequence[Picture],
     root: str,
@@ -78,10 +73,8 @@ def report(
     gate: GateResult | None,
 ) -> str:
     """Return the page of a run. Equal input gives an equal page."""
-    table = _plain(table)
-    cells = _cells(summarise(table))
-    add_nominal(table, [cell.state for cell in cells])
-    run = judge(table, cells, gate)
+    table, cells = _plain(summary.table), _cells(summary.points)
+    run = judge(summary, cells, gate)
     first = _first_picture(run, pictures)
     names = list(dict.fromkeys(cell.state.benchmark for cell in cells))
     limit = min(ROWS, max(40, ALL_ROWS // max(2 * len(names), 1)))
@@ -98,7 +91,7 @@ def report(
         "problems": list(_problems(cells, BAD)),
         "skipped": list(_problems(cells, ("skipped",))),
         "most": ROWS,
-        "samples": statuses_text(statuses_of(table)),
+        "samples": statuses_text(summary.statuses),
         "verdicts": worst_of_points(run.verdicts),
         "sections": [
             Section(
@@ -127,17 +120,15 @@ def report(
     return template.render(context, charts=_charts(names, others, room))
 
 
-def card_of(table: pa.Table, plan: Plan, gate: GateResult | None) -> bytes:
+def card_of(summary: Summary, plan: Plan, gate: GateResult | None) -> bytes:
     """Return the card of a run, a PNG of 1200 x 630."""
-    table = _plain(table)
-    return card(judge(table, _cells(summarise(table)), gate), plan.suite, head(table))
+    run = judge(summary, _cells(summary.points), gate)
+    return card(run, plan.suite, head(_plain(summary.table)))
 
 
-def judge(table: pa.Table, cells: Sequence[Cell], gate: GateResult | None) -> screen.Judged:
+def judge(summary: Summary, cells: Sequence[Cell], gate: GateResult | None) -> screen.Judged:
     """Return the points of a run with all that is said of them."""
-    lines = {line.info.series_id: line for line in gate.series} if gate else {}
-    trust = trust_in(table, [cell.state for cell in cells])
-    return screen.Judged(cells, gate, trust, own_verdicts(table), lines)
+    return screen.Judged(cells, gate, summary.trust, summary.verdicts)
 
 
 def _first_picture(run: screen.Judged, pictures: Sequence[Picture]) -> Picture | None:
@@ -276,7 +267,7 @@ def _values(cells: Sequence[Cell], headline: bool | None, limit: int) -> Values:
     columns += [("spread", "value"), ("±", "n"), ("n", "n"), ("", "noisy"), ("of nominal", "value")]
     rows: list[list[Any]] = []
     for cell, series in pairs[:limit]:
-        factor, unit = unit_for(largest[series.metric, series.unit], series.unit, series.metric)
+        factor, unit = scaled(series.unit, largest[series.metric, series.unit], series.metric)
         rows.append([cell.label, *_value(cell, series, factor, unit)])
     band = {series.band.kind for _, series in pairs} - {"none"}
     words = {"range": "range of the samples", "interval": "95 % interval of the median"}
@@ -291,8 +282,8 @@ def _value(cell: Cell, series: Series, factor: float, unit: str) -> Iterator[Any
     """Yield the cells of a series after its point."""
     band, part = series.band, relative_spread(series)
     stat = "" if series.stat == "value" else f" {series.stat}"
-    about = " ".join(f"{key}={_coordinate(key, value)}" for key, value in series.coords.items())
-    yield style.metric_text(series.metric) + stat, about
+    about = " ".join(f"{key}={setting(key, value)}" for key, value in series.coords.items())
+    yield metric_text(series.metric) + stat, about
     yield digits(series.middle / factor)
     yield unit or "1"
     yield f"{digits(band.low / factor)} to {digits(band.high / factor)}" if band.n > 1 else ""
@@ -300,12 +291,6 @@ def _value(cell: Cell, series: Series, factor: float, unit: str) -> Iterator[Any
     yield band.n
     yield "~" if cell.noisy else ""
     yield series.nominal
-
-
-def _coordinate(name: str, value: Any) -> str:
-    if name.endswith("bytes") and isinstance(value, int | float):
-        return short(float(value), "B")
-    return str(value)
 
 
 def _commands(table: pa.Table, name: str) -> list[str]:
@@ -317,10 +302,10 @@ def _commands(table: pa.Table, name: str) -> list[str]:
 
 def _canary(table: pa.Table) -> list[Cell]:
     rows = table.filter(pc.equal(table["benchmark"], "canary"))
-    # summarise leaves out the benchmark `canary`, which is no point of the suite.
+    # points_of leaves out the benchmark `canary`, which is no point of the suite.
     at = rows.schema.get_field_index("benchmark")
     named = pa.array(["canary rows"] * rows.num_rows, pa.string())
-    return label_cells(summarise(rows.set_column(at, "benchmark", named)))
+    return label_cells(points_of(rows.set_column(at, "benchmark", named)))
 
 
 def _environment(table: pa.Table) -> Iterator[tuple[str, str]]:

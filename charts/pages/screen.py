@@ -2,18 +2,24 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from perfdag.analysis.alerts import GateResult
 from perfdag.analysis.history import Series as Line
 from perfdag.analysis.verdict import Answer
-from perfdag.charts import style
-from perfdag.charts.numbers import amount, readable
-from perfdag.charts.series import Cell, spread_text
-from perfdag.results.summary import WORSE_LEVELS, OwnVerdict, RunTrust, Series, unusable
-from perfdag.units import plural
+from perfdag.charts.series import Cell, amount, spread_text
+from perfdag.results.summary import (
+    WORSE_LEVELS,
+    OwnVerdict,
+    RunTrust,
+    Series,
+    headlines,
+    unusable,
+)
+from perfdag.units import metric_text, plural, setting
 
 ROWS = 6
 """Headline values on the first screen."""
@@ -74,7 +80,11 @@ class Judged:
     gate: GateResult | None
     trust: RunTrust
     verdicts: Sequence[OwnVerdict] = ()
-    lines: dict[str, Line] = field(default_factory=dict)
+
+    @cached_property
+    def lines(self) -> dict[str, Line]:
+        """The histories of the series by their ids."""
+        return {line.info.series_id: line for line in self.gate.series} if self.gate else {}
 
     @property
     def known(self) -> bool:
@@ -86,25 +96,36 @@ class Judged:
         return self.lines.get(series.series_id) if self.known else None
 
     def deciding(self) -> list[Line]:
-        """Return the headline series that have the word of the run."""
+        """Return the headline series that have the word of the run, those of usable values first.
+
+        The largest change stands first.
+        """
         word = self.gate.word if self.gate and self.known else None
         every = self.gate.headlines if self.gate and word else ()
         own = [line for line in every if line.answer.word == word]
-        return sorted(own, key=lambda line: -abs(line.answer.effect or 0.0))
+        return sorted(own, key=lambda line: (line.answer.noisy, -abs(line.answer.effect or 0.0)))
+
+    @property
+    def unusable(self) -> int:
+        """The points with values of which none can be trusted."""
+        return sum(
+            all(
+                unusable(series) or ((line := self.line(series)) and line.answer.noisy)
+                for series in headlines(cell.state)
+            )
+            for cell in self.cells
+            if cell.state.series
+        )
 
     def headlines(self) -> list[tuple[Cell, Series]]:
         """Return the series of the first screen: changed ones, then one of each metric of an entry.
 
-        A value that cannot be trusted comes last.
+        A value that cannot be trusted is none of them while there is another.
         """
-        every = [
-            (cell, series)
-            for cell in self.cells
-            for series in cell.state.series
-            if series.headline and series.values
-        ] or [(cell, series) for cell in self.cells for series in cell.state.series[:1]]
+        every = [(cell, series) for cell in self.cells for series in headlines(cell.state)]
+        every = [pair for pair in every if not unusable(pair[1])] or every
         words = [line.answer.word if (line := self.line(series)) else "" for _, series in every]
-        changed = [
+        chosen = [
             pair
             for word in ("worse", "better")
             for pair, own in zip(every, words, strict=True)
@@ -112,12 +133,10 @@ class Judged:
         ]
         first: dict[tuple[str, str], tuple[Cell, Series]] = {}
         for cell, series in every:
-            key = cell.state.entry, series.metric
-            if key not in first or unusable(first[key][1]) > unusable(series):
-                first[key] = cell, series
-        usable = sorted([*first.values(), *every], key=lambda pair: unusable(pair[1]))
-        chosen = {id(pair[1]): pair for pair in [*changed, *usable]}
-        return list(chosen.values())[:ROWS]
+            first.setdefault((cell.state.entry, series.metric), (cell, series))
+        return list({id(pair[1]): pair for pair in [*chosen, *first.values(), *every]}.values())[
+            :ROWS
+        ]
 
 
 def banner(run: Judged) -> Banner:
@@ -143,17 +162,17 @@ def banner(run: Judged) -> Banner:
         return Banner("failed", f"{broken[0].where}: {broken[0].text}", history)
     if gating:
         return Banner("failed", gating[0].title, [*(a.title for a in gating[1:3]), *history])
-    if trust.level == "unusable" and (not deciding or deciding[0].answer.word == "unclear"):
+    points = sum(bool(cell.state.series) for cell in cells)
+    if run.unusable == points:
         return Banner("unclear", "Too noisy to judge", [doubts(trust), *history])
+    noisy = f"; {run.unusable} of {points} points too noisy" if run.unusable else ""
     if not deciding or gate is None:
-        values = sum(len(cell.state.series) for cell in cells)
-        return Banner(
-            "", f"First run: {plural(values, 'value')}, none to compare with", [doubts(trust)]
-        )
-    answer, name = deciding[0].answer, readable(deciding[0].name)
-    rest = f", and {len(deciding) - 1} more" if len(deciding) > 1 else ""
+        sentence = f"First run of {plural(points, 'point')}, nothing to compare with{noisy}"
+        return Banner("", sentence, [doubts(trust)])
+    answer, name = deciding[0].answer, deciding[0].name
+    rest = f", and {len(deciding) - 1} more{noisy}" if len(deciding) > 1 else noisy
     if answer.word == "same":
-        return Banner("same", f"Same as the last {plural(gate.runs - 1, 'run')}", history)
+        return Banner("same", f"Same as the last {plural(gate.runs - 1, 'run')}{noisy}", history)
     text = answer.text.removeprefix(answer.word).lstrip(": ")
     sentence = f"{answer.word.capitalize()}: {name} {text}{rest}"
     left = deciding[0].left
@@ -180,13 +199,13 @@ def rows(run: Judged) -> list[Row]:
     for cell, series in run.headlines():
         line = run.line(series)
         stat = "" if series.stat == "value" else f" {series.stat}"
-        about = " ".join(f"{key}={value}" for key, value in series.coords.items())
+        about = " ".join(f"{key}={setting(key, value)}" for key, value in series.coords.items())
         where = " ".join(filter(None, (cell.label, about)))
         if cell.state.entry not in where:
             where = f"{cell.state.entry}: {where}" if where else cell.state.entry
         found.append(
             Row(
-                style.metric_text(series.metric) + stat,
+                metric_text(series.metric) + stat,
                 where,
                 amount(series.middle, series.unit, series.metric),
                 spread_text(series),

@@ -17,14 +17,13 @@ from perfdag.analysis.history import Series, Step, headlines, words_by_run
 from perfdag.analysis.medians import RunInfo, RunMedians
 from perfdag.analysis.selection import Selection
 from perfdag.analysis.verdict import Tuning, percent
-from perfdag.charts.numbers import readable, setting, unit_for
 from perfdag.digest import digest
 from perfdag.results.labels import flatten
 from perfdag.results.samples import day_of, month_of, result_key
 from perfdag.results.schema import read_rows
-from perfdag.results.summary import own_verdicts, statuses_of, summarise, trust_in, worst_of_points
+from perfdag.results.summary import SeriesInfo, summarise, worst_of_points
 from perfdag.store.base import Store, is_key
-from perfdag.units import short_seconds
+from perfdag.units import scaled, setting, short_seconds
 
 REPORTS_LATER = 30
 """Newest runs that are looked at again for a report that was written after the site."""
@@ -91,13 +90,14 @@ def _read(store: Store, suite: str, runs: Sequence[RunInfo]) -> Iterator[tuple[s
 
 
 def _of_rows(table: pa.Table) -> Data:
-    states = summarise(table)
-    trust, verdicts = trust_in(table, states), worst_of_points(own_verdicts(table))
+    summary = summarise(table)
+    reasons = [reason for state in summary.points for reason in state.reasons]
+    trust, verdicts = summary.trust, worst_of_points(summary.verdicts)
     start, end = pc.min(table["started_at"]).as_py(), pc.max(table["finished_at"]).as_py()
     seconds = (end - start).total_seconds() if start and end else None
     return {
-        "statuses": statuses_of(table),
-        "reasons": list(dict.fromkeys(r for state in states for r in state.reasons))[:REASONS],
+        "statuses": summary.statuses,
+        "reasons": list(dict.fromkeys(reasons))[:REASONS],
         "trust": trust.level,
         "why": trust.text,
         "verdict": verdicts[0][0].word if verdicts else None,
@@ -114,9 +114,9 @@ def add_words(clusters: Clusters, runs: Sequence[Data]) -> None:
         lines = headlines(series)
         for run, word in zip(own.runs, words_by_run(lines, own), strict=True):
             by_id[run.run_id]["word"] = word
-        newest = by_id[[run for run in own.runs if run.trigger != "confirm"][-1].run_id]
+        newest = by_id[[run for run in own.runs if run.trigger != "recheck"][-1].run_id]
         deciding = [line for line in lines if line.answer.word == newest["word"] != "same"]
-        said = [f"{readable(line.name)}: {line.answer.text}" for line in deciding]
+        said = [f"{line.name}: {line.answer.text}" for line in deciding]
         newest["answers"] = said[:ANSWERS]
 
 
@@ -151,14 +151,14 @@ def series_data(clusters: Clusters, rules: Rules) -> dict[str, list[Data]]:
 
 def _series(line: Series, medians: RunMedians, rules: Rules) -> Data:
     info = line.info
-    factor, unit = unit_for(line.levels.levels[-1].reference, info.unit, info.metric)
+    factor, unit = scaled(info.unit, line.levels.levels[-1].reference, info.metric)
     day = day_of(medians.runs[-1].run_id)
     acks = [ack for ack in rules.accepted if ack.holds(line.name, info.series_id, day)]
     settings = {"entry": info.entry, "metric": info.metric} | info.settings
-    settings |= dict(flatten(info.mappings[0]))
+    settings |= dict(flatten(info.coords))
     return {
         "id": info.series_id,
-        "name": readable(line.name),
+        "name": line.name,
         "metric": info.name,
         "factor": factor,
         "unit": unit,
@@ -176,19 +176,19 @@ def _series(line: Series, medians: RunMedians, rules: Rules) -> Data:
             for level in line.levels.levels
         ],
         "left": line.left.run if line.left else None,
-        "changes": [_change(step, info.unit) for step in line.steps],
+        "changes": [_change(step, info) for step in line.steps],
         "acks": [{"run": ack.run, "reason": ack.reason, "until": ack.until} for ack in acks],
         "settings": {name: setting(name, value) for name, value in settings.items()},
     }
 
 
-def _change(step: Step, unit: str) -> Data:
+def _change(step: Step, info: SeriesInfo) -> Data:
     return {
         "run": step.run,
         "before": step.run_before,
         "word": step.word,
         "size": step.size,
-        "step": step.values(unit),
+        "step": step.values(info),
         "environment": step.environment,
     }
 

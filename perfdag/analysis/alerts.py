@@ -76,11 +76,6 @@ class Record:
         return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
 
 
-def record_key(suite: str, run_id: str) -> str:
-    """Return the key of the record of a run."""
-    return f"alerts/{suite}/{run_id}.json"
-
-
 def mark_known(alerts: Sequence[Alert], previous: Record | None, own: Record | None) -> None:
     """Mark the alerts that the run before, or an earlier check of this run, had already."""
     for alert in alerts:
@@ -106,6 +101,12 @@ def read_records(store: Store, suite: str) -> dict[str, Record]:
         except (ValueError, KeyError, TypeError):
             continue
     return records
+
+
+def store_record(store: Store, gate: "GateResult") -> None:
+    """Store the alerts of a run, so that none is sent twice. Raises StoreError."""
+    record = Record(gate.run, gate.alerts, gate.failed)
+    store.put(f"alerts/{gate.suite}/{gate.run}.json", record.dump())
 
 
 def acknowledgement(name: str, run_id: str) -> str:
@@ -288,6 +289,7 @@ def _worse(suite: str, group: Sequence[Series], canaries: Sequence[Series], run_
     title = f"WORSE {suite}/{worst.name} {answer.text.removeprefix('worse ')}"
     wish = f" ({info.better} is better)" if info.better in ("higher", "lower") else ""
     noise = percent(answer.noise, answer.absolute, sign=False)
+    before, value = (short(v, info.unit, info.metric) for v in (answer.before, answer.value))
     differs = "; ".join(f"{key} {a} -> {b}" for key, (a, b) in left.environment.items())
     moved = [
         f"{line.info.metric} {line.answer.text}"
@@ -296,8 +298,7 @@ def _worse(suite: str, group: Sequence[Series], canaries: Sequence[Series], run_
     ]
     lines = [
         title,
-        f"level   {short(answer.before, info.unit)} -> {short(answer.value, info.unit)}{wish}, "
-        f"noise of a run {noise}",
+        f"level   {before} -> {value}{wish}, noise of a run {noise}",
         f"since   run {left.run}, decided by run {left.decided}",
         f"changed {_shorten(differs) or 'nothing recorded of kernel, images, tools and nodes'}",
         *([f"canary  {', '.join(moved)}: the machine itself became slower"] if moved else []),

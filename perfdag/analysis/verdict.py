@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.analysis.medians import SeriesInfo
 from perfdag.results.samples import day_of
-from perfdag.results.summary import UNUSABLE_SPREAD
+from perfdag.results.summary import UNUSABLE_SPREAD, SeriesInfo
 from perfdag.stats.levels import (
     MIN_EFFECT,
     MIN_FRACTION,
@@ -28,7 +27,7 @@ from perfdag.stats.levels import (
     noise_of,
     side_word,
 )
-from perfdag.stats.robust import Array, finite, middle, scale_for
+from perfdag.stats.scales import Array, finite, middle, scale_for
 from perfdag.suite.model import Check
 from perfdag.units import plural
 
@@ -43,7 +42,7 @@ def covers(check: Check, info: SeriesInfo) -> bool:
         and fnmatch.fnmatchcase(info.metric, check.metric)
         and fnmatch.fnmatchcase(info.stat, stat)
         and not info.canary
-        and (not check.where or check.selects(*info.mappings))
+        and (not check.where or check.selects(info.coords, info.params, info.shape))
     )
 
 
@@ -118,7 +117,8 @@ class Answer:
     `effect` is `value` against `before`: relative (0.1 is +10 %), or in the unit of the metric
     where it is `absolute`. `noise` is that of one measurement, `seen` the smallest change for the
     worse that would have been seen, both like the effect. `since` is the first run of the level and
-    `runs` the measurements since. `why` says what is missing where nothing is decided.
+    `runs` the measurements since. `why` says what is missing where nothing is decided, and `noisy`
+    that it is the values that cannot be trusted.
     """
 
     word: Word
@@ -131,6 +131,7 @@ class Answer:
     since: str = ""
     runs: int = 0
     why: str = ""
+    noisy: bool = False
 
     @property
     def size(self) -> str:
@@ -254,7 +255,7 @@ def _unless_noisy(answer: Answer) -> Answer:
     if answer.absolute or abs(answer.seen) <= TOO_NOISY:
         return answer
     why = f"too noisy: only {percent(answer.seen)} would be seen"
-    return replace(answer, word="unclear", why=why)
+    return replace(answer, word="unclear", why=why, noisy=True)
 
 
 def _trusted(answer: Answer, value: float, band: tuple[float, float]) -> Answer:
@@ -263,7 +264,7 @@ def _trusted(answer: Answer, value: float, band: tuple[float, float]) -> Answer:
     if spread <= UNUSABLE_SPREAD or answer.absolute:
         return answer
     why = f"{answer.size}, but the samples of the run spread by {100 * spread:,.0f} %"
-    return replace(answer, word="unclear", why=why)
+    return replace(answer, word="unclear", why=why, noisy=True)
 
 
 def compare_levels(
@@ -364,8 +365,11 @@ def _without_direction(answer: Answer) -> Answer:
 
 
 def worst_word(answers: Collection[Answer]) -> Word | None:
-    """Return the word of a run: the first of RANK that any of its series has."""
-    words = {answer.word for answer in answers}
+    """Return the word of a run: the first of RANK that any of its series has.
+
+    Values that cannot be trusted do not count where there are others.
+    """
+    words = {each.word for each in answers if not each.noisy} or {each.word for each in answers}
     return next((word for word in RANK if word in words), None)
 
 

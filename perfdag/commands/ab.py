@@ -34,6 +34,7 @@ from perfdag.commands.options import (
 from perfdag.commands.progress import Progress
 from perfdag.commands.results import write_report
 from perfdag.commands.run import (
+    absent_program,
     measuring_loop,
     only_process,
     prepare_resume,
@@ -41,22 +42,26 @@ from perfdag.commands.run import (
     resumable,
 )
 from perfdag.commands.runs import check_samples
-from perfdag.commands.terminal import HIGHLIGHTS, fitted, text_table
+from perfdag.commands.terminal import HIGHLIGHTS, fitted, styled, text_table
 from perfdag.plan.ab import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
 from perfdag.results.collect import collect
 from perfdag.results.runs import load_plan, store_plan, variants
 from perfdag.results.schema import load_rows
+from perfdag.results.summary import summarise
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
-from perfdag.suite.load import load_suite
+from perfdag.suite.load import command_suite, load_suite
 from perfdag.suite.model import checks_of, share
-from perfdag.units import plural, short, short_seconds
+from perfdag.units import digits, plural, short, short_seconds
 
 logger = logging.getLogger(__name__)
+
+BLOCKS = 10
+"""Blocks of ABBA, unless --blocks says another number."""
 
 
 EPILOG = """examples:
@@ -107,7 +112,7 @@ def add_ab(sub: Verbs) -> None:
         ),
         SET,
         ONLY,
-        option("--blocks", metavar="N", default=10, help="blocks of ABBA, 8 to 40"),
+        option("--blocks", metavar="N", default=BLOCKS, help="blocks of ABBA, 8 to 40"),
         option(
             "--within",
             metavar="SHARE",
@@ -153,6 +158,41 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(outcome_text(result, markdown=args.markdown))
     return result.exit_code
+
+
+def compare_commands(args: argparse.Namespace) -> int:
+    """Measure the two commands of `perfdag run -- A ::: B` in turn. Return the exit code.
+
+    Raises BadDocument, CommandError, StoreError.
+    """
+    at = args.command.index(":::")
+    commands = args.command[:at], args.command[at + 1 :]
+    if not all(commands) or ":::" in commands[1]:
+        raise CommandError("name two commands: perfdag run -- A ::: B")
+    for command in commands:
+        if text := absent_program(command[0]):
+            raise CommandError(text)
+    a, b = (command_suite(each, args.settings, commands[0][0]) for each in commands)
+    labels = shlex.join(commands[0]), shlex.join(commands[1])
+    result = measure_duet(prepare_duet(a, b, labels, BLOCKS), args.store)
+    if args.json:
+        print_json(result.data())
+    else:
+        print(outcome_text(result))
+        for line in result.outcome.lines[:1]:
+            print(_ratio_text(labels, line))
+    return result.exit_code
+
+
+def _ratio_text(labels: tuple[str, str], line: SeriesVerdict) -> str:
+    """Return how many times slower or faster B is, or that no difference is shown."""
+    (a, b), paired = labels, line.judged.result
+    if line.judged.word not in ("worse", "better"):
+        return fitted(f"no difference shown between {a} and {b} (p {paired.p:.2g})")
+    ratio = 1 + paired.effect
+    times, word = (ratio, "slower") if ratio > 1 else (1 / ratio, "faster")
+    text = f"{b} is {digits(times)} times {word} than {a} (p {paired.p:.2g})"
+    return styled([(fitted(text), HIGHLIGHTS[line.judged.word])])
 
 
 def plan_variants(args: argparse.Namespace, root: str | None) -> tuple[Duet, str | None]:
@@ -275,8 +315,8 @@ def _cells(line: SeriesVerdict) -> list[str]:
     clear = word in ("better", "worse", "same")
     return [
         series_name(line),
-        short(paired.a, line.info.unit),
-        short(paired.b, line.info.unit),
+        short(paired.a, line.info.unit, line.info.metric),
+        short(paired.b, line.info.unit, line.info.metric),
         percent(paired.effect, paired.absolute),
         f"{low} to {high}",
         f"{paired.p:.2g}",
@@ -350,15 +390,22 @@ def measure_variants(args: argparse.Namespace) -> AbResult:
     A run of a cluster is only compared. Raises CommandError, BadDocument, StoreError.
     """
     duet, root = plan_variants(args, args.store)
+    # the plan of a new run has its limit
+    more = f" --within {shlex.quote(args.within)}" if args.resume and args.within else ""
+    return measure_duet(duet, root, bool(args.resume), more, everything=args.all)
+
+
+def measure_duet(
+    duet: Duet, root: str | None, resumed: bool = False, more: str = "", *, everything: bool = False
+) -> AbResult:
+    """Measure what is not stored yet, then compare. `more` are options of the command to resume."""
     store = open_store(root)
     plans = (duet.a, duet.b)
-    command = f"perfdag ab --resume {duet.a.run_id}" + (f" --store {root}" if root else "")
-    if args.resume and args.within:  # the plan of a new run has its limit
-        command += f" --within {shlex.quote(args.within)}"
+    command = f"perfdag ab --resume {duet.a.run_id}" + (f" --store {root}" if root else "") + more
     if not duet.a.options.cluster:
         with only_process(duet.a), only_process(duet.b):
             for plan in plans:
-                if args.resume is None:
+                if not resumed:
                     store_plan(store, plan)
                 else:
                     prepare_resume(store, plan.run_id)
@@ -366,7 +413,7 @@ def measure_variants(args: argparse.Namespace) -> AbResult:
                 measure_rounds(duet, store)
     for plan in plans:
         collect(store, plan)
-    return conclude(store, duet, everything=args.all)
+    return conclude(store, duet, everything=everything)
 
 
 def measure_rounds(duet: Duet, store: Store) -> None:
@@ -443,5 +490,5 @@ def finish_variants(store: Store, plan: Plan) -> AbResult:
     duet = stored_duet(*variants(store, plan))
     for variant in (duet.a, duet.b):
         rows, _ = collect(store, variant)
-        write_report(store, variant, rows, None)
+        write_report(store, variant, summarise(rows), None)
     return conclude(store, duet)

@@ -115,7 +115,12 @@ def _show_values(args: argparse.Namespace) -> int:
         series.append(
             {
                 **{"series": label, "median": median(values), "low": low, "high": high},
-                **{"unit": info.unit, "runs": band.n, "headline": info.headline},
+                **{
+                    "metric": info.metric,
+                    "unit": info.unit,
+                    "runs": band.n,
+                    "headline": info.headline,
+                },
             }
         )
     if args.json:
@@ -125,7 +130,7 @@ def _show_values(args: argparse.Namespace) -> int:
     print(f"{args.name}  {runs.suite}  {plural(len(runs.runs), 'run')}")
     for row in series:
         if row["headline"]:
-            value = with_spread(row["median"], row["low"], row["high"], row["unit"])
+            value = with_spread(row["median"], row["low"], row["high"], row["unit"], row["metric"])
             print(f"{row['series']}  {value}")
     for key in damaged:
         print(f"damaged, left out: {key}")

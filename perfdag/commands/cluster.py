@@ -17,7 +17,7 @@ from perfdag.kube.pods import (
     inputs_of,
     nodes_of,
     read_pod,
-    refused,
+    refusal,
     template_of,
     troubles,
     with_events,
@@ -253,7 +253,7 @@ class View:
             if not message or phase not in ("Pending", "Error", "Failed"):
                 continue
             if key not in on_purpose and key not in texts and is_shown(_batch(node), phase):
-                texts[key] = phase != "Pending", f"{node.get('displayName')}: {refused(message)}"
+                texts[key] = phase != "Pending", f"{node.get('displayName')}: {refusal(message)}"
         ordered = sorted(texts.values(), key=lambda item: item[0])
         return [*dict.fromkeys(text for _, text in ordered)]  # attempts may fail alike
 

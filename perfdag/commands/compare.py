@@ -128,7 +128,7 @@ def _cells(row: Row) -> list[str]:
     """Return the cells of a row, as HEADINGS names them."""
     answer, unit = row.answer, row.info.unit
     sides = [
-        with_spread(middle, band.low, band.high, unit)
+        with_spread(middle, band.low, band.high, unit, row.info.metric)
         for middle, band in ((row.a, row.spread_a), (row.b, row.spread_b))
     ]
     return [
@@ -249,7 +249,7 @@ def size_map(comparison: Comparison) -> "Figure":
 
     cells = []
     for row in comparison.rows:
-        coords = row.info.mappings[0]
+        coords = dict(row.info.coords)
         size = coords.pop("message_bytes", None)
         effect = row.answer.effect
         if size is None or row.answer.absolute or effect is None:

@@ -29,11 +29,11 @@ from perfdag.commands.options import ACKS, STORE, CommandError, Verbs, add_verb,
 from perfdag.commands.terminal import HIGHLIGHTS, fitted, text_table
 from perfdag.results.samples import day_of, suites
 from perfdag.results.schema import explain_unreadable
-from perfdag.stats.robust import Variability
+from perfdag.stats.scales import Variability
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 from perfdag.suite.document import choices
-from perfdag.units import plural, short
+from perfdag.units import plural, readable, short
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ def read_history(
     selected = [
         series
         for series in series_of(medians, tuning, acks)
-        if not only or any(fnmatchcase(series.name, glob) for glob in only)
+        if not only or any(fnmatchcase(series.name, readable(glob)) for glob in only)
     ]
     if not selected:
         raise CommandError(f"--only {', '.join(only)}: no series has such a name")
@@ -327,15 +327,15 @@ def _cells(series: Series, planned: Container[str]) -> tuple[str, ...]:
 
     A series of another point was left out of that run: with `--only`, or of the suite.
     """
-    level, unit = series.levels.levels[-1], series.info.unit
+    level, info = series.levels.levels[-1], series.info
     answer, newest = series.answer, series.newest
     absent = "absent" if series.info.point in planned else "left out"
     return (
         series.name,
         str(series.levels.measured),
-        short(level.reference, unit),
+        short(level.reference, info.unit, info.metric),
         percent(answer.noise, answer.absolute, sign=False),
-        short(newest, unit) if not isnan(newest) else absent,
+        short(newest, info.unit, info.metric) if not isnan(newest) else absent,
         answer.text,
     )
 
@@ -343,7 +343,7 @@ def _cells(series: Series, planned: Container[str]) -> tuple[str, ...]:
 def _step_lines(series: Series, step: Step) -> list[str]:
     facts = [f"{key} {before} -> {after}" for key, (before, after) in step.environment.items()]
     differs = "; ".join(facts) or "nothing recorded of the environment"
-    sizes = step.values(series.info.unit)
+    sizes = step.values(series.info)
     return [
         f"{day_of(step.run)}  {step.size:>8} {step.word:7} {series.name}  {sizes}",
         f"            first run {step.run}; changed: {differs[:300]}",

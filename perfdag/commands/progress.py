@@ -106,23 +106,25 @@ class Progress:
         if self._only_failures and part.status == "ok":
             return
         value = headline(part.rows)
-        unit = next((row["unit"] for row in part.rows if row["headline"]), "")
-        text = f" {self._with_spread(point, part, value, unit)}" if value is not None else ""
+        kinds = [(row["unit"], row["metric"]) for row in part.rows if row["headline"]]
+        text = f" {self._with_spread(point, part, value, *kinds[:1])}" if value is not None else ""
         reason = f": {part.error}" if part.error else ""
         name = self._name(point, part.repetition)
         level = logging.INFO if part.status in ("ok", "skipped") else logging.ERROR
         line = f"[{self.done}/{self.total}] {name} {part.status}{text}{reason}"
         logger.log(level, line)
 
-    def _with_spread(self, point: Point, part: SampleRecord, value: float, unit: str) -> str:
+    def _with_spread(
+        self, point: Point, part: SampleRecord, value: float, kind: tuple[str, str] = ("", "")
+    ) -> str:
         """Return a value with the spread of its point so far, without warm-up."""
         values = self._values.setdefault(point.id, [])
         if part.repetition > 0:
             values.append(value)
         if len(values) < 2:
-            return short(value, unit)
+            return short(value, *kind)
         band = spread(values)
-        return with_spread(value, band.low, band.high, unit)
+        return with_spread(value, band.low, band.high, *kind)
 
     def skipped(self, point: Point, repetition: int, why: str) -> None:
         self._time.drop(point, repetition)

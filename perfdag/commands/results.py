@@ -3,43 +3,26 @@
 import argparse
 import logging
 import os
-import re
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from textwrap import shorten
 from typing import Any
-
-import pyarrow as pa
 
 from perfdag.analysis import alerts
 from perfdag.analysis.alerts import GateResult, gate_as_dict
 from perfdag.analysis.gate import check, unattended_rules
 from perfdag.analysis.selection import SelectionError
-from perfdag.commands.check import answer_lines, gate_text, publish
+from perfdag.commands.check import publish
 from perfdag.commands.options import RUN, STORE, CommandError, Verbs, add_verb, option, print_json
+from perfdag.commands.result_text import result_text
 from perfdag.commands.runs import read_run
-from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
 from perfdag.plan.plan import Plan, gated
 from perfdag.results.collect import CollectionResult, collect, gather, write_exports
-from perfdag.results.summary import (
-    OwnVerdict,
-    PointState,
-    PointTrust,
-    RunTrust,
-    add_nominal,
-    headlines,
-    own_verdicts,
-    point_labels,
-    statuses_text,
-    summarise,
-    trust_in,
-    worst_of_points,
-)
+from perfdag.results.summary import Summary, statuses_of, summarise
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.store.base import Store
 from perfdag.suite.model import checks_of
-from perfdag.units import plural, scaled
+from perfdag.units import plural
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +51,8 @@ def add_show(sub: Verbs) -> None:
 def run_show(args: argparse.Namespace) -> int:
     """Show a run from its stored samples, and write nothing. Return its exit code."""
     store, plan = read_run(args.store, args.run_id)
-    result = result_of(store, plan, *gather(store, plan))
+    table, collected = gather(store, plan)
+    result = RunResult(plan, summarise(table), collected, store.url(collected.key))
     print_json(result.data()) if args.json else print(result)
     return result.exit_code
 
@@ -96,16 +80,14 @@ def add_report(sub: Verbs) -> None:
 
 def run_report(args: argparse.Namespace) -> int:
     """Collect a run, and write its charts and report. Return its exit code."""
-    if missing := missing_drawing():
-        raise CommandError(missing)
     store, plan = read_run(args.store, args.run_id)
-    result = finish_run(store, plan)
+    result = draw_report(store, plan)
     print(result.report)
     if args.card:
         from perfdag.charts.pages.report import card_of
 
         key = f"runs/{plan.run_id}/card.png"
-        store.put(key, card_of(result.table, plan, result.gate))
+        store.put(key, card_of(result.summary, plan, result.gate))
         print(store.url(key))
     for export in result.exports:
         print(export)
@@ -140,7 +122,7 @@ def run_collect(args: argparse.Namespace) -> int:
         print("kept as they were: some of their samples are stored no more")
     for export in write_exports(store, plan.run_id, table):
         print(f"also  {export}")
-    good = all(status in ("ok", "skipped") for status in collected.statuses)
+    good = statuses_of(table).keys() <= {"ok", "skipped"}
     return EXIT_OK if good else EXIT_FAILED
 
 
@@ -149,14 +131,11 @@ class RunResult:
     """A collected run: its samples by status, its points, and the addresses of its files."""
 
     plan: Plan
-    table: pa.Table
+    summary: Summary
     collected: CollectionResult
-    states: list[PointState]
     rows: str
-    report: str | None
-    exports: list[str]
-    trust: RunTrust
-    verdicts: list[OwnVerdict]
+    report: str | None = None
+    exports: Sequence[str] = ()
     gate: GateResult | None = None
     """The answers about the series of the run, and its checks. None where there is no history."""
     gated: bool = False
@@ -177,10 +156,10 @@ class RunResult:
         if self.gated:
             failed = self.gate is not None and self.gate.failed
         else:
-            failed = any(verdict.word == "failed" for verdict in self.verdicts)
+            failed = any(verdict.word == "failed" for verdict in self.summary.verdicts)
         if failed:
             return EXIT_GATE
-        statuses = self.collected.statuses.keys()
+        statuses = self.summary.statuses.keys()
         return EXIT_FAILED if "ok" not in statuses or statuses - {"ok", "skipped"} else EXIT_OK
 
     def __str__(self) -> str:
@@ -189,6 +168,7 @@ class RunResult:
     def data(self) -> dict[str, Any]:
         """Return the result as data for JSON."""
         answer = gate_as_dict(self.gate) if self.gate else None
+        trust, verdicts = self.summary.trust, self.summary.verdicts
         points = [
             {
                 "point": state.point,
@@ -198,9 +178,7 @@ class RunResult:
                 "statuses": state.statuses,
                 "reasons": state.reasons,
                 "noise": state.noise,
-                "trust": asdict(self.trust.points[state.point])
-                if state.point in self.trust.points
-                else None,
+                "trust": asdict(own) if (own := trust.points.get(state.point)) else None,
                 "metrics": [
                     {
                         "metric": series.metric,
@@ -219,18 +197,18 @@ class RunResult:
                     for series in state.series
                 ],
             }
-            for state in self.states
+            for state in self.summary.points
         ]
         return {
             "run_id": self.plan.run_id,
             "suite": self.plan.suite,
-            "statuses": self.collected.statuses,
+            "statuses": self.summary.statuses,
             "rows": self.rows,
             "report": self.report,
             "exports": self.exports,
             "answer": answer,
-            "trust": {"level": self.trust.level, "text": self.trust.text},
-            "verdicts": [asdict(verdict) for verdict in self.verdicts],
+            "trust": {"level": trust.level, "text": trust.text},
+            "verdicts": [asdict(verdict) for verdict in verdicts],
             "points": points,
             **({"gate": answer} if self.gated and answer else {}),
         }
@@ -251,50 +229,42 @@ def finish_run(
     beside the report. Raises StoreError.
     """
     table, collected = collect(store, plan)
-    gate = judge(store, plan)
+    summary = summarise(table)
+    gate = judge(store, plan, summary)
     if recheck and gate and gate.suspects:
         recheck(gate)
-        gate = judge(store, plan)
+        gate = judge(store, plan, summary)
     page, told = None, True
     if charts and (missing := missing_drawing()):
         logger.warning(f"perfdag: no report: {missing.replace('RUN', plan.run_id)}")
     elif charts:
-        page = write_report(store, plan, table, gate)
+        page = write_report(store, plan, summary, gate)
     files = write_exports(store, plan.run_id, table)
     if publishes and gate and gated(plan):
         told = publish(store, gate, os.environ.get("PERFDAG_WEBHOOK"))
         store.put(f"runs/{plan.run_id}/check.xml", alerts.junit(gate))
         store.put(f"runs/{plan.run_id}/check.md", alerts.markdown(gate).encode())
-    return replace(
-        result_of(store, plan, table, collected),
-        report=page,
-        exports=files,
-        gate=gate,
-        gated=gated(plan),
-        told=told,
-    )
+    rows = store.url(collected.key)
+    return RunResult(plan, summary, collected, rows, page, files, gate, gated(plan), told)
 
 
-def judge(store: Store, plan: Plan) -> GateResult | None:
+def judge(store: Store, plan: Plan, summary: Summary | None = None) -> GateResult | None:
     """Return the answers about a collected run, or None for a variant of `perfdag ab`."""
     if plan.trigger == "ab":
         return None
     try:
         rules = unattended_rules(store, checks_of(plan.suite_text))
-        return check(store, plan.suite, plan.run_id, rules)
+        return check(store, plan.suite, plan.run_id, rules, summary)
     except SelectionError as error:
         logger.warning(f"perfdag: no verdict: {error}")
         return None
 
 
-def result_of(store: Store, plan: Plan, table: pa.Table, collected: CollectionResult) -> RunResult:
-    """Return the result of a run from its rows."""
-    states = summarise(table)
-    add_nominal(table, states)
-    trust, verdicts = trust_in(table, states), own_verdicts(table)
-    return RunResult(
-        plan, table, collected, states, store.url(collected.key), None, [], trust, verdicts
-    )
+def draw_report(store: Store, plan: Plan) -> RunResult:
+    """Collect a run, and write its charts and report. Raises CommandError without matplotlib."""
+    if missing := missing_drawing():
+        raise CommandError(missing)
+    return finish_run(store, plan)
 
 
 def missing_drawing() -> str | None:
@@ -307,7 +277,7 @@ def missing_drawing() -> str | None:
 def write_report(
     store: Store,
     plan: Plan,
-    table: pa.Table,
+    summary: Summary,
     gate: GateResult | None,
 ) -> str:
     """Write the charts and report.html of a run with the answers of its gate.
@@ -322,148 +292,5 @@ def write_report(
 
     links = {"History of the suite": f"../../site/history.html?suite={plan.suite}"}
     has_site = bool(store.list(f"site/data/{plan.suite}"))
-    report_page.write(table, plan, put, store.root, links if has_site else {}, gate)
+    report_page.write(summary, plan, put, store.root, links if has_site else {}, gate)
     return store.url(f"runs/{plan.run_id}/report.html")
-
-
-HEADINGS = ("point", "metric", "median", "spread", "unit", "n", "of nominal", "state")
-FAILURE = re.compile("failed|invalid|missing")
-MAX_REASONS = 10
-"""Points whose failures and verdicts the terminal shows; the report has all of them."""
-
-
-Rows = list[tuple[str, ...]]
-"""Cells as HEADINGS names them."""
-
-
-def result_text(result: RunResult) -> str:
-    """Return a table of headline metrics for each entry, then counts, addresses and the gate."""
-    labels = point_labels(result.states)
-    verdict_words = {verdict.point: verdict.word for verdict, _ in worst_of_points(result.verdicts)}
-    entries: dict[str, Rows] = {}
-    units = _units(result.states)
-    for state in result.states:
-        trust = result.trust.points.get(state.point)
-        text = _state_text(state, trust, verdict_words.get(state.point, ""))
-        rows = [(labels[state.point], *cells, text) for cells in _cells(state, units)]
-        # A point is named once.
-        entries.setdefault(state.entry, []).extend(rows[:1] + [("", *row[1:]) for row in rows[1:]])
-    tables = [f"{_table(entry, rows)}\n" for entry, rows in entries.items()]
-    gate = [gate_text(result.gate)] if result.gate and result.gated else []
-    return "\n".join([*tables, *_lines(result), *gate])
-
-
-def _units(states: list[PointState]) -> dict[tuple[str, str], tuple[float, str]]:
-    """Return the factor and name of the unit of each metric of an entry."""
-    largest: dict[tuple[str, str, str], float] = {}
-    for state in states:
-        for series in headlines(state):
-            key = (state.entry, series.metric, series.unit)
-            if series.values:
-                largest[key] = max(largest.get(key, 0.0), abs(series.middle))
-    return {key[:2]: scaled(key[2], value) for key, value in largest.items()}
-
-
-def _cells(
-    state: PointState, units: dict[tuple[str, str], tuple[float, str]]
-) -> list[tuple[str, ...]]:
-    """Return metric, median, spread, unit, n and nominal of each headline series of a point."""
-    cells: list[tuple[str, ...]] = []
-    for series in headlines(state):
-        n, nominal = str(len(series.values)), series.nominal
-        if not series.values:
-            cells.append((series.name, "-", "", "", n, nominal))
-            continue
-        factor, unit = units[state.entry, series.metric]
-        low, middle, high = (
-            f"{value / factor:.4g}" for value in (series.band.low, series.middle, series.band.high)
-        )
-        cells.append((series.name, middle, f"{low} to {high}", unit, n, nominal))
-    return cells or [("", "-", "", "", "0", "")]
-
-
-def _state_text(state: PointState, trust: PointTrust | None, verdict: str) -> str:
-    """Return the samples by status, the trust, the verdict, and why there is no value."""
-    statuses = sorted((status, count) for status, count in state.statuses.items() if status != "ok")
-    text = ", ".join(f"{count} {status}" for status, count in statuses) or "ok"
-    if trust and trust.level != "good" and state.series:
-        text += f", {trust.level}"
-    if verdict:
-        text += f", verdict {verdict}"
-    if not state.series and state.reasons:
-        text += f": {shorten(state.reasons[0], 300, placeholder=' ...')}"
-    return text
-
-
-def _table(entry: str, rows: Rows) -> str:
-    """Return the table of an entry, without the columns that are empty."""
-    columns = [i for i in range(len(HEADINGS)) if any(row[i] for row in rows)]
-    return text_table(
-        [HEADINGS[i] for i in columns],
-        [[row[i] for i in columns] for row in rows],
-        right=[at for at, i in enumerate(columns) if HEADINGS[i] in ("median", "n")],
-        styles=[HIGHLIGHTS["failed"] if FAILURE.search(row[-1]) else "" for row in rows],
-        title=entry,
-    )
-
-
-def _lines(result: RunResult) -> list[str]:
-    """Return what stands below the table: counts, noise, failures, precision and addresses."""
-    plan, collected = result.plan, result.collected
-    lines = [
-        f"{statuses_text(collected.statuses) or 'no samples'}; spread: the range of fewer than 6 "
-        "samples, else the 95 % confidence interval of the median"
-    ]
-    if marks := sorted({mark for state in result.states for mark in state.noise}):
-        more = " ..." if len(marks) > 3 else ""
-        lines.append(f"noisy samples are kept and marked: {'; '.join(marks[:3])}{more}")
-    lines.append(f"trust   {result.trust.text}")
-    lines += _verdicts(result)
-    if result.gate and not result.gated:
-        lines += answer_lines(result.gate)
-    lines += _failures(result.states)
-    for point in plan.points:
-        if point.until is not None and point.id in collected.reached:
-            n, precision = collected.reached[point.id]
-            text = "no interval yet" if precision is None else f"{precision:.1%}"
-            goal = f"{point.until.relative_spread:.1%}"
-            lines.append(
-                f"{point.entry} {point.label}: {text} after {plural(n, 'sample')} (goal: {goal})"
-            )
-    if plan.merged:
-        lines.append(f"{plural(plan.merged, 'equal point')} merged")
-    lines += [f"damaged sample, counted as missing: {name}" for name in collected.damaged]
-    lines = [highlighted(lines)]
-    lines.append(f"rows    {result.rows}")
-    if result.report:
-        lines.append(f"report  {result.report}")
-    return lines + [f"also    {file}" for file in result.exports]
-
-
-def _verdicts(result: RunResult) -> list[str]:
-    """Return the verdict of each point whose benchmark has one, the failed ones first."""
-    lines = [
-        f"verdict {verdict.where}: {verdict.text}" + (f" ({count})" if count else "")
-        for verdict, count in worst_of_points(result.verdicts)
-    ]
-    return _at_most(lines, "more verdicts; the report has all")
-
-
-def _failures(states: list[PointState]) -> list[str]:
-    """Return one reason for each point with some failed samples.
-
-    The table itself has the reason of a point without any value.
-    """
-    labels = point_labels(states)
-    partly = [state for state in states if state.reasons and state.series]
-    lines = []
-    for state in partly:
-        name = " ".join(filter(None, (state.entry, labels[state.point])))
-        lines.append(f"{name}: {shorten(state.reasons[0], 300, placeholder=' ...')}")
-    return _at_most(lines, "more points with failed samples; the report has the reasons")
-
-
-def _at_most(lines: list[str], more: str) -> list[str]:
-    if len(lines) <= MAX_REASONS:
-        return lines
-    return [*lines[:MAX_REASONS], f"and {len(lines) - MAX_REASONS} {more}"]

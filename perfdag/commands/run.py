@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfdag.commands.new import command_suite
 from perfdag.commands.options import (
     ONLY,
     SET,
@@ -34,7 +33,7 @@ from perfdag.steps.loop.pools import LocalPool, needs_cluster
 from perfdag.store.base import Store, StoreError
 from perfdag.store.open import open_store
 from perfdag.suite.document import BadDocument
-from perfdag.suite.load import load_suite
+from perfdag.suite.load import command_suite, load_suite
 from perfdag.suite.model import LoadedSuite
 from perfdag.units import plural
 
@@ -54,6 +53,7 @@ EPILOG = """examples:
   perfdag run --resume last
   perfdag run -- sleep 0.1
   perfdag run --set repetitions=50 -- sleep 0.1
+  perfdag run -- gzip -k9 f ::: zstd -k f
 """
 
 
@@ -66,7 +66,8 @@ def add_run(sub: Verbs) -> None:
         "Measure every point of a suite on this machine. Each sample is stored as it "
         "ends. Then collect the run, draw its charts and write its report. If the suite has "
         "`checks`, the run is checked as `perfdag check` does. The words after `--` are a command "
-        "whose wall time is measured 10 times; it needs no suite.",
+        "whose wall time is measured 10 times; it needs no suite, and `perfdag open last` draws "
+        "its report. Two commands with `:::` between them are measured in turn and compared.",
         EPILOG,
         option(
             "suite",
@@ -95,7 +96,7 @@ def add_run(sub: Verbs) -> None:
             help="do not measure points again that are beyond their level for the worse",
         ),
         option("--no-report", action="store_true", help="collect only; no charts"),
-        usage="perfdag run [OPTION ...] [SUITE | -- COMMAND ...]",
+        usage="perfdag run [OPTION ...] [SUITE | -- COMMAND ... [::: COMMAND ...]]",
         takes_command=True,
     )
 
@@ -110,6 +111,10 @@ def run(args: argparse.Namespace) -> int:
             f"{args.suite} is no suite file; to measure a command: perfdag run -- {args.suite}"
         )
     root: str | None = args.store
+    if ":::" in args.command:
+        from perfdag.commands.ab import compare_commands
+
+        return compare_commands(args)
     if args.resume is not None:
         from perfdag.commands.runs import read_run
 
@@ -127,7 +132,8 @@ def run(args: argparse.Namespace) -> int:
         plan,
         root,
         resumed=args.resume is not None,
-        charts=not args.no_report,
+        # The table says all of one command, and drawing takes longer than measuring it.
+        charts=not (args.no_report or args.command),
         recheck=not args.no_recheck,
     )
     if args.json:

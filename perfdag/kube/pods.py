@@ -330,7 +330,7 @@ def _failed_init(container: Object) -> tuple[str, bool] | None:
     return (f"network.mtu: {text}", code < 128) if name == MTU else (text, False)
 
 
-def refused(message: str) -> str:
+def refusal(message: str) -> str:
     """Return Argo's message of a pod that was not created, without the names of task and pod."""
     return re.sub(r"^(task '.*' errored: )?(pods \"[^\"]*\" is forbidden: )?", "", message)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from perfdag.units import short
+from perfdag.units import setting, short
 
 
 def flatten(value: Any, skip: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -54,7 +54,7 @@ def series_name(metric: str, stat: str, coords: Mapping[str, Any], span: str | N
     return (
         metric
         + ("" if stat == "value" else f" {stat}")
-        + "".join(f" {key}={value}" for key, value in coords.items())
+        + "".join(f" {key}={setting(key, value)}" for key, value in coords.items())
         + (f" between {span}" if span in ("nodes", "zones") else "")
     )
 
@@ -74,7 +74,7 @@ def labels_by_point(
         ]
         for point, settings in group.items():
             labels[point] = " ".join(
-                f"{name}={settings[name]}" for name in varied if name in settings
+                f"{name}={setting(name, settings[name])}" for name in varied if name in settings
             )
     return labels
 

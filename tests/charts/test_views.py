@@ -8,7 +8,6 @@ import pytest
 
 from perfdag.charts import style
 from perfdag.charts.files import to_bytes
-from perfdag.charts.numbers import amount
 from perfdag.charts.series import read
 from tests.charts import cases, rows
 from tests.charts.figures import artist, artists, drawn, medians, names, title, words
@@ -50,23 +49,6 @@ def test_labels_of_points(
         rows.sample("x", params, 1, [rows.throughput(1e9)], shape=shape) for params, shape in points
     ]
     assert [cell.label for cell in read(rows.table(*samples))] == labels
-
-
-@pytest.mark.parametrize(
-    ("number", "unit", "metric", "text"),
-    [
-        (46180, "1/s", "iops", "46.2 kIOPS"),
-        (2.722e-6, "s", "latency", "2.72 µs"),
-        (523.9, "1/s", "", "524 op/s"),
-        (3 << 20, "B", "", "3 MiB"),
-        (0.3, "1", "", "0.3"),
-        (999.7e6, "B/s", "", "1000 MB/s"),
-    ],
-)
-def test_numbers_have_three_digits_and_units_that_people_know(
-    number: float, unit: str, metric: str, text: str
-) -> None:
-    assert amount(number, unit, metric).replace("\u00a0", " ") == text
 
 
 @pytest.mark.parametrize(

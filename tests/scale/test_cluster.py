@@ -9,12 +9,10 @@ import pytest
 from perfdag.benchmark.registry import get
 from perfdag.kube.client import KubeError
 from perfdag.steps.scale import cluster, vmi
-from perfdag.steps.scale.cleanup import belongs, ensure_namespace, remove_namespaces, remove_run
-from perfdag.steps.scale.objects import RUN_LABEL, VMI, built_in, kinds_of, load
+from perfdag.steps.scale.cluster import belongs, ensure_namespace, remove_namespaces, remove_run
+from perfdag.steps.scale.objects import RUN_LABEL, built_in, kinds_of, load
 from perfdag.steps.scale.scenario import Context, sample_error
 from tests.fakes.api_server import ApiServer, Request
-
-from .builders import record
 
 NAMED = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
 
@@ -82,7 +80,7 @@ async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it
 
     monkeypatch.setattr(vmi, "ladder", measure)
     server.add({"kind": "Namespace", "metadata": {"name": "perfdag-vmi"}})
-    await vmi.measure(server.client(), vmi.VmiBurstParams(lock_timeout=1.0), Context())
+    await vmi.VmiBurst().measure(server.client(), vmi.VmiBurstParams(lock_timeout=1.0), Context())
     assert belongs(caplog.messages[0].split()[1].rstrip(":"), seen[0]["metadata"])
 
 
@@ -142,48 +140,16 @@ async def test_vmis_already_there_count_and_nodes_that_are_not_ready_do_not() ->
         }
         for number, phase in enumerate(phases)
     ]
-    kube = ApiServer(node("a"), node("b"), node("c", "False"), *there).client()
-    assert (await cluster.check_nodes(kube, 300, 200))["nodes"] == 2
+    virtual = {"feature.node.kubernetes.io/cpu-cpuid.HYPERVISOR": "true"}
+    nodes = node("a"), node("b", labels=virtual), node("c", "False")
+    kube = ApiServer(*nodes, *there).client()
+    facts = await cluster.check_nodes(kube, 300, 200)
+    assert (facts["nodes"], facts["nested_virtualisation"]) == (2, ["b"])
     with pytest.raises(
         cluster.TooDenseError,
         match="301 VMIs beside 100 existing ones on 2 nodes are more than 200 a node; use 3 nodes",
     ):
         await cluster.check_nodes(kube, 301, 200)
-
-
-NFD, AMD64 = "feature.node.kubernetes.io/cpu-cpuid.", {"kubernetes.io/arch": "amd64"}
-
-
-@pytest.mark.parametrize(
-    ("labels", "virtual"),
-    [
-        ({f"{NFD}HYPERVISOR": "true", f"{NFD}AVX": "true"} | AMD64, True),
-        ({f"{NFD}AVX": "true"} | AMD64, False),
-        ({f"{NFD}SVE": "true"}, None),
-        ({"cpu-feature.node.kubevirt.io/hypervisor": "true"} | AMD64, None),
-    ],
-    ids=["NFD has the flag", "NFD has it not", "no flag to have", "of the guest's CPU"],
-)
-async def test_nested_virtualisation_is_known_from_the_node_s_own_cpu_alone(
-    labels: dict[str, str], virtual: bool | None
-) -> None:
-    facts = await cluster.check_nodes(ApiServer(node("a", labels=labels)).client(), 1, 200)
-    assert facts["nested_virtualisation"] == (["a"] if virtual else [])
-    assert facts["nested_unknown"] == (["a"] if virtual is None else [])
-    assert bool(cluster.node_notes([], facts, 200)) == (virtual is not False)
-
-
-def test_a_node_that_had_too_many_vmis_at_once_is_named() -> None:
-    vmis = [record(VMI, f"v{i}", created=1, scheduled=2, gone=9) for i in range(3)]
-    late = record(VMI, "late", created=1, scheduled=10)
-    for item in (*vmis, late):
-        item.node = "n"
-    facts: dict[str, Any] = {"nested_virtualisation": [], "nested_unknown": []}
-    facts["vmis_before"] = {"n": 1}
-    (note,) = cluster.node_notes([*vmis, late], facts, 3)
-    assert "n had 4" in note
-    assert facts["vmis_per_node_max"] == 4
-    assert cluster.node_notes([*vmis, late], facts, 4) == []
 
 
 @pytest.mark.parametrize("name", ["scale", "vmi-burst"])
@@ -331,29 +297,20 @@ async def test_a_namespace_that_is_being_deleted_is_waited_for(server: ApiServer
     assert not await ensure_namespace(server.client(), "ns", "r"), "it is there, not ours to delete"
 
 
-async def test_simulated_nodes_get_the_gpus_that_are_asked_for(server: ApiServer) -> None:
-    kube, gpu = server.client(), "nvidia.com/gpu"
-    assert [await cluster.make_nodes(kube, count, 8) for count in (2, 3, 3)] == [2, 1, 0]
-    assert await cluster.make_nodes(kube, 1, 0) == 0
-    none, other, _ = server.of("Node")
-    assert other["status"]["allocatable"][gpu] == other["status"]["capacity"][gpu] == "8"
-    assert other["metadata"]["labels"]["nvidia.com/gpu.present"] == "true"
-    assert gpu not in none["status"]["allocatable"] | none["status"]["capacity"]
-    assert "nvidia.com/gpu.present" not in none["metadata"]["labels"]
-    assert not await cluster.nodes_ready(kube, 1, 0.1), "KWOK does not run"
-    assert await cluster.remove_nodes(kube) == 3
-
-
-@pytest.mark.parametrize("labelled", [False, True])
-async def test_a_real_node_of_that_name_is_neither_changed_nor_deleted(
-    labelled: bool, server: ApiServer
+async def test_simulated_nodes_have_gpus_and_a_real_one_of_their_name_is_left_alone(
+    server: ApiServer,
 ) -> None:
-    labels = {cluster.SIMULATED_LABEL: "true"} if labelled else {}
+    labels = {cluster.SIMULATED_LABEL: "true"}
     server.add(node("perfdag-sim-0", gpus=2, labels=labels))
-    with pytest.raises(KubeError, match="perfdag-sim-0 was not created by perfdag"):
-        await cluster.make_nodes(server.client(), 1, 8)
-    assert await cluster.remove_nodes(server.client()) == 0
-    assert server.of("Node")[0]["status"]["allocatable"] == {"nvidia.com/gpu": "2"}
+    kube, gpu = server.client(), "nvidia.com/gpu"
+    assert [await cluster.make_nodes(kube, count, 8) for count in (2, 3, 3)] == [1, 1, 0]
+    real, made, _ = server.of("Node")
+    assert made["status"]["allocatable"][gpu] == made["status"]["capacity"][gpu] == "8"
+    assert made["metadata"]["labels"]["nvidia.com/gpu.present"] == "true"
+    assert not await cluster.nodes_ready(kube, 2, 0.1), "KWOK does not run"
+    assert await cluster.remove_nodes(kube) == 2
+    assert server.of("Node") == [real]
+    assert real["status"]["allocatable"] == {gpu: "2"}
 
 
 async def test_where_nodes_may_not_be_listed_it_is_not_known_which_are_simulated(

@@ -2,16 +2,13 @@
 read, without a cluster.
 """
 
-from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from perfdag.kube.client import Event, KubeError
-from perfdag.steps.scale import figures, runai
-from perfdag.steps.scale.files import SettingsError
-from perfdag.steps.scale.objects import SET, VMI, extractor
+from perfdag.steps.scale import figures
+from perfdag.steps.scale.objects import SET, VMI
 from perfdag.steps.scale.rows import error_text
 from perfdag.steps.scale.watch import Observer, settled
 from tests.fakes.api_server import ApiServer, client
@@ -41,7 +38,7 @@ def body(
 
 def see(observer: Observer, kind: str, *bodies: dict[str, Any]) -> None:
     for item in bodies:
-        observer.take(kind, extractor(kind), Event("MODIFIED", item, 7))
+        observer.take(kind, Event("MODIFIED", item, 7))
 
 
 @pytest.fixture
@@ -60,8 +57,8 @@ class TestWhose:
         )
         see(ours, "Job", body("other-job", run="q"), body("job", run="r"))
         see(ours, "Pod", body("p2", owner="job", ready=True))
-        assert set(ours.records) == {"job", "p2"}
-        assert ours.counts["Pod", "ready"] == 1
+        assert [item.uid for item in (*ours.of("Job"), *ours.of("Pod"))] == ["job", "p2"]
+        assert ours.count("Pod", "ready") == 1
 
     @pytest.mark.parametrize("order", [("w", "j", "p"), ("p", "j", "w"), ("j", "p", "w")])
     def test_the_chain_of_owners_counts_in_any_order_of_arrival(
@@ -75,8 +72,7 @@ class TestWhose:
         ours = observer_of(named=("TrainingWorkload", "j-abc-"))
         for item in order:
             see(ours, *created[item])
-        assert set(ours.records) == {"w", "j", "p"}
-        assert ours.counts["Pod", "ready"] == ours.counts["TrainingWorkload", "created"] == 1
+        assert ours.count("Pod", "ready") == ours.count("TrainingWorkload", "created") == 1
 
     def test_warnings_of_other_objects_are_not_ours_unless_they_are_adopted_later(
         self, ours: Observer
@@ -92,9 +88,10 @@ class TestWhose:
                 "message": "no",
             }
             see(ours, "Event", event)
-        assert ours.reasons == {"Pod Failed: no": 2}
+        texts = {uid: error_text(own, ours.messages) for uid, own in ours.records.items()}
+        assert texts == {"p": "Failed: no", "late": "Failed: no"}
         see(ours, "Pod", body("p", run="r", ready=True))
-        assert ours.reasons == {"Pod Failed: no": 1}, "a retry of the other one went well"
+        assert error_text(ours.records["p"], ours.messages) == "", "a retry went well"
 
     def test_a_replayed_stage_has_the_time_of_the_api(self, ours: Observer) -> None:
         """A pod that is scheduled 1 s after its creation while the watch is away for 6 s."""
@@ -105,16 +102,15 @@ class TestWhose:
         }
         placed = body("p", run="r") | {"status": {"conditions": [condition]}}
         created = Event("ADDED", body("p", run="r"), 1_000)
-        ours.take("Pod", extractor("Pod"), created)
+        ours.take("Pod", created)
         replayed = Event("MODIFIED", placed, 6_000_001_000, replayed=True)
-        ours.take("Pod", extractor("Pod"), replayed)
+        ours.take("Pod", replayed)
         (row,) = [
             row
             for row in rows_for("Pod", *ours.records.values(), submitted="p")
             if row.stage == "scheduled"
         ]
         assert (row.seconds, row.resolution_s, row.source) == (1.0, 1.0, "api")
-        assert row.receive_time is None
 
     @pytest.mark.parametrize("first", ["pod", "event"])
     def test_a_pod_is_scheduled_when_it_has_a_node_whatever_its_event_says(
@@ -131,11 +127,11 @@ class TestWhose:
         decided = Event("ADDED", event, 2_000)
         early = [("Pod", created), ("Event", decided)]
         for kind, change in early if first == "pod" else early[::-1]:
-            ours.take(kind, extractor(kind), change)
-        assert ours.counts["Pod", "scheduled"] == 0
+            ours.take(kind, change)
+        assert ours.count("Pod", "scheduled") == 0
         bound = body("p", run="r") | {"spec": {"nodeName": "n", "schedulerName": "kai-scheduler"}}
-        ours.take("Pod", extractor("Pod"), Event("MODIFIED", bound, 245_000_000))
-        assert ours.records["p"].times("scheduled") == (0, 1767225601_500000000, 245_000_000)
+        ours.take("Pod", Event("MODIFIED", bound, 245_000_000))
+        assert ours.records["p"].stages["scheduled"] == (1767225601_500000000, 245_000_000)
 
     def test_kai_names_the_evicted_pod_in_the_message_of_a_pod_group(self, ours: Observer) -> None:
         """Whichever PodGroup it is: of the preemptor, or of the victim."""
@@ -184,88 +180,14 @@ class TestFailures:
             "what `history --failures` searches"
         )
 
-    def test_the_newest_of_what_it_says_and_what_events_say_is_last(
-        self, tmp_path: Path, ours: Observer
-    ) -> None:
-        see(ours, "Event", self.warning("FailedMount", "no such volume"))
-        see(ours, "Pod", self.pod(("PodScheduled", "False", "Unschedulable")))
-        assert (
-            error_text(ours.records["p"], ours.messages)
-            == "FailedMount: no such volume; Unschedulable: 0/3 nodes"
-        )
-        ours.save(tmp_path / "state")
-        second = observer_of()
-        second.restore(tmp_path / "state")
-        see(second, "Event", self.warning("FailedMount", "no such volume"))  # listed once more
-        assert (
-            error_text(second.records["p"], second.messages)
-            == "FailedMount: no such volume; Unschedulable: 0/3 nodes"
-        )
-        see(second, "Event", self.warning("BackOff", "again"))
-        assert (
-            error_text(second.records["p"], second.messages)
-            == "Unschedulable: 0/3 nodes; BackOff: again"
-        )
-
     @pytest.mark.parametrize("end", ["Failed", "gone"])
     def test_what_it_said_last_stays_when_it_is_over(self, end: str) -> None:
         ours, kind = observer_of(), "VirtualMachineInstance"
         see(ours, kind, self.pod(("Synchronized", "False", "NoDisk")))
         last = body("p", run="r")
         last["status"] = {"phase": end} if end == "Failed" else {}
-        ours.take(kind, extractor(kind), Event("DELETED" if end == "gone" else "MODIFIED", last, 7))
+        ours.take(kind, Event("DELETED" if end == "gone" else "MODIFIED", last, 7))
         assert ours.records["p"].error == ("NoDisk: 0/3 nodes" if end == "gone" else "Failed:")
-
-    def test_what_events_told_outlives_a_restart(self, tmp_path: Path) -> None:
-        """The API server forgets Events after an hour."""
-        first = observer_of()
-        see(first, "Pod", body("p", run="r"), body("stray", owner="job"))
-        see(
-            first,
-            "Event",
-            self.warning("Failed", "no image"),
-            {**self.warning("Failed", "no"), "involvedObject": {"uid": "theirs"}},
-        )
-        early = {
-            "metadata": {},
-            "involvedObject": {"uid": "q"},
-            "reason": "Scheduled",
-            "eventTime": "2026-01-01T00:00:01.5Z",
-        }
-        see(first, "Event", early)
-        first.save(tmp_path / "state")
-        second = observer_of()
-        second.restore(tmp_path / "state")
-        assert {uid: text for uid, (_, text) in second.messages.items()} == {
-            "p": "Failed: no image"
-        }
-        see(second, "Pod", body("q", run="r") | {"spec": {"nodeName": "n"}})
-        assert second.records["q"].times_ns[-2] == 1767225601_500000000
-        assert second.records["q"].stages == ("created", "scheduled")
-
-
-@pytest.mark.parametrize("how", ["empty", "older", "cut", "other run", "no lines"])
-def test_a_state_that_cannot_be_gone_on_from_is_told_with_what_to_do(
-    how: str, tmp_path: Path
-) -> None:
-    state, ours = tmp_path / "observed.jsonl", observer_of()
-    see(ours, "Pod", body("p", run="r"))
-    ours.save(state)
-    mark, line = state.read_bytes().splitlines()
-    state.write_bytes(
-        {
-            "empty": b"",
-            "older": mark + b"\n" + orjson.dumps([orjson.loads(line)[0][:6], True]),
-            "cut": mark + b"\n" + line[:-9],
-            "other run": orjson.dumps({**orjson.loads(mark), "run": "q"}) + b"\n" + line,
-            "no lines": orjson.dumps({"run": "r"}),
-        }[how]
-    )
-    with pytest.raises(
-        SettingsError,
-        match=f"cannot resume from {state}: .*; give another folder with -o, or delete the file",
-    ):
-        runai.restore(observer_of(), state)
 
 
 def job_of_run(name: str, since: str = "2026-01-01T00:00:01Z") -> dict[str, Any]:
@@ -284,8 +206,8 @@ class TestForms:
         ):
             server.add(job_of_run("a"), job_of_run("odd", since="yesterday"))
             with pytest.raises(KubeError, match=r"Job ns/odd is not a valid.*yesterday"):
-                await ours.until(lambda: ours.counts["Job", "succeeded"] == 2, 5.0)
-        assert ours.counts["Job", "succeeded"] == 1, (
+                await ours.until(lambda: ours.count("Job", "succeeded") == 2, 5.0)
+        assert ours.count("Job", "succeeded") == 1, (
             "leaving raises nothing, and what was seen is kept"
         )
         async with client(server) as kube:
