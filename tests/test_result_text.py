@@ -58,6 +58,7 @@ def result_with(label: str) -> RunResult:
 def test_a_table_fits_80_columns_and_names_a_point_once(
     label: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     assert max(map(len, result_text(result_with(label)).splitlines())) > 80, "folded in a pipe"
     monkeypatch.setenv("COLUMNS", "80")
     text = result_text(result_with(label)).partition("\n5 ok")[0].partition("\n4 ok")[0]
