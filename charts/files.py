@@ -29,21 +29,29 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 def to_bytes(fig: Figure) -> tuple[bytes, bytes]:
     """Return a figure as (SVG, PNG). Equal input gives equal bytes: no date and no random ids."""
+    # Both files share one layout.
+    svg, png = to_svg(fig, hovers=True), io.BytesIO()
     with house(), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "Glyph .* missing"
-        )  # names in any script: the browser's fonts have them
-        svg, png = io.BytesIO(), io.BytesIO()
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        fig.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
+    return svg, png.getvalue()
+
+
+def to_svg(fig: Figure, *, hovers: bool = False) -> bytes:
+    """Return a figure as SVG, with `hovers` as titles of its marks."""
+    with house(), warnings.catch_warnings():
+        # names in any script: the browser's fonts have them
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        svg = io.BytesIO()
         engine = fig.get_layout_engine()
         if engine is not None:
             engine.execute(fig)
-            # Both files share one layout. With an engine, each saving would lay out the figure.
+            # With an engine, each saving would lay out the figure.
             fig.set_layout_engine(None)
             _round_positions(fig)
-        hovers = _named_marks(fig)
+        texts = _named_marks(fig) if hovers else {}
         fig.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-        fig.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
-    return _clean(_with_titles(svg.getvalue(), hovers)), png.getvalue()
+    return _clean(_with_titles(svg.getvalue(), texts))
 
 
 def _named_marks(fig: Figure) -> dict[bytes, list[str]]:

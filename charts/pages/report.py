@@ -14,7 +14,8 @@ from markupsafe import Markup
 
 from perfdag.analysis.alerts import GateResult
 from perfdag.benchmark import registry
-from perfdag.charts.files import to_bytes
+from perfdag.charts import style
+from perfdag.charts.files import to_bytes, to_svg
 from perfdag.charts.pages import page, pick, screen
 from perfdag.charts.pages.history import card, history
 from perfdag.charts.pages.pick import Picture
@@ -141,8 +142,10 @@ def _first_picture(run: screen.Judged, pictures: Sequence[Picture]) -> Picture |
     """Return the picture that shows the sentence: a history that changed, or a chart of the run."""
     deciding = run.deciding()
     if deciding and deciding[0].answer.word in ("worse", "better"):
+        with style.narrow():
+            narrow = to_svg(history(deciding[0]))
         svg, png = to_bytes(history(deciding[0]))
-        return Picture("history", "first", deciding[0].name, svg, png)
+        return Picture("history", "first", deciding[0].name, svg, png, narrow)
     shown = [pick.file_name(cell.state.benchmark) for cell, _ in run.headlines()[:1]]
     own = [drawn for drawn in pictures if drawn.benchmark in shown]
     return next((drawn for drawn in own if len(drawn.svg) <= page.INLINE), None)

@@ -172,7 +172,8 @@ def banner(run: Judged) -> Banner:
     answer, name = deciding[0].answer, deciding[0].name
     rest = f", and {len(deciding) - 1} more{noisy}" if len(deciding) > 1 else noisy
     if answer.word == "same":
-        return Banner("same", f"Same as the last {plural(gate.runs - 1, 'run')}{noisy}", history)
+        earlier = f"last {gate.runs - 1} runs" if gate.runs > 2 else "run before"
+        return Banner("same", f"Same as the {earlier}{noisy}", history)
     text = answer.text.removeprefix(answer.word).lstrip(": ")
     sentence = f"{answer.word.capitalize()}: {name} {text}{rest}"
     left = deciding[0].left

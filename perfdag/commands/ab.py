@@ -32,6 +32,7 @@ from perfdag.commands.options import (
     print_json,
     print_now,
 )
+from perfdag.commands.plan import plan_text
 from perfdag.commands.progress import Progress
 from perfdag.commands.results import write_report
 from perfdag.commands.run import (
@@ -174,7 +175,11 @@ def compare_commands(args: argparse.Namespace) -> int:
             raise CommandError(text)
     a, b = (command_suite(each, args.settings, commands[0][0]) for each in commands)
     labels = shlex.join(commands[0]), shlex.join(commands[1])
-    result = measure_duet(prepare_duet(a, b, labels, BLOCKS), args.store)
+    duet = prepare_duet(a, b, labels, BLOCKS)
+    if args.dry_run:
+        print(plan_text(duet.a), plan_text(duet.b), sep="\n\n")
+        return EXIT_OK
+    result = measure_duet(duet, args.store)
     if args.json:
         print_json(result.data())
     else:

@@ -210,6 +210,11 @@ def gate_text(gate: GateResult) -> str:
         for result in gate.cases
         if result.state in ("failed", "absent") and result.group != "change"
     ]
+    if gate.runs == 1:
+        lines.append("answer  first run: there is none before it to compare with")
+    elif gate.series:
+        history = plural(gate.runs, "run")
+        lines.append(f"answer  {gate.word}: {gate.counted} ({history} of history)")
     lines += answer_lines(gate, told={key for alert in gate.alerts for key in alert.keys})
     lines += [f"damaged, left out: {key}" for key in gate.damaged]
     lines.append(f"checks  {alerts.gate_counts(gate)}")
@@ -218,17 +223,13 @@ def gate_text(gate: GateResult) -> str:
 
 
 def answer_lines(gate: GateResult, told: Container[str] = ()) -> list[str]:
-    """Return the answer about a run, then each headline series that is not the same as before.
+    """Return a line for each headline series that is not the same as before.
 
-    Series whose ids are in `told` are left out.
+    Series whose ids are in `told` are left out, and all of a first run.
     """
-    if not gate.series:
+    if gate.runs < 2:
         return []
-    if gate.runs == 1:
-        return ["answer  first run: there is none before it to compare with"]
-    history = plural(gate.runs, "run")
-    lines = [f"answer  {gate.word}: {gate.counted} ({history} of history)"]
-    lines += [
+    lines = [
         f"  {line.name}: {line.answer.text}"
         for line in sorted(gate.headlines, key=lambda line: RANK.index(line.answer.word))
         if line.answer.word != "same" and line.info.series_id not in told

@@ -1,11 +1,14 @@
 """The result of a run on a terminal: a table of headline metrics, and what is said of them."""
 
 import re
+import sys
+from collections.abc import Iterator
+from shutil import get_terminal_size
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from perfdag.commands.check import answer_lines, gate_text
-from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
+from perfdag.commands.terminal import HIGHLIGHTS, fitted, highlighted, spark, styled, text_table
 from perfdag.results.summary import (
     PointState,
     PointTrust,
@@ -17,12 +20,15 @@ from perfdag.results.summary import (
 from perfdag.units import digits, plural, scaled
 
 if TYPE_CHECKING:
+    from perfdag.analysis.history import Series as Line
     from perfdag.commands.results import RunResult
 
-HEADINGS = ("point", "metric", "median", "spread", "unit", "n", "of nominal", "state")
+HEADINGS = ("point", "metric", "median", "spread", "unit", "n", "of nominal", "runs", "state")
 FAILURE = re.compile("failed|invalid|missing")
 MAX_REASONS = 10
 """Points whose failures and verdicts the terminal shows; the report has all of them."""
+BELOW = 14
+"""Lines of a terminal that are left for what stands below the table."""
 
 
 Rows = list[tuple[str, ...]]
@@ -30,20 +36,52 @@ Rows = list[tuple[str, ...]]
 
 
 def result_text(result: "RunResult") -> str:
-    """Return a table of headline metrics for each entry, then counts, addresses and the gate."""
+    """Return a table of headline metrics for each entry, then counts, addresses and the answer."""
     labels = point_labels(result.states)
     verdict_words = {verdict.point: verdict.word for verdict, _ in worst_of_points(result.verdicts)}
+    histories = {line.info.series_id: line.value.tolist() for line in _gate_series(result)}
     entries: dict[str, Rows] = {}
     units = _units(result.states)
     for state in result.states:
         trust = result.trust.points.get(state.point)
         text = _state_text(state, trust, verdict_words.get(state.point, ""))
-        rows = [(labels[state.point], *cells, text) for cells in _cells(state, units)]
+        rows = [(labels[state.point], *cells, text) for cells in _cells(state, units, histories)]
         # A point is named once.
         entries.setdefault(state.entry, []).extend(rows[:1] + [("", *row[1:]) for row in rows[1:]])
-    tables = [f"{_table(entry, rows)}\n" for entry, rows in entries.items()]
+    tables = [f"{_table(entry, rows)}\n" for entry, rows in _of_a_screen(entries)]
     gate = [gate_text(result.gate)] if result.gate and result.gated else []
-    return "\n".join([*tables, *_lines(result), *gate])
+    return "\n".join([*tables, *_lines(result), *gate, _answer(result)])
+
+
+def _gate_series(result: "RunResult") -> "list[Line]":
+    return result.gate.series if result.gate and result.gate.runs > 1 else []
+
+
+def _of_a_screen(entries: dict[str, Rows]) -> Iterator[tuple[str, Rows]]:
+    """Yield the rows of entries, on a terminal as many as it shows. Failures come first."""
+    every = [(entry, row) for entry, rows in entries.items() for row in rows]
+    room = max(5, get_terminal_size().lines - BELOW - 2 * len(entries))
+    kept = sorted(every, key=lambda pair: not FAILURE.search(pair[1][-1]))[:room]
+    if not sys.stdout.isatty() or len(every) <= room:
+        yield from entries.items()
+        return
+    for entry, rows in entries.items():
+        shown = [row for row in rows if (entry, row) in kept]
+        more = f" ({len(rows) - len(shown)} more rows: perfdag show | less)"
+        if shown:
+            yield entry + (more if len(shown) < len(rows) else ""), shown
+
+
+def _answer(result: "RunResult") -> str:
+    """Return the sentence of the first screen of the report, in the colour of its word."""
+    from perfdag.charts.pages.screen import Judged, banner
+    from perfdag.charts.series import label_cells
+
+    cells = label_cells(result.states)
+    said = banner(Judged(cells, result.gate, result.trust, result.verdicts))
+    gate = result.gate
+    text = said.sentence + (f" ({gate.counted})" if gate and gate.runs > 1 else "")
+    return styled([(fitted(text), HIGHLIGHTS.get(said.word, "bold"))])
 
 
 def _units(states: list[PointState]) -> dict[tuple[str, str], tuple[float, str]]:
@@ -58,21 +96,23 @@ def _units(states: list[PointState]) -> dict[tuple[str, str], tuple[float, str]]
 
 
 def _cells(
-    state: PointState, units: dict[tuple[str, str], tuple[float, str]]
+    state: PointState,
+    units: dict[tuple[str, str], tuple[float, str]],
+    histories: dict[str, list[float]],
 ) -> list[tuple[str, ...]]:
-    """Return metric, median, spread, unit, n and nominal of each headline series of a point."""
+    """Return metric, median, spread, unit, n, nominal and last runs of each headline series."""
     cells: list[tuple[str, ...]] = []
     for series in headlines(state):
-        n, nominal = str(len(series.values)), series.nominal
+        own = str(len(series.values)), series.nominal, spark(histories.get(series.series_id, ()))
         if not series.values:
-            cells.append((series.name, "-", "", "", n, nominal))
+            cells.append((series.name, "-", "", "", *own))
             continue
         factor, unit = units[state.entry, series.metric]
         low, middle, high = (
             digits(value / factor) for value in (series.band.low, series.middle, series.band.high)
         )
-        cells.append((series.name, middle, f"{low} to {high}", unit, n, nominal))
-    return cells or [("", "-", "", "", "0", "")]
+        cells.append((series.name, middle, f"{low} to {high}", unit, *own))
+    return cells or [("", "-", "", "", "0", "", "")]
 
 
 def _state_text(state: PointState, trust: PointTrust | None, verdict: str) -> str:
@@ -104,12 +144,9 @@ def _lines(result: "RunResult") -> list[str]:
     """Return what stands below the table: counts, noise, failures, precision and addresses."""
     plan, collected = result.plan, result.collected
     lines = [
-        f"{statuses_text(collected.statuses) or 'no samples'}; spread: the range of fewer than 6 "
-        "samples, else the 95 % confidence interval of the median"
+        f"{statuses_text(collected.statuses) or 'no samples'}; spread: range of n < 6, "
+        "else 95 % interval of the median"
     ]
-    if marks := sorted({mark for state in result.states for mark in state.noise}):
-        more = " ..." if len(marks) > 3 else ""
-        lines.append(f"noisy samples are kept and marked: {'; '.join(marks[:3])}{more}")
     lines.append(f"trust   {result.trust.text}")
     lines += _verdicts(result)
     if result.gate and not result.gated:

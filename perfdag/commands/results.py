@@ -61,7 +61,7 @@ def add_show(sub: Verbs) -> None:
 def run_show(args: argparse.Namespace) -> int:
     """Show a run from its stored samples, and write nothing. Return its exit code."""
     store, plan = read_run(args.store, args.run_id)
-    result = result_of(store, plan, *gather(store, plan))
+    result = replace(result_of(store, plan, *gather(store, plan)), gate=judge(store, plan))
     print_json(result.data()) if args.json else print(result)
     return result.exit_code
 

@@ -54,7 +54,7 @@ EPILOG = """examples:
   perfdag run --resume last
   perfdag run -- sleep 0.1
   perfdag run --set repetitions=50 -- sleep 0.1
-  perfdag run -- gzip -k9 f ::: zstd -k f
+  perfdag run -- sleep 0.1 ::: sleep 0.2
 """
 
 

@@ -28,4 +28,5 @@ def report_of(
 def document(body: str) -> str:
     """Return a page in the style of all pages, which is ready."""
     style = f"<style>{page.source('report.css')}</style>"
-    return f'<!doctype html><meta charset="utf-8">{style}<body data-ready="1"><main>{body}</main>'
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width">{style}'
+    return f'<!doctype html>{head}<body data-ready="1"><main>{body}</main>'

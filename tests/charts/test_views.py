@@ -64,7 +64,7 @@ def test_labels_of_points(
             "swept",
             rows.swept(),
             ["latency-by-message-bytes"],
-            "Latency down to 0.208 µs at message_bytes=0",
+            "Latency down to 0.209 µs at 1 B",
         ),
         ("fio", rows.fio(), ["iops-by-iodepth", "latency-by-iodepth", "queue-depth"], "IOPS up to"),
         ("imb", rows.pingpong(), ["sizes-by-message-bytes"], "Latency down to 0."),
