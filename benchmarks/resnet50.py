@@ -28,9 +28,9 @@ from limits import at_most
 from plain_loadgen import p50
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from perfdag.stats.paired import blocks as orders
+from perfdag.stats.design import blocks as orders
 from perfdag.stats.robust import spread
-from perfdag.steps.resnet50 import loadgen
+from perfdag.steps.resnet50 import loadgen, summary
 from perfdag.steps.resnet50.loadgen import Load
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.stub import Stub
@@ -60,14 +60,14 @@ def server_p50(service: float, queries: int, rate: float) -> float:
     """Seconds of the median query of Server at `rate`/s through the batcher."""
     load = Load("server", 1, 0.001, queries, 64, 1 / service, target_rate=rate, latency_bound=1.0)
     logs = loadgen.measure(FromTheCall(service), load, stop).logs
-    return loadgen.read(logs["detail"]).percentiles[0.5]
+    return summary.read(logs["detail"]).percentiles[0.5]
 
 
 def offline_rate(system: Any, samples: int, images: int) -> float:
     """Samples/s by LoadGen's own word."""
     load = Load("offline", system.batch, 0.001, samples, images, 1.0)
     logs = loadgen.measure(system, load, stop).logs
-    rate = loadgen.read(logs["detail"]).rate
+    rate = summary.read(logs["detail"]).rate
     assert rate is not None
     return rate
 
@@ -174,7 +174,7 @@ def stub(blocks: int) -> bool:
     for _ in range(blocks):
         load = Load("single-stream", 1, 0.001, count, 64, 1 / service)
         logs = loadgen.measure(Stub(service), load, stop).logs
-        ratios.append(loadgen.read(logs["detail"]).percentiles[0.5] / p50(service, count))
+        ratios.append(summary.read(logs["detail"]).percentiles[0.5] / p50(service, count))
     print(f"stub: harness / plain LoadGen p50: {interval(ratios)}")
     return at_most("of plain LoadGen's p50", statistics.median(ratios), SHARE)
 

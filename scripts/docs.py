@@ -64,7 +64,6 @@ NAVIGATION = {
         "Intel's tester": "docs/from-intel.md",
     },
     "Concepts": {
-        "From a suite to samples": "docs/points.md",
         "Verdicts": "docs/statistics.md",
         "Trust": "docs/trust.md",
         "Architecture": "docs/architecture.md",

@@ -124,13 +124,13 @@ def owned(kind: str, name: str, owner: str) -> dict[str, Any]:
     return {"kind": kind, "metadata": metadata}
 
 
-def test_rm_takes_all_workflows_of_a_run_what_they_own_and_the_results_of_what_confirms_it(
+def test_rm_takes_all_workflows_of_a_run_what_they_own_and_the_results_of_its_rechecks(
     bench: ApiServer, cli: CommandLine
 ) -> None:
     store, plan = FolderStore("store"), make_plan(parse_suite(SUITE))
-    confirming = make_plan(parse_suite(SUITE))
-    plan.options.confirmed = [confirming.run_id]
-    for item in (plan, confirming):
+    recheck = make_plan(parse_suite(SUITE))
+    plan.options.rechecks = [recheck.run_id]
+    for item in (plan, recheck):
         store.put(f"runs/{item.run_id}/plan.json", item.dump())
         store.put(result_key(item.suite, item.run_id), b"")
     bench.add(

@@ -21,35 +21,42 @@ from perfdag.results.schema import load_rows
 from perfdag.store.folder import FolderStore
 from tests.fakes.files import write_files
 
+BEFORE = Moment(0, 0, 1000, 2)
+HELD_BACK = "the CPU quota of its cgroup throttled it for 0.25 s"
+
 
 @pytest.mark.parametrize(
-    ("after", "disturbed", "throttled", "starved"),
+    ("after", "load", "expected"),
     [
-        pytest.param(Moment(0, 1000, 1000, 2), None, None, None, id="quiet"),
+        pytest.param(Moment(0, 1000, 1000, 2), 0, (None, None, None), id="quiet"),
+        pytest.param(Moment(1, 1000, 1000, 2), 3, (None, None, None), id="nearly quiet"),
         pytest.param(
             Moment(0, 1000, 251000, 2, at=20),
-            "throttled for 250 ms by the CPU quota of its cgroup",
-            "the CPU quota of its cgroup throttled it for 0.25 s",
-            None,
+            0,
+            (HELD_BACK, None, "throttled for 250 ms by the CPU quota of its cgroup"),
             id="throttled",
         ),
         pytest.param(
             Moment(0, 1000, 6000, 2, at=2.0),
-            "throttled for 5 ms by the CPU quota of its cgroup",
-            None,
-            None,
+            0,
+            (None, None, "throttled for 5 ms by the CPU quota of its cgroup"),
             id="throttled for a moment: a mark, and the value stays",
         ),
-        pytest.param(Moment(0, 1000, 1000, 3), None, None, "OOMKilled", id="killed"),
+        pytest.param(Moment(0, 1000, 1000, 3), 0, (None, "OOMKilled", None), id="killed"),
+        pytest.param(Moment(50, 1000, 1000, 2), 0, (None, None, "steal 5.0%"), id="steal"),
+        pytest.param(
+            Moment(100, 1000, 1000, 2),
+            4,
+            (None, None, "steal 10.0%, load 4 on 2 cores before it"),
+            id="steal and load",
+        ),
     ],
 )
-def test_what_the_cgroup_did_to_a_sample(
-    after: Moment, disturbed: str | None, throttled: str | None, starved: str | None
+def test_what_disturbed_a_sample(
+    after: Moment, load: int, expected: tuple[str | None, ...]
 ) -> None:
-    before = Moment(0, 0, 1000, 2)
-    assert disturbance.disturbed(before, after, 0, cores=2) == disturbed
-    assert disturbance.throttled(before, after) == throttled
-    assert (disturbance.starved(before, after) or "")[:9] == (starved or "")
+    throttled, starved, noise = disturbance.effects(BEFORE, after, load, cores=2)
+    assert (throttled, starved and starved[:9], noise) == expected
 
 
 @pytest.mark.parametrize(
@@ -58,7 +65,7 @@ def test_what_the_cgroup_did_to_a_sample(
         pytest.param(
             [["throttled_usec 500000\noom_kill 0\n", "throttled_usec 900000\noom_kill 0\n"]],
             "on node-2: the CPU quota of its cgroup throttled it for 0.40 s",
-            "",
+            None,
             id="its quota holds it back",
         ),
         pytest.param(
@@ -70,19 +77,16 @@ def test_what_the_cgroup_did_to_a_sample(
             "on node-2: OOMKilled",
             id="killed",
         ),
-        pytest.param([["oom_kill 1\n", Failed("ssh broke")]], None, "", id="silent"),
+        pytest.param([["oom_kill 1\n", Failed("ssh broke")]], None, None, id="silent"),
     ],
 )
-@pytest.mark.parametrize("ask", ["throttled", "starved"])
 def test_what_happened_to_a_peer(
-    ask: str, peers: list[list[str | SampleError]], throttled: str | None, starved: str
+    peers: list[list[str | SampleError]], throttled: str | None, starved: str | None
 ) -> None:
     guard = disturbance.Guard()
     guard.include([LocalHost(), *(Peer(*prints) for prints in peers)])  # type: ignore[list-item]
-    if ask == "throttled":
-        assert guard.throttled() == throttled
-    else:
-        assert (guard.starved() or "")[: len("on node-2: OOMKilled")] == starved
+    seen = guard.end(cores=2)
+    assert (seen.throttled, seen.starved and seen.starved[:20]) == (throttled, starved)
 
 
 def test_the_canary_takes_at_most_0_3_seconds_and_is_positive() -> None:
@@ -94,21 +98,8 @@ def test_the_canary_takes_at_most_0_3_seconds_and_is_positive() -> None:
     assert best < 0.3
     # what it waits for the disk and for its turn; twice, for a machine whose cores are all taken
     assert wall < 0.6
-    assert set(values) == {name for name, _, _ in disturbance.CANARY_METRICS}
+    assert {*values, "steal"} == set(disturbance.CANARY_METRICS)
     assert all(value and value > 0 for value in values.values())
-
-
-@pytest.mark.parametrize(
-    ("after", "load", "message"),
-    [
-        (Moment(1, 1000, 0), 3, None),
-        (Moment(50, 1000, 0), 0, "steal 5.0%"),
-        (Moment(0, 1000, 0), 4, "load 4 on 2 cores before it"),
-        (Moment(100, 1000, 0), 4, "steal 10.0%, load 4 on 2 cores before it"),
-    ],
-)
-def test_disturbed(after: Moment, load: int, message: str | None) -> None:
-    assert disturbance.disturbed(Moment(0, 0, 0), after, load, cores=2) == message
 
 
 def test_load_that_is_there_marks_a_sample_and_load_that_has_ended_does_not() -> None:
@@ -122,13 +113,13 @@ def test_load_that_is_there_marks_a_sample_and_load_that_has_ended_does_not() ->
         end = time.monotonic() + 30
         while disturbance.runnable() < 40 and time.monotonic() < end:
             time.sleep(0.1)
-        assert "load" in (disturbance.Guard().disturbed(cores) or "")
+        assert "load" in (disturbance.Guard().end(cores).noise or "")
     finally:
         for each in spinning:
             each.kill()
         for each in spinning:
             each.wait()
-    assert "load" not in (disturbance.Guard().disturbed(cores) or ""), (
+    assert "load" not in (disturbance.Guard().end(cores).noise or ""), (
         "the sample before may have been this load"
     )
 
@@ -137,8 +128,8 @@ def test_this_machine_has_counters() -> None:
     before = disturbance.moment()
     time.sleep(0.05)
     after = disturbance.moment()
-    assert (after.total or 0) > (before.total or 0)
-    assert 0 <= disturbance.steal(before, after) <= 1
+    assert after.total > before.total
+    assert 0 <= after.steal_since(before) <= 1
 
 
 def test_the_counters_are_those_of_our_own_cgroup_and_of_those_above_it(tmp_path: Path) -> None:
@@ -163,11 +154,9 @@ def test_the_counters_are_those_of_our_own_cgroup_and_of_those_above_it(tmp_path
             "sys/fs/cgroup/memory/jobs/a/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",  # noqa: E501
         },
     )
-    assert (facts.throttled_us(second), facts.oom_kills(second)) == (320, 2), (
-        "a kill beside us in user.slice is not ours"
-    )
-    assert (facts.throttled_us(first), facts.oom_kills(first)) == (320, 2)
-    assert (facts.throttled_us(tmp_path / "none"), facts.oom_kills(tmp_path / "none")) == (0, 0)
+    assert facts.pressure(second) == (320, 2), "a kill beside us in user.slice is not ours"
+    assert facts.pressure(first) == (320, 2)
+    assert facts.pressure(tmp_path / "none") == (0, 0)
 
 
 @pytest.fixture

@@ -234,7 +234,7 @@ def test_a_plan_of_another_version_is_said_to_be_one() -> None:
         (("suite",), "a/../b"),
         (("points", 0, "id"), "/etc/passwd"),
         (("options", "other"), "../x"),
-        (("options", "confirmed"), ["20260101T000000Z-00000000", ".."]),
+        (("options", "rechecks"), ["20260101T000000Z-00000000", ".."]),
     ],
 )
 def test_a_plan_with_names_that_are_no_names_is_refused(

@@ -94,8 +94,11 @@ def test_open_gives_the_report_to_a_browser_and_prints_its_path(
     store: FolderStore, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = [*runs(store)][-1]
+    (rows,) = [key for key in store.list("results") if run_id in key]
+    data = store.get(rows)
+    store.delete(rows)  # as of a run under way
     assert f"draw it: perfdag report {run_id}" in cli(["open", "last"], 2).err
-    store.put(f"runs/{run_id}/report.html", b"")
+    store.put(rows, data)
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     path = cli(["open", "last"]).out.strip()
@@ -233,9 +236,9 @@ def test_a_run_that_measures_is_neither_removed_nor_measured_twice(
 def test_a_second_rm_removes_what_a_failing_store_kept(
     store: FolderStore, reached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    confirming, plan = (load_plan(store, run_id) for run_id in runs(store))
-    # one of the runs that confirmed it is gone
-    plan.options.confirmed = ["20260101T000000Z-00000000", confirming.run_id]
+    recheck, plan = (load_plan(store, run_id) for run_id in runs(store))
+    # one of its rechecks is gone
+    plan.options.rechecks = ["20260101T000000Z-00000000", recheck.run_id]
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     removed: list[str] = []
 
@@ -269,20 +272,20 @@ def test_prune_removes_old_runs_and_keeps_baselines(store: FolderStore, cli: Com
     cli(["prune", "--keep", "90 days"], 2)
 
 
-def test_prune_keeps_what_a_baseline_is_confirmed_by_and_a_run_that_may_still_measure(
+def test_prune_keeps_what_a_baseline_is_rechecked_by_and_a_run_that_may_still_measure(
     store: FolderStore, cli: CommandLine
 ) -> None:
-    old, confirming = copy_run(store, "20200102"), copy_run(store, "20200103")
+    old, recheck = copy_run(store, "20200102"), copy_run(store, "20200103")
     plan = load_plan(store, old)
-    plan.options.confirmed = [confirming]
+    plan.options.rechecks = [recheck]
     store.put(f"runs/{old}/plan.json", plan.dump())
     assert main(["baseline", "set", "v1", old]) == 0
-    assert main(["rm", confirming]) == 2
+    assert main(["rm", recheck]) == 2
     yesterday = (datetime.now(UTC) - timedelta(days=1)).strftime("%Y%m%d")
     measuring = copy_run(store, yesterday)
     store.delete(f"results/sleeps/{yesterday[:4]}-{yesterday[4:6]}/{measuring}.parquet")
     assert f"kept {measuring}: it has no rows yet" in cli(["prune", "--keep", "1h"]).err
-    assert [*runs(store)][:3] == [old, confirming, measuring]
+    assert [*runs(store)][:3] == [old, recheck, measuring]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -81,3 +82,16 @@ def test_a_distribution_holds_every_module_once(tmp_path: Path) -> None:
     }
     assert wheel == here
     assert sdist == here
+
+
+def test_a_measuring_pod_needs_no_library_of_analysis() -> None:
+    """Its images are small: only the last step and the one that plans rechecks have these."""
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    modules = {value.partition(":")[0] for value in points["perfdag.benchmarks"].values()}
+    steps = {f"perfdag.steps.pods.{name}" for name in ("lead", "peer", "plan", "watchdog")}
+    code = (
+        "import sys, importlib\n"
+        "for name in 'jinja2', 'matplotlib', 'numpy', 'pyarrow', 'rich': sys.modules[name] = None\n"
+        "for name in sys.argv[1:]: importlib.import_module(name)"
+    )
+    subprocess.run([sys.executable, "-c", code, *sorted(modules | steps)], check=True)

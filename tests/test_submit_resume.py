@@ -155,7 +155,7 @@ def test_where_no_workflow_is_left_the_store_knows_the_last_run(
     plan = put(store, ID)
     resume("last")
     store_rechecks(store, plan, {plan.points[0].id})
-    resume("last")  # what confirms a run is measured with it
+    resume("last")  # rechecks are measured with it
     duel = on_cluster(prepare_duet(parse_suite(SUITE), parse_suite(SUITE), ("a", "b"), 8))
     for variant in (duel.a, duel.b):
         store.put(f"runs/{variant.run_id}/plan.json", variant.dump())

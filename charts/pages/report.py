@@ -28,13 +28,10 @@ from perfdag.results.summary import (
     PointState,
     RunTrust,
     Series,
-    add_nominal,
-    own_verdicts,
+    Summary,
+    points_of,
     relative_spread,
-    statuses_of,
     statuses_text,
-    summarise,
-    trust_in,
     worst_of_points,
 )
 from perfdag.units import digits, metric_text, scaled, setting, short, short_seconds
@@ -51,7 +48,7 @@ _BYTES = re.compile("(bytes|size|bs|block)$")
 
 
 def write(
-    table: pa.Table,
+    summary: Summary,
     plan: Plan,
     put: Callable[[str, bytes], Any],
     root: str,
@@ -63,16 +60,16 @@ def write(
     `root` is the address of the store, `links` has pages beside the report by their titles, and
     `gate` the answers about the series of the run.
     """
-    pictures = list(pick.draw(table))
+    pictures = list(pick.draw(summary.table))
     for picture in pictures:
         put(f"{picture.name}.svg", picture.svg)
         put(f"{picture.name}.png", picture.png)
-    html = report(table, plan, pictures, root, links, gate)
+    html = report(summary, plan, pictures, root, links, gate)
     put("report.html", html.encode("utf-8", "replace"))
 
 
 def report(
-    table: pa.Table,
+    summary: Summary,
     plan: Plan,
     pictures: Sequence[Picture],
     root: str,
@@ -80,10 +77,8 @@ def report(
     gate: GateResult | None,
 ) -> str:
     """Return the page of a run. Equal input gives an equal page."""
-    table = _plain(table)
-    cells = _cells(summarise(table))
-    add_nominal(table, [cell.state for cell in cells])
-    run = judge(table, cells, gate)
+    table, cells = _plain(summary.table), _cells(summary.points)
+    run = judge(summary, cells, gate)
     first = _first_picture(run, pictures)
     names = list(dict.fromkeys(cell.state.benchmark for cell in cells))
     limit = min(ROWS, max(40, ALL_ROWS // max(2 * len(names), 1)))
@@ -99,7 +94,7 @@ def report(
         "problems": list(_problems(cells, BAD)),
         "skipped": list(_problems(cells, ("skipped",))),
         "most": ROWS,
-        "samples": statuses_text(statuses_of(table)),
+        "samples": statuses_text(summary.statuses),
         "verdicts": worst_of_points(run.verdicts),
         "sections": [
             Section(
@@ -127,16 +122,15 @@ def report(
     return template.render(context, charts=_charts(names, others, room))
 
 
-def card_of(table: pa.Table, plan: Plan, gate: GateResult | None) -> bytes:
+def card_of(summary: Summary, plan: Plan, gate: GateResult | None) -> bytes:
     """Return the card of a run, a PNG of 1200 x 630."""
-    table = _plain(table)
-    return card(judge(table, _cells(summarise(table)), gate), plan.suite, head(table))
+    run = judge(summary, _cells(summary.points), gate)
+    return card(run, plan.suite, head(_plain(summary.table)))
 
 
-def judge(table: pa.Table, cells: Sequence[Cell], gate: GateResult | None) -> screen.Judged:
+def judge(summary: Summary, cells: Sequence[Cell], gate: GateResult | None) -> screen.Judged:
     """Return the points of a run with all that is said of them."""
-    trust = trust_in(table, [cell.state for cell in cells])
-    return screen.Judged(cells, gate, trust, own_verdicts(table))
+    return screen.Judged(cells, gate, summary.trust, summary.verdicts)
 
 
 def _first_picture(run: screen.Judged, pictures: Sequence[Picture]) -> Picture | None:
@@ -312,10 +306,10 @@ def _commands(table: pa.Table, name: str) -> list[str]:
 
 def _canary(table: pa.Table) -> list[Cell]:
     rows = table.filter(pc.equal(table["benchmark"], "canary"))
-    # summarise leaves out the benchmark `canary`, which is no point of the suite.
+    # points_of leaves out the benchmark `canary`, which is no point of the suite.
     at = rows.schema.get_field_index("benchmark")
     named = pa.array(["canary rows"] * rows.num_rows, pa.string())
-    return label_cells(summarise(rows.set_column(at, "benchmark", named)))
+    return label_cells(points_of(rows.set_column(at, "benchmark", named)))
 
 
 def _environment(table: pa.Table) -> Iterator[tuple[str, str]]:

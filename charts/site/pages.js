@@ -54,7 +54,7 @@ async function seriesOf(head, benchmark) {
 
 /** Return the run before one, of the same cluster. */
 function before(head, run, cluster) {
-  const earlier = head.runs.filter(([id, name, trigger]) => id < run && name === cluster && !["confirm", "part"].includes(trigger));
+  const earlier = head.runs.filter(([id, name, trigger]) => id < run && name === cluster && !["recheck", "part"].includes(trigger));
   return earlier.at(-1)?.[0];
 }
 
@@ -87,7 +87,7 @@ function runColumns(head, runs) {
 /** Return the runs of some months of a suite, newest first. */
 async function runsOf(head, enough) {
   const files = await loadAll(head, ...newestMonths(head, enough).map((month) => `runs/${month}.js`));
-  return files.flatMap((file) => file.runs).filter((run) => run.trigger !== "confirm").sort((a, b) => a.id < b.id ? 1 : -1);
+  return files.flatMap((file) => file.runs).filter((run) => run.trigger !== "recheck").sort((a, b) => a.id < b.id ? 1 : -1);
 }
 
 function ago(run) {

@@ -39,7 +39,7 @@ def select(store: Store, selector: str, suite: str | None = None) -> Selection:
     """Return the runs of one suite that match the words. Raises SelectionError, StoreError.
 
     `suite` narrows `last` and conditions. Runs of `ab` have no history and never match. A
-    confirming run matches only by its id.
+    recheck matches only by its id.
     """
     if selector.startswith("baseline:"):
         return baseline(store, selector.removeprefix("baseline:"), suite)
@@ -106,16 +106,14 @@ def _conditions(store: Store, selector: str, stored: Mapping[str, str]) -> Selec
         )
     runs = _whole(store, suites[0], [run for run, _ in matching])
     if not runs:
-        raise SelectionError(
-            f"{selector}: only runs of `perfdag ab` and runs that confirm others fit"
-        )
+        raise SelectionError(f"{selector}: only runs of `perfdag ab` and rechecks of others fit")
     if "newest" in conditions:
         runs = runs[-int(conditions["newest"]) :]
     return Selection(selector, suites[0], tuple(runs))
 
 
 def _whole(store: Store, suite: str, runs: list[str]) -> list[str]:
-    """Remove variants and confirming runs. A damaged run stays, so that it is reported later."""
+    """Remove variants and rechecks. A damaged run stays, so that it is reported later."""
     history = read_run_medians(store, suite)
     known = {run.run_id: run.trigger for run in history.runs}
     damaged = {key.rpartition("/")[2].removesuffix(".parquet") for key in history.damaged}

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.analysis.medians import SeriesInfo
 from perfdag.results.samples import day_of
-from perfdag.results.summary import UNUSABLE_SPREAD
+from perfdag.results.summary import UNUSABLE_SPREAD, SeriesInfo
 from perfdag.stats.levels import (
     MIN_EFFECT,
     MIN_FRACTION,
@@ -28,7 +27,7 @@ from perfdag.stats.levels import (
     noise_of,
     side_word,
 )
-from perfdag.stats.robust import Array, finite, middle, scale_for
+from perfdag.stats.scales import Array, finite, middle, scale_for
 from perfdag.suite.model import Check
 from perfdag.units import plural
 
@@ -43,7 +42,7 @@ def covers(check: Check, info: SeriesInfo) -> bool:
         and fnmatch.fnmatchcase(info.metric, check.metric)
         and fnmatch.fnmatchcase(info.stat, stat)
         and not info.canary
-        and (not check.where or check.selects(*info.mappings))
+        and (not check.where or check.selects(info.coords, info.params, info.shape))
     )
 
 

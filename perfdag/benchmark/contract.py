@@ -9,7 +9,7 @@ output of the real tool tests it.
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
@@ -124,9 +124,8 @@ class Gang:
     `timeout` is in seconds for the whole sample. `scratch` is a folder on every host that is empty
     at the start. `volume` is the mount point of shape.volume, or None. `starter` is the host of the
     lead, the only one that reaches others by `perfdag step rsh`. None stands for the first host. A
-    pair of a larger gang may not contain it. `journal` keeps a file (FOLDER/NAME) in the store
-    until the sample is stored, so that a killed benchmark loses nothing. `output` is what `run`
-    has of the tools so far: it is stored with the sample, a failed one too.
+    pair of a larger gang may not contain it. `output` is what `run` has of the tools so far: it is
+    stored with the sample, a failed one too.
     """
 
     hosts: Sequence[Host]
@@ -136,7 +135,6 @@ class Gang:
     volume: str | None = None
     output: Output = field(default_factory=Output)
     starter: Host | None = None
-    journal: Callable[[str, bytes], None] | None = None
 
     @property
     def lead(self) -> Host:

@@ -473,5 +473,5 @@ def _measured_plan(store: Store, plan: Plan) -> Plan:
     A recheck is measured with its run, variant B with variant A. Raises
     StoreError.
     """
-    other = plan.options.confirms or (plan.options.other if plan.variant == "B" else None)
+    other = plan.options.repeats or (plan.options.other if plan.variant == "B" else None)
     return load_plan(store, other) if other else plan

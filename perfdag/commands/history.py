@@ -29,7 +29,7 @@ from perfdag.commands.options import ACKS, STORE, CommandError, Verbs, add_verb,
 from perfdag.commands.terminal import HIGHLIGHTS, fitted, text_table
 from perfdag.results.samples import day_of, suites
 from perfdag.results.schema import explain_unreadable
-from perfdag.stats.robust import Variability
+from perfdag.stats.scales import Variability
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 from perfdag.suite.document import choices

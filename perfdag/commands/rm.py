@@ -41,7 +41,7 @@ def add_rm(sub: Verbs) -> None:
         "rm",
         run_rm,
         "Remove the samples, rows and report of a run from the store, with its "
-        "confirming runs and its other variant. With --namespace: delete the Workflows of a run "
+        "rechecks and its other variant. With --namespace: delete the Workflows of a run "
         "with their pods, claims, Secrets and PodGroups, and wait until they are gone; its results "
         "stay in the store without --results.",
         RM_EPILOG,

@@ -7,13 +7,11 @@ import socket
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import NamedTuple
 
 from perfdag.hosts import facts
 from perfdag.hosts.base import Host
@@ -23,8 +21,12 @@ from perfdag.outcome import SampleError
 STEAL_LIMIT = 0.02  # of the CPU time of all cores
 THROTTLED_LIMIT = 0.01  # of the sample's wall time; less is noise
 LOAD_LIMIT = 1.5  # runnable tasks a core when a sample starts
-READINGS, READING_INTERVAL = 5, 0.005
-"""Readings of the runnable tasks, and seconds between them. Most of them miss a short task."""
+READINGS, READING_INTERVAL = 5, 0.002
+"""Readings of the runnable tasks, and seconds between them. Most of them miss a short task.
+
+Readings over 20 ms instead of 8 ms give the same numbers on a loaded machine, and every sample
+waits for them.
+"""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,10 @@ class Moment:
     oom_kills: int = 0
     at: float = 0.0
 
+    def steal_since(self, before: "Moment") -> float:
+        """Return the fraction of CPU time that the hypervisor took since an earlier moment."""
+        return (self.stolen - before.stolen) / max(self.total - before.total, 1)
+
 
 def moment() -> Moment:
     """Return the counters now. A counter that this system lacks is 0."""
@@ -49,14 +55,14 @@ def moment() -> Moment:
         stolen, total = fields[7], sum(fields)
     except (OSError, ValueError, IndexError):
         pass
-    return Moment(stolen, total, facts.throttled_us(), facts.oom_kills(), time.monotonic())
+    return Moment(stolen, total, *facts.pressure(), time.monotonic())
 
 
 def runnable() -> int:
     """Return the tasks that run or wait for a CPU, without this one; 0 if unknown.
 
-    It is the median of a few readings within 20 ms. The load average would contain the previous
-    sample for a minute.
+    It is the median of a few readings. The load average would contain the previous sample for a
+    minute.
     """
     readings = []
     for reading in range(READINGS):
@@ -69,49 +75,34 @@ def runnable() -> int:
     return int(statistics.median(readings))
 
 
-def steal(before: Moment, after: Moment) -> float:
-    """Return the fraction of CPU time that the hypervisor took between two moments."""
-    return (after.stolen - before.stolen) / max(after.total - before.total, 1)
+class Effects(NamedTuple):
+    """What disturbed a sample, in words: each is None where nothing did."""
+
+    throttled: str | None = None
+    """Why the sample is invalid: the CPU quota of its cgroup."""
+    starved: str | None = None
+    """That the kernel killed a process of it for the memory limit of its cgroup."""
+    noise: str | None = None
+    """Why the sample may be contaminated; its values stay."""
 
 
-def disturbed(before: Moment, after: Moment, load: int, cores: int) -> str | None:
-    """Return why a sample between two moments may be contaminated, or None.
-
-    `load` is the number of runnable tasks before it.
-    """
-    reasons = []
-    stolen = steal(before, after)
-    if stolen > STEAL_LIMIT:
-        reasons.append(f"steal {stolen:.1%}")
+def effects(before: Moment, after: Moment, load: int = 0, cores: int = 1) -> Effects:
+    """Return what disturbed a sample between two moments, with `load` runnable tasks before it."""
+    noise = []
+    if (stolen := after.steal_since(before)) > STEAL_LIMIT:
+        noise.append(f"steal {stolen:.1%}")
     if load > LOAD_LIMIT * cores:
-        reasons.append(f"load {load} on {cores} cores before it")
-    if seconds := _throttled_seconds(before, after):
-        reasons.append(f"throttled for {1e3 * seconds:.3g} ms by the CPU quota of its cgroup")
-    return ", ".join(reasons) or None
-
-
-def throttled(before: Moment, after: Moment) -> str | None:
-    """Return why the sample is invalid because of the CPU quota of its cgroup, or None."""
-    seconds = _throttled_seconds(before, after)
-    return (
+        noise.append(f"load {load} on {cores} cores before it")
+    if seconds := (after.throttled_us - before.throttled_us) / 1e6:
+        noise.append(f"throttled for {1e3 * seconds:.3g} ms by the CPU quota of its cgroup")
+    return Effects(
         f"the CPU quota of its cgroup throttled it for {seconds:.2f} s"
         if seconds > THROTTLED_LIMIT * (after.at - before.at)
-        else None
-    )
-
-
-def _throttled_seconds(before: Moment, after: Moment) -> float:
-    """Return the seconds between two moments in which a CPU quota throttled the cgroups."""
-    return (after.throttled_us - before.throttled_us) / 1e6
-
-
-def starved(before: Moment, after: Moment) -> str | None:
-    """Return that the kernel killed a process for the memory limit of its cgroup, or None."""
-    kills = after.oom_kills - before.oom_kills
-    return (
+        else None,
         "OOMKilled: the kernel killed a process of it that passed the memory limit"
-        if kills > 0
-        else None
+        if after.oom_kills > before.oom_kills
+        else None,
+        ", ".join(noise) or None,
     )
 
 
@@ -129,24 +120,17 @@ class Guard:
         before = zip(others, _moments(others), strict=True)
         self._others = [(host, counters) for host, counters in before if counters is not None]
 
-    def throttled(self) -> str | None:
-        """Return why the sample is invalid because of a CPU quota on one of its hosts, or None."""
-        return throttled(self._before, moment()) or self._elsewhere(throttled)
-
-    def starved(self) -> str | None:
-        """Return that the kernel killed a process for a memory limit on a host, or None."""
-        return starved(self._before, moment()) or self._elsewhere(starved)
-
-    def disturbed(self, cores: int) -> str | None:
-        """Return why the sample may be contaminated, or None."""
-        return disturbed(self._before, moment(), self._load, cores)
-
-    def _elsewhere(self, judge: Callable[[Moment, Moment], str | None]) -> str | None:
+    def end(self, cores: int) -> Effects:
+        """Return what disturbed the sample. Noise is that of this machine."""
+        found = effects(self._before, moment(), self._load, cores)
         now = _moments([host for host, _ in self._others])
         for (host, before), after in zip(self._others, now, strict=True):
-            if after is not None and (reason := judge(before, after)):
-                return f"on {host.name}: {reason}"
-        return None
+            there = effects(before, after) if after is not None else Effects()
+            if there.throttled and not found.throttled:
+                found = found._replace(throttled=f"on {host.name}: {there.throttled}")
+            if there.starved and not found.starved:
+                found = found._replace(starved=f"on {host.name}: {there.starved}")
+        return found
 
 
 def _moments(hosts: Sequence[Host]) -> list[Moment | None]:
@@ -163,31 +147,30 @@ def _moment_of(host: Host) -> Moment | None:
         counters = host.run(["cat", *facts.COUNTERS], timeout=10).stdout
     except SampleError:
         return None
-    return Moment(0, 0, facts.throttled(counters), facts.kills(counters), time.monotonic())
+    throttled, kills = facts.pressure_in(counters)
+    return Moment(0, 0, throttled or 0, kills or 0, time.monotonic())
 
 
-CANARY_METRICS = (
-    ("cpu", "1/s", "higher"),
-    ("memory", "B/s", "higher"),
-    ("loopback", "s", "lower"),
-    ("disk", "s", "lower"),
-)
+CANARY_METRICS = {
+    "cpu": ("1/s", "higher"),
+    "memory": ("B/s", "higher"),
+    "loopback": ("s", "lower"),
+    "disk": ("s", "lower"),
+    "steal": ("1", "lower"),
+}
+"""Unit and better direction of the figures of a canary."""
 
 
 def canary() -> dict[str, float | None]:
-    """Return the figures of the canary.
+    """Return the figures of the canary, a short fixed load.
 
     `cpu` is in hashes of 64 KiB per second, `memory` in copied B/s. `loopback` is the median of TCP
     round trips in s, `disk` that of synced 4 KiB writes in s. A figure is None if the system
     refuses it, as with a full disk.
     """
     figures: dict[str, float | None] = {}
-    for name, measure in (
-        ("cpu", _cpu),
-        ("memory", _memory),
-        ("loopback", _loopback),
-        ("disk", _disk),
-    ):
+    loads = {"cpu": _cpu, "memory": _memory, "loopback": _loopback, "disk": _disk}
+    for name, measure in loads.items():
         try:
             figures[name] = measure()
         except OSError:
@@ -205,15 +188,14 @@ def _cpu(budget: float = 0.05) -> float:
 
 def _memory() -> float:
     # pages that were never written are one page of zeros, which stays in the cache
-    source = np.ones(1 << 24, dtype=np.uint8)
-    target = np.empty_like(source)
-    np.copyto(target, source)
+    source, target = bytearray(b"\x01") * (1 << 24), bytearray(1 << 24)
+    target[:] = source
     rates = []
     for _ in range(8):
         start = time.perf_counter()
-        np.copyto(target, source)
-        rates.append(source.nbytes / (time.perf_counter() - start))
-    return float(np.median(rates))
+        target[:] = source
+        rates.append(len(source) / (time.perf_counter() - start))
+    return statistics.median(rates)
 
 
 def _loopback(trips: int = 200) -> float:
@@ -233,7 +215,7 @@ def _loopback(trips: int = 200) -> float:
                 far.send(b"x")
                 near.recv(1)
                 times.append(time.perf_counter() - start)
-    return float(np.median(times))
+    return statistics.median(times)
 
 
 def _disk(writes: int = 5) -> float:
@@ -251,21 +233,4 @@ def _disk(writes: int = 5) -> float:
             times.append(time.perf_counter() - start)
             if sum(times) > 0.1:
                 break
-    return float(np.median(times))
-
-
-def canary_rows(values: Mapping[str, float | None], steal: float) -> list[dict[str, Any]]:
-    """Return the rows of a canary in the columns of the schema, without refused figures."""
-    figures = [(name, values[name], unit, better) for name, unit, better in CANARY_METRICS]
-    return [
-        {
-            "metric": name,
-            "stat": "value",
-            "value": value,
-            "unit": unit,
-            "better": better,
-            "headline": False,
-        }
-        for name, value, unit, better in [*figures, ("steal", steal, "1", "lower")]
-        if value is not None
-    ]
+    return statistics.median(times)

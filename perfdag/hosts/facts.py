@@ -20,10 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from perfdag.hosts import gpu_use
-
+ROOT = Path("/")
 _UNLIMITED = 1 << 60  # version 1 writes a page-rounded 2^63 for "no limit"
-_ROOT = Path("/")
 # the files where a container sees its own cgroup, versions 2 and 1
 COUNTERS = tuple(
     f"/sys/fs/cgroup/{name}"
@@ -31,33 +29,46 @@ COUNTERS = tuple(
 )
 
 
-def limits(root: Path = _ROOT) -> dict[str, Any]:
+def read_text(path: Path) -> str | None:
+    """Return the stripped text of a file, or None if it cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except (OSError, ValueError):
+        return None
+
+
+def read_number(path: Path) -> int | None:
+    """Return the integer in a file, or None if it holds none."""
+    try:
+        return int(read_text(path) or "")
+    except ValueError:
+        return None
+
+
+def limits(root: Path = ROOT) -> dict[str, Any]:
     """Return the version, the tightest limits, and the number of CPUs that may be used.
 
     CPU limits are in cores, memory limits in bytes. None is no limit.
     """
     cores: list[float] = []
-    for folder in _folders("cpu", root):
-        quota = _read(folder / "cpu.max").split() or [
-            _read(folder / "cpu.cfs_quota_us"),
-            _read(folder / "cpu.cfs_period_us"),
+    for folder in _cgroups("cpu", root):
+        quota = (read_text(folder / "cpu.max") or "").split() or [
+            read_text(folder / "cpu.cfs_quota_us") or "",
+            read_text(folder / "cpu.cfs_period_us") or "",
         ]
         if len(quota) == 2 and all(number.isdecimal() for number in quota) and int(quota[1]):
             cores.append(int(quota[0]) / int(quota[1]))
-    texts = [
-        _read(folder / name)
-        for folder in _folders("memory", root)
+    memory = [
+        limit
+        for folder in _cgroups("memory", root)
         for name in ("memory.max", "memory.limit_in_bytes")
+        if (limit := read_number(folder / name)) is not None and limit < _UNLIMITED
     ]
-    memory = [int(text) for text in texts if text.isdecimal() and int(text) < _UNLIMITED]
-    memberships = _memberships(root)
+    hierarchies = (read_text(root / "proc/self/cgroup") or "").splitlines()
+    version = 2 if [line[:3] for line in hierarchies] == ["0::"] else 1 if hierarchies else None
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        "version": 2
-        if [controllers for controllers, _ in memberships] == [""]
-        else 1
-        if memberships
-        else None,
+        "version": version,
         "cpu_limit": min(cores, default=None),
         "memory_limit_bytes": min(memory, default=None),
         "cpus_allowed": allowed,
@@ -72,80 +83,57 @@ def cpus() -> int:
     return allowed if quota is None else min(allowed, max(1, int(quota)))
 
 
-def memory(root: Path = _ROOT) -> int:
+def memory(root: Path = ROOT) -> int:
     """Return the bytes that this process may use, of its cgroups and of the machine."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(whole, limits(root)["memory_limit_bytes"] or whole)
 
 
-def throttled_us(root: Path = _ROOT) -> int:
-    """Return the throttled microseconds of the cgroups, summed over CPUs and levels."""
-    return sum(throttled(_read(folder / "cpu.stat")) for folder in _folders("cpu", root))
+def pressure(root: Path = ROOT) -> tuple[int, int]:
+    """Return throttled microseconds of the cgroups of this process, and kills for a memory limit.
 
-
-def oom_kills(root: Path = _ROOT) -> int:
-    """Return the number of processes of the cgroup that the kernel killed for a memory limit."""
-    texts = (
-        _read(folder / name)
-        for folder in _folders("memory", root)
+    A quota of any level throttles, so the first is a sum over CPUs and levels. The kills are those
+    of the own cgroup: others of its parent concern no sample.
+    """
+    throttled = sum(
+        pressure_in(read_text(folder / "cpu.stat") or "")[0] or 0
+        for folder in _cgroups("cpu", root)
+    )
+    kills = (
+        pressure_in(read_text(folder / name) or "")[1]
+        for folder in _cgroups("memory", root)
         for name in ("memory.events", "memory.oom_control")
     )
-    return next((kills(text) for text in texts if "oom_kill " in text), 0)
+    return throttled, next((count for count in kills if count is not None), 0)
 
 
-def throttled(text: str) -> int:
-    """Return the throttled microseconds in the text of a cpu.stat."""
-    counters = _counters(text)
-    # Version 2 counts microseconds, version 1 nanoseconds.
-    return (
-        counters["throttled_usec"]
-        if "throttled_usec" in counters
-        else counters.get("throttled_time", 0) // 1000
-    )
-
-
-def kills(text: str) -> int:
-    """Return the kills for memory in the text of a memory.events or memory.oom_control."""
-    return _counters(text).get("oom_kill", 0)
-
-
-def _counters(text: str) -> dict[str, int]:
+def pressure_in(text: str) -> tuple[int | None, int | None]:
+    """Return the throttled microseconds and the kills in the text of COUNTERS; None if absent."""
     pairs = [line.split() for line in text.splitlines()]
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+    found = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+    # Version 2 counts microseconds, version 1 nanoseconds.
+    if (throttled := found.get("throttled_usec")) is None and "throttled_time" in found:
+        throttled = found["throttled_time"] // 1000
+    return throttled, found.get("oom_kill")
 
 
-def _memberships(root: Path) -> list[tuple[str, str]]:
-    """Return (controllers, path) of each hierarchy. Version 2 has no controllers."""
-    lines = [line.split(":", 2) for line in _read(root / "proc/self/cgroup").splitlines()]
-    return [(fields[1], fields[2]) for fields in lines if len(fields) == 3]
-
-
-def _folders(controller: str, root: Path) -> list[Path]:
+def _cgroups(controller: str, root: Path) -> list[Path]:
     """Return the folders of a controller for this process, from its own cgroup up to the root."""
-    mount = root / "sys/fs/cgroup"
-    folders = []
-    for controllers, path in _memberships(root):
-        if controllers == "":
-            top = mount if (mount / "cgroup.controllers").exists() else mount / "unified"
-        elif controller in controllers.split(","):
-            top = mount / controller
-        else:
+    mount, folders = root / "sys/fs/cgroup", []
+    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, colon, path = rest.partition(":")
+        if not colon or controller not in (controllers or controller).split(","):
             continue
+        if controllers:
+            top = mount / controller
+        else:  # version 2
+            top = mount if (mount / "cgroup.controllers").exists() else mount / "unified"
         # Without a cgroup namespace the path is that of the host and does not exist here.
         # The mount itself is then the cgroup of the container.
         relative = Path(path.lstrip("/"))
         folders += [top / parent for parent in (relative, *relative.parents)]
     return folders
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except (OSError, ValueError):
-        return ""
-
-
-ROOT = Path("/")
 
 
 def filesystem(path: str | Path, root: Path = ROOT) -> dict[str, Any]:
@@ -174,7 +162,7 @@ def filesystem(path: str | Path, root: Path = ROOT) -> dict[str, Any]:
     facts |= _queue(numbers, root)
     usage = shutil.disk_usage(target) if target.is_dir() or target.is_file() else None
     sectors = (
-        read_number(read_text(root / "sys/dev/block" / (numbers or "none") / "size"))
+        read_number(root / "sys/dev/block" / (numbers or "none") / "size")
         if facts["type"] == "block"
         else None
     )
@@ -238,22 +226,6 @@ def _queue(numbers: str | None, root: Path) -> dict[str, Any]:
     return facts
 
 
-def read_text(path: Path) -> str | None:
-    """Return the stripped text of a file, or None if it cannot be read."""
-    try:
-        return path.read_text(errors="replace").strip()
-    except (OSError, ValueError):
-        return None
-
-
-def read_number(text: str | None) -> int | None:
-    """Return the integer in a text, or None if it is no integer."""
-    try:
-        return int(text or "")
-    except ValueError:
-        return None
-
-
 _NOT_NICS = re.compile(
     r"^(lo|bonding_masters|veth.*|cali.*|lxc.*|ifb\d+|dummy\d+|tunl\d+|sit\d+"
     r"|docker\d+|br-.*|virbr.*|cni\d+|flannel.*)$"
@@ -275,20 +247,108 @@ _KERNEL_OPTION = re.compile(
     r"|audit|selinux|apparmor|init_on_(alloc|free)|nowatchdog|nmi_watchdog|(mlx|nvme)\w*\.\w+)(=|$)"
 )
 """Options that affect performance. Others, which may hold secrets and addresses, are not read."""
+_GUESTS = re.compile(
+    r"QEMU|KVM|VMware|VirtualBox|Virtual Machine|Xen|Bochs|OpenStack|Amazon EC2|"
+    r"Google Compute|HVM domU|Parallels"
+)
+"""Products that are virtual machines."""
 
 
-def nics(root: Path = ROOT) -> list[dict[str, Any]]:
+def gather(root: Path = ROOT) -> dict[str, Any]:
+    """Return facts of this host: kernel, CPU, memory, NICs, GPUs, virtualisation, cgroup limits.
+
+    `root` is the folder of /proc, /sys and /etc. GPUs belong to the default root only. Frequencies
+    are in Hz, speeds in bit/s, sizes in bytes, CPU limits in cores. A fact that cannot be read is
+    None.
+    """
+    cpu = _cpu(root)
+    release = read_text(root / "etc/os-release") or ""
+    distribution = re.search(r'^PRETTY_NAME="?([^"\n]+)"?', release, re.M)
+    total = re.search(r"^MemTotal:\s+(\d+) kB", read_text(root / "proc/meminfo") or "", re.M)
+    load = re.match(r"\S+ \S+ ([\d.]+) ", read_text(root / "proc/loadavg") or "")
+    arguments = read_text(root / "proc/cmdline")
+    sysctls = {
+        f"net.{part}.{name}": read_text(root / "proc/sys/net" / part / name)
+        for part, names in _SYSCTLS.items()
+        for name in names
+    }
+    gpus: list[dict[str, Any]] | None = []
+    if root == ROOT and shutil.which("nvidia-smi"):
+        from perfdag.hosts import gpu_use
+
+        gpus = gpu_use.gpus()
+    return {
+        "host": socket.gethostname(),
+        "kernel": platform.release(),
+        "arch": platform.machine(),
+        "distribution": distribution[1] if distribution else platform.system() or None,
+        **cpu,
+        "firmware": read_text(root / "sys/class/dmi/id/bios_version"),
+        "memory_bytes": int(total[1]) * 1024
+        if total
+        else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        # The tasks per CPU of the last 15 minutes in halves: what neighbours did before, as
+        # /proc/loadavg counts the tasks of the whole node, in a pod too.
+        "load": round(2 * float(load[1]) / (cpu["cpu_threads"] or 1)) / 2 if load else None,
+        "nics": _nics(root),
+        "rdma": _rdma_devices(root),
+        "gpus": gpus,
+        **_surroundings(root),
+        "cgroup": limits(root),
+        "kernel_options": arguments
+        and " ".join(word for word in arguments.split() if _KERNEL_OPTION.match(word)),
+        # A pod sees those of its network namespace.
+        "sysctl": {name: value and " ".join(value.split()) for name, value in sysctls.items()},
+        "tcp_congestion": read_text(root / "proc/sys/net/ipv4/tcp_congestion_control"),
+        "python": platform.python_version(),
+    }
+
+
+def _cpu(root: Path) -> dict[str, Any]:
+    """Return model, numbers, frequencies and microcode of the CPUs."""
+    cpus = []
+    for text in (read_text(root / "proc/cpuinfo") or "").split("\n\n"):
+        pairs = [line.partition(":") for line in text.splitlines()]
+        block = {key.strip(): value.strip() for key, colon, value in pairs if colon}
+        if "processor" in block:
+            cpus.append(block)
+    first = cpus[0] if cpus else {}
+    model = first.get("model name") or first.get("cpu model")
+    if not model and "CPU implementer" in first:  # arm64 names its cores by number only
+        model = f"ARM implementer {first['CPU implementer']} part {first.get('CPU part', '?')}"
+    cores = {
+        (block.get("physical id", "0"), block["core id"]) for block in cpus if "core id" in block
+    }
+    folder = root / "sys/devices/system/cpu"
+    governors = {
+        governor
+        for path in folder.glob("cpu[0-9]*/cpufreq/scaling_governor")
+        if (governor := read_text(path)) is not None
+    }
+    kilohertz = read_number(folder / "cpu0/cpufreq/scaling_max_freq")
+    return {
+        "cpu_model": model or platform.processor() or None,
+        "cpu_sockets": len({block["physical id"] for block in cpus if "physical id" in block})
+        or None,
+        "cpu_cores": len(cores) or None,
+        "cpu_threads": len(cpus) or os.cpu_count(),
+        "cpu_governor": ",".join(sorted(governors)) or None,
+        "cpu_frequency_limit": kilohertz * 1000 if kilohertz else None,
+        "cpu_microcode": first.get("microcode"),
+    }
+
+
+def _nics(root: Path) -> list[dict[str, Any]]:
     """Return the network interfaces: driver, model (PCI), firmware, speed in bit/s, MTU in bytes.
 
     The firmware comes from the kernel of the default root only.
     """
-    folder = root / "sys/class/net"
     interfaces = []
-    for path in _entries(folder):
+    for path in sorted((root / "sys/class/net").glob("*")):
         if _NOT_NICS.match(path.name):
             continue
         driver = path / "device/driver"
-        speed = read_number(read_text(path / "speed"))
+        speed = read_number(path / "speed") or 0
         ids = [read_text(path / "device" / name) for name in ("vendor", "device")]
         interfaces.append(
             {
@@ -296,9 +356,8 @@ def nics(root: Path = ROOT) -> list[dict[str, Any]]:
                 "driver": driver.resolve().name if driver.exists() else None,
                 "model": ":".join(part.removeprefix("0x") for part in ids if part) or None,
                 "firmware": _firmware(path.name) if root == ROOT else None,
-                # -1: the link has no speed to tell
-                "speed": speed * 10**6 if speed and speed > 0 else None,
-                "mtu": read_number(read_text(path / "mtu")),
+                "speed": speed * 10**6 if speed > 0 else None,  # -1: the link has no speed to tell
+                "mtu": read_number(path / "mtu"),
                 "state": read_text(path / "operstate"),
                 "numa_node": _numa_node(path),
             }
@@ -306,52 +365,29 @@ def nics(root: Path = ROOT) -> list[dict[str, Any]]:
     return interfaces
 
 
-def rdma_devices(root: Path) -> list[dict[str, Any]]:
+def _rdma_devices(root: Path) -> list[dict[str, Any]]:
     """Return the ports of RDMA devices: model, firmware, speed in bit/s, state and link layer."""
-    return [
-        {
-            "name": f"{device.name}:{port.name}",
-            "model": read_text(device / "hca_type") or read_text(device / "board_id"),
-            "firmware": read_text(device / "fw_ver"),
-            "speed": _rate(read_text(port / "rate")),
-            "state": (read_text(port / "state") or "").rpartition(" ")[2] or None,
-            "link_layer": read_text(port / "link_layer"),
-            "numa_node": _numa_node(device),
-        }
-        for device in _entries(root / "sys/class/infiniband")
-        for port in _entries(device / "ports")
-    ]
-
-
-def kernel_options(root: Path) -> str | None:
-    """Return the options of the kernel command line that affect performance."""
-    text = read_text(root / "proc/cmdline")
-    return text and " ".join(word for word in text.split() if _KERNEL_OPTION.match(word))
-
-
-def sysctls(root: Path) -> dict[str, str | None]:
-    """Return the settings of the kernel that matter to TCP. A pod sees those of its namespace."""
-    values = {
-        f"net.{part}.{name}": read_text(root / "proc/sys/net" / part / name)
-        for part, names in _SYSCTLS.items()
-        for name in names
-    }
-    return {name: value and " ".join(value.split()) for name, value in values.items()}
-
-
-def _entries(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
+    devices = []
+    for port in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
+        device = port.parents[1]
+        rate = re.match(r"([\d.]+) Gb/sec", read_text(port / "rate") or "")  # 100 Gb/sec (4X EDR)
+        devices.append(
+            {
+                "name": f"{device.name}:{port.name}",
+                "model": read_text(device / "hca_type") or read_text(device / "board_id"),
+                "firmware": read_text(device / "fw_ver"),
+                "speed": int(float(rate[1]) * 1e9) if rate else None,
+                "state": (read_text(port / "state") or "").rpartition(" ")[2] or None,
+                "link_layer": read_text(port / "link_layer"),
+                "numa_node": _numa_node(device),
+            }
+        )
+    return devices
 
 
 def _numa_node(device: Path) -> int | None:
-    node = read_number(read_text(device / "device/numa_node"))
+    node = read_number(device / "device/numa_node")
     return node if node is not None and node >= 0 else None  # -1: the machine has only one
-
-
-def _rate(text: str | None) -> int | None:
-    """Return `100 Gb/sec (4X EDR)` in bit/s."""
-    match = re.match(r"([\d.]+) Gb/sec", text or "")
-    return int(float(match[1]) * 1e9) if match else None
 
 
 def _firmware(interface: str) -> str | None:
@@ -367,40 +403,27 @@ def _firmware(interface: str) -> str | None:
     return text if text not in ("", "N/A") else None
 
 
-def gather(root: Path = ROOT) -> dict[str, Any]:
-    """Return facts of this host: kernel, CPU, memory, NICs, GPUs, virtualisation, cgroup limits.
+def _surroundings(root: Path) -> dict[str, str | None]:
+    """Return the virtualisation and the kind of container.
 
-    `root` is the folder of /proc, /sys and /etc. GPUs belong to the default root only. Frequencies
-    are in Hz, speeds in bit/s, sizes in bytes, CPU limits in cores. A fact that cannot be read is
-    None.
+    The virtualisation is `none`, the DMI product, the type of the hypervisor, or `virtual` where
+    only a CPU flag tells of one.
     """
-    cpu = _cpu(root)
-    return {
-        "host": socket.gethostname(),
-        "kernel": platform.release(),
-        "arch": platform.machine(),
-        "distribution": _distribution(root),
-        "cpu_model": cpu["model"],
-        "cpu_sockets": cpu["sockets"],
-        "cpu_cores": cpu["cores"],
-        "cpu_threads": cpu["threads"],
-        "cpu_governor": _governor(root),
-        "cpu_frequency_limit": _frequency_limit(root),
-        "cpu_microcode": cpu["microcode"],
-        "firmware": read_text(root / "sys/class/dmi/id/bios_version"),
-        "memory_bytes": _memory_bytes(root),
-        "load": _load(root, cpu["threads"]),
-        "nics": nics(root),
-        "rdma": rdma_devices(root),
-        "gpus": gpu_use.gpus() if root == ROOT else [],
-        "virtualisation": _virtualisation(root),
-        "container": _container(root),
-        "cgroup": limits(root),
-        "kernel_options": kernel_options(root),
-        "sysctl": sysctls(root),
-        "tcp_congestion": read_text(root / "proc/sys/net/ipv4/tcp_congestion_control"),
-        "python": platform.python_version(),
-    }
+    names = (read_text(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name"))
+    product = " ".join(filter(None, names))
+    machine = read_text(root / "sys/hypervisor/type") or "none"
+    if re.search(r"^flags\s*:.*\bhypervisor\b", read_text(root / "proc/cpuinfo") or "", re.M):
+        machine = machine if machine != "none" else product or "virtual"
+    elif _GUESTS.search(product) and "metal" not in product:
+        machine = product
+    container: str | None = None
+    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        container = "kubernetes"
+    elif (root / "run/.containerenv").exists():
+        container = "podman"
+    elif (root / ".dockerenv").exists():
+        container = "docker"
+    return {"virtualisation": machine, "container": container}
 
 
 def env_class(*facts: Mapping[str, Any]) -> str:
@@ -409,148 +432,36 @@ def env_class(*facts: Mapping[str, Any]) -> str:
     Hardware only: kernel, GPU driver and other versions are left out, for they are what an upgrade
     changes and what is then to be compared.
     """
-    kinds = Counter(_machine(host) for host in facts)
+    kinds: Counter[str] = Counter()
+    for host in facts:
+        parts = [str(host.get("cpu_model") or host.get("arch") or "unknown CPU")]
+        if host.get("cpu_threads"):
+            parts.append(f"{host['cpu_threads']} threads")
+        if host.get("memory_bytes"):
+            # Rounded to 1/8 GiB under 4 GiB, else to 1 GiB, as firmware and kernels reserve some.
+            gib = host["memory_bytes"] / 2**30
+            parts.append(f"{round(gib) if gib >= 4 else round(gib * 8) / 8:g} GiB")
+        parts += sorted(
+            {
+                nic["driver"]
+                + (f" {nic['speed'] / 1e9:g} Gbit/s" if nic.get("speed") is not None else "")
+                for nic in host.get("nics") or ()
+                if nic.get("driver")
+            }
+        )
+        devices = Counter(
+            f"{device['name']} (MIG {', '.join(device['slices'])})"
+            if device.get("slices")
+            else device["name"]
+            for device in host.get("gpus") or ()
+        )
+        parts += [f"{n} x {name}" if n > 1 else name for name, n in sorted(devices.items())]
+        if host.get("virtualisation") not in (None, "none"):
+            parts.append("virtual")
+        kinds[", ".join(parts)] += 1
     return "; ".join(
         kind if count == 1 else f"{count} x [{kind}]" for kind, count in sorted(kinds.items())
     )
-
-
-def _machine(facts: Mapping[str, Any]) -> str:
-    parts = [str(facts.get("cpu_model") or facts.get("arch") or "unknown CPU")]
-    if facts.get("cpu_threads"):
-        parts.append(f"{facts['cpu_threads']} threads")
-    if facts.get("memory_bytes"):
-        # Rounded to 1/8 GiB under 4 GiB, else to 1 GiB, as firmware and kernels reserve some.
-        gib = facts["memory_bytes"] / 2**30
-        parts.append(f"{round(gib) if gib >= 4 else round(gib * 8) / 8:g} GiB")
-    nics = {_nic_kind(nic) for nic in facts.get("nics") or ()}
-    parts += sorted(kind for kind in nics if kind)
-    parts += gpu_use.kinds(facts.get("gpus") or ())
-    if facts.get("virtualisation") not in (None, "none"):
-        parts.append("virtual")
-    return ", ".join(parts)
-
-
-def _nic_kind(nic: Mapping[str, Any]) -> str:
-    if not nic.get("driver"):
-        return ""
-    speed = nic.get("speed")
-    return f"{nic['driver']} {speed / 1e9:g} Gbit/s" if speed else str(nic["driver"])
-
-
-def _distribution(root: Path) -> str | None:
-    match = re.search(r'^PRETTY_NAME="?([^"\n]+)"?', read_text(root / "etc/os-release") or "", re.M)
-    return match[1] if match else platform.system() or None
-
-
-def _cpu(root: Path) -> dict[str, Any]:
-    text = read_text(root / "proc/cpuinfo") or ""
-    blocks = [
-        dict(_field(line) for line in block.splitlines() if ":" in line)
-        for block in text.split("\n\n")
-    ]
-    cpus = [block for block in blocks if "processor" in block]
-    first = cpus[0] if cpus else {}
-    model = (
-        first.get("model name")
-        or first.get("cpu model")
-        or _arm(first)
-        or platform.processor()
-        or None
-    )
-    cores = {
-        (block.get("physical id", "0"), block["core id"]) for block in cpus if "core id" in block
-    }
-    sockets = {block["physical id"] for block in cpus if "physical id" in block}
-    return {
-        "model": model,
-        "threads": len(cpus) or os.cpu_count(),
-        "cores": len(cores) or None,
-        "sockets": len(sockets) or None,
-        "microcode": first.get("microcode"),
-    }
-
-
-def _field(line: str) -> tuple[str, str]:
-    key, _, value = line.partition(":")
-    return key.strip(), value.strip()
-
-
-def _arm(block: Mapping[str, str]) -> str | None:
-    # arm64 names its cores by number only
-    return (
-        f"ARM implementer {block['CPU implementer']} part {block.get('CPU part', '?')}"
-        if "CPU implementer" in block
-        else None
-    )
-
-
-def _governor(root: Path) -> str | None:
-    governors = {
-        read_text(path)
-        for path in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
-    } - {None}
-    return ",".join(sorted(str(governor) for governor in governors)) or None
-
-
-def _frequency_limit(root: Path) -> int | None:
-    kilohertz = read_number(
-        read_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq")
-    )
-    return kilohertz * 1000 if kilohertz else None
-
-
-def _load(root: Path, threads: int | None) -> float | None:
-    """Return the tasks per CPU of the last 15 minutes in halves: what neighbours did before.
-
-    /proc/loadavg counts the tasks of the whole node, in a pod too.
-    """
-    fields = (read_text(root / "proc/loadavg") or "").split()
-    try:
-        return round(2 * float(fields[2]) / (threads or 1)) / 2
-    except (IndexError, ValueError):
-        return None
-
-
-def _memory_bytes(root: Path) -> int | None:
-    total = re.search(r"^MemTotal:\s+(\d+) kB", read_text(root / "proc/meminfo") or "", re.M)
-    if total:
-        return int(total[1]) * 1024
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return None
-
-
-def _virtualisation(root: Path) -> str:
-    """Return `none`, the DMI product or hypervisor type, or `virtual` for only a CPU flag."""
-    product = " ".join(
-        filter(
-            None,
-            (
-                read_text(root / "sys/class/dmi/id/sys_vendor"),
-                read_text(root / "sys/class/dmi/id/product_name"),
-            ),
-        )
-    )
-    kind = read_text(root / "sys/hypervisor/type")
-    if re.search(r"^flags\s*:.*\bhypervisor\b", read_text(root / "proc/cpuinfo") or "", re.M):
-        return kind or product or "virtual"
-    guests = (
-        r"QEMU|KVM|VMware|VirtualBox|Virtual Machine|Xen|Bochs|OpenStack|Amazon EC2|"
-        r"Google Compute|HVM domU|Parallels"
-    )
-    if re.search(guests, product) and "metal" not in product:
-        return product
-    return kind or "none"
-
-
-def _container(root: Path) -> str | None:
-    if os.environ.get("KUBERNETES_SERVICE_HOST"):
-        return "kubernetes"
-    if (root / "run/.containerenv").exists():
-        return "podman"
-    return "docker" if (root / ".dockerenv").exists() else None
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from perfdag.digest import digest
 from perfdag.plan.plan import Batch, Plan, make_plan, new_run_id, order, place_hosts
 from perfdag.shape import SHAPE_KEYS
-from perfdag.stats.paired import FEWEST_BLOCKS, MOST_BLOCKS, blocks
+from perfdag.stats.design import FEWEST_BLOCKS, MOST_BLOCKS, blocks
 from perfdag.suite.document import BadDocument, Problem
 from perfdag.suite.model import LoadedSuite
 

@@ -55,15 +55,15 @@ class Batch:
 class Options:
     """What the steps of a run are told beside its samples.
 
-    `pending_limit` is in seconds. `confirms` is the run that a recheck repeats, `confirmed` has the
+    `pending_limit` is in seconds. `repeats` is the run that a recheck repeats, `rechecks` has the
     rechecks of a run. The others are of `perfdag ab`: the run of the other variant, the names of A
     and B for people, the order of the blocks, what B may cost, and whether a cluster measures.
     """
 
     pending_limit: float = 600.0
     priority: Annotated[int, Strict()] = 0
-    confirms: RunId | None = None
-    confirmed: list[RunId] = field(default_factory=list)
+    repeats: RunId | None = None
+    rechecks: list[RunId] = field(default_factory=list)
     other: RunId | None = None
     words: tuple[str, str] = ("A", "B")
     blocks: list[str] = field(default_factory=list)

@@ -8,6 +8,8 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import orjson
+
 from perfdag.plan.plan import Batch, Plan, is_run_id, new_run_id, read_plan
 from perfdag.results.samples import result_key, run_folder, stored_runs
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
@@ -15,7 +17,7 @@ from perfdag.suite.document import nearest
 from perfdag.units import plural
 
 LAST = re.compile(r"last(?:~(\d+))?")
-PARTIAL = ("ab", "confirm", "part")
+PARTIAL = ("ab", "recheck", "part")
 """Triggers of runs of a part of a suite: a variant, suspicious points again, and `--only`."""
 
 
@@ -140,7 +142,7 @@ def trigger(store: Store, suite: str, run_id: str) -> str:
 
 def _read_plan(store: Store, run_id: str) -> Plan:
     try:
-        plan = read_plan(store.get(f"{run_folder(run_id)}/plan.json"))
+        plan = read_plan(store.get(plan_key(run_id)))
         if plan.run_id != run_id:
             raise ValueError(f"it is of run {plan.run_id}")
         return plan
@@ -161,7 +163,7 @@ def newer_note(store: Store, run_id: str) -> str | None:
             plan = known_plan(store, newer, known[newer])
         except StoreError:
             continue
-        if plan.suite != suite or plan.trigger == "confirm":
+        if plan.suite != suite or plan.trigger == "recheck":
             continue
         if plan.trigger == "ab" and plan.order:
             command = resume_command(plan, store.root)
@@ -171,9 +173,14 @@ def newer_note(store: Store, run_id: str) -> str | None:
     return None
 
 
+def plan_key(run_id: str) -> str:
+    """Return the key of the plan of a run."""
+    return f"{run_folder(run_id)}/plan.json"
+
+
 def store_plan(store: Store, plan: Plan) -> None:
     """Store a plan. Raises StoreError."""
-    store.put(f"{run_folder(plan.run_id)}/plan.json", plan.dump())
+    store.put(plan_key(plan.run_id), plan.dump())
 
 
 def variants(store: Store, plan: Plan) -> list[Plan]:
@@ -243,39 +250,20 @@ ANY = "any"
 def with_learned_times(store: Store, plan: Plan, cluster: str | None) -> Plan:
     """Return the plan with the median duration of each point in the newest run, if on this cluster.
 
-    `cluster` is that of the rows, or None for one machine. A point without past samples keeps the
-    estimate of its benchmark, as do all where the store cannot be read.
+    `cluster` is that of the run, or None for one machine. Collecting a run writes these durations
+    into its plan. A point that it did not measure keeps the estimate of its benchmark, as do all
+    where the store cannot be read.
     """
     try:
         runs = stored_runs(store, plan.suite)
-        if not runs:
-            return plan
-        past = _seconds(store.get(result_key(plan.suite, runs[-1][0])), cluster)
-    except (StoreError, OSError, ValueError):  # pyarrow's errors are ValueErrors
+        past = orjson.loads(store.get(plan_key(runs[-1][0]))) if runs else {}
+    except (StoreError, ValueError):
         return plan
-    points = [replace(point, seconds=past.get(point.id, point.seconds)) for point in plan.points]
+    if not past or cluster not in (ANY, past["where"].get("cluster")):
+        return plan
+    seconds = {point["id"]: point["seconds"] for point in past["points"]}
+    points = [replace(point, seconds=seconds.get(point.id, point.seconds)) for point in plan.points]
     return replace(plan, points=points)
-
-
-def _seconds(data: bytes, cluster: str | None) -> dict[str, float]:
-    """Return the median seconds of the ok samples of each point in a file of rows."""
-    import pyarrow as pa
-
-    from perfdag.results.schema import SAMPLES, read_rows
-    from perfdag.stats.robust import median
-
-    names = ["point", "cluster", "status", "started_at", "finished_at"]
-    rows = read_rows(data, pa.schema([SAMPLES.field(name) for name in names])).to_pylist()
-    samples = {  # a sample has a row for each metric
-        (row["point"], row["started_at"], row["finished_at"])
-        for row in rows
-        if row["status"] == "ok" and cluster in (ANY, row["cluster"])
-    }
-    seconds: dict[str, list[float]] = {}
-    for point, start, end in samples:
-        if start and end:
-            seconds.setdefault(point, []).append((end - start).total_seconds())
-    return {point: median(values) for point, values in seconds.items()}
 
 
 ROUNDS = 2
@@ -300,9 +288,9 @@ def recheck_plans(plan: Plan, points: set[str]) -> list[Plan]:
         batches.append(
             Batch(kind[0], mine, sum(chosen[order[position][0]].seconds for position in mine))
         )
-    options = replace(plan.options, confirms=plan.run_id)
+    options = replace(plan.options, repeats=plan.run_id)
     one = replace(
-        plan, points=chosen, order=order, batches=batches, trigger="confirm", options=options
+        plan, points=chosen, order=order, batches=batches, trigger="recheck", options=options
     )
     return [replace(one, run_id=run_id) for run_id in sorted(new_run_id() for _ in range(ROUNDS))]
 
@@ -315,7 +303,7 @@ def store_rechecks(store: Store, plan: Plan, points: set[str]) -> list[Plan]:
     rechecks = recheck_plans(plan, points)
     for again in rechecks:
         store_plan(store, again)
-    plan.options.confirmed = [again.run_id for again in rechecks]
+    plan.options.rechecks = [again.run_id for again in rechecks]
     store_plan(store, plan)
     return rechecks
 
@@ -340,7 +328,7 @@ def plan_of_batch(store: Store, plan: Plan, number: int) -> tuple[Plan, int]:
     """
     if number < len(plan.batches):
         return plan, number
-    rechecks = [load_plan(store, run_id) for run_id in plan.options.confirmed]
+    rechecks = [load_plan(store, run_id) for run_id in plan.options.rechecks]
     for batch, owner, index in recheck_batches(plan, rechecks):
         if batch == number:
             return owner, index

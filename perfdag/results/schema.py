@@ -42,7 +42,7 @@ SAMPLES: pa.Schema = pa.schema(
         ("env_class", _TEXT),  # hardware only; a column to compare, not part of series_id
         # run: which measurement of it
         ("run_id", _TEXT),
-        ("trigger", _TEXT),  # manual, part (of a suite), cron, confirm, ab, import
+        ("trigger", _TEXT),  # manual, part (of a suite), cron, recheck, ab, import
         ("variant", _TEXT),  # A or B of an `ab` run
         ("batch", pa.int32()),
         ("repetition", pa.int16()),

@@ -16,7 +16,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.stats.robust import SIGMA_OF_MAD, Scale, middle, scale_for
+from perfdag.stats.robust import SIGMA_OF_MAD
+from perfdag.stats.scales import Scale, middle, scale_for
 
 Word = Literal["worse", "better", "same", "unclear", "failed"]
 """The words of every verdict."""

@@ -1,35 +1,19 @@
 """Paired comparison of two variants measured in blocks: exact sign-flip test and interval."""
 
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from perfdag.stats.design import FEWEST_BLOCKS, MOST_BLOCKS
 from perfdag.stats.levels import Word, side_word
-from perfdag.stats.robust import Array, Spread, finite, scale_for, spread
+from perfdag.stats.robust import Spread, spread
+from perfdag.stats.scales import Array, finite, scale_for
 
 P_VALUE = 0.01
 FALSE_DISCOVERIES = 0.05
-FEWEST_BLOCKS = 8
-"""2 / 2**8 = 0.8 % is the first smallest p-value at or below 1 %."""
-MOST_BLOCKS = 40
-ORDERS = ("ABBA", "BAAB")
-
-
-def blocks(n: int, seed: int) -> list[str]:
-    """Return the order of n blocks, ABBA and BAAB equally often, in random order.
-
-    A linear drift cancels within a block. An effect of the first or last place cancels between
-    blocks. An odd n has one block more of a kind.
-    """
-    rng = random.Random(seed)
-    first = rng.randrange(2)
-    sequence = [ORDERS[(first + i) % 2] for i in range(n)]
-    rng.shuffle(sequence)
-    return sequence
 
 
 def sign_flip_p(differences: ArrayLike) -> float:

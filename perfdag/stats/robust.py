@@ -1,16 +1,12 @@
-"""Median, spread and noise floor of a few values, with scales on which relative changes add."""
+"""Median, spread and percentiles of a few values, without numpy, which a measuring pod lacks."""
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Literal
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-Array = NDArray[np.float64]
+from typing import Any, Literal
 
 SIGMA_OF_MAD = 1.4826
 """Standard deviation of a normal sample over its median absolute deviation (1 / Phi^-1(3/4))."""
@@ -40,26 +36,16 @@ class Spread:
         return f"range, n={self.n}" if self.kind == "range" else "no values"
 
 
-def finite(values: ArrayLike) -> Array:
-    """Return the finite values as a flat float array. None and NaN (failed samples) are dropped."""
-    array = np.asarray(values, dtype=np.float64).ravel()
-    return array[np.isfinite(array)]
+def ordered(values: Iterable[Any]) -> list[float]:
+    """Return the finite values in order. None and NaN (failed samples) are dropped."""
+    numbers = [float(value) for value in values if value is not None]
+    return sorted(number for number in numbers if math.isfinite(number))
 
 
-def middle(array: Array) -> float:
-    """Return the median of a flat array of finite values. Raises IndexError where it is empty.
-
-    It is ten times as fast as that of numpy on a few values.
-    """
-    order = np.sort(array)
-    half = order.size // 2
-    return float(order[half]) if order.size % 2 else float(order[half - 1] + order[half]) / 2
-
-
-def median(values: ArrayLike) -> float:
+def median(values: Iterable[Any]) -> float:
     """Return the median of the finite values, NaN where there is none."""
-    array = finite(values)
-    return middle(array) if array.size else math.nan
+    numbers = ordered(values)
+    return statistics.median(numbers) if numbers else math.nan
 
 
 def binomial_tail(n: int, k: int, p: float = 0.5) -> float:
@@ -86,85 +72,17 @@ def median_ranks(n: int) -> tuple[int, int, float] | None:
     return best
 
 
-def spread(values: ArrayLike) -> Spread:
+def spread(values: Iterable[Any]) -> Spread:
     """Return the range of fewer than six values, from six on the interval of the median."""
-    array = np.sort(finite(values))
-    n = int(array.size)
+    array = ordered(values)
+    n = len(array)
     if n == 0:
         return Spread(math.nan, math.nan, "none", None, 0)
     ranks = median_ranks(n) if n >= INTERVAL_FROM else None
     if ranks is None:
-        return Spread(float(array[0]), float(array[-1]), "range", None, n)
+        return Spread(array[0], array[-1], "range", None, n)
     low, high, coverage = ranks
-    return Spread(float(array[low - 1]), float(array[high - 1]), "interval", coverage, n)
-
-
-def robust_sigma(values: ArrayLike) -> float:
-    """Return 1.4826 times the median absolute deviation, NaN below two values."""
-    array = finite(values)
-    return SIGMA_OF_MAD * middle(np.abs(array - middle(array))) if array.size >= 2 else math.nan
-
-
-def cv(values: ArrayLike) -> float:
-    """Return the coefficient of variation, NaN where it is not defined.
-
-    It is the standard deviation (n - 1) over |mean|.
-    """
-    array = finite(values)
-    if array.size < 2 or array.mean() == 0:
-        return math.nan
-    return float(array.std(ddof=1) / abs(array.mean()))
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How values become numbers whose differences are effects.
-
-    "log": differences of logarithms, for positive values. "relative": values over `unit` (the size
-    of their median), for series that touch zero or go below. "absolute": the values themselves, for
-    ratios such as a loss of 0 to 1.
-    """
-
-    kind: Literal["log", "relative", "absolute"]
-    unit: float = 1.0
-
-    def apply(self, values: ArrayLike) -> Array:
-        """Return the values on this scale."""
-        array = np.asarray(values, dtype=np.float64)
-        return np.log(array) if self.kind == "log" else array / self.unit
-
-    def value(self, x: float) -> float:
-        """Return the value that has the number `x` on this scale."""
-        return math.exp(x) if self.kind == "log" else x * self.unit
-
-    def gate(self, min_effect: float) -> float:
-        """Return the smallest effect that counts, relative or absolute, on this scale."""
-        return math.log1p(min_effect) if self.kind == "log" else min_effect
-
-    def effect(self, difference: float) -> float:
-        """Return a difference on this scale as an effect: relative (0.1 is +10 %) or absolute."""
-        return math.expm1(difference) if self.kind == "log" else difference
-
-
-def scale_for(values: Sequence[float] | Array, absolute: bool = False) -> Scale:
-    """Return the scale for finite values: log if all are positive, else relative to |median|."""
-    array = finite(values)
-    if absolute:
-        return Scale("absolute")
-    if array.size and array.min() > 0:
-        return Scale("log")
-    size = float(np.abs(array).mean()) if array.size else 0.0
-    typical = abs(middle(array)) if array.size else 0.0
-    return Scale("relative", typical or size or 1.0)
-
-
-def noise_floor(run_medians: ArrayLike) -> float:
-    """Return the robust spread of run medians: 1.4826 MAD of their logarithms (0.02 is about 2 %).
-
-    For a series that touches zero it is relative to the median. It is NaN below two runs.
-    """
-    array = finite(run_medians)
-    return robust_sigma(scale_for(array).apply(array))
+    return Spread(array[low - 1], array[high - 1], "interval", coverage, n)
 
 
 def relative_precision(values: Sequence[float]) -> float | None:
@@ -213,43 +131,6 @@ def _within(angle: float, v: int) -> float:
     return 2 / math.pi * (angle + math.sin(angle) * total)
 
 
-@dataclass(frozen=True, slots=True)
-class Variability:
-    """Relative noise of one series (0.02 is 2 %), None where there are too few values.
-
-    `within`: median over runs of the CV of repetitions. `between`: robust noise of run medians.
-    `nodes`: robust spread of the medians of nodes. `repetitions`: repetitions in a run beyond which
-    only more runs help.
-    """
-
-    within: float | None
-    between: float | None
-    nodes: float | None
-    repetitions: int | None
-    runs: int
-
-
-def variability_of(
-    repetitions: Sequence[ArrayLike], by_node: Mapping[str, ArrayLike]
-) -> Variability:
-    """Return the noise of a series from the repetitions of each run (oldest first) and by node."""
-    runs = [array for values in repetitions if (array := finite(values)).size]
-    inside = finite([cv(array) for array in runs if array.size >= 3])
-    medians = np.array([float(np.median(array)) for array in runs])
-    within = float(np.median(inside)) if inside.size else None
-    between = noise_floor(medians) if medians.size >= 5 else None
-    levels = [float(np.median(array)) for v in by_node.values() if (array := finite(v)).size >= 3]
-    nodes = robust_sigma(scale_for(levels).apply(levels)) if len(levels) >= 3 else None
-    wanted = None
-    if within is not None and between is not None and len(runs) >= 20:
-        # Make the variance of a median of R repetitions, 1.57 s^2 / R, equal to that between runs.
-        typical = float(np.median([array.size for array in runs]))
-        own = max(between**2 - 1.57 * within**2 / typical, (0.1 * between) ** 2)
-        wanted = min(10, max(3, math.ceil(1.57 * within**2 / own))) if own > 0 else 10
-    floor = between if between is not None and math.isfinite(between) else None
-    return Variability(within, floor, nodes, wanted, len(runs))
-
-
 def jain(shares: Sequence[float]) -> float:
     """Return Jain's fairness index, (sum x)^2 / (n sum x^2) (Jain, Chiu, Hawe 1984).
 
@@ -286,27 +167,27 @@ def needed(p: float) -> int:
     return max(1, math.ceil(math.log(0.01) / math.log(extreme))) if extreme > 0.5 else 1
 
 
-def nearest_rank(values: ArrayLike, p: float) -> float:
+def nearest_rank(values: Iterable[Any], p: float) -> float:
     """Return the nearest-rank percentile, sorted[ceil(p n) - 1], of any number of values.
 
     Raises ValueError for p outside (0, 1] or no finite value.
     """
-    array = np.sort(finite(values))
-    if not 0 < p <= 1 or not array.size:
+    array = ordered(values)
+    if not 0 < p <= 1 or not array:
         raise ValueError(
-            f"percentile {p} of {array.size} values: p must be in (0, 1] with one value"
+            f"percentile {p} of {len(array)} values: p must be in (0, 1] with one value"
         )
     # Round first: p * n may be 95.00000000000001, which ceil would make 96.
-    return float(array[max(0, math.ceil(round(p * array.size, 9)) - 1)])
+    return array[max(0, math.ceil(round(p * len(array), 9)) - 1)]
 
 
-def percentile(values: ArrayLike, p: float) -> Percentile:
+def percentile(values: Iterable[Any], p: float) -> Percentile:
     """Return percentile `p` with its order-statistic interval.
 
     Raises TooFewSamplesError where there are fewer samples than `needed(p)`.
     """
-    array = np.sort(finite(values))
-    n = int(array.size)
+    array = ordered(values)
+    n = len(array)
     if n < needed(p):
         raise TooFewSamplesError(
             f"p{p * 100:g} needs {needed(p)} samples, there are {n}: "
@@ -318,7 +199,7 @@ def percentile(values: ArrayLike, p: float) -> Percentile:
     return Percentile(
         p=p,
         value=nearest_rank(array, p),
-        low=float(array[low - 1]) if low >= 1 else -math.inf,
-        high=float(array[high - 1]) if high <= n else math.inf,
+        low=array[low - 1] if low >= 1 else -math.inf,
+        high=array[high - 1] if high <= n else math.inf,
         n=n,
     )

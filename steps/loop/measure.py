@@ -5,29 +5,40 @@ a killed run that is resumed loses and repeats nothing. One machine and a gang o
 loop.
 """
 
+import contextlib
+import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
+from perfdag.benchmark import registry
+from perfdag.benchmark.contract import Benchmark, Gang
+from perfdag.hosts import disturbance
+from perfdag.hosts.base import Host, plain
+from perfdag.hosts.facts import env_class
+from perfdag.outcome import Failed, Infrastructure, SampleError, Skip
 from perfdag.plan.plan import Plan, concurrent_groups
 from perfdag.results.samples import (
     SampleRecord,
+    as_rows,
     headline,
+    now,
     read_sample,
-    run_folder,
     sample_key,
     stored_samples,
 )
 from perfdag.shape import Shape
 from perfdag.stats.robust import relative_precision
-from perfdag.steps.loop.pairs import hunt, missing_overlaps, run_concurrently
-from perfdag.steps.loop.pools import GangLost, LocalPool
-from perfdag.steps.loop.sampler import Sampler
-from perfdag.store.base import Store
+from perfdag.steps.loop.pools import GangLost, LocalPool, two_of
+from perfdag.store.base import Store, StoreError
 from perfdag.suite.points import Point
 
+HOSTS_AT_ONCE = 8
+"""Hosts whose facts are read at the same time."""
 PRECISE = "precise enough"
 """Reason for a skipped sample: its point has reached the precision of `until`."""
 
@@ -40,6 +51,167 @@ class ProgressListener(Protocol):
     def skipped(self, point: Point, repetition: int, why: str) -> None:
         """Receive a sample that is not measured: stored before, or its point is precise enough."""
         ...
+
+
+class NoScratch(StoreError):
+    """No temporary folder can be created: the run ends, and can be resumed."""
+
+
+class Sampler:
+    """Measures samples of points, once each, on a pool of hosts.
+
+    `host_facts` has the facts of the nodes so far.
+    """
+
+    def __init__(self, pool: LocalPool) -> None:
+        self._pool = pool
+        self.host_facts: dict[str, dict[str, Any]] = {}
+
+    def measure(self, point: Point, shape: Shape, repetition: int) -> SampleRecord:
+        """Return the record of one attempt at a sample.
+
+        Its status is `infrastructure` if another attempt may succeed. Whatever a benchmark raises
+        becomes a row. Raises NoScratch.
+        """
+        record = SampleRecord(
+            point.id,
+            repetition,
+            "ok",
+            started_at=now(),
+            where=dict(self._pool.where),
+            facts=dict(self._pool.facts),
+        )
+        benchmark: Benchmark[Any] = registry.get(point.benchmark)
+        record.benchmark_version = str(benchmark.version)
+        guard = disturbance.Guard()
+        try:
+            hosts = self._pool.hosts_for(shape)
+            starter = hosts[0] if hosts else None
+            refusal = self._pool.refuses(shape)
+            if point.pair is not None:
+                hosts, shape = two_of(hosts, point.pair, self._pool.zones), shape.pair()
+            self.add_provenance(record, hosts)
+            if refusal:
+                raise Skip(refusal)
+            guard.include(hosts)
+            self._run(record, benchmark, point, shape, hosts, starter)
+            if fault := self._pool.misplacement(shape, hosts):
+                record.status, record.error = "invalid", fault
+        except SampleError as error:
+            retryable = isinstance(error, Infrastructure)
+            record.status = "infrastructure" if retryable else error.status
+            record.error, record.texts = str(error), record.texts or error.texts
+            if not retryable:  # what a failed sample measured is kept
+                try:
+                    record.rows = as_rows(benchmark, error.measurements, point.params)
+                except Exception as fault:
+                    record.error = f"{record.error}; {type(fault).__name__}: {fault}"
+        except NoScratch:
+            raise
+        except Exception as error:  # a benchmark of another package may raise anything
+            record.status, record.rows = "failed", []
+            record.error = f"{type(error).__name__}: {error}"
+            record.texts["traceback"] = traceback.format_exc()
+        seen = guard.end(record.env.get("cpu_threads") or 1)
+        record.noise = seen.noise
+        if record.status == "ok" and seen.throttled:
+            record.status, record.error = "invalid", seen.throttled
+        if record.error:
+            parts = (record.error, seen.starved, self._pool.advice(shape, record.error))
+            record.error = " ".join(plain("; ".join(part for part in parts if part)).split())
+        record.finished_at = now()
+        return record
+
+    def _run(
+        self,
+        record: SampleRecord,
+        benchmark: Benchmark[Any],
+        point: Point,
+        shape: Shape,
+        hosts: Sequence[Host],
+        starter: Host | None,
+    ) -> None:
+        params = benchmark.Params.model_validate(point.params)
+        try:
+            folder = tempfile.TemporaryDirectory(prefix="perfdag-", ignore_cleanup_errors=True)
+        except OSError as error:
+            raise NoScratch(
+                f"cannot create a temporary folder: {error}; "
+                "free some space, or name another folder with TMPDIR"
+            ) from error
+        with folder as scratch:
+            gang = Gang(
+                hosts,
+                shape,
+                point.timeout,
+                scratch,
+                self._pool.volume,
+                starter=starter,
+            )
+            benchmark.require(gang, params)
+            record.started_at = now()
+            try:
+                measurements = benchmark.run(gang, params)
+            finally:
+                for host in hosts:
+                    if host is not starter:
+                        with contextlib.suppress(SampleError, OSError):
+                            host.remove(scratch)
+                output = gang.output
+                record.texts, record.commands, record.tool = output.texts, output.argv, output.tool
+                record.facts |= output.facts
+                if not output.comparable:
+                    record.benchmark_version = f"{benchmark.version} {output.tool}".strip()
+        if not measurements:
+            raise Failed(f"{benchmark.name} yielded no value")
+        record.rows = as_rows(benchmark, measurements, point.params)
+
+    def add_provenance(self, record: SampleRecord, hosts: Sequence[Host]) -> None:
+        """Add the nodes and facts of hosts to a record."""
+        new = {host.name: host for host in hosts if host.name not in self.host_facts}
+        if new:
+            with ThreadPoolExecutor(HOSTS_AT_ONCE) as pool:  # each starts a Python on its node
+                facts = pool.map(lambda host: host.facts(), new.values())
+                self.host_facts |= zip(new, facts, strict=True)
+        record.nodes = [host.name for host in hosts]
+        if hosts:
+            first, *others = record.nodes
+            record.env = self.host_facts[first]
+            record.env_class = env_class(*(self.host_facts[name] for name in record.nodes))
+            if peers := {name: self.host_facts[name] for name in others if name != first}:
+                record.env = {**record.env, "peers": peers}
+
+    def canary(self, batch: int) -> SampleRecord:
+        """Return the record of a canary: a short fixed load that shows changes of the machine."""
+        before = disturbance.moment()
+        record = SampleRecord(
+            "canary",
+            0,
+            "ok",
+            started_at=now(),
+            batch=batch,
+            benchmark_version="1",
+            where=dict(self._pool.where),
+        )
+        values = disturbance.canary()
+        values["steal"] = disturbance.moment().steal_since(before)
+        record.rows = [
+            {
+                "metric": name,
+                "stat": "value",
+                "value": values[name],
+                "unit": unit,
+                "better": better,
+                "headline": False,
+            }
+            for name, (unit, better) in disturbance.CANARY_METRICS.items()
+            if values[name] is not None
+        ]
+        refused = ", ".join(name for name, value in values.items() if value is None)
+        record.noise = f"no canary of {refused}: the system refused it" if refused else None
+        self.add_provenance(record, self._pool.hosts_for(Shape())[:1])
+        record.finished_at = now()
+        return record
 
 
 class MeasuringLoop:
@@ -59,8 +231,7 @@ class MeasuringLoop:
     ) -> None:
         self.plan, self.store, self._pool, self._listener = plan, store, pool, listener
         self._clock = clock
-        self._sampler = Sampler(pool, self._journal)
-        self._journalled: dict[str, set[str]] = {}
+        self._sampler = Sampler(pool)
         self._stored = stored_samples(store, plan.run_id)
         self._shapes = plan.shapes
         self._headlines: dict[int, list[float]] = {}
@@ -105,8 +276,10 @@ class MeasuringLoop:
         why = None
         if name in self._stored and self._recall(index, name):
             why = "stored before"
-        elif self._precise(point, index, repetition):
-            why = PRECISE
+        elif point.until is not None and repetition > point.repetitions:
+            reached = relative_precision(self._headlines.get(index, []))
+            if reached is not None and reached <= point.until.relative_spread:
+                why = PRECISE
         if why:
             self._listener.skipped(point, repetition, why)
         return why is not None
@@ -122,19 +295,13 @@ class MeasuringLoop:
     def _put(self, name: str, record: SampleRecord) -> None:
         self.store.put(sample_key(self.plan.run_id, name), record.dump())
         self._stored.add(name)
-        for folder in self._journalled.pop(name, ()):
-            self.store.delete(folder)
-
-    def _journal(self, name: str, file: str, data: bytes) -> None:
-        """Keep a file, FOLDER/NAME, of a sample until it is stored. Raises StoreError."""
-        key = f"{run_folder(self.plan.run_id)}/journal/{name}.{file}"
-        self._journalled.setdefault(name, set()).add(key.rpartition("/")[0])
-        self.store.put(key, data)
 
     def _group(self, group: Sequence[int], batch: int) -> list[SampleRecord]:
         """Return the samples of a group, measured at once; one that ran alone is invalid."""
         if len(group) == 1:
             return [self._sample(group[0], batch)]
+        from perfdag.steps.loop.pairs import missing_overlaps, run_concurrently
+
         samples = [partial(self._sample, position, batch) for position in group]
         records = run_concurrently(samples, self._halted.set)
         for record in records:
@@ -161,12 +328,6 @@ class MeasuringLoop:
         if repetition > 0 and record.status == "ok" and value is not None:
             self._headlines.setdefault(index, []).append(value)
 
-    def _precise(self, point: Point, index: int, repetition: int) -> bool:
-        if point.until is None or repetition <= point.repetitions:
-            return False
-        reached = relative_precision(self._headlines.get(index, []))
-        return reached is not None and reached <= point.until.relative_spread
-
     # -- one sample -----------------------------------------------------------------------------
 
     def _sample(self, position: int, batch: int) -> SampleRecord:
@@ -176,6 +337,8 @@ class MeasuringLoop:
         shape = self._shapes[point.shape]
         measure: Callable[[Point, Shape, int], SampleRecord] = self._sampler.measure
         if shape.hosts.pairs == "hunt":
+            from perfdag.steps.loop.pairs import hunt
+
             measure = partial(hunt, self._sampler, self._pool, self._halted.set)
         while True:
             record = measure(point, shape, repetition)

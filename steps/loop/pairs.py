@@ -18,10 +18,10 @@ from perfdag.outcome import VERDICT, VERDICT_VALUES, VerdictWord
 from perfdag.results.labels import difference
 from perfdag.results.samples import SampleRecord, now
 from perfdag.shape import Shape
-from perfdag.stats.nodes import Hunt
+from perfdag.stats.design import Hunt
 from perfdag.stats.robust import median
+from perfdag.steps.loop.measure import Sampler
 from perfdag.steps.loop.pools import GangLost, LocalPool, by_number
-from perfdag.steps.loop.sampler import Sampler
 from perfdag.suite.points import Pair, Point
 
 OVERLAP = 0.5

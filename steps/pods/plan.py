@@ -42,6 +42,7 @@ from perfdag.steps.pods.objects import (
     unmet,
 )
 from perfdag.store.base import DamagedError, NotStoredError, Store
+from perfdag.suite.load import parse_suite
 from perfdag.suite.model import checks_of
 
 ITEM_LENGTH = 80
@@ -176,8 +177,6 @@ def plan_of(context: PodContext, store: Store, environment: Mapping[str, str]) -
 
     A run that was submitted or is resumed has a stored plan. Raises BadDocument, StoreError.
     """
-    from perfdag.suite.load import parse_suite  # imports numpy, which a stored plan does not need
-
     try:
         return read_plan(store.get(f"{run_folder(context.run_id)}/plan.json"))
     except NotStoredError:
@@ -309,7 +308,7 @@ def recheck(context: PodContext, out: Path) -> list[str]:
 
     store = context.open()
     plan = load_plan(store, context.run_id)
-    if plan.options.confirmed:  # a resumed run keeps its plan
+    if plan.options.rechecks:  # a resumed run keeps its plan
         rechecks = resumed(store, plan)
     else:
         collect(store, plan)
@@ -338,7 +337,7 @@ def resumed(store: Store, plan: Plan) -> list[Plan]:
 
     Raises StoreError.
     """
-    rechecks = [load_plan(store, run_id) for run_id in plan.options.confirmed]
+    rechecks = [load_plan(store, run_id) for run_id in plan.options.rechecks]
     for member in rechecks:
         member.where = plan.where
         missing_reason.forget_all(store, member.run_id)

@@ -22,7 +22,7 @@ from perfdag.outcome import Failed, Invalid, Measurement, SampleError, Skip
 from perfdag.shape import Shape
 from perfdag.stats.robust import needed
 from perfdag.steps import devices
-from perfdag.steps.resnet50 import loadgen
+from perfdag.steps.resnet50 import summary
 from perfdag.steps.resnet50.params import MARGIN, PROGRAM, Workload
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Result:
     """The program's JSON, and LoadGen's summary of its test."""
 
     raw: Mapping[str, Any]
-    tested: loadgen.Summary
+    tested: summary.Summary
 
     @property
     def span(self) -> tuple[float, float]:
@@ -207,8 +207,8 @@ def read(text: str) -> Result:
         kind = Skip if error["kind"] in UNUSABLE else Failed
         raise kind(error["text"], {"result": text})
     try:
-        return Result(raw, loadgen.read(raw["test"]["logs"]["detail"]))
-    except (KeyError, loadgen.UnreadableError) as error:
+        return Result(raw, summary.read(raw["test"]["logs"]["detail"]))
+    except (KeyError, summary.UnreadableError) as error:
         raise Failed(f"no finished LoadGen test in the result: {error}", {"result": text}) from None
 
 

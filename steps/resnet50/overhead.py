@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Gang, Metric, Output
 from perfdag.outcome import Failed, Invalid, Measurement, VerdictWord, verdict
-from perfdag.stats.paired import blocks
+from perfdag.stats.design import blocks
 from perfdag.stats.robust import student_t
 from perfdag.steps.resnet50.benchmark import (
     MARKS,

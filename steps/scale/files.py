@@ -1,7 +1,6 @@
-"""The files of a run: run.json, stages.parquet, KubeVirt's audit, and the journal of a session.
+"""The files of a run: run.json, stages.parquet and KubeVirt's audit.
 
-With run.json another process can take a sample. The journal is run.json with the state of the
-observer: what a killed process leaves, and `perfdag scale sample` goes on from.
+With run.json another process can take a sample.
 """
 
 import re
@@ -18,7 +17,6 @@ from perfdag.steps.scale.figures import Result, Verdict
 from perfdag.steps.scale.generate import Submission
 from perfdag.steps.scale.prometheus import AUDIT_KEYS, REQUESTS, is_request_count
 from perfdag.steps.scale.rows import Row
-from perfdag.steps.scale.watch import Observer
 
 T = TypeVar("T")
 _AUDIT_STAGES = {
@@ -38,7 +36,7 @@ _OWN = (
 )
 AUDIT = "perf-audit-results.json"
 OUTPUTS = ("stages.parquet", "summary.json", AUDIT)
-_SAMPLED = ("observed.jsonl", "sampled.json", "times.csv", *OUTPUTS)
+_SAMPLED = ("sampled.json", "times.csv", *OUTPUTS)
 _SUBMITTED = ("run.json", "submitted.json")
 _PICTURE = re.compile(r"(general|detailed|timeline|scurves|ecdf|order|api-calls)(-\d+){0,2}\.png")
 
@@ -190,13 +188,6 @@ def read_run(folder: Path) -> RunFile:
     except (KeyError, TypeError, ValueError) as error:
         raise SettingsError(f"cannot read {path}: {error!r}") from None
     return checked(path, RunFile, body)
-
-
-def write_journal(folder: Path, file: RunFile, observer: Observer) -> None:
-    """Write a session's submissions and records, so that a sample of the folder can go on."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_run(folder / "run.json", file)
-    observer.save(folder / "observed.jsonl")
 
 
 def remove_outputs(folder: Path, but: Iterable[str] = (), *, submission: bool = False) -> None:

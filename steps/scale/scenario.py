@@ -6,13 +6,11 @@ On exit, whatever happened, all objects are deleted and the session waits until 
 import asyncio
 import logging
 import math
-import threading
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import orjson
@@ -26,7 +24,7 @@ from perfdag.shape import Shape
 from perfdag.steps.scale import api_metrics
 from perfdag.steps.scale.api_metrics import CREATION, DELETION
 from perfdag.steps.scale.cleanup import own_namespaces, remove
-from perfdag.steps.scale.cluster import simulated_nodes
+from perfdag.steps.scale.cluster import ExclusiveRun, simulated_nodes
 from perfdag.steps.scale.figures import (
     Gate,
     Result,
@@ -35,7 +33,6 @@ from perfdag.steps.scale.figures import (
     failure_text,
     measurements,
 )
-from perfdag.steps.scale.files import RunFile, write_journal
 from perfdag.steps.scale.generate import (
     ApiSubmitter,
     GeneratorResult,
@@ -62,7 +59,6 @@ from perfdag.steps.scale.rows import (
     throughput,
 )
 from perfdag.steps.scale.watch import Observer, WatchLag, server_offset, settled
-from perfdag.store.base import StoreError
 from perfdag.units import Duration, PositiveDuration, plural
 
 logger = logging.getLogger(__name__)
@@ -80,14 +76,12 @@ class Context:
 
     `run` labels all objects; parts of the run append to it (cleanup.belongs). `deadline` is a
     time.monotonic() after which only deletion is waited for: later stages are censored. `seen` gets
-    the result of every size when it is complete. `journal` keeps the state of the session, every
-    few seconds.
+    the result of every size when it is complete.
     """
 
     run: str = field(default_factory=new_run)
     deadline: float = math.inf
     seen: Callable[[Result], None] = lambda result: None
-    journal: Callable[[RunFile, Observer], None] | None = None
 
 
 class ScenarioParams(Params):
@@ -99,7 +93,6 @@ class ScenarioParams(Params):
     )
     parallel: int = Field(20, ge=1, le=1000, description="creations in flight")
     rate: float = Field(0.0, ge=0, description="creations a second of an open loop")
-    seed: int = Field(0, ge=0, description="seed of Poisson arrivals")
     timeout: PositiveDuration = Field(
         900.0, description="seconds for all to reach the goal, and for all to be gone"
     )
@@ -109,6 +102,11 @@ class ScenarioParams(Params):
     gates: Annotated[list[str], AfterValidator(check_gates)] = Field(
         [], description="METRIC < VALUE, or METRIC < RATIO * METRIC"
     )
+
+    @property
+    @abstractmethod
+    def namespaces(self) -> list[str]:
+        """The namespaces of the objects."""
 
     @abstractmethod
     def check(self) -> None:
@@ -238,15 +236,10 @@ class Session:
         """
         try:
             await self.delete(self.submissions, parallel, timeout)
-            left = self.left(self.submissions)
         except KubeError as error:
             self.notes.append(f"the deletion was not observed to its end: {error}")
-            left = self.left(self.submissions)
-            with suppress(KubeError):  # the watch broke, so count what a list shows
-                kinds = await self.resources()
-                left = await remove(self.kube, self.context.run, kinds, self.namespaces, timeout)
         await self.scrape(DELETION)
-        return float(left)
+        return float(self.left(self.submissions))
 
     def left(self, items: Sequence[Submission]) -> int:
         """Count the objects of these workloads that still exist."""
@@ -283,20 +276,6 @@ class Session:
                     f"--run {run}` deletes them"
                 )
 
-    def run_file(self) -> RunFile:
-        """Return what another process needs to sample this run."""
-        last = self.template.documents[-1]
-        return RunFile(
-            self.context.run,
-            last.api_version,
-            last.kind,
-            self.namespaces,
-            project=self.namespaces[0],
-            expected_pods=self.members,
-            finished=True,
-            submissions=self.submissions,
-        )
-
     async def scrape(self, phase: str) -> None:
         """End a phase: count its API calls since the end of the phase before."""
         if not self.scrapes:
@@ -316,22 +295,11 @@ class Session:
     async def rows(self) -> list[Row]:
         """Return one row per workload and stage. The first call ends the probe of the watch lag."""
         await self.watch_lag.stop()
-        fake, why = await simulated_nodes(self.kube)
-        if why and why not in self.notes:
-            self.notes.append(why)
-        return list(
-            rows_of(
-                self.submissions,
-                self.observer.records,
-                Clocks(time.time_ns() - time.monotonic_ns(), self.server_ahead_s),
-                run=self.context.run,
-                kind=self.template.kind,
-                until_ns=time.monotonic_ns(),
-                expected_pods=self.members,
-                simulated=fake,
-                messages=self.observer.messages,
-            )
+        rows, why = await read_rows(
+            self.observer, self.submissions, self.template.kind, self.members, self.server_ahead_s
         )
+        self.notes += [why] if why and why not in self.notes else []
+        return rows
 
     def result(
         self,
@@ -400,10 +368,34 @@ class Session:
             "server_clock_ahead_s": self.server_ahead_s,
             "kube": dict(self.kube.counts),
             "absent_kinds": self.observer.absent,
-            "failure_reasons": dict(self.observer.reasons.most_common(20)),
             "generator": [batch.summary(schedule) for batch, schedule in self.batches],
             "notes": notes,
         }
+
+
+async def read_rows(
+    observer: Observer,
+    submissions: Sequence[Submission],
+    kind: str,
+    members: int | None,
+    server_ahead_s: float,
+) -> tuple[list[Row], str]:
+    """Return one row per workload and stage as observed until now, and why a fact is unknown."""
+    until = time.monotonic_ns()
+    fake, why = await simulated_nodes(observer.kube)
+    clocks = Clocks(time.time_ns() - time.monotonic_ns(), server_ahead_s)
+    rows = rows_of(
+        submissions,
+        observer.records,
+        clocks,
+        run=observer.run,
+        kind=kind,
+        until_ns=until,
+        expected_pods=members,
+        simulated=fake,
+        messages=observer.messages,
+    )
+    return list(rows), why
 
 
 def phase_counts(observer: Observer) -> dict[str, float | None]:
@@ -443,10 +435,10 @@ async def open_session(
     namespaces: Sequence[str],
     members: int | None,
 ) -> AsyncIterator[Session]:
-    """Start a session, and delete what it made on exit.
+    """Start a session in namespaces that exist, and delete what it made on exit.
 
-    It has namespaces, a first /metrics scrape, an observer and a probe of the watch lag. What the
-    cluster lacks or refuses is raised before anything is created. Raises KubeError.
+    It has a first /metrics scrape, an observer and a probe of the watch lag. What the cluster lacks
+    or refuses is raised before anything is created. Raises KubeError.
     """
     submitter = await ApiSubmitter.open(kube, template)
     last = template.documents[-1]
@@ -458,7 +450,6 @@ async def open_session(
     lag = WatchLag(kube, context.run, namespaces[0])
     session = Session(kube, context, template, [*namespaces], submitter, observer, members, lag)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(own_namespaces(kube, namespaces, context.run))
         try:
             session.servers = await stack.enter_async_context(api_metrics.clients(kube))
             session.scrapes = [await api_metrics.scrape(session.servers)]
@@ -472,60 +463,9 @@ async def open_session(
                 for document in template.shared:
                     body = orjson.loads(document.render("", namespace, 0))
                     await kube.create(body, namespace)
-            keeping = [asyncio.create_task(_keep(session))] if context.journal else []
-            try:
-                yield session
-            finally:
-                await signals.cancel(keeping)
+            yield session
         finally:
             await session.clean_up()
-
-
-JOURNAL_PERIOD_S, COPY_PERIOD_S = 2.0, 5.0
-"""Time between two states of the observer, and between two copies of them to the store."""
-
-
-async def _keep(session: Session) -> None:
-    """Write the journal again and again; a large one less often, as it delays the watches."""
-    took, journal = 0.0, session.context.journal
-    while journal:
-        await asyncio.sleep(max(JOURNAL_PERIOD_S, 50 * took))
-        begun = time.monotonic()
-        if session.submissions:
-            journal(session.run_file(), session.observer)
-        took = time.monotonic() - begun
-
-
-@contextmanager
-def kept_journal(
-    context: Context, folder: Path, keep: Callable[[str, bytes], None]
-) -> Iterator[None]:
-    """Write the journal of each session to `folder`, and keep its files by `keep`.
-
-    A thread copies them, because a slow store would delay the watches.
-    """
-    stop, seen = threading.Event(), dict[Path, int]()
-
-    def copy() -> None:
-        while not stop.wait(COPY_PERIOD_S):
-            try:
-                for path in sorted(folder.glob("*/*.json*")):
-                    changed = path.stat().st_mtime_ns
-                    if seen.get(path) != changed:
-                        keep(f"{path.parent.name}/{path.name}", path.read_bytes())
-                        seen[path] = changed
-            except (StoreError, OSError) as error:
-                logger.warning(f"the journal is not kept any more: {error}")
-                return
-
-    context.journal = lambda file, observer: write_journal(folder / file.run, file, observer)
-    copier = threading.Thread(target=copy, daemon=True)
-    copier.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        copier.join()
 
 
 P = TypeVar("P", bound=ScenarioParams)
@@ -554,8 +494,33 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
         return []
 
     @abstractmethod
+    async def scenario(self, kube: Kube, params: P, context: Context) -> None:
+        """Measure, and give the result of every size to `context.seen`. Raises KubeError."""
+
     async def measure(self, kube: Kube, params: P, context: Context) -> list[Result]:
-        """Take the lock, measure, and return the results by size. Raises ValueError, KubeError."""
+        """Take the lock, make the namespaces, measure, and return the results by size.
+
+        Raises ValueError, KubeError, LockTimeoutError.
+        """
+        params.check()
+        patience = max(0.0, min(params.lock_timeout, context.deadline - time.monotonic()))
+        lock, results = ExclusiveRun(kube, context.run, patience), list[Result]()
+
+        def seen(result: Result) -> None:
+            results.append(result)
+            result.disturbed = lock.lost
+            context.seen(result)
+
+        try:
+            async with lock:
+                # Before anything is made: what a killed process leaves is deleted by this id.
+                logger.info(f"run {context.run}: {self.name}")
+                async with own_namespaces(kube, params.namespaces, context.run):
+                    await self.scenario(kube, params, replace(context, seen=seen))
+        finally:  # also of sizes that were measured before an interruption
+            for result in results:
+                result.disturbed = lock.lost
+        return results
 
     def run(self, gang: Gang, params: P) -> list[Measurement]:
         """Measure the scenario. Later stages than the gang's timeout are censored.
@@ -569,10 +534,8 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
             async with Kube(connections=connections(params.parallel)) as kube:
                 return await self.measure(kube, params, context)
 
-        folder = Path(gang.scratch) / "journal"
         try:
-            with kept_journal(context, folder, gang.journal) if gang.journal else nullcontext():
-                results = signals.run(work())
+            results = signals.run(work())
         except ValueError as error:
             raise Failed(str(error)) from None
         except KubeError as error:

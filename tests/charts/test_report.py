@@ -20,6 +20,7 @@ from perfdag.charts import benchmarks, style
 from perfdag.charts.pages import page, pick, report
 from perfdag.digest import canonical
 from perfdag.results.schema import load_rows
+from perfdag.results.summary import summarise
 from perfdag.store.folder import FolderStore
 from tests.charts import rows
 from tests.charts.pages import plan_of, report_of
@@ -140,7 +141,7 @@ def judged(folder: Path, nights: int, factor: float) -> str:
     gate = check(store, "net", run, Rules())
     table = load_rows(store, suites=["net"], runs=[run])
     plan = plan_of(run_id=run, suite="net")
-    return report.report(table, plan, list(pick.draw(table)), ".", {}, gate)
+    return report.report(summarise(table), plan, list(pick.draw(table)), ".", {}, gate)
 
 
 def test_the_first_screen_says_the_answer_of_the_gate(tmp_path: Path) -> None:
@@ -156,7 +157,7 @@ def test_the_first_screen_says_the_answer_of_the_gate(tmp_path: Path) -> None:
     store, run = FolderStore(str(tmp_path / "20 0.8")), synthetic.run_id(19)
     table = load_rows(store, suites=["net"], runs=[run])
     gate = check(store, "net", run, Rules())
-    card = report.card_of(table, plan_of(run_id=run, suite="net"), gate)
+    card = report.card_of(summarise(table), plan_of(run_id=run, suite="net"), gate)
     assert struct.unpack(">II", card[16:24]) == (1200, 630)
     assert '<p class="sentence">First run of 1 point, ' in judged(tmp_path, 1, 1.0)
 
@@ -228,7 +229,7 @@ def test_a_file_name_cannot_leave_the_folder() -> None:
 
 def test_write_puts_every_file_once_and_the_report_last() -> None:
     files: dict[str, bytes] = {}
-    report.write(rows.plain(), PLAN, files.__setitem__, "./perfdag-results", {}, None)
+    report.write(summarise(rows.plain()), PLAN, files.__setitem__, "./perfdag-results", {}, None)
     names = list(files)
     assert names[:2] == ["plain-throughput-by-streams.svg", "plain-throughput-by-streams.png"]
     assert names[-1] == "report.html"

@@ -116,15 +116,15 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(
     assert b'failures="1"' in store.get(f"runs/{run_id}/check.xml")
     plan = load_plan(store, run_id)
     assert plan.trigger == "cron"
-    assert len(plan.options.confirmed) == 2
-    for each in plan.options.confirmed:
-        confirming = load_plan(store, each)
-        assert [point.entry for point in confirming.points] == ["slowed"]
+    assert len(plan.options.rechecks) == 2
+    for each in plan.options.rechecks:
+        recheck = load_plan(store, each)
+        assert [point.entry for point in recheck.points] == ["slowed"]
         assert {key for key in stored_samples(store, each) if not key.startswith("canary")} == {
-            confirming.key(0),
-            confirming.key(1),
+            recheck.key(0),
+            recheck.key(1),
         }
-        assert store.get(result_key(confirming.suite, confirming.run_id))
+        assert store.get(result_key(recheck.suite, recheck.run_id))
     # by hand the morning after: the same answer, and nobody is told a second time
     again = bench.check("last", "--suite", "stepped", "--store", bench.store)
     assert again.returncode == 3
@@ -149,4 +149,4 @@ def test_a_broken_threshold_is_exit_3_of_submit(bench: Namespace, tmp_path: Path
     assert workflow is not None
     assert workflow["status"]["phase"] == "Failed"
     plan = load_plan(open_store(bench.store), bench.run_id(workflow["metadata"]["name"]))
-    assert not plan.options.confirmed  # without a past nothing is suspicious
+    assert not plan.options.rechecks  # without a past nothing is suspicious

@@ -2,20 +2,14 @@
 them.
 """
 
-import subprocess
-import sys
-import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.steps.scale import cluster as nodes
 from perfdag.steps.scale.objects import RUN_LABEL
-from perfdag.store.open import open_store
 from tests import simulation
 
 from .conftest import Namespace
@@ -117,52 +111,3 @@ def test_a_burst_whose_run_is_deleted_leaves_nothing(
     assert result.returncode == 0, result.stdout + result.stderr
     assert there("kubevirt.io/v1", "VirtualMachineInstance") == 0
     assert there("v1", "ConfigMap") == 0
-
-
-KEPT = 20.0
-"""Seconds until the journal in the store has what was seen: a state each 2 s, a copy each 5 s."""
-
-
-def test_the_journal_of_a_killed_pod_has_what_ran_before(
-    bench: Namespace, kubevirt: None, allowed: None, tmp_path: Path
-) -> None:
-    """Of VMIs that run 1 to 60 s after their creation, the pod that is killed saw the first. In
-    its last second it deletes the others.
-    """
-
-    def running() -> set[str]:
-        async def work(client: Kube) -> set[str]:
-            kind = await client.resource("kubevirt.io/v1", "VirtualMachineInstance")
-            return {
-                vmi["metadata"]["uid"]
-                for vmi in await client.list(kind, VMIS, labels=RUN_LABEL)
-                if (vmi.get("status") or {}).get("phase") == "Running"
-            }
-
-        return run_with_client(work)
-
-    def scale(*words: str) -> None:
-        argv = [sys.executable, "-m", "perfdag", "scale", *words]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    delays = {"vmi-running": (1000, 60_000)}
-    run_with_client(lambda client: simulation.install(client, "kubevirt", delays))
-    params = f"{{counts: [40], primer: false, api_gates: false, namespace: {VMIS}}}"
-    entry = f"  - {{benchmark: vmi-burst, params: {params}}}\n"
-    workflow = bench.submit(f"name: killed\nretries: 0\nentries:\n{entry}")
-    kept = bench.until(lambda: len(found := running()) >= 8 and found, 180, "8 running VMIs")
-    time.sleep(KEPT)
-    bench.delete("Pod", bench.pod(workflow, 0)["metadata"]["name"])
-    store = open_store(bench.store)
-    keys = store.list(f"runs/{bench.run_id(workflow)}/journal")
-    for key, data in store.get_many(keys):
-        (tmp_path / Path(key).name).write_bytes(data)
-    scale("sample", "-o", str(tmp_path), "--watch", "90")
-    rows = pq.read_table(tmp_path / "stages.parquet").to_pylist()
-    ran = {row["uid"]: row for row in rows if (row["stage"], row["status"]) == ("running", "ok")}
-    assert kept <= ran.keys(), "the journal kept what ran"
-    assert all(ran[uid]["receive_time"] for uid in kept), "the journal kept when it was seen"
-    bench.perfdag("rm", workflow)
-    scale("delete", "--run", rows[0]["run"])
-    run_with_client(lambda client: simulation.install(client, "kubevirt"))

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from perfdag.steps.resnet50 import loadgen, program
+from perfdag.steps.resnet50 import loadgen, program, summary
 from perfdag.steps.resnet50.loadgen import Batcher, Load
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.program import Program
@@ -105,7 +105,7 @@ def test_a_single_stream_four_times_as_fast_as_its_warm_up_is_long_enough() -> N
     not now.
     """
     tested = loadgen.measure(Stub(0.005), Load("single-stream", 1, 0.5, 20, 8, 50.0), fail)
-    assert loadgen.read(tested.logs["detail"]).met["result_min_duration_met"]
+    assert summary.read(tested.logs["detail"]).met["result_min_duration_met"]
 
 
 @needs_loadgen
@@ -142,7 +142,7 @@ def test_the_first_batch_of_a_size_in_the_answering_thread_is_no_part_of_a_laten
     tested = loadgen.measure(Cold(), load, fail, lambda: begun.append(time.monotonic()))
     assert len(begun) == 1
     assert tested.batches.keys() >= {2, 3}
-    assert loadgen.mllog(tested.logs["detail"])["result_max_latency_ns"] < 0.4e9
+    assert summary.mllog(tested.logs["detail"])["result_max_latency_ns"] < 0.4e9
 
 
 @needs_loadgen
@@ -150,7 +150,7 @@ def test_the_first_batch_of_a_size_in_the_answering_thread_is_no_part_of_a_laten
 @pytest.mark.parametrize("queries", [1, 16, 333])
 def test_offline_asks_min_queries_however_short_the_duration(duration: float, queries: int) -> None:
     tested = loadgen.measure(Stub(1e-6), Load("offline", 64, duration, queries, 8, 1.0), fail)
-    assert queries <= loadgen.read(tested.logs["detail"]).queries <= queries + 2
+    assert queries <= summary.read(tested.logs["detail"]).queries <= queries + 2
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ class Slow(Stub):
 def test_the_span_of_a_test_is_loadgens_own(scenario: str) -> None:
     system = Slow(0.002)
     tested = loadgen.measure(system, Load(scenario, 1, 0.1, 64, 8, 500), fail)
-    keys = loadgen.mllog(tested.logs["detail"])
+    keys = summary.mllog(tested.logs["detail"])
     # seconds of a minute
     began, ended = (float(keys[f"power_{end}"].rpartition(":")[2]) for end in ("begin", "end"))
     took = tested.span[1] - tested.span[0]
@@ -226,7 +226,7 @@ def test_offline_counts_samples_and_server_batches_what_waits() -> None:
 @pytest.mark.parametrize("name", ["single-stream", "offline", "server-overloaded"])
 def test_a_log_cut_anywhere_yields_all_or_an_error(name: str) -> None:
     detail = recorded(name)["test"]["logs"]["detail"]
-    whole = loadgen.read(detail)
+    whole = summary.read(detail)
     for at in range(0, len(detail), max(1, len(detail) // 60)):
-        with suppress(loadgen.UnreadableError):
-            assert loadgen.read(detail[:at]) == whole
+        with suppress(summary.UnreadableError):
+            assert summary.read(detail[:at]) == whole

@@ -265,72 +265,13 @@ async def test_kubectl_submits_and_every_plot_is_drawn(
     rows = pq.read_table(folder / "stages.parquet").to_pylist()
     assert [row["status"] for row in rows if row["stage"] == "scheduled"] == ["ok"] * 7
     assert all(row["uid"] for row in rows), "found by name: kubectl tells no UID"
-    for plot in ("general", "detailed", "timeline", "scurves", "ecdf", "order"):
+    for plot in ("general", "detailed"):
         await run_cli("scale", "plot", *out, "--plot", plot)
         assert (folder / f"{plot}.png").stat().st_size > 5000
     assert "all deleted" in await run_cli("scale", "delete", *out)
     for kind in ("Pod", "ConfigMap"):
         resource = await kube.resource("v1", kind)
         assert await kube.list(resource, namespace, labels=RUN_LABEL) == []
-
-
-COUNT = 40
-KEPT = 12.0
-"""Seconds until the journal has what was seen: a state each 2 s, a copy to the store each 5 s."""
-
-
-@pytest.mark.parametrize("way", ["scale", "suite"])
-async def test_a_sample_of_a_killed_run_has_what_it_saw_and_what_came_later(
-    kube: Kube, nodes: None, namespace: str, way: str, tmp_path: Path
-) -> None:
-    """Of VMIs that run 1 to 40 s after their creation, the journal has the first, a sample that
-    starts after the kill the last.
-    """
-    await simulation.install(kube, "kubevirt", {"vmi-running": (1000, 40_000)})
-    words = ["scale", "vmi", "burst", "--count", str(COUNT), "--no-primer", "-o", str(tmp_path)]
-    words += ["--namespace", namespace, "--no-api-gates"]
-    if way == "suite":
-        params = f"{{counts: [{COUNT}], primer: false, api_gates: false, namespace: {namespace}}}"
-        suite = tmp_path / "s.yaml"
-        suite.write_text(
-            f"name: killed\nentries:\n  - {{benchmark: vmi-burst, params: {params}}}\n"
-        )
-        words = ["run", str(suite), "--no-report", "--store", str(tmp_path)]
-
-    async def running() -> set[str]:
-        vmis = await kube.list(
-            await kube.resource("kubevirt.io/v1", "VirtualMachineInstance"), namespace
-        )
-        return {
-            vmi["metadata"]["uid"]
-            for vmi in vmis
-            if (vmi.get("status") or {}).get("phase") == "Running"
-        }
-
-    process = await asyncio.create_subprocess_exec(*PERFDAG, *words)
-    try:
-        async with asyncio.timeout(60):
-            while len(kept := await running()) < COUNT // 4:
-                await asyncio.sleep(0.1)
-        await asyncio.sleep(KEPT)
-    finally:
-        process.kill()
-        await process.wait()
-    (file,) = tmp_path.rglob("run.json")
-    assert len(await running()) < COUNT, "some run after the kill"
-    sample = ["scale", "sample", "-o", str(file.parent), "--watch", "90"]
-    process = await asyncio.create_subprocess_exec(*PERFDAG, *sample)
-    assert await process.wait() == 0
-    rows = pq.read_table(file.parent / "stages.parquet").to_pylist()
-    ran = {row["uid"]: row for row in rows if (row["stage"], row["status"]) == ("running", "ok")}
-    assert len(ran) == COUNT
-    assert all(ran[uid]["receive_time"] for uid in kept), "the journal kept when it was seen"
-    seen = [uid for uid, row in ran.items() if row["receive_time"]]
-    assert len(seen) > len(kept), "the sample saw the last"
-    run = rows[0]["run"]
-    deletion = await asyncio.create_subprocess_exec(*PERFDAG, "scale", "delete", "--run", run)
-    assert await deletion.wait() == 0
-    assert await left(kube, "kubevirt.io/v1", "VirtualMachineInstance", namespace) == 0
 
 
 async def test_claims_are_asked_for_bound_and_gone(kube: Kube, nodes: None, namespace: str) -> None:
@@ -349,7 +290,7 @@ async def test_claims_are_asked_for_bound_and_gone(kube: Kube, nodes: None, name
             namespace=namespace,
             timeout=60,
         )
-        result = await workloads.measure(kube, params, Context())
+        (result,) = await workloads.Scale().measure(kube, params, Context())
         assert result.figures["success_ratio"] == 1.0
         assert {row.status for row in result.rows} <= {"ok", "unobserved"}
         seen = {row.stage for row in result.rows if row.status == "ok"}
@@ -384,7 +325,7 @@ async def test_pods_of_a_deployment_are_followed_through_its_replica_set(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
     params = workloads.ScaleParams(template=DEPLOYMENT, count=4, namespace=namespace, timeout=60)
-    result = await workloads.measure(kube, params, Context())
+    (result,) = await workloads.Scale().measure(kube, params, Context())
     assert result.figures["success_ratio"] == 1.0
     ready = [row for row in result.rows if row.stage == "ready"]
     assert [(row.status, row.objects) for row in ready] == [("ok", 3)] * 4
@@ -395,10 +336,6 @@ SUITE = """name: control-plane
 entries:
   - benchmark: scale
     params: {{template: job, count: 20, workers: 2, parallel: 4, goal: succeeded, namespace: perfdag-test-{id}-jobs, timeout: 60s}}
-    timeout: 180s
-  - benchmark: scale
-    name: scheduler
-    params: {{scenario: gated, template: pod, gpus: 0, count: 50, namespace: perfdag-test-{id}-pods, timeout: 60s}}
     timeout: 180s
   - benchmark: vmi-steady
     params: {{count: 6, churn: 2, pause: 1s, duration: 4s, api_gates: false, namespace: perfdag-test-{id}-vmis, timeout: 60s}}
@@ -418,11 +355,8 @@ async def test_the_benchmarks_run_and_their_rows_add_up(
         for row in rows
         if row["subject"] is None and row["status"] == "ok"
     }
-    assert {
-        value[entry, "success_ratio", "value"] for entry in ("scale", "scheduler", "vmi-steady")
-    } == {1.0}
+    assert {value[entry, "success_ratio", "value"] for entry in ("scale", "vmi-steady")} == {1.0}
     assert value["scale", "submission_to_scheduled", "p50"] > 0
-    assert value["scheduler", "schedule_rate", "value"] > 0
     assert value["vmi-steady", "churn_cycles", "value"] >= 1
     running = {row["value"] for row in rows if row["metric"] == "running"}
     assert running == {0.0, 4.0, 6.0}, "up, replaced in turn, down"

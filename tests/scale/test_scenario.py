@@ -1,15 +1,13 @@
 """Sessions and scenarios: what they wait for, what they make of it, and what they leave behind."""
 
 import contextlib
-import threading
 import time
-from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
 
-from perfdag.kube.client import STRATEGIC_PATCH, KubeError
+from perfdag.kube.client import KubeError
 from perfdag.outcome import VERDICT, Invalid
 from perfdag.steps.scale import figures, files, scenario, vmi, workloads
 from perfdag.steps.scale.figures import Result
@@ -17,8 +15,6 @@ from perfdag.steps.scale.generate import GeneratorResult, Schedule, Submission
 from perfdag.steps.scale.objects import VMI, Record, load
 from perfdag.steps.scale.rows import Clocks, rows_of
 from perfdag.steps.scale.scenario import Context, Session
-from perfdag.steps.scale.watch import Observer
-from perfdag.store.base import StoreError
 from tests.fakes.api_server import ApiServer, Request, client
 
 from .builders import BASE, SECOND, logged, observer_of, record, session_of, submissions_of
@@ -111,19 +107,6 @@ async def test_what_is_churned_away_or_ran_is_waited_for_no_more() -> None:
     assert await session.all_reached(0.05, "running"), "one that ran, ran"
 
 
-async def test_a_gate_is_waited_for_on_a_pod_of_each_workload() -> None:
-    """Of 2 Jobs one has a pod in the place of another that was deleted; the other has none yet."""
-    gone = record("Pod", "a0", "a", created=2, gated=2, gone=3)
-    pods = gone, record("Pod", "a1", "a", created=3, gated=3)
-    jobs = record("Job", "a", created=1), record("Job", "b", created=1)
-    observer, items = observer_of(*jobs, *pods), submissions_of("a", "b")
-    session = session_of(None, observer, load("job", "r", gated=True), submissions=items)
-    assert session.settled("gated") == {"a": 1, "b": 0}
-    assert not await session.all_reached(0.05, "gated")
-    observer.adopt(record("Pod", "b0", "b", created=3, gated=3))
-    assert await session.all_reached(0.05, "gated")
-
-
 def jobs_session(count: int, *stages: str) -> Session:
     """A session of that many Jobs of one pod, which (and whose pods) reached the stages a second
     apart.
@@ -140,7 +123,8 @@ def jobs_session(count: int, *stages: str) -> Session:
             item.put("gone", received_ns=start + 50 * SECOND)
             observer.adopt(item)
         items.append(Submission(i, f"r-{i}", "ns", start, start, start + 1, f"j{i}"))
-    session = session_of(ApiServer().client(), observer, load("job", "r"), submissions=items)
+    observer.kube = ApiServer().client()
+    session = session_of(observer.kube, observer, load("job", "r"), submissions=items)
     session.batches = [(GeneratorResult("r", items, time.time() - 60, start), Schedule())]
     return session
 
@@ -161,7 +145,7 @@ async def test_a_goal_is_judged_by_its_own_stage(
     goal: workloads.Goal, stages: tuple[str, ...], ratio: float, censored: float
 ) -> None:
     session = jobs_session(10, *stages)
-    result = await workloads.finish(session, workloads.ScaleParams(goal=goal), goal, {})
+    result = await workloads.finish(session, workloads.ScaleParams(goal=goal))
     assert (result.figures["success_ratio"], result.figures["censored"]) == (ratio, censored)
     assert bool(result.figures["throughput_mean"]) == bool(ratio)
 
@@ -169,32 +153,10 @@ async def test_a_goal_is_judged_by_its_own_stage(
 async def test_a_deletion_that_fails_costs_no_rows(server: ApiServer) -> None:
     session = jobs_session(10, "scheduled")
     server.fail(".", 0)
-    session.kube = server.client()
-    result = await workloads.finish(session, workloads.ScaleParams(), "scheduled", {})
+    session.kube = session.observer.kube = server.client()
+    result = await workloads.finish(session, workloads.ScaleParams(goal="scheduled"))
     assert result.figures["success_ratio"] == 1.0
     assert any("the deletion was not observed to its end" in note for note in result.facts["notes"])
-
-
-@pytest.mark.parametrize(("second", "status"), [("released", 422), ("gone", 404), ("no", 403)])
-async def test_a_pod_that_is_gone_or_released_does_not_end_the_release(
-    second: str, status: int
-) -> None:
-    """The answer to the first request is lost; the second finds the pod as the first left it."""
-    server = ApiServer(
-        *({"kind": "Pod", "metadata": {"name": name, "namespace": "n"}} for name in "abc")
-    )
-    server.fail("PATCH .*/a", status, second)
-    server.fail("PATCH .*/a", 503, times=1)
-    kube, pods = server.client(retries=1), [Record("Pod", name, name, "n", "") for name in "abc"]
-    if status == 403:
-        with pytest.raises(KubeError, match="no"):
-            await workloads.release(kube, pods, 1)
-        return
-    await workloads.release(kube, pods, 1)
-    requests = [request for request in server.requests if request.method == "PATCH"]
-    assert [item.path.rpartition("/")[2] for item in requests] == ["a", "a", "b", "c"]
-    assert {item.headers["Content-Type"] for item in requests} == {STRATEGIC_PATCH}
-    assert all("released" in pod.stages for pod in pods)
 
 
 def test_throughput_of_a_steady_state_is_that_of_its_ramp() -> None:
@@ -231,14 +193,14 @@ PHASES = {
     ("how", "note"),
     [
         ("runs", ""),
-        ("waits", "the primer did not run after 0.3 s: "),
-        ("failed", "the primer failed: "),
-        ("refused", "the primer was not created: "),
-        ("stays", "the primer still existed when the measurement began"),
+        ("waits", "the primer did not run: after 0.3 s"),
+        ("failed", "the primer did not run: Failed: why"),
+        ("refused", "the primer did not run: quota exceeded"),
+        ("stays", "the primer was not gone after 0.5 s"),
     ],
 )
 async def test_a_primer_that_did_not_do_its_work_is_noted(
-    how: str, note: str, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch
+    how: str, note: str, soon: None, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vmi, "PRIMER_DELETION_S", 0.5)
     cluster.serve(("kubevirt.io/v1", VMI))
@@ -332,48 +294,8 @@ class Taken:
 async def test_a_run_that_was_not_alone_is_invalid(
     broken: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vmi, "ExclusiveRun", Taken)
-    monkeypatch.setattr(vmi, "own_namespaces", lambda *_: contextlib.nullcontext())
-    results = await vmi.measure(None, vmi.VmiBurstParams(), Context())  # type: ignore[arg-type]
+    monkeypatch.setattr(scenario, "ExclusiveRun", Taken)
+    monkeypatch.setattr(scenario, "own_namespaces", lambda *_: contextlib.nullcontext())
+    results = await vmi.VmiBurst().measure(None, vmi.VmiBurstParams(), Context())  # type: ignore[arg-type]
     with pytest.raises(Invalid, match="performance run x took the cluster over"):
         vmi.VmiBurst().values(results)
-
-
-class Kept(dict[str, bytes]):
-    """What was kept, and a way to wait for a number of copies."""
-
-    def __init__(self, error: StoreError | None = None) -> None:
-        self.error, self.copies = error, threading.Semaphore(0)
-
-    def __call__(self, name: str, data: bytes) -> None:
-        self.copies.release()
-        if self.error:
-            raise self.error
-        self[name] = data
-
-
-@pytest.mark.parametrize("error", [None, StoreError("no space")])
-def test_the_journal_is_kept_under_the_id_of_its_run(
-    caplog: pytest.LogCaptureFixture,
-    error: StoreError | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A store that fails ends the journal and not the benchmark."""
-    monkeypatch.setattr(scenario, "COPY_PERIOD_S", 0.02)
-    context, kept = Context(), Kept(error)
-    session = session_of(None, observer_of(record("Pod", "a", created=1)))
-    session.submissions = submissions_of("a")
-    with scenario.kept_journal(context, tmp_path, kept):
-        assert context.journal
-        context.journal(session.run_file(), session.observer)
-        for _ in range(1 if error else 2):
-            assert kept.copies.acquire(timeout=20)
-    assert caplog.messages == (["the journal is not kept any more: no space"] if error else [])
-    if not error:
-        assert kept.keys() == {"r/run.json", "r/observed.jsonl"}
-        again = files.read_run(tmp_path / "r")
-        assert [item.name for item in again.submissions] == ["a"]
-        second = Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
-        second.restore(tmp_path / "r" / "observed.jsonl")
-        assert second.counts["Pod", "created"] == 1

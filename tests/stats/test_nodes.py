@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from perfdag.stats.nodes import outliers, slow
-from perfdag.stats.robust import variability_of
+from perfdag.stats.scales import variability_of
 from perfdag.suite.points import rounds
 
 

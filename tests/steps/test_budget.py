@@ -48,14 +48,14 @@ def test_waiting_for_the_lock_is_not_counted(store: FolderStore, plan: Plan) -> 
     assert measure(store, plan) == 2
 
 
-def test_a_spent_budget_skips_all_but_what_confirms_and_a_run_that_ended_has_all_of_it_again(
+def test_a_spent_budget_skips_all_but_rechecks_and_a_run_that_ended_has_all_of_it_again(
     store: FolderStore, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as half_an_hour_ago:
         half_an_hour_ago.setattr(time, "time", lambda now=time.time: now() - 1801)
         begin_clock(store, plan.run_id)
-    confirming = recheck_plans(plan, {plan.points[0].id})[0]
-    assert measure(store, confirming) == 2, "the runs that confirm have a clock of their own"
+    recheck = recheck_plans(plan, {plan.points[0].id})[0]
+    assert measure(store, recheck) == 2, "rechecks have a clock of their own"
     assert measure(store, plan) == 0
     assert b"the budget of 1800 s was spent" in store.get(f"runs/{plan.run_id}/notes/budget-0.json")
     end_clock(store, plan.run_id)  # `argo retry` runs no plan step again

@@ -78,10 +78,10 @@ def test_a_run_that_was_measured_leaves_no_claim_podgroup_or_key_pair() -> None:
     first = len(plan.batches)
     numbers = {int(name.rpartition("-b")[2]) for name in released - {"perfdag-uid"}}
     own = {plan.batches[number].shape for number in owners}
-    confirming = {
+    recheck = {
         first + repeat * len(plan.shapes) + shape for repeat in range(ROUNDS) for shape in own
     }
-    assert numbers == owners | confirming
+    assert numbers == owners | recheck
 
 
 def test_what_argo_retry_would_measure_again_keeps_what_it_needs() -> None:

@@ -241,30 +241,6 @@ def test_a_sample_that_cannot_be_stored_ends_the_run_before_the_next(
     assert fake.script == [2.0, 3.0]
 
 
-def test_a_journal_is_in_the_store_until_its_sample_is(
-    store: FolderStore, fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of a lead that was killed stays: its folder has another name."""
-
-    def run(self: FakeBenchmark, gang: Gang, params: FakeParams) -> Output:
-        assert gang.journal
-        gang.journal("r2/run.json", b"so far")
-        if self.script:
-            raise self.script.pop()
-        return Output({"figure": "1"})
-
-    monkeypatch.setattr(FakeBenchmark, "run", run)
-    plan = one_point()
-    folder = f"runs/{plan.run_id}/journal"
-    store.put(f"{folder}/{plan.key(0)}.r1/run.json", b"of a killed lead")
-    fake.script = [KeyboardInterrupt()]
-    with pytest.raises(KeyboardInterrupt):
-        measure(store, plan, 1)
-    assert store.get(f"{folder}/{plan.key(0)}.r2/run.json") == b"so far"
-    measure(store, plan, 1)
-    assert store.list(folder) == [f"{folder}/{plan.key(0)}.r1/run.json"]
-
-
 def test_a_second_lead_measures_only_what_is_not_stored(
     store: FolderStore, fake: type[FakeBenchmark]
 ) -> None:

@@ -57,13 +57,13 @@ def test_only_the_suspicious_points_are_planned_again_with_all_their_samples(pla
         )
         for batch in each.batches:
             assert {each.point_at(position).shape for position in batch.samples} == {batch.shape}
-        assert (each.trigger, each.options.confirms) == ("confirm", plan.run_id)
+        assert (each.trigger, each.options.repeats) == ("recheck", plan.run_id)
 
 
 def test_numbers_lead_to_batches_and_their_shapes(store: FolderStore, plan: Plan) -> None:
     rechecks = store_rechecks(store, plan, of(plan, "other", "net"))
     plan = load_plan(store, plan.run_id)
-    assert plan.options.confirmed == [each.run_id for each in rechecks]
+    assert plan.options.rechecks == [each.run_id for each in rechecks]
     parameters = outputs(plan, place())
     result = recheck_batches(plan, rechecks)
     assert len(result) == ROUNDS * 2
