@@ -283,7 +283,7 @@ async def watch() -> bool:
         template = load_template("pod", "bench")
         async with (
             Observer(kube, "bench", [KINDS["pod"]], [namespace], primary=["Pod"]),
-            WatchLag(kube, "bench", namespace, 0.05) as probe,
+            WatchLag(kube, "bench", namespace) as probe,
         ):
             schedule = Schedule("constant", 100)
             done = await generate(
@@ -315,7 +315,7 @@ async def jobs(count: int, nodes: int) -> bool:
         await kwok_nodes.nodes_ready(kube, nodes, 120)
         params = workloads.ScaleParams(count=count, parallel=20, goal="succeeded", timeout=900)
         start = time.monotonic()
-        result = await workloads.measure(kube, params, Context())
+        (result,) = await workloads.Scale().measure(kube, params, Context())
         stages = {row.stage for row in result.rows}
         counts = {
             status: sum(row.status == status for row in result.rows)
@@ -357,7 +357,7 @@ async def burst() -> bool:
         await kwok_nodes.make_nodes(kube, 20, 8)
         await simulation.install(kube, "kubevirt")
         start = time.monotonic()
-        result = await vmi.burst(kube, vmi.VmiBurstParams(), Context(), 800)
+        (result,) = await vmi.VmiBurst().measure(kube, vmi.VmiBurstParams(counts=[800]), Context())
         figures = result.figures
         ok = figures["success_ratio"] == 1.0 and not figures["left_behind"]
         text = (

@@ -67,44 +67,6 @@ class Stage:
         return self.name.replace("_", " ") + (f" ({self.missing} never)" if self.missing else "")
 
 
-def of_runs(
-    rows: Iterable[Mapping[str, Any]], head: int | None = None, tail: int | None = None
-) -> dict[str, list[Stage]]:
-    """Return the stages of each run of stages.parquet, by a name for files.
-
-    It needs the columns run, stage, since, status, index, seconds, submitted and reached. The name
-    is empty for a single run, otherwise the number of objects, with a number for equal sizes. Of
-    each run, the first `head` objects in order of submission count, and of these the last `tail`.
-    """
-    runs: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        runs.setdefault(row["run"], []).append(row)
-    groups: dict[str, list[Stage]] = {}
-    for own in runs.values():
-        order = sorted({row["index"] for row in own})
-        objects = order[:head] if head else order
-        kept = set(objects[-tail:] if tail else objects)
-        name, same = (str(len(order)) if len(runs) > 1 else ""), 2
-        while name in groups:
-            name, same = f"{len(order)}-{same}", same + 1
-        groups[name] = _stages_of([row for row in own if row["index"] in kept])
-    return groups
-
-
-def _stages_of(rows: Sequence[Mapping[str, Any]]) -> list[Stage]:
-    first = min((row["submitted"] for row in rows if row["submitted"]), default=0.0)
-    stages: dict[tuple[str, str], Stage] = {}
-    for row in rows:
-        stage = stages.setdefault((row["stage"], row["since"]), Stage(row["stage"], row["since"]))
-        if row["status"] == "ok" and row["reached"]:
-            stage.order.append(row["index"])
-            stage.at.append(row["reached"] - first)
-            stage.seconds.append(row["seconds"])
-        elif row["status"] in ("censored", "failed"):
-            stage.missing += 1
-    return list(stages.values())
-
-
 @dataclass
 class Group:
     """The newest sample of one entry and size, and how many samples there are."""

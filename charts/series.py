@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag.results.labels import point_settings
-from perfdag.results.summary import PointState, Series, summarise
+from perfdag.results.summary import PointState, Series, points_of
 from perfdag.units import digits, plural, scaled, setting, short, with_spread
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
@@ -77,7 +77,7 @@ def value_words(series: Series) -> str:
 
 def read(rows: pa.Table) -> list[Cell]:
     """Return the points of the rows in their order, without warm-up."""
-    return label_cells(summarise(rows))
+    return label_cells(points_of(rows))
 
 
 def label_cells(states: Sequence[PointState]) -> list[Cell]:
@@ -166,21 +166,17 @@ def items_of_subjects(cells: Iterable[Cell], rows: pa.Table, metric: str) -> lis
     mask = pc.and_(pc.equal(rows["metric"], metric), pc.equal(rows["status"], "ok"))
     mask = pc.and_(mask, pc.equal(rows["phase"], "measure"))
     own = rows.filter(pc.fill_null(pc.and_(mask, pc.is_valid(rows["subject"])), False))
-    states: dict[str, PointState] = {cell.state.point: cell.state for cell in cells}
     series: dict[tuple[str, str, str], Series] = {}
-    # summarise leaves out the rows of subjects, which are series of their own here
+    # points_of leaves out the rows of subjects, which are series of their own here
     for row in own.to_pylist():
         key = row["point"], row["subject"], f"{row['stat']} {row['coords']}"
         if key not in series:
             match = _INDEXED.fullmatch(row["subject"])
             coords = {match[1]: int(match[2])} if match else {"subject": row["subject"]}
-            state = states[row["point"]]
             coords |= {
                 k: v for k, v in orjson.loads(row["coords"] or "{}").items() if k not in MARKS
             }
-            names = (state.point, state.entry, state.benchmark, metric, row["stat"])
-            kind = (row["unit"], row["better"], False, row["series_id"])
-            series[key] = Series(*names, coords, *kind)
+            series[key] = replace(Series.of(row), coords=coords, headline=False)
         series[key].values.append(row["value"])
     cells = [
         Cell(PointState(**{**vars(cell.state), "series": mine}), cell.label, None, cell.words)

@@ -4,7 +4,6 @@ import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
@@ -41,7 +40,6 @@ DASHES: tuple[Any, ...] = (
     (0, (3, 1, 1, 1, 1, 1)),
 )
 WIDTH, NARROW = 7.2, 3.75  # inches of a figure, and of one that a phone can show
-_for_phones: ContextVar[bool] = ContextVar("for_phones", default=False)
 PNG_DPI = 144
 RC: Any = {
     "axes.axisbelow": True,
@@ -88,16 +86,13 @@ def house() -> Iterator[None]:
 @contextmanager
 def narrow() -> Iterator[None]:
     """Draw figures of NARROW inches: legends below, fewer ticks, and no numbers in small cells."""
-    token = _for_phones.set(True)
-    try:
+    with matplotlib.rc_context({"figure.figsize": (NARROW, NARROW)}):
         yield
-    finally:
-        _for_phones.reset(token)
 
 
 def is_narrow() -> bool:
     """Return whether figures are drawn for a phone."""
-    return _for_phones.get()
+    return bool(matplotlib.rcParams["figure.figsize"][0] == NARROW)
 
 
 def wrap(name: str, width: int = 0) -> str:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdag.analysis.medians import MonthlyRollup, add_run, series_labels
+from perfdag.analysis.medians import MonthlyRollup, series_labels
 from perfdag.benchmark.contract import Gang
 from perfdag.commands.plan import plan_text
 from perfdag.commands.results import finish_run
@@ -341,7 +341,7 @@ def test_the_history_of_pairs_tells_them_apart(
     measuring.measure(range(3))
     collect(store, plan)
     month = MonthlyRollup()
-    add_run(month, gather(store, plan)[0])
+    month.add(gather(store, plan)[0])
     series = [info for info in month.series.values() if info.benchmark == "fake"]
     assert sorted(set(series_labels(series).values())) == ["pair=0-1", "pair=0-2", "pair=1-2"]
 
@@ -422,7 +422,7 @@ def test_a_hunt_names_the_slow_node_with_the_facts_in_which_it_differs(
 ) -> None:
     store, _ = measured(tmp_path, fleet)
     result = finish_run(store, fleet, charts=False)
-    (verdict,) = result.verdicts
+    (verdict,) = result.summary.verdicts
     assert (verdict.word, verdict.rule, result.exit_code) == ("failed", "no slow host", 3)
     assert verdict.note.startswith("node-07 is 2")
     assert verdict.note.endswith("% slow (kernel 6.1 (others 6.8))")

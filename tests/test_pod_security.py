@@ -151,5 +151,5 @@ def test_a_pod_with_rights_measures_its_own_benchmark_alone(tmp_path: Path) -> N
     [command] = [batch for batch in plan.batches if batch is not plan.batches[number]]
     plan.batches[number].samples = command.samples
     with pytest.raises(BadDocument, match=f"command may not use the account {account}"):
-        lead(replace(context, account=account), store, plan, number, 0, True)
+        lead(replace(context, account=account), store, plan, number, 0)
     check_account("", plan, number)

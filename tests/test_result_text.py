@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from perfdag.commands.result_text import result_text
-from perfdag.commands.results import RunResult, result_of
+from perfdag.commands.results import RunResult
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import CollectionResult
-from perfdag.store.folder import FolderStore
+from perfdag.results.summary import summarise
 from perfdag.suite.load import parse_suite
 from tests.charts import rows
 from tests.conftest import CommandLine
@@ -50,8 +50,8 @@ def result_with(label: str) -> RunResult:
     skipped = rows.sample("latency", {}, 1, [], status="skipped", error="no netperf, " * 12)
     table = rows.table(*samples, skipped)
     plan = make_plan(parse_suite(SUITE))
-    collected = CollectionResult("results/x", table.num_rows, {"ok": 4}, {}, [], complete=True)
-    return result_of(FolderStore("store"), plan, table, collected)
+    collected = CollectionResult("results/x", table.num_rows, {}, [], complete=True)
+    return RunResult(plan, summarise(table), collected, "store/results/x")
 
 
 @pytest.mark.parametrize("label", ["short", "a-long-value-of-this-param-" * 2])

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.analysis.alerts import Rules
-from perfdag.analysis.gate import check, store_record
+from perfdag.analysis.alerts import Rules, store_record
+from perfdag.analysis.gate import check
 from perfdag.charts.pages.site import read_script, script, write_site
 from perfdag.commands import serve
 from perfdag.commands.main import main

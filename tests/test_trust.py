@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from perfdag.digest import canonical
-from perfdag.results.summary import add_nominal, summarise, trust_in
+from perfdag.results.summary import summarise
 from tests.charts import rows
 from tests.charts.pages import report_of
 
@@ -81,14 +81,14 @@ def test_the_headline_is_the_trust_in_the_worst_point(
     samples: list[Sample], colour: str, text: str
 ) -> None:
     table = rows.table(*samples)
-    trust = trust_in(table, summarise(table))
+    trust = summarise(table).trust
     assert trust.text == text
     assert trust.text.startswith(trust.level)
     assert f'Trust: <span class="{colour}">{trust.level}</span>. {text}.' in report_of(table)
 
 
 def test_a_run_without_samples_is_unusable() -> None:
-    assert trust_in(pa.Table.from_pylist([], schema=rows.table().schema), []).level == "unusable"
+    assert summarise(pa.Table.from_pylist([], schema=rows.table().schema)).trust.level == "unusable"
 
 
 NIC = {"name": "eth0", "driver": "mlx5_core", "speed": 25e9}
@@ -122,8 +122,7 @@ def test_a_figure_stands_beside_what_is_nominally_possible(
         row |= {"same_node": same_node}
         row |= {"env": canonical({"nics": nics, "peers": {"node-2": {"nics": peer}}})}
     table = rows.table(sample)
-    states = summarise(table)
-    add_nominal(table, states)
-    assert [series.nominal for series in states[0].series] == [note]
+    [state] = summarise(table).points
+    assert [series.nominal for series in state.series] == [note]
     page = report_of(table)
     assert ("of nominal" in page, note in page) == (bool(note), True)

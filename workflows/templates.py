@@ -510,7 +510,6 @@ def host(installation: Installation) -> Container:
     given = ("rank", "batch", "attempt", *_KIND, "port", "pod")
     options = {
         **{name: f"{{{{inputs.parameters.{name}}}}}" for name in ("batch", "rank", "attempt")},
-        "attempts": str(RETRIES),
         "port": "{{inputs.parameters.port}}",
         "pending": "{{workflow.outputs.parameters.pending}}",
     }

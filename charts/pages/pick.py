@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 
@@ -55,8 +56,9 @@ def draw(table: pa.Table) -> Iterator[Picture]:
         rows = of_benchmark(table, name)
         with style.house():
             try:
-                with style.narrow():
-                    small = {slug: to_svg(figure) for slug, figure in _all(name, rows)}
+                small: dict[str, bytes] = {}
+                with style.narrow(), suppress(Exception):  # what fails is told below
+                    small.update((slug, to_svg(figure)) for slug, figure in _all(name, rows))
                 for slug, figure in _all(name, rows):
                     yield _picture(name, slug, figure, small.get(slug, b""))
             except Exception as error:

@@ -3,6 +3,7 @@
 Its script sorts, filters and copies tables. The page is whole without it.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,20 +20,18 @@ from perfdag.charts.files import to_bytes, to_svg
 from perfdag.charts.pages import page, pick, screen
 from perfdag.charts.pages.history import card, history
 from perfdag.charts.pages.pick import Picture
-from perfdag.charts.pages.recipes import recipes
 from perfdag.charts.series import Cell, label_cells
 from perfdag.plan.plan import Plan
+from perfdag.results.labels import flatten
+from perfdag.results.samples import result_key
 from perfdag.results.summary import (
     PointState,
     RunTrust,
     Series,
-    add_nominal,
-    own_verdicts,
+    Summary,
+    points_of,
     relative_spread,
-    statuses_of,
     statuses_text,
-    summarise,
-    trust_in,
     worst_of_points,
 )
 from perfdag.units import digits, metric_text, scaled, setting, short, short_seconds
@@ -45,10 +44,11 @@ SUITE_TEXT = 200_000
 NODES, COMMANDS, REASONS, FACTS = 6, 20, 3, 4
 """Most nodes in the head, commands of a benchmark, reasons of a point, values of a fact."""
 BAD = ("failed", "invalid", "missing")
+_BYTES = re.compile("(bytes|size|bs|block)$")
 
 
 def write(
-    table: pa.Table,
+    summary: Summary,
     plan: Plan,
     put: Callable[[str, bytes], Any],
     root: str,
@@ -60,16 +60,16 @@ def write(
     `root` is the address of the store, `links` has pages beside the report by their titles, and
     `gate` the answers about the series of the run.
     """
-    pictures = list(pick.draw(table))
+    pictures = list(pick.draw(summary.table))
     for picture in pictures:
         put(f"{picture.name}.svg", picture.svg)
         put(f"{picture.name}.png", picture.png)
-    html = report(table, plan, pictures, root, links, gate)
+    html = report(summary, plan, pictures, root, links, gate)
     put("report.html", html.encode("utf-8", "replace"))
 
 
 def report(
-    table: pa.Table,
+    summary: Summary,
     plan: Plan,
     pictures: Sequence[Picture],
     root: str,
@@ -77,14 +77,11 @@ def report(
     gate: GateResult | None,
 ) -> str:
     """Return the page of a run. Equal input gives an equal page."""
-    table = _plain(table)
-    cells = _cells(summarise(table))
-    add_nominal(table, [cell.state for cell in cells])
-    run = judge(table, cells, gate)
+    table, cells = _plain(summary.table), _cells(summary.points)
+    run = judge(summary, cells, gate)
     first = _first_picture(run, pictures)
     names = list(dict.fromkeys(cell.state.benchmark for cell in cells))
     limit = min(ROWS, max(40, ALL_ROWS // max(2 * len(names), 1)))
-    sql, frame = recipes(plan.suite, plan.run_id, root)
     context = {
         "plan": plan,
         "links": links,
@@ -97,7 +94,7 @@ def report(
         "problems": list(_problems(cells, BAD)),
         "skipped": list(_problems(cells, ("skipped",))),
         "most": ROWS,
-        "samples": statuses_text(statuses_of(table)),
+        "samples": statuses_text(summary.statuses),
         "verdicts": worst_of_points(run.verdicts),
         "sections": [
             Section(
@@ -117,8 +114,7 @@ def report(
         "suite": plan.suite_text[:SUITE_TEXT],
         "cut": len(plan.suite_text) > SUITE_TEXT,
         "count": table.num_rows,
-        "sql": sql,
-        "frame": frame,
+        "rows_file": f"{root.rstrip('/')}/{result_key(plan.suite, plan.run_id)}",
     }
     template = page.templates().get_template("report.html")
     room = LIMIT - len(template.render(context, charts={}).encode("utf-8", "replace"))
@@ -126,16 +122,15 @@ def report(
     return template.render(context, charts=_charts(names, others, room))
 
 
-def card_of(table: pa.Table, plan: Plan, gate: GateResult | None) -> bytes:
+def card_of(summary: Summary, plan: Plan, gate: GateResult | None) -> bytes:
     """Return the card of a run, a PNG of 1200 x 630."""
-    table = _plain(table)
-    return card(judge(table, _cells(summarise(table)), gate), plan.suite, head(table))
+    run = judge(summary, _cells(summary.points), gate)
+    return card(run, plan.suite, head(_plain(summary.table)))
 
 
-def judge(table: pa.Table, cells: Sequence[Cell], gate: GateResult | None) -> screen.Judged:
+def judge(summary: Summary, cells: Sequence[Cell], gate: GateResult | None) -> screen.Judged:
     """Return the points of a run with all that is said of them."""
-    trust = trust_in(table, [cell.state for cell in cells])
-    return screen.Judged(cells, gate, trust, own_verdicts(table))
+    return screen.Judged(cells, gate, summary.trust, summary.verdicts)
 
 
 def _first_picture(run: screen.Judged, pictures: Sequence[Picture]) -> Picture | None:
@@ -311,10 +306,10 @@ def _commands(table: pa.Table, name: str) -> list[str]:
 
 def _canary(table: pa.Table) -> list[Cell]:
     rows = table.filter(pc.equal(table["benchmark"], "canary"))
-    # summarise leaves out the benchmark `canary`, which is no point of the suite.
+    # points_of leaves out the benchmark `canary`, which is no point of the suite.
     at = rows.schema.get_field_index("benchmark")
     named = pa.array(["canary rows"] * rows.num_rows, pa.string())
-    return label_cells(summarise(rows.set_column(at, "benchmark", named)))
+    return label_cells(points_of(rows.set_column(at, "benchmark", named)))
 
 
 def _environment(table: pa.Table) -> Iterator[tuple[str, str]]:
@@ -344,16 +339,10 @@ def _facts(pairs: Iterator[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(name, " | ".join(values)) for name, values in cut.items()]
 
 
-def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
-    if isinstance(value, dict):
-        inner = [(f"{prefix}.{key}" if prefix else str(key), item) for key, item in value.items()]
-        return [pair for key, item in inner for pair in _flat(item, key)]
-    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
-        return [pair for i, item in enumerate(value, 1) for pair in _flat(item, f"{prefix}.{i}")]
-    if value in (None, "", []):
-        return []
-    if isinstance(value, list):
-        return [(prefix, ", ".join(map(str, value)))]
-    size = isinstance(value, int | float) and not isinstance(value, bool)
-    size = size and prefix.endswith(("bytes", "size", "bs", "block"))
-    return [(prefix, short(float(value), "B") if size else str(value))]
+def _flat(value: Any) -> list[tuple[str, str]]:
+    """Return facts or parameters as flat text, with units of what counts bytes."""
+    return [
+        (name, short(float(text), "B") if text.isdigit() and _BYTES.search(name) else text)
+        for name, text in flatten(value)
+        if text not in ("null", "", "[]")
+    ]

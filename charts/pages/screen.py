@@ -190,7 +190,8 @@ def doubts(trust: RunTrust) -> str:
     counts = [f"{len(own)} {level}" for level in WORSE_LEVELS if (own := trust.of_level(level))]
     every = Counter(kind for point in trust.points.values() for kind in point.reasons)
     kinds = ", ".join(kind for kind, _ in every.most_common(3))
-    good = f"of {plural(len(trust.points), 'point')}, {', '.join(counts) or 'all good'}"
+    points = plural(len(trust.points), "point")
+    good = f"of {points}, {', '.join(counts)}" if counts else f"{points}, all good"
     return f"{good} ({kinds})" if kinds else good
 
 

@@ -14,14 +14,14 @@ from perfdag.analysis.alerts import Record, Rules
 from perfdag.analysis.compare import Comparison, Row, compare_selections, count
 from perfdag.analysis.gate import read_checks
 from perfdag.analysis.history import Series, Step, headlines, words_by_run
-from perfdag.analysis.medians import RunInfo, RunMedians, SeriesInfo
+from perfdag.analysis.medians import RunInfo, RunMedians
 from perfdag.analysis.selection import Selection
 from perfdag.analysis.verdict import Tuning, percent
 from perfdag.digest import digest
 from perfdag.results.labels import flatten
 from perfdag.results.samples import day_of, month_of, result_key
 from perfdag.results.schema import read_rows
-from perfdag.results.summary import own_verdicts, statuses_of, summarise, trust_in, worst_of_points
+from perfdag.results.summary import SeriesInfo, summarise, worst_of_points
 from perfdag.store.base import Store, is_key
 from perfdag.units import scaled, setting, short_seconds
 
@@ -90,13 +90,14 @@ def _read(store: Store, suite: str, runs: Sequence[RunInfo]) -> Iterator[tuple[s
 
 
 def _of_rows(table: pa.Table) -> Data:
-    states = summarise(table)
-    trust, verdicts = trust_in(table, states), worst_of_points(own_verdicts(table))
+    summary = summarise(table)
+    reasons = [reason for state in summary.points for reason in state.reasons]
+    trust, verdicts = summary.trust, worst_of_points(summary.verdicts)
     start, end = pc.min(table["started_at"]).as_py(), pc.max(table["finished_at"]).as_py()
     seconds = (end - start).total_seconds() if start and end else None
     return {
-        "statuses": statuses_of(table),
-        "reasons": list(dict.fromkeys(r for state in states for r in state.reasons))[:REASONS],
+        "statuses": summary.statuses,
+        "reasons": list(dict.fromkeys(reasons))[:REASONS],
         "trust": trust.level,
         "why": trust.text,
         "verdict": verdicts[0][0].word if verdicts else None,
@@ -154,7 +155,7 @@ def _series(line: Series, medians: RunMedians, rules: Rules) -> Data:
     day = day_of(medians.runs[-1].run_id)
     acks = [ack for ack in rules.accepted if ack.holds(line.name, info.series_id, day)]
     settings = {"entry": info.entry, "metric": info.metric} | info.settings
-    settings |= dict(flatten(info.mappings[0]))
+    settings |= dict(flatten(info.coords))
     return {
         "id": info.series_id,
         "name": line.name,

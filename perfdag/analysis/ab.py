@@ -7,11 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdag.analysis.medians import COLUMNS, SeriesInfo, is_measured, medians_of_rows
+from perfdag.analysis.medians import COLUMNS, is_measured, medians_of_rows
 from perfdag.analysis.verdict import Tuning, fraction
 from perfdag.plan.ab import A_BLOCK, Duet
 from perfdag.plan.plan import Plan
 from perfdag.results.schema import load_rows
+from perfdag.results.summary import SeriesInfo
 from perfdag.stats.paired import Bound, PairedEffect, PairedVerdict, judge, paired, within
 from perfdag.stats.scales import Array
 from perfdag.store.base import Store

@@ -76,11 +76,6 @@ class Record:
         return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
 
 
-def record_key(suite: str, run_id: str) -> str:
-    """Return the key of the record of a run."""
-    return f"alerts/{suite}/{run_id}.json"
-
-
 def mark_known(alerts: Sequence[Alert], previous: Record | None, own: Record | None) -> None:
     """Mark the alerts that the run before, or an earlier check of this run, had already."""
     for alert in alerts:
@@ -106,6 +101,12 @@ def read_records(store: Store, suite: str) -> dict[str, Record]:
         except (ValueError, KeyError, TypeError):
             continue
     return records
+
+
+def store_record(store: Store, gate: "GateResult") -> None:
+    """Store the alerts of a run, so that none is sent twice. Raises StoreError."""
+    record = Record(gate.run, gate.alerts, gate.failed)
+    store.put(f"alerts/{gate.suite}/{gate.run}.json", record.dump())
 
 
 def acknowledgement(name: str, run_id: str) -> str:

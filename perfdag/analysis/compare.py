@@ -12,7 +12,6 @@ from perfdag.analysis.history import full_name
 from perfdag.analysis.medians import (
     COLUMNS,
     RunMedians,
-    SeriesInfo,
     codes,
     environment,
     group_values,
@@ -25,6 +24,7 @@ from perfdag.analysis.selection import Selection, SelectionError
 from perfdag.analysis.verdict import RANK, Answer, Tuning, compare_levels, compare_sides, counts
 from perfdag.benchmark.contract import SIMULATED
 from perfdag.results.schema import explain_unreadable, load_rows
+from perfdag.results.summary import SeriesInfo
 from perfdag.stats.levels import STEP, Levels, levels_of
 from perfdag.stats.robust import Spread, median, spread
 from perfdag.stats.scales import Array, finite

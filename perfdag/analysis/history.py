@@ -5,17 +5,20 @@ import fnmatch
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
+from typing import Annotated, Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from perfdag.analysis.medians import (
+    PointCount,
     RunInfo,
     RunMedians,
-    SeriesInfo,
     codes,
     is_measured,
     series_labels,
@@ -34,6 +37,7 @@ from perfdag.results.labels import difference, facts_of_nodes
 from perfdag.results.runs import PARTIAL
 from perfdag.results.samples import day_of
 from perfdag.results.schema import load_rows
+from perfdag.results.summary import SeriesInfo
 from perfdag.stats.levels import STEP, Level, Levels, Word, levels_of, side_word
 from perfdag.stats.nodes import Outlier, confirming, lone_gate, outliers
 from perfdag.stats.robust import median
@@ -45,14 +49,20 @@ OBJECT_FAILURES = "failures"
 """The metric of benchmarks of many objects: how many failed with one message (coords: message)."""
 
 
-@dataclass(frozen=True)
-class Acknowledgement:
-    """From `run` on, the level of the series that match `series`, a glob or an id, is accepted."""
+def _day(value: Any) -> str:
+    return date.fromisoformat(str(value)).isoformat() if value else ""
 
-    series: str
-    run: str
-    reason: str
-    until: str = ""
+
+class Acknowledgement(BaseModel):
+    """From `run` on, the level of these series is the baseline, and they raise no alert."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    series: str = Field(
+        min_length=1, description="series as alerts name it, a glob, or a series id"
+    )
+    run: str = Field(pattern=r"^\d{8}T\d{6}Z", description="first run of the accepted level")
+    reason: str = Field(min_length=1)
+    until: Annotated[str, BeforeValidator(_day)] = Field("", description="last day that it holds")
 
     def holds(self, name: str, series_id: str, day: str) -> bool:
         """Return whether it applies to a series on a day (YYYY-MM-DD)."""
@@ -237,7 +247,7 @@ def _first_of_night(medians: RunMedians) -> int:
 
 def _why_nothing(run: RunInfo, info: SeriesInfo, last: str) -> str:
     """Return why a run has no value of a series. `last` is the last run that has one."""
-    _, bad, error, _ = run.points.get(info.point, (0, 0, "", ""))
+    _, bad, error, _ = run.points.get(info.point, PointCount())
     return error.removeprefix("failed: ") if bad else f"not measured since {day_of(last)}"
 
 

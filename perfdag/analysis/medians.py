@@ -3,10 +3,9 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -15,79 +14,34 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from perfdag.results.labels import flatten, labels_by_point, point_settings, series_name
+from perfdag.results.labels import flatten, labels_by_point
 from perfdag.results.samples import month_of, result_key, rollup_key, stored_runs
 from perfdag.results.schema import SAMPLES, read_rows
+from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
 from perfdag.stats.robust import INTERVAL_FROM, median_ranks
 from perfdag.stats.scales import Array, middle
 from perfdag.store.base import Store, StoreError
 
 
-@dataclass(frozen=True)
-class SeriesInfo:
-    """The identity of a series. `params`, `shape` and `coords` are canonical JSON.
+class PointCount(NamedTuple):
+    """The samples of a point in a run that were ok and not ok, an error of these, and its entry."""
 
-    `better` is higher, lower or none, `pair` empty or `0-3`, `span` that of the rows or empty.
-    """
-
-    series_id: str
-    entry: str
-    benchmark: str
-    point: str
-    params: str
-    shape: str
-    pair: str
-    coords: str
-    metric: str
-    stat: str
-    unit: str
-    better: str
-    benchmark_version: str
-    span: str
-    headline: bool
-
-    @property
-    def key(self) -> tuple[str, str, str, str, str]:
-        """What is measured, regardless of the suite's name and the benchmark's version."""
-        return (self.point, self.coords, self.metric, self.stat, self.span)
-
-    @property
-    def name(self) -> str:
-        """Metric with its statistic, coordinates and span: `latency p99 direction=read`."""
-        return series_name(self.metric, self.stat, self.mappings[0], self.span)
-
-    @cached_property
-    def mappings(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """The coordinates, parameters and shape, read once."""
-        coords, params, shape = (
-            orjson.loads(text or "{}") for text in (self.coords, self.params, self.shape)
-        )
-        return coords, params, shape
-
-    @cached_property
-    def settings(self) -> dict[str, str]:
-        """The settings of its point as flat text."""
-        return point_settings(*self.mappings[1:], self.pair)
-
-    @property
-    def canary(self) -> bool:
-        """Whether it measures the machine and not the suite."""
-        return self.benchmark == "canary"
+    ok: int = 0
+    bad: int = 0
+    error: str = ""
+    entry: str = ""
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """One run: start (ISO 8601, UTC), cluster, `env` as flat text, and the state of each point.
-
-    `points` maps a point to (ok, not ok, an error, entry).
-    """
+    """One run: start (ISO 8601, UTC), cluster, `env` as flat text, and its points."""
 
     run_id: str
     started_at: str
     trigger: str
     cluster: str
     env: dict[str, str]
-    points: dict[str, tuple[int, int, str, str]]
+    points: dict[str, PointCount]
 
     @property
     def when(self) -> datetime:
@@ -157,43 +111,21 @@ def numbers(column: pa.ChunkedArray | pa.Array, absent: float = math.nan) -> NDA
     return np.from_dlpack(array)
 
 
-VERSION = 3
+VERSION = 4
 """Version of the roll-ups."""
+_ROLLUP = pa.schema(
+    [
+        *((name, pa.string()) for name in ("run_id", "series_id", "unit")),
+        *((name, pa.float64()) for name in ("value", "low", "high")),
+        ("n", pa.int32()),
+    ]
+)
 
 COLUMNS = (
-    "suite",
-    "entry",
-    "benchmark",
-    "benchmark_version",
-    "point",
-    "params",
-    "shape",
-    "coords",
-    "metric",
-    "stat",
-    "series_id",
-    "run_id",
-    "trigger",
-    "variant",
-    "repetition",
-    "phase",
-    "subject",
-    "value",
-    "unit",
-    "better",
-    "headline",
-    "status",
-    "error",
-    "started_at",
-    "cluster",
-    "nodes",
-    "env",
-    "env_class",
-    "perfdag_version",
-    "image_digest",
-    "tool",
-    "pair",
-    "span",
+    *SERIES_COLUMNS,
+    *("suite", "run_id", "trigger", "variant", "repetition", "phase", "subject", "value"),
+    *("status", "error", "started_at", "cluster", "nodes", "env", "env_class"),
+    *("perfdag_version", "image_digest", "tool"),
 )
 """Columns of the schema that are read."""
 
@@ -215,13 +147,13 @@ class RunMedians:
     n: NDArray[np.int32]
     damaged: list[str] = field(default_factory=list)
 
-    def cluster_of(self, run_id: str) -> str | None:
-        """Return the cluster of a run, or None where the run is not among these."""
-        return next((run.cluster for run in self.runs if run.run_id == run_id), None)
-
     def on_cluster(self, cluster: str | None) -> "RunMedians":
         """Return the runs of one cluster."""
         return self.select(lambda run: run.cluster == cluster)
+
+    def until(self, run_id: str) -> "RunMedians":
+        """Return the runs up to one, as they were known then."""
+        return self.select(lambda run: run.run_id <= run_id)
 
     def select(self, wanted: Callable[[RunInfo], bool]) -> "RunMedians":
         """Return the runs that meet a condition. Series that none of them has are dropped."""
@@ -236,57 +168,37 @@ class RunMedians:
 
 @dataclass
 class MonthlyRollup:
-    """Runs of one month of a suite: rows (run, series, median, low, high, n) and descriptions."""
+    """Runs of one month of a suite, and their rows: run, series, unit, median, low, high, n."""
 
     runs: dict[str, RunInfo] = field(default_factory=dict)
     series: dict[str, SeriesInfo] = field(default_factory=dict)
     rows: list[pa.Table] = field(default_factory=list)
+
+    def add(self, table: pa.Table) -> None:
+        """Add the rows of one run. Those of `ab` have no history."""
+        if not table.num_rows:
+            return
+        run = _run(table)
+        self.runs[run.run_id] = run
+        rows = table.filter(is_measured(table))
+        if run.trigger == "ab" or not rows.num_rows:
+            return
+        which, ids = codes(rows["series_id"])
+        groups, first = np.unique(which, return_index=True)
+        new = [
+            int(i) for group, i in zip(groups, first, strict=True) if ids[group] not in self.series
+        ]
+        for row in rows.select(SERIES_COLUMNS).take(pa.array(new, pa.int64())).to_pylist():
+            self.series[row["series_id"]] = SeriesInfo.of(row)
+        self.rows.append(_medians(rows, which, run.run_id))
 
 
 def medians_of_rows(table: pa.Table, suite: str) -> RunMedians:
     """Return the run medians of rows of one or several runs."""
     month = MonthlyRollup()
     for run_id in pc.unique(table["run_id"]).to_pylist():
-        add_run(month, table.filter(pc.equal(table["run_id"], run_id)))
+        month.add(table.filter(pc.equal(table["run_id"], run_id)))
     return merge_months(suite, [month], set(month.runs), [])
-
-
-def add_run(month: MonthlyRollup, table: pa.Table) -> list[str]:
-    """Add the rows of one run to a month. Return the series left out because their unit changed."""
-    if not table.num_rows:
-        return []
-    run = _run(table)
-    month.runs[run.run_id] = run
-    if run.trigger == "ab":
-        return []
-    rows = table.filter(is_measured(table))
-    which, ids = codes(rows["series_id"])
-    firsts = pa.array(np.unique(which, return_index=True)[1], pa.int64())
-    units = dict(
-        zip(
-            rows["series_id"].take(firsts).to_pylist(),
-            rows["unit"].take(firsts).to_pylist(),
-            strict=True,
-        )
-    )
-    other = {
-        name
-        for name, unit in units.items()
-        if name in month.series and month.series[name].unit != unit
-    }
-    new = [i for i in firsts.to_pylist() if ids[which[i]] not in month.series]
-    for info in _infos(rows.take(pa.array(new, pa.int64()))):
-        month.series[info.series_id] = info
-    if other:
-        rows = rows.filter(
-            pc.invert(pc.is_in(rows["series_id"].cast(pa.string()), pa.array(sorted(other))))
-        )
-    month.rows.append(_medians(rows, run.run_id))
-    return [_two_units(run.run_id, month.series[name], units[name]) for name in sorted(other)]
-
-
-def _two_units(run_id: str, info: SeriesInfo, unit: str) -> str:
-    return f"run {run_id}: {info.entry} {info.name} in {unit}, in {info.unit} before"
 
 
 def is_measured(table: pa.Table) -> pa.ChunkedArray:
@@ -297,20 +209,6 @@ def is_measured(table: pa.Table) -> pa.ChunkedArray:
     )
 
 
-def _infos(rows: pa.Table) -> list[SeriesInfo]:
-    """Return the series of some rows, one for each row."""
-    names = [column.name for column in fields(SeriesInfo)]
-    columns = [rows[name].to_pylist() for name in names]
-    texts, flags = columns[:-1], columns[-1]
-    return [
-        SeriesInfo(
-            **{name: text or "" for name, text in zip(names, row, strict=False)},
-            headline=bool(flag),
-        )
-        for *row, flag in zip(*texts, flags, strict=True)
-    ]
-
-
 def group_values(which: NDArray[np.int64], values: Array) -> tuple[NDArray[np.int64], list[Array]]:
     """Return the numbers of the groups, and the sorted values of each group."""
     order = np.lexsort((values, which))
@@ -319,27 +217,19 @@ def group_values(which: NDArray[np.int64], values: Array) -> tuple[NDArray[np.in
     return groups, np.split(values, starts[1:]) if len(groups) else []
 
 
-def _medians(rows: pa.Table, run_id: str) -> pa.Table:
-    """Return median, low and high of each series of one run."""
-    which, names = codes(rows["series_id"])
+def _medians(rows: pa.Table, which: NDArray[np.int64], run_id: str) -> pa.Table:
+    """Return the row of each series of one run. `which` are the series as numbers."""
     groups, values = group_values(which, rows["value"].to_numpy().astype(np.float64))
-    low, high, value = [], [], []
+    figures = []
     for repetitions in values:
-        ranks = median_ranks(repetitions.size) if repetitions.size >= INTERVAL_FROM else None
-        a, b = (ranks[0] - 1, ranks[1] - 1) if ranks else (0, repetitions.size - 1)
-        value.append(middle(repetitions))
-        low.append(float(repetitions[a]))
-        high.append(float(repetitions[b]))
-    count = [repetitions.size for repetitions in values]
-    columns = {
-        "run_id": pa.array([run_id] * len(groups), pa.string()),
-        "series_id": pa.array([names[g] for g in groups], pa.string()),
-        "value": pa.array(value, pa.float64()),
-        "low": pa.array(low, pa.float64()),
-        "high": pa.array(high, pa.float64()),
-        "n": pa.array(count, pa.int32()),
-    }
-    return pa.table(columns)
+        n = repetitions.size
+        first, last, _ = (n >= INTERVAL_FROM and median_ranks(n)) or (1, n, 1.0)
+        figures.append((middle(repetitions), repetitions[first - 1], repetitions[last - 1], n))
+    names = rows.select(["series_id", "unit"]).take(
+        pa.array(np.unique(which, return_index=True)[1])
+    )
+    columns = [pa.repeat(run_id, len(groups)), *names.columns, *zip(*figures, strict=True)]
+    return pa.table(columns, schema=_ROLLUP)
 
 
 def _run(table: pa.Table) -> RunInfo:
@@ -357,83 +247,65 @@ def _run(table: pa.Table) -> RunInfo:
     )
 
 
-def _points(table: pa.Table) -> dict[str, tuple[int, int, str, str]]:
-    """Return the samples of each point that were ok and not ok, with an error and the entry."""
+def _points(table: pa.Table) -> dict[str, PointCount]:
     point, names = codes(table["point"])
     repetition = pc.fill_null(table["repetition"], 0).to_numpy().astype(np.int64)
     warm = pc.fill_null(pc.equal(table["phase"], "warmup"), False).to_numpy(zero_copy_only=False)
     samples = np.unique(np.where(warm, -1, point * 2**20 + repetition), return_index=True)[1]
     (entry, entries), (status, statuses) = codes(table["entry"]), codes(table["status"])
-    points: dict[str, tuple[int, int, str, str]] = {}
+    points: dict[str, PointCount] = {}
     for i in samples[~warm[samples]].tolist():
-        ok, bad, error, _ = points.get(names[point[i]], (0, 0, "", ""))
+        ok, bad, error, _ = points.get(names[point[i]], PointCount())
         word = statuses[status[i]]
         if word == "ok":
             ok += 1
         else:
             bad, error = bad + 1, f"{word}: {table['error'][i].as_py() or ''}".removesuffix(": ")
-        points[names[point[i]]] = (ok, bad, error, entries[entry[i]] if entry[i] >= 0 else "")
+        of = entries[entry[i]] if entry[i] >= 0 else ""
+        points[names[point[i]]] = PointCount(ok, bad, error, of)
     return points
 
 
 def merge_months(
     suite: str, months: Sequence[MonthlyRollup], stored: set[str], damaged: list[str]
 ) -> RunMedians:
-    """Merge the rows of all months into (series, runs). Runs without a file are left out."""
-    known = {
-        run_id: run for month in months for run_id, run in month.runs.items() if run_id in stored
-    }
-    runs = sorted(
-        (run for run in known.values() if run.trigger != "ab"), key=lambda run: run.run_id
-    )
-    known_series: dict[str, SeriesInfo] = {}
+    """Merge the rows of all months into (series, runs). Runs without a file are left out.
+
+    A series has the unit that it had first. Runs with another one are left out of it, and named.
+    """
+    known = {run_id: run for month in months for run_id, run in month.runs.items()}
+    runs = [known[name] for name in sorted(stored & known.keys()) if known[name].trigger != "ab"]
+    infos: dict[str, SeriesInfo] = {}
     for month in months:
-        other = {
-            name
-            for name, info in month.series.items()
-            if name in known_series and known_series[name].unit != info.unit
-        }
-        if other:
-            month.rows = [
-                rows.filter(pc.invert(pc.is_in(rows["series_id"], pa.array(sorted(other)))))
-                for rows in month.rows
-            ]
-            damaged.extend(
-                _two_units(
-                    f"{min(month.runs)} and later", known_series[name], month.series[name].unit
-                )
-                for name in sorted(other)
-            )
-        known_series |= {name: info for name, info in month.series.items() if name not in other}
-    series = sorted(known_series.values(), key=_order)
-    column = {run.run_id: i for i, run in enumerate(runs)}
-    row = {info.series_id: i for i, info in enumerate(series)}
+        infos = month.series | infos
+    series = sorted(infos.values(), key=_order)
     shape = (len(series), len(runs))
-    value, low, high = np.full(shape, math.nan), np.full(shape, math.nan), np.full(shape, math.nan)
+    value, low, high = (np.full(shape, math.nan) for _ in range(3))
     n = np.zeros(shape, dtype=np.int32)
-    tables = [table for month in months for table in month.rows]
-    if tables:
-        table = pa.concat_tables(tables)
-        which_run, run_ids = codes(table["run_id"])
-        which_series, series_ids = codes(table["series_id"])
-        j = np.array([column.get(name, -1) for name in run_ids] or [-1])[which_run]
-        i = np.array([row[name] for name in series_ids] or [-1])[which_series]
-        valid = j >= 0
+    table = pa.concat_tables([_ROLLUP.empty_table(), *(t for month in months for t in month.rows)])
+    if table.num_rows:
+        (run, run_ids), (which, ids), (unit, units) = (codes(table[x]) for x in _ROLLUP.names[:3])
+        column = {run.run_id: i for i, run in enumerate(runs)}
+        row = {info.series_id: i for i, info in enumerate(series)}
+        j = np.array([column.get(name, -1) for name in run_ids])[run]
+        i = np.array([row[name] for name in ids])[which]
+        other = (j >= 0) & (np.array([units.index(info.unit) for info in series])[i] != unit)
+        lost: dict[tuple[int, int], list[str]] = {}
+        for at in np.flatnonzero(other).tolist():
+            lost.setdefault((i[at], unit[at]), []).append(runs[j[at]].run_id)
+        for (at, wrong), names in lost.items():
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            what = f"{series[at].entry} {series[at].name} in {units[wrong]}"
+            damaged.append(f"run {min(names)}{more}: {what}, in {series[at].unit} before")
+        valid = (j >= 0) & ~other
         for array, name in ((value, "value"), (low, "low"), (high, "high"), (n, "n")):
             array[i[valid], j[valid]] = numbers(table[name])[valid]
     return RunMedians(suite, runs, series, value, low, high, n, damaged)
 
 
 def _order(info: SeriesInfo) -> tuple[Any, ...]:
-    return (
-        info.canary,
-        not info.headline,
-        info.entry,
-        info.point,
-        info.metric,
-        info.stat,
-        info.coords,
-    )
+    point, coords, metric, stat, _ = info.key
+    return info.canary, not info.headline, info.entry, point, metric, stat, coords
 
 
 def read_run_medians(store: Store, suite: str, *, write_back: bool = True) -> RunMedians:
@@ -468,60 +340,47 @@ def read_run_medians(store: Store, suite: str, *, write_back: bool = True) -> Ru
 def _complete(
     store: Store, month: MonthlyRollup, stored: dict[str, str], damaged: list[str]
 ) -> bool:
-    """Read the runs that a month lacks. Return whether there were any and all were readable."""
+    """Read the runs that a month lacks. Return whether there were any."""
     missing = [key for run_id, key in sorted(stored.items()) if run_id not in month.runs]
     schema = pa.schema([SAMPLES.field(name) for name in COLUMNS])
-    changed, refused = False, list[str]()
+    changed = False
     for key, data in store.get_many(missing):
         try:
             rows = read_rows(data, schema)
             if rows["run_id"].null_count:  # another program wrote the file
                 raise OSError("rows without a run")
-            refused += add_run(month, rows)
+            month.add(rows)
             changed = True
         except (pa.ArrowInvalid, OSError):
             damaged.append(key)
-    damaged += refused
-    return changed and not refused
+    return changed
 
 
 def _write(month: MonthlyRollup) -> bytes:
-    envs = {repr(run.env): run.env for run in month.runs.values()}
-    number = {text: i for i, text in enumerate(envs)}
+    """Return a month as Parquet. What most runs share, environment and points, stands once."""
+    envs: dict[str, int] = {}
     points: dict[tuple[str, str], int] = {}
     runs = []
     for run in month.runs.values():
-        counts = [
-            (points.setdefault((key, p[3]), len(points)), p[0], p[1], p[2])
-            for key, p in run.points.items()
-        ]
-        # Most points of a run have the same state: one list of numbers for all of them.
-        alike = sorted({count[1:] for count in counts})
-        grouped = [
-            [*state, [count[0] for count in counts if count[1:] == state]] for state in alike
-        ]
-        runs.append(
-            [run.run_id, run.started_at, run.trigger, run.cluster, number[repr(run.env)], grouped]
-        )
+        alike: dict[tuple[int, int, str], list[int]] = {}
+        for point, (ok, bad, error, entry) in run.points.items():
+            number = points.setdefault((point, entry), len(points))
+            alike.setdefault((ok, bad, error), []).append(number)
+        env = envs.setdefault(orjson.dumps(run.env).decode(), len(envs))
+        runs.append([run.run_id, run.started_at, run.trigger, run.cluster, env, [*alike.items()]])
     about = {
         "version": VERSION,
         "points": list(points),
         "runs": runs,
-        "envs": list(envs.values()),
-        "series": [list(asdict(info).values()) for info in month.series.values()],
+        "envs": list(envs),
+        "series": [asdict(info) for info in month.series.values()],
     }
-    table = pa.concat_tables(month.rows) if month.rows else _empty()
+    table = pa.concat_tables([_ROLLUP.empty_table(), *month.rows])
     table = table.replace_schema_metadata({b"perfdag": orjson.dumps(about)})
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
     data: bytes = sink.getvalue().to_pybytes()
     return data
-
-
-def _empty() -> pa.Table:
-    types = [pa.string(), pa.string(), pa.float64(), pa.float64(), pa.float64(), pa.int32()]
-    names = ["run_id", "series_id", "value", "low", "high", "n"]
-    return pa.schema(list(zip(names, types, strict=True))).empty_table()
 
 
 def _read(data: bytes) -> MonthlyRollup:
@@ -530,16 +389,16 @@ def _read(data: bytes) -> MonthlyRollup:
     about = orjson.loads(table.schema.metadata[b"perfdag"])
     if about["version"] != VERSION:
         raise ValueError("another version")
+    envs = [orjson.loads(text) for text in about["envs"]]
     runs = {}
-    alike: dict[bytes, dict[str, tuple[int, int, str, str]]] = {}
+    alike: dict[bytes, dict[str, PointCount]] = {}
     for run_id, started, trigger, cluster, env, states in about["runs"]:
         # Most runs have the same state of every point. They share one dict.
         points = alike.setdefault(orjson.dumps(states), {})
         if not points:
-            for ok, bad, error, which in states:
-                points.update(
-                    {about["points"][i][0]: (ok, bad, error, about["points"][i][1]) for i in which}
-                )
-        runs[run_id] = RunInfo(run_id, started, trigger, cluster, about["envs"][env], points)
-    series = {columns[0]: SeriesInfo(*columns) for columns in about["series"]}
+            for (ok, bad, error), numbers_of in states:
+                for point, entry in (about["points"][i] for i in numbers_of):
+                    points[point] = PointCount(ok, bad, error, entry)
+        runs[run_id] = RunInfo(run_id, started, trigger, cluster, envs[env], points)
+    series = {columns["series_id"]: SeriesInfo(**columns) for columns in about["series"]}
     return MonthlyRollup(runs, series, [table.replace_schema_metadata(None)])

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.analysis.medians import SeriesInfo
 from perfdag.results.samples import day_of
-from perfdag.results.summary import UNUSABLE_SPREAD
+from perfdag.results.summary import UNUSABLE_SPREAD, SeriesInfo
 from perfdag.stats.levels import (
     MIN_EFFECT,
     MIN_FRACTION,
@@ -43,7 +42,7 @@ def covers(check: Check, info: SeriesInfo) -> bool:
         and fnmatch.fnmatchcase(info.metric, check.metric)
         and fnmatch.fnmatchcase(info.stat, stat)
         and not info.canary
-        and (not check.where or check.selects(*info.mappings))
+        and (not check.where or check.selects(info.coords, info.params, info.shape))
     )
 
 

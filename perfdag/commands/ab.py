@@ -19,7 +19,6 @@ from perfdag.analysis.alerts import markdown_table
 from perfdag.analysis.verdict import Tuning, percent
 from perfdag.commands.cluster import NewRun, installed_template
 from perfdag.commands.compare import write_chart
-from perfdag.commands.new import command_suite
 from perfdag.commands.options import (
     JSON,
     ONLY,
@@ -51,11 +50,12 @@ from perfdag.results import missing_reason
 from perfdag.results.collect import collect
 from perfdag.results.runs import load_plan, store_plan, variants
 from perfdag.results.schema import load_rows
+from perfdag.results.summary import summarise
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
-from perfdag.suite.load import load_suite
+from perfdag.suite.load import command_suite, load_suite
 from perfdag.suite.model import checks_of, share
 from perfdag.units import digits, plural, short, short_seconds
 
@@ -495,5 +495,5 @@ def finish_variants(store: Store, plan: Plan) -> AbResult:
     duet = stored_duet(*variants(store, plan))
     for variant in (duet.a, duet.b):
         rows, _ = collect(store, variant)
-        write_report(store, variant, rows, None)
+        write_report(store, variant, summarise(rows), None)
     return conclude(store, duet)

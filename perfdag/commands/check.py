@@ -8,14 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from perfdag.analysis import alerts
-from perfdag.analysis.alerts import Alert, GateResult, Rules, gate_as_dict, worst
+from perfdag.analysis.alerts import Alert, GateResult, Rules, gate_as_dict, store_record, worst
 from perfdag.analysis.gate import ACKS as ACKS_KEY
 from perfdag.analysis.gate import (
     check,
     put_acks,
     read_acks,
     read_checks,
-    store_record,
     stored_acks,
 )
 from perfdag.analysis.medians import read_run_medians

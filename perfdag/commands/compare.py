@@ -249,7 +249,7 @@ def size_map(comparison: Comparison) -> "Figure":
 
     cells = []
     for row in comparison.rows:
-        coords = row.info.mappings[0]
+        coords = dict(row.info.coords)
         size = coords.pop("message_bytes", None)
         effect = row.answer.effect
         if size is None or row.answer.absolute or effect is None:

@@ -4,17 +4,13 @@ import argparse
 import keyword
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
-
-import orjson
 
 from perfdag.benchmark import registry
 from perfdag.commands.options import CommandError, Verbs, add_verb, option
 from perfdag.hosts.local import LocalHost
 from perfdag.signals import EXIT_OK
-from perfdag.suite.load import parse_suite
-from perfdag.suite.model import LoadedSuite
+from perfdag.suite.load import suite_name
 
 INIT_EPILOG = """examples:
   perfdag init
@@ -119,7 +115,7 @@ def write_suite(file: str, cluster: bool) -> str:
     For this machine, a benchmark whose tools are absent is a comment. Raises CommandError if the
     file exists or cannot be written.
     """
-    name = _name(Path(file).stem)
+    name = suite_name(Path(file).stem)
     entries = [
         text if cluster or _is_installed(benchmark) else _comment(text)
         for benchmark, text in ENTRIES.items()
@@ -133,19 +129,6 @@ def write_suite(file: str, cluster: bool) -> str:
     except OSError as error:
         raise CommandError(f"{file}: {error.strerror}; name another file") from None
     return f"perfdag {'submit' if cluster else 'run'} {file}"
-
-
-def command_suite(argv: Sequence[str], settings: Sequence[str], name: str = "") -> LoadedSuite:
-    """Return a suite that measures one command, named as its program. Raises BadDocument."""
-    name = _name(name or Path(argv[0]).name)
-    entry = {"benchmark": "command", "params": {"argv": list(argv)}}
-    suite = {"name": name, "repetitions": 10, "entries": [entry]}
-    return parse_suite(orjson.dumps(suite).decode(), "(command)", settings)
-
-
-def _name(text: str) -> str:
-    """Return a text as the name of a suite."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:40].strip("-") or "suite"
 
 
 def _is_installed(benchmark: str) -> bool:

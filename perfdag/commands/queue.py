@@ -22,9 +22,9 @@ from perfdag.units import plural
 
 if TYPE_CHECKING:
     from perfdag.steps.queue.backend import Workload
-    from perfdag.steps.queue.client import Work
+    from perfdag.steps.queue.client import Load
     from perfdag.steps.queue.frontend import Limits
-    from perfdag.steps.queue.validate import Plan, Result
+    from perfdag.steps.queue.protocol import Address
 
 logger = logging.getLogger(__name__)
 
@@ -314,7 +314,8 @@ CLIENT_EXAMPLES = """\
 
 The control port accepts only requests with the token PERFDAG_QUEUE_TOKEN, as a bearer token or
 password. Without that variable the client makes a token and prints it. /parallel and /reset change
-the client and take POST; the other paths take GET.
+the client and take POST; the other paths take GET. With --open no request needs a token and all may
+be GET, as the requests of Intel's validate-scaling.sh are.
 """
 
 
@@ -338,6 +339,7 @@ def _add_client(programs: "argparse._SubParsersAction[argparse.ArgumentParser]")
         ("req-now", 1, "requests in parallel at the start"),
         ("req-max", 2, "most requests in parallel"),
         ("duration", 0.0, "seconds after which to stop and print statistics as JSON; 0: never"),
+        ("open", False, "no token on the control port: whoever reaches it changes the client"),
         ("verbose", False, "log all messages"),
     ):
         add_option(parser, name, default, text)
@@ -356,7 +358,7 @@ def _client(args: argparse.Namespace) -> int:
     Return 1 if a request failed.
     """
     from perfdag.steps.queue import protocol
-    from perfdag.steps.queue.client import Work
+    from perfdag.steps.queue.client import ClientStats, Load, Work
     from perfdag.steps.queue.frontend import raise_file_limit
 
     work = Work(protocol.address(args.faddr), args.name, after_dashes(args.args), args.limit)
@@ -368,31 +370,29 @@ def _client(args: argparse.Namespace) -> int:
     if not 0 <= args.duration < math.inf:
         raise ValueError(f"--duration {args.duration:g} is not a time")
     control = protocol.address(args.caddr)
-    private = control.host in ("localhost", "127.0.0.1", "::1")
-    if not (private or os.environ.get(protocol.TOKEN_VARIABLE)):
-        raise ValueError(
-            f"--caddr {control} lets others control this client; "
-            f"set {protocol.TOKEN_VARIABLE}, or listen on localhost"
-        )
-    raise_file_limit(args.req_max)
-    return asyncio.run(_serve_client(work, control, args.req_now, args.req_max, args.duration))
-
-
-async def _serve_client(
-    work: "Work", address: Any, parallel: int, most: int, duration: float
-) -> int:
-    from perfdag.steps.queue import control, protocol
-    from perfdag.steps.queue.client import ClientStats, Load
-
-    stats = ClientStats()
-    load = Load(work, stats, max(1, most))
-    chosen = os.environ.get(protocol.TOKEN_VARIABLE)
-    token = chosen or secrets.token_urlsafe(24)
-    server = await control.serve(address, control.Control(load), token, control.CHANGES)
-    if not chosen:
+    token = "" if args.open else os.environ.get(protocol.TOKEN_VARIABLE, "")
+    if not (args.open or token):
+        if control.host not in ("localhost", "127.0.0.1", "::1"):
+            raise ValueError(
+                f"--caddr {control} lets others control this client; "
+                f"set {protocol.TOKEN_VARIABLE}, or listen on localhost"
+            )
+        token = secrets.token_urlsafe(24)
         logger.info(
             f"{protocol.TOKEN_VARIABLE} is not set; the token of the control port is {token}"
         )
+    raise_file_limit(args.req_max)
+    load = Load(work, ClientStats(), max(1, args.req_max))
+    return asyncio.run(_serve_client(load, control, token, args.req_now, args.duration))
+
+
+async def _serve_client(
+    load: "Load", address: "Address", token: str, parallel: int, duration: float
+) -> int:
+    from perfdag.steps.queue import control
+
+    stats, work = load.stats, load.work
+    server = await control.serve(address, control.Control(load), token)
     port = server.sockets[0].getsockname()[1]
     logger.info(f"requests to queue {work.queue!r} at {work.frontend}, control on port {port}")
     stopped = asyncio.create_task(until_signal().wait())
@@ -466,6 +466,7 @@ def _add_validate(programs: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 def _validate(args: argparse.Namespace) -> int:
     """Validate Deployments, or processes of this machine. Return 3 if a step fails."""
+    from perfdag.steps.queue import sites
     from perfdag.steps.queue.validate import Plan, summary
 
     plan = Plan(
@@ -480,8 +481,13 @@ def _validate(args: argparse.Namespace) -> int:
         )
     if args.client and len(args.names) > 1:
         raise ValueError("--client names the client of one Deployment")
-    work = _validate_local(args, plan) if args.local else _validate_deployments(args, plan)
-    results = signals.run_until_stopped(work)
+    if args.local:
+        work = sites.validate_local(args.names, plan, args.glob, args.item_limit)
+        results = {"local": signals.run_until_stopped(work)}
+    else:
+        where = (args.namespace, args.client, args.client_namespace)
+        several = signals.run_until_stopped(sites.validate_deployments(args.names, plan, *where))
+        results = dict(zip(args.names, several, strict=True))
     if args.json:
         [first, *others] = results.values()
         print_json(results if others else first)
@@ -490,30 +496,6 @@ def _validate(args: argparse.Namespace) -> int:
             print(f"{name}:\n{summary(result)}" if len(results) > 1 else summary(result))
     failed = any(result["verdict"] == "failed" for result in results.values())
     return EXIT_GATE if failed else EXIT_OK
-
-
-async def _validate_local(args: argparse.Namespace, plan: "Plan") -> "dict[str, Result]":
-    from perfdag.steps.queue.sites import LocalSite
-    from perfdag.steps.queue.validate import validate
-
-    async with LocalSite(args.names, plan.limit, args.glob, args.item_limit) as site:
-        return {site.name: (await validate([site], plan, logger.info))[0]}
-
-
-async def _validate_deployments(args: argparse.Namespace, plan: "Plan") -> "dict[str, Result]":
-    from perfdag.kube.client import Kube
-    from perfdag.steps.queue.sites import DeploymentSite
-    from perfdag.steps.queue.validate import validate
-
-    async with Kube() as kube:
-        sites = [
-            DeploymentSite(kube, args.namespace, name, args.client, args.client_namespace)
-            for name in args.names
-        ]
-        for site in sites:
-            await site.find(logger.info)
-        results = await validate(sites, plan, logger.info)
-    return {site.name: result for site, result in zip(sites, results, strict=True)}
 
 
 MANIFESTS_EXAMPLES = """\

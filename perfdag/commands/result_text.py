@@ -12,8 +12,8 @@ from perfdag.commands.terminal import HIGHLIGHTS, fitted, highlighted, spark, st
 from perfdag.results.summary import (
     PointState,
     PointTrust,
+    Summary,
     headlines,
-    point_labels,
     statuses_text,
     worst_of_points,
 )
@@ -37,15 +37,16 @@ Rows = list[tuple[str, ...]]
 
 def result_text(result: "RunResult") -> str:
     """Return a table of headline metrics for each entry, then counts, addresses and the answer."""
-    labels = point_labels(result.states)
-    verdict_words = {verdict.point: verdict.word for verdict, _ in worst_of_points(result.verdicts)}
+    summary = result.summary
+    verdicts = {verdict.point: verdict.word for verdict, _ in worst_of_points(summary.verdicts)}
     histories = {line.info.series_id: line.value.tolist() for line in _gate_series(result)}
     entries: dict[str, Rows] = {}
-    units = _units(result.states)
-    for state in result.states:
-        trust = result.trust.points.get(state.point)
-        text = _state_text(state, trust, verdict_words.get(state.point, ""))
-        rows = [(labels[state.point], *cells, text) for cells in _cells(state, units, histories)]
+    units = _units(summary.points)
+    for state in summary.points:
+        trust = summary.trust.points.get(state.point)
+        text = _state_text(state, trust, verdicts.get(state.point, ""))
+        cells = _cells(state, units, histories)
+        rows = [(summary.labels[state.point], *own, text) for own in cells]
         # A point is named once.
         entries.setdefault(state.entry, []).extend(rows[:1] + [("", *row[1:]) for row in rows[1:]])
     tables = [f"{_table(entry, rows)}\n" for entry, rows in _of_a_screen(entries)]
@@ -77,8 +78,9 @@ def _answer(result: "RunResult") -> str:
     from perfdag.charts.pages.screen import Judged, banner
     from perfdag.charts.series import label_cells
 
-    cells = label_cells(result.states)
-    said = banner(Judged(cells, result.gate, result.trust, result.verdicts))
+    summary = result.summary
+    cells = label_cells(summary.points)
+    said = banner(Judged(cells, result.gate, summary.trust, summary.verdicts))
     gate = result.gate
     text = said.sentence + (f" ({gate.counted})" if gate and gate.runs > 1 else "")
     return styled([(fitted(text), HIGHLIGHTS.get(said.word, "bold"))])
@@ -143,15 +145,13 @@ def _table(entry: str, rows: Rows) -> str:
 def _lines(result: "RunResult") -> list[str]:
     """Return what stands below the table: counts, noise, failures, precision and addresses."""
     plan, collected = result.plan, result.collected
-    lines = [
-        f"{statuses_text(collected.statuses) or 'no samples'}; spread: range of n < 6, "
-        "else 95 % interval of the median"
-    ]
-    lines.append(f"trust   {result.trust.text}")
+    statuses = statuses_text(result.summary.statuses) or "no samples"
+    spread = "range of n < 6, else 95 % interval of the median"
+    lines = [f"{statuses}; spread: {spread}", f"trust   {result.summary.trust.text}"]
     lines += _verdicts(result)
     if result.gate and not result.gated:
         lines += answer_lines(result.gate)
-    lines += _failures(result.states)
+    lines += _failures(result.summary)
     for point in plan.points:
         if point.until is not None and point.id in collected.reached:
             n, precision = collected.reached[point.id]
@@ -174,21 +174,20 @@ def _verdicts(result: "RunResult") -> list[str]:
     """Return the verdict of each point whose benchmark has one, the failed ones first."""
     lines = [
         f"verdict {verdict.where}: {verdict.text}" + (f" ({count})" if count else "")
-        for verdict, count in worst_of_points(result.verdicts)
+        for verdict, count in worst_of_points(result.summary.verdicts)
     ]
     return _at_most(lines, "more verdicts; the report has all")
 
 
-def _failures(states: list[PointState]) -> list[str]:
+def _failures(summary: Summary) -> list[str]:
     """Return one reason for each point with some failed samples.
 
     The table itself has the reason of a point without any value.
     """
-    labels = point_labels(states)
-    partly = [state for state in states if state.reasons and state.series]
+    partly = [state for state in summary.points if state.reasons and state.series]
     lines = []
     for state in partly:
-        name = " ".join(filter(None, (state.entry, labels[state.point])))
+        name = " ".join(filter(None, (state.entry, summary.labels[state.point])))
         lines.append(f"{name}: {shorten(state.reasons[0], 300, placeholder=' ...')}")
     return _at_most(lines, "more points with failed samples; the report has the reasons")
 

@@ -3,12 +3,10 @@
 import argparse
 import logging
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import Any
-
-import pyarrow as pa
 
 from perfdag.analysis import alerts
 from perfdag.analysis.alerts import GateResult, gate_as_dict
@@ -20,15 +18,7 @@ from perfdag.commands.result_text import result_text
 from perfdag.commands.runs import read_run
 from perfdag.plan.plan import Plan, gated
 from perfdag.results.collect import CollectionResult, collect, gather, write_exports
-from perfdag.results.summary import (
-    OwnVerdict,
-    PointState,
-    RunTrust,
-    add_nominal,
-    own_verdicts,
-    summarise,
-    trust_in,
-)
+from perfdag.results.summary import Summary, statuses_of, summarise
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.store.base import Store
 from perfdag.suite.model import checks_of
@@ -61,7 +51,9 @@ def add_show(sub: Verbs) -> None:
 def run_show(args: argparse.Namespace) -> int:
     """Show a run from its stored samples, and write nothing. Return its exit code."""
     store, plan = read_run(args.store, args.run_id)
-    result = replace(result_of(store, plan, *gather(store, plan)), gate=judge(store, plan))
+    table, collected = gather(store, plan)
+    url, gate = store.url(collected.key), judge(store, plan)
+    result = RunResult(plan, summarise(table), collected, url, gate=gate)
     print_json(result.data()) if args.json else print(result)
     return result.exit_code
 
@@ -89,16 +81,14 @@ def add_report(sub: Verbs) -> None:
 
 def run_report(args: argparse.Namespace) -> int:
     """Collect a run, and write its charts and report. Return its exit code."""
-    if missing := missing_drawing():
-        raise CommandError(missing)
     store, plan = read_run(args.store, args.run_id)
-    result = finish_run(store, plan)
+    result = draw_report(store, plan)
     print(result.report)
     if args.card:
         from perfdag.charts.pages.report import card_of
 
         key = f"runs/{plan.run_id}/card.png"
-        store.put(key, card_of(result.table, plan, result.gate))
+        store.put(key, card_of(result.summary, plan, result.gate))
         print(store.url(key))
     for export in result.exports:
         print(export)
@@ -133,7 +123,7 @@ def run_collect(args: argparse.Namespace) -> int:
         print("kept as they were: some of their samples are stored no more")
     for export in write_exports(store, plan.run_id, table):
         print(f"also  {export}")
-    good = all(status in ("ok", "skipped") for status in collected.statuses)
+    good = statuses_of(table).keys() <= {"ok", "skipped"}
     return EXIT_OK if good else EXIT_FAILED
 
 
@@ -142,14 +132,11 @@ class RunResult:
     """A collected run: its samples by status, its points, and the addresses of its files."""
 
     plan: Plan
-    table: pa.Table
+    summary: Summary
     collected: CollectionResult
-    states: list[PointState]
     rows: str
-    report: str | None
-    exports: list[str]
-    trust: RunTrust
-    verdicts: list[OwnVerdict]
+    report: str | None = None
+    exports: Sequence[str] = ()
     gate: GateResult | None = None
     """The answers about the series of the run, and its checks. None where there is no history."""
     gated: bool = False
@@ -170,10 +157,10 @@ class RunResult:
         if self.gated:
             failed = self.gate is not None and self.gate.failed
         else:
-            failed = any(verdict.word == "failed" for verdict in self.verdicts)
+            failed = any(verdict.word == "failed" for verdict in self.summary.verdicts)
         if failed:
             return EXIT_GATE
-        statuses = self.collected.statuses.keys()
+        statuses = self.summary.statuses.keys()
         return EXIT_FAILED if "ok" not in statuses or statuses - {"ok", "skipped"} else EXIT_OK
 
     def __str__(self) -> str:
@@ -182,6 +169,7 @@ class RunResult:
     def data(self) -> dict[str, Any]:
         """Return the result as data for JSON."""
         answer = gate_as_dict(self.gate) if self.gate else None
+        trust, verdicts = self.summary.trust, self.summary.verdicts
         points = [
             {
                 "point": state.point,
@@ -191,9 +179,7 @@ class RunResult:
                 "statuses": state.statuses,
                 "reasons": state.reasons,
                 "noise": state.noise,
-                "trust": asdict(self.trust.points[state.point])
-                if state.point in self.trust.points
-                else None,
+                "trust": asdict(own) if (own := trust.points.get(state.point)) else None,
                 "metrics": [
                     {
                         "metric": series.metric,
@@ -212,18 +198,18 @@ class RunResult:
                     for series in state.series
                 ],
             }
-            for state in self.states
+            for state in self.summary.points
         ]
         return {
             "run_id": self.plan.run_id,
             "suite": self.plan.suite,
-            "statuses": self.collected.statuses,
+            "statuses": self.summary.statuses,
             "rows": self.rows,
             "report": self.report,
             "exports": self.exports,
             "answer": answer,
-            "trust": {"level": self.trust.level, "text": self.trust.text},
-            "verdicts": [asdict(verdict) for verdict in self.verdicts],
+            "trust": {"level": trust.level, "text": trust.text},
+            "verdicts": [asdict(verdict) for verdict in verdicts],
             "points": points,
             **({"gate": answer} if self.gated and answer else {}),
         }
@@ -244,50 +230,42 @@ def finish_run(
     beside the report. Raises StoreError.
     """
     table, collected = collect(store, plan)
-    gate = judge(store, plan)
+    summary = summarise(table)
+    gate = judge(store, plan, summary)
     if recheck and gate and gate.suspects:
         recheck(gate)
-        gate = judge(store, plan)
+        gate = judge(store, plan, summary)
     page, told = None, True
     if charts and (missing := missing_drawing()):
         logger.warning(f"perfdag: no report: {missing.replace('RUN', plan.run_id)}")
     elif charts:
-        page = write_report(store, plan, table, gate)
+        page = write_report(store, plan, summary, gate)
     files = write_exports(store, plan.run_id, table)
     if publishes and gate and gated(plan):
         told = publish(store, gate, os.environ.get("PERFDAG_WEBHOOK"))
         store.put(f"runs/{plan.run_id}/check.xml", alerts.junit(gate))
         store.put(f"runs/{plan.run_id}/check.md", alerts.markdown(gate).encode())
-    return replace(
-        result_of(store, plan, table, collected),
-        report=page,
-        exports=files,
-        gate=gate,
-        gated=gated(plan),
-        told=told,
-    )
+    rows = store.url(collected.key)
+    return RunResult(plan, summary, collected, rows, page, files, gate, gated(plan), told)
 
 
-def judge(store: Store, plan: Plan) -> GateResult | None:
+def judge(store: Store, plan: Plan, summary: Summary | None = None) -> GateResult | None:
     """Return the answers about a collected run, or None for a variant of `perfdag ab`."""
     if plan.trigger == "ab":
         return None
     try:
         rules = unattended_rules(store, checks_of(plan.suite_text))
-        return check(store, plan.suite, plan.run_id, rules)
+        return check(store, plan.suite, plan.run_id, rules, summary)
     except SelectionError as error:
         logger.warning(f"perfdag: no verdict: {error}")
         return None
 
 
-def result_of(store: Store, plan: Plan, table: pa.Table, collected: CollectionResult) -> RunResult:
-    """Return the result of a run from its rows."""
-    states = summarise(table)
-    add_nominal(table, states)
-    trust, verdicts = trust_in(table, states), own_verdicts(table)
-    return RunResult(
-        plan, table, collected, states, store.url(collected.key), None, [], trust, verdicts
-    )
+def draw_report(store: Store, plan: Plan) -> RunResult:
+    """Collect a run, and write its charts and report. Raises CommandError without matplotlib."""
+    if missing := missing_drawing():
+        raise CommandError(missing)
+    return finish_run(store, plan)
 
 
 def missing_drawing() -> str | None:
@@ -300,7 +278,7 @@ def missing_drawing() -> str | None:
 def write_report(
     store: Store,
     plan: Plan,
-    table: pa.Table,
+    summary: Summary,
     gate: GateResult | None,
 ) -> str:
     """Write the charts and report.html of a run with the answers of its gate.
@@ -315,5 +293,5 @@ def write_report(
 
     links = {"History of the suite": f"../../site/history.html?suite={plan.suite}"}
     has_site = bool(store.list(f"site/data/{plan.suite}"))
-    report_page.write(table, plan, put, store.root, links if has_site else {}, gate)
+    report_page.write(summary, plan, put, store.root, links if has_site else {}, gate)
     return store.url(f"runs/{plan.run_id}/report.html")

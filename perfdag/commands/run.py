@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfdag.commands.new import command_suite
 from perfdag.commands.options import (
     ONLY,
     SET,
@@ -34,7 +33,7 @@ from perfdag.steps.loop.pools import LocalPool, needs_cluster
 from perfdag.store.base import Store, StoreError
 from perfdag.store.open import open_store
 from perfdag.suite.document import BadDocument
-from perfdag.suite.load import load_suite
+from perfdag.suite.load import command_suite, load_suite
 from perfdag.suite.model import LoadedSuite
 from perfdag.units import plural
 
@@ -67,8 +66,8 @@ def add_run(sub: Verbs) -> None:
         "Measure every point of a suite on this machine. Each sample is stored as it "
         "ends. Then collect the run, draw its charts and write its report. If the suite has "
         "`checks`, the run is checked as `perfdag check` does. The words after `--` are a command "
-        "whose wall time is measured 10 times; it needs no suite. Two commands with `:::` between "
-        "them are measured in turn and compared.",
+        "whose wall time is measured 10 times; it needs no suite, and `perfdag open last` draws "
+        "its report. Two commands with `:::` between them are measured in turn and compared.",
         EPILOG,
         option(
             "suite",
@@ -133,7 +132,8 @@ def run(args: argparse.Namespace) -> int:
         plan,
         root,
         resumed=args.resume is not None,
-        charts=not args.no_report,
+        # The table says all of one command, and drawing takes longer than measuring it.
+        charts=not (args.no_report or args.command),
         recheck=not args.no_recheck,
     )
     if args.json:

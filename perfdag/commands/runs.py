@@ -27,7 +27,7 @@ from perfdag.commands.terminal import text_table
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import kept_rows
 from perfdag.results.runs import find_run, known_plan, load_plan, newer_note, run_lock, runs
-from perfdag.results.samples import result_key, stored_samples
+from perfdag.results.samples import result_key, stored_runs, stored_samples
 from perfdag.results.schema import SAMPLES, NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_of, statuses_text
 from perfdag.signals import EXIT_OK
@@ -99,8 +99,8 @@ def add_open(sub: Verbs) -> None:
         sub,
         "open",
         run_open,
-        "Open the report of a run in a browser and print its path. A report in S3 is "
-        "copied to a temporary file.",
+        "Open the report of a run in a browser and print its path. It is drawn if the run "
+        "has none. A report in S3 is copied to a temporary file.",
         OPEN_EPILOG,
         RUN,
         STORE,
@@ -114,9 +114,14 @@ def run_open(args: argparse.Namespace) -> int:
     try:
         data = store.get(key)
     except NotStoredError:
-        raise CommandError(
-            f"run {plan.run_id} has no report; draw it: perfdag report {plan.run_id}"
-        ) from None
+        if plan.run_id not in dict(stored_runs(store, plan.suite)):  # it may be under way
+            raise CommandError(
+                f"run {plan.run_id} has no report; draw it: perfdag report {plan.run_id}"
+            ) from None
+        from perfdag.commands.results import draw_report
+
+        draw_report(store, plan)
+        data = store.get(key)
     if isinstance(store, FolderStore):
         path = Path(store.url(key)).resolve()
     else:

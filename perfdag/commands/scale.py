@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import orjson
 from pydantic import ValidationError
 
 from perfdag import signals
@@ -20,9 +19,8 @@ from perfdag.kube.client import Kube, KubeError, Prometheus
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_INPUT, EXIT_OK, EXIT_REACH
 from perfdag.steps.scale import cluster, prometheus, runai, vmi, workloads
 from perfdag.steps.scale import times as times_csv
-from perfdag.steps.scale.api_metrics import DELETION
 from perfdag.steps.scale.cleanup import remove_run
-from perfdag.steps.scale.figures import Result, call_name
+from perfdag.steps.scale.figures import Result
 from perfdag.steps.scale.files import (
     AUDIT,
     OUTPUTS,
@@ -46,7 +44,6 @@ P = TypeVar("P", bound=ScenarioParams)
 EPILOG = """examples:
   perfdag scale nodes --count 1000 --gpus 8
   perfdag scale vmi burst --count 100 -o out0
-  perfdag scale gated --count 1000 -g 0 -o out3
   perfdag scale submit -t training -n 2000 -p 5 --delay 1 -o out1
   perfdag scale sample -t training -o out1
   perfdag scale plot --skip-errors -o out1
@@ -57,13 +54,6 @@ EPILOG = """examples:
       --from 2026-11-23T08:00:00Z -o out6
   perfdag scale delete --run r1121120501-a1b2c3
 """
-STAGE_CHARTS = {
-    "timeline": "timeline",
-    "scurves": "s_curves",
-    "ecdf": "ecdf",
-    "order": "by_order",
-}
-"""The function of `perfdag.charts.benchmarks.scale` that draws each kind of plot."""
 SCENARIO_OF_OPTION = {
     "churn": "steady",
     "pause": "steady",
@@ -71,11 +61,10 @@ SCENARIO_OF_OPTION = {
     "cooldown": "ladder",
 }
 VMI_OPTIONS = (
-    *("rate", "seed", "parallel", "replicas", "per_node", "timeout", "lock_timeout"),
+    *("rate", "parallel", "replicas", "per_node", "timeout", "lock_timeout"),
     *("prometheus", "prometheus_token_file", "prometheus_ca_file"),
 )
-"""Options of `scale vmi` that are parameters of the same name, and those of `scale gated`."""
-GATED_OPTIONS = ("count", "parallel", "gpus", "timeout", "lock_timeout")
+"""Options of `scale vmi` that are parameters of the same name."""
 
 
 def add_scale(sub: Verbs) -> None:
@@ -132,22 +121,6 @@ def on_cluster(
     return signals.run_until_stopped(main())
 
 
-def schedule_of(args: argparse.Namespace, parallel: int, delay: float = 0.0) -> Schedule:
-    """Return how objects arrive: a pattern, its rate per second, the size of a burst, a seed.
-
-    `delay` (s) makes batches of `parallel` objects. Raises ValueError for values that clash.
-    """
-    pattern = args.arrival
-    name: Arrival = pattern or ("batch" if delay > 0 else "constant" if args.rate else "closed")
-    if pattern and delay > 0:
-        raise ValueError("--delay makes batches of -p; use --rate with --arrival")
-    if args.burst is not None and name != "burst":
-        raise ValueError(f"--burst needs --arrival burst, not {name}")
-    if args.seed and name != "poisson":
-        raise ValueError(f"--seed needs --arrival poisson, not {name}")
-    return Schedule(name, args.rate, args.burst or parallel, delay, args.seed)
-
-
 def parse_variables(options: list[str]) -> dict[str, str]:
     """Parse `NAME=VALUE` texts. Raises ValueError for another form."""
     pairs = [text.partition("=") for text in options]
@@ -197,11 +170,14 @@ def submit(args: argparse.Namespace) -> int:
     session = open_session(args)
     session.settings.project = args.project or session.settings.project
     session.settings.submitter = args.submitter or session.settings.submitter
+    if args.rate and args.delay:
+        raise ValueError("--delay makes batches of -p, --rate sends one after the other")
+    arrival: Arrival = "constant" if args.rate else "batch" if args.delay else "closed"
     request = SubmitRequest(
         template=args.template or args.workload_type,
         count=args.num_workloads,
         parallel=args.num_processes,
-        schedule=schedule_of(args, args.num_processes, args.delay),
+        schedule=Schedule(arrival, args.rate, args.num_processes, args.delay),
         folder=session.folder,
         settings=session.settings,
         workers=args.num_workers,
@@ -315,7 +291,7 @@ def vmi_params(args: argparse.Namespace) -> vmi.VmiParams:
         "template": args.template,
         "variables": parse_variables(args.var),
         "namespace": args.namespace,
-        "arrival": args.arrival or ("constant" if args.rate else "closed"),
+        "arrival": "constant" if args.rate else "closed",
         "gates": args.gate,
         "api_gates": not args.no_api_gates,
         "primer": not args.no_primer,
@@ -340,9 +316,13 @@ def measure_vmis(args: argparse.Namespace) -> int:
         results.append(result)
         _write_results(session.folder, results)
 
-    context = Context(seen=write_size)
+    async def work(kube: Kube) -> None:
+        await runai.require_deleted(kube, session.folder)
+        benchmark: Any = vmi.VmiSteady() if args.scenario == "steady" else vmi.VmiBurst()
+        await benchmark.measure(kube, params, Context(seen=write_size))
+
     try:
-        _measure(session, lambda kube: vmi.measure(kube, params, context), params.parallel)
+        session.run(work, connections(params.parallel))
     except BaseException:
         if results:
             # Whether other runs disturbed these sizes is known only now.
@@ -351,33 +331,6 @@ def measure_vmis(args: argparse.Namespace) -> int:
             logger.info(f"measured before: {counts} VMIs; their files are in {session.folder}")
         raise
     return _report(session, results)
-
-
-def measure_gated(args: argparse.Namespace) -> int:
-    """Measure the scheduler alone. Return 3 for a breached gate, 1 for a failure."""
-    session = open_session(args)
-    values = {name: getattr(args, name) for name in GATED_OPTIONS}
-    values |= {"scenario": "gated", "template": "pod", "namespace": args.namespace}
-    params = checked(workloads.ScaleParams, {**values, "gates": args.gate})
-    context = Context()
-    result = _measure(
-        session, lambda kube: workloads.measure(kube, params, context), params.parallel
-    )
-    code = _report(session, [result])
-    for name in workloads.FIGURES:
-        if (value := result.figures.get(name)) is not None:
-            print_now(f"{name}: {value:.6g}")
-    return code
-
-
-def _measure(session: Session, work: Callable[[Kube], Awaitable[T]], parallel: int) -> T:
-    """Run the work unless workloads of the folder's submission still exist."""
-
-    async def checked(kube: Kube) -> T:
-        await runai.require_deleted(kube, session.folder)
-        return await work(kube)
-
-    return session.run(checked, connections(parallel))
 
 
 def _report(session: Session, results: list[Result]) -> int:
@@ -475,27 +428,11 @@ def audit(args: argparse.Namespace) -> int:
 
 
 def plot(args: argparse.Namespace) -> int:
-    """Draw a chart of the folder. Return 1 without data. Raises ValueError."""
-    session = open_session(args)
-    if args.plot in ("general", "detailed"):
-        return _plot_times(session, args)
-    if args.skip_errors is not None:
-        raise ValueError(
-            f"--skip-errors needs --plot general or detailed; {args.plot} counts absent stages"
-        )
-    if args.plot != "api-calls":
-        return _plot_stages(session, args)
-    if args.head or args.tail:
-        raise ValueError("--head and --tail select objects; API calls are counted of all")
-    return _plot_calls(session)
-
-
-def _plot_times(session: Session, args: argparse.Namespace) -> int:
-    """Write times.csv and the chart of its times."""
+    """Write times.csv and the chart of its times. Return 1 without data. Raises ValueError."""
     from perfdag.charts import scale as charts
     from perfdag.charts.files import to_bytes
 
-    skip = args.skip_errors is not False
+    session, skip = open_session(args), args.skip_errors
     workloads = times_csv.read_times(session.folder)
     table = session.folder / "times.csv"
     times_csv.write_csv(table, workloads)
@@ -514,57 +451,6 @@ def _plot_times(session: Session, args: argparse.Namespace) -> int:
     path = session.folder / f"{args.plot}.png"
     path.write_bytes(to_bytes(draw(times, len(workloads), excluded))[1])
     print_now(f"{path} and {table}: {len(selected)} of {plural(len(workloads), 'workload')}")
-    return EXIT_OK
-
-
-def _plot_stages(session: Session, args: argparse.Namespace) -> int:
-    """Draw stages.parquet, a picture for each run."""
-    import pyarrow.parquet as pq
-
-    from perfdag.charts import scale as charts
-    from perfdag.charts.files import to_bytes
-    from perfdag.charts.scale import of_runs
-
-    folder, chart = session.folder, args.plot
-    source = folder / "stages.parquet"
-    if not source.exists():
-        raise ValueError(
-            f"no {source}; run `perfdag scale sample -o {folder}` or `perfdag scale vmi` first"
-        )
-    rows = pq.read_table(source, use_threads=False).to_pylist()
-    for name, stages in of_runs(rows, args.head, args.tail).items():
-        path = folder / f"{chart}{'-' if name else ''}{name}.png"
-        path.write_bytes(to_bytes(getattr(charts, STAGE_CHARTS[chart])(stages))[1])
-        print_now(str(path))
-    return EXIT_OK
-
-
-def _plot_calls(session: Session) -> int:
-    """Draw the API calls of the scenarios in summary.json by the number of objects."""
-    from perfdag.charts import scale as charts
-    from perfdag.charts.files import to_bytes
-
-    source = session.folder / "summary.json"
-    runs = orjson.loads(source.read_bytes()).get("runs") if source.exists() else None
-    if not runs:
-        raise ValueError(
-            f"no API calls in {source}; `perfdag scale vmi` and the scenarios count them"
-        )
-    counts: dict[int, dict[str, float]] = {}
-    unit = "objects" if any(run["scenario"] == "gated" for run in runs) else "vms"
-    for run in runs:
-        size = run["count"] * (1 if unit == "objects" else run["facts"].get("members") or 1)
-        for figure, value in run["figures"].items():
-            name = figure.removeprefix(f"{DELETION}/")
-            if (call := call_name(name)) and value is not None:
-                label = call if name == figure else f"{DELETION}: {call}"
-                counts.setdefault(size, {})[label] = value
-    if not counts:
-        logger.info("no data to plot: no API calls were counted")
-        return EXIT_FAILED
-    path = session.folder / "api-calls.png"
-    path.write_bytes(to_bytes(charts.api_calls(counts, unit))[1])
-    print_now(str(path))
     return EXIT_OK
 
 
@@ -605,8 +491,6 @@ TYPE = {"metavar": "TYPE", "choices": tuple(workloads.RUNAI_KINDS)}
 NUMBER = {"type": int, "metavar": "N"}
 SWITCH = {"action": "store_true"}
 LOCK = option("--lock-timeout", default=3600.0, help="seconds to wait for another performance run")
-PARALLEL = option("--parallel", default=20, help="creations in flight")
-TIMEOUT = {"default": 900.0}
 VARIABLES = option(
     "--var",
     action="append",
@@ -614,16 +498,7 @@ VARIABLES = option(
     metavar="NAME=VALUE",
     help="set a placeholder of the template; repeat the option to set more",
 )
-ARRIVALS = (
-    option(
-        "--arrival",
-        choices=("closed", "constant", "poisson", "burst", "ramp"),
-        help="how objects arrive",
-    ),
-    option("--rate", default=0.0, metavar="PER_S", help="objects a second of an open loop"),
-    option("--seed", default=0, help="seed of Poisson arrivals"),
-)
-GATE = {"action": "append", "default": [], "metavar": "'METRIC < VALUE'"}
+RATE = option("--rate", default=0.0, metavar="PER_S", help="objects a second, on a schedule")
 COMMANDS = {
     "submit": Command(
         submit,
@@ -636,7 +511,7 @@ COMMANDS = {
             option(
                 "--template",
                 metavar="NAME|FILE",
-                help="instead of -t: vm, vmi, vmirs, pod, job, pytorchjob or a YAML file",
+                help="instead of -t: pod, job, pytorchjob or a YAML file",
             ),
             option("-n", "--num-workloads", type=int, required=True, help="workloads to submit"),
             option("-p", "--num-processes", default=8, help="submissions in parallel"),
@@ -662,8 +537,7 @@ COMMANDS = {
                 help="how to submit (default: api)",
             ),
             VARIABLES,
-            *ARRIVALS,
-            option("--burst", **NUMBER, help="objects at once, with --arrival burst"),
+            RATE,
             LOCK,
         ),
     ),
@@ -699,16 +573,15 @@ COMMANDS = {
             option(
                 "--plot",
                 metavar="TYPE",
-                choices=("general", "detailed", *STAGE_CHARTS, "api-calls"),
+                choices=("general", "detailed"),
                 default="general",
-                help="general or detailed; timeline, scurves, ecdf and order show stages.parquet, "
-                "a picture for each run; api-calls shows the scenarios",
+                help="general: until scheduled; detailed: stage by stage",
             ),
             option(
                 "--skip-errors",
                 action=argparse.BooleanOptionalAction,
-                default=None,
-                help="general, detailed: leave out workloads with erroneous times (default)",
+                default=True,
+                help="leave out workloads with erroneous times",
             ),
             option("--head", **NUMBER, help="only the first N workloads, in order of submission"),
             option("--tail", **NUMBER, help="only the last N of those"),
@@ -773,14 +646,14 @@ COMMANDS = {
             ),
             option("--replicas", default=1, help="VMIs per object, with --template vmirs"),
             option("--per-node", default=200, help="most VMIs a node"),
-            option("--timeout", **TIMEOUT, help="seconds to wait for start, and for deletion"),
+            option("--timeout", default=900.0, help="seconds to wait for start, and for deletion"),
             option("--churn", type=int, help="steady: VMIs replaced at a time (default: 5)"),
             option(
                 "--pause", type=float, help="steady: seconds between replacements (default: 20)"
             ),
             option("--duration", type=float, help="steady: seconds (default: 300)"),
             option("--cooldown", type=float, help="ladder: seconds between bursts (default: 60)"),
-            PARALLEL,
+            option("--parallel", default=20, help="creations in flight"),
             option(
                 "--namespace",
                 nargs="+",
@@ -789,7 +662,9 @@ COMMANDS = {
             ),
             option(
                 "--gate",
-                **GATE,
+                action="append",
+                default=[],
+                metavar="'METRIC < VALUE'",
                 help="add a gate to `api_p99 < 1` and `api_list_p99 < 30`, or replace one of "
                 "them; also RATIO * METRIC",
             ),
@@ -797,33 +672,7 @@ COMMANDS = {
             option("--no-primer", **SWITCH, help="do not run a VMI before the measurement"),
             *prometheus_options("query CPU, memory and work queues of KubeVirt here", False),
             LOCK,
-            *ARRIVALS,
-        ),
-    ),
-    "gated": Command(
-        measure_gated,
-        "the scheduler alone",
-        "Create pods with a scheduling gate, release them together, and report the pods scheduled "
-        "per second. Exit with 3 if a gate fails or has no data.",
-        (
-            *FOLDER,
-            CONTEXT,
-            option("--count", default=100, help="pods"),
-            option("-g", "--gpus", default=1, help="GPUs a pod"),
-            PARALLEL,
-            option(
-                "--namespace",
-                nargs="+",
-                default=["perfdag-scale"],
-                help="namespaces, used in turn (default: perfdag-scale)",
-            ),
-            option("--timeout", **TIMEOUT, help="seconds for each wait"),
-            option(
-                "--gate",
-                **GATE,
-                help="limit of a metric, also as RATIO * METRIC; repeat the option to add more",
-            ),
-            LOCK,
+            RATE,
         ),
     ),
     "audit": Command(

@@ -59,7 +59,6 @@ def add_step(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         rank.add_argument("--batch", type=int, required=True)
         rank.add_argument("--rank", type=int, required=True)
         rank.add_argument("--attempt", type=int, default=0, help="number of the attempt, from 0")
-        rank.add_argument("--attempts", type=int, default=0, help="number of the last attempt")
         rank.add_argument("--port", type=int, default=0, help="port of a peer's sshd")
         rank.add_argument("--pending", metavar="TIME", default="", help=PENDING)
         rank.set_defaults(run=run)
@@ -148,8 +147,7 @@ def lead(args: argparse.Namespace) -> int:
     context = from_environment()
     store = context.open()
     plan = load_plan(store, context.run_id)
-    last = args.attempt >= args.attempts
-    return lead.lead(context, store, plan, args.batch, args.attempt, last)
+    return lead.lead(context, store, plan, args.batch, args.attempt)
 
 
 def peer(args: argparse.Namespace) -> int:
@@ -215,6 +213,7 @@ def _finish(context: "PodContext", phase: str) -> int:
     from perfdag.results.collect import collect
     from perfdag.results.runs import load_plan
     from perfdag.steps.pods.context import end_clock
+    from perfdag.steps.pods.finish import record_end
     from perfdag.store.base import NotStoredError
 
     store = context.open()
@@ -225,7 +224,7 @@ def _finish(context: "PodContext", phase: str) -> int:
         message = f"run {context.run_id}: it has no plan, so there is nothing to collect"
         raise CommandError(message, EXIT_REACH) from None
     end_clock(store, plan.run_id)
-    _record_end(context, store, plan, phase)
+    record_end(context, store, plan, phase)
     if plan.trigger == "ab":
         result = finish_variants(store, plan)
         print_now(outcome_text(result))
@@ -239,19 +238,6 @@ def _finish(context: "PodContext", phase: str) -> int:
     _release(context, store, plan, phase)
     write_after_run(store, plan.suite)
     return run.exit_code
-
-
-def _record_end(context: "PodContext", store: "Store", plan: "Plan", phase: str) -> None:
-    """Store why the run and its batches ended, so that absent samples have a reason."""
-    from perfdag.kube.client import KubeError
-    from perfdag.steps.pods import finish
-
-    if context.claimed:
-        try:
-            finish.copy_annotation(context, store, plan)
-        except KubeError as error:  # only the reasons are lost, not the samples
-            logger.info(f"cannot read why batches failed; their rows have no reason: {error}")
-    finish.record_workflow_end(context, store, plan, phase)
 
 
 def _release(context: "PodContext", store: "Store", plan: "Plan", phase: str) -> None:

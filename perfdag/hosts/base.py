@@ -3,6 +3,7 @@
 A benchmark does not know whether a host is this machine or a pod on another node.
 """
 
+import itertools
 import re
 import shutil
 import subprocess
@@ -195,6 +196,18 @@ class Server:
         except BaseException:
             self.stop(0)
             raise
+
+
+class Forwarding:
+    """An address and the ports that it forwards to a host; each use takes the next port."""
+
+    def __init__(self, address: str, ports: Sequence[int]) -> None:
+        self.address, self.ports = address, tuple(ports)
+        self._next = itertools.cycle(self.ports)
+
+    def port(self) -> int:
+        """Return the port for the next server."""
+        return next(self._next)
 
 
 class Host(Protocol):

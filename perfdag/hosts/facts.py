@@ -20,8 +20,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from perfdag.hosts import gpu_use
-
 ROOT = Path("/")
 _UNLIMITED = 1 << 60  # version 1 writes a page-rounded 2^63 for "no limit"
 # the files where a container sees its own cgroup, versions 2 and 1
@@ -274,6 +272,11 @@ def gather(root: Path = ROOT) -> dict[str, Any]:
         for part, names in _SYSCTLS.items()
         for name in names
     }
+    gpus: list[dict[str, Any]] | None = []
+    if root == ROOT and shutil.which("nvidia-smi"):
+        from perfdag.hosts import gpu_use
+
+        gpus = gpu_use.gpus()
     return {
         "host": socket.gethostname(),
         "kernel": platform.release(),
@@ -289,7 +292,7 @@ def gather(root: Path = ROOT) -> dict[str, Any]:
         "load": round(2 * float(load[1]) / (cpu["cpu_threads"] or 1)) / 2 if load else None,
         "nics": _nics(root),
         "rdma": _rdma_devices(root),
-        "gpus": gpu_use.gpus() if root == ROOT else [],
+        "gpus": gpus,
         **_surroundings(root),
         "cgroup": limits(root),
         "kernel_options": arguments
@@ -446,7 +449,13 @@ def env_class(*facts: Mapping[str, Any]) -> str:
                 if nic.get("driver")
             }
         )
-        parts += gpu_use.kinds(host.get("gpus") or ())
+        devices = Counter(
+            f"{device['name']} (MIG {', '.join(device['slices'])})"
+            if device.get("slices")
+            else device["name"]
+            for device in host.get("gpus") or ()
+        )
+        parts += [f"{n} x {name}" if n > 1 else name for name, n in sorted(devices.items())]
         if host.get("virtualisation") not in (None, "none"):
             parts.append("virtual")
         kinds[", ".join(parts)] += 1

@@ -5,25 +5,12 @@ As a program it runs in pods: `connect SECONDS ADDRESS PORT...` waits until each
 """
 
 import contextlib
-import itertools
 import socket
 import sys
 import time
 from collections.abc import Sequence
 
 PROGRAM = ("python3", "-m", "perfdag.hosts.forwarding")
-
-
-class Forwarding:
-    """An address and the ports that it forwards to a host; each use takes the next port."""
-
-    def __init__(self, address: str, ports: Sequence[int]) -> None:
-        self.address, self.ports = address, tuple(ports)
-        self._next = itertools.cycle(self.ports)
-
-    def port(self) -> int:
-        """Return the port for the next server."""
-        return next(self._next)
 
 
 def listen(address: str, ports: Sequence[int]) -> None:

@@ -8,7 +8,6 @@ import shutil
 import statistics
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -62,17 +61,6 @@ def gpus() -> list[dict[str, Any]] | None:
         for device, slices in zip(devices, _slices(listing if code == 0 else ""), strict=False):
             device["slices"] = slices
     return devices
-
-
-def kinds(devices: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the kinds of hardware: `2 x NVIDIA A100`, `NVIDIA A100 (MIG 1g.5gb)`."""
-    counts = Counter(
-        f"{device['name']} (MIG {', '.join(device['slices'])})"
-        if device.get("slices")
-        else device["name"]
-        for device in devices
-    )
-    return [kind if count == 1 else f"{count} x {kind}" for kind, count in sorted(counts.items())]
 
 
 def _run(program: str, *options: str) -> tuple[int, str] | None:

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from perfdag.hosts import facts as host_facts
-from perfdag.hosts.base import Argv, CommandResult, Host, Server
-from perfdag.hosts.forwarding import Forwarding
+from perfdag.hosts.base import Argv, CommandResult, Forwarding, Host, Server
 from perfdag.outcome import Failed
 
 _PREFIXES = ("AWS_", "PERFDAG_")
@@ -50,27 +49,17 @@ _groups: set[int] = set()
 _telling = threading.Lock()
 
 
-def ends_with_perfdag(group: int) -> None:
+def _end_with_perfdag(group: int, *, ended: bool = False) -> None:
     """Have a process group killed once this process ends, even if it ends by SIGKILL.
 
-    A shell in a session of its own waits for that. PR_SET_PDEATHSIG would reach the leader of the
-    group alone and not its workers, and Python can set it only by a slow fork (3 to 9 ms instead
-    of 0.7 ms), which would be part of each measured time.
+    A group that has `ended` is forgotten, since its id may be used again.
+
+    A shell in a session of its own waits for the end. PR_SET_PDEATHSIG would reach the leader of
+    the group alone and not its workers, and Python can set it only by a slow fork (3 to 9 ms
+    instead of 0.7 ms), which would be part of each measured time.
     """
-    with _telling:
-        _groups.add(group)
-        _tell_groups()
-
-
-def has_ended(group: int) -> None:
-    """Forget a process group, since its id may be used again."""
-    with _telling:
-        _groups.discard(group)
-        _tell_groups()
-
-
-def _tell_groups() -> None:
-    with contextlib.suppress(OSError):  # the shell was killed
+    with _telling, contextlib.suppress(OSError):  # the shell was killed
+        (_groups.discard if ended else _groups.add)(group)
         _waiting_shell().write(f"{' '.join(map(str, _groups))}\n".encode())
 
 
@@ -211,7 +200,7 @@ class LocalProcess(Server):
 
     def _exit_code(self, timed_out: bool) -> int:
         code = self._popen.wait()
-        has_ended(self._popen.pid)
+        _end_with_perfdag(self._popen.pid, ended=True)
         return code
 
 
@@ -242,16 +231,8 @@ class LocalHost:
     """
 
     def __init__(self, address: str = "127.0.0.1", name: str | None = None) -> None:
-        self._address, self._name = address, name or socket.gethostname()
+        self.address, self.name = address, name or socket.gethostname()
         self.forwarding: Forwarding | None = None
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def address(self) -> str:
-        return self._address
 
     @property
     def target(self) -> str:
@@ -293,7 +274,7 @@ class LocalHost:
             raise Failed(
                 f"{argv[0]}: cannot be started on {self.name}: {error.strerror}"
             ) from error
-        ends_with_perfdag(popen.pid)
+        _end_with_perfdag(popen.pid)
         return popen
 
     def run(
@@ -329,7 +310,7 @@ class LocalHost:
             popen.wait()
             raise
         finally:
-            has_ended(popen.pid)
+            _end_with_perfdag(popen.pid, ended=True)
         seconds = time.monotonic() - start
         return CommandResult(
             list(argv),
@@ -406,18 +387,8 @@ class LocalHost:
 
 
 _SHARED = (
-    "nfs",
-    "cifs",
-    "smb",
-    "ceph",
-    "lustre",
-    "gpfs",
-    "beegfs",
-    "wekafs",
-    "pvfs2",
-    "gfs2",
-    "ocfs2",
-    "fuse",
+    *("nfs", "cifs", "smb", "ceph", "lustre", "gpfs"),
+    *("beegfs", "wekafs", "pvfs2", "gfs2", "ocfs2", "fuse"),
 )
 _LOCAL = ("fuseblk", "fuse.fuse-overlayfs", "fuse.mergerfs")
 

@@ -14,13 +14,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
-from perfdag.hosts.base import Argv, CommandResult, Server
-from perfdag.hosts.forwarding import Forwarding
+from perfdag.hosts.base import Argv, CommandResult, Forwarding, Server
 from perfdag.hosts.local import LocalHost, listening_ports, measured_environment
 from perfdag.outcome import Failed, Infrastructure
 
@@ -50,141 +50,6 @@ def config_text(identity: Path, known_hosts: Path, sockets: Path, user: str) -> 
   ClearAllForwardings yes
   LogLevel ERROR
 """
-
-
-class Connection:
-    """The connection to the sshd at `address`; `config` is a file of config_text()."""
-
-    def __init__(self, address: str, name: str, config: Path, port: int) -> None:
-        self.address, self.name, self.port = address, name, port
-        self._config = config
-        self._master: subprocess.Popen[bytes] | None = None
-
-    def argv(self, line: str) -> list[str]:
-        """Return the command that runs a line of shell on the peer."""
-        return [*self._ssh(), self.address, line]
-
-    def connect(self, patience: float) -> None:
-        """Open the shared connection within `patience` seconds. Raises Infrastructure."""
-        deadline = time.monotonic() + patience
-        pause = 0.05
-        while True:
-            reason = self._open()
-            if reason is None:
-                return
-            if time.monotonic() > deadline:
-                raise Infrastructure(
-                    f"no ssh to {self.name} ({self.address} port {self.port})"
-                    f" within {patience:g} s: {reason}"
-                )
-            time.sleep(pause)
-            pause = min(pause * 1.5, 1.0)
-
-    def _open(self) -> str | None:
-        self.close()
-        resolved = subprocess.run(
-            [*self._ssh(), "-G", self.address], capture_output=True, text=True, check=False
-        )
-        if resolved.returncode != 0:
-            return resolved.stderr.strip()
-        settings = dict(line.partition(" ")[::2] for line in resolved.stdout.splitlines())
-        socket = Path(settings["controlpath"])
-        with tempfile.TemporaryFile() as log:
-            master = subprocess.Popen(
-                [*self._ssh(), "-M", "-N", self.address],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                env=measured_environment(),
-            )
-            for _ in range(int(CONNECT_SECONDS / 0.02) + 100):
-                if master.poll() is not None:
-                    log.seek(0)
-                    lines = log.read().decode(errors="replace").strip().splitlines()
-                    return (
-                        lines[-1]
-                        if lines
-                        else f"ssh ended (exit {master.returncode}) and said nothing"
-                    )
-                if socket.exists():  # ssh makes it after the authentication
-                    self._master = master
-                    return None
-                time.sleep(0.02)
-            master.kill()
-            master.wait()
-            return "no answer"
-
-    def _order(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """Give an order to the process that holds the shared connection."""
-        return subprocess.run(
-            [*self._ssh(), "-O", *arguments, self.address],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            env=measured_environment(),
-            check=False,
-        )
-
-    def forward(self, order: Literal["forward", "cancel"], own: int, port: int) -> None:
-        """Start or end the forwarding of a port of this machine to one of the peer.
-
-        Both are ports of 127.0.0.1. Raises Infrastructure.
-        """
-        ports = f"127.0.0.1:{own}:127.0.0.1:{port}"
-        done = self._order(order, "-o", "ClearAllForwardings=no", "-L", ports)
-        if done.returncode != 0:
-            raise Infrastructure(f"ssh to {self.name} forwards no port: {done.stderr.strip()}")
-
-    def close(self) -> None:
-        """Close the shared connection."""
-        if self._master is not None:
-            self._master.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._master.wait(2)
-            self._master = None
-
-    def is_closed(self) -> bool:
-        """Whether ssh gave the shared connection up; no process is started to find out."""
-        return self._master is None or self._master.poll() is not None
-
-    def alive(self) -> bool:
-        """Whether the shared connection takes commands."""
-        return not self.is_closed() and self._order("check").returncode == 0
-
-    def _ssh(self) -> list[str]:
-        return ["ssh", "-F", str(self._config), "-p", str(self.port)]
-
-    def run(self, line: str, timeout: float, stdin: bytes | None = None) -> CommandResult:
-        """Run a line of shell on the peer for at most `timeout` seconds.
-
-        Raises Infrastructure if the connection broke.
-        """
-        command = self.argv(line)
-        start = time.monotonic()
-        try:
-            done = subprocess.run(
-                command,
-                input=stdin,
-                stdin=subprocess.DEVNULL if stdin is None else None,
-                capture_output=True,
-                timeout=timeout,
-                env=measured_environment(),
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            out, err = (
-                (error.stdout or b"").decode(errors="replace"),
-                (error.stderr or b"").decode(errors="replace"),
-            )
-            return CommandResult(command, -9, out, err, time.monotonic() - start, True)
-        out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
-        if done.returncode == 255 and not self.alive():
-            raise Infrastructure(
-                f"ssh to {self.name} ({self.address}) broke: {err.strip() or 'no reason given'}"
-            )
-        return CommandResult(
-            command, exit_code(done.returncode), out, err, time.monotonic() - start
-        )
 
 
 def exit_code(code: int) -> int:
@@ -238,59 +103,144 @@ class SshServer(Server):
 
 
 class SshHost:
-    """A peer at `address` with sshd on `port`; `name` is its node, for `config` see Connection."""
+    """A peer with sshd on `port` of the address `at`; `name` is its node.
 
-    def __init__(
-        self, address: str, name: str, config: Path, port: int = 2222, measured: str | None = None
-    ) -> None:
-        self._connection = Connection(address, name, config, port)
-        self._measured = measured or address
+    `address` is its address on the measured network, by default that of sshd. `config` is a file
+    of config_text().
+    """
+
+    def __init__(self, address: str, name: str, config: Path, port: int = 2222) -> None:
+        self.at = self.address = address
+        self.name, self.port = name, port
         self.forwarding: Forwarding | None = None
-
-    @property
-    def name(self) -> str:
-        """Its node's name."""
-        return self._connection.name
-
-    @property
-    def address(self) -> str:
-        """Its address on the measured network."""
-        return self._measured
+        self._config = config
+        self._master: subprocess.Popen[bytes] | None = None
 
     @property
     def target(self) -> str:
         """The address where clients reach its servers."""
         return self.forwarding.address if self.forwarding else self.address
 
-    @property
-    def at(self) -> str:
-        """The address where its sshd is reached."""
-        return self._connection.address
-
-    @property
-    def port(self) -> int:
-        """The port of its sshd."""
-        return self._connection.port
-
-    def measure(self, address: str) -> None:
-        """Set the address of the measured network, if it is not the one of ssh."""
-        self._measured = address
-
     def connect(self, patience: float) -> None:
         """Open the shared connection within `patience` seconds. Raises Infrastructure."""
-        self._connection.connect(patience)
+        deadline = time.monotonic() + patience
+        pause = 0.05
+        while True:
+            reason = self._open()
+            if reason is None:
+                return
+            if time.monotonic() > deadline:
+                raise Infrastructure(
+                    f"no ssh to {self.name} ({self.at} port {self.port})"
+                    f" within {patience:g} s: {reason}"
+                )
+            time.sleep(pause)
+            pause = min(pause * 1.5, 1.0)
+
+    def _open(self) -> str | None:
+        self.close()
+        resolved = subprocess.run(
+            [*self._ssh(), "-G", self.at], capture_output=True, text=True, check=False
+        )
+        if resolved.returncode != 0:
+            return resolved.stderr.strip()
+        settings = dict(line.partition(" ")[::2] for line in resolved.stdout.splitlines())
+        socket = Path(settings["controlpath"])
+        with tempfile.TemporaryFile() as log:
+            master = subprocess.Popen(
+                [*self._ssh(), "-M", "-N", self.at],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env=measured_environment(),
+            )
+            for _ in range(int(CONNECT_SECONDS / 0.02) + 100):
+                if master.poll() is not None:
+                    log.seek(0)
+                    lines = log.read().decode(errors="replace").strip().splitlines()
+                    return (
+                        lines[-1]
+                        if lines
+                        else f"ssh ended (exit {master.returncode}) and said nothing"
+                    )
+                if socket.exists():  # ssh makes it after the authentication
+                    self._master = master
+                    return None
+                time.sleep(0.02)
+            master.kill()
+            master.wait()
+            return "no answer"
+
+    def _order(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Give an order to the process that holds the shared connection."""
+        return subprocess.run(
+            [*self._ssh(), "-O", *arguments, self.at],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=measured_environment(),
+            check=False,
+        )
 
     def close(self) -> None:
         """Close the shared connection."""
-        self._connection.close()
+        if self._master is not None:
+            self._master.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._master.wait(2)
+            self._master = None
 
     def is_closed(self) -> bool:
-        """Whether ssh gave the shared connection up."""
-        return self._connection.is_closed()
+        """Whether ssh gave the shared connection up; no process is started to find out."""
+        return self._master is None or self._master.poll() is not None
 
     def alive(self) -> bool:
         """Whether the shared connection takes commands."""
-        return self._connection.alive()
+        return not self.is_closed() and self._order("check").returncode == 0
+
+    def _ssh(self) -> list[str]:
+        return ["ssh", "-F", str(self._config), "-p", str(self.port)]
+
+    def argv(self, line: str) -> list[str]:
+        """Return the command that runs a line of shell on the peer."""
+        return [*self._ssh(), self.at, line]
+
+    def _shell(self, line: str, timeout: float, stdin: bytes | None = None) -> CommandResult:
+        """Run a line of shell on the peer for at most `timeout` seconds.
+
+        Raises Infrastructure if the connection broke.
+        """
+        command = self.argv(line)
+        start = time.monotonic()
+        try:
+            done = subprocess.run(
+                command,
+                input=stdin,
+                stdin=subprocess.DEVNULL if stdin is None else None,
+                capture_output=True,
+                timeout=timeout,
+                env=measured_environment(),
+                check=False,
+            )
+            code, out, err = done.returncode, done.stdout, done.stderr
+        except subprocess.TimeoutExpired as error:
+            code, out, err = None, error.stdout or b"", error.stderr or b""
+        seconds, printed = time.monotonic() - start, err.decode(errors="replace")
+        if code == 255 and not self.alive():
+            raise Infrastructure(
+                f"ssh to {self.name} ({self.at}) broke: {printed.strip() or 'no reason given'}"
+            )
+        return CommandResult(
+            command,
+            -9 if code is None else exit_code(code),
+            out.decode(errors="replace"),
+            printed,
+            seconds,
+            timed_out=code is None,
+        )
+
+    def _sh(self, line: str) -> str:
+        return self._shell(line, LINE_TIMEOUT).stdout
 
     def clean(self) -> None:
         """Kill what an earlier lead left running."""
@@ -341,9 +291,6 @@ class SshHost:
             f' c=$?; [ "$signalled" ] || rm -f {file}; exit $c'
         )
 
-    def _sh(self, line: str) -> str:
-        return self._connection.run(line, LINE_TIMEOUT).stdout
-
     def run(
         self,
         argv: Argv,
@@ -359,14 +306,12 @@ class SshHost:
         Raises Infrastructure if ssh broke, Failed if the program is not on the peer.
         """
         token = secrets.token_hex(8)
-        result = self._connection.run(self._line(argv, env, cwd, cpus, token), timeout, stdin)
+        result = self._shell(self._line(argv, env, cwd, cpus, token), timeout, stdin)
         if result.timed_out:
             self.signal(token, "KILL")
         elif result.code == 127 and "No such file or directory" in result.stderr:
             raise Failed(f"{argv[0]}: not found on {self.name}")
-        return CommandResult(
-            list(argv), result.code, result.stdout, result.stderr, result.seconds, result.timed_out
-        )
+        return replace(result, argv=list(argv))
 
     def serve(
         self,
@@ -389,7 +334,7 @@ class SshHost:
             )
         token = secrets.token_hex(8)
         out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when it ends
-        command = self._connection.argv(self._line(argv, env, cwd, cpus, token))
+        command = self.argv(self._line(argv, env, cwd, cpus, token))
         popen = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=measured_environment()
         )
@@ -399,6 +344,7 @@ class SshHost:
         return server
 
     def used_ports(self) -> set[int]:
+        """Return the TCP ports of the peer that are listened on."""
         return listening_ports(self._sh(_TABLES))
 
     def free_port(self) -> int:
@@ -412,14 +358,16 @@ class SshHost:
 
     @contextlib.contextmanager
     def forwarded(self, port: int) -> Iterator[int]:
-        """Yield a local port that leads to the peer's port. Raises Infrastructure."""
+        """Yield a port of 127.0.0.1 here that leads to one of the peer. Raises Infrastructure."""
         own = LocalHost().free_port()
-        self._connection.forward("forward", own, port)
+        forward = ("-o", "ClearAllForwardings=no", "-L", f"127.0.0.1:{own}:127.0.0.1:{port}")
+        done = self._order("forward", *forward)
+        if done.returncode != 0:
+            raise Infrastructure(f"ssh to {self.name} forwards no port: {done.stderr.strip()}")
         try:
             yield own
         finally:
-            with contextlib.suppress(Infrastructure):
-                self._connection.forward("cancel", own, port)
+            self._order("cancel", *forward)
 
     def which(self, program: str) -> str | None:
         """Return the path of a program on the peer, or None."""

@@ -40,7 +40,6 @@ from perfdag.results.schema import (
     explain_unreadable,
     read_rows,
 )
-from perfdag.results.summary import statuses_of
 from perfdag.stats.robust import median, relative_precision
 from perfdag.store.base import DamagedError, NotStoredError, Store
 
@@ -55,12 +54,11 @@ _STORED_TYPE = pa.struct([SAMPLES.field(name) for name in _AS_STORED])
 class TableBuilder:
     """Columns under construction.
 
-    The constants of a sample are kept once and repeated for its rows at the end. `statuses` counts
-    samples by status. `reached` holds the count and relative precision of points with `until`.
+    The constants of a sample are kept once and repeated for its rows at the end. `reached` holds
+    the count and relative precision of points with `until`.
     """
 
     def __init__(self, plan: Plan, store: Store) -> None:
-        self.statuses: dict[str, int] = {}
         self.reached: dict[str, tuple[int, float | None]] = {}
         self.seconds: dict[int, list[float]] = {}
         self._plan = plan
@@ -87,10 +85,6 @@ class TableBuilder:
             "git_sha": plan.versions.get("git"),
         }
 
-    def _count(self, status: str, repetition: int) -> None:
-        if repetition > 0:
-            self.statuses[status] = self.statuses.get(status, 0) + 1
-
     def add(self, position: int, record: SampleRecord) -> None:
         """Add the sample at a position of the plan's order."""
         index, repetition = self._plan.order[position]
@@ -102,7 +96,6 @@ class TableBuilder:
         sample["span"] = span_of(record.nodes, self._where(record).get("nodes") or {})
         self._samples.append(sample)
         self._rows(sample, point.id, record.rows)
-        self._count(record.status, repetition)
         if record.status == "ok" and sample["started_at"] and sample["finished_at"]:
             took = sample["finished_at"] - sample["started_at"]
             self.seconds.setdefault(index, []).append(took.total_seconds())
@@ -241,7 +234,6 @@ class TableBuilder:
             }
             self._samples.append(sample)
             self._rows(sample, point.id, [])
-            self._count(reason.status, repetition)
 
     def _reached(self, index: int) -> bool:
         until = self._plan.points[index].until
@@ -330,7 +322,7 @@ def _time(text: str) -> Any:
 
 @dataclass
 class CollectionResult:
-    """The result of collecting: the key of the Parquet file, its rows, and samples by status.
+    """The result of collecting: the key of the Parquet file, and its rows.
 
     `reached` holds the count and relative precision of points with `until`, `damaged` the names of
     unreadable samples. `complete`: every sample of the plan is stored. `kept`: samples were removed
@@ -340,7 +332,6 @@ class CollectionResult:
 
     key: str
     rows: int
-    statuses: dict[str, int]
     reached: dict[str, tuple[int, float | None]]
     damaged: list[str]
     complete: bool
@@ -389,8 +380,8 @@ def gather(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
     """
     stored = stored_samples(store, plan.run_id)
     if (rows := kept_rows(store, plan, stored)) is not None:
-        key, statuses = result_key(plan.suite, plan.run_id), statuses_of(rows)
-        return rows, CollectionResult(key, rows.num_rows, statuses, {}, [], True, kept=True)
+        key = result_key(plan.suite, plan.run_id)
+        return rows, CollectionResult(key, rows.num_rows, {}, [], True, kept=True)
     with gc_paused():
         return _gather(store, plan, stored)
 
@@ -445,7 +436,6 @@ def _gather(store: Store, plan: Plan, stored: Set[str]) -> tuple[pa.Table, Colle
     return table, CollectionResult(
         result_key(plan.suite, plan.run_id),
         table.num_rows,
-        builder.statuses,
         builder.reached,
         damaged,
         complete=not absent,

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, Literal, Self
 
 import orjson
 import pyarrow as pa
@@ -18,38 +19,79 @@ from perfdag.units import plural, short
 
 
 @dataclass
-class Series:
-    """Values of one metric of one point, without warm-up. `band` is their spread.
+class SeriesInfo:
+    """The identity of a series, with the settings that its rows hold as JSON.
 
-    `nominal` says how much of the nominally possible the median is, where that is known.
+    `better` is higher, lower or none, `pair` empty or `0-3`, `span` that of the rows or empty.
     """
 
-    point: str
+    series_id: str
     entry: str
     benchmark: str
+    point: str
+    params: dict[str, Any]
+    shape: dict[str, Any]
+    pair: str
+    coords: dict[str, Any]
     metric: str
     stat: str
-    coords: dict[str, Any]
     unit: str
     better: str
+    benchmark_version: str
+    span: str
     headline: bool
-    series_id: str
-    span: str | None = None
-    values: list[float] = field(default_factory=list)
-    nominal: str = ""
 
-    @property
-    def middle(self) -> float:
-        return median(self.values)
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        """Return the series of a row of SAMPLES."""
+        own = {name: row[name] or "" for name in SERIES_COLUMNS}
+        settings = {name: orjson.loads(own[name] or "{}") for name in ("params", "shape", "coords")}
+        return cls(**{**own, **settings, "headline": bool(own["headline"])})
 
-    @property
-    def band(self) -> Spread:
-        return spread(self.values)
+    @cached_property
+    def key(self) -> tuple[str, str, str, str, str]:
+        """What is measured, regardless of the suite's name and the benchmark's version."""
+        coords = orjson.dumps(self.coords, option=orjson.OPT_SORT_KEYS).decode()
+        return self.point, coords, self.metric, self.stat, self.span
 
     @property
     def name(self) -> str:
         """Metric with its statistic, coordinates and span: `latency p99 direction=read`."""
         return series_name(self.metric, self.stat, self.coords, self.span)
+
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        """The settings of its point as flat text."""
+        return point_settings(self.params, self.shape, self.pair)
+
+    @property
+    def canary(self) -> bool:
+        """Whether it measures the machine and not the suite."""
+        return self.benchmark == "canary"
+
+
+SERIES_COLUMNS = tuple(each.name for each in fields(SeriesInfo))
+
+
+@dataclass
+class Series(SeriesInfo):
+    """The values of a series in one run, without warm-up.
+
+    `nominal` says how much of the nominally possible the median is, where that is known.
+    """
+
+    values: list[float] = field(default_factory=list)
+    nominal: str = ""
+
+    @property
+    def middle(self) -> float:
+        """The median."""
+        return median(self.values)
+
+    @property
+    def band(self) -> Spread:
+        """The spread of the values."""
+        return spread(self.values)
 
 
 @dataclass
@@ -65,7 +107,7 @@ class PointState:
     benchmark: str
     params: dict[str, Any]
     shape: dict[str, Any]
-    statuses: dict[str, int] = field(default_factory=dict)
+    statuses: Counter[str] = field(default_factory=Counter)
     reasons: list[str] = field(default_factory=list)
     noise: list[str] = field(default_factory=list)
     series: list[Series] = field(default_factory=list)
@@ -73,95 +115,76 @@ class PointState:
     nodes: list[tuple[str, ...]] = field(default_factory=list)
 
 
-def summarise(table: pa.Table) -> list[PointState]:
+@dataclass(frozen=True)
+class Summary:
+    """What the rows of a run say: its points with their labels, their trust, and own verdicts.
+
+    It is made once, and terminal, report, site and gate read it. `statuses` are the samples.
+    """
+
+    table: pa.Table
+    points: list[PointState]
+    labels: dict[str, str]
+    trust: "RunTrust"
+    verdicts: "list[OwnVerdict]"
+
+    @property
+    def statuses(self) -> Counter[str]:
+        """The samples by status, without warm-up and canaries."""
+        return sum((state.statuses for state in self.points), Counter())
+
+
+def summarise(table: pa.Table) -> Summary:
+    """Return the summary of the rows of one run, with those of the canary."""
+    points = points_of(table)
+    labels = labels_by_point(
+        (state.entry, state.point, point_settings(state.params, state.shape, state.pair))
+        for state in points
+    )
+    _add_nominal(table, points)
+    trust = _trust_in(table, points, labels)
+    return Summary(table, points, labels, trust, own_verdicts(table, labels))
+
+
+def points_of(table: pa.Table) -> list[PointState]:
     """Return the points of one run's rows in the order of the table, without the canary."""
-    wanted = [
-        "point",
-        "entry",
-        "benchmark",
-        "params",
-        "shape",
-        "phase",
-        "repetition",
-        "variant",
-        "status",
-        "error",
-        "noise",
-    ]
-    values = [
-        "metric",
-        "stat",
-        "coords",
-        "unit",
-        "better",
-        "headline",
-        "series_id",
-        "subject",
-        "value",
-        "span",
-    ]
-    columns = {name: table.column(name).to_pylist() for name in (*wanted, *values, "pair", "nodes")}
+    sample = ("phase", "repetition", "variant", "status", "error", "noise", "nodes")
+    names = (*SERIES_COLUMNS, *sample, "subject", "value")
+    columns = {name: table.column(name).to_pylist() for name in names}
     points: dict[str, PointState] = {}
     series: dict[str, Series] = {}
     seen: set[tuple[Any, ...]] = set()
     for i, point in enumerate(columns["point"]):
         if columns["benchmark"][i] == "canary" or columns["phase"][i] != "measure":
             continue
-        state = points.get(point)
-        if state is None:
-            params, shape = orjson.loads(columns["params"][i]), orjson.loads(columns["shape"][i])
-            state = points[point] = PointState(
-                point,
-                columns["entry"][i],
-                columns["benchmark"][i],
-                params,
-                shape,
-                pair=columns["pair"][i],
-            )
-        sample = (point, columns["repetition"][i], columns["variant"][i])
-        if sample not in seen:
-            seen.add(sample)
-            _count(state, columns["status"][i], columns["error"][i], columns["noise"][i])
-            if (
-                state.pair
-                and (used := tuple(columns["nodes"][i] or ()))
-                and used not in state.nodes
-            ):
-                state.nodes.append(used)
-        if (
-            columns["value"][i] is None
-            or columns["subject"][i] is not None
-            or columns["status"][i] != "ok"
-        ):
+        status, value = columns["status"][i], columns["value"][i]
+        if point not in points:
+            entry, benchmark = columns["entry"][i], columns["benchmark"][i]
+            params, shape = (orjson.loads(columns[name][i]) for name in ("params", "shape"))
+            pair = columns["pair"][i]
+            points[point] = PointState(point, entry, benchmark, params, shape, pair=pair)
+        state = points[point]
+        one = (point, columns["repetition"][i], columns["variant"][i])
+        if one not in seen:
+            seen.add(one)
+            state.statuses[status] += 1
+            for name, known in (("error", state.reasons), ("noise", state.noise)):
+                if (text := columns[name][i]) and text not in known:
+                    known.append(text)
+            nodes = tuple(columns["nodes"][i] or ()) if state.pair else ()
+            if nodes and nodes not in state.nodes:
+                state.nodes.append(nodes)
+        if value is None or columns["subject"][i] is not None or status != "ok":
             continue
         identity = columns["series_id"][i]
         if identity not in series:
-            series[identity] = Series(
-                point,
-                state.entry,
-                state.benchmark,
-                columns["metric"][i],
-                columns["stat"][i],
-                orjson.loads(columns["coords"][i]),
-                columns["unit"][i],
-                columns["better"][i],
-                bool(columns["headline"][i]),
-                identity,
-                columns["span"][i],
-            )
+            row = {name: columns[name][i] for name in SERIES_COLUMNS}
+            series[identity] = Series.of(row)
             state.series.append(series[identity])
-        series[identity].values.append(columns["value"][i])
+        series[identity].values.append(value)
     for state in points.values():
         state.series.sort(key=lambda item: not item.headline)
     return list(points.values())
-
-
-def _count(state: PointState, status: str, error: str | None, noise: str | None) -> None:
-    state.statuses[status] = state.statuses.get(status, 0) + 1
-    if error and error not in state.reasons:
-        state.reasons.append(error)
-    if noise and noise not in state.noise:
-        state.noise.append(noise)
 
 
 def statuses_of(rows: pa.Table) -> dict[str, int]:
@@ -178,19 +201,11 @@ def statuses_text(statuses: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {status}" for status, count in ordered)
 
 
-def point_labels(states: Iterable[PointState]) -> dict[str, str]:
-    """Return point id -> what distinguishes it within its entry: `streams=4 network.host=true`."""
-    return labels_by_point(
-        (state.entry, state.point, point_settings(state.params, state.shape, state.pair))
-        for state in states
-    )
-
-
 BITS = {"bit/s": 1.0, "B/s": 8.0}
 """Bits of a unit. Nominal figures are in bit/s."""
 
 
-def add_nominal(table: pa.Table, states: Sequence[PointState]) -> None:
+def _add_nominal(table: pa.Table, states: Sequence[PointState]) -> None:
     """Note `46 % of 25 Gbit/s (NIC)` in series of two nodes whose physical NICs are known.
 
     It is a share of the speed of the slowest NIC.
@@ -324,11 +339,10 @@ class RunTrust:
         return "; ".join(parts)
 
 
-def trust_in(table: pa.Table, states: Sequence[PointState]) -> RunTrust:
+def _trust_in(table: pa.Table, states: Sequence[PointState], labels: Mapping[str, str]) -> RunTrust:
     """Return the trust in the points of a run. `table` has its rows, with those of the canary."""
     moved = _canary_moves(table)
     measured = [state for state in states if state.statuses.keys() - {"skipped"}]
-    labels = point_labels(states)
     points = {
         state.point: _point_trust(state, f"{state.entry} {labels[state.point]}".strip(), moved)
         for state in measured
@@ -411,7 +425,6 @@ def _causes(points: Iterable[PointTrust]) -> list[str]:
 
 
 _NAMES = {value: word for word, value in VERDICT_VALUES.items()}
-_POINT = ["entry", "point", "params", "shape", "pair"]
 
 
 @dataclass(frozen=True)
@@ -440,7 +453,7 @@ class OwnVerdict:
         return f"{self.word}: {self.rule}: {self.note}"
 
 
-def own_verdicts(table: pa.Table) -> list[OwnVerdict]:
+def own_verdicts(table: pa.Table, labels: Mapping[str, str]) -> list[OwnVerdict]:
     """Return the verdicts in the rows of a run, without warm-up, in their order.
 
     A sample that is not ok cannot pass, but it can fail.
@@ -448,9 +461,6 @@ def own_verdicts(table: pa.Table) -> list[OwnVerdict]:
     is_verdict = pc.and_(pc.equal(table["metric"], VERDICT), pc.equal(table["phase"], "measure"))
     counts = pc.or_(pc.equal(table["status"], "ok"), pc.equal(table["value"], 0.0))
     rows = table.filter(pc.fill_null(pc.and_(is_verdict, counts), False))
-    if not rows.num_rows:
-        return []
-    labels = _labels(table)
     samples: dict[tuple[str, str, str], list[dict[str, str]]] = {}
     columns = ["entry", "point", "coords", "subject", "value", "note"]
     for row in rows.select(columns).to_pylist():
@@ -483,21 +493,3 @@ def worst_of_points(verdicts: Iterable[OwnVerdict]) -> list[tuple[OwnVerdict, st
         same = sum(verdict.word == worst.word for verdict in own)
         lines.append((worst, f"{same} of {len(own)} rules {worst.word}" if len(own) > 1 else ""))
     return sorted(lines, key=lambda line: VERDICT_VALUES[line[0].word])
-
-
-def _labels(table: pa.Table) -> dict[str, str]:
-    """Return point -> what distinguishes it within its entry."""
-    first: dict[str, int] = {}
-    for i, point in enumerate(table["point"].to_pylist()):
-        first.setdefault(point, i)
-    points = table.select(_POINT).take(pa.array(list(first.values()), pa.int64())).to_pylist()
-    return labels_by_point(
-        (
-            row["entry"],
-            row["point"],
-            point_settings(
-                orjson.loads(row["params"] or "{}"), orjson.loads(row["shape"] or "{}"), row["pair"]
-            ),
-        )
-        for row in points
-    )

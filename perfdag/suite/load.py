@@ -4,10 +4,12 @@ Mistakes are reported in two passes: first all of the files' keys and values by 
 of the points that they give (`perfdag.suite.points`).
 """
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
 import yaml
 from pydantic import ValidationError
 
@@ -44,6 +46,19 @@ def parse_suite(text: str, file: str = "suite.yaml", settings: Iterable[str] = (
     Raises BadDocument.
     """
     return _load_or_raise(parse_document(text, file), settings)
+
+
+def suite_name(text: str) -> str:
+    """Return a text as the name of a suite."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:40].strip("-") or "suite"
+
+
+def command_suite(argv: Sequence[str], settings: Iterable[str], name: str = "") -> LoadedSuite:
+    """Return a suite that measures one command, named as its program. Raises BadDocument."""
+    entry = {"benchmark": "command", "params": {"argv": list(argv)}}
+    name = suite_name(name or Path(argv[0]).name)
+    suite = {"name": name, "repetitions": 10, "entries": [entry]}
+    return parse_suite(orjson.dumps(suite).decode(), "(command)", settings)
 
 
 def load_model(suite: Suite | Entry | str | Path) -> LoadedSuite:

@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 
 from perfdag import signals
-from perfdag.hosts.base import Host
-from perfdag.hosts.forwarding import PROGRAM, Forwarding
+from perfdag.hosts.base import Forwarding, Host
+from perfdag.hosts.forwarding import PROGRAM
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.client import Kube
@@ -157,7 +157,7 @@ def connect(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id
         peer.connect(CONNECT_PATIENCE)
         peer.clean()  # what an earlier lead left running
         if extra := extra_address(peer, shape):
-            peer.measure(extra)
+            peer.address = extra
 
     start = time.monotonic()
     for pod in pods:

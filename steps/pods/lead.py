@@ -23,8 +23,7 @@ from perfdag.results.samples import SampleRecord, now, run_folder, sample_key, s
 from perfdag.stats.robust import median, spread
 from perfdag.steps.loop.measure import PRECISE, MeasuringLoop, ProgressListener
 from perfdag.steps.loop.pools import GangLost, LocalPool
-from perfdag.steps.pods.context import PodContext, clock_deadline
-from perfdag.steps.pods.finish import record_failed_attempt
+from perfdag.steps.pods.context import EXIT_REFUSED, EXIT_RETRYABLE, PodContext, clock_deadline
 from perfdag.steps.pods.gather import GangPool, GangUnavailable, assembled, forward
 from perfdag.steps.pods.kinds import check_account
 from perfdag.store.base import NotStoredError, Store
@@ -206,9 +205,7 @@ STOP_SECONDS = 5.0
 """Seconds within which `argo stop` tells all pods of a gang to end."""
 
 
-def lead(
-    context: PodContext, store: Store, plan: Plan, number: int, attempt: int, last: bool
-) -> int:
+def lead(context: PodContext, store: Store, plan: Plan, number: int, attempt: int) -> int:
     """Measure batch `number`; return 0, or EXIT_RETRYABLE or EXIT_REFUSED if the gang fell apart.
 
     Raises StoreError, KubeError.
@@ -256,8 +253,13 @@ def lead(
                 raise
         return 0
     except (GangUnavailable, GangLost, Infrastructure, KubeError) as error:
-        name = f"batch {number}, attempt {attempt}"
-        return record_failed_attempt(store, plans, index, name, last, error)
+        if isinstance(error, KubeError) and error.status != 403:
+            raise
+        print(f"batch {number}, attempt {attempt}: {error}", flush=True)  # noqa: T201
+        for variant in plans:
+            reason = MissingReason("batch", "failed", str(error), index)
+            missing_reason.write(store, variant.run_id, reason)
+        return EXIT_REFUSED if isinstance(error, KubeError) else EXIT_RETRYABLE
 
 
 def _progress(

@@ -1,8 +1,12 @@
-"""The watchdog: why measuring pods do not start, and which of them never will."""
+"""The watchdog: why measuring pods do not start, and which of them never will.
+
+It decides alone which gangs end early. What it learned is on the Workflow, where Argo reads which
+batches no retry can repair, and the last step why samples are missing.
+"""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from perfdag.kube.client import Kube, KubeError, Object, Resource
 from perfdag.kube.patch import ROLE, RUN, UNRECOVERABLE, WATCHDOG_DONE
@@ -18,7 +22,7 @@ from perfdag.kube.pods import (
     with_events,
 )
 from perfdag.plan.plan import Plan, gated
-from perfdag.results import missing_reason
+from perfdag.results.missing_reason import NOTES, as_annotation, from_annotations
 from perfdag.results.runs import load_plan, variants
 from perfdag.results.samples import stored_samples
 from perfdag.steps.pods.context import (
@@ -30,7 +34,6 @@ from perfdag.steps.pods.context import (
     unrecoverable_annotation,
     unrecoverable_batches,
 )
-from perfdag.steps.pods.finish import BatchReasons
 from perfdag.store.base import Store, StoreError
 
 LOOK_SECONDS = 3.0
@@ -40,6 +43,8 @@ UNRECOVERABLE_SECONDS, PULL_SECONDS = 3.0, 20.0
 
 GIVEN_UP = "GivenUp"
 """Reason in the status of a pod that the watchdog failed."""
+_ENDED_HERE = (GIVEN_UP, "DeadlineExceeded")
+"""Troubles of pods that the watchdog ended; their reason is noted already."""
 
 _FINAL = {f"main ended with exit code {code}" for code in (2, EXIT_REFUSED)}
 
@@ -47,189 +52,137 @@ _EXPLAINED = {f"main ended with exit code {code}" for code in (EXIT_RETRYABLE, E
 """Ends whose reason the lead recorded itself."""
 
 
-def patience(pod: Pod, pending_limit: float) -> float:
-    """Return for how many seconds a pod may have its trouble before its gang is given up."""
-    if pod.unrecoverable:
-        return UNRECOVERABLE_SECONDS
-    return min(PULL_SECONDS, pending_limit) if is_pulling(pod.trouble or "") else pending_limit
-
-
 class Watchdog:
     """Decides from what was observed of the pods of a run; called once a look.
 
-    `limit` is the suite's pending_limit in seconds. `write` records the reason of a batch.
+    `limit` is the suite's pending_limit in seconds. `reasons` has why the samples of a batch are
+    missing, and `unrecoverable` the batches that no retry can repair: they begin with those of the
+    watchdog before this one.
     """
 
     def __init__(
-        self,
-        limit: float,
-        write: Callable[[int, str], None],
+        self, limit: float, reasons: Mapping[int, str] = {}, unrecoverable: Iterable[int] = ()
     ) -> None:
-        self._limit, self._write = limit, write
+        self._limit = limit
+        self.reasons = dict(reasons)
+        self.unrecoverable = set(unrecoverable)
         self._since: dict[str, float] = {}
-        self._silent: dict[str, float] = {}
-        self._noted: dict[int, tuple[int, str]] = {}
-        self._refusals: dict[str, str] = {}
-        self.unrecoverable: set[int] = set()
-        """Batches that no retry can repair."""
-        self._given_up: set[tuple[int, int]] = set()
-        """Attempts at a batch that were ended, also those that a retry may repair."""
-        self._reasons: dict[str, str] = {}
-        self.earlier: set[int] = set()
-        """Unrecoverable batches of the watchdog before this one, which recorded why."""
+        self._noted: dict[str, str] = {}
         self._newest: dict[int, int] = {}
-        self._newest_by_argo: dict[int, int] = {}
-        self._not_created: set[tuple[int, int]] = set()
-        self.complete: set[int] = set()
-        """Batches whose newest gang was complete at the last look: their reasons are outdated."""
+        self._of_attempt: dict[int, int] = {}
 
-    def look(self, pods: list[Pod], now: float) -> list[Pod]:
+    def look(self, argo_nodes: Mapping[str, Object], pods: list[Pod], now: float) -> list[Pod]:
         """Note troubles; return the pods to give up, whole gangs.
 
-        `now` is monotonic, in seconds.
+        `argo_nodes` are those of the Workflow. `now` is monotonic, in seconds.
         """
-        doomed: set[tuple[int, int]] = set()
-        self._compare(pods)
-        for pod in pods:
-            if pod.batch is None or pod.trouble is None or pod.phase == "Succeeded":
-                if pod.phase != "Pending":  # between two pulls of an image a pod has no trouble
-                    self._since.pop(pod.uid, None)
-                elif pod.batch is not None and pod.attempt == self._newest[pod.batch]:
-                    self._note_silent(pod, pod.batch, now)
-            elif pod.phase == "Pending":
-                if self._is_over_time(pod, pod.batch, now):
-                    doomed.add((pod.batch, pod.attempt))
-            elif self._handle_started_pod(pod, pod.batch, pod.trouble, now):
-                doomed.add((pod.batch, pod.attempt))
-        self._given_up |= doomed
-        gangs = [
-            pod for pod in pods if pod.batch is not None and (pod.batch, pod.attempt) in doomed
-        ]
-        return [pod for pod in gangs if pod.phase in ("Pending", "Running")]
-
-    def _is_over_time(self, pod: Pod, batch: int, now: float) -> bool:
-        """Note the trouble of a pending pod; return whether its gang is to be given up."""
-        is_newest = pod.attempt == self._newest[batch]
-        waited = max(now - self._since.setdefault(pod.uid, now), self._age(pod))
-        if is_newest and waited >= min(UNRECOVERABLE_SECONDS, self._limit):
-            self.note(batch, f"pod of rank {pod.rank} never started: {pod.trouble}", pod.attempt)
-        limit = UNRECOVERABLE_SECONDS if batch in self.unrecoverable else patience(pod, self._limit)
-        if waited < limit:
-            return False
-        if is_newest and not is_unpacking(pod.trouble or ""):
-            self.unrecoverable.add(batch)  # a retry would only wait again
-        return True
-
-    def _handle_started_pod(self, pod: Pod, batch: int, trouble: str, now: float) -> bool:
-        """Note the trouble of a started pod, also of one whose node is lost.
-
-        Return whether its gang is to be given up.
-        """
-        self._since.setdefault(pod.uid, now)
-        ended_by_us = trouble.startswith(("DeadlineExceeded", GIVEN_UP))
-        if ended_by_us and self._is_given_up(batch, pod.attempt):
-            return False  # the reason is noted already
-        is_newest, final = (
-            pod.attempt == self._newest[batch],
-            pod.unrecoverable or trouble in _FINAL,
-        )
-        if final:
-            self.unrecoverable.add(batch)
-        if is_newest and trouble not in _EXPLAINED and self._reasons.get(pod.uid) != trouble:
-            text = f"pod of rank {pod.rank}: {trouble}"
-            if pod.ended_at:  # else the node is lost, and nobody knows what its pod measured
-                place = f"attempt {pod.attempt + 1} on {pod.node} at {pod.ended_at}"
-                text = f"its batch ended early ({place}): {text}"
-            self.note(batch, text, pod.attempt)
-            # Without it, the pods of a batch would overwrite each other's reason.
-            self._reasons[pod.uid] = trouble
-        return final or pod.abandoned  # its peers, or Argo, would wait for it
-
-    def _compare(self, pods: Iterable[Pod]) -> None:
-        """Find the newest attempt at each batch, and whether its gang is complete.
-
-        `argo retry` counts attempts from 0 again.
-        """
-        self._newest = dict(self._newest_by_argo)
         gangs: dict[tuple[int, int], list[Pod]] = {}
         for pod in pods:
             if pod.batch is not None:
-                self._newest[pod.batch] = max(pod.attempt, self._newest.get(pod.batch, 0))
                 gangs.setdefault((pod.batch, pod.attempt), []).append(pod)
-        running = {
-            attempt
-            for attempt, gang in gangs.items()
-            if all(pod.phase in ("Running", "Succeeded") and not pod.trouble for pod in gang)
+        asked = {uid: found for uid, node in argo_nodes.items() if (found := _pod_of(node))}
+        self._newest = {}
+        for batch, attempt in sorted([*gangs, *(each[:2] for each in asked.values())]):
+            self._newest[batch] = attempt
+        for batch, attempt in self._of_attempt.items():
+            if attempt < self._newest.get(batch, attempt):
+                self.reasons.pop(batch, None)
+        refused = {
+            (batch, attempt)
+            for uid, (batch, attempt, rank) in asked.items()
+            if self._is_refused(uid, argo_nodes[uid], batch, attempt, rank, now)
         }
-        complete = running - self._not_created
-        self.complete = {batch for batch, attempt in complete if attempt == self._newest[batch]}
-        for batch in self.complete:
-            self._noted.pop(batch, None)
+        doomed: set[tuple[int, int]] = set()
+        for (batch, attempt), gang in gangs.items():
+            lost = [self._is_lost(pod, batch, now) for pod in gang]
+            if any(lost):
+                doomed.add((batch, attempt))
+            runs = [pod.phase in ("Running", "Succeeded") and not pod.trouble for pod in gang]
+            if all(runs) and attempt == self._newest[batch] and (batch, attempt) not in refused:
+                self.reasons.pop(batch, None)  # what it waited for is outdated
+        return [
+            pod
+            for key in sorted(doomed)
+            for pod in gangs[key]
+            if pod.phase in ("Pending", "Running")
+        ]
 
-    def _age(self, pod: Pod) -> float:
-        """Return the seconds since an unschedulable pod was created, and a little more.
+    def _is_lost(self, pod: Pod, batch: int, now: float) -> bool:
+        """Note the trouble of a pod; return whether its gang is to be given up."""
+        if pod.phase == "Pending":
+            return self._is_over_time(pod, batch, now)
+        if not pod.trouble or pod.phase == "Succeeded" or pod.trouble.startswith(_ENDED_HERE):
+            return False
+        final = pod.unrecoverable or pod.trouble in _FINAL
+        if final:
+            self.unrecoverable.add(batch)
+        if pod.trouble not in _EXPLAINED:
+            text = f"pod of rank {pod.rank}: {pod.trouble}"
+            if pod.ended_at:  # else the node is lost, and nobody knows what its pod measured
+                place = f"attempt {pod.attempt + 1} on {pod.node} at {pod.ended_at}"
+                text = f"its batch ended early ({place}): {text}"
+            self._note(batch, pod.attempt, pod.uid, pod.trouble, text)
+        return final or pod.abandoned  # its peers, or Argo, would wait for it
 
-        Argo counts the same limit from the creation, and would retry after it. 0 for troubles of a
-        node, which begin later.
-        """
-        trouble = pod.trouble or ""
-        if not pod.created or pod.unrecoverable or is_pulling(trouble) or is_unpacking(trouble):
-            return 0.0
-        return time.time() - pod.created + min(2 * LOOK_SECONDS, self._limit / 2)
+    def _is_over_time(self, pod: Pod, batch: int, now: float) -> bool:
+        """Note the trouble of a pending pod; return whether its gang is to be given up."""
+        age = time.time() - pod.created if pod.created else 0.0
+        if pod.trouble is None:
+            if age >= self._limit:  # Argo is about to end it
+                state = f"has not started after {age:.0f} s on {pod.node or 'no node'}"
+                text = f"pod of rank {pod.rank} {state}, and no event says why"
+                self._note(batch, pod.attempt, pod.uid, "silent", text)
+            return False
+        pulling, unpacking = is_pulling(pod.trouble), is_unpacking(pod.trouble)
+        waited, limit = now - self._since.setdefault(pod.uid, now), self._limit
+        if pod.unrecoverable or batch in self.unrecoverable:
+            limit = UNRECOVERABLE_SECONDS
+        elif pulling:
+            limit = min(PULL_SECONDS, limit)
+        elif not unpacking:  # Argo counts the same limit from the creation, and would retry
+            waited = max(waited, age)
+        if waited >= min(UNRECOVERABLE_SECONDS, limit):
+            text = f"pod of rank {pod.rank} never started: {pod.trouble}"
+            self._note(batch, pod.attempt, pod.uid, "image" if pulling else pod.trouble, text)
+        if waited < limit:
+            return False
+        if pod.attempt == self._newest[batch] and not unpacking:
+            self.unrecoverable.add(batch)  # a retry would only wait again
+        return True
 
-    def _is_given_up(self, batch: int, attempt: int) -> bool:
-        return batch in self.unrecoverable | self.earlier or (batch, attempt) in self._given_up
-
-    def _nearly_limit(self) -> float:
-        """Return the seconds after which Argo is about to give a pod up."""
-        return max(self._limit - 2 * LOOK_SECONDS, self._limit / 2)
-
-    def _note_silent(self, pod: Pod, batch: int, now: float) -> None:
-        """Note a pod that waited for nearly all of its time while nothing told why."""
-        waited = now - self._silent.setdefault(pod.uid, now)
-        if waited >= self._nearly_limit() and self._noted.get(batch, (None,))[0] != pod.attempt:
-            state = f"has not started after {waited:.0f} s on {pod.node or 'no node'}"
-            self.note(batch, f"pod of rank {pod.rank} {state}, and no event says why", pod.attempt)
-
-    def note_refusals(self, argo_nodes: dict[str, Object], now: float) -> None:
-        """Note pods that the API server refused: an invalid pod, a quota, a policy or a webhook.
+    def _is_refused(
+        self, uid: str, node: Object, batch: int, attempt: int, rank: str | None, now: float
+    ) -> bool:
+        """Return whether the API server refused a pod (a quota, a policy, a webhook), and note it.
 
         Argo keeps a pod Pending that it asks for again (a quota may be free soon); any other is an
         Error without a node. Invalid and forbidden pods stay so. A quota that was not free for the
         whole limit is not waited for again.
         """
-        pods = {uid: pod for uid, node in argo_nodes.items() if (pod := _pod_of(node))}
-        self._newest_by_argo, self._not_created = {}, set()
-        for batch, attempt, _ in pods.values():
-            self._newest_by_argo[batch] = max(attempt, self._newest_by_argo.get(batch, 0))
-        for uid, (batch, attempt, rank) in pods.items():
-            message, phase = argo_nodes[uid].get("message") or "", argo_nodes[uid].get("phase")
-            placed = argo_nodes[uid].get("hostNodeName") or message.startswith("pod deleted")
-            not_created = phase == "Error" and message and not placed
-            waiting = phase == "Pending" and ("forbidden" in message or "denied" in message)
-            if not not_created and not waiting:
-                continue
-            self._not_created.add((batch, attempt))
-            if attempt == self._newest_by_argo[batch] and self._refusals.get(uid) != message:
-                self.note(batch, f"pod of rank {rank} was refused: {message}", attempt)
-                self._refusals[uid] = message  # else pods of a batch overwrite each other's reason
-            if not_created:
-                final = "is invalid" in message or "is forbidden" in message
-            else:
-                final = now - self._since.setdefault(uid, now) >= self._nearly_limit()
-            if final:
-                self.unrecoverable.add(batch)
+        message, phase = node.get("message") or "", node.get("phase")
+        placed = node.get("hostNodeName") or message.startswith("pod deleted")
+        not_created = phase == "Error" and message and not placed
+        if not not_created and not (
+            phase == "Pending" and ("forbidden" in message or "denied" in message)
+        ):
+            return False
+        self._note(batch, attempt, uid, message, f"pod of rank {rank} was refused: {message}")
+        if (
+            "is invalid" in message or "is forbidden" in message
+            if not_created
+            else now - self._since.setdefault(uid, now) >= self._limit
+        ):
+            self.unrecoverable.add(batch)
+        return True
 
-    def note(self, batch: int, reason: str, attempt: int = 0) -> None:
-        """Write why the samples of a batch are missing, once for each reason and attempt.
+    def _note(self, batch: int, attempt: int, uid: str, kind: str, text: str) -> None:
+        """Note why the samples of a batch are missing, once for each pod and kind of reason.
 
-        The lead of a complete gang removes it.
+        So two pods of a batch do not overwrite each other's reason at every look.
         """
-        kind = "image" if "ErrImagePull" in reason else reason
-        if self._noted.get(batch) != (attempt, kind):
-            print(f"batch {batch}: {reason}", flush=True)  # noqa: T201
-            self._write(batch, reason)
-            self._noted[batch] = attempt, kind  # last: a failed write is tried again
+        if attempt == self._newest[batch] and self._noted.get(uid) != kind:
+            print(f"batch {batch}: {text}", flush=True)  # noqa: T201
+            self._noted[uid], self.reasons[batch], self._of_attempt[batch] = kind, text, attempt
 
 
 def _pod_of(node: Object) -> tuple[int, int, str | None] | None:
@@ -241,8 +194,6 @@ def _pod_of(node: Object) -> tuple[int, int, str | None] | None:
 
 
 _DONE = {"Succeeded", "Failed", "Error", "Skipped", "Omitted"}
-SHORTEST_DELAY = 0.5
-"""Least seconds between two counts of the samples."""
 _KILLED_EXECUTOR: Object = {
     "name": "wait",
     "image": "",
@@ -252,8 +203,6 @@ _KILLED_EXECUTOR: Object = {
     "state": {"terminated": {"exitCode": 137, "reason": "NodeLost"}},
 }
 """Argo's own container in a pod that is given up: else Argo waits 10 min for its report."""
-_COUNT_COST = 20
-"""Seconds between two counts for each second that a count takes."""
 
 
 def finished(workflow: Object) -> bool:
@@ -302,73 +251,50 @@ async def watch_run(context: PodContext, pending: str) -> bool:
     nobody would watch the pods of the retry. The watchdog does not mount a claim, which only one
     node may have. It waits while the API server is out of reach. Raises StoreError.
     """
-    limit = pending_limit(pending)
     async with Kube() as kube:
-        if context.claimed:
-            return await watch_pods(kube, context, limit, None)
-        store = context.open()
-        plan = load_plan(store, context.run_id)
-        plans = variants(store, plan)
-        watch = watch_pods(kube, context, limit, BatchReasons(plan, store))
-        watches = [asyncio.create_task(watch)]
-        if not gated(plan):
-            watches.append(asyncio.create_task(all_stored(store, plans)))
+        watches = [asyncio.create_task(watch_pods(kube, context, pending_limit(pending)))]
+        if not context.claimed:
+            store = context.open()
+            plan = load_plan(store, context.run_id)
+            if not gated(plan):
+                watches.append(asyncio.create_task(all_stored(store, variants(store, plan))))
         done, others = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
             task.cancel()
-        results = [task.result() for task in done]
-        return any(results)
+        return any(task.result() for task in done)
 
 
-async def watch_pods(
-    kube: Kube,
-    context: PodContext,
-    limit: float,
-    write: Callable[[int, str], None] | None,
-) -> bool:
-    """Look at the pods until the last batch is over; return True if no batch failed.
-
-    Without `write` the reasons become an annotation of the Workflow, which the last step reads.
-    """
+async def watch_pods(kube: Kube, context: PodContext, limit: float) -> bool:
+    """Look at the pods until the last batch is over; return True if no batch failed."""
     pods = await kube.resource("v1", "Pod")
     workflows = await kube.resource("argoproj.io/v1alpha1", "Workflow")
-    reasons: dict[int, str] = {}
-    watchdog = Watchdog(limit, write or (lambda batch, text: reasons.update({batch: text})))
-
-    async def annotate(annotations: Object) -> None:
-        body = {"metadata": {"annotations": annotations}}
-        await kube.patch(workflows, context.workflow, body, context.namespace)
-
+    watchdog: Watchdog | None = None
     while True:
         try:
             # the Workflow last: pods that `argo stop` ended are those of a Workflow with a shutdown
             run_pods = await _pods_of(kube, pods, context)
             workflow = await kube.get(workflows, context.workflow, context.namespace)
-            before = workflow["metadata"].get("annotations") or {}
-            earlier = missing_reason.from_annotations(owner(workflow), before)
-            if finished(workflow):
-                # nobody else clears it
-                last: Object = {UNRECOVERABLE: None} if UNRECOVERABLE in before else {}
-                last |= {WATCHDOG_DONE: context.workflow_uid} if failed(workflow) else {}
-                if not _ended_early(workflow):  # else Argo killed the pods
-                    watchdog.look(run_pods, time.monotonic())
-                    last |= missing_reason.as_annotation(owner(workflow), earlier | reasons)
-                if last:
-                    await annotate(last)
-                return not failed(workflow)
-            watchdog.earlier = unrecoverable_batches(workflow)
-            watchdog.note_refusals(nodes_of(workflow), time.monotonic())
-            doomed = watchdog.look(run_pods, time.monotonic())
-            merged = (earlier | reasons).items()
-            reasons = {batch: text for batch, text in merged if batch not in watchdog.complete}
+            before, ours = workflow["metadata"].get("annotations") or {}, owner(workflow)
+            watchdog = watchdog or Watchdog(
+                limit, from_annotations(ours, before), unrecoverable_batches(workflow)
+            )
+            doomed: list[Pod] = []
+            if not _ended_early(workflow):  # else Argo ended the pods
+                doomed = watchdog.look(nodes_of(workflow), run_pods, time.monotonic())
             # what an earlier attempt left has to go: retries read it
-            names = (UNRECOVERABLE, WATCHDOG_DONE, missing_reason.NOTES)
-            update: Object = {name: None for name in names if name in before}
-            unrecoverable = watchdog.unrecoverable | watchdog.earlier
-            update |= unrecoverable_annotation(owner(workflow), unrecoverable)
-            update |= missing_reason.as_annotation(owner(workflow), reasons)
-            if not update.items() <= before.items():
-                await annotate(update)  # before the pods end: then Argo decides about a retry
+            wanted: Object = dict.fromkeys((UNRECOVERABLE, WATCHDOG_DONE, NOTES))
+            wanted |= as_annotation(ours, watchdog.reasons)
+            over = finished(workflow)
+            if not over:
+                wanted |= unrecoverable_annotation(ours, watchdog.unrecoverable)
+            elif failed(workflow):
+                wanted[WATCHDOG_DONE] = context.workflow_uid
+            if any(before.get(name) != value for name, value in wanted.items()):
+                # before the pods end: then Argo decides about a retry
+                body = {"metadata": {"annotations": wanted}}
+                await kube.patch(workflows, context.workflow, body, context.namespace)
+            if over:
+                return not failed(workflow)
             await _give_up(kube, pods, context, doomed)
         except KubeError as error:
             if error.status in (401, 403, 404):
@@ -402,9 +328,6 @@ async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list
             await kube.patch(kind, pod.name, body, context.namespace)
 
 
-# -- the last sample -------------------------------------------------------------------------------
-
-
 def count_missing(store: Store, plans: Sequence[Plan]) -> int:
     """Return how many samples of runs are not stored. Raises StoreError."""
     stored = [stored_samples(store, plan.run_id) for plan in plans]
@@ -415,33 +338,20 @@ def count_missing(store: Store, plans: Sequence[Plan]) -> int:
     )
 
 
-def poll_delay(left: int, took: float, unchanged: float) -> float:
-    """Return the seconds until the next count of the samples, of which `left` are missing.
-
-    A count costs the store a listing. Many missing samples, a long listing (`took` seconds) and a
-    long time without a new sample (`unchanged` seconds) each make the counts rarer.
-    """
-    of_left = min(0.2 * left, 10 * LOOK_SECONDS)
-    return max(SHORTEST_DELAY, _COUNT_COST * took, of_left, min(0.05 * unchanged, LOOK_SECONDS))
-
-
 async def all_stored(store: Store, plans: Sequence[Plan]) -> bool:
     """Wait until every sample of these runs is stored, and return True.
 
-    Waits while the store is out of reach, without holding up the watch of the pods.
+    Waits while the store is out of reach, without holding up the watch of the pods. A count costs
+    the store a listing: many missing samples and a long listing make the counts rarer.
     """
-    last, changed = -1, time.monotonic()
     while True:
-        began = time.monotonic()
+        began, delay = time.monotonic(), LOOK_SECONDS
         try:
             left = await asyncio.to_thread(count_missing, store, plans)
         except StoreError as error:
             print(f"waiting for the store: {error}", flush=True)  # noqa: T201
-            await asyncio.sleep(LOOK_SECONDS)
-            continue
-        if not left:
-            return True
-        now = time.monotonic()
-        if left != last:
-            last, changed = left, now
-        await asyncio.sleep(poll_delay(left, now - began, now - changed))
+        else:
+            if not left:
+                return True
+            delay = max(0.5, 20 * (time.monotonic() - began), min(0.2 * left, 10 * LOOK_SECONDS))
+        await asyncio.sleep(delay)

@@ -8,6 +8,7 @@ import asyncio
 import math
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,14 +87,15 @@ class ClientStats:
     completion (monotonic seconds) of each slot, and the number of completions after the first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
         self.pending = 0
         self.parallel = 0
         self.reset()
 
     def reset(self) -> None:
         """Clear all but the number of requests in flight."""
-        self.start = time.monotonic()
+        self.start = self.clock()
         self.success = 0
         self.failure = 0
         self.causes: Counter[str] = Counter()
@@ -103,12 +105,12 @@ class ClientStats:
 
     def begin(self) -> None:
         if not (self.pending or self.success or self.failure):
-            self.start = time.monotonic()
+            self.start = self.clock()
         self.pending += 1
 
     def finish(self, reply: Message, began: float, slot: int) -> None:
         """Count a frontend's reply. `began`: monotonic seconds."""
-        now = time.monotonic()
+        now = self.clock()
         self.pending -= 1
         error = reply["Error"] or f"return code {reply['Retcode']}"
         node = self.nodes.setdefault(reply["Node"], Node()) if reply["Node"] else Node()
@@ -139,7 +141,7 @@ class ClientStats:
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self.start
+        return self.clock() - self.start
 
     @property
     def rate(self) -> float:

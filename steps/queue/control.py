@@ -8,7 +8,7 @@ import asyncio
 import base64
 import hmac
 import html
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
@@ -28,23 +28,21 @@ BACK = '<p><a href="stats">Back to stats</a></p>'
 Handler = Callable[[web.BaseRequest], web.Response]
 
 
-async def serve(
-    address: Address, handler: Handler, token: str = "", changes: Collection[str] = ()
-) -> asyncio.Server:
+async def serve(address: Address, handler: Handler, token: str = "") -> asyncio.Server:
     """Serve requests, one for a connection, and `/healthz` without a token.
 
-    The paths of `changes` change a state and take POST; all others take GET. With a token, other
-    requests need it: as `Bearer`, as the password of `Basic`, or in the header X-Perfdag-Token.
-    The API server's proxy passes only that header on. Raises OSError if the address is taken.
+    With a token, each request needs it: as `Bearer`, as the password of `Basic`, or in the header
+    X-Perfdag-Token, the only one that the API server's proxy passes on. Requests that change
+    something then take POST, and all others GET. Raises OSError if the address is taken.
     """
 
     async def respond(request: web.BaseRequest) -> web.Response:
-        method = "POST" if request.path in changes else "GET"
-        if request.method != method:
+        method = "POST" if request.path in CHANGES else "GET"
+        if request.path == "/healthz":
+            response = web.Response(text="ok\n")
+        elif token and request.method != method:
             text = f"{request.path} takes {method}, not {request.method}: curl -X {method} ...\n"
             response = web.Response(status=405, text=text, headers={"Allow": method})
-        elif request.path == "/healthz":
-            response = web.Response(text="ok\n")
         elif token and not hmac.compare_digest(_secret(request), token.encode()):
             headers = {"WWW-Authenticate": 'Basic realm="perfdag queue"'}
             response = web.Response(status=401, text=UNAUTHORIZED, headers=headers)

@@ -12,9 +12,18 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import accumulate
+from typing import Any, Literal
 
 from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from perfdag.steps.queue import protocol
 from perfdag.steps.queue.control import serve as serve_http
@@ -29,7 +38,8 @@ BOUNDS = (
 RESERVE = 384
 """Descriptors that are no peers: connections of the metrics port, listeners, files."""
 MESSAGE_BYTES = 4 * protocol.MOST_BYTES
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Kind = Literal["client", "work"]
+"""A client with a request, or a backend that asks for work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +94,7 @@ class Times:
 class Item:
     """An open request; `added` and `dispatched` are seconds of the monotonic clock.
 
-    `answer` is None when its client has left.
+    `answer` is None when its client has it, or has left.
     """
 
     answer: Callable[[Message], None] | None
@@ -122,10 +132,6 @@ class Queue:
     def waiting(self) -> int:
         return len(self.items)
 
-    @property
-    def open(self) -> int:
-        return self.waiting + self.running
-
     def put(self, item: Item) -> None:
         """Append an item."""
         self.items.append(item)
@@ -149,10 +155,10 @@ class Queue:
 
     def leave(self, item: Item) -> None:
         """Drop a waiting item whose client has left; of a running one, drop the answer later."""
-        item.answer = None
-        if not item.dispatched:
+        if item.answer and not item.dispatched:
             self.items.remove(item)
             self.disconnected += 1
+        item.answer = None
 
     def lost(self, item: Item) -> None:
         """Put a running item without backend back at the front, or fail it without retries."""
@@ -191,6 +197,7 @@ class Queue:
         self.total.note(total, now)
         if item.answer:
             item.answer(reply)
+            item.answer = None
 
 
 def failure(error: str) -> Message:
@@ -198,180 +205,27 @@ def failure(error: str) -> Message:
     return {**protocol.REPLY, "Error": error, "Retcode": 1}
 
 
-class Peer(asyncio.Protocol):
-    """The connection of a client or backend: one message in each direction."""
+class RefusedError(Exception):
+    """A peer is answered with this text; `rejected` if it broke the protocol or a limit."""
 
-    kind = ""
-    fields: Mapping[str, Any] = protocol.REQUEST
-    transport: asyncio.Transport
+    def __init__(self, why: str, rejected: bool = True, empty: bool = False) -> None:
+        super().__init__(why)
+        self.rejected, self.empty = rejected, empty
 
-    def __init__(self, frontend: "Frontend") -> None:
-        self.frontend = frontend
-        self.buffer = b""
-        self.item: Item | None = None
-        self.queue: Queue | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        frontend = self.frontend
-        frontend.connections[self.kind] += 1
-        frontend.peers.add(self)
-        self.timer: asyncio.TimerHandle | None = None
-        if len(frontend.peers) > frontend.most_peers:
-            self.reject(f"too many connections ({frontend.most_peers})")
-        else:
-            self.timer = frontend.loop.call_later(frontend.limits.message_seconds, self._late)
-
-    def data_received(self, data: bytes) -> None:
-        self.buffer += data
+async def receive(reader: asyncio.StreamReader, fields: Mapping[str, Any]) -> Message:
+    """Return the next message of a peer. Raises MalformedError, and OSError if it left."""
+    buffer = b""
+    while data := await reader.read(MESSAGE_BYTES):
+        buffer += data
         try:
-            message = protocol.decode(self.buffer, self.fields)
-        except protocol.IncompleteError as error:
-            if len(self.buffer) > MESSAGE_BYTES:
-                self.malformed(str(error))
-            return
-        except protocol.MalformedError as error:
-            self.malformed(str(error))
-            return
-        self.buffer = b""
-        self.stop_timer()
-        self.message(message)
-
-    def eof_received(self) -> None:
-        if self.buffer:
-            self.malformed("unexpected end of JSON input")
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.stop_timer()
-        self.frontend.peers.discard(self)
-        if self.item is not None:
-            self.release(self.item)
-
-    def stop_timer(self) -> None:
-        if self.timer:
-            self.timer.cancel()
-            self.timer = None
-
-    def _late(self) -> None:
-        self.frontend.stuck += 1
-        self.refuse(f"no complete message in {self.frontend.limits.message_seconds:g} s")
-
-    def reply(self, data: bytes) -> None:
-        """Send the last message of the connection."""
-        self.transport.write(data)
-        self.transport.close()
-
-    def find(self, message: Message) -> Queue | None:
-        """Return the queue that a message names. Reject the peer and return None without one."""
-        name = message["Queue"]
-        queue = self.frontend.queues.get(name)
-        if queue is None:
-            self.reject(f"Unknown '{name}' queue" if name else "invalid queue name ''")
-        return queue
-
-    def reject(self, why: str) -> None:
-        """Count a peer that broke the protocol, and refuse it."""
-        self.frontend.rejected += 1
-        self.refuse(why)
-
-    def malformed(self, why: str) -> None:
-        """Reject data that is no message."""
-        self.buffer = b""
-        self.reject(f"Unmarshaling {self.kind}Req JSON failed: {why}")
-
-    def message(self, message: Message) -> None:
-        """Handle one complete message."""
-        raise NotImplementedError
-
-    def refuse(self, why: str) -> None:
-        """Send the reason and close."""
-        raise NotImplementedError
-
-    def release(self, item: Item) -> None:
-        """Give up the item of a connection that ended."""
-        raise NotImplementedError
-
-
-class ClientPeer(Peer):
-    """A client with one request."""
-
-    kind = "client"
-
-    def message(self, message: Message) -> None:
-        if self.item is not None:
-            self.reject("more than one request on a connection")
-            return
-        queue = self.find(message)
-        if queue is None:
-            return
-        if 0 < queue.bound <= queue.waiting:
-            queue.refused += 1
-            self.refuse(f"'{queue.name}' queue already at full capacity ({queue.bound})")
-            return
-        retries = self.frontend.limits.retries
-        self.item = Item(self._answer, message["Args"], message["Limit"], retries, clock())
-        self.queue = queue
-        queue.put(self.item)
-
-    def _answer(self, reply: Message) -> None:
-        self.item = None
-        self.reply(protocol.encode_reply(reply))
-
-    def refuse(self, why: str) -> None:
-        self.reply(protocol.encode_reply(failure(why)))
-
-    def release(self, item: Item) -> None:
-        assert self.queue
-        self.queue.leave(item)
-
-
-class BackendPeer(Peer):
-    """A backend: it asks for an item, receives one and replies."""
-
-    kind = "work"
-
-    def message(self, message: Message) -> None:
-        if self.item is not None and self.queue is not None:
-            item, self.item = self.item, None
-            self.queue.finish(item, message)
-            self.transport.close()
-            return
-        queue = self.find(message)
-        if queue is None:
-            return
-        taken = queue.take()
-        if taken is None:
-            self.refuse(f"Queue '{queue.name}' is empty", empty=True)
-            return
-        self.item, self.queue, self.fields = taken, queue, protocol.REPLY
-        limits = self.frontend.limits
-        seconds = taken.limit + limits.reply_grace if taken.limit else limits.reply_seconds
-        if seconds:
-            self.timer = self.frontend.loop.call_later(seconds, self._give_up)
-        work = {"Args": taken.args, "Limit": taken.limit, "Running": queue.running}
-        self.transport.write(protocol.encode({**protocol.ITEM, **work}))
-
-    def _give_up(self) -> None:
-        self.frontend.stuck += 1
-        self.transport.abort()
-
-    def malformed(self, why: str) -> None:
-        if self.item is None or self.queue is None:
-            super().malformed(why)
-            return
-        # As with the original, the client learns that the reply was no JSON.
-        self.frontend.rejected += 1
-        item, self.item = self.item, None
-        self.queue.fail(item, f"Unmarshaling worker reply JSON failed: {why}")
-        self.transport.close()
-
-    def refuse(self, why: str, empty: bool = False) -> None:
-        self.reply(protocol.encode({**protocol.ITEM, "Error": why, "Empty": empty}))
-
-    def release(self, item: Item) -> None:
-        assert self.queue
-        self.queue.lost(item)
+            return protocol.decode(buffer, fields)
+        except protocol.IncompleteError:
+            if len(buffer) > MESSAGE_BYTES:
+                raise
+    if buffer:
+        raise protocol.MalformedError("unexpected end of JSON input")
+    raise ConnectionResetError
 
 
 class Frontend:
@@ -383,25 +237,26 @@ class Frontend:
         if not self.queues or "" in self.queues:
             raise ValueError("a frontend needs queue names, none of them empty")
         self.most_peers = raise_file_limit(limits.peers)
-        self.peers: set[Peer] = set()
-        self.connections: Counter[str] = Counter()
+        self.peers: set[asyncio.StreamWriter] = set()
+        self.connections: Counter[Kind] = Counter()
         self.rejected = self.stuck = 0
         self.ports: list[int] = []
         self.servers: list[asyncio.Server] = []
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
 
     async def start(self, *addresses: protocol.Address) -> None:
         """Listen for clients, backends and metrics; port 0 picks a free one, and `ports` has all.
 
         Raises OSError if one is taken.
         """
-        self.loop = asyncio.get_running_loop()
-        for address, kind in zip(addresses, (ClientPeer, BackendPeer, None), strict=True):
+        kinds: tuple[Kind | None, ...] = ("client", "work", None)
+        for address, kind in zip(addresses, kinds, strict=True):
             try:
-                server = await (
-                    self._listen(address, kind)
-                    if kind
-                    else serve_http(address, self._serve_metrics)
-                )
+                if kind:
+                    server = await self._listen(address, kind)
+                else:
+                    server = await serve_http(address, self._serve_metrics)
             except OSError as error:
                 await self.stop()
                 raise OSError(
@@ -410,9 +265,13 @@ class Frontend:
             self.servers.append(server)
             self.ports.append(server.sockets[0].getsockname()[1])
 
-    async def _listen(self, address: protocol.Address, kind: type[Peer]) -> asyncio.Server:
-        host = address.host or None
-        server = await self.loop.create_server(lambda: kind(self), host, address.port, backlog=4096)
+    async def _listen(self, address: protocol.Address, kind: Kind) -> asyncio.Server:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._serve(kind, reader, writer)
+
+        server = await asyncio.start_server(
+            serve, address.host or None, address.port, limit=MESSAGE_BYTES, backlog=4096
+        )
         for listener in server.sockets:
             protocol.enable_keepalive(listener)  # accepted sockets inherit it
         return server
@@ -421,10 +280,103 @@ class Frontend:
         """Close every listener and connection."""
         for server in self.servers:
             server.close()
-        for peer in [*self.peers]:
-            peer.transport.abort()
+        for writer in self.peers:
+            writer.transport.abort()
         while self.peers:
             await asyncio.sleep(0)
+
+    async def _serve(
+        self, kind: Kind, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Serve a connection: one message in each direction."""
+        self.connections[kind] += 1
+        self.peers.add(writer)
+        try:
+            if len(self.peers) > self.most_peers:
+                raise RefusedError(f"too many connections ({self.most_peers})")
+            queue, message = await self._first(kind, reader)
+            if kind == "client":
+                await self._request(queue, message, reader, writer)
+            else:
+                await self._work(queue, reader, writer)
+        except RefusedError as error:
+            self.rejected += error.rejected
+            why = str(error)
+            writer.write(
+                protocol.encode_reply(failure(why))
+                if kind == "client"
+                else protocol.encode({**protocol.ITEM, "Error": why, "Empty": error.empty})
+            )
+        except ConnectionError:  # it left
+            pass
+        finally:
+            self.peers.discard(writer)
+            writer.close()
+
+    async def _first(self, kind: Kind, reader: asyncio.StreamReader) -> tuple[Queue, Message]:
+        """Return the first message of a peer, and the queue that it names. Raises RefusedError."""
+        seconds = self.limits.message_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                message = await receive(reader, protocol.REQUEST)
+        except TimeoutError:
+            self.stuck += 1
+            raise RefusedError(f"no complete message in {seconds:g} s", rejected=False) from None
+        except protocol.MalformedError as error:
+            raise RefusedError(f"Unmarshaling {kind}Req JSON failed: {error}") from None
+        name = message["Queue"]
+        if name not in self.queues:
+            raise RefusedError(f"Unknown '{name}' queue" if name else "invalid queue name ''")
+        return self.queues[name], message
+
+    async def _request(
+        self,
+        queue: Queue,
+        message: Message,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """Queue a client's request until it is answered, or the client leaves."""
+        if 0 < queue.bound <= queue.waiting:
+            queue.refused += 1
+            why = f"'{queue.name}' queue already at full capacity ({queue.bound})"
+            raise RefusedError(why, rejected=False)
+
+        def answer(reply: Message) -> None:
+            writer.write(protocol.encode_reply(reply))
+            writer.close()
+
+        item = Item(answer, message["Args"], message["Limit"], self.limits.retries, clock())
+        queue.put(item)
+        try:
+            if await reader.read(1):  # nothing: it left, or its answer closed the connection
+                raise RefusedError("more than one request on a connection")
+        finally:
+            queue.leave(item)
+
+    async def _work(
+        self, queue: Queue, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Hand a backend an item, and its client the reply."""
+        item = queue.take()
+        if item is None:
+            raise RefusedError(f"Queue '{queue.name}' is empty", rejected=False, empty=True)
+        limits = self.limits
+        seconds = item.limit + limits.reply_grace if item.limit else limits.reply_seconds
+        work = {"Args": item.args, "Limit": item.limit, "Running": queue.running}
+        writer.write(protocol.encode({**protocol.ITEM, **work}))
+        try:
+            async with asyncio.timeout(seconds or None):
+                reply = await receive(reader, protocol.REPLY)
+        except protocol.MalformedError as error:
+            # As with the original, the client learns that the reply was no JSON.
+            self.rejected += 1
+            queue.fail(item, f"Unmarshaling worker reply JSON failed: {error}")
+        except OSError as error:
+            self.stuck += isinstance(error, TimeoutError)
+            queue.lost(item)
+        else:
+            queue.finish(item, reply)
 
     def summary(self) -> str:
         """Return one line for every queue, for the log."""
@@ -439,17 +391,12 @@ class Frontend:
     def _serve_metrics(self, request: web.BaseRequest) -> web.Response:
         if request.path != "/metrics":
             return web.Response(status=404)
-        return web.Response(text=self.metrics(), headers={"Content-Type": CONTENT_TYPE})
+        body = generate_latest(self.registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    def metrics(self) -> str:
-        """Return all metrics as Prometheus text."""
-        now, queues, lines = clock(), list(self.queues.values()), list[str]()
-
-        def family(name: str, text: str, samples: Iterable[Sample], kind: str = "gauge") -> None:
-            kind = "counter" if name.endswith("_total") else kind
-            lines.extend([f"# HELP {name} {text}", f"# TYPE {name} {kind}"])
-            lines.extend(f"{name}{end}{_labels(labels)} {value}" for end, labels, value in samples)
-
+    def collect(self) -> Iterator[Metric]:
+        """Return all metrics, for the registry."""
+        now, queues = clock(), self.queues.values()
         for name, text, value in (
             ("client_connections_total", "Connections of clients.", self.connections["client"]),
             ("worker_connections_total", "Connections of backends.", self.connections["work"]),
@@ -457,41 +404,52 @@ class Frontend:
             ("peers_rejected_total", "Peers that broke the protocol or a limit.", self.rejected),
             ("peers_stuck_total", "Peers that did not end a message in time.", self.stuck),
         ):
-            family(f"hpa_{name}", text, [("", {}, value)])
-        for name, text, attribute in _BY_QUEUE:
-            family(name, text, [("", {"name": q.name}, getattr(q, attribute)) for q in queues])
-        devices = [
-            ("", {"name": q.name, "node": node, "device": device}, count)
-            for q in queues
-            for (node, device), count in sorted(q.devices.items())
-        ]
-        family("hpa_queue_device_success_total", "Items done by node and device.", devices)
+            yield _family(name, text, {(): value})
+        for name, text, read in _BY_QUEUE:
+            yield _family(f"queue_{name}", text, {(q.name,): read(q) for q in queues}, "name")
+        devices: dict[tuple[str, ...], int] = {
+            (q.name, *at): count for q in queues for at, count in q.devices.items()
+        }
+        text = "Items done by node and device."
+        yield _family("queue_device_success_total", text, devices, "name", "node", "device")
         interval = self.limits.interval
-        tag = {"interval": f"{interval:g}s"} if interval else {}
-        for what, read in _MAXIMA.items():
+        labels, tag = (("name", "interval"), (f"{interval:g}s",)) if interval else (("name",), ())
+        for what, largest in _MAXIMA.items():
             text = f"Largest {what} time in a sliding window."
-            maxima = [("", {"name": q.name, **tag}, read(q, now)) for q in queues]
-            family(f"hpa_queue_max{what}_seconds", text, maxima)
+            maxima = {(q.name, *tag): largest(q, now) for q in queues}
+            yield _family(f"queue_max{what}_seconds", text, maxima, *labels)
         for what, text in _HISTOGRAMS.items():
-            buckets = [one for q in queues for one in _histogram(q.name, getattr(q, what))]
-            family(f"hpa_queue_{what}_seconds", text, buckets, "histogram")
-        return "\n".join(lines) + "\n"
+            times = HistogramMetricFamily(f"hpa_queue_{what}_seconds", text, labels=["name"])
+            for q in queues:
+                of: Times = getattr(q, what)
+                counts = zip((*map(str, BOUNDS), "+Inf"), accumulate(of.counts), strict=True)
+                times.add_metric([q.name], list(counts), of.sum)
+            yield times
 
 
-Sample = tuple[str, dict[str, str], float]
-"""The end of a name, labels, and a value."""
-_BY_QUEUE = (
-    ("hpa_queue_all", "Items waiting or running.", "open"),
-    ("hpa_queue_waiting", "Items waiting for a backend.", "waiting"),
-    ("hpa_queue_running", "Items that a backend runs.", "running"),
-    ("hpa_queue_accepted_total", "Requests accepted into the queue.", "accepted"),
-    ("hpa_queue_success_total", "Items done.", "success"),
-    ("hpa_queue_failure_total", "Items that failed, or lost their backend.", "failure"),
-    ("hpa_queue_disconnect_total", "Items whose client left before they ran.", "disconnected"),
-    ("hpa_queue_retry_total", "Items put back after losing their backend.", "retried"),
-    ("hpa_queue_refused_total", "Requests refused because the queue was full.", "refused"),
+def _family(
+    name: str, text: str, values: Mapping[tuple[str, ...], float], *labels: str
+) -> CounterMetricFamily | GaugeMetricFamily:
+    """Return a counter if its name ends so, else a gauge: values by those of its labels."""
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    family = kind(f"hpa_{name}", text, labels=labels)
+    for at, value in values.items():
+        family.add_metric(at, value)
+    return family
+
+
+_BY_QUEUE: tuple[tuple[str, str, Callable[[Queue], int]], ...] = (
+    ("all", "Items waiting or running.", lambda q: q.waiting + q.running),
+    ("waiting", "Items waiting for a backend.", lambda q: q.waiting),
+    ("running", "Items that a backend runs.", lambda q: q.running),
+    ("accepted_total", "Requests accepted into the queue.", lambda q: q.accepted),
+    ("success_total", "Items done.", lambda q: q.success),
+    ("failure_total", "Items that failed, or lost their backend.", lambda q: q.failure),
+    ("disconnect_total", "Items whose client left before they ran.", lambda q: q.disconnected),
+    ("retry_total", "Items put back after losing their backend.", lambda q: q.retried),
+    ("refused_total", "Requests refused because the queue was full.", lambda q: q.refused),
 )
-"""Metrics of a queue: their name, help and attribute."""
+"""Metrics of a queue: their name, help and value."""
 _MAXIMA: dict[str, Callable[[Queue, float], float]] = {
     "run": lambda q, now: q.run.largest(now),
     "wait": Queue.longest_wait,
@@ -503,21 +461,6 @@ _HISTOGRAMS = {
     "total": "Time from acceptance to answer.",
     "overhead": "Total time less waiting and run time.",
 }
-
-
-def _labels(labels: dict[str, str]) -> str:
-    escapes = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-    pairs = [f'{key}="{value.translate(escapes)}"' for key, value in labels.items()]
-    return f"{{{','.join(pairs)}}}" if pairs else ""
-
-
-def _histogram(queue: str, times: Times) -> Iterator[Sample]:
-    seen = 0
-    for bound, count in zip((*map(str, BOUNDS), "+Inf"), times.counts, strict=True):
-        seen += count
-        yield "_bucket", {"name": queue, "le": bound}, seen
-    yield "_sum", {"name": queue}, times.sum
-    yield "_count", {"name": queue}, seen
 
 
 def raise_file_limit(peers: int) -> int:

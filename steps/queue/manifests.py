@@ -150,6 +150,12 @@ class Queues(_Model):
         "prometheus-k8s",
         description="ServiceAccount of that Prometheus; it may discover the frontend",
     )
+    open: bool = Field(
+        False,
+        description=(
+            "clients' control ports need no token, so that Intel's validate-scaling.sh drives them"
+        ),
+    )
     ingress_class: str = "nginx"
     ingress_domain: str | None = Field(
         None,
@@ -279,6 +285,7 @@ def _values(queues: Queues, queue: Queue) -> dict[str, Any]:
         "most_parallel": str(max(queue.parallel, queue.most_parallel)),
         # With a limit, the frontend drops backends that hang.
         "client_options": [
+            *(["--open"] if queues.open else []),
             *_option("--limit", queue.limit),
             *(["--", *queue.arguments] if queue.arguments else []),
         ],

@@ -10,16 +10,14 @@ from pydantic import Field
 
 from perfdag import signals
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Rights
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import KubeError
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.steps.queue.backend import built_in_seconds, substitute
 from perfdag.steps.queue.validate import (
     Plan,
-    Report,
     Result,
     measurements_of,
     scaling_verdict,
-    validate,
 )
 from perfdag.units import PositiveDuration
 
@@ -223,11 +221,10 @@ class QueueScaling(Benchmark[QueueScalingParams]):
         return []
 
     def run(self, gang: Gang, params: QueueScalingParams) -> list[Measurement]:
-        lines = list[str]()
         gang.output = Output(tool="perfdag queue validate")
         texts = gang.output.texts
         try:
-            result = signals.run(_validated(params, gang.timeout, lines.append))
+            result = signals.run(_validated(params, gang.timeout))
         except TimeoutError:
             raise Failed(
                 f"the validation did not end within {gang.timeout:g} s (set `item`, or the "
@@ -243,8 +240,6 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             ) from None
         except ValueError as error:
             raise Failed(str(error)) from None
-        finally:
-            texts["stderr"] = "\n".join(lines)
         texts["stdout"] = orjson.dumps(result).decode()
         return parse(texts, params)
 
@@ -269,19 +264,14 @@ def parse(texts: Mapping[str, str], params: QueueScalingParams) -> list[Measurem
     return [*measured, scaling_verdict(result, params.factor)]
 
 
-async def _validated(params: QueueScalingParams, seconds: float, report: Report) -> Result:
+async def _validated(params: QueueScalingParams, seconds: float) -> Result:
     """Validate the queue of a Deployment, or of processes. Raises TimeoutError after `seconds`."""
-    from perfdag.steps.queue.sites import DeploymentSite, LocalSite
+    from perfdag.steps.queue import sites
 
     async with asyncio.timeout(seconds):
         if not params.deployment:
-            glob, limit = params.glob, params.item_limit or 0.0
-            async with LocalSite(params.command, params.limit, glob, limit) as site:
-                [result] = await validate([site], params.plan(), report)
-                return result
-        async with Kube() as kube:
-            names = (params.deployment, params.client, params.client_namespace)
-            deployed = DeploymentSite(kube, params.namespace, *names)
-            await deployed.find(report)
-            [result] = await validate([deployed], params.plan(), report)
-            return result
+            limit = params.item_limit or 0.0
+            return await sites.validate_local(params.command, params.plan(), params.glob, limit)
+        where = (params.namespace, params.client, params.client_namespace)
+        [result] = await sites.validate_deployments([params.deployment], params.plan(), *where)
+        return result

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import logging
 import math
 import os
 import signal
@@ -26,9 +27,10 @@ from perfdag.steps.queue.backend import Workload, find_device
 from perfdag.steps.queue.client import ClientStats, Load, Work
 from perfdag.steps.queue.frontend import Frontend, raise_file_limit
 from perfdag.steps.queue.protocol import Address
-from perfdag.steps.queue.validate import BadInput, Report, Site, Stats
+from perfdag.steps.queue.validate import Plan, Replicas, Result, Site, Stats, validate
 from perfdag.units import plural
 
+logger = logging.getLogger(__name__)
 CONTROL_PORT = 9996
 TOKEN_SECRET = "perfdag-queue-token"
 """Secret of the token of the clients' control ports."""
@@ -80,17 +82,17 @@ class Processes:
             process.terminate()
             self.leaving.append(process)
 
-    def gone(self) -> bool:
-        """Tell whether all replicas that were scaled in have ended."""
+    def leave(self) -> int:
+        """Return how many of those that were scaled in have not ended yet."""
         self.leaving = [process for process in self.leaving if process.poll() is None]
-        return not self.leaving
+        return len(self.leaving)
 
     async def stop(self) -> None:
         """End all replicas; kill those that do not end within the grace, with their commands."""
         self.scale(0)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.grace):
-                while not self.gone():
+                while self.leave():
                     await asyncio.sleep(0.02)
         for process in self.leaving:
             signal_tree(process.pid, signal.SIGKILL)  # a command has a session of its own
@@ -136,19 +138,15 @@ class LocalSite(Site):
         await self.backends.stop()
         await self.frontend.stop()
 
-    async def replicas(self) -> int:
-        return len(self.backends.running)
+    async def replicas(self) -> Replicas:
+        running = self.backends.running
+        ready = sum(process.poll() is None for process in running)
+        return Replicas(len(running), ready, ready + self.backends.leave())
 
     async def scale(self, replicas: int) -> None:
         self.backends.scale(replicas)
 
-    async def ready(self) -> int:
-        return sum(process.poll() is None for process in self.backends.running)
-
-    async def gone(self) -> bool:
-        return self.backends.gone()
-
-    async def lost(self) -> str:
+    def lost(self) -> str:
         running = self.backends.running
         codes = Counter(code for process in running if (code := process.poll()) is not None)
         how = ", ".join(f"{count} by {_end(code)}" for code, count in codes.items())
@@ -191,10 +189,10 @@ class DeploymentSite(Site):
         self.client_namespace = client_namespace or self.namespace
         self.client = client or f"{name}-client"
 
-    async def find(self, report: Report) -> None:
+    async def find(self) -> None:
         """Read the Deployment, and the token of its client.
 
-        Raises KubeError, and BadInput if something else scales it.
+        Raises KubeError, and ValueError if something else scales it.
         """
         self.deployments = await self.kube.resource("apps/v1", "Deployment")
         self.pods = await self.kube.resource("v1", "Pod")
@@ -207,10 +205,10 @@ class DeploymentSite(Site):
         except KubeError as error:
             if error.status != 403:
                 raise
-            report(f"not known whether anything else scales {self.name}: {error}")
+            logger.warning(f"not known whether anything else scales {self.name}: {error}")
         else:
             if scaler:
-                raise BadInput(f"{scaler} scales {self.name} as well: delete it first")
+                raise ValueError(f"{scaler} scales {self.name} as well: delete it first")
         self.token = await token_of(self.kube, self.client_namespace)
 
     async def _scaler(self) -> str | None:
@@ -234,35 +232,27 @@ class DeploymentSite(Site):
             return await self.kube.list(await self.kube.resource(version, kind), self.namespace)
         return []
 
-    async def _pods(self) -> list[Object]:
-        """Return its pods that have not ended."""
-        pods = await self.kube.list(self.pods, self.namespace, labels=self.selector)
-        ended = ("Succeeded", "Failed")
-        return [pod for pod in pods if pod.get("status", {}).get("phase") not in ended]
-
-    async def replicas(self) -> int:
-        return self.wanted
-
-    async def scale(self, replicas: int) -> None:
-        self.wanted = replicas
-        await self.kube.scale(self.deployments, self.name, replicas, self.namespace)
-
-    async def ready(self) -> int:
-        return sum(
+    async def replicas(self) -> Replicas:
+        pods = [
+            pod
+            for pod in await self.kube.list(self.pods, self.namespace, labels=self.selector)
+            if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+        ]
+        ready = sum(
             "deletionTimestamp" not in pod["metadata"]
             and any(
                 (condition["type"], condition["status"]) == ("Ready", "True")
                 for condition in pod.get("status", {}).get("conditions", [])
             )
-            for pod in await self._pods()
+            for pod in pods
         )
+        reasons = Counter(filter(None, (pod_trouble(pod)[0] for pod in pods)))
+        why = "; ".join(f"{why} ({plural(count, 'pod')})" for why, count in reasons.items())
+        return Replicas(self.wanted, ready, len(pods), why)
 
-    async def gone(self) -> bool:
-        return len(await self._pods()) <= self.wanted
-
-    async def why(self) -> str:
-        reasons = Counter(filter(None, (pod_trouble(pod)[0] for pod in await self._pods())))
-        return "; ".join(f"{why} ({plural(count, 'pod')})" for why, count in reasons.items())
+    async def scale(self, replicas: int) -> None:
+        self.wanted = replicas
+        await self.kube.scale(self.deployments, self.name, replicas, self.namespace)
 
     async def parallel(self, requests: int) -> int:
         answer = await self._send("POST", "parallel", value=str(requests))
@@ -300,7 +290,7 @@ async def send(
     try:
         return json.loads(body)
     except ValueError:
-        raise BadInput(f"{service} answers without JSON: use the client of perfdag") from None
+        raise ValueError(f"{service} answers without JSON: use the client of perfdag") from None
 
 
 async def token_of(kube: Kube, namespace: str) -> str:
@@ -314,3 +304,29 @@ async def token_of(kube: Kube, namespace: str) -> str:
         secret = await kube.get(await kube.resource("v1", "Secret"), TOKEN_SECRET, namespace)
         return base64.b64decode(secret["data"]["token"]).decode()
     return ""
+
+
+async def validate_local(
+    command: Sequence[str], plan: Plan, glob: str = "", item_limit: float = 0.0
+) -> Result:
+    """Validate processes of this machine. Raises ValueError as LocalSite and validate() do."""
+    async with LocalSite(command, plan.limit, glob, item_limit) as site:
+        return (await validate([site], plan))[0]
+
+
+async def validate_deployments(
+    names: Sequence[str],
+    plan: Plan,
+    namespace: str | None,
+    client: str | None,
+    client_namespace: str | None,
+) -> list[Result]:
+    """Validate Deployments at the same time. Raises KubeError, and ValueError as validate() does.
+
+    `client`: the Service of the client (default: that of each Deployment).
+    """
+    async with Kube() as kube:
+        sites = [DeploymentSite(kube, namespace, name, client, client_namespace) for name in names]
+        for site in sites:
+            await site.find()
+        return await validate(sites, plan)

@@ -11,6 +11,7 @@ last windows lie within a tolerance. Earlier windows are warm-up.
 """
 
 import asyncio
+import logging
 import math
 import operator
 import random
@@ -18,7 +19,7 @@ import statistics
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -39,19 +40,29 @@ Result = dict[str, Any]
 """The judged steps in the order of their replicas, the verdict and the fitted laws, as JSON."""
 Stats = Mapping[str, Any]
 Chains = dict[str, tuple[float, float, int]]
-Report = Callable[[str], None]
 ITEMS, WINDOWS, POLL_SECONDS = 3, 3, 0.1
 """Items of each slot in a window, and the windows that must agree."""
 STOP_SECONDS = 5.0
 """Time of a client to stop its requests when a validation ends early."""
+logger = logging.getLogger(__name__)
 SCALE_TIMEOUT_HINT = (
     "the scale timeout (--scale-timeout, scale_timeout of the benchmark) must be longer than "
     "an item"
 )
 
 
-class BadInput(ValueError):
-    """An input that the user must change; the text says which."""
+@dataclass(frozen=True)
+class Replicas:
+    """The backends of a queue.
+
+    `wanted`: requested. `ready`: at work and not ending. `present`: those that are ending too.
+    `why`: why some are missing, "" if unknown.
+    """
+
+    wanted: int
+    ready: int
+    present: int
+    why: str = ""
 
 
 class Site(ABC):
@@ -60,20 +71,12 @@ class Site(ABC):
     name: str
 
     @abstractmethod
-    async def replicas(self) -> int:
-        """Return the requested replicas."""
+    async def replicas(self) -> Replicas:
+        """Return the replicas."""
 
     @abstractmethod
     async def scale(self, replicas: int) -> None:
         """Request a number of replicas."""
-
-    @abstractmethod
-    async def ready(self) -> int:
-        """Return the replicas that work and are not ending."""
-
-    @abstractmethod
-    async def gone(self) -> bool:
-        """Tell whether all replicas that were scaled in have ended."""
 
     @abstractmethod
     async def parallel(self, requests: int) -> int:
@@ -87,12 +90,8 @@ class Site(ABC):
     async def stats(self) -> Stats:
         """Return the client's statistics."""
 
-    async def lost(self) -> str:
+    def lost(self) -> str:
         """Describe replicas that ended by themselves and are not replaced, "" for none."""
-        return ""
-
-    async def why(self) -> str:
-        """Return why replicas are missing, "" if unknown."""
         return ""
 
     def watch_devices(self) -> AbstractContextManager[dict[str, DeviceUse]]:
@@ -144,14 +143,14 @@ class Plan:
         return random.Random(self.seed).sample(sorted(steps), len(steps))
 
 
-async def validate(sites: Sequence[Site], plan: Plan, report: Report) -> list[Result]:
+async def validate(sites: Sequence[Site], plan: Plan) -> list[Result]:
     """Validate queues at the same time; all measure the same number of replicas.
 
-    Leave 1 replica and no requests. Raises BadInput if LIMIT replicas cannot run. After an error,
-    replicas are restored, or it is reported that they could not be.
+    Leave 1 replica and no requests. Raises ValueError if LIMIT replicas cannot run. After an error,
+    replicas are restored, or it is logged that they could not be.
     """
     together = asyncio.Barrier(len(sites))
-    tasks = [asyncio.create_task(_validate(site, plan, together, report)) for site in sites]
+    tasks = [asyncio.create_task(_validate(site, plan, together)) for site in sites]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
@@ -164,47 +163,47 @@ async def validate(sites: Sequence[Site], plan: Plan, report: Report) -> list[Re
     return [task.result() for task in tasks]
 
 
-async def _validate(site: Site, plan: Plan, together: asyncio.Barrier, report: Report) -> Result:
-    before, began, measured = await site.replicas(), time.monotonic(), list[Step]()
+async def _validate(site: Site, plan: Plan, together: asyncio.Barrier) -> Result:
+    before, began, measured = (await site.replicas()).wanted, time.monotonic(), list[Step]()
     try:
-        await _check_limit(site, plan, report)
+        await _check_limit(site, plan)
         for replicas in plan.steps():
             step = await _measure(site, plan, replicas, together)
             measured.append(step)
             problems = f"  FAIL: {'; '.join(step['problems'])}" if step["problems"] else ""
-            report(
+            logger.info(
                 f"{site.name}: {replicas:>4} replicas: {step['per_second']:.4g}/s after "
                 f"{step['seconds']:.1f} s{problems}"
             )
         await site.parallel(0)
         await site.scale(1)
     except BaseException:
-        await _restore(site, before, report)
+        await _restore(site, before)
         raise
     return judge(measured, plan.factor) | {"seconds": time.monotonic() - began}
 
 
-async def _restore(site: Site, before: int, report: Report) -> None:
+async def _restore(site: Site, before: int) -> None:
     """Put back the replicas and stop the requests. The user sees the first error, so raise none."""
-    report(f"{site.name}: restoring {plural(before, 'replica')}")
+    logger.info(f"{site.name}: restoring {plural(before, 'replica')}")
     try:
         await site.scale(before)  # first: a client that hangs must not delay it
     except Exception as error:
         reason = str(error) or type(error).__name__
-        report(f"{site.name}: {plural(before, 'replica')} could not be restored: {reason}")
+        logger.error(f"{site.name}: {plural(before, 'replica')} could not be restored: {reason}")
     try:
         await asyncio.wait_for(site.parallel(0), STOP_SECONDS)
     except Exception as error:
         reason = str(error) or f"no answer in {STOP_SECONDS:g} s"
-        report(f"{site.name}: the client may continue to send: {reason}")
+        logger.error(f"{site.name}: the client may continue to send: {reason}")
 
 
-async def _check_limit(site: Site, plan: Plan, report: Report) -> None:
-    report(f"{site.name}: checking that {plan.limit} replicas can run")
+async def _check_limit(site: Site, plan: Plan) -> None:
+    logger.info(f"{site.name}: checking that {plan.limit} replicas can run")
     await _prepare(site, plan, plan.limit)
     allowed = await site.parallel(plan.limit)
     if allowed < plan.limit:
-        raise BadInput(
+        raise ValueError(
             f"the client sends at most {allowed} requests in parallel: start it with "
             f"--req-max {plan.limit}"
         )
@@ -226,11 +225,10 @@ async def _prepare(site: Site, plan: Plan, replicas: int) -> None:
     """Stop requests, scale, and wait until no request is in flight: steps must not share any."""
 
     async def scaled() -> str:
-        have = await site.ready()
-        if have != replicas:
-            why = await site.why()
-            return f"{have} of {replicas} replicas run{': ' + why if why else ''}"
-        gone = await site.gone()
+        have = await site.replicas()
+        if have.ready != replicas:
+            return f"{have.ready} of {replicas} replicas run{': ' + have.why if have.why else ''}"
+        gone = have.present <= replicas
         return "" if gone else f"replicas that were scaled in still run: {SCALE_TIMEOUT_HINT}"
 
     async def idle() -> str:
@@ -246,14 +244,14 @@ async def _prepare(site: Site, plan: Plan, replicas: int) -> None:
     await site.reset()
 
 
-async def _wait(site: Site, obstacle: Callable[[], Any], seconds: float) -> None:
-    """Wait until `obstacle` returns "". Raises BadInput with it after `seconds`."""
+async def _wait(site: Site, obstacle: Callable[[], Awaitable[str]], seconds: float) -> None:
+    """Wait until `obstacle` returns "". Raises ValueError with it after `seconds`."""
     end = time.monotonic() + seconds
     while text := await obstacle():
-        if lost := await site.lost():
-            raise BadInput(lost)
+        if lost := site.lost():
+            raise ValueError(lost)
         if time.monotonic() > end:
-            raise BadInput(f"after {seconds:g} s {text}")
+            raise ValueError(f"after {seconds:g} s {text}")
         await asyncio.sleep(POLL_SECONDS)
 
 
@@ -285,7 +283,7 @@ async def measure(site: Site, plan: Plan, replicas: int) -> Step:
             start = chains
         last, seconds = rates[-WINDOWS:], time.monotonic() - began
         steady = len(last) == WINDOWS and _agree(last, plan.tolerance)
-        lost = await site.lost()
+        lost = site.lost()
         all_failed = not stats["success"] and stats["failure"] >= max(3, replicas)
         if steady or all_failed or lost or seconds > max(plan.seconds, 16 * _longest(stats)):
             break
@@ -294,7 +292,8 @@ async def measure(site: Site, plan: Plan, replicas: int) -> Step:
     problems = [lost] if lost else []
     problems += failures(stats)
     if not lost:
-        problems += _shortfalls(stats, windows, steady, seconds, replicas, await site.ready())
+        have = (await site.replicas()).ready
+        problems += _shortfalls(stats, windows, steady, seconds, replicas, have)
     nodes = stats["nodes"]
     return {
         "replicas": replicas,

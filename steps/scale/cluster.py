@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -13,8 +12,7 @@ from perfdag import signals
 from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.kube.config import ignore_status
 from perfdag.kube.pods import is_ready, is_schedulable
-from perfdag.steps.scale.objects import RUN_LABEL, VMI, Record
-from perfdag.units import plural
+from perfdag.steps.scale.objects import RUN_LABEL, VMI
 
 logger = logging.getLogger(__name__)
 LEASE = "perfdag-performance-run"
@@ -193,8 +191,11 @@ OWN_NAMESPACE = (
 
 
 NODE_ANNOTATION = "kwok.x-k8s.io/node"
-_NFD = "feature.node.kubernetes.io/cpu-cpuid."
-"""Label prefix of Node Feature Discovery, one label per CPU feature that the node has."""
+
+
+_HYPERVISOR = "feature.node.kubernetes.io/cpu-cpuid.HYPERVISOR"
+"""Label of Node Feature Discovery. KubeVirt's `cpu-feature.node.kubevirt.io/hypervisor` is about
+the guests' CPU instead."""
 
 
 class TooDenseError(ValueError):
@@ -206,24 +207,10 @@ def is_simulated(node: Object) -> bool:
     return NODE_ANNOTATION in (node["metadata"].get("annotations") or {})
 
 
-def is_virtual(node: Object) -> bool | None:
-    """Return whether a node is a virtual machine, by Node Feature Discovery; None if unknown.
-
-    KubeVirt's label `cpu-feature.node.kubevirt.io/hypervisor` describes the guests' CPU instead.
-    """
-    labels = node["metadata"].get("labels") or {}
-    if f"{_NFD}HYPERVISOR" in labels:
-        return bool(labels[f"{_NFD}HYPERVISOR"] == "true")
-    discovered = any(label.startswith(_NFD) for label in labels)
-    return False if discovered and labels.get("kubernetes.io/arch") == "amd64" else None
-
-
 async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
-    """Return facts about the nodes that can run VMIs.
+    """Return facts about the nodes that can run VMIs; `vmis_before` are existing VMIs by node.
 
-    `nested_virtualisation` lists nodes that are virtual machines, `nested_unknown` nodes without
-    that information, `vmis_before` the existing VMIs by node. Raises TooDenseError if all VMIs
-    together exceed `per_node`; KubeError.
+    Raises TooDenseError if all VMIs together exceed `per_node`; KubeError.
     """
     every = await kube.list(await kube.resource("v1", "Node"))
     nodes = [node for node in every if is_schedulable(node)]
@@ -239,12 +226,12 @@ async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
             f"{count} VMIs{beside} on {len(usable)} nodes are more than {per_node} a node; use "
             f"{-(-(count + before.total()) // per_node)} nodes, or raise per_node"
         )
-    virtual = {node["metadata"]["name"]: is_virtual(node) for node in usable if node not in fake}
     return {
         "nodes": len(usable),
         "simulated_nodes": len(fake),
-        "nested_virtualisation": [name for name, is_vm in virtual.items() if is_vm],
-        "nested_unknown": [name for name, is_vm in virtual.items() if is_vm is None],
+        "nested_virtualisation": [
+            node["metadata"]["name"] for node in usable if _label(node, _HYPERVISOR) == "true"
+        ],
         "vmis_before": dict(before),
         "kubevirt_version": await _kubevirt_version(kube),
     }
@@ -272,43 +259,6 @@ async def _kubevirt_version(kube: Kube) -> str | None:
             version: str | None = (kubevirt.get("status") or {}).get("observedKubeVirtVersion")
             return version
     return None
-
-
-def node_notes(vmis: Iterable[Record], facts: dict[str, Any], per_node: int) -> list[str]:
-    """Return notes on nodes that had more than `per_node` VMIs at once, or that are virtual.
-
-    `facts` are those of `check_nodes`, and get `vmis_per_node_max`, VMIs before included.
-    """
-    here, most = Counter[str](facts["vmis_before"]), Counter[str]()
-    for _, change, node in sorted(_moves(vmis)):
-        here[node] += change
-        most[node] = max(most[node], here[node])
-    (node, peak), *_ = most.most_common(1) or [("", 0)]
-    facts["vmis_per_node_max"], notes = peak, []
-    if dense := sum(count > per_node for count in most.values()):
-        notes.append(
-            f"{dense} nodes had more than {per_node} VMIs, {node} had {peak}: the scheduler did "
-            "not spread them evenly"
-        )
-    if virtual := facts["nested_virtualisation"]:
-        on = plural(len(virtual), "node")
-        notes.append(f"nested virtualisation on {on}: latencies are not of bare metal")
-    elif unknown := facts["nested_unknown"]:
-        on = plural(len(unknown), "node")
-        notes.append(
-            f"nested virtualisation: unknown on {on}; install Node Feature Discovery to label them"
-        )
-    return notes
-
-
-def _moves(vmis: Iterable[Record]) -> Iterator[tuple[int, int, str]]:
-    """Yield (monotonic ns, +1 or -1, node) for the scheduling and the end of each VMI."""
-    for vmi in vmis:
-        placed = vmi.times("scheduled") or vmi.times("running")
-        if vmi.node and placed:
-            yield placed[2], 1, vmi.node
-            if gone := vmi.times("gone"):
-                yield gone[2], -1, vmi.node
 
 
 async def simulated_nodes(kube: Kube) -> tuple[set[str] | None, str]:

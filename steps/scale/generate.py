@@ -8,7 +8,6 @@ of this process. Objects are sent to the API server, or to a program that reads 
 
 import asyncio
 import os
-import random
 import re
 import signal
 import time
@@ -16,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any, Literal, Protocol
 
 import orjson
@@ -24,28 +22,25 @@ import orjson
 from perfdag.kube.client import Kube, KubeError, Resource
 from perfdag.steps.scale.objects import Template
 
-Arrival = Literal["closed", "constant", "poisson", "burst", "ramp", "batch"]
+Arrival = Literal["closed", "constant", "batch"]
 
 
 @dataclass(frozen=True)
 class Schedule:
     """How submissions arrive.
 
-    closed: as fast as `parallel` submitters can. constant, poisson: `rate` objects/s (Poisson:
-    exponential gaps from `seed`). burst: `burst` at once, `rate` objects/s on average. ramp: from 0
-    linearly to `rate`. batch: `burst` at once every `delay` seconds. Raises ValueError without a
-    rate or delay that is needed.
+    closed: as fast as `parallel` submitters can. constant: `rate` objects/s. batch: `size` at once
+    every `delay` seconds. Raises ValueError without a rate or delay that is needed.
     """
 
     arrival: Arrival = "closed"
     rate: float = 0.0
-    burst: int = 1
+    size: int = 1
     delay: float = 0.0
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.arrival in ("constant", "poisson", "burst", "ramp") and not self.rate > 0:
-            raise ValueError(f"arrival {self.arrival} needs a rate above 0 objects/s")
+        if self.arrival == "constant" and not self.rate > 0:
+            raise ValueError("arrival constant needs a rate above 0 objects/s")
         if self.arrival == "batch" and not self.delay > 0:
             raise ValueError("arrival batch needs a delay above 0 s")
 
@@ -58,15 +53,7 @@ class Schedule:
         """Seconds from the start, one an object, in order; all 0 for closed."""
         if self.arrival == "constant":
             return [index / self.rate for index in range(count)]
-        if self.arrival == "poisson":
-            draw = random.Random(self.seed)
-            gaps = (draw.expovariate(self.rate) for _ in range(count - 1))
-            return list(accumulate(gaps, initial=0.0))[:count]
-        if self.arrival == "burst":
-            return [index // self.burst * (self.burst / self.rate) for index in range(count)]
-        if self.arrival == "ramp":  # submissions grow with the square of time
-            return [(2.0 * count / self.rate) * (index / count) ** 0.5 for index in range(count)]
-        return [index // self.burst * self.delay for index in range(count)]
+        return [index // self.size * self.delay for index in range(count)]
 
     def span(self, count: int) -> float:
         """Return the seconds from the first to the last of `count` objects; 0 for closed."""
@@ -239,20 +226,15 @@ class GeneratorResult:
         `held` and `rate_share` are None for a closed loop. `rate_share` is None too if all objects
         were due at once. A schedule that was only partly sent was not held.
         """
-        sent = [item for item in self.submissions if item.started_ns]
-        done = self.created
-        span = (
-            (max(item.answered_ns for item in done) - min(item.started_ns for item in sent)) / 1e9
-            if done
-            else 0.0
-        )
+        sent, done = [item for item in self.submissions if item.started_ns], self.created
+        span = 0.0
+        if done:
+            span = (max(item.answered_ns for item in done) - sent[0].started_ns) / 1e9
         lags = sorted(item.lag for item in sent)
-        planned, took = (
-            _span(item.intended_ns for item in sent),
-            _span(item.started_ns for item in sent),
-        )
-        share = (1.0 if took <= planned else planned / took) if planned else None
-        late = lags[min(len(lags) - 1, -(-99 * len(lags) // 100) - 1)] if lags else 0.0
+        planned = _span(item.intended_ns for item in sent)
+        took = _span(item.started_ns for item in sent)
+        share = min(1.0, planned / took if took else 1.0) if planned else None
+        late = lags[-(-99 * len(lags) // 100) - 1] if lags else 0.0
         on_schedule = len(sent) == len(self.submissions) and (
             late <= LATE or (share is not None and share >= RATE_SHARE)
         )

@@ -15,9 +15,8 @@ workload.
 import re
 import secrets
 import time
-from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -30,59 +29,39 @@ from perfdag.kube.client import Object
 RUN_LABEL = "perfdag/run"
 RUNAI_STORAGE = "openebs-lvmpv"
 """Default storage class of claims for Run:ai's kinds, as in Run:ai's scale test tool."""
-HOLD = "perfdag/hold"
-"""The scheduling gate of pods that are released together."""
+SECOND = 1_000_000_000
 SET, VMI = "VirtualMachineInstanceReplicaSet", "VirtualMachineInstance"
 _WORKS = frozenset(("running", "ready", "succeeded", "bound"))
 
 
+@dataclass(slots=True)
 class Record:
-    """One object: identity, owner, node, failure message, and three times per stage.
+    """One object: identity, owner, node, failure message, and two times per stage.
 
+    `stages` has the API's time in Unix ns and the receive time in monotonic ns, 0 if unknown.
     `error_at` is when the failure began, or was seen if the object does not say it (Unix ns).
     """
 
-    __slots__ = (
-        "error",
-        "error_at",
-        "kind",
-        "name",
-        "namespace",
-        "node",
-        "owner",
-        "stages",
-        "times_ns",
-        "uid",
-    )
+    kind: str
+    uid: str
+    name: str
+    namespace: str
+    owner: str
+    node: str = ""
+    error: str = ""
+    error_at: int = 0
+    stages: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def __init__(self, kind: str, uid: str, name: str, namespace: str, owner: str) -> None:
-        self.kind, self.uid, self.name = kind, uid, name
-        self.namespace, self.owner = namespace, owner
-        self.node, self.error, self.error_at = "", "", 0
-        self.stages: tuple[str, ...] = ()
-        self.times_ns = array("q")  # three a stage: an array has a third of the size of a dict
-
-    def put(self, stage: str, api_ns: int = 0, event_ns: int = 0, received_ns: int = 0) -> bool:
+    def put(self, stage: str, api_ns: int = 0, received_ns: int = 0) -> bool:
         """Note a stage and return whether it is new. Known times stay, unknown ones are set."""
-        new = stage not in self.stages
-        if new:
-            self.stages = (*self.stages, stage)
-            self.times_ns.extend((api_ns, event_ns, received_ns))
-        else:
-            at = self.stages.index(stage) * 3
-            self.times_ns[at] = self.times_ns[at] or api_ns
-            self.times_ns[at + 1] = self.times_ns[at + 1] or event_ns
-        return new
-
-    def times(self, stage: str) -> tuple[int, int, int] | None:
-        """Return API time and Event time (Unix ns) and receive time (monotonic ns), 0 if unknown.
-
-        None means that the stage was not seen.
-        """
         if stage not in self.stages:
-            return None
-        at = self.stages.index(stage) * 3
-        return self.times_ns[at], self.times_ns[at + 1], self.times_ns[at + 2]
+            self.stages[stage] = api_ns, received_ns
+            return True
+        known, received = self.stages[stage]
+        # An Event has the microseconds of what a condition has in whole seconds.
+        if api_ns and known in (0, api_ns // SECOND * SECOND):
+            self.stages[stage] = api_ns, received
+        return False
 
     @property
     def recovered(self) -> bool:
@@ -142,18 +121,13 @@ def unix_ns(text: str | None) -> int:
     return round(datetime.fromisoformat(text).timestamp() * 1e6) * 1000 if text else 0
 
 
-def whole_second(api_ns: int) -> bool:
-    """Return whether an API time was truncated to the second, as nearly all are."""
-    return api_ns % 1_000_000_000 == 0
-
-
 def _life(body: Object) -> Iterator[StageSeen]:
     metadata = body["metadata"]
     yield "created", unix_ns(metadata.get("creationTimestamp")), True
     if deleting := metadata.get("deletionTimestamp"):
         # The API sets it to the moment of the request plus the grace period.
         grace = metadata.get("deletionGracePeriodSeconds") or 0
-        yield "deleting", unix_ns(deleting) - grace * 1_000_000_000, True
+        yield "deleting", unix_ns(deleting) - grace * SECOND, True
 
 
 def _conditions(body: Object) -> dict[str, Object]:
@@ -176,21 +150,15 @@ def _true(body: Object, stages: Mapping[str, str]) -> Iterator[StageSeen]:
 _POD_STAGES = {
     "PodScheduled": "scheduled",
     "Initialized": "initialized",
-    "PodReadyToStartContainers": "sandbox",
     "ContainersReady": "containers_ready",
     "Ready": "ready",
 }
-_UNSCHEDULED = {"SchedulingGated": "gated", "Unschedulable": "unschedulable"}
 
 
 def _pod(body: Object) -> Iterator[StageSeen]:
     yield from _life(body)
     status = body.get("status") or {}
-    scheduled = _conditions(body).get("PodScheduled")
-    if scheduled and scheduled["status"] != "True" and scheduled.get("reason") in _UNSCHEDULED:
-        stage = _UNSCHEDULED[scheduled["reason"]]
-        yield stage, unix_ns(scheduled.get("lastTransitionTime")), True
-    elif not scheduled and body.get("spec", {}).get("nodeName"):
+    if "PodScheduled" not in _conditions(body) and body.get("spec", {}).get("nodeName"):
         yield "scheduled", 0, True
     yield from _true(body, _POD_STAGES)
     phase = status.get("phase")
@@ -430,11 +398,8 @@ CHAINS: dict[str, tuple[Step, ...]] = {
     "DistributedWorkload": _runai("DistributedWorkload", "PyTorchJob"),
     "Pod": (
         Step("created", "submitted", "Pod", "created"),
-        Step("released", "created", "Pod", "released", optional=True),
         Step("scheduled", "created", "Pod", "scheduled"),
         Step("submission_to_scheduled", "submitted", "Pod", "scheduled"),
-        Step("release_to_scheduled", "released", "Pod", "scheduled", optional=True),
-        Step("sandbox", "scheduled", "Pod", "sandbox", optional=True),
         Step("ready", "scheduled", "Pod", "ready"),
         Step("evicted", "created", "Pod", "evicted", optional=True),
         Step("pvc_bound", "created", _CLAIM, "bound", "last", optional=True),
@@ -575,11 +540,6 @@ class Template:
         """Pods (or VMIs) of one workload; None if its kind does not show the number."""
         return members_of(orjson.loads(self.documents[-1].body))
 
-    @property
-    def has_pods(self) -> bool:
-        """Whether the workload has a pod spec that can get a gate or a claim."""
-        return bool(_pod_specs(orjson.loads(self.documents[-1].body)))
-
 
 def built_in() -> dict[str, Path]:
     """Name -> file of the templates that come with perfdag."""
@@ -612,12 +572,10 @@ def load(
     *,
     pvc: bool = False,
     storage_class: str | None = None,
-    gated: bool = False,
 ) -> Template:
     """Read a template by built-in name, file path or YAML text.
 
-    `pvc` adds a small ephemeral claim, and `gated` a scheduling gate to every pod. Raises
-    TemplateError.
+    `pvc` adds a small ephemeral claim to every pod. Raises TemplateError.
     """
     path, text = template_text(source)
     image = "gcr.io/run-ai-lab/ubuntu:loop"
@@ -636,11 +594,8 @@ def load(
     documents, shared = list[Document](), list[Document]()
     for body in bodies:
         _label(body, run)
-        for spec in _pod_specs(body):
-            if pvc:
-                _add_claim(spec, storage_class)
-            if gated:
-                spec["schedulingGates"] = [*(spec.get("schedulingGates") or []), {"name": HOLD}]
+        for spec in _pod_specs(body) if pvc else ():
+            _add_claim(spec, storage_class)
         if pvc and str(body["apiVersion"]).startswith("run.ai/"):
             body["spec"]["pvcs"] = {"items": {"pvc-new-0": {"value": _runai_claim(storage_class)}}}
         elif pvc and body is bodies[-1] and not _pod_specs(body):

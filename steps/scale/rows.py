@@ -4,9 +4,8 @@
 optional. `censored`: the stage was not reached, and `seconds` is a lower bound. `failed`: the
 object was never created. Percentiles treat censored rows as infinite.
 
-A difference is that of two receive times, whose error is the watch's lag of some ms. Without them
-it is that of the API's times, which are beside it in the row: they have whole seconds, so that most
-stages of a pod would take 0 s.
+A stage has the time at which the watch showed it. The API's times have whole seconds, in which most
+stages of a pod take 0 s: they are used where no watch saw the stage, and stand beside it in a row.
 """
 
 import math
@@ -17,9 +16,24 @@ from typing import Literal
 
 from perfdag.stats.robust import needed
 from perfdag.steps.scale.generate import Submission
-from perfdag.steps.scale.objects import DELETIONS, SET, VMI, Record, Step, chain, whole_second
+from perfdag.steps.scale.objects import DELETIONS, SECOND, SET, VMI, Record, Step, chain
 
-SECOND = 1_000_000_000
+
+@dataclass(frozen=True)
+class Moment:
+    """When a stage was reached, in Unix ns of our clock (0: unknown).
+
+    Without `watched` it is `api`, the time of the API server's clock in Unix ns, shifted to ours.
+    """
+
+    at: int
+    api: int = 0
+    watched: bool = True
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is a whole second of the API."""
+        return not self.watched and self.api % SECOND == 0
 
 
 @dataclass(frozen=True)
@@ -37,57 +51,31 @@ class Clocks:
         """Return Unix seconds of a monotonic time in ns, or None for 0."""
         return (mono_ns + self.mono_to_unix_ns) / 1e9 if mono_ns else None
 
-    @property
-    def ahead_ns(self) -> int:
-        """The server's clock minus ours in ns."""
-        return round(self.server_ahead_s * 1e9)
-
-    def moment(self, record: Record, stage: str) -> "Moment | None":
+    def moment(self, record: Record, stage: str) -> Moment | None:
         """Return when a record reached a stage."""
-        times = record.times(stage)
-        if times is None:
+        if stage not in record.stages:
             return None
-        api, event, received = times
-        received = received + self.mono_to_unix_ns if received else 0
-        return Moment(received, api, event, self.ahead_ns)
+        api, received = record.stages[stage]
+        if received:
+            return Moment(received + self.mono_to_unix_ns, api)
+        return Moment(api - self._ahead_ns if api else 0, api, watched=False)
 
+    def difference(self, start: Moment, end: Moment) -> tuple[float, float | None]:
+        """Return the difference in seconds, and its resolution.
 
-@dataclass(frozen=True)
-class Moment:
-    """When a stage was reached, in Unix ns (0: unknown).
-
-    `received` is by our clock. `api` and `event` are by the server's clock, which is `ahead` of
-    ours.
-    """
-
-    received: int = 0
-    api: int = 0
-    event: int = 0
-    ahead: int = 0
+        If one end has whole seconds of the API, both are truncated on its clock: a difference with
+        only one of them would be biased by half a second.
+        """
+        if start.whole or end.whole:
+            first, last = (
+                (each.api or each.at + self._ahead_ns) // SECOND for each in (start, end)
+            )
+            return float(last - first), 1.0
+        return (end.at - start.at) / 1e9, None
 
     @property
-    def best(self) -> int:
-        """The most precise of the three, by our clock."""
-        server_time = self.event or self.api
-        return self.received or (server_time - self.ahead if server_time else 0)
-
-
-def difference(start: Moment, end: Moment) -> tuple[float, float | None, str] | None:
-    """Return the difference in seconds, its resolution and its clock, on the best common clock.
-
-    If one end has whole seconds, both are truncated: a difference with only one of them would be
-    biased by half a second.
-    """
-    if start.received and end.received:
-        return (end.received - start.received) / 1e9, None, "receive"
-    if start.api and end.api and not whole_second(start.api) and not whole_second(end.api):
-        return (end.api - start.api) / 1e9, 1e-6, "api"
-    if start.api and end.api:
-        return float(end.api // SECOND - start.api // SECOND), 1.0, "api"
-    if start.best and end.best:  # by the server's clock, where a whole second of the API stays one
-        whole = (end.best + end.ahead) // SECOND - (start.best + start.ahead) // SECOND
-        return float(whole), 1.0, "mixed"
-    return None
+    def _ahead_ns(self) -> int:
+        return round(self.server_ahead_s * 1e9)
 
 
 Status = Literal["ok", "unobserved", "censored", "failed"]
@@ -98,8 +86,8 @@ class Row:
     """One workload (of a replica set: one VMI) and stage.
 
     Times are Unix seconds. `resolution_s` is that of `seconds` where it comes from API times.
-    `intended` is when the object was due, `submitted` when it was sent. `api_time` and `event_time`
-    are by the server's clock, all others by ours. `reached` is the most precise of them.
+    `submitted` is when the object was sent. `source` of `reached` is watch or api. `api_time` is by
+    the server's clock, all others by ours.
     """
 
     run: str
@@ -115,10 +103,7 @@ class Row:
     resolution_s: float | None = None
     source: str | None = None
     api_time: float | None = None
-    event_time: float | None = None
-    receive_time: float | None = None
     reached: float | None = None
-    intended: float | None = None
     submitted: float | None = None
     retries: int = 0
     objects: int = 0
@@ -196,7 +181,7 @@ def rows_of(
 
 
 def _age(vmi: Record) -> int:
-    api, _, received = vmi.times("created") or (0, 0, 0)
+    api, received = vmi.stages.get("created", (0, 0))
     return received or api
 
 
@@ -217,30 +202,28 @@ def _rows_of_one(
     errors = (error_text(record, messages) for record in members)
     error = item.error or next(filter(None, errors), None)
     moments = _moments(workload, steps, clocks)
-    intended, submitted = clocks.unix(item.intended_ns), clocks.unix(item.started_ns)
     for step in steps:
         start, moment = moments.get(step.since), moments[step.name]
         identity = run, workload.index, workload.name, item.namespace, kind, workload.uid
         row = Row(*identity, step.name, step.since, "ok")
         row.objects = len(below.get(step.kind, ()))
-        row.intended, row.submitted = intended, submitted
+        row.submitted = clocks.unix(item.started_ns)
         row.retries, row.error, row.node = item.retries, error, ",".join(nodes) or None
         row.simulated = all(node in fake for node in nodes) if nodes and fake is not None else None
         if moment:
-            row.api_time, row.event_time = moment.api / 1e9 or None, moment.event / 1e9 or None
-            row.receive_time, row.reached = moment.received / 1e9 or None, moment.best / 1e9 or None
-        span = difference(start, moment) if start and moment else None
+            row.api_time, row.reached = moment.api / 1e9 or None, moment.at / 1e9 or None
+            row.source = "watch" if moment.watched else "api"
         if item.error or not item.started_ns:
             row.status = "failed"
-        elif span:
-            row.seconds, row.resolution_s, row.source = span
+        elif start and moment and start.at and moment.at:
+            row.seconds, row.resolution_s = clocks.difference(start, moment)
         elif step.optional or moment or _passed_unseen(step, steps, moments):
             row.status = "unobserved"
         else:
             row.status = "censored"
             waiting_since = start or moments["submitted"]
             assert waiting_since is not None
-            row.seconds = (end - waiting_since.best) / 1e9
+            row.seconds = (end - waiting_since.at) / 1e9
         yield row
 
 
@@ -251,13 +234,13 @@ def _moments(workload: Workload, steps: Sequence[Step], clocks: Clocks) -> dict[
     if item.started_ns:
         # Counts from the due time. In a closed loop that is the time of sending.
         at = (item.intended_ns or item.started_ns) + clocks.mono_to_unix_ns
-        moments["submitted"] = Moment(received=at, ahead=clocks.ahead_ns)
+        moments["submitted"] = Moment(at)
     for step in steps:
         moments[step.name] = _reached(step, workload, clocks)
     moments["deleting"] = deleting = clocks.moment(record, "deleting") if record else None
     for step in steps:
         final = moments[step.name] if step.stage in ("succeeded", "failed") else None
-        if final and deleting and (final.best >= deleting.best) != (step.since in DELETIONS):
+        if final and deleting and (final.at >= deleting.at) != (step.since in DELETIONS):
             # It ended by itself and was deleted later, or the other way round.
             moments[step.name] = None
     return moments
@@ -274,10 +257,10 @@ def _reached(step: Step, workload: Workload, clocks: Clocks) -> Moment | None:
     if not moments:
         return None
     if step.pick == "first":
-        return min(moments, key=lambda moment: moment.best or math.inf)
+        return min(moments, key=lambda moment: moment.at or math.inf)
     short = expected is not None and step.kind == "Pod" and len(moments) < expected
     complete = not short and len(moments) == len(records)
-    return max(moments, key=lambda moment: moment.best) if complete else None
+    return max(moments, key=lambda moment: moment.at) if complete else None
 
 
 def _without_replaced_vmis(vmis: list[Record]) -> list[Record]:

@@ -27,7 +27,7 @@ from perfdag.steps.scale.cleanup import (
     remove,
     remove_namespaces,
 )
-from perfdag.steps.scale.cluster import ExclusiveRun, simulated_nodes
+from perfdag.steps.scale.cluster import ExclusiveRun
 from perfdag.steps.scale.files import (
     RunFile,
     SettingsError,
@@ -54,7 +54,8 @@ from perfdag.steps.scale.objects import (
     load,
     new_run,
 )
-from perfdag.steps.scale.rows import Clocks, Row, on_simulated, rows_of, summaries
+from perfdag.steps.scale.rows import Row, on_simulated, summaries
+from perfdag.steps.scale.scenario import read_rows
 from perfdag.steps.scale.times import read_submitted, sampled_json, submitted_json
 from perfdag.steps.scale.watch import Observer, WatchLag, server_offset, settled
 from perfdag.steps.scale.workloads import RUNAI_KINDS
@@ -177,6 +178,8 @@ async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
     )
     if template.shared:
         raise TemplateError(f"{request.template}: `scale submit` creates no objects without name")
+    if template.kind.startswith("VirtualMachine"):
+        raise TemplateError(f"use `perfdag scale vmi` for a {template.kind}")
     namespaces = request.namespaces or [f"runai-{settings.project}"]
     submitter: Submitter | None = command_submitter(kube, request)
     submitter = submitter or await ApiSubmitter.open(kube, template)
@@ -377,21 +380,9 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
             complete = len(file.submissions) == known and is_complete(observer, file)
             ready, wanted = progress(observer, file)
             logger.info(f"{ready} of {wanted} are ready")
-        until = time.monotonic_ns()
-        simulated, why = await simulated_nodes(kube)
-    rows = list(
-        rows_of(
-            file.submissions,
-            observer.records,
-            Clocks(time.time_ns() - time.monotonic_ns(), offset),
-            run=file.run,
-            kind=file.kind,
-            until_ns=until,
-            expected_pods=file.expected_pods,
-            simulated=simulated,
-            messages=observer.messages,
+        rows, why = await read_rows(
+            observer, file.submissions, file.kind, file.expected_pods, offset
         )
-    )
     backend = backend_times(settings, file.project, file.namespaces)
     sampled, unseen, waiting = sampled_json(rows, file.project, backend)
     if read_summary(folder).get("run") != file.run:
@@ -410,16 +401,14 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
         "simulated": on_simulated(rows),
         "notes": [why] if why else [],
         "stages": [asdict(summary) for summary in summaries(rows)],
-        "failure_reasons": dict(observer.reasons.most_common(20)),
     }
     write_json(folder / "summary.json", facts)
     return Sample(file, rows, len(sampled), len(waiting), observer.absent)
 
 
 def progress(observer: Observer, file: RunFile) -> tuple[int, int]:
-    """Return how many pods, VMIs or workloads are ready, and how many are expected."""
-    goal = "running" if file.kind.startswith("VirtualMachine") else "ready"
-    counts = settled(observer, file.kind, file.expected_pods, goal)
+    """Return how many pods or workloads are ready, and how many are expected."""
+    counts = settled(observer, file.kind, file.expected_pods, "ready")
     names = [item.name for item in file.submissions if item.answered_ns and not item.error]
     ready = sum(counts.get(name, 0) for name in names)
     return ready, len(names) * (file.expected_pods or 1)

@@ -9,8 +9,8 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import orjson
@@ -24,7 +24,7 @@ from perfdag.shape import Shape
 from perfdag.steps.scale import api_metrics
 from perfdag.steps.scale.api_metrics import CREATION, DELETION
 from perfdag.steps.scale.cleanup import own_namespaces, remove
-from perfdag.steps.scale.cluster import simulated_nodes
+from perfdag.steps.scale.cluster import ExclusiveRun, simulated_nodes
 from perfdag.steps.scale.figures import (
     Gate,
     Result,
@@ -93,7 +93,6 @@ class ScenarioParams(Params):
     )
     parallel: int = Field(20, ge=1, le=1000, description="creations in flight")
     rate: float = Field(0.0, ge=0, description="creations a second of an open loop")
-    seed: int = Field(0, ge=0, description="seed of Poisson arrivals")
     timeout: PositiveDuration = Field(
         900.0, description="seconds for all to reach the goal, and for all to be gone"
     )
@@ -103,6 +102,11 @@ class ScenarioParams(Params):
     gates: Annotated[list[str], AfterValidator(check_gates)] = Field(
         [], description="METRIC < VALUE, or METRIC < RATIO * METRIC"
     )
+
+    @property
+    @abstractmethod
+    def namespaces(self) -> list[str]:
+        """The namespaces of the objects."""
 
     @abstractmethod
     def check(self) -> None:
@@ -232,15 +236,10 @@ class Session:
         """
         try:
             await self.delete(self.submissions, parallel, timeout)
-            left = self.left(self.submissions)
         except KubeError as error:
             self.notes.append(f"the deletion was not observed to its end: {error}")
-            left = self.left(self.submissions)
-            with suppress(KubeError):  # the watch broke, so count what a list shows
-                kinds = await self.resources()
-                left = await remove(self.kube, self.context.run, kinds, self.namespaces, timeout)
         await self.scrape(DELETION)
-        return float(left)
+        return float(self.left(self.submissions))
 
     def left(self, items: Sequence[Submission]) -> int:
         """Count the objects of these workloads that still exist."""
@@ -296,22 +295,11 @@ class Session:
     async def rows(self) -> list[Row]:
         """Return one row per workload and stage. The first call ends the probe of the watch lag."""
         await self.watch_lag.stop()
-        fake, why = await simulated_nodes(self.kube)
-        if why and why not in self.notes:
-            self.notes.append(why)
-        return list(
-            rows_of(
-                self.submissions,
-                self.observer.records,
-                Clocks(time.time_ns() - time.monotonic_ns(), self.server_ahead_s),
-                run=self.context.run,
-                kind=self.template.kind,
-                until_ns=time.monotonic_ns(),
-                expected_pods=self.members,
-                simulated=fake,
-                messages=self.observer.messages,
-            )
+        rows, why = await read_rows(
+            self.observer, self.submissions, self.template.kind, self.members, self.server_ahead_s
         )
+        self.notes += [why] if why and why not in self.notes else []
+        return rows
 
     def result(
         self,
@@ -380,10 +368,34 @@ class Session:
             "server_clock_ahead_s": self.server_ahead_s,
             "kube": dict(self.kube.counts),
             "absent_kinds": self.observer.absent,
-            "failure_reasons": dict(self.observer.reasons.most_common(20)),
             "generator": [batch.summary(schedule) for batch, schedule in self.batches],
             "notes": notes,
         }
+
+
+async def read_rows(
+    observer: Observer,
+    submissions: Sequence[Submission],
+    kind: str,
+    members: int | None,
+    server_ahead_s: float,
+) -> tuple[list[Row], str]:
+    """Return one row per workload and stage as observed until now, and why a fact is unknown."""
+    until = time.monotonic_ns()
+    fake, why = await simulated_nodes(observer.kube)
+    clocks = Clocks(time.time_ns() - time.monotonic_ns(), server_ahead_s)
+    rows = rows_of(
+        submissions,
+        observer.records,
+        clocks,
+        run=observer.run,
+        kind=kind,
+        until_ns=until,
+        expected_pods=members,
+        simulated=fake,
+        messages=observer.messages,
+    )
+    return list(rows), why
 
 
 def phase_counts(observer: Observer) -> dict[str, float | None]:
@@ -423,10 +435,10 @@ async def open_session(
     namespaces: Sequence[str],
     members: int | None,
 ) -> AsyncIterator[Session]:
-    """Start a session, and delete what it made on exit.
+    """Start a session in namespaces that exist, and delete what it made on exit.
 
-    It has namespaces, a first /metrics scrape, an observer and a probe of the watch lag. What the
-    cluster lacks or refuses is raised before anything is created. Raises KubeError.
+    It has a first /metrics scrape, an observer and a probe of the watch lag. What the cluster lacks
+    or refuses is raised before anything is created. Raises KubeError.
     """
     submitter = await ApiSubmitter.open(kube, template)
     last = template.documents[-1]
@@ -438,7 +450,6 @@ async def open_session(
     lag = WatchLag(kube, context.run, namespaces[0])
     session = Session(kube, context, template, [*namespaces], submitter, observer, members, lag)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(own_namespaces(kube, namespaces, context.run))
         try:
             session.servers = await stack.enter_async_context(api_metrics.clients(kube))
             session.scrapes = [await api_metrics.scrape(session.servers)]
@@ -483,8 +494,33 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
         return []
 
     @abstractmethod
+    async def scenario(self, kube: Kube, params: P, context: Context) -> None:
+        """Measure, and give the result of every size to `context.seen`. Raises KubeError."""
+
     async def measure(self, kube: Kube, params: P, context: Context) -> list[Result]:
-        """Take the lock, measure, and return the results by size. Raises ValueError, KubeError."""
+        """Take the lock, make the namespaces, measure, and return the results by size.
+
+        Raises ValueError, KubeError, LockTimeoutError.
+        """
+        params.check()
+        patience = max(0.0, min(params.lock_timeout, context.deadline - time.monotonic()))
+        lock, results = ExclusiveRun(kube, context.run, patience), list[Result]()
+
+        def seen(result: Result) -> None:
+            results.append(result)
+            result.disturbed = lock.lost
+            context.seen(result)
+
+        try:
+            async with lock:
+                # Before anything is made: what a killed process leaves is deleted by this id.
+                logger.info(f"run {context.run}: {self.name}")
+                async with own_namespaces(kube, params.namespaces, context.run):
+                    await self.scenario(kube, params, replace(context, seen=seen))
+        finally:  # also of sizes that were measured before an interruption
+            for result in results:
+                result.disturbed = lock.lost
+        return results
 
     def run(self, gang: Gang, params: P) -> list[Measurement]:
         """Measure the scenario. Later stages than the gang's timeout are censored.

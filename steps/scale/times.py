@@ -19,7 +19,6 @@ import orjson
 
 from perfdag.steps.scale.files import SettingsError, read_run, read_summary
 from perfdag.steps.scale.generate import GeneratorResult, Submission, without_name
-from perfdag.steps.scale.objects import SET
 from perfdag.steps.scale.rows import Row
 
 _TIMES: dict[str, tuple[str, ...]] = {
@@ -34,16 +33,6 @@ _TIMES: dict[str, tuple[str, ...]] = {
     "firstPVCBindTimestamp": ("first_pvc_bound",),
 }
 """Time -> the stages that it is of, the first that was seen."""
-_OF_VMS: dict[str, tuple[str, ...]] = {
-    "jobCreatedTimestamp": ("vmi_created", "created"),
-    "firstPodCreatedTimestamp": ("pod_created",),
-    "lastPodCreatedTimestamp": ("pod_created",),
-    "podSchedulingDecisionTimestamp": ("pod_scheduled",),
-}
-"""`scheduled` is a VMI's own phase: what the scheduler decides is about its launcher pod."""
-_OF_PODS = {"firstPodCreatedTimestamp": ("created",), "lastPodCreatedTimestamp": ("created",)}
-_LAST = ("lastPodCreatedTimestamp", "podSchedulingDecisionTimestamp")
-"""Times that a set of VMIs takes from its last VMI; all others come from the first."""
 _OPTIONAL = {
     "backendJobCreatedTimestamp": "workloadCreatedTimestamp",
     "firstEvictionTimestamp": "podSchedulingDecisionTimestamp",
@@ -101,17 +90,14 @@ def sampled_json(
 
     `backend` has the times of the backend by workload (Unix seconds).
     """
-    workloads: dict[tuple[str, str], dict[str, dict[str, Row]]] = {}
+    workloads: dict[tuple[str, str], dict[str, Row]] = {}
     for row in rows:
         if row.status != "failed":
-            # The rows of a set are those of its VMIs.
-            name = row.name.rpartition("-")[0] if row.kind == SET else row.name
-            members = workloads.setdefault((row.namespace, name), {})
-            members.setdefault(row.name, {})[row.stage] = row
+            workloads.setdefault((row.namespace, row.name), {})[row.stage] = row
     scheduled, unseen, waiting = [], dict[str, list[str]](), []
-    for (namespace, name), members in workloads.items():
+    for (namespace, name), stages in workloads.items():
         item: dict[str, Any] = {"jobName": name, "jobNamespace": namespace, "projectName": project}
-        item |= _times_of(list(members.values()))
+        item |= _times_of(stages)
         item["backendJobCreatedTimestamp"] = _iso((backend or {}).get(name))
         if not item["podSchedulingDecisionTimestamp"]:
             waiting.append(name)
@@ -123,28 +109,16 @@ def sampled_json(
     return scheduled, unseen, waiting
 
 
-def _times_of(members: Sequence[Mapping[str, Row]]) -> dict[str, str | None]:
-    """Return the times of a workload, from the rows of its members by stage."""
-    every = [row for stages in members for row in stages.values()]
-    kind = every[0].kind
-    of_kind = _OF_VMS if kind.startswith("VirtualMachine") else _OF_PODS if kind == "Pod" else {}
-    # Use one clock for all times of a workload.
-    watched = all(row.receive_time for row in every if row.status == "ok")
-
-    def at(stages: Mapping[str, Row], names: Sequence[str]) -> float | None:
-        seen = (stages[name] for name in names if name in stages)
-        times = (row.receive_time if watched else row.api_time or row.event_time for row in seen)
-        return next(filter(None, times), None)
-
-    times: dict[str, str | None] = {}
-    for key, names in (_TIMES | of_kind).items():
-        seen = [at(stages, names) for stages in members]
-        known = [moment for moment in seen if moment]
-        if key in _LAST:
-            times[key] = _iso(max(known)) if len(known) == len(seen) else None
-        else:
-            times[key] = _iso(min(known, default=None))
-    return times
+def _times_of(stages: Mapping[str, Row]) -> dict[str, str | None]:
+    """Return the times of a workload from its rows by stage, all on one clock."""
+    watched = all(row.source == "watch" for row in stages.values() if row.status == "ok")
+    times = {stage: row.reached if watched else row.api_time for stage, row in stages.items()}
+    if "created" in stages and stages["created"].kind == "Pod":
+        times["first_pod_created"] = times["last_pod_created"] = times["created"]
+    return {
+        key: _iso(next(filter(None, (times.get(name) for name in names)), None))
+        for key, names in _TIMES.items()
+    }
 
 
 def _iso(seconds: float | None) -> str | None:

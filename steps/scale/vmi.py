@@ -7,6 +7,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -17,15 +18,13 @@ from perfdag.benchmark.contract import Metric, Params, Rights
 from perfdag.kube.client import Kube, KubeError, Prometheus
 from perfdag.steps.scale import figures
 from perfdag.steps.scale.api_metrics import CREATION
-from perfdag.steps.scale.cleanup import PRIMER, own_namespaces, remove
+from perfdag.steps.scale.cleanup import PRIMER
 from perfdag.steps.scale.cluster import (
     OWN_NAMESPACE,
     PERFORMANCE_RUN,
     WHOLE_CLUSTER,
-    ExclusiveRun,
     TooDenseError,
     check_nodes,
-    node_notes,
 )
 from perfdag.steps.scale.figures import (
     COORDS,
@@ -37,7 +36,7 @@ from perfdag.steps.scale.figures import (
     parse_gate,
     with_slo,
 )
-from perfdag.steps.scale.generate import ApiSubmitter, Schedule, Submission, generate
+from perfdag.steps.scale.generate import Schedule, Submission
 from perfdag.steps.scale.objects import (
     CHAINS,
     VM_PHASES,
@@ -46,12 +45,12 @@ from perfdag.steps.scale.objects import (
     TemplateError,
     chain,
     inlined,
-    kinds_of,
     load,
 )
 from perfdag.steps.scale.prometheus import MAX_GAP_S, run_figures
-from perfdag.steps.scale.rows import Row, error_text, with_deletion
+from perfdag.steps.scale.rows import Row, with_deletion
 from perfdag.steps.scale.scenario import (
+    CLEANUP_TIMEOUT_S,
     SLACK_S,
     Context,
     ScenarioBenchmark,
@@ -61,8 +60,7 @@ from perfdag.steps.scale.scenario import (
     outcome_figures,
     phase_counts,
 )
-from perfdag.steps.scale.watch import Observer, settled
-from perfdag.units import Duration, PositiveDuration
+from perfdag.units import Duration, PositiveDuration, plural
 
 logger = logging.getLogger(__name__)
 PRIMER_TIMEOUT_S = 300.0
@@ -76,6 +74,7 @@ _CHURN = ("churn_cycles", "churn_throughput", "stuck")
 class VmiParams(ScenarioParams):
     """The parameters that scenarios of VMIs share."""
 
+    retired: ClassVar[Mapping[str, Any]] = {"seed": 0}
     template: Annotated[str, AfterValidator(inlined)] = Field(
         "vmi", description="vmi, vm, vmirs, or a YAML file (its text is kept in the plan)"
     )
@@ -84,8 +83,8 @@ class VmiParams(ScenarioParams):
         "perfdag-vmi",
         description="namespace of the VMIs, or several in turn; missing ones are created",
     )
-    arrival: Literal["closed", "constant", "poisson", "burst", "ramp"] = Field(
-        "closed", description="closed (as fast as possible), constant, poisson, burst or ramp"
+    arrival: Literal["closed", "constant"] = Field(
+        "closed", description="closed (as fast as possible) or constant (at `rate`)"
     )
     per_node: int = Field(200, ge=1, description="VMIs a node at most, checked before starting")
     primer: bool = Field(True, description="one VMI before the clock starts")
@@ -114,7 +113,7 @@ class VmiParams(ScenarioParams):
     @property
     def schedule(self) -> Schedule:
         """How the VMIs arrive. Raises ValueError without a rate that is needed."""
-        return Schedule(self.arrival, self.rate, self.parallel, seed=self.seed)
+        return Schedule(self.arrival, self.rate)
 
     @property
     def all_gates(self) -> list[Gate]:
@@ -125,7 +124,7 @@ class VmiParams(ScenarioParams):
     @property
     def wait_limit(self) -> float:
         """The most seconds of one size, without its schedule."""
-        primer = PRIMER_TIMEOUT_S + PRIMER_DELETION_S if self.primer else 0.0
+        primer = PRIMER_TIMEOUT_S + PRIMER_DELETION_S + CLEANUP_TIMEOUT_S if self.primer else 0.0
         return 2 * self.timeout + primer + (MAX_GAP_S if self.prometheus else 0.0)
 
     def load(self, run: str) -> Template:
@@ -158,7 +157,7 @@ class VmiParams(ScenarioParams):
 class VmiBurstParams(VmiParams):
     """A burst, or several of rising size."""
 
-    retired: ClassVar[Mapping[str, Any]] = {"operation": None, "step": 100}
+    retired: ClassVar[Mapping[str, Any]] = {"operation": None, "step": 100, "seed": 0}
     scenario: Literal["burst", "ladder"] = "burst"
     counts: list[Annotated[int, Field(ge=1)]] = Field(
         [100], min_length=1, description="VMIs; several for a ladder"
@@ -191,36 +190,6 @@ class VmiSteadyParams(VmiParams):
             raise ValueError(f"churn: {self.churn} is too many of {self.count}")
         cycles = self.duration / self.pause if self.pause else math.inf
         self.check_figures("steady", _CHURN, self.count + self.churn * cycles)
-
-
-async def measure(kube: Kube, params: VmiParams, context: Context) -> list[Result]:
-    """Take the lock, measure and evaluate the gates. Return the results in order.
-
-    Raises ValueError, KubeError, LockTimeoutError.
-    """
-    params.check()
-    patience = max(0.0, min(params.lock_timeout, context.deadline - time.monotonic()))
-    lock, results = ExclusiveRun(kube, context.run, patience), list[Result]()
-
-    def seen(result: Result) -> None:
-        results.append(result)
-        result.disturbed = lock.lost
-        context.seen(result)
-
-    try:
-        async with lock:
-            # Before anything is made: what a killed process leaves is deleted by this id.
-            logger.info(f"run {context.run}: {getattr(params, 'scenario', 'steady')}")
-            own = replace(context, seen=seen)
-            async with own_namespaces(kube, params.namespaces, context.run):
-                if isinstance(params, VmiSteadyParams):
-                    seen(await steady(kube, params, own))
-                elif isinstance(params, VmiBurstParams):
-                    await ladder(kube, params, own)
-    finally:  # also of sizes that were measured before an interruption
-        for result in results:
-            result.disturbed = lock.lost
-    return results
 
 
 async def ladder(kube: Kube, params: VmiBurstParams, context: Context) -> None:
@@ -277,6 +246,7 @@ async def burst(kube: Kube, params: VmiParams, context: Context, count: int) -> 
         await _all_running(session, params, len(batch.created) * params.replicas)
         await session.scrape(CREATION)
         rows, deleted, phases = await session.rows(), time.time(), phase_counts(session.observer)
+        _note_nodes(session, params, nodes)
         left = await session.delete_all(params.parallel, params.timeout)
         rows = with_deletion(rows, await session.rows())
         own = {**_outcome(session, rows, count), **phases, "left_behind": left}
@@ -284,45 +254,22 @@ async def burst(kube: Kube, params: VmiParams, context: Context, count: int) -> 
 
 
 async def warm_up(kube: Kube, params: VmiParams, context: Context) -> list[str]:
-    """Run and delete one object, watched on its own. Return notes if that failed.
+    """Run and delete one object, in a session of its own. Return notes if that failed.
 
     Raises KubeError.
     """
-    run, namespace = f"{context.run}-{PRIMER}", params.namespaces[0]
-    template = params.load(run)
-    last, notes = template.documents[-1], list[str]()
-    kinds = [(document.api_version, document.kind) for document in template.everything]
-    watched = [(last.api_version, last.kind), *kinds_of(last.api_version, last.kind)]
-    resources = [await kube.resource(*kind) for kind in kinds[::-1]]
-    async with Observer(kube, run, watched, [namespace], primary=[last.kind]) as observer:
-        try:
-            for document in template.shared:
-                await kube.raw(
-                    "POST",
-                    (await kube.resource(document.api_version, document.kind)).path(namespace),
-                    body=document.render("", namespace, 0),
-                )
-            submitter, schedule = await ApiSubmitter.open(kube, template), Schedule()
-            batch = await generate(submitter, template, 1, [namespace], schedule, 1, run=run)
-            (item,) = batch.submissions
-            timeout = min(params.timeout, PRIMER_TIMEOUT_S, context.deadline - time.monotonic())
-
-            def over() -> bool:
-                counts = settled(observer, template.kind, params.replicas, "running")
-                return counts.get(item.name, 0) >= params.replicas
-
-            done = not item.error and await observer.until(over, timeout)
-            if item.error:
-                notes.append(f"the primer was not created: {item.error}")
-            elif observer.counts[VMI, "running"] < params.replicas:
-                what = "failed" if done else f"did not run after {timeout:g} s"
-                texts = (error_text(each, observer.messages) for each in observer.records.values())
-                why = next(filter(None, texts), "no reason is known")
-                notes.append(f"the primer {what}: {why}")
-        finally:
-            left = await remove(kube, run, resources, [namespace], PRIMER_DELETION_S)
-    if left:
-        notes.append("the primer still existed when the measurement began")
+    own, members = replace(context, run=f"{context.run}-{PRIMER}"), params.replicas
+    namespaces, notes = params.namespaces[:1], list[str]()
+    async with open_session(kube, own, params.load(own.run), namespaces, members) as session:
+        await session.create(1, Schedule(), 1)
+        timeout = min(params.timeout, PRIMER_TIMEOUT_S)
+        await session.all_reached(timeout, "running")
+        if session.observer.counts[VMI, "running"] < members:
+            errors = (row.error for row in await session.rows())
+            why = next(filter(None, errors), session.wait_end(timeout))
+            notes.append(f"the primer did not run: {why}")
+        if await session.delete_all(1, PRIMER_DELETION_S):
+            notes.append(f"the primer was not gone {session.wait_end(PRIMER_DELETION_S)}")
     return [f"{note}; the figures may include first-time costs" for note in notes]
 
 
@@ -334,6 +281,20 @@ async def _all_running(session: Session, params: VmiParams, wanted: int) -> None
     if running < wanted:
         when = session.wait_end(params.timeout)
         session.notes.append(f"{wanted - running} of {wanted} VMIs not Running {when}")
+
+
+def _note_nodes(session: Session, params: VmiParams, facts: dict[str, Any]) -> None:
+    """Note nodes that are virtual machines, and the most VMIs of one, with those before the run."""
+    if virtual := facts["nested_virtualisation"]:
+        on = plural(len(virtual), "node")
+        session.notes.append(f"nested virtualisation on {on}: latencies are not of bare metal")
+    here = Counter[str](facts["vmis_before"])
+    vmis = session.observer.of(VMI)
+    here.update(vmi.node for vmi in vmis if vmi.node and "gone" not in vmi.stages)
+    (node, most), *_ = here.most_common(1) or [("", 0)]
+    facts["vmis_per_node_max"] = most
+    if most > params.per_node:
+        session.notes.append(f"{node} had {most} VMIs, more than {params.per_node} a node")
 
 
 def _outcome(session: Session, rows: list[Row], ramp: int) -> dict[str, float | None]:
@@ -354,7 +315,6 @@ async def _result(
 ) -> Result:
     """Return the result. `deleted` is when the deletion began, in Unix seconds."""
     facts = {**nodes, "version": nodes["kubevirt_version"]}
-    session.notes += node_notes(session.observer.of(VMI), facts, params.per_node)
     if params.prometheus:
         files = params.prometheus_token_file, params.prometheus_ca_file
         started, deadline = session.batches[0][0].started_wall, session.context.deadline
@@ -455,6 +415,7 @@ async def steady(kube: Kube, params: VmiSteadyParams, context: Context) -> Resul
         session.notes += churn.notes()
         await session.scrape(CREATION)
         rows, deleted = await session.rows(), time.time()
+        _note_nodes(session, params, nodes)
         left = await session.delete_all(params.parallel, params.timeout)
         note()
         rows = with_deletion(rows, await session.rows())
@@ -503,10 +464,6 @@ class VmiBenchmark(ScenarioBenchmark[V]):
         """See ScenarioBenchmark."""
         return {"count": result.count}
 
-    async def measure(self, kube: Kube, params: V, context: Context) -> list[Result]:
-        """See ScenarioBenchmark."""
-        return await measure(kube, params, context)
-
 
 class VmiBurst(VmiBenchmark[VmiBurstParams]):
     """Create many VMIs, wait until all run, delete them, wait until all are gone.
@@ -523,6 +480,10 @@ class VmiBurst(VmiBenchmark[VmiBurstParams]):
     Params: ClassVar[type[Params]] = VmiBurstParams
     coords = ("count", *COORDS)
     metrics = (HEADLINE, *METRICS)
+
+    async def scenario(self, kube: Kube, params: VmiBurstParams, context: Context) -> None:
+        """See ScenarioBenchmark."""
+        await ladder(kube, params, context)
 
     def seconds(self, params: VmiBurstParams) -> float:
         """Return an estimate: twice 10 s and 60 ms per VMI, and the cool-downs."""
@@ -554,6 +515,10 @@ class VmiSteady(VmiBenchmark[VmiSteadyParams]):
         Metric("running", "1", "none", "VMIs Running at a moment (coords: seconds from the start)"),
         *METRICS,
     )
+
+    async def scenario(self, kube: Kube, params: VmiSteadyParams, context: Context) -> None:
+        """See ScenarioBenchmark."""
+        context.seen(await steady(kube, params, context))
 
     def seconds(self, params: VmiSteadyParams) -> float:
         """Return the churn, and an estimate of 60 ms per VMI for the ramps."""

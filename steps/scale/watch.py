@@ -1,13 +1,12 @@
 """Watch the objects of a run: when they reach their stages, which are settled, and the watch's lag.
 
-A stage has up to three times: the API's (whole seconds), an Event's (microseconds) and the receive
-time (time.monotonic_ns()). A stage that only a list or a replay showed has no receive time.
-Objects are joined by owner UID, never by name.
+A stage has the API's time, that of an Event if there is one, and the receive time
+(time.monotonic_ns()). A stage that only a list or a replay showed has no receive time. Objects are
+joined by owner UID, never by name.
 """
 
 import asyncio
 import gc
-import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -176,7 +175,7 @@ class Observer:
                 text = " ".join(f"{which} is not a valid object of its kind: {error!r}".split())
                 raise KubeError(0, "Unreadable", text[:500]) from error
             for stage, api, fresh in seen:
-                self.note(record, stage, api, 0, received if fresh else 0)
+                self.note(record, stage, api, received if fresh else 0)
         for stage, at in sorted(self.pending_events.pop(uid, ())):
             self._event_stage(record, stage, at, 0)
         (message, since), over = failure(body), deleted or "failed" in record.stages
@@ -184,7 +183,7 @@ class Observer:
         if message != record.error and (message or not over):
             record.error, record.error_at = message, since or time.time_ns()
         if deleted:
-            self.note(record, "gone", received=received)
+            self.note(record, "gone", 0, received)
 
     def _new(self, kind: str, metadata: dict[str, Any]) -> Record | None:
         """Return a new record for an object of the run or for a stray, None for other objects."""
@@ -225,7 +224,7 @@ class Observer:
         if stage == "scheduled" and stage not in record.stages:  # KAI's Event precedes the binding
             self.pending_events.setdefault(record.uid, set()).add((stage, at))
         else:
-            self.note(record, stage, 0, at, received)
+            self.note(record, stage, at, received)
 
     def find(self, uid: str) -> Record | None:
         """Return the record of a UID, strays included."""
@@ -247,26 +246,15 @@ class Observer:
         self.strays[record.uid] = record
         self._owned_by.setdefault(record.owner, []).append(record)
 
-    def note(
-        self, record: Record, stage: str, api: int = 0, event: int = 0, received: int = 0
-    ) -> None:
+    def note(self, record: Record, stage: str, api: int, received: int) -> None:
         """Note a stage of a record, and wake who waits if it is a new one of the run."""
-        if record.put(stage, api, event, received) and record.uid in self.records:
+        if record.put(stage, api, received) and record.uid in self.records:
             self.counts[record.kind, stage] += 1
             self._changed.set()
 
     def of(self, kind: str) -> Iterator[Record]:
         """Return the records of a kind."""
         return (record for record in self.records.values() if record.kind == kind)
-
-    @property
-    def reasons(self) -> Counter[str]:
-        """The last warnings of Events: kind and text -> number of objects that did not recover."""
-        return Counter(
-            f"{record.kind} {text}"
-            for uid, (_, text) in self.messages.items()
-            if (record := self.records.get(uid)) and not record.recovered
-        )
 
     async def until(self, done: Callable[[], bool], timeout: float) -> bool:
         """Wait until `done()` holds. Return False after `timeout` seconds. Raises KubeError."""
@@ -367,23 +355,24 @@ async def server_offset(kube: Kube) -> float:
 PROBE = "watch-lag"
 """Suffix of the label of the object that measures the lag of the watch."""
 PROBES = "perfdag/probes"
-"""Annotation with the number of the last change."""
+"""Annotation with the moment of the last change, in monotonic ns."""
+PROBE_PERIOD_S = 0.5
 
 
 class WatchLag:
-    """Change a ConfigMap every `interval` seconds until `stop`. Use as an async context manager.
+    """Change a ConfigMap again and again until `stop`. Use as an async context manager.
 
     `lags` are the seconds from the sending of each change to its receipt, so they include the
     server's write. A change that never came counts with its age at the end. Entering raises
     KubeError if the ConfigMap is refused.
     """
 
-    def __init__(self, kube: Kube, run: str, namespace: str, interval: float = 0.5) -> None:
-        self._kube, self._run, self._namespace, self._interval = kube, run, namespace, interval
+    def __init__(self, kube: Kube, run: str, namespace: str) -> None:
+        self._kube, self._run, self._namespace = kube, run, namespace
         self._name = f"perfdag-{PROBE}-{run}"
         self.lags: list[float] = []
         self.error = ""
-        self._sent: dict[int, int] = {}
+        self._sent_ns = 0
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "WatchLag":
@@ -392,8 +381,7 @@ class WatchLag:
         metadata = {"name": self._name, "namespace": self._namespace, "labels": labels}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
         await self._kube.apply(body, self._namespace)
-        maps = await self._kube.resource("v1", "ConfigMap")
-        self._tasks = [asyncio.create_task(work(maps)) for work in (self._listen, self._send)]
+        self._tasks = [asyncio.create_task(self._probe())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -404,35 +392,32 @@ class WatchLag:
 
     async def stop(self) -> None:
         """End the probe, because later work of this process is not the watch's fault."""
-        self._take(max(self._sent, default=0), time.monotonic_ns())
+        self._received(time.monotonic_ns())
         await signals.cancel(self._tasks)
         self._tasks = []
 
-    def _take(self, number: int, now: int) -> None:
-        """Note the age of a change and of those before it, which its arrival overtook."""
-        for sent in [sent for sent in self._sent if sent <= number]:
-            self.lags.append((now - self._sent.pop(sent)) / 1e9)
+    def _received(self, now_ns: int) -> None:
+        if self._sent_ns:
+            self.lags.append((now_ns - self._sent_ns) / 1e9)
+        self._sent_ns = 0
 
-    async def _send(self, maps: Resource) -> None:
-        for number in itertools.count(1):
-            await asyncio.sleep(self._interval)
-            self._sent[number] = time.monotonic_ns()
-            patch = {"metadata": {"annotations": {PROBES: str(number)}}}
-            try:
+    async def _probe(self) -> None:
+        """Wait for each change before the next is sent."""
+        try:
+            maps = await self._kube.resource("v1", "ConfigMap")
+            async for event in self._kube.watch(
+                maps, self._namespace, fields=f"metadata.name={self._name}", patience=PATIENCE_S
+            ):
+                if event.type == "BOOKMARK":
+                    continue
+                self._received(event.received_ns)
+                await asyncio.sleep(PROBE_PERIOD_S)
+                now = time.monotonic_ns()
+                self._sent_ns = 0 if event.listed else now  # the watch opens after the list
+                patch = {"metadata": {"annotations": {PROBES: str(now)}}}
                 await self._kube.patch(
                     maps, self._name, patch, self._namespace, content_type=MERGE_PATCH
                 )
-            except KubeError as error:
-                self.error = str(error)
-
-    async def _listen(self, maps: Resource) -> None:
-        only = f"metadata.name={self._name}"
-        try:
-            async for event in self._kube.watch(
-                maps, self._namespace, fields=only, patience=PATIENCE_S
-            ):
-                number = (event.object["metadata"].get("annotations") or {}).get(PROBES, 0)
-                self._take(int(number), event.received_ns)
         except KubeError as error:
             self.error = str(error)
 

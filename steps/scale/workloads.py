@@ -1,35 +1,30 @@
-"""scale: thousands of workloads through the scheduler, and the scheduler alone.
+"""scale: thousands of workloads through the scheduler.
 
 Pods or the user's workloads pass through the cluster's scheduler. On simulated nodes only the
 scheduler and the API are measured.
 """
 
-import asyncio
-import logging
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
 from perfdag.benchmark.contract import Metric, Params, Rights
-from perfdag.kube.client import STRATEGIC_PATCH, Kube, KubeError
+from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale import figures
 from perfdag.steps.scale.api_metrics import CREATION
-from perfdag.steps.scale.cluster import OWN_NAMESPACE, PERFORMANCE_RUN, WHOLE_CLUSTER, ExclusiveRun
+from perfdag.steps.scale.cluster import OWN_NAMESPACE, PERFORMANCE_RUN, WHOLE_CLUSTER
 from perfdag.steps.scale.figures import COORDS, METRICS, Result, parse_gate
 from perfdag.steps.scale.generate import Arrival, Schedule
 from perfdag.steps.scale.objects import (
-    HOLD,
-    Record,
     Template,
     TemplateError,
     chain,
     inlined,
     load,
 )
-from perfdag.steps.scale.rows import throughput, with_deletion
+from perfdag.steps.scale.rows import with_deletion
 from perfdag.steps.scale.scenario import (
     SLACK_S,
     Context,
@@ -41,17 +36,12 @@ from perfdag.steps.scale.scenario import (
 )
 from perfdag.units import Duration
 
-logger = logging.getLogger(__name__)
 RUNAI_KINDS = {
     "training": "TrainingWorkload",
     "distributed": "DistributedWorkload",
     "interactive": "InteractiveWorkload",
 }
 """Template -> kind of the workloads of Run:ai."""
-RELEASE_BOUND = 0.8
-"""Share of the time above which the release, not the scheduler, was the bottleneck."""
-FIGURES = ("schedule_rate", "schedule_rate_best_5s", "release_seconds")
-"""Figures that the scenario `gated` alone has, by the names of the benchmark's metrics."""
 Goal = Literal["scheduled", "ready", "succeeded"]
 STAGES: dict[Goal, str] = {
     "scheduled": "submission_to_scheduled",
@@ -64,10 +54,7 @@ STAGES: dict[Goal, str] = {
 class ScaleParams(ScenarioParams):
     """The workloads, their arrival, and the goal that is waited for."""
 
-    scenario: Literal["submit", "gated"] = Field(
-        "submit",
-        description="submit: until the goal is reached; gated: the scheduler alone",
-    )
+    retired: ClassVar[Mapping[str, Any]] = {"scenario": "submit", "seed": 0}
     template: Annotated[str, AfterValidator(inlined)] = Field(
         "job",
         description="training, distributed, interactive, job, pod, pytorchjob, or a YAML file (the "
@@ -77,8 +64,8 @@ class ScaleParams(ScenarioParams):
     parallel: int = Field(8, ge=1, le=1000, description="submissions in flight")
     arrival: Arrival = Field(
         "closed",
-        description="closed, constant, poisson, burst, ramp, or batch (`parallel` at once every "
-        "`delay`)",
+        description="closed (as fast as possible), constant (at `rate`), or batch (`parallel` at "
+        "once every `delay`)",
     )
     rate: float = Field(0.0, ge=0, description="submissions a second of an open loop")
     delay: Duration = Field(
@@ -107,7 +94,7 @@ class ScaleParams(ScenarioParams):
     @property
     def schedule(self) -> Schedule:
         """How the workloads arrive. Raises ValueError without a rate or delay that is needed."""
-        return Schedule(self.arrival, self.rate, self.parallel, self.delay, self.seed)
+        return Schedule(self.arrival, self.rate, self.parallel, self.delay)
 
     def load(self, run: str) -> Template:
         """Load the template for a run. Raises TemplateError."""
@@ -118,64 +105,42 @@ class ScaleParams(ScenarioParams):
             values | self.variables,
             pvc=self.pvc,
             storage_class=self.storage_class,
-            gated=self.scenario == "gated",
         )
 
     def check(self) -> None:
         """See ScenarioParams."""
-        template, gated = self.load("check"), self.scenario == "gated"
+        template = self.load("check")
         steps = chain(template.kind)
         if template.kind.startswith("VirtualMachine"):
             raise TemplateError(f"use vmi-burst or vmi-steady for a {template.kind}")
-        if gated and (not template.has_pods or template.members is None):
-            raise TemplateError(
-                f"gated holds pods, and a {template.kind} has no pod spec: use template pod or job"
-            )
-        if self.goal == "succeeded" and (
-            gated or STAGES[self.goal] not in {step.name for step in steps}
-        ):
+        if STAGES[self.goal] not in {step.name for step in steps}:
             raise TemplateError(
                 f"a {template.kind} does not end by itself: goal succeeded needs a Job, PyTorchJob "
-                "or Pod, and scenario submit"
+                "or Pod"
             )
         figures.check(
             [parse_gate(text) for text in self.gates],
-            self.scenario,
-            # Only scenario submit lasts until its pods end.
-            [step for step in steps if step.stage != "succeeded" or not gated],
-            FIGURES if gated else (),
+            "scale",
+            steps,
+            (),
             paced=self.schedule.open_loop,
             count=self.count,
         )
 
 
-async def measure(kube: Kube, params: ScaleParams, context: Context) -> Result:
-    """Run the scenario under the performance lock, and delete its objects.
-
-    Missing namespaces are created and later deleted. Raises TemplateError, LockTimeoutError,
-    KubeError.
-    """
-    params.check()
-    patience = max(0.0, min(params.lock_timeout, context.deadline - time.monotonic()))
-    async with ExclusiveRun(kube, context.run, patience) as lock:
-        # Before anything is made: what a killed process leaves is deleted by this id.
-        logger.info(f"run {context.run}: {params.scenario}")
-        template = params.load(context.run)
-        members = template.members
-        async with open_session(kube, context, template, params.namespaces, members) as session:
-            await session.create(params.count, params.schedule, params.parallel)
-            goal, own = params.goal, dict[str, float | None]()
-            if params.scenario == "gated":
-                goal, own = "scheduled", await _schedule_all(kube, params, session)
-            elif not await _reached(session, params):
-                text = f"not all workloads {goal} {session.wait_end(params.timeout)}"
+async def submit(kube: Kube, params: ScaleParams, context: Context) -> Result:
+    """Submit the workloads, wait for the goal, and delete them. Raises TemplateError, KubeError."""
+    template = params.load(context.run)
+    members, namespaces = template.members, params.namespaces
+    async with open_session(kube, context, template, namespaces, members) as session:
+        await session.create(params.count, params.schedule, params.parallel)
+        if not await _reached(session, params):
+            text = f"not all workloads {params.goal} {session.wait_end(params.timeout)}"
+            session.notes.append(text)
+            if not session.observer.counts["Pod", "created"]:
+                text = f"no pod was seen whose owners lead to a {template.kind}"
                 session.notes.append(text)
-                if not session.observer.counts["Pod", "created"]:
-                    text = f"no pod was seen whose owners lead to a {template.kind}"
-                    session.notes.append(text)
-            result = await finish(session, params, goal, own)
-    result.disturbed = lock.lost
-    return result
+        return await finish(session, params)
 
 
 async def _reached(session: Session, params: ScaleParams) -> bool:
@@ -190,72 +155,20 @@ async def _reached(session: Session, params: ScaleParams) -> bool:
     )
 
 
-async def _schedule_all(
-    kube: Kube, params: ScaleParams, session: Session
-) -> dict[str, float | None]:
-    """Release pods that were held, together, and count pods per second until all are scheduled."""
-    if not await session.all_reached(params.timeout, "gated"):
-        gated = sum(session.settled("gated").values())
-        session.notes.append(f"only {gated} pods were gated: later ones were not released")
-    # A slow submission has opened few connections: the release must not wait for handshakes.
-    await kube.connect(params.parallel)
-    start = time.monotonic_ns()
-    await release(kube, list(session.observer.of("Pod")), params.parallel)
-    released = (time.monotonic_ns() - start) / 1e9
-    if not await session.all_reached(params.timeout, "scheduled"):
-        session.notes.append(f"not all pods scheduled {session.wait_end(params.timeout)}")
-    times = [pod.times("scheduled") for pod in session.observer.of("Pod")]
-    at = [(moments[2] - start) / 1e9 for moments in times if moments and moments[2]]
-    if at and released > RELEASE_BOUND * max(at):
-        session.notes.append(
-            f"the release took {released:.1f} s and the scheduler kept up: its rate is a lower "
-            "bound"
-        )
-    mean, best = len(at) / max(at) if at else None, throughput(at)[1]
-    return {"schedule_rate": mean, "schedule_rate_best_5s": best, "release_seconds": released}
-
-
-async def release(kube: Kube, records: Sequence[Record], parallel: int) -> None:
-    """Remove our scheduling gate from pods, `parallel` at a time. Raises KubeError.
-
-    Deleted pods are ignored, and so are pods that an unanswered request had already released.
-    """
-    pods, queue = await kube.resource("v1", "Pod"), iter(records)
-    patch = {"spec": {"schedulingGates": [{"$patch": "delete", "name": HOLD}]}}
-
-    async def worker() -> None:
-        for record in queue:
-            record.put("released", received_ns=time.monotonic_ns())
-            try:
-                await kube.patch(
-                    pods, record.name, patch, record.namespace, content_type=STRATEGIC_PATCH
-                )
-            except KubeError as error:
-                if error.status not in (404, 422):
-                    raise
-
-    await asyncio.gather(*(worker() for _ in range(parallel)))
-
-
-async def finish(
-    session: Session, params: ScaleParams, goal: Goal, own: dict[str, float | None]
-) -> Result:
+async def finish(session: Session, params: ScaleParams) -> Result:
     """Compute rows, figures and verdicts, and delete all objects."""
     await session.scrape(CREATION)
     rows = await session.rows()
-    final = [row for row in rows if row.stage == STAGES[goal]]
+    final = [row for row in rows if row.stage == STAGES[params.goal]]
     left = await session.delete_all(params.parallel, params.timeout)
     rows = with_deletion(rows, await session.rows())
-    facts: dict[str, Any] = {"goal": goal}
+    facts: dict[str, Any] = {"goal": params.goal}
     if {True, False} <= {row.simulated for row in rows}:
         session.notes.append("pods ran on simulated and on real nodes: the figures mix both")
     if session.template.documents[-1].api_version.startswith("run.ai/"):
         facts["version"] = await _runai_version(session.kube)
-    outcome = outcome_figures(final, final, len(session.submissions))
-    gates = [parse_gate(text) for text in params.gates]
-    return session.result(
-        params.scenario, rows, {**outcome, **own, "left_behind": left}, gates, facts
-    )
+    own = {**outcome_figures(final, final, len(session.submissions)), "left_behind": left}
+    return session.result("submit", rows, own, [parse_gate(text) for text in params.gates], facts)
 
 
 async def _runai_version(kube: Kube) -> str | None:
@@ -300,7 +213,7 @@ class Scale(ScenarioBenchmark[ScaleParams]):
             {
                 "apiGroups": [""],
                 "resources": ["pods"],
-                "verbs": ["list", "watch", "create", "patch", "delete"],
+                "verbs": _ALL,
             },
             {
                 "apiGroups": [""],
@@ -324,7 +237,6 @@ class Scale(ScenarioBenchmark[ScaleParams]):
     headline = "submission_to_scheduled"
     size = "objects"
     coords = COORDS
-    own_figures = FIGURES
     metrics = (
         Metric(
             "submission_to_scheduled",
@@ -333,25 +245,12 @@ class Scale(ScenarioBenchmark[ScaleParams]):
             "workload sent to its last pod scheduled (p50, p95, p99)",
             headline=True,
         ),
-        Metric(
-            "schedule_rate",
-            "1/s",
-            "higher",
-            "scheduler alone: pods scheduled a second since the release",
-        ),
-        Metric(
-            "schedule_rate_best_5s",
-            "1/s",
-            "higher",
-            "scheduler alone: pods scheduled a second in the best 5 s",
-        ),
-        Metric("release_seconds", "s", "none", "scheduler alone: how long removing the gates took"),
         *METRICS,
     )
 
-    async def measure(self, kube: Kube, params: ScaleParams, context: Context) -> list[Result]:
+    async def scenario(self, kube: Kube, params: ScaleParams, context: Context) -> None:
         """See ScenarioBenchmark."""
-        return [await measure(kube, params, context)]
+        context.seen(await submit(kube, params, context))
 
     def seconds(self, params: ScaleParams) -> float:
         """Return the schedule, and an estimate of 20 ms per pod."""

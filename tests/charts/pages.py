@@ -8,6 +8,7 @@ import pyarrow as pa
 from perfdag.charts.pages import page, pick, report
 from perfdag.charts.pages.pick import Picture
 from perfdag.plan.plan import Plan
+from perfdag.results.summary import summarise
 from tests.charts.rows import RUN
 
 
@@ -22,7 +23,7 @@ def report_of(
 ) -> str:
     """Return the report of rows, with their charts or with these pictures."""
     drawn = list(pick.draw(table)) if pictures is None else pictures
-    return report.report(table, plan or plan_of(), drawn, "./perfdag-results", {}, None)
+    return report.report(summarise(table), plan or plan_of(), drawn, "./perfdag-results", {}, None)
 
 
 def document(body: str) -> str:

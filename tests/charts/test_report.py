@@ -1,6 +1,5 @@
 """The report page, and charts as reproducible files."""
 
-import io
 import os
 import re
 import struct
@@ -12,7 +11,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from matplotlib.figure import Figure
 
@@ -20,11 +18,10 @@ from perfdag.analysis.alerts import Rules
 from perfdag.analysis.gate import check
 from perfdag.charts import benchmarks, style
 from perfdag.charts.pages import page, pick, report
-from perfdag.charts.pages.recipes import recipes
 from perfdag.digest import canonical
 from perfdag.results.schema import load_rows
+from perfdag.results.summary import summarise
 from perfdag.store.folder import FolderStore
-from perfdag.store.s3 import S3Store
 from tests.charts import rows
 from tests.charts.pages import plan_of, report_of
 from tests.stats import synthetic
@@ -144,7 +141,7 @@ def judged(folder: Path, nights: int, factor: float) -> str:
     gate = check(store, "net", run, Rules())
     table = load_rows(store, suites=["net"], runs=[run])
     plan = plan_of(run_id=run, suite="net")
-    return report.report(table, plan, list(pick.draw(table)), ".", {}, gate)
+    return report.report(summarise(table), plan, list(pick.draw(table)), ".", {}, gate)
 
 
 def test_the_first_screen_says_the_answer_of_the_gate(tmp_path: Path) -> None:
@@ -160,7 +157,7 @@ def test_the_first_screen_says_the_answer_of_the_gate(tmp_path: Path) -> None:
     store, run = FolderStore(str(tmp_path / "20 0.8")), synthetic.run_id(19)
     table = load_rows(store, suites=["net"], runs=[run])
     gate = check(store, "net", run, Rules())
-    card = report.card_of(table, plan_of(run_id=run, suite="net"), gate)
+    card = report.card_of(summarise(table), plan_of(run_id=run, suite="net"), gate)
     assert struct.unpack(">II", card[16:24]) == (1200, 630)
     assert '<p class="sentence">First run of 1 point, ' in judged(tmp_path, 1, 1.0)
 
@@ -232,7 +229,7 @@ def test_a_file_name_cannot_leave_the_folder() -> None:
 
 def test_write_puts_every_file_once_and_the_report_last() -> None:
     files: dict[str, bytes] = {}
-    report.write(rows.plain(), PLAN, files.__setitem__, "./perfdag-results", {}, None)
+    report.write(summarise(rows.plain()), PLAN, files.__setitem__, "./perfdag-results", {}, None)
     names = list(files)
     assert names[:2] == ["plain-throughput-by-streams.svg", "plain-throughput-by-streams.png"]
     assert names[-1] == "report.html"
@@ -301,62 +298,6 @@ def test_dictionary_encoded_rows_give_the_same_page() -> None:
         )
     )
     assert report_of(encoded, PLAN) == report_of(table, PLAN)
-
-
-FILE = f"results/trial/2026-11/{rows.RUN}.parquet"
-
-
-def output_of(frame: str, expression: str) -> str:
-    """Run the lines of an example, whose last is a table, and print an expression of it."""
-    *lines, last = frame.splitlines()
-    code = "\n".join([*lines, f"table = {last}", f"print({expression})"])
-    argv = [sys.executable, "-c", code]
-    return subprocess.check_output(argv, text=True, timeout=120).strip()
-
-
-def stored(folder: Path) -> None:
-    file = folder / FILE
-    file.parent.mkdir(parents=True)
-    pq.write_table(rows.plain(), file, store_schema=False)
-
-
-def test_the_pandas_example_runs_as_printed_and_gives_the_medians(tmp_path: Path) -> None:
-    stored(tmp_path)
-    _, frame = recipes("trial", rows.RUN, str(tmp_path))
-    output = output_of(frame, "table['median'].tolist(), rows['params.streams'].nunique()")
-    assert "10200000000.0" in output
-    assert output.endswith(" 4")
-
-
-def test_the_duckdb_example_runs_as_printed_and_gives_the_medians(tmp_path: Path) -> None:
-    duckdb = pytest.importorskip(
-        "duckdb", reason="duckdb is not installed: the SQL of the report is not run here"
-    )
-    stored(tmp_path)
-    sql, _ = recipes("trial", rows.RUN, str(tmp_path))
-    result = duckdb.sql(sql).fetchall()
-    assert ("throughput", 10.2e9, 3) in {(row[2], row[5], row[8]) for row in result}
-
-
-def test_on_s3_the_examples_say_where_and_with_whose_keys(
-    monkeypatch: pytest.MonkeyPatch, s3_root: str
-) -> None:
-    endpoint = os.environ["AWS_ENDPOINT_URL"]
-    sink = io.BytesIO()
-    pq.write_table(rows.plain(), sink, store_schema=False)
-    S3Store(s3_root, 5).put(FILE, sink.getvalue())
-    sql, frame = recipes("trial", rows.RUN, s3_root)
-    host = endpoint.removeprefix("http://")
-    assert sql.startswith(
-        f"CREATE SECRET (TYPE s3, PROVIDER credential_chain, ENDPOINT '{host}', URL_STYLE "
-        f"'path', USE_SSL false);\nSELECT "
-    )
-    assert "10200000000.0" in output_of(frame, "table['median'].tolist()")
-    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
-        monkeypatch.delenv(name, raising=False)
-    sql, frame = recipes("trial", rows.RUN, "s3://bucket/with/prefix")
-    assert sql.startswith("CREATE SECRET (TYPE s3, PROVIDER credential_chain);\n")
-    assert "S3FileSystem()" in frame
 
 
 def test_a_benchmark_with_warm_up_alone_has_no_data() -> None:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from perfdag.analysis.alerts import Rules
-from perfdag.analysis.gate import check, store_record
+from perfdag.analysis.alerts import Rules, store_record
+from perfdag.analysis.gate import check
 from perfdag.charts.pages.site import write_site
 from perfdag.store.folder import FolderStore
 from tests.charts.browser import CHROMIUM, Page, chromium, tab

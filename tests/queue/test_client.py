@@ -10,7 +10,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from perfdag.steps.queue.client import ClientStats, Latencies, Load, Work, cause_of
-from perfdag.steps.queue.control import CHANGES, Control, serve
+from perfdag.steps.queue.control import Control, serve
 from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.protocol import REPLY, Address
 from tests.queue.conftest import Loop, StartBackends, until
@@ -145,37 +145,44 @@ def test_percentiles_within_one_percent_and_refused_below_their_samples() -> Non
     assert latencies.summary()["p99.9"] is None
 
 
-async def test_the_token_guards_the_control_port_and_changes_are_posted() -> None:
-    client_stats = ClientStats()
-    control = idle(client_stats)
-    server = await serve(Address("127.0.0.1", 0), control, "secret", CHANGES)
-    port = server.sockets[0].getsockname()[1]
+SECRET = "Authorization: Bearer secret"
 
-    async def ask(request: str, header: str) -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(f"{request} HTTP/1.1\r\nHost: x\r\n{header}\r\n".encode())
-        answer = await reader.read()
-        writer.close()
-        return answer
 
+@pytest.mark.parametrize(
+    ("token", "request_line", "header", "answer"),
+    [
+        ("secret", "GET /reset", SECRET, "405 /reset takes POST, not GET: curl -X POST ..."),
+        ("secret", "GET /parallel?value=3", SECRET, "405 /parallel takes POST, not GET: curl"),
+        ("secret", "POST /stats", SECRET, "405 "),
+        ("secret", "POST /reset", "", "401 a token is needed"),
+        ("secret", "POST /reset?type=plain", SECRET, "200 Reseted"),
+        ("secret", "GET /fails?type=plain", "", "401 "),
+        ("secret", "GET /fails?type=plain", "Authorization: Bearer wrong", "401 "),
+        ("secret", "GET /fails?type=plain", "Authorization: Basic !!", "401 "),
+        ("secret", "GET /fails?type=plain", "Authorization: Basic bWU6c2VjcmV0", "200 1"),
+        ("secret", "GET /fails?type=plain", "X-Perfdag-Token: secret", "200 1"),
+        ("secret", "GET /healthz", "", "200 ok"),
+        # the requests of validate-scaling.sh
+        ("", "GET /parallel?type=plain&value=0", "", "200 0"),
+        ("", "GET /reset?type=plain", "", "200 Reseted"),
+        ("", "GET /reqs-per-sec?type=plain", "", "200 0.0"),
+        ("", "GET /fails?type=plain", "", "200 1"),
+        ("", "GET /stats?type=plain", "", "200 \n\nOverall request"),
+        ("", "GET /nodes", "", "200 <!doctype html>"),
+        ("", "POST /reset?type=plain", "", "200 Reseted"),
+    ],
+)
+async def test_a_token_guards_the_control_port_and_without_one_it_is_that_of_the_original(
+    token: str, request_line: str, header: str, answer: str, client_stats: ClientStats
+) -> None:
     client_stats.failed("lost")
-    for path in ("/reset", "/parallel?value=3"):
-        refused = await ask(f"GET {path}", "Authorization: Bearer secret\r\n")
-        assert refused.startswith(b"HTTP/1.1 405 ")
-        assert b"\r\nAllow: POST\r\n" in refused
-        assert f"{path.partition('?')[0]} takes POST, not GET: curl -X POST".encode() in refused
-    assert (await ask("POST /stats", "Authorization: Bearer secret\r\n")).split()[1] == b"405"
-    assert (await ask("POST /reset", "")).split()[1] == b"401"
-    assert client_stats.failure == 1
-    assert b"Reseted" in await ask("POST /reset", "Authorization: Bearer secret\r\n")
-    assert client_stats.failure == 0
-
-    for header, status in (
-        ("", b"401"),
-        ("Authorization: Bearer wrong\r\n", b"401"),
-        ("Authorization: Basic !!\r\n", b"401"),
-        ("Authorization: Bearer secret\r\n", b"200"),
-        ("Authorization: Basic bWU6c2VjcmV0\r\n", b"200"),
-    ):
-        assert (await ask("GET /stats", header)).split(b" ")[1] == status, header
+    server = await serve(Address("127.0.0.1", 0), idle(client_stats), token)
+    port = server.sockets[0].getsockname()[1]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"{header}\r\n" if header else ""
+    writer.write(f"{request_line} HTTP/1.1\r\nHost: x\r\n{head}\r\n".encode())
+    head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    assert f"{head.split()[1]} {body}".startswith(answer)
+    assert client_stats.failure == ("Reseted" not in body)
+    writer.close()
     server.close()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 
 from perfdag.steps.queue import frontend as module
 from perfdag.steps.queue.client import ClientStats
@@ -154,10 +155,10 @@ async def test_two_scrapers_read_the_same(frontend: Frontend, dial: Dial) -> Non
     first, second = await scrape(frontend.ports[2]), await scrape(frontend.ports[2])
     assert first == second
     want = {
-        'hpa_queue_device_success_total{name="sleep",node="n",device=""}': 1,
+        'hpa_queue_device_success_total{device="",name="sleep",node="n"}': 1,
         'hpa_queue_maxrun_seconds{name="sleep"}': 2.5,
-        'hpa_queue_run_seconds_bucket{name="sleep",le="5.0"}': 1,
-        'hpa_queue_run_seconds_bucket{name="sleep",le="1.0"}': 0,
+        'hpa_queue_run_seconds_bucket{le="5.0",name="sleep"}': 1,
+        'hpa_queue_run_seconds_bucket{le="1.0",name="sleep"}': 0,
         'hpa_queue_run_seconds_sum{name="sleep"}': 2.5,
     }
     assert first.items() >= want.items()
@@ -166,7 +167,6 @@ async def test_two_scrapers_read_the_same(frontend: Frontend, dial: Dial) -> Non
 @pytest.mark.parametrize(
     ("head", "status"),
     [
-        (b"POST /metrics HTTP/1.1\r\nHost: x", b" 405 "),
         (b"GET / HTTP/1.1\r\nHost: x", b" 404 "),
         (b"GET /healthz HTTP/1.1\r\nHost: x", b" 200 "),
         (b"hello", b" 400 "),
@@ -189,12 +189,13 @@ async def test_the_dashboard_and_the_adapter_ask_for_metrics_that_there_are(star
         for body in manifests(Queues.model_validate({"queues": [queue]}))
         if body["metadata"]["name"] == "perfdag-queue-adapter-rules"
     ]
-    exposed = set(re.findall(r"^# TYPE (\w+)", frontend.metrics(), re.M))
+    text = generate_latest(frontend.registry).decode()
+    exposed = set(re.findall(r"^# TYPE (\w+)", text, re.M))
     used = set(re.findall(r"hpa_\w+?(?=_bucket|\b)", DASHBOARD.read_text()))
     used |= set(re.findall(r"(hpa_\w+){", rules))
     assert len(used) > 5
     assert used <= exposed
-    assert 'hpa_queue_all{name="odd \\"name\\"\\n\\\\"} 0' in frontend.metrics()
+    assert 'hpa_queue_all{name="odd \\"name\\"\\n\\\\"} 0' in text
 
 
 async def test_a_second_request_on_a_connection_is_refused(frontend: Frontend, dial: Dial) -> None:

@@ -53,6 +53,9 @@ def test_the_example_has_everything() -> None:
         "sleep.queues.example",
         "media.queues.example",
         "1080p-hevc-to-2160p-600-frames.queues.example",
+        "hevc-by-sample-multi-transcode.queues.example",
+        "hevc-cascade.queues.example",
+        "hevc-parallel-encoding.queues.example",
     ]
     gpu = pod_of(objects, "1080p-hevc-to-2160p-600-frames")
     assert gpu["terminationGracePeriodSeconds"] >= 120
@@ -89,6 +92,7 @@ def test_the_limit_of_an_item_reaches_who_waits_for_it() -> None:
     }
     assert options == {"s": ["0.5"], "s-client": ["0.5"], "b": ["0"], "b-client": []}
     assert "--reply-timeout 90 s b" in command_of(objects, "frontend")
+    assert command_of(objects_of(open=True), "s-client").endswith(" --open")
 
 
 def test_a_queue_of_the_original_is_told_in_full() -> None:

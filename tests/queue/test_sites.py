@@ -8,7 +8,7 @@ import pytest
 from perfdag.steps.queue.manifests import Queues, manifests
 from perfdag.steps.queue.scaling_benchmark import QueueScaling
 from perfdag.steps.queue.sites import DeploymentSite
-from perfdag.steps.queue.validate import BadInput
+from perfdag.steps.queue.validate import Replicas
 from tests.fakes.api_server import Answer, ApiServer
 
 NAME = "perfdag-queue-s"
@@ -41,10 +41,9 @@ def site_of(*objects: dict[str, Any], by: str = "none") -> tuple[DeploymentSite,
 async def test_pods_that_ended_and_those_of_others_are_not_counted() -> None:
     pods = [pod("a"), pod("b", "Pending"), pod("c", "Failed"), pod("d", labels={})]
     site, server = site_of(*pods)
-    await site.find(print)
-    assert (await site.replicas(), await site.ready(), await site.gone()) == (1, 1, False)
+    await site.find()
+    assert await site.replicas() == Replicas(1, 1, 2)
     await site.scale(3)
-    assert await site.gone()
     listed = {request.path.partition("/there/")[2].split("/")[0] for request in server.requests}
     granted = {kind.split("/")[0] for rule in QueueScaling.api.named for kind in rule["resources"]}
     assert listed - {""} <= granted
@@ -53,15 +52,16 @@ async def test_pods_that_ended_and_those_of_others_are_not_counted() -> None:
 @pytest.mark.parametrize(
     ("by", "scaler"), [("cron", "CronJob"), ("external", "HorizontalPodAutoscaler")]
 )
-async def test_a_deployment_that_something_else_scales_is_refused(by: str, scaler: str) -> None:
+async def test_a_deployment_that_something_else_scales_is_refused(
+    by: str, scaler: str, caplog: pytest.LogCaptureFixture
+) -> None:
     site, server = site_of(by=by)
-    with pytest.raises(BadInput, match=f"{scaler} {NAME} scales {NAME} as well"):
-        await site.find(print)
+    with pytest.raises(ValueError, match=f"{scaler} {NAME} scales {NAME} as well"):
+        await site.find()
     if by == "external":
         server.fail("/horizontalpodautoscalers", 403, "somebody cannot list them")
-        reports = list[str]()
-        await site.find(reports.append)
-        assert "not known whether anything else scales" in reports[0]
+        await site.find()
+        assert "not known whether anything else scales" in caplog.text
 
 
 @pytest.mark.parametrize(("namespace", "where"), [(None, "there"), ("elsewhere", "elsewhere")])
@@ -71,7 +71,7 @@ async def test_the_client_may_be_of_another_namespace(namespace: str | None, whe
     server.on(f"/namespaces/{where}/secrets/perfdag-queue-token", lambda _: Answer(200, secret))
     server.on(f"/namespaces/{where}/{STATS}", lambda _: Answer(200, {"pending": 3}))
     site = DeploymentSite(site.kube, "there", NAME, client_namespace=namespace)
-    await site.find(print)
+    await site.find()
     assert await site.stats() == {"pending": 3}
     [asked] = [request for request in server.requests if "/proxy/" in request.path]
     assert asked.headers["X-Perfdag-Token"] == "secret"

@@ -2,8 +2,7 @@
 
 import asyncio
 import socket
-import time
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +13,25 @@ from perfdag.commands.main import main
 from perfdag.kube.client import KubeError
 from perfdag.steps.queue import validate as validation
 from perfdag.steps.queue.client import ClientStats
-from perfdag.steps.queue.protocol import Address
+from perfdag.steps.queue.protocol import REPLY
 from perfdag.steps.queue.scaling_benchmark import QueueScalingParams
 from perfdag.steps.queue.sites import LocalSite
 from perfdag.steps.queue.validate import (
-    BadInput,
     Plan,
-    Result,
+    Replicas,
     Site,
     Stats,
     measure,
     measurements_of,
-    summary,
     validate,
 )
 from tests.conftest import CommandLine
 from tests.queue.conftest import until
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "POLL_SECONDS", 0.001)
 
 
 def test_the_steps_double_up_to_the_limit_in_a_seeded_order() -> None:
@@ -38,206 +40,190 @@ def test_the_steps_double_up_to_the_limit_in_a_seeded_order() -> None:
     assert len({tuple(Plan(16, seed=seed).steps()) for seed in range(9)}) > 5
 
 
-class Fake(Site):
-    """A site of which only three replicas ever run; its client has these statistics."""
+Law = Callable[[int, int], float]
 
-    name = "fake"
 
-    def __init__(self, lost: str = "", pending: int = 0) -> None:
-        self.wanted = 5
-        self.lost_replicas = lost
-        self.requests: list[int] = []
-        self.client = ClientStats()
-        self.client.pending = pending
+class Simulated(Site):
+    """Backends of a known law on a clock of their own: a look at the statistics is an item later.
 
-    async def parallel(self, requests: int) -> int:
-        self.requests.append(requests)
-        return requests
+    `law`: seconds of an item, by the number of replicas and of the item. `most`: replicas that
+    ever run. `reply`: what backends answer. `lost`: what is lost.
+    """
 
-    async def reset(self) -> None:
-        """Keep the statistics."""
+    name = "simulated"
 
-    async def stats(self) -> Stats:
-        return self.client.as_json()
+    def __init__(
+        self, law: Law = lambda n, item: 1.0, most: int = 99, lost: str = "", **reply: Any
+    ) -> None:
+        self.law, self.most, self.reply, self.lost_replicas = law, most, reply, lost
+        self.wanted, self.now, self.items = 5, 0.0, 0
+        self.client = ClientStats(lambda: self.now)
+        self.seen = list[int]()
 
-    async def replicas(self) -> int:
-        return self.wanted
+    async def replicas(self) -> Replicas:
+        ready = min(self.most, self.wanted)
+        return Replicas(self.wanted, ready, ready, "Insufficient gpu.intel.com/millicores")
 
     async def scale(self, replicas: int) -> None:
         self.wanted = replicas
 
-    async def ready(self) -> int:
-        return min(3, self.wanted)
+    async def parallel(self, requests: int) -> int:
+        self.client.parallel = requests
+        return requests
 
-    async def gone(self) -> bool:
-        return True
+    async def reset(self) -> None:
+        self.client.reset()
 
-    async def why(self) -> str:
-        return "Insufficient gpu.intel.com/millicores"
+    async def stats(self) -> Stats:
+        client = self.client
+        if slots := client.parallel:
+            began, seconds = self.now, self.law(self.wanted, self.items)
+            self.now, self.items = self.now + seconds, self.items + 1
+            self.seen.append(self.wanted)
+            for slot in range(slots):
+                client.begin()
+                own = {"Node": "n", "Pod": f"p{slot}", "Runtime": seconds}
+                client.finish({**REPLY, **own, **self.reply}, began, slot)
+        return client.as_json()
 
-    async def lost(self) -> str:
+    def lost(self) -> str:
         return self.lost_replicas
 
 
-async def test_windows_before_the_steady_ones_are_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_windows_before_the_steady_ones_are_warm_up() -> None:
     """Windows of 3 items: one at 1/s, then three at 10/s, which decide."""
-    monkeypatch.setattr(validation, "POLL_SECONDS", 0.0)
-    ends = [0.0, 1.0, 2.0, 3.0, *(3 + n / 10 for n in range(1, 10))]
-
-    class Counted(Fake):
-        polls = -1
-
-        async def stats(self) -> Stats:
-            self.polls += 1
-            nodes = {"n": {"pods": ["p"], "failed_devices": {}, "devices": {}, "run_seconds": {}}}
-            return {
-                **self.client.as_json(),
-                "chains": {"0": [0.0, ends[self.polls], self.polls]},
-                "success": self.polls,
-                "nodes": nodes,
-            }
-
-        async def ready(self) -> int:
-            return 1
-
-    step = await measure(Counted(), Plan(1), 1)
+    site = Simulated(lambda n, item: 1.0 if item < 4 else 0.1)
+    await site.scale(1)
+    await site.parallel(1)
+    step = await measure(site, Plan(1), 1)
     assert (step["steady"], step["problems"]) == (True, [])
     assert step["windows"] == pytest.approx([10, 10, 10])
+    assert site.items == 13
 
 
-async def run(command: list[str], plan: Plan) -> Result:
-    async with LocalSite(command, plan.limit) as site:
-        [result] = await validate([site], plan, print)
-        assert await site.replicas() == 1
-        return result
-
-
-@pytest.mark.slow
 async def test_a_serial_fifth_fails_at_the_right_step() -> None:
     """By Amdahl's law the doublings gain 1.667, 1.5 and 1.333; items take as much longer."""
-    result = await run(["usl", "0.3", "0.2", "0"], Plan(8, 1.42))
+    site = Simulated(lambda n, item: 0.3 * (1 + 0.2 * (n - 1)))
+    [result] = await validate([site], Plan(8, 1.42))
     steps = result["steps"]
     assert [step["verdict"] == "failed" for step in steps] == [False, False, False, True]
-    assert result["verdict"] == "failed"
-    assert result["usl"]["sigma"] == pytest.approx(0.2, rel=0.1)
-    [(name, seconds)] = steps[-1]["item_seconds"].items()
-    assert seconds == pytest.approx(1.5 * steps[-2]["item_seconds"][name], rel=0.1)
+    assert (result["verdict"], site.wanted, site.client.parallel) == ("failed", 1, 0)
+    assert result["usl"]["sigma"] == pytest.approx(0.2)
+    assert steps[-1]["item_seconds"] == pytest.approx({"n": 0.72})
     times = [row for row in measurements_of(result) if row.metric == "item_time"]
     assert {(row.subject, row.coords["replicas"]) for row in times} == {
-        (name, count) for count in (1, 2, 4, 8)
+        ("n", count) for count in (1, 2, 4, 8)
     }
 
 
 async def test_two_queues_are_validated_at_the_same_time() -> None:
-    """Both have as many replicas and requests in each step, and a verdict of their own."""
-    async with LocalSite(["sleep", "0.1"], 2) as one, LocalSite(["sleep", "x"], 2) as other:
-        together = set[tuple[int, int]]()
-
-        def report(_: str) -> None:
-            together.add((len(one.backends.running), len(other.backends.running)))
-
-        results = await validate([one, other], Plan(2, 1), report)
+    """Both have as many replicas in each step, and a verdict of their own."""
+    one = Simulated()
+    other = Simulated(Retcode=1, Error="invalid sleep time value 'x'")
+    results = await validate([one, other], Plan(2, 1))
     assert [result["verdict"] for result in results] == ["passed", "failed"]
-    assert {(1, 1), (2, 2)} <= together
+    assert list(dict.fromkeys(one.seen)) == list(dict.fromkeys(other.seen))
+    steps = results[1]["steps"]
+    assert "(3 exit code 1): invalid sleep time value 'x'" in steps[0]["problems"][0]
+    assert steps[1]["ratio"] is None
+    assert sum(steps[0]["failed"].values()) == steps[0]["failures"] == 3
 
 
 async def test_steps_begin_when_the_client_reaches_the_frontend() -> None:
     """A new Service leads nowhere for seconds: connections fail, or something else closes them."""
-    async with LocalSite(["sleep", "0.1"], 2) as site:
-        closing = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
-        work = site.load.work
-        elsewhere = Address("127.0.0.1", closing.sockets[0].getsockname()[1])
-        site.load.work = replace(work, frontend=elsewhere)
-        with pytest.raises(BadInput, match=r"0.5 s no request was answered: .* no valid reply"):
-            await validate([site], Plan(2, 1, scale_seconds=0.5), print)
-        asyncio.get_running_loop().call_later(1.5, setattr, site.load, "work", work)
-        [result] = await validate([site], Plan(2, 1), print)
-        closing.close()
-    assert result["verdict"] == "passed", summary(result)
+
+    class Closed(Simulated):
+        polls = 3
+
+        async def stats(self) -> Stats:
+            if self.client.parallel and self.polls:
+                self.polls -= 1
+                self.client.failed("no valid reply")
+                return self.client.as_json()
+            return await super().stats()
+
+    [result] = await validate([Closed()], Plan(2, 1))
+    assert result["verdict"] == "passed"
+    never = Closed()
+    never.polls = 10**9
+    with pytest.raises(ValueError, match=r"0.1 s no request was answered: .* no valid reply"):
+        await validate([never], Plan(2, 1, scale_seconds=0.1))
 
 
-async def test_a_backend_that_is_lost_fails_its_step_at_once() -> None:
-    async with LocalSite(["sleep", "0.05"], 2) as site:
-
-        async def kill() -> None:
-            def some() -> bool:
-                return len(site.backends.running) == 2 and site.load.stats.success > 1
-
-            await until(some)  # checks the limit
-            await until(lambda: not site.backends.running)
-            await until(some)
-            site.backends.running[0].kill()
-
-        killer = asyncio.create_task(kill())
-        [result] = await asyncio.wait_for(validate([site], Plan(2, 1), print), 30)
-        assert killer.done()
-        assert await site.replicas() == await site.ready() == 1
-    assert result["verdict"] == "failed"
-    step = result["steps"][-1]
-    assert step["lost"] == "1 of 2 backends ended by themselves (1 by SIGKILL)"
-    assert step["problems"][0] == step["lost"]
+async def test_what_is_lost_fails_its_step_at_once() -> None:
+    step = await measure(Simulated(lost="1 of 2 ended"), Plan(2), 2)
+    assert (step["lost"], step["problems"], step["steady"]) == (
+        "1 of 2 ended",
+        ["1 of 2 ended"],
+        False,
+    )
 
 
 async def test_items_longer_than_the_time_given_are_measured_if_one_ends_in_it() -> None:
-    # 13 items take 2.6 s, longer than the time given
-    assert (await run(["sleep", "0.2"], Plan(1, seconds=1.3)))["verdict"] == "passed"
-    [step] = (await run(["sleep", "2"], Plan(1, seconds=0.3)))["steps"]
+    [result] = await validate([Simulated(lambda n, item: 600.0)], Plan(1, seconds=1e-9))
+    assert result["verdict"] == "passed"
+    step = await measure(Simulated(), Plan(1, seconds=0.01), 1)
     assert step["problems"][0].endswith(
         "no item ended: set the timeout (--timeout) to 16 times the time of an item"
     )
 
 
-async def test_work_that_only_fails_ends_soon_and_says_why() -> None:
-    began = time.monotonic()
-    result = await run(["sleep", "x"], Plan(2, seconds=60))
-    assert time.monotonic() - began < 30
-    assert result["verdict"] == "failed"
-    steps = result["steps"]
-    assert "exit code 1): invalid sleep time value 'x'" in steps[0]["problems"][0]
-    assert steps[1]["ratio"] is None
-    assert sum(steps[0]["failed"].values()) == steps[0]["failures"] > 0
+async def test_processes_are_validated_and_restored_and_a_lost_one_is_noticed() -> None:
+    async with LocalSite(["sleep", "0.05"], 2) as site:
+        [result] = await validate([site], Plan(2, 1, tolerance=0.9))
+        assert result["verdict"] != "failed"
+        assert (await site.replicas()).wanted == 1
+        [process] = site.backends.running
+        process.kill()
+        await until(site.lost)
+        assert site.lost() == "1 of 1 backends ended by themselves (1 by SIGKILL)"
 
 
 @pytest.mark.parametrize(
     ("limit", "site", "message"),
     [
-        (3, Fake(pending=7), r"7 requests are still in flight: .*\(--scale-timeout, scale_timeout"),
-        (8, Fake("1 of 8 backends ended by themselves"), "1 of 8 backends ended by themselves"),
-        (8, Fake(), r"3 of 8 replicas run: Insufficient gpu"),
+        (8, Simulated(lost="1 of 8 backends ended"), "1 of 8 backends ended"),
+        (8, Simulated(most=3), r"3 of 8 replicas run: Insufficient gpu"),
     ],
 )
 async def test_a_limit_that_cannot_run_restores_the_replicas(
-    limit: int, site: Fake, message: str
+    limit: int, site: Simulated, message: str
 ) -> None:
-    with pytest.raises(BadInput, match=message):
-        await validate([site], Plan(limit, scale_seconds=0.3), print)
+    site.client.pending = 7  # as in flight
+    with pytest.raises(ValueError, match=message):
+        await validate([site], Plan(limit, scale_seconds=0.1))
     assert site.wanted == 5
+    site.lost_replicas = ""
+    with pytest.raises(
+        ValueError, match=r"7 requests are .* flight: .*\(--scale-timeout, scale_ti"
+    ):
+        await validate([site], Plan(3, scale_seconds=0.1))
 
 
 async def test_replicas_that_cannot_be_put_back_and_a_client_that_hangs_are_said(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     no_right = KubeError(403, "Forbidden", "no right to scale")
 
-    class Stuck(Fake):
+    class Stuck(Simulated):
         async def scale(self, replicas: int) -> None:
             if replicas == 5:
                 raise no_right
             await super().scale(replicas)
 
         async def parallel(self, requests: int) -> int:
-            if self.requests:
+            if self.wanted != 5:
                 await asyncio.sleep(60)
             return await super().parallel(requests)
 
     monkeypatch.setattr(validation, "STOP_SECONDS", 0.1)
-    output = list[str]()
-    with pytest.raises(BadInput, match=r"3 of 8 replicas run"):
-        await validate([Stuck()], Plan(8, scale_seconds=0.1), output.append)
-    assert output[-3:] == [
-        "fake: restoring 5 replicas",
-        f"fake: 5 replicas could not be restored: {no_right}",
-        "fake: the client may continue to send: no answer in 0.1 s",
+    caplog.set_level("INFO", "perfdag")
+    with pytest.raises(ValueError, match=r"3 of 8 replicas run"):
+        await validate([Stuck(most=3)], Plan(8, scale_seconds=0.1))
+    assert caplog.messages[-3:] == [
+        "simulated: restoring 5 replicas",
+        f"simulated: 5 replicas could not be restored: {no_right}",
+        "simulated: the client may continue to send: no answer in 0.1 s",
     ]
 
 

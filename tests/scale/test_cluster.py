@@ -10,11 +10,9 @@ from perfdag.benchmark.registry import get
 from perfdag.kube.client import KubeError
 from perfdag.steps.scale import cluster, vmi
 from perfdag.steps.scale.cleanup import belongs, ensure_namespace, remove_namespaces, remove_run
-from perfdag.steps.scale.objects import RUN_LABEL, VMI, built_in, kinds_of, load
+from perfdag.steps.scale.objects import RUN_LABEL, built_in, kinds_of, load
 from perfdag.steps.scale.scenario import Context, sample_error
 from tests.fakes.api_server import ApiServer, Request
-
-from .builders import record
 
 NAMED = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
 
@@ -82,7 +80,7 @@ async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it
 
     monkeypatch.setattr(vmi, "ladder", measure)
     server.add({"kind": "Namespace", "metadata": {"name": "perfdag-vmi"}})
-    await vmi.measure(server.client(), vmi.VmiBurstParams(lock_timeout=1.0), Context())
+    await vmi.VmiBurst().measure(server.client(), vmi.VmiBurstParams(lock_timeout=1.0), Context())
     assert belongs(caplog.messages[0].split()[1].rstrip(":"), seen[0]["metadata"])
 
 
@@ -142,48 +140,16 @@ async def test_vmis_already_there_count_and_nodes_that_are_not_ready_do_not() ->
         }
         for number, phase in enumerate(phases)
     ]
-    kube = ApiServer(node("a"), node("b"), node("c", "False"), *there).client()
-    assert (await cluster.check_nodes(kube, 300, 200))["nodes"] == 2
+    virtual = {"feature.node.kubernetes.io/cpu-cpuid.HYPERVISOR": "true"}
+    nodes = node("a"), node("b", labels=virtual), node("c", "False")
+    kube = ApiServer(*nodes, *there).client()
+    facts = await cluster.check_nodes(kube, 300, 200)
+    assert (facts["nodes"], facts["nested_virtualisation"]) == (2, ["b"])
     with pytest.raises(
         cluster.TooDenseError,
         match="301 VMIs beside 100 existing ones on 2 nodes are more than 200 a node; use 3 nodes",
     ):
         await cluster.check_nodes(kube, 301, 200)
-
-
-NFD, AMD64 = "feature.node.kubernetes.io/cpu-cpuid.", {"kubernetes.io/arch": "amd64"}
-
-
-@pytest.mark.parametrize(
-    ("labels", "virtual"),
-    [
-        ({f"{NFD}HYPERVISOR": "true", f"{NFD}AVX": "true"} | AMD64, True),
-        ({f"{NFD}AVX": "true"} | AMD64, False),
-        ({f"{NFD}SVE": "true"}, None),
-        ({"cpu-feature.node.kubevirt.io/hypervisor": "true"} | AMD64, None),
-    ],
-    ids=["NFD has the flag", "NFD has it not", "no flag to have", "of the guest's CPU"],
-)
-async def test_nested_virtualisation_is_known_from_the_node_s_own_cpu_alone(
-    labels: dict[str, str], virtual: bool | None
-) -> None:
-    facts = await cluster.check_nodes(ApiServer(node("a", labels=labels)).client(), 1, 200)
-    assert facts["nested_virtualisation"] == (["a"] if virtual else [])
-    assert facts["nested_unknown"] == (["a"] if virtual is None else [])
-    assert bool(cluster.node_notes([], facts, 200)) == (virtual is not False)
-
-
-def test_a_node_that_had_too_many_vmis_at_once_is_named() -> None:
-    vmis = [record(VMI, f"v{i}", created=1, scheduled=2, gone=9) for i in range(3)]
-    late = record(VMI, "late", created=1, scheduled=10)
-    for item in (*vmis, late):
-        item.node = "n"
-    facts: dict[str, Any] = {"nested_virtualisation": [], "nested_unknown": []}
-    facts["vmis_before"] = {"n": 1}
-    (note,) = cluster.node_notes([*vmis, late], facts, 3)
-    assert "n had 4" in note
-    assert facts["vmis_per_node_max"] == 4
-    assert cluster.node_notes([*vmis, late], facts, 4) == []
 
 
 @pytest.mark.parametrize("name", ["scale", "vmi-burst"])

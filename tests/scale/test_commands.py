@@ -17,7 +17,7 @@ from perfdag.commands.imports import go_seconds, import_workloads
 from perfdag.commands.main import main
 from perfdag.commands.options import CommandError
 from perfdag.kube.client import KubeError, Prometheus
-from perfdag.steps.scale import files, vmi
+from perfdag.steps.scale import files, scenario, vmi
 from perfdag.steps.scale.figures import Result
 from perfdag.steps.scale.files import RunFile, write_run
 from perfdag.steps.scale.objects import load
@@ -90,7 +90,7 @@ def test_the_files_of_each_size_are_written_however_it_ends(
     monkeypatch.setattr(vmi, "ladder", ladder)
     monkeypatch.setattr(vmi, "burst", burst)
     monkeypatch.setattr(vmi, "check_nodes", AsyncMock())
-    monkeypatch.setattr(vmi, "own_namespaces", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(scenario, "own_namespaces", lambda *_: contextlib.nullcontext())
     kube = ApiServer().client()
     monkeypatch.setattr(scale, "on_cluster", lambda args, work, _: asyncio.run(work(kube)))
     write_run(tmp_path / "run.json", RunFile("q", "v1", "Pod", ["ns"], "p", 1))
@@ -297,51 +297,3 @@ def test_durations_are_those_of_go(text: str, seconds: float) -> None:
     assert go_seconds(text) == pytest.approx(seconds)
     with pytest.raises(ValueError, match="is no duration"):
         go_seconds(f"{text}x")
-
-
-def test_what_a_plot_cannot_do_is_refused_and_api_calls_are_drawn_by_size(
-    tmp_path: Path, cli: CommandLine
-) -> None:
-    def plot(*words: str) -> str:
-        return cli(["scale", "plot", "-o", str(tmp_path), "--plot", *words], 2).err
-
-    assert "--skip-errors needs --plot general or detailed; ecdf counts absent stages" in plot(
-        "ecdf", "--no-skip-errors"
-    )
-    assert "API calls are counted of all" in plot("api-calls", "--head", "3")
-    assert "`perfdag scale vmi` and the scenarios count them" in plot("api-calls")
-    figures = {
-        "POST-virtualmachineinstances-count": 9.0,
-        "CREATE-virtualmachineinstances-count": 9.0,
-        "POST-pods/binding-count": 9.0,
-        "CREATE-pods/binding-count": 9.0,
-        "deletion/DELETE-pods-count": 9.0,
-        "deletion/PUT-pods/status-count": 9.0,
-        "deletion/UPDATE-pods/status-count": 9.0,
-    }
-    facts = {"members": 10}
-    runs = [
-        {"count": n, "figures": figures | {"Running-phase-count": float(n)}, "facts": facts}
-        for n in (9, 18)
-    ]
-    drawn: list[Any] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("perfdag.charts.files.to_bytes", lambda figure: (b"", b""))
-        patch.setattr(
-            "perfdag.charts.scale.api_calls",
-            lambda counts, of: drawn.append((counts, of)),
-        )
-        for scenario in ("burst", "gated"):
-            message = {"runs": [{**run, "scenario": scenario} for run in runs]}
-            (tmp_path / "summary.json").write_bytes(orjson.dumps(message))
-            assert main(["scale", "plot", "-o", str(tmp_path), "--plot", "api-calls"]) == 0
-    names = (
-        "POST-virtualmachineinstances",
-        "POST-pods/binding",
-        "deletion: DELETE-pods",
-        "deletion: PUT-pods/status",
-    )
-    calls = dict.fromkeys(names, 9.0)
-    assert drawn == [({90: calls, 180: calls}, "vms"), ({9: calls, 18: calls}, "objects")], (
-        "VMIs of a set are counted, not sets"
-    )

@@ -130,7 +130,7 @@ def test_the_headline_the_objects_and_the_gates(
 def test_an_invalid_result_keeps_its_rows(
     benchmark: str, stuck: int, figure: dict[str, float], disturbed: str, message: str
 ) -> None:
-    kind, way = ("Pod", "gated") if benchmark == "scale" else (VMI, "burst")
+    kind, way = ("Pod", "submit") if benchmark == "scale" else (VMI, "burst")
     bad = result(kind, 100, stuck, **figure)
     bad.disturbed, bad.scenario, bad.trace = disturbed, way, []
     with pytest.raises(Invalid, match=message) as caught:

@@ -76,13 +76,7 @@ WRITES = [
             "Pod",
             {"conditions": [condition("PodScheduled", "False", reason="Unschedulable")]},
             {},
-            {"unschedulable": 9000, "scheduled": None},
-        ),
-        (
-            "Pod",
-            {"conditions": [condition("PodScheduled", "False", reason="SchedulingGated")]},
-            {},
-            {"gated": 9000, "scheduled": None},
+            {"scheduled": None},
         ),
         ("Job", {"conditions": [condition("Complete")]}, {}, {"succeeded": 9000}),
         (VM, {"printableStatus": "Running"}, {}, {"running": -1}),
@@ -119,10 +113,11 @@ def test_a_failure_is_one_line() -> None:
 
 def test_a_restart_does_not_move_a_stage() -> None:
     pod = Record("Pod", "u", "n", "ns", "")
-    assert pod.put("ready", 5, 0, 7)
-    assert not pod.put("ready", 50, 0, 70)
-    assert pod.times("ready") == (5, 0, 7)
-    assert pod.times("gone") is None
+    assert pod.put("ready", 5 * SECOND, 7)
+    assert not pod.put("ready", 50 * SECOND, 70)
+    assert pod.stages == {"ready": (5 * SECOND, 7)}
+    pod.put("ready", 5 * SECOND + 300)
+    assert pod.stages["ready"] == (5 * SECOND + 300, 7), "an Event has the microseconds"
 
 
 @pytest.mark.parametrize(
@@ -306,13 +301,13 @@ def test_the_chain_of_a_distributed_workload_has_exact_deltas() -> None:
     seen = {name: row.seconds for name, row in rows.items() if row.status == "ok"}
     assert seen == pytest.approx(want)
     assert (rows["evicted"].status, rows["evicted"].seconds) == ("unobserved", None)
-    assert {row.source for row in rows.values() if row.status == "ok"} == {"receive"}
+    assert {row.source for row in rows.values() if row.status == "ok"} == {"watch"}
 
 
 def test_a_late_pod_of_a_gang_counts_a_missing_one_censors_and_an_eviction_has_its_pair() -> None:
     records = gang()
     late = next(item for item in records if item.uid == "p3")
-    late.times_ns[3 * late.stages.index("scheduled") + 2] = BASE + 9 * SECOND
+    late.stages["scheduled"] = 0, BASE + 9 * SECOND
     records[3].put("evicted", received_ns=BASE + 1_420_000_000)
     rows = gang_rows(records)
     assert rows["submission_to_scheduled"].seconds == pytest.approx(9.0)
@@ -363,7 +358,7 @@ def test_whole_seconds_of_a_server_with_another_clock_are_unbiased(ahead: float,
     for stage in ("created", "scheduled"):
         mean = sum(rows[stage].seconds or 0.0 for rows in results) / len(results)
         assert mean == pytest.approx(0.3, abs=0.01), stage
-    assert {rows["created"].source for rows in results} == {"mixed"}
+    assert {rows["created"].source for rows in results} == {"api"}
     assert {rows["created"].resolution_s for rows in results} == {1.0}
 
 

@@ -15,11 +15,11 @@ from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale import runai, times, workloads
 from perfdag.steps.scale.files import RunFile, SettingsError, read_run, write_run
 from perfdag.steps.scale.generate import Schedule
-from perfdag.steps.scale.objects import SET, VMI, Record
+from perfdag.steps.scale.objects import Record
 from perfdag.steps.scale.runai import SampleRequest, Settings, SubmitRequest
 from tests.fakes.api_server import ApiServer, client
 
-from .builders import BASE, observer_of, record, rows_for, submissions_of
+from .builders import BASE, record, rows_for, submissions_of
 from .test_cluster import FUTURE, held_by
 
 THING = "apiVersion: {}\nkind: {}\nmetadata: {{name: '${{name}}'}}\n"
@@ -119,20 +119,6 @@ def read_time(text: str | None) -> float:
     import time
 
     return time.time() - time.monotonic()
-
-
-def test_a_sample_of_sets_is_complete_when_all_vmis_of_all_sets_run() -> None:
-    """3 sets of 4; launcher pods that are ready are no VMIs that run."""
-    sets = [record(SET, name, created=1) for name in "abc"]
-    vmis = [record(VMI, f"{n}{i}", n, created=1, running=2) for n in "abc" for i in range(4)]
-    pods = [record("Pod", f"p{item.uid}", item.uid, ready=2) for item in vmis]
-    file = RunFile("r", "kubevirt.io/v1", SET, ["ns"], "p", 4, True, submissions_of(*"abc"))
-    observer = observer_of(*sets, *pods, *vmis[:3])
-    assert not runai.is_complete(observer, file)
-    for item in vmis[3:]:
-        observer.adopt(item)
-    assert runai.is_complete(observer, file)
-    assert runai.progress(observer, file) == (12, 12)
 
 
 @pytest.mark.parametrize(
@@ -310,23 +296,6 @@ def test_a_time_that_was_not_seen_has_that_of_another_as_the_original_writes_it(
     assert {"podGroupCreatedTimestamp", "firstEvictionTimestamp"} <= set(unseen["a"])
     assert "backendJobCreatedTimestamp" in unseen["a"]
     assert "backendJobCreatedTimestamp" not in unseen["b"]
-
-
-def test_a_vm_is_scheduled_when_its_launcher_pod_is_and_not_in_the_phase_of_that_name() -> None:
-    vmi = record(VMI, "v", "a", created=2, scheduling=3, scheduled=9, running=10)
-    pod = record("Pod", "p", "v", created=4, scheduled=5)
-    (item,), _, _ = sampled("VirtualMachine", record("VirtualMachine", "a", created=1), vmi, pod)
-    keys = ("workloadCreated", "jobCreated", "firstPodCreated", "podSchedulingDecision")
-    assert seconds(item, *keys) == [1, 2, 4, 5]
-
-
-def test_a_set_of_vmis_is_one_workload_of_which_the_last_pod_counts() -> None:
-    vmis = [record(VMI, f"v{i}", "a", created=2 + i) for i in range(2)]
-    pods = [record("Pod", f"p{i}", f"v{i}", created=4 + i, scheduled=6 + i) for i in range(2)]
-    (item,), _, waiting = sampled(SET, record(SET, "a", created=1), *vmis, *pods, members=2)
-    assert (item["jobName"], waiting) == ("a", [])
-    keys = ("jobCreated", "firstPodCreated", "lastPodCreated", "podSchedulingDecision")
-    assert seconds(item, *keys) == [2, 4, 5, 7]
 
 
 SECONDS = {

@@ -7,7 +7,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from perfdag.kube.client import STRATEGIC_PATCH, KubeError
+from perfdag.kube.client import KubeError
 from perfdag.outcome import VERDICT, Invalid
 from perfdag.steps.scale import figures, files, scenario, vmi, workloads
 from perfdag.steps.scale.figures import Result
@@ -107,19 +107,6 @@ async def test_what_is_churned_away_or_ran_is_waited_for_no_more() -> None:
     assert await session.all_reached(0.05, "running"), "one that ran, ran"
 
 
-async def test_a_gate_is_waited_for_on_a_pod_of_each_workload() -> None:
-    """Of 2 Jobs one has a pod in the place of another that was deleted; the other has none yet."""
-    gone = record("Pod", "a0", "a", created=2, gated=2, gone=3)
-    pods = gone, record("Pod", "a1", "a", created=3, gated=3)
-    jobs = record("Job", "a", created=1), record("Job", "b", created=1)
-    observer, items = observer_of(*jobs, *pods), submissions_of("a", "b")
-    session = session_of(None, observer, load("job", "r", gated=True), submissions=items)
-    assert session.settled("gated") == {"a": 1, "b": 0}
-    assert not await session.all_reached(0.05, "gated")
-    observer.adopt(record("Pod", "b0", "b", created=3, gated=3))
-    assert await session.all_reached(0.05, "gated")
-
-
 def jobs_session(count: int, *stages: str) -> Session:
     """A session of that many Jobs of one pod, which (and whose pods) reached the stages a second
     apart.
@@ -136,7 +123,8 @@ def jobs_session(count: int, *stages: str) -> Session:
             item.put("gone", received_ns=start + 50 * SECOND)
             observer.adopt(item)
         items.append(Submission(i, f"r-{i}", "ns", start, start, start + 1, f"j{i}"))
-    session = session_of(ApiServer().client(), observer, load("job", "r"), submissions=items)
+    observer.kube = ApiServer().client()
+    session = session_of(observer.kube, observer, load("job", "r"), submissions=items)
     session.batches = [(GeneratorResult("r", items, time.time() - 60, start), Schedule())]
     return session
 
@@ -157,7 +145,7 @@ async def test_a_goal_is_judged_by_its_own_stage(
     goal: workloads.Goal, stages: tuple[str, ...], ratio: float, censored: float
 ) -> None:
     session = jobs_session(10, *stages)
-    result = await workloads.finish(session, workloads.ScaleParams(goal=goal), goal, {})
+    result = await workloads.finish(session, workloads.ScaleParams(goal=goal))
     assert (result.figures["success_ratio"], result.figures["censored"]) == (ratio, censored)
     assert bool(result.figures["throughput_mean"]) == bool(ratio)
 
@@ -165,32 +153,10 @@ async def test_a_goal_is_judged_by_its_own_stage(
 async def test_a_deletion_that_fails_costs_no_rows(server: ApiServer) -> None:
     session = jobs_session(10, "scheduled")
     server.fail(".", 0)
-    session.kube = server.client()
-    result = await workloads.finish(session, workloads.ScaleParams(), "scheduled", {})
+    session.kube = session.observer.kube = server.client()
+    result = await workloads.finish(session, workloads.ScaleParams(goal="scheduled"))
     assert result.figures["success_ratio"] == 1.0
     assert any("the deletion was not observed to its end" in note for note in result.facts["notes"])
-
-
-@pytest.mark.parametrize(("second", "status"), [("released", 422), ("gone", 404), ("no", 403)])
-async def test_a_pod_that_is_gone_or_released_does_not_end_the_release(
-    second: str, status: int
-) -> None:
-    """The answer to the first request is lost; the second finds the pod as the first left it."""
-    server = ApiServer(
-        *({"kind": "Pod", "metadata": {"name": name, "namespace": "n"}} for name in "abc")
-    )
-    server.fail("PATCH .*/a", status, second)
-    server.fail("PATCH .*/a", 503, times=1)
-    kube, pods = server.client(retries=1), [Record("Pod", name, name, "n", "") for name in "abc"]
-    if status == 403:
-        with pytest.raises(KubeError, match="no"):
-            await workloads.release(kube, pods, 1)
-        return
-    await workloads.release(kube, pods, 1)
-    requests = [request for request in server.requests if request.method == "PATCH"]
-    assert [item.path.rpartition("/")[2] for item in requests] == ["a", "a", "b", "c"]
-    assert {item.headers["Content-Type"] for item in requests} == {STRATEGIC_PATCH}
-    assert all("released" in pod.stages for pod in pods)
 
 
 def test_throughput_of_a_steady_state_is_that_of_its_ramp() -> None:
@@ -227,14 +193,14 @@ PHASES = {
     ("how", "note"),
     [
         ("runs", ""),
-        ("waits", "the primer did not run after 0.3 s: "),
-        ("failed", "the primer failed: "),
-        ("refused", "the primer was not created: "),
-        ("stays", "the primer still existed when the measurement began"),
+        ("waits", "the primer did not run: after 0.3 s"),
+        ("failed", "the primer did not run: Failed: why"),
+        ("refused", "the primer did not run: quota exceeded"),
+        ("stays", "the primer was not gone after 0.5 s"),
     ],
 )
 async def test_a_primer_that_did_not_do_its_work_is_noted(
-    how: str, note: str, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch
+    how: str, note: str, soon: None, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vmi, "PRIMER_DELETION_S", 0.5)
     cluster.serve(("kubevirt.io/v1", VMI))
@@ -328,8 +294,8 @@ class Taken:
 async def test_a_run_that_was_not_alone_is_invalid(
     broken: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vmi, "ExclusiveRun", Taken)
-    monkeypatch.setattr(vmi, "own_namespaces", lambda *_: contextlib.nullcontext())
-    results = await vmi.measure(None, vmi.VmiBurstParams(), Context())  # type: ignore[arg-type]
+    monkeypatch.setattr(scenario, "ExclusiveRun", Taken)
+    monkeypatch.setattr(scenario, "own_namespaces", lambda *_: contextlib.nullcontext())
+    results = await vmi.VmiBurst().measure(None, vmi.VmiBurstParams(), Context())  # type: ignore[arg-type]
     with pytest.raises(Invalid, match="performance run x took the cluster over"):
         vmi.VmiBurst().values(results)

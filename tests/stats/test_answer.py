@@ -118,11 +118,15 @@ def test_a_fall_of_a_rate_is_of_the_level_before(store: Store) -> None:
 
 def test_an_accepted_level_is_the_good_one_as_long_as_it_is_accepted(store: Store) -> None:
     fill(store, [100] * 10 + [140] * 6 + [190] * 3)
-    accepted = [Acknowledgement("work *", run_id(10), "a safer kernel", until="2026-01-22")]
+    accepted = [
+        Acknowledgement(
+            series="work *", run=run_id(10), reason="a safer kernel", until="2026-01-22"
+        )
+    ]
     words = [gate_of(store, night, accepted).series[0].answer.text for night in (15, 18)]
     assert words[0].startswith("same (")
     assert words[1] == "worse +90.0 % since 2026-01-15 (9 runs)", "the acknowledgement ended"
-    accepted = [Acknowledgement("work *", run_id(10), "a safer kernel")]
+    accepted = [Acknowledgement(series="work *", run=run_id(10), reason="a safer kernel")]
     text = gate_of(store, 18, accepted).series[0].answer.text
     assert text == "worse +35.7 % since 2026-01-21 (3 runs)"
 

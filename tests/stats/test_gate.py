@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.analysis.alerts import GateResult, Rules, send
-from perfdag.analysis.gate import check, read_acks, store_record
+from perfdag.analysis.alerts import GateResult, Rules, send, store_record
+from perfdag.analysis.gate import check, read_acks
 from perfdag.analysis.history import Acknowledgement
 from perfdag.commands.main import main
 from perfdag.plan.plan import make_plan
@@ -296,7 +296,7 @@ def test_an_entry_that_vanished_is_told_once_and_not_for_each_rule_on_it(store: 
         "THRESHOLD net/iperf througput > 9e+09",
     ]
     assert [case.state for case in gate.cases if case.group == "threshold"] == ["absent"] * 3
-    accepted = [Acknowledgement("iperf throughput", run_id(5), "not any more")]
+    accepted = [Acknowledgement(series="iperf throughput", run=run_id(5), reason="not any more")]
     assert not judge(store, 5, *rules, accepted=accepted).failed
 
 
@@ -324,11 +324,11 @@ def test_an_acknowledged_loss_hides_no_metric_that_what_is_still_measured_lacks(
         night_rows += [retransmits(night, point, entry) for entry, point in both]
         put(store, [row for part in night_rows for row in part])
     put(store, rows(5, {"streams=4": [1e10] * 3}, entry=entries[1]))
-    gone = Acknowledgement(removed, run_id(5), "removed")
+    gone = Acknowledgement(series=removed, run=run_id(5), reason="removed")
     gate = judge(store, 5, rule, accepted=[gone])
     assert [alert.title for alert in gate.alerts] == [f"THRESHOLD net/{rule.text()}"]
     assert gate.failed
-    rule_too = Acknowledgement(rule.text(), run_id(5), "not any more")
+    rule_too = Acknowledgement(series=rule.text(), run=run_id(5), reason="not any more")
     assert not judge(store, 5, rule, accepted=[gone, rule_too]).failed
 
 
@@ -345,7 +345,7 @@ def test_a_loss_is_told_once_and_its_acknowledgement_opens_the_gate_of_each_rule
     gate = judge(store, 12, THROUGHPUT)
     assert [alert.title for alert in gate.alerts] == ["ABSENT net/iperf: 1 series"]
     assert gate.failed
-    gone = Acknowledgement("iperf throughput", run_id(12), "not any more")
+    gone = Acknowledgement(series="iperf throughput", run=run_id(12), reason="not any more")
     gate = judge(store, 12, THROUGHPUT, accepted=[gone])
     assert (gate.alerts, gate.failed) == ([], False)
 
@@ -378,7 +378,11 @@ def test_a_failed_verdict_of_a_benchmark_is_told(store: Store, webhook: str) -> 
     assert message["title"] == "VERDICT net/burst: 1 of its own verdicts failed"
     line = next(line for line in str(message["text"]).splitlines() if line.startswith("accept"))
     assert f"{{series: 'burst count=400: api_p99 < 1', run: {run_id(1)}, reason: ...}}" in line
-    accepted = [Acknowledgement("burst count=400: api_p99 < 1", run_id(1), "a small API server")]
+    accepted = [
+        Acknowledgement(
+            series="burst count=400: api_p99 < 1", run=run_id(1), reason="a small API server"
+        )
+    ]
     assert not judge(store, 2, accepted=accepted).failed
 
 
@@ -402,7 +406,7 @@ def test_the_first_run_is_judged_except_against_a_past_that_it_lacks(store: Stor
 def test_a_ratio_is_to_the_accepted_level(store: Store) -> None:
     nights(store, 8, lambda n, p: 1e10 if n < 6 else 8e9, points=["streams=1"], noise=0.001)
     rule = Check(metric="throughput", op=">=", ratio=0.9)
-    accepted = Acknowledgement("iperf *", run_id(6), "new kernel")
+    accepted = Acknowledgement(series="iperf *", run=run_id(6), reason="new kernel")
     assert judge(store, 7, rule).failed
     assert not judge(store, 7, rule, accepted=[accepted]).failed
 
@@ -454,7 +458,10 @@ def test_a_series_that_vanished_is_missed_until_it_is_back_or_acknowledged(store
     text = gate.message(gate.alerts[0])
     assert "accept  in acks.yaml: {series: 'iperf streams=4 throughput', run: " in text
     accepted = Acknowledgement(
-        "iperf streams=4 *", run_id(9), "no such streams any more", until="2026-01-16"
+        series="iperf streams=4 *",
+        run=run_id(9),
+        reason="no such streams any more",
+        until="2026-01-16",
     )
     failed = [judge(store, night, accepted=[accepted]).failed for night in (11, 12)]
     assert failed == [False, True], "night 12 is 2026-01-17"
@@ -582,7 +589,7 @@ def test_acks_file(store: Store) -> None:
     acks.write_text("acks:\n  - {series: x, run: yesterday, because: no}\n")
     with pytest.raises(BadDocument) as error:
         read_acks(None, store)
-    assert "unknown key; allowed: series, run, reason, until" in str(error.value)
+    assert "unknown key; allowed: reason, run, series, until" in str(error.value)
     assert "acks[0].reason: is required" in str(error.value)
     assert main(["check", "last", "--store", store.root]) == 2
 

@@ -16,7 +16,7 @@ from perfdag.plan.plan import make_plan
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import load_plan
 from perfdag.results.samples import SampleRecord, as_row, now, sample_key
-from perfdag.results.summary import summarise
+from perfdag.results.summary import points_of
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 
@@ -66,7 +66,7 @@ def test_the_span_of_a_sample(
     store = FolderStore(str(tmp_path))
     table, _ = gather(store, load_plan(store, measure(store, [nodes])))
     assert table["span"].to_pylist() == [span]
-    assert summarise(table)[0].series[0].name == name
+    assert points_of(table)[0].series[0].name == name
 
 
 def test_each_span_is_one_series_whatever_the_nodes(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_each_span_is_one_series_whatever_the_nodes(tmp_path: Path) -> None:
     for row in table.to_pylist():
         by_series.setdefault(row["series_id"], set()).add(row["span"])
     assert sorted(map(sorted, by_series.values())) == [["node"], ["nodes"], ["zones"]]
-    assert len(summarise(table)[0].series) == 3
+    assert len(points_of(table)[0].series) == 3
 
 
 def test_runs_of_different_spans_are_not_compared(tmp_path: Path) -> None:

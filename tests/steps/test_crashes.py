@@ -58,7 +58,7 @@ def attempts(store: FolderStore, plan: Plan) -> list[int | None]:
     """The exit codes of three attempts at the first batch."""
     here = place(plan.run_id)
     return [
-        in_a_process(lambda: lead.lead(here, store, plan, 0, number, number == 2))  # noqa: B023
+        in_a_process(lambda: lead.lead(here, store, plan, 0, number))  # noqa: B023
         for number in range(3)
     ]
 
@@ -154,7 +154,7 @@ def test_a_lost_gang_counts_and_a_pod_that_was_told_to_end_does_not(
     monkeypatch.setattr(lead, "measure_batch", measure)
     monkeypatch.setattr(lead, "STOP_SECONDS", 0.0)
     with contextlib.suppress(SystemExit):
-        lead.lead(place(plan.run_id), store, plan, 0, 0, False)
+        lead.lead(place(plan.run_id), store, plan, 0, 0)
     lost = lost_pods(store, plan, 0)
     assert lost[0] == counts
 
@@ -171,7 +171,7 @@ def test_a_gang_whose_pods_are_told_to_end_one_after_the_other_has_no_reason(
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
     try:
         with pytest.raises(SystemExit):
-            lead.lead(place(plan.run_id), store, plan, 0, 0, False)
+            lead.lead(place(plan.run_id), store, plan, 0, 0)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert not stored_reasons(store, plan.run_id)

@@ -97,12 +97,14 @@ def test_a_failed_verdict_of_a_benchmark_is_left_to_the_gate_of_the_run(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "perfdag.commands.results.own_verdicts",
-        lambda table: [OwnVerdict("burst", "p", "burst", "api_p99 < 1", "failed", "1.4 against 1")],
+        "perfdag.results.summary.own_verdicts",
+        lambda table, labels: [OwnVerdict("burst", "p", "burst", "p99 < 1", "failed", "1.4 of 1")],
     )
     assert main(["step", "finish"]) == 3
     scheduled(store)
-    assert main(["step", "finish"]) == 0  # which finds nothing wrong in these rows
+    ack = b"acks: [{series: '*p99 < 1', run: 20260101T000000Z, reason: known}]"
+    store.put("acks.yaml", ack)
+    assert main(["step", "finish"]) == 0  # which knows the acknowledgement
 
 
 def test_a_typo_in_the_acknowledgements_costs_neither_report_nor_gate(

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,7 +23,6 @@ from perfdag.steps.loop.measure import PRECISE
 from perfdag.steps.loop.pools import GangLost
 from perfdag.steps.pods import gather, lead, peer
 from perfdag.steps.pods.context import EXIT_REFUSED, EXIT_RETRYABLE
-from perfdag.steps.pods.finish import record_failed_attempt
 from perfdag.steps.pods.gather import GangPool, GangUnavailable, why_too_few
 from perfdag.steps.pods.lead import ProgressReporter
 from perfdag.store.folder import FolderStore
@@ -120,15 +120,16 @@ async def test_kept_pods_of_the_workflow_that_a_resume_continues_are_no_gang_of_
     ],
 )
 def test_want_of_rights_is_noted_and_not_tried_again(
-    store: FolderStore, error: Exception, code: int
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
 ) -> None:
     plan = make_plan(parse_suite(SLEEPS))
-    assert record_failed_attempt(store, [plan], 0, "batch 0, attempt 0", False, error) == code
+    monkeypatch.setattr(lead, "assembled", Mock(side_effect=error))
+    assert lead.lead(place(), store, plan, 0, 0) == code
     assert str(error) in store.get(f"runs/{plan.run_id}/notes/batch-0.json").decode()
-    with pytest.raises(KubeError):  # an API server that is away may be back for the next attempt
-        record_failed_attempt(
-            store, [plan], 0, "batch 0, attempt 0", False, KubeError(503, "Unavailable", "no")
-        )
+    away = KubeError(503, "Unavailable", "no")  # it may be back for the next attempt
+    monkeypatch.setattr(lead, "assembled", Mock(side_effect=away))
+    with pytest.raises(KubeError):
+        lead.lead(place(), store, plan, 0, 0)
 
 
 def gang_of(*digests: str | None) -> dict[str, Pod]:
@@ -207,7 +208,7 @@ def test_a_volume_that_was_written_to_before_is_called_reused(
     )
     ours, next_workflow = place(), replace(place(), workflow_uid="another")
     for here, attempt in ((ours, 0), (ours, 1), (next_workflow, 0)):
-        assert lead.lead(here, store, plan, 0, attempt, False) == 0
+        assert lead.lead(here, store, plan, 0, attempt) == 0
     fresh = {} if volume.get("access") == "ReadWriteMany" else facts
     assert seen == [fresh, facts, fresh], "a run that is resumed has claims of its own"
 
@@ -317,7 +318,7 @@ def test_the_output_of_a_node_is_its_best_headline(
         (points[0], 2, 2e9),
         (points[1], 1, 8e9),
     ):
-        row = {"headline": True, "value": value, "unit": "bit/s", "better": better}
+        row = {"metric": "x", "headline": True, "value": value, "unit": "bit/s", "better": better}
         progress.finished(point, SampleRecord(point.id, repetition, "ok", rows=[row]))
     progress.finished(points[2], SampleRecord(points[2].id, 1, "failed", "it broke"))
     assert (tmp_path / "summary").read_text() == summary

@@ -15,7 +15,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from perfdag.hosts.local import LocalHost, listening_ports
-from perfdag.hosts.ssh import Connection, SshHost
+from perfdag.hosts.ssh import SshHost
 from perfdag.kube.pods import Pod
 from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import make_plan
@@ -205,7 +205,7 @@ def test_the_shell_of_a_pod_ends_a_server_and_what_it_started(
 ) -> None:
     """Pods have /bin/sh, which takes fewer forms of kill than the shell of this machine's user."""
     inside = ["env", f"PERFDAG_PEER={tmp_path}", "setsid", "sh", "-c"]
-    monkeypatch.setattr(Connection, "argv", lambda _, line: [*inside, line])
+    monkeypatch.setattr(SshHost, "argv", lambda _, line: [*inside, line])
     host = SshHost("127.0.0.1", "pod", tmp_path / "config")
     mark = tmp_path / "pid"
     server = host.serve(["sh", "-c", f"{started}echo $! >{mark}; wait"])

@@ -3,41 +3,35 @@
 import base64
 import gzip
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfdag.kube.patch import UNRECOVERABLE, WATCHDOG_DONE
 from perfdag.kube.pods import Pod, nodes_of, pod_trouble, read_pod, selector, with_events
-from perfdag.plan.ab import on_cluster, prepare_duet
+from perfdag.plan.ab import prepare_duet
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.results.collect import gather
 from perfdag.results.missing_reason import (
     as_annotation,
     from_annotations,
 )
-from perfdag.results.runs import store_rechecks
 from perfdag.results.samples import sample_key
 from perfdag.steps.pods.context import (
     EXIT_REFUSED,
     EXIT_RETRYABLE,
+    owner,
     unrecoverable_annotation,
     unrecoverable_batches,
 )
-from perfdag.steps.pods.finish import BatchReasons, copy_annotation
 from perfdag.steps.pods.watchdog import (
     Watchdog,
     all_stored,
     count_missing,
     failed,
     finished,
-    poll_delay,
     watch_pods,
 )
 from perfdag.store.base import Store, StoreError
@@ -59,8 +53,8 @@ def plan() -> Plan:
 
 
 @pytest.fixture
-def watchdog(plan: Plan, store: FolderStore) -> Watchdog:
-    return Watchdog(60.0, BatchReasons(plan, store))
+def watchdog() -> Watchdog:
+    return Watchdog(60.0)
 
 
 def pod(
@@ -74,8 +68,8 @@ def pod(
     return Pod("p", 0, attempt, 0, phase, None, None, trouble, unrecoverable, None, uid)
 
 
-def notes(tmp_path: Path) -> list[str]:
-    return [file.read_text() for file in tmp_path.glob("store/runs/*/notes/*")]
+def notes(watchdog: Watchdog) -> list[str]:
+    return [*watchdog.reasons.values()]
 
 
 LONG_AGO = time.time() - 500
@@ -94,6 +88,7 @@ UNPACKS = replace(
     created=LONG_AGO,
 )
 ENDED_LATE = replace(UNPACKS, phase="Failed", trouble=DEADLINE)
+SILENT = replace(pod(None), created=time.time() - 61)
 BEFORE = pod("ErrImagePull: no", uid="u0")
 NOW = pod(None, attempt=1, phase="Running", uid="v")
 
@@ -120,7 +115,7 @@ NOW = pod(None, attempt=1, phase="Running", uid="v")
             [
                 (0, [NEVER], [], None),
                 (4, [NEVER], [NEVER], "NeverPull"),
-                (10, [RETRY], [], "NeverPull"),
+                (10, [RETRY], [], None),
                 (14, [RETRY], [RETRY], "PullBackOff"),
             ],
             True,
@@ -159,9 +154,9 @@ NOW = pod(None, attempt=1, phase="Running", uid="v")
             id="a large image is unpacked until pending_limit; a retry may find it unpacked",
         ),
         pytest.param(
-            [(0, [pod(None)], [], None), (55, [pod(None)], [], "has not started after 55 s")],
+            [(0, [pod(None)], [], None), (55, [SILENT], [], "no event says why")],
             False,
-            id="a pod of which nothing is known is noted before its time is over",
+            id="a pod of which nothing is known is noted before Argo ends it",
         ),
         pytest.param(
             [
@@ -175,13 +170,12 @@ NOW = pod(None, attempt=1, phase="Running", uid="v")
 )
 def test_what_is_given_up_when_and_what_is_noted(
     watchdog: Watchdog,
-    tmp_path: Path,
     looks: list[tuple[float, list[Pod], list[Pod], str | None]],
     unrecoverable: bool,
 ) -> None:
     for moment, pods, given_up, noted in looks:
-        assert watchdog.look(pods, moment) == given_up, moment
-        assert [str(noted) in text for text in notes(tmp_path)] == [True] * bool(noted), moment
+        assert watchdog.look({}, pods, moment) == given_up, moment
+        assert [str(noted) in text for text in notes(watchdog)] == [True] * bool(noted), moment
     assert watchdog.unrecoverable == ({0} if unrecoverable else set())
 
 
@@ -197,27 +191,17 @@ def test_what_is_given_up_when_and_what_is_noted(
     ],
 )
 def test_what_ended_a_lead_decides_whether_there_is_another_attempt(
-    watchdog: Watchdog, tmp_path: Path, code: int, over: bool
+    watchdog: Watchdog, code: int, over: bool
 ) -> None:
     """A crash is tried again: the sample under way goes last then, and the others are measured."""
     ended = pod(f"main ended with exit code {code}", phase="Failed")
     peer = replace(pod(None, phase="Running", uid="v"), rank=1)
-    assert watchdog.look([ended, peer], 0) == ([peer] if over else [])
-    noted = [f"exit code {code}" in each for each in notes(tmp_path)]
+    assert watchdog.look({}, [ended, peer], 0) == ([peer] if over else [])
+    noted = [f"exit code {code}" in each for each in notes(watchdog)]
     assert noted == ([] if code in (EXIT_REFUSED, EXIT_RETRYABLE) else [True]), (
         "those two say why themselves"
     )
     assert watchdog.unrecoverable == ({0} if over else set())
-
-
-def test_what_an_earlier_watchdog_gave_up_is_waited_for_as_long_as_anything(
-    watchdog: Watchdog, tmp_path: Path
-) -> None:
-    watchdog.earlier = {0}
-    assert watchdog.look([FULL], 0) == watchdog.look([FULL], 30) == []
-    before = notes(tmp_path)
-    assert watchdog.look([pod("GivenUp: no such image", phase="Failed", uid="v")], 31) == []
-    assert notes(tmp_path) == before != [], "the one before noted why it ended that pod"
 
 
 OURS, COPIED, RETRIED = (
@@ -230,15 +214,14 @@ same before `argo retry`.
 """
 
 
-@pytest.mark.parametrize("claimed", [False, True])
 @pytest.mark.parametrize(("earlier", "believed"), [(OURS, True), (COPIED, False), (RETRIED, False)])
 async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_run_is_believed(
-    monkeypatch: pytest.MonkeyPatch, claimed: bool, earlier: str, believed: bool
+    monkeypatch: pytest.MonkeyPatch, earlier: str, believed: bool
 ) -> None:
     waiting = [waits("InvalidImageName", "no")]
     pod = gang_pod({"phase": "Pending", "containerStatuses": waiting})
     marks = {WATCHDOG_DONE: "u-1"} | unrecoverable_annotation(earlier, {7})
-    marks |= as_annotation(earlier, {7: "full"} if claimed else {})
+    marks |= as_annotation(earlier, {7: "full"})
     here = replace(place(), workflow_uid="u-1")
     workflow = workflow_of(here, marks)
     server = ApiServer(workflow)
@@ -249,8 +232,7 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
 
     monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
     monkeypatch.setattr("perfdag.steps.pods.watchdog.UNRECOVERABLE_SECONDS", 0.0)
-    kept: dict[int, str] = {}
-    assert not await watch_pods(server.client(), here, 60.0, None if claimed else kept.__setitem__)
+    assert not await watch_pods(server.client(), here, 60.0)
     done = [
         (each.path.split("/namespaces/")[1].split("/")[1], each.body)
         for each in server.requests
@@ -263,31 +245,12 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
     notes = from_annotations(OURS, workflow["metadata"]["annotations"])
     expected = {0, 7} if believed else {0}
     assert unrecoverable == expected
-    assert (set(notes), set(kept)) == ((expected, set()) if claimed else (set(), {0}))
+    assert set(notes) == expected
     assert done[0][1]["metadata"]["annotations"][WATCHDOG_DONE] is None, (
         "of the go before argo retry: this watchdog is made anew where it is lost"
     )
-    assert done[2][1] == {
-        "metadata": {"annotations": {UNRECOVERABLE: None, WATCHDOG_DONE: "u-1"}}
-    }, "so that it fails once"
-
-
-def test_notes_of_a_watchdog_without_a_store_fit_into_an_object_and_come_into_the_rows(
-    tmp_path: Path, plan: Plan, store: FolderStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    many = as_annotation(OURS, dict.fromkeys(range(1000), "x" * 5000))
-    many |= unrecoverable_annotation(OURS, range(1000))
-    assert sum(map(len, many.values())) < 66_000
-    assert len(from_annotations(OURS, many)) > 100
-    ours = workflow_of(place(), many)
-    monkeypatch.setattr("perfdag.steps.pods.finish.run_with_client", lambda work: ours)
-    for of in (COPIED, RETRIED, OURS):
-        assert notes(tmp_path) == []
-        ours["metadata"]["annotations"] = as_annotation(
-            of, {0: "pod of rank 0 never started: no room"}
-        )
-        copy_annotation(place(), store, plan)
-    assert "no room" in notes(tmp_path)[0]
+    last = done[2][1]["metadata"]["annotations"]
+    assert (last[UNRECOVERABLE], last[WATCHDOG_DONE]) == (None, "u-1"), "so that it fails once"
 
 
 def test_a_watchdog_that_came_late_still_gives_up_before_argo_does(watchdog: Watchdog) -> None:
@@ -295,12 +258,11 @@ def test_a_watchdog_that_came_late_still_gives_up_before_argo_does(watchdog: Wat
     retry.
     """
     full = replace(pod("Unschedulable: 1 Insufficient cpu."), created=time.time() - 50)
-    assert watchdog.look([full], 0) == []
-    assert [each.uid for each in watchdog.look([replace(full, created=time.time() - 55)], 5)] == [
-        "u"
-    ]
+    assert watchdog.look({}, [full], 0) == []
+    older = replace(full, created=time.time() - 61)
+    assert watchdog.look({}, [older], 5) == [older]
     pulling = replace(pod("ErrImagePull: x", uid="v"), batch=1, created=time.time() - 55)
-    assert watchdog.look([pulling], 6) == [], "that its image is pulled has only begun"
+    assert watchdog.look({}, [pulling], 6) == [], "that its image is pulled has only begun"
 
 
 def test_what_ended_or_refused_two_pods_of_a_batch_is_noted_once_each(
@@ -312,8 +274,7 @@ def test_what_ended_or_refused_two_pods_of_a_batch_is_noted_once_each(
     ]
     refused = {f"n{n}": node(f'Pod "x-{n}" is invalid', rank=str(n)) for n in range(2)}
     for moment in range(4):
-        watchdog.look(ended, moment)
-        watchdog.note_refusals(refused, 0)
+        watchdog.look(refused, ended, moment)
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
@@ -328,12 +289,12 @@ def node(message: str, phase: str = "Error", **inputs: str) -> dict[str, Any]:
     }
 
 
-def test_a_quota_is_noted(watchdog: Watchdog, tmp_path: Path) -> None:
+def test_a_quota_is_noted(watchdog: Watchdog) -> None:
     over = node('pods "x" is forbidden: exceeded quota: tight', "Pending", rank="0")
-    watchdog.note_refusals({"n": over}, 0)
-    assert "exceeded quota" in notes(tmp_path)[0]
+    watchdog.look({"n": over}, [], 0)
+    assert "exceeded quota" in notes(watchdog)[0]
     assert watchdog.unrecoverable == set()
-    watchdog.note_refusals({"n": over}, 55)
+    watchdog.look({"n": over}, [], 60)
     assert watchdog.unrecoverable == {0}, "Argo is about to give it up, and would wait as long"
 
 
@@ -371,14 +332,12 @@ def test_a_quota_is_noted(watchdog: Watchdog, tmp_path: Path) -> None:
     ],
 )
 def test_whatever_a_pod_was_not_made_for_is_noted(
-    watchdog: Watchdog, tmp_path: Path, fields: dict[str, str], noted: bool, unrecoverable: bool
+    watchdog: Watchdog, fields: dict[str, str], noted: bool, unrecoverable: bool
 ) -> None:
     inputs = {"parameters": [{"name": "batch", "value": "0"}, {"name": "rank", "value": "1"}]}
-    watchdog.note_refusals({"n": {"type": "Pod", "phase": "Error", "inputs": inputs, **fields}}, 0)
+    watchdog.look({"n": {"type": "Pod", "phase": "Error", "inputs": inputs, **fields}}, [], 0)
     assert watchdog.unrecoverable == ({0} if unrecoverable else set())
-    assert [fields["message"].replace('"', '\\"') in each for each in notes(tmp_path)] == [
-        True
-    ] * noted
+    assert [fields["message"] in each for each in notes(watchdog)] == [True] * noted
 
 
 def waits(reason: str, message: str) -> dict[str, Any]:
@@ -460,7 +419,7 @@ TOO_LARGE = "Error: mtu greater than device maximum.\n"
     ],
 )
 def test_what_ended_before_the_measuring_container_is_told_and_an_mtu_is_refused_once(
-    watchdog: Watchdog, tmp_path: Path, name: str, code: int, message: str, words: str, final: bool
+    watchdog: Watchdog, name: str, code: int, message: str, words: str, final: bool
 ) -> None:
     ended = {
         "name": name,
@@ -473,8 +432,8 @@ def test_what_ended_before_the_measuring_container_is_told_and_an_mtu_is_refused
         "containerStatuses": [waits("PodInitializing", "")],
     }
     peer = replace(pod(None, phase="Running", uid="v"), rank=1)
-    assert watchdog.look([read_pod(gang_pod(status)), peer], 0) == ([peer] if final else [])
-    assert [words in each for each in notes(tmp_path)] == [True]
+    assert watchdog.look({}, [read_pod(gang_pod(status)), peer], 0) == ([peer] if final else [])
+    assert [words in each for each in notes(watchdog)] == [True]
     assert watchdog.unrecoverable == ({0} if final else set())
 
 
@@ -489,12 +448,6 @@ def test_addresses_by_family() -> None:
         ("10.0.0.1",),
     )
     assert (read_pod(body).batch, read_pod(body).attempt, read_pod(body).rank) == (3, 1, 2)
-
-
-def test_many_left_a_long_listing_and_a_long_wait_make_counting_rarer() -> None:
-    assert [poll_delay(left, 0.01, 0) for left in (1, 2, 10, 10_000)] == [0.5, 0.5, 2.0, 30.0]
-    assert poll_delay(1, 0.5, 0) == 10.0
-    assert [poll_delay(1, 0.01, still) for still in (1, 20, 600)] == [0.5, 1.0, 3.0]
 
 
 def test_the_samples_of_both_variants_are_counted(store: FolderStore) -> None:
@@ -523,18 +476,9 @@ async def test_it_waits_for_the_last_sample_also_of_a_store_that_is_away(
 
     monkeypatch.setattr("perfdag.steps.pods.watchdog.count_missing", counted)
     monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
-    monkeypatch.setattr("perfdag.steps.pods.watchdog.SHORTEST_DELAY", 0.01)
+    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
     await all_stored(store, [plan])
     assert answers == []
-
-
-def test_what_a_cluster_waits_for_imports_nothing_heavy_and_what_measures_no_parquet() -> None:
-    code = (
-        "import sys, perfdag.steps.pods.plan, perfdag.steps.pods.watchdog; "
-        "assert not {'numpy', 'pyarrow', 'matplotlib'} & set(sys.modules); "
-        "import perfdag.steps.pods.lead; assert 'pyarrow' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_finished_reads_compressed_nodes() -> None:
@@ -676,40 +620,18 @@ async def test_young_pods_and_those_of_which_nobody_may_read_are_left_alone() ->
         assert await with_events(events.client(), "bench", [waiting]) == [waiting]
 
 
-def test_a_batch_of_a_recheck_is_noted_in_the_run_that_it_is_of(
-    watchdog: Watchdog, store: FolderStore, plan: Plan
-) -> None:
-    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    [first, _] = store_rechecks(store, plan, {plan.points[0].id})
-    watchdog.note(1, "no room")
-    assert store.list(f"runs/{first.run_id}/notes") == [f"runs/{first.run_id}/notes/batch-0.json"]
-
-
-def test_why_pods_of_two_variants_never_started_is_in_the_rows_of_both(store: FolderStore) -> None:
-    text = "name: s\nentries: [{benchmark: command, hosts: {count: 2}, params: {argv: ['true']}}]\n"
-    duel = on_cluster(prepare_duet(parse_suite(text), parse_suite(text), ("a", "b"), 8))
-    for each in (duel.a, duel.b):
-        store.put(f"runs/{each.run_id}/plan.json", each.dump())
-    why = "pod of rank 1 never started: InvalidImageName: no"
-    Watchdog(60.0, BatchReasons(duel.a, store)).note(0, why)
-    for each in (duel.a, duel.b):
-        rows = gather(store, each)[0].to_pylist()
-        assert {(row["status"], row["error"]) for row in rows} == {("failed", why)}
-
-
 def test_a_watchdog_made_anew_notes_nothing_of_an_attempt_before_the_one_that_measures(
-    watchdog: Watchdog, tmp_path: Path
+    watchdog: Watchdog,
 ) -> None:
     refused = node('Pod "x" is invalid', attempt="0")
-    watchdog.note_refusals({"n0": refused, "n1": node("", "Running", attempt="1")}, 0)
-    watchdog.look([OUT_OF_MEMORY, NOW], 0)
-    assert notes(tmp_path) == []
-    watchdog.look([OUT_OF_MEMORY, replace(OUT_OF_MEMORY, attempt=1, uid="v")], 3)
-    assert ["OOMKilled" in each for each in notes(tmp_path)] == [True]
-    watchdog.note_refusals({}, 6)
+    nodes = {"n0": refused, "n1": node("", "Running", attempt="1")}
+    watchdog.look(nodes, [OUT_OF_MEMORY, NOW], 0)
+    assert notes(watchdog) == []
+    watchdog.look({}, [OUT_OF_MEMORY, replace(OUT_OF_MEMORY, attempt=1, uid="v")], 3)
+    assert ["OOMKilled" in each for each in notes(watchdog)] == [True]
     for moment in (6, 12):
-        watchdog.look([pod("InvalidImageName: no", uid="w")], moment)
-    assert ["InvalidImageName" in each for each in notes(tmp_path)] == [True], (
+        watchdog.look({}, [pod("InvalidImageName: no", uid="w")], moment)
+    assert ["InvalidImageName" in each for each in notes(watchdog)] == [True], (
         "`argo retry` counts from 0"
     )
 
@@ -737,12 +659,12 @@ def on_lost_node(
     ],
 )
 def test_a_pod_whose_node_is_lost_is_noted_and_left_to_kubernetes(
-    watchdog: Watchdog, tmp_path: Path, phase: str, containers: list[bool], ready: str, lost: bool
+    watchdog: Watchdog, phase: str, containers: list[bool], ready: str, lost: bool
 ) -> None:
     body = on_lost_node(phase, containers, ready)
     assert pod_trouble(body) == (("node node-1 was lost", False) if lost else (None, False))
-    assert watchdog.look([read_pod(body)], 0) == []
-    noted = [text for text in notes(tmp_path) if "pod of rank 1: node node-1 was lost" in text]
+    assert watchdog.look({}, [read_pod(body)], 0) == []
+    noted = [text for text in notes(watchdog) if "pod of rank 1: node node-1 was lost" in text]
     assert bool(noted) == lost
 
 
@@ -768,8 +690,7 @@ async def test_a_pod_that_its_grace_period_keeps_on_a_lost_node_is_failed(
     server.on("GET .*/pods", list_pods)
     server.on("PATCH .*/pods/p1/status", set_status)
     monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
-    kept: dict[int, str] = {}
-    await watch_pods(server.client(), here, 60.0, kept.__setitem__)
+    await watch_pods(server.client(), here, 60.0)
     patches = [
         each.body for each in server.requests if each.method == "PATCH" and "/pods/" in each.path
     ]
@@ -781,14 +702,14 @@ async def test_a_pod_that_its_grace_period_keeps_on_a_lost_node_is_failed(
     assert executor["name"] == "wait", "Argo waits for its report unless it was killed"
     assert executor["state"]["terminated"]["exitCode"] != 0
     assert status == {"phase": "Failed", "reason": "GivenUp", "message": "node node-1 was lost"}
-    assert kept == {0: "pod of rank 1: node node-1 was lost"}
+    notes = server.of("Workflow")[0]["metadata"]["annotations"]
+    assert from_annotations(owner(server.of("Workflow")[0]), notes) == {
+        0: "pod of rank 1: node node-1 was lost"
+    }
 
 
-@pytest.mark.parametrize("claimed", [False, True])
 @pytest.mark.parametrize("end", [{}, {"shutdown": "Stop"}])
-async def test_a_pod_that_ends_together_with_its_batch_tells_why(
-    end: dict[str, str], claimed: bool
-) -> None:
+async def test_a_pod_that_ends_together_with_its_batch_tells_why(end: dict[str, str]) -> None:
     """The first look finds all batches over. Pods that `argo stop` ended have its reason."""
     here = replace(place(), workflow_uid="u-1")
     killed = {"exitCode": 137, "reason": "Error", "finishedAt": "2026-01-02T00:00:09Z"}
@@ -801,12 +722,11 @@ async def test_a_pod_that_ends_together_with_its_batch_tells_why(
     }
     server = ApiServer(workflow_of(here, phase="Running", nodes=over) | {"spec": end})
     server.on("GET .*/pods", lambda _: {"metadata": {}, "items": [lead]})
-    kept: dict[int, str] = {}
-    assert not await watch_pods(server.client(), here, 60.0, None if claimed else kept.__setitem__)
+    assert not await watch_pods(server.client(), here, 60.0)
     [workflow] = server.of("Workflow")
     notes = workflow["metadata"].get("annotations", {})
     why = (
         "its batch ended early (attempt 3 on node-1 at 2026-01-02T00:00:09Z): "
         "pod of rank 0: main ended with exit code 137"
     )
-    assert (from_annotations(OURS, notes) if claimed else kept) == ({} if end else {0: why})
+    assert from_annotations(OURS, notes) == ({} if end else {0: why})

@@ -1,0 +1,172 @@
+"""Why samples are missing, where more than one thing kept them from being measured."""
+
+import contextlib
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from perfdag.hosts.local import LocalHost
+from perfdag.kube.client import KubeError
+from perfdag.plan.ab import Duet
+from perfdag.plan.plan import Plan, make_plan
+from perfdag.results.collect import gather
+from perfdag.results.missing_reason import (
+    MissingReason,
+    as_annotation,
+    budget_spent,
+    from_annotations,
+    write,
+)
+from perfdag.results.runs import store_plan, store_rechecks
+from perfdag.results.samples import SampleRecord, sample_key
+from perfdag.steps.pods import finish, lead
+from perfdag.steps.pods.context import unrecoverable_annotation
+from perfdag.steps.pods.gather import Hosts
+from perfdag.store.base import Store
+from perfdag.store.folder import FolderStore
+from perfdag.suite.load import parse_suite
+
+from .objects import workflow_of
+from .test_duet import duet_of
+from .test_plan_step import place
+
+SUITE = (
+    "name: s\nbudget: 100s\nrepetitions: 3\nisolation: pod\n"
+    "entries: [{benchmark: command, params: {argv: ['true']}}]\n"
+)
+OURS, RETRIED = "u-1 2026-01-02T00:00:00Z", "u-1 2026-01-01T00:00:00Z"
+"""What annotations of a Workflow begin with; of the same one before `argo retry`."""
+PENDING = "pod of rank 0 never started: Unschedulable: 0/1 nodes are available"
+LIMITED = {
+    "startedAt": "2026-01-01T00:00:00Z",
+    "storedWorkflowTemplateSpec": {"activeDeadlineSeconds": 7200},
+}
+START = 1767225600.0
+
+
+def reasons(store: Store, plan: Plan) -> list[tuple[str, str]]:
+    return [(row["status"], row["error"]) for row in gather(store, plan)[0].to_pylist()]
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return make_plan(parse_suite(SUITE))
+
+
+@pytest.fixture
+def tells(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The Workflow as the last step reads it."""
+    workflow = workflow_of(place())
+    monkeypatch.setattr(finish, "run_with_client", lambda work: workflow)
+    return workflow
+
+
+@pytest.fixture
+def complete_gangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every gang stands at once."""
+    hosts = Hosts([LocalHost()], {})
+    monkeypatch.setattr(lead, "assembled", lambda *_: contextlib.nullcontext(hosts))
+
+
+@pytest.mark.parametrize(
+    ("workflow", "now", "message"),
+    [
+        ({"spec": {"shutdown": "Stop"}}, START, "was ended by `argo stop`"),
+        (
+            {"spec": {}, "status": LIMITED},
+            START + 7200,
+            "was ended by its deadline of 2 h 0 min (install --deadline)",
+        ),
+        (
+            {"spec": {"activeDeadlineSeconds": 60}, "status": LIMITED},
+            START + 60,
+            "was ended by its deadline of 1 min 0 s (install --deadline)",
+        ),
+        ({"spec": {}, "status": LIMITED}, START + 7199, None),
+        ({"spec": {}}, START, None),
+    ],
+)
+def test_what_ended_a_workflow(workflow: dict[str, Any], now: float, message: str | None) -> None:
+    assert finish.end_of(workflow, now) == message
+
+
+def test_a_batch_has_its_own_reason_and_the_rest_that_of_the_workflow(
+    store: FolderStore, plan: Plan, tells: dict[str, Any]
+) -> None:
+    write(store, plan.run_id, budget_spent(100, 0))
+    tells["metadata"]["annotations"] = as_annotation(OURS, {0: PENDING, 1: PENDING})
+    tells["spec"]["shutdown"] = "Stop"
+    finish.record_end(place(), store, plan, "Failed")
+    assert reasons(store, plan) == [
+        ("skipped", "the budget of 100 s was spent"),
+        ("failed", PENDING),
+        ("missing", "workflow wf was ended by `argo stop`"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("phase", "text"),
+    [("Succeeded", "planned, but no result was stored"), ("Failed", "workflow wf ended Failed")],
+)
+def test_without_an_api_server_the_phase_is_the_reason(
+    store: FolderStore, plan: Plan, monkeypatch: pytest.MonkeyPatch, phase: str, text: str
+) -> None:
+    unreachable = Mock(side_effect=KubeError(0, "Unreachable", "no"))
+    monkeypatch.setattr(finish, "run_with_client", unreachable)
+    finish.record_end(place(), store, plan, phase)
+    assert reasons(store, plan) == [("missing", text)] * 3
+
+
+def test_a_run_that_it_was_not_let_go_on_with_is_none_of_its(
+    store: FolderStore, plan: Plan
+) -> None:
+    store.put(sample_key(plan.run_id, plan.key(0)), SampleRecord(plan.points[0].id, 1, "ok").dump())
+    finish.record_end(place(), store, plan, "Failed")
+    assert store.list(f"runs/{plan.run_id}/notes") == []
+
+
+def test_annotations_fit_into_an_object_and_are_of_this_attempt_at_the_workflow(
+    store: FolderStore, plan: Plan, tells: dict[str, Any]
+) -> None:
+    many = as_annotation(OURS, dict.fromkeys(range(1000), "x" * 5000))
+    many |= unrecoverable_annotation(OURS, range(1000))
+    assert sum(map(len, many.values())) < 66_000
+    assert len(from_annotations(OURS, many)) > 100
+    tells["metadata"]["annotations"] = as_annotation(RETRIED, {0: PENDING})
+    finish.record_end(place(), store, plan, "Succeeded")
+    assert store.list(f"runs/{plan.run_id}/notes") == []
+
+
+def test_a_reason_is_of_the_recheck_that_its_batch_is_of_and_of_both_variants(
+    store: FolderStore, plan: Plan, tells: dict[str, Any]
+) -> None:
+    store_plan(store, plan)
+    [first, _] = store_rechecks(store, plan, {plan.points[0].id})
+    tells["metadata"]["annotations"] = as_annotation(OURS, {len(plan.batches): PENDING})
+    finish.record_end(place(), store, plan, "Succeeded")
+    assert {text for _, text in reasons(store, first)} == {PENDING}
+    duet = stored_duet(store)
+    tells["metadata"]["annotations"] = as_annotation(OURS, {0: PENDING})
+    finish.record_end(place(duet.a.run_id), store, duet.a, "Succeeded")
+    for variant in (duet.a, duet.b):
+        assert PENDING in {text for _, text in reasons(store, variant)}
+
+
+def stored_duet(store: Store) -> Duet:
+    duet = duet_of()
+    for plan in (duet.a, duet.b):
+        store_plan(store, plan)
+    return duet
+
+
+@pytest.mark.usefixtures("complete_gangs")
+def test_a_gang_that_stands_takes_away_what_ended_the_one_before(
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    duet = stored_duet(store)
+    for plan in (duet.a, duet.b):
+        write(store, plan.run_id, MissingReason("batch", "failed", "the peer on n is gone", 0))
+    monkeypatch.setattr(lead, "measure_batch", lambda *_: None)
+    assert lead.lead(place(duet.a.run_id), store, duet.a, 0, 0) == 0
+    assert [store.list(f"runs/{plan.run_id}/notes") for plan in (duet.a, duet.b)] == [[], []]
