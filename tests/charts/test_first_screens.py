@@ -14,17 +14,10 @@ from perfdag.results.summary import summarise
 from perfdag.store.folder import FolderStore
 from tests.charts import rows
 from tests.charts.browser import CHROMIUM, chromium, tab
-from tests.charts.pages import plan_of, report_of
-from tests.charts.test_site import CONTRAST
+from tests.charts.pages import CONTRAST, SMALL_OR_CUT, plan_of, report_of
 from tests.stats import synthetic
 
 LONG = "a-name-of-forty-characters-in-all-it-has"
-# Text of at least 11 px, inside the window: what is wider scrolls in a box of its own.
-SMALL_OR_CUT = """(() => {
-  const own = (e) => [...e.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
-  const seen = [...document.querySelectorAll("main *")].filter((e) => own(e) && e.getBoundingClientRect().width && !e.closest("svg, pre, .scroll"));
-  return seen.filter((e) => parseFloat(getComputedStyle(e).fontSize) < 11 || e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.textContent.slice(0, 40));
-})()"""  # noqa: E501
 
 
 def steady(number: int, **more: Any) -> list[list[dict[str, Any]]]:
@@ -56,7 +49,11 @@ def of(*samples: list[dict[str, Any]]) -> Callable[[Path], str]:
 
 
 CASES: dict[str, tuple[Callable[[Path], str], str, str]] = {
-    "regressed": (lambda f: judged(f, 20, 0.8), "bad", "Worse: iperf throughput -"),
+    "regressed": (
+        lambda f: judged(f, 20, 0.8),
+        "bad",
+        "Worse: iperf throughput -19.9\u00a0% since ",
+    ),
     "improved": (lambda f: judged(f, 20, 1.2), "good", "Better: iperf throughput +"),
     "as before": (lambda f: judged(f, 20, 1.0), "same", "Same as the last 19 runs<"),
     "as the one before": (lambda f: judged(f, 2, 1.0), "same", "Same as the run before<"),
