@@ -64,7 +64,7 @@ lint: $(VENV)/dev.stamp
 # Write what is derived from the definitions: the schema of suites and its page, and the manifests in deploy/argo, which the Helm chart reads.
 generated: $(VENV)/dev.stamp
 	@$(BIN)/perfdag plan --schema >suites/suite.schema.json
-	@$(BIN)/python scripts/suite_reference.py >docs/reference/suite.md
+	@$(BIN)/python scripts/reference.py
 	@$(BIN)/python scripts/deploy
 
 tools:
@@ -89,6 +89,8 @@ lock:
 	  --extra docs --extra build --extra argo -c requirements/run.txt -o requirements/docs.txt pyproject.toml
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
 	  -c requirements/run.txt -o requirements/step.txt requirements/step.in
+	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
+	  --extra s3 --extra site -c requirements/run.txt -o requirements/finish.txt pyproject.toml
 	for image in $(dir $(wildcard images/*/requirements.in)); do uv pip compile -q --universal --generate-hashes \
 	  --no-header --no-annotate --python-version 3.11 -c requirements/run.txt -o $${image}requirements.txt $${image}requirements.in || exit 1; done
 

@@ -77,7 +77,7 @@ def figures(rows: pa.Table, charts: Sequence[Chart]) -> list[tuple[str, Figure]]
             drawn.setdefault(slug, figure)
     if not drawn and any(cell.why is None for cell in cells):
         drawn = dict(_samples(cells, note))
-    if not drawn:
+    if not drawn and all(cell.why for cell in cells):
         why = f"{cells[0].label}: {cells[0].why}" if cells else "no data"
         drawn["points"] = style.no_data(f"no value in {plural(len(cells), 'point')}; {why}")
     return list(drawn.items())

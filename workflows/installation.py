@@ -6,6 +6,7 @@ from typing import Any
 from hera.workflows import ClusterWorkflowTemplate, WorkflowTemplate
 from hera.workflows import models as m
 
+from perfdag import IMAGES
 from perfdag.kube.client import Object
 from perfdag.kube.patch import STORE_ADDRESS
 
@@ -15,7 +16,7 @@ class Installation:
     """The options of `perfdag install`. Times are in seconds."""
 
     namespace: str = "default"
-    images: str = "localhost/perfdag-{name}:1"
+    images: str = IMAGES
     store: str = ""
     store_secret: str = "perfdag-store"
     pull_policy: str = "IfNotPresent"

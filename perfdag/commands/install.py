@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from perfdag import IMAGES
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Rights
 from perfdag.commands import doctor_cluster
@@ -125,9 +126,9 @@ def _add_rights(group: argparse._ArgumentGroup) -> None:
 def _add_images(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--images",
-        default="localhost/perfdag-{name}:1",
+        default=IMAGES,
         metavar="PATTERN",
-        help="names of the images; {name} is base, iperf, fio ...",
+        help=f"names of the images; {{name}} is base, iperf, fio ... (default: {IMAGES})",
     )
     group.add_argument(
         "--pull-policy",

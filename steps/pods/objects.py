@@ -23,8 +23,7 @@ from perfdag.kube.pods import (
     zones_of,
 )
 from perfdag.plan.plan import Plan
-from perfdag.results.runs import ROUNDS
-from perfdag.results.samples import run_folder
+from perfdag.results.runs import ROUNDS, run_folder
 from perfdag.shape import ACROSS, Shape, Volume
 from perfdag.steps.pods.context import PodContext
 from perfdag.steps.pods.credentials import make_keys
