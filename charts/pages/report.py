@@ -23,7 +23,7 @@ from perfdag.charts.pages.pick import Picture
 from perfdag.charts.series import Cell, label_cells
 from perfdag.plan.plan import Plan
 from perfdag.results.labels import flatten
-from perfdag.results.samples import result_key
+from perfdag.results.runs import result_key
 from perfdag.results.summary import (
     PointState,
     RunTrust,
