@@ -550,7 +550,10 @@ def claim(items: Sequence[Item], x: str = "", pair: str = "", second: str = "") 
         return long if len(long) <= TITLE else f"{name} {verb} {text(best.series.middle)}"
     if low.series.middle == high.series.middle:
         return f"{name}: {text(low.series.middle)}"
-    return f"{name}: {text(low.series.middle)} to {text(high.series.middle)}"
+    factor, _ = scaled(first.unit, high.series.middle, first.metric)
+    least = low.series.middle / factor
+    start = digits(least) if least >= 0.1 else text(low.series.middle)
+    return f"{name}: {start} to {text(high.series.middle)}"
 
 
 def _ratio(items: Sequence[Item], pair: str) -> str:

@@ -212,7 +212,7 @@ def test_a_new_benchmark_is_installed_measured_and_tested_as_written(tmp_path: P
     words = ("run", suite, "--store", str(tmp_path / "store"), "--no-report")
     ran = perfdag(site, *words)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert re.search(r"block=65536 +throughput +[\d.]+ .* [kMG]?B/s +3  ok", ran.stdout), ran.stdout
+    assert re.search(r"block=64KiB +throughput +[\d.]+ .* [kMG]?B/s +3  ok", ran.stdout), ran.stdout
     described = perfdag(site, "benchmarks", "mem-copy")
     assert "throughput [B/s], higher is better" in described.stdout
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]

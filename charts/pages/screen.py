@@ -175,6 +175,10 @@ def banner(run: Judged) -> Banner:
         earlier = f"last {gate.runs - 1} runs" if gate.runs > 2 else "run before"
         return Banner("same", f"Same as the {earlier}{noisy}", history)
     text = answer.text.removeprefix(answer.word).lstrip(": ")
+    if answer.word == "unclear":
+        open_series = sum(not line.answer.noisy for line in deciding)
+        sentence = f"Unclear: {open_series} of {plural(len(gate.headlines), 'value')}{noisy}"
+        return Banner("unclear", sentence, [f"{name}: {text}", *history])
     sentence = f"{answer.word.capitalize()}: {name} {text}{rest}"
     left = deciding[0].left
     if answer.word == "worse" and left:

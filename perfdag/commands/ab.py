@@ -31,7 +31,6 @@ from perfdag.commands.options import (
     print_json,
     print_now,
 )
-from perfdag.commands.plan import plan_text
 from perfdag.commands.progress import Progress
 from perfdag.commands.results import write_report
 from perfdag.commands.run import (
@@ -177,7 +176,9 @@ def compare_commands(args: argparse.Namespace) -> int:
     labels = shlex.join(commands[0]), shlex.join(commands[1])
     duet = prepare_duet(a, b, labels, BLOCKS)
     if args.dry_run:
-        print(plan_text(duet.a), plan_text(duet.b), sep="\n\n")
+        from perfdag.commands.plan import plan_text
+
+        print(plan_text(duet.a), plan_text(duet.b), sep="\n")
         return EXIT_OK
     result = measure_duet(duet, args.store)
     if args.json:

@@ -14,9 +14,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from perfdag.benchmark.contract import Benchmark
-from perfdag.removed import removal_note
 from perfdag.shape import SHAPE_KEYS, Shape
-from perfdag.suite.document import Document, Where, choices, explain, nearest
+from perfdag.suite.document import Document, Where, choices, explain, nearest, removal_note
 from perfdag.suite.model import Permutations, Source
 from perfdag.units import Quantity, parse_quantity
 

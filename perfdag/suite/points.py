@@ -23,9 +23,17 @@ from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark
 from perfdag.digest import canonical, digest
 from perfdag.redaction import secret_names
-from perfdag.removed import removal_note
 from perfdag.shape import ACROSS, SHAPE_KEYS, Shape, merge, overlay
-from perfdag.suite.document import BadDocument, Problem, Where, choices, dotted, error_path, explain
+from perfdag.suite.document import (
+    BadDocument,
+    Problem,
+    Where,
+    choices,
+    dotted,
+    error_path,
+    explain,
+    removal_note,
+)
 from perfdag.suite.model import Check, LoadedSuite, PointSettings, Source, Until, unmet_where
 from perfdag.suite.permutations import combinations, count_combinations, nested
 

@@ -144,7 +144,7 @@ def test_points_that_no_number_orders_have_no_winner_and_no_empty_lane() -> None
         sample("x", {"entry": "d"}, 1, [value("other", 1.0)]),
     )  # fmt: skip
     [figure] = drawn("x", made).values()
-    assert title(figure).replace("\u00a0", " ") == "Wall time: 1 s to 4 s"
+    assert title(figure).replace("\u00a0", " ") == "Wall time: 1 to 4 s"
     assert len(figure.axes[0].get_yticklabels()) == 3
 
 
