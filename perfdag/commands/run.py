@@ -110,10 +110,6 @@ def run(args: argparse.Namespace) -> int:
             f"{args.suite} is no suite file; to measure a command: perfdag run -- {args.suite}"
         )
     root: str | None = args.store
-    if ":::" in args.command:
-        from perfdag.commands.ab import compare_commands
-
-        return compare_commands(args)
     if args.resume is not None:
         from perfdag.commands.runs import read_run
 
