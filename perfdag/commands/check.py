@@ -17,7 +17,6 @@ from perfdag.analysis.gate import (
     stored_acks,
 )
 from perfdag.analysis.selection import select_one
-from perfdag.commands.gate_text import gate_text
 from perfdag.commands.options import (
     ACKS,
     RUN_HELP,
@@ -31,6 +30,7 @@ from perfdag.commands.options import (
     print_json,
     print_now,
 )
+from perfdag.commands.result_text import gate_text
 from perfdag.commands.runs import explain_last
 from perfdag.signals import EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.store.base import Store

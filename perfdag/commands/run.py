@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from perfdag.analysis.alerts import GateResult
-    from perfdag.commands.results import RunResult
+    from perfdag.commands.result_text import RunResult
 
 EPILOG = """examples:
   perfdag run suites/quick.yaml
