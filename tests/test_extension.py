@@ -16,7 +16,7 @@ import pytest
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Metric, Params, Tool
-from perfdag.benchmark.registry import mistake
+from perfdag.benchmark.registry import mistakes
 from perfdag.commands.doctor_cluster import image_findings
 from perfdag.commands.main import main
 from perfdag.commands.submit import report_other_packages
@@ -131,7 +131,7 @@ WALL = Command.metrics[0]
     ],
 )
 def test_a_mistake_of_a_declaration_is_one_sentence(benchmark: Any, text: str) -> None:
-    result = mistake("changed", benchmark)
+    result = next(mistakes("changed", benchmark), "")
     assert result.startswith(text)
     assert bool(result) == bool(text)
 

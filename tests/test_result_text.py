@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.commands.result_text import result_text
-from perfdag.commands.results import RunResult
+from perfdag.commands.result_text import RunResult, result_text
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import CollectionResult
 from perfdag.results.summary import summarise

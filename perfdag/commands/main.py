@@ -152,6 +152,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INPUT
     try:
         args = parser(*[verb] if verb else []).parse_args(arguments)
+        if verb == "run" and ":::" in args.command:
+            from perfdag.commands.ab import compare_commands
+
+            return compare_commands(args)
         code: int = args.run(args)
         return code
     except KeyboardInterrupt:

@@ -1,15 +1,19 @@
-"""The result of a run on a terminal: a table of headline metrics, and what is said of them."""
+"""The result of a run: its exit code, its data, and its text for a terminal."""
 
 import re
 import sys
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from shutil import get_terminal_size
 from textwrap import shorten
-from typing import TYPE_CHECKING
+from typing import Any
 
-from perfdag.analysis.alerts import GateResult, gate_counts, worst
+from perfdag.analysis.alerts import GateResult, gate_as_dict, gate_counts, worst
+from perfdag.analysis.history import Series as Line
 from perfdag.analysis.verdict import RANK
 from perfdag.commands.terminal import HIGHLIGHTS, fitted, highlighted, spark, styled, text_table
+from perfdag.plan.plan import Plan
+from perfdag.results.collect import CollectionResult
 from perfdag.results.summary import (
     PointState,
     PointTrust,
@@ -18,11 +22,97 @@ from perfdag.results.summary import (
     statuses_text,
     worst_of_points,
 )
+from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.units import digits, plural, scaled
 
-if TYPE_CHECKING:
-    from perfdag.analysis.history import Series as Line
-    from perfdag.commands.results import RunResult
+
+@dataclass(frozen=True)
+class RunResult:
+    """A collected run: its samples by status, its points, and the addresses of its files."""
+
+    plan: Plan
+    summary: Summary
+    collected: CollectionResult
+    rows: str
+    report: str | None = None
+    exports: Sequence[str] = ()
+    gate: GateResult | None = None
+    """The answers about the series of the run, and its checks. None where there is no history."""
+    gated: bool = False
+    """Whether the gate of the whole run, which knows the acknowledgements, decides on verdicts."""
+    told: bool = True
+    """Whether the webhook took the messages of the gate."""
+
+    @property
+    def id(self) -> str:
+        """The id of the run."""
+        return self.plan.run_id
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the verb that measured or collected the run."""
+        if not self.told:
+            return EXIT_REACH
+        if self.gated:
+            failed = self.gate is not None and self.gate.failed
+        else:
+            failed = any(verdict.word == "failed" for verdict in self.summary.verdicts)
+        if failed:
+            return EXIT_GATE
+        statuses = self.summary.statuses.keys()
+        return EXIT_FAILED if "ok" not in statuses or statuses - {"ok", "skipped"} else EXIT_OK
+
+    def __str__(self) -> str:
+        return result_text(self)
+
+    def data(self) -> dict[str, Any]:
+        """Return the result as data for JSON."""
+        answer = gate_as_dict(self.gate) if self.gate else None
+        trust, verdicts = self.summary.trust, self.summary.verdicts
+        points = [
+            {
+                "point": state.point,
+                "entry": state.entry,
+                "benchmark": state.benchmark,
+                "params": state.params,
+                "statuses": state.statuses,
+                "reasons": state.reasons,
+                "noise": state.noise,
+                "trust": asdict(own) if (own := trust.points.get(state.point)) else None,
+                "metrics": [
+                    {
+                        "metric": series.metric,
+                        "stat": series.stat,
+                        "coords": series.coords,
+                        "unit": series.unit,
+                        "better": series.better,
+                        "headline": series.headline,
+                        "median": series.middle,
+                        "low": series.band.low,
+                        "high": series.band.high,
+                        "spread": series.band.kind,
+                        "n": len(series.values),
+                        "nominal": series.nominal,
+                    }
+                    for series in state.series
+                ],
+            }
+            for state in self.summary.points
+        ]
+        return {
+            "run_id": self.plan.run_id,
+            "suite": self.plan.suite,
+            "statuses": self.summary.statuses,
+            "rows": self.rows,
+            "report": self.report,
+            "exports": self.exports,
+            "answer": answer,
+            "trust": {"level": trust.level, "text": trust.text},
+            "verdicts": [asdict(verdict) for verdict in verdicts],
+            "points": points,
+            **({"gate": answer} if self.gated and answer else {}),
+        }
+
 
 HEADINGS = ("point", "metric", "median", "spread", "unit", "n", "of nominal", "runs", "state")
 FAILURE = re.compile("failed|invalid|missing")
@@ -36,7 +126,7 @@ Rows = list[tuple[str, ...]]
 """Cells as HEADINGS names them."""
 
 
-def result_text(result: "RunResult") -> str:
+def result_text(result: RunResult) -> str:
     """Return a table of headline metrics for each entry, then counts, addresses and the answer."""
     summary = result.summary
     verdicts = {verdict.point: verdict.word for verdict, _ in worst_of_points(summary.verdicts)}
@@ -55,7 +145,7 @@ def result_text(result: "RunResult") -> str:
     return "\n".join([*tables, *_lines(result), *gate, _answer(result)])
 
 
-def _gate_series(result: "RunResult") -> "list[Line]":
+def _gate_series(result: RunResult) -> list[Line]:
     return result.gate.series if result.gate and result.gate.runs > 1 else []
 
 
@@ -74,7 +164,7 @@ def _of_a_screen(entries: dict[str, Rows]) -> Iterator[tuple[str, Rows]]:
             yield entry + (more if len(shown) < len(rows) else ""), shown
 
 
-def _answer(result: "RunResult") -> str:
+def _answer(result: RunResult) -> str:
     """Return the sentence of the first screen of the report, in the colour of its word."""
     from perfdag.charts.pages.screen import Judged, banner
     from perfdag.charts.series import label_cells
@@ -143,7 +233,7 @@ def _table(entry: str, rows: Rows) -> str:
     )
 
 
-def _lines(result: "RunResult") -> list[str]:
+def _lines(result: RunResult) -> list[str]:
     """Return what stands below the table: counts, noise, failures, precision and addresses."""
     plan, collected = result.plan, result.collected
     statuses = statuses_text(result.summary.statuses) or "no samples"
@@ -171,7 +261,7 @@ def _lines(result: "RunResult") -> list[str]:
     return lines + [f"also    {file}" for file in result.exports]
 
 
-def _verdicts(result: "RunResult") -> list[str]:
+def _verdicts(result: RunResult) -> list[str]:
     """Return the verdict of each point whose benchmark has one, the failed ones first."""
     lines = [
         f"verdict {verdict.where}: {verdict.text}" + (f" ({count})" if count else "")

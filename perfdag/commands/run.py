@@ -27,8 +27,7 @@ from perfdag.plan.plan import Plan, make_plan
 from perfdag.results import missing_reason
 from perfdag.results.runs import RunStore, resume_command, run_lock, with_learned_times
 from perfdag.signals import EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH, end_once
-from perfdag.steps.loop.measure import MeasuringLoop, ProgressListener
-from perfdag.steps.loop.pools import LocalPool, needs_cluster
+from perfdag.steps.loop.measure import LocalPool, MeasuringLoop, needs_cluster
 from perfdag.store.base import Store, StoreError
 from perfdag.store.open import open_store
 from perfdag.suite.document import BadDocument
@@ -41,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from perfdag.analysis.alerts import GateResult
-    from perfdag.commands.results import RunResult
+    from perfdag.commands.result_text import RunResult
 
 EPILOG = """examples:
   perfdag run suites/quick.yaml
@@ -110,10 +109,6 @@ def run(args: argparse.Namespace) -> int:
             f"{args.suite} is no suite file; to measure a command: perfdag run -- {args.suite}"
         )
     root: str | None = args.store
-    if ":::" in args.command:
-        from perfdag.commands.ab import compare_commands
-
-        return compare_commands(args)
     if args.resume is not None:
         from perfdag.commands.runs import read_run
 
@@ -269,7 +264,7 @@ def resumable(command: str) -> Iterator[None]:
 
 def prepare_resume(store: Store, run_id: str) -> None:
     """Forget why samples of the run are missing, and delete damaged ones. Raises StoreError."""
-    missing_reason.forget_all(store, run_id)
+    missing_reason.forget(store, run_id)
     if damaged := RunStore(store).delete_damaged_samples(run_id):
         some = ", ".join(damaged[:5])
         logger.info(f"unreadable, measured again: {plural(len(damaged), 'sample')} ({some})")
@@ -278,7 +273,7 @@ def prepare_resume(store: Store, run_id: str) -> None:
 def measure_plan(plan: Plan, store: Store) -> None:
     """Measure the samples of a plan that are not stored yet, within its budget."""
     with Progress(plan) as progress:
-        loop = measuring_loop(plan, store, progress)
+        loop = MeasuringLoop(plan, store, LocalPool(), progress)
         deadline = time.monotonic() + plan.budget if plan.budget else None
         if not loop.measure(range(len(plan.order)), deadline=deadline):
             reason = missing_reason.budget_spent(plan.budget or 0)
@@ -295,8 +290,3 @@ def only_process(plan: Plan) -> Iterator[None]:
                 "wait for it, or end it with Ctrl-C"
             )
         yield
-
-
-def measuring_loop(plan: Plan, store: Store, listener: ProgressListener) -> MeasuringLoop:
-    """Return the loop that measures a plan on this machine."""
-    return MeasuringLoop(plan, store, LocalPool(), listener)

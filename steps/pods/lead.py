@@ -21,8 +21,7 @@ from perfdag.results.missing_reason import MissingReason, budget_spent
 from perfdag.results.runs import RunStore, run_folder, sample_key
 from perfdag.results.samples import SampleRecord, now
 from perfdag.stats.robust import median, spread
-from perfdag.steps.loop.measure import PRECISE, MeasuringLoop, ProgressListener
-from perfdag.steps.loop.pools import GangLost, LocalPool
+from perfdag.steps.loop.measure import PRECISE, GangLost, LocalPool, MeasuringLoop, ProgressListener
 from perfdag.steps.pods.context import EXIT_REFUSED, EXIT_RETRYABLE, PodContext, clock_deadline
 from perfdag.steps.pods.gather import GangPool, GangUnavailable, assembled, forward
 from perfdag.steps.pods.kinds import check_account
@@ -151,7 +150,7 @@ class UnderWay:
 
     def forget(self) -> None:
         """Remove the samples from the store: the pod was told to end, and they are no cause."""
-        missing_reason.forget(self._store, self._run_id, self._note)
+        missing_reason.forget(self._store, self._run_id, self._note.name)
 
 
 def crashes(store: Store, plan: Plan, batch: int, stored: Set[str]) -> Counter[int]:
@@ -232,7 +231,7 @@ def lead(context: PodContext, store: Store, plan: Plan, number: int, attempt: in
         with assembled(context, plan, shape, number, attempt) as gang:
             forward(context, store, shape, number, gang)
             for variant in plans:
-                missing_reason.forget_batch(store, variant.run_id, index)
+                missing_reason.forget(store, variant.run_id, f"batch-{index}")
             claim = shape.volume is not None and shape.volume.batch_claim
             reused = claim and used_before(context, store, number)
             pool = GangPool(context, shape, gang, plan.where.get("nodes"), reused)
