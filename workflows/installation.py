@@ -10,6 +10,9 @@ from perfdag import IMAGES
 from perfdag.kube.client import Object
 from perfdag.kube.patch import STORE_ADDRESS
 
+SHARED = {"app.kubernetes.io/name": "perfdag", "app.kubernetes.io/managed-by": "perfdag"}
+"""The labels of objects that all installations of a cluster share."""
+
 
 @dataclass(frozen=True)
 class Installation:
@@ -43,8 +46,8 @@ class Installation:
 
     @property
     def labels(self) -> Object:
-        """The labels of all its objects."""
-        return {"app.kubernetes.io/name": "perfdag", "app.kubernetes.io/managed-by": "perfdag"}
+        """The labels of its own objects."""
+        return {**SHARED, "app.kubernetes.io/instance": self.namespace}
 
     def template(self, name: str, description: str, **fields: Any) -> WorkflowTemplate:
         """Return an empty template in the scope of the installation, to add its steps to.
@@ -56,7 +59,7 @@ class Installation:
             fields["namespace"] = self.namespace
         return kind(
             name=name,
-            labels=self.labels,
+            labels=SHARED if self.cluster_scope else self.labels,
             annotations={
                 "workflows.argoproj.io/description": description,
                 STORE_ADDRESS: self.store,

@@ -149,7 +149,7 @@ def suite_text(environment: Mapping[str, str]) -> str:
     if found := next((file for file in SUITE_FILES if file.is_file()), None):
         return found.read_text()
     if name := environment.get("PERFDAG_CONFIGMAP"):
-        raise refuse(f"the parameter suite: no ConfigMap {name} here has a key suite.yaml")
+        raise refuse(f"no ConfigMap {name} here has a key suite.yaml")
     raise refuse(
         "no suite: give -p suite=CONFIGMAP (with a key suite.yaml), -p run=ID of a run to resume, "
         "or an artifact suite"
@@ -201,7 +201,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     ):
         raise refuse(why)  # before anything of that run is changed
     for variant in plans:
-        missing_reason.forget_all(store, variant.run_id)
+        missing_reason.forget(store, variant.run_id)
     parameters, left = outputs(plan, context), batches_left(store, plans)
     _put(store, plans)  # before the cluster may refuse: then rows say why
     begin_clock(store, plan.run_id)
@@ -336,7 +336,7 @@ def resumed(store: Store, plan: Plan) -> list[Plan]:
     rechecks = [RunStore(store).plan(run_id) for run_id in plan.options.rechecks]
     for member in rechecks:
         member.where = plan.where
-        missing_reason.forget_all(store, member.run_id)
+        missing_reason.forget(store, member.run_id)
         RunStore(store).put_plan(member)
     return rechecks
 
