@@ -64,7 +64,7 @@ lint: $(VENV)/dev.stamp
 # Write what is derived from the definitions: the schema of suites and its page, and the manifests in deploy/argo, which the Helm chart reads.
 generated: $(VENV)/dev.stamp
 	@$(BIN)/perfdag plan --schema >suites/suite.schema.json
-	@$(BIN)/python scripts/suite_reference.py >docs/reference/suite.md
+	@$(BIN)/python scripts/reference.py
 	@$(BIN)/python scripts/deploy
 
 tools:

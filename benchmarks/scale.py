@@ -30,7 +30,7 @@ import yaml
 from perfdag.kube.client import Kube, Resource
 from perfdag.steps.scale import cluster as kwok_nodes
 from perfdag.steps.scale import vmi, workloads
-from perfdag.steps.scale.cleanup import own_namespaces
+from perfdag.steps.scale.cluster import own_namespaces
 from perfdag.steps.scale.generate import ApiSubmitter, Schedule, generate
 from perfdag.steps.scale.objects import Template, load, unix_ns
 from perfdag.steps.scale.rows import rank
@@ -112,7 +112,7 @@ async def ours_observed(kind: str, count: int, namespace: str) -> None:
                 50,
                 run="bench",
             )
-            await observer.until(lambda: observer.counts[KINDS[kind][1], "created"] >= count, 120)
+            await observer.until(lambda: observer.count(KINDS[kind][1], "created") >= count, 120)
 
 
 def in_process(work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> tuple[float, float]:

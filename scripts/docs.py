@@ -1,11 +1,9 @@
 """Build the documentation as a site: docs.py FOLDER. Needs Zensical.
 
-The site has the pages of the repository, and generated ones: a page for each benchmark, and the
-command line. Exit with 1 if a link is broken, or a page does not explain a placeholder.
+The site has the pages of the repository, and a page for each benchmark. Exit with 1 if a link is
+broken, or a page does not explain a placeholder.
 """
 
-import contextlib
-import io
 import re
 import shutil
 import subprocess
@@ -20,7 +18,6 @@ import yaml
 from sample_charts import picture
 
 from perfdag.commands.benchmarks import Description, describe
-from perfdag.commands.main import VERBS, parser
 from perfdag.shape import merge
 from perfdag.suite.load import load_suite
 
@@ -132,26 +129,6 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def command_line_page() -> str:
-    """Return the help of perfdag, of every verb, and of every command of a verb."""
-    lines = ["# Command line", "", *_help()]
-    for verb in VERBS:
-        lines += _help(verb)
-        listing = re.search(r"^  [A-Z|a-z]+\n((?:    .*\n)+)", "\n".join(lines[-4:]), re.M)
-        for command in re.findall(r"^    ([\w-]+)", listing[1] if listing else "", re.M):
-            lines += _help(verb, command)
-    return "\n".join(lines)
-
-
-def _help(*words: str) -> list[str]:
-    """Return a section with the help of a command, as a terminal of 80 columns shows it."""
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
-        parser(*words[:1]).parse_args([*words, "--help"])
-    heading = f"{'###' if len(words) == 2 else '##'} {' '.join(['perfdag', *words])}"
-    return [heading, "", "```text", output.getvalue().rstrip(), "```", ""]
-
-
 def stage(target: Path) -> None:
     """Write the sources of the site: pages, the files that they link to, and generated pages."""
     for page in [*(ROOT / name for name in PAGES), *(ROOT / "docs").rglob("*")]:
@@ -164,16 +141,15 @@ def stage(target: Path) -> None:
                     _copy(target_page, target)
     folder = target / "docs/benchmarks"
     folder.mkdir()
-    table = target / "docs/benchmarks.md"
+    table = target / "docs/reference/benchmarks.md"
     text = table.read_text()
     for item in describe():
         (folder / f"{item['name']}.md").write_text(benchmark_page(item))
         row = f"| `{item['name']}` |"
-        text = text.replace(row, f"| [`{item['name']}`](benchmarks/{item['name']}.md) |")
+        text = text.replace(row, f"| [`{item['name']}`](../benchmarks/{item['name']}.md) |")
         (folder / f"{item['name']}.svg").write_bytes(picture(item["name"]))
     table.write_text(text)
     (target / STYLE).write_text(WIDE)
-    (target / "docs/reference/cli.md").write_text(command_line_page())
 
 
 def _copy(file: Path, target: Path) -> None:
@@ -185,7 +161,7 @@ def _copy(file: Path, target: Path) -> None:
 def configuration() -> str:
     """Return the configuration of Zensical. No page loads anything from another host."""
     pages = {item["name"]: f"docs/benchmarks/{item['name']}.md" for item in describe()}
-    benchmarks = {"All": "docs/benchmarks.md", **pages}
+    benchmarks = {"All": "docs/reference/benchmarks.md", **pages}
     sections = {**NAVIGATION, "Benchmarks": benchmarks}
     navigation = ", ".join(
         f'{{"{section}" = [{", ".join(f"""{{"{t}" = "{p}"}}""" for t, p in pages.items())}]}}'

@@ -22,7 +22,7 @@ from perfdag.kube.patch import WATCHDOG_DONE
 from perfdag.kube.pods import Pod
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import make_plan
-from perfdag.results.samples import result_key
+from perfdag.results.runs import result_key
 from perfdag.steps.pods.plan import step
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore

@@ -26,7 +26,8 @@ from perfdag.results.missing_reason import (
     stored_reasons,
     write,
 )
-from perfdag.results.samples import SampleRecord, as_row, now, sample_key
+from perfdag.results.runs import sample_key
+from perfdag.results.samples import SampleRecord, as_row, now
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 

@@ -22,7 +22,7 @@ from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Measurement
 from perfdag.plan.plan import Plan, concurrent_groups, make_plan, read_plan
 from perfdag.results.collect import collect, gather
-from perfdag.results.runs import load_plan
+from perfdag.results.runs import RunStore
 from perfdag.shape import Shape
 from perfdag.stats.design import ROUNDS, Hunt
 from perfdag.steps.loop.measure import MeasuringLoop
@@ -326,7 +326,7 @@ def test_a_real_run_here(tmp_path: Path, cli: CommandLine) -> None:
     file.write_text(f"{text}    params: {{duration: 1s, rate: 100Mbit/s}}\n")
     assert orjson.loads(cli(["run", str(file), "--store", root, "--json"]).out)
     store = FolderStore(root)
-    result = rows(store, load_plan(store, "last"))
+    result = rows(store, RunStore(store).plan("last"))
     assert {(row["pair"], row["same_node"], row["status"]) for row in result} == {
         (p, True, "ok") for p in ("0-1", "0-2", "1-2")
     }

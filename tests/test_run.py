@@ -26,7 +26,7 @@ from perfdag.commands.submit import Submission
 from perfdag.hosts import disturbance
 from perfdag.plan.ab import prepare_duet
 from perfdag.results.collect import collect, gather
-from perfdag.results.runs import load_plan
+from perfdag.results.runs import RunStore
 from perfdag.results.schema import SAMPLES, load_rows
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
@@ -192,7 +192,7 @@ def finished(measured: Path, tmp_path: Path) -> FolderStore:
 
 
 def test_collecting_twice_gives_the_same_bytes_in_the_schema(finished: FolderStore) -> None:
-    store, plan = finished, load_plan(finished, "last")
+    store, plan = finished, RunStore(finished).plan("last")
     key = collect(store, plan)[1].key
     first = store.get(key)
     time.sleep(0.01)
@@ -400,7 +400,7 @@ def test_with_no_room_for_temporary_files_it_is_exit_4_and_resume_completes(
 
 
 def test_a_damaged_part_is_missing_and_named(finished: FolderStore) -> None:
-    root, plan = Path(finished.root), load_plan(finished, "last")
+    root, plan = Path(finished.root), RunStore(finished).plan("last")
     victim = next(file for file in root.glob("runs/*/parts/*.json") if "canary" not in file.name)
     victim.write_text(victim.read_text()[:100])
     canary = next(root.glob("runs/*/parts/canary*.json"))
@@ -455,7 +455,7 @@ def test_two_commands_are_measured_in_turn_and_compared(
 
 
 def test_an_unknown_run_names_the_nearest(finished: FolderStore, cli: CommandLine) -> None:
-    known = load_plan(finished, "last").run_id
+    known = RunStore(finished).plan("last").run_id
     plan = Path(finished.root) / "runs" / known / "plan.json"
 
     def refused(run: str) -> str:

@@ -13,7 +13,7 @@ from perfdag.commands.main import main
 from perfdag.plan.ab import prepare_duet
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import collect
-from perfdag.results.runs import load_plan, runs
+from perfdag.results.runs import RunStore
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import load_suite
@@ -44,12 +44,12 @@ def add_duet(store: FolderStore, write_suite: SuiteWriter) -> Plan:
     for plan in (duet.a, duet.b):
         run_id = plan.run_id.replace(start, later)
         store.put(f"runs/{run_id}/plan.json", plan.dump().replace(start.encode(), later.encode()))
-    return load_plan(store, duet.a.run_id.replace(start, later))
+    return RunStore(store).plan(duet.a.run_id.replace(start, later))
 
 
 def copy_run(store: FolderStore, day: str) -> str:
     """Store a copy of the newest run that began on another day; return its id."""
-    plan = load_plan(store, "last")
+    plan = RunStore(store).plan("last")
     run_id = f"{day}T020000Z-{plan.run_id[-8:]}"
     for key in store.list(f"runs/{plan.run_id}"):
         store.put(key.replace(plan.run_id, run_id), store.get(key))
@@ -62,7 +62,7 @@ def copy_run(store: FolderStore, day: str) -> str:
 def test_ls_shows_the_runs_of_a_store(
     store: FolderStore, write_suite: SuiteWriter, cli: CommandLine
 ) -> None:
-    first, second = runs(store)
+    first, second = RunStore(store).known
     duet = add_duet(store, write_suite)
     store.put(f"runs/{second}/report.html", b"")
     heading, *lines = cli(["ls"]).out.splitlines()
@@ -93,7 +93,7 @@ def test_show_prints_the_table_and_writes_nothing(store: FolderStore, cli: Comma
 def test_open_gives_the_report_to_a_browser_and_prints_its_path(
     store: FolderStore, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_id = [*runs(store)][-1]
+    run_id = [*RunStore(store).known][-1]
     (rows,) = [key for key in store.list("results") if run_id in key]
     data = store.get(rows)
     store.delete(rows)  # as of a run under way
@@ -131,7 +131,7 @@ def test_last_is_explained_after_ab(
     write_suite: SuiteWriter,
     cli: CommandLine,
 ) -> None:
-    last, duet = [*runs(store)][-1], add_duet(store, write_suite)
+    last, duet = [*RunStore(store).known][-1], add_duet(store, write_suite)
     output = cli([verb, "last"])
     command = f"perfdag ab --resume {duet.run_id} --store ./perfdag-results"
     assert output.err == (
@@ -145,17 +145,17 @@ def test_every_verb_knows_the_runs_whose_samples_were_removed(
     expired: str, store: FolderStore, write_suite: SuiteWriter, cli: CommandLine
 ) -> None:
     """A bucket may expire `runs/`, or the samples in it, before the results."""
-    old, whole = copy_run(store, "20200102"), [*runs(store)][-1]
+    old, whole = copy_run(store, "20200102"), [*RunStore(store).known][-1]
     suite = str(write_suite.sleeps(2, 3))
     time.sleep(1 - time.time() % 1)  # ids order runs by the second
     assert main(["run", suite, "--only", "*POINT*1*", "--no-report", "--no-recheck"]) == 0
-    *_, part = runs(store)
+    *_, part = RunStore(store).known
 
     def answers() -> list[object]:
-        shown = [orjson.loads(cli(["show", run, "--json"]).out) for run in runs(store)]
+        shown = [orjson.loads(cli(["show", run, "--json"]).out) for run in RunStore(store).known]
         listed = orjson.loads(cli(["ls", "--json"]).out)
         known = orjson.loads(cli(["history", "sleeps", "--json"]).out)["runs"]
-        assert [run["run_id"] for run in listed] == known == [*runs(store)]
+        assert [run["run_id"] for run in listed] == known == [*RunStore(store).known]
         return [shown, listed, cli(["check", "last"]).out]
 
     assert "kept" not in cli(["collect", whole]).out
@@ -174,16 +174,16 @@ def test_every_verb_knows_the_runs_whose_samples_were_removed(
     assert {key: store.get(key) for key in store.list("results")} == rows
     assert cli(["prune", "--keep", "90d"]).out.split()[:2] == [old, "1"]
     assert main(["rm", part]) == 0
-    assert cli(["ls"]).out.count("6 ok") == len(runs(store)) == 2
+    assert cli(["ls"]).out.count("6 ok") == len(RunStore(store).known) == 2
     assert store.list(f"results/sleeps/{part[:4]}-{part[4:6]}") == [
-        f"results/sleeps/{run[:4]}-{run[4:6]}/{run}.parquet" for run in runs(store)
+        f"results/sleeps/{run[:4]}-{run[4:6]}/{run}.parquet" for run in RunStore(store).known
     ]
 
 
 def test_last_is_the_newest_run_with_rows_where_rows_are_read(
     store: FolderStore, cli: CommandLine
 ) -> None:
-    whole, plan = [*runs(store)][-1], load_plan(store, "last")
+    whole, plan = [*RunStore(store).known][-1], RunStore(store).plan("last")
     plan.run_id = f"29990101{plan.run_id[8:]}"
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     assert f"{plan.run_id}  sleeps        0 of 6 stored" in cli(["ls"]).out
@@ -196,18 +196,18 @@ def test_last_is_the_newest_run_with_rows_where_rows_are_read(
 def test_rm_removes_a_run_and_what_belongs_to_it(
     store: FolderStore, write_suite: SuiteWriter, cli: CommandLine
 ) -> None:
-    first, second = runs(store)
+    first, second = RunStore(store).known
     duet = add_duet(store, write_suite)
     assert main(["history", "sleeps"]) == 0  # which writes a roll-up
     assert main(["rm", first]) == 0
     assert main(["rm", duet.run_id]) == 0
-    assert [*runs(store)] == [second]
+    assert [*RunStore(store).known] == [second]
     assert all(second in key for key in store.list("results"))
     assert first not in cli(["history", "sleeps"]).out
     assert main(["baseline", "set", "v1", "last"]) == 0
     assert f"run {second} belongs to baseline v1" in cli(["rm", "last"], 2).err
     assert "--results goes with --namespace" in cli(["rm", "last", "--results"], 2).err
-    assert [*runs(store)] == [second]
+    assert [*RunStore(store).known] == [second]
 
 
 def test_a_run_that_measures_is_neither_removed_nor_measured_twice(
@@ -222,7 +222,7 @@ def test_a_run_that_measures_is_neither_removed_nor_measured_twice(
     argv = orjson.dumps(["sh", "-c", f"{script}true"]).decode()
     suite = write_suite(f"name: own\nentries: [{{benchmark: command, params: {{argv: {argv}}}}}]")
     cli(["run", str(suite), "--no-report", "--store", str(root)])
-    [run_id] = runs(FolderStore(str(root)))
+    [run_id] = RunStore(FolderStore(str(root))).known
     removed, resumed = output.read_text().splitlines()
     assert removed == (
         f"perfdag rm: run {run_id} still measures on this machine; "
@@ -236,7 +236,7 @@ def test_a_run_that_measures_is_neither_removed_nor_measured_twice(
 def test_a_second_rm_removes_what_a_failing_store_kept(
     store: FolderStore, reached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recheck, plan = (load_plan(store, run_id) for run_id in runs(store))
+    recheck, plan = (RunStore(store).plan(run_id) for run_id in RunStore(store).known)
     # one of its rechecks is gone
     plan.options.rechecks = ["20260101T000000Z-00000000", recheck.run_id]
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
@@ -257,7 +257,7 @@ def test_a_second_rm_removes_what_a_failing_store_kept(
 
 
 def test_prune_removes_old_runs_and_keeps_baselines(store: FolderStore, cli: CommandLine) -> None:
-    new = runs(store)
+    new = RunStore(store).known
     old, kept = copy_run(store, "20200102"), copy_run(store, "20200103")
     damaged = copy_run(store, "20200104")
     assert main(["baseline", "set", "v1", kept]) == 0
@@ -266,9 +266,9 @@ def test_prune_removes_old_runs_and_keeps_baselines(store: FolderStore, cli: Com
         output = cli(["prune", "--keep", "90d", *options])
         assert output.out.split()[:2] == [old, "1"]
         assert f"kept {damaged}" in output.err
-        assert [*runs(store)] == [*left, damaged, *new]
+        assert [*RunStore(store).known] == [*left, damaged, *new]
     assert main(["prune", "--keep", "9999999d"]) == 0
-    assert [*runs(store)] == [kept, damaged, *new], "longer than the years have four digits"
+    assert [*RunStore(store).known] == [kept, damaged, *new], "longer than years of four digits"
     cli(["prune", "--keep", "90 days"], 2)
 
 
@@ -276,7 +276,7 @@ def test_prune_keeps_what_a_baseline_is_rechecked_by_and_a_run_that_may_still_me
     store: FolderStore, cli: CommandLine
 ) -> None:
     old, recheck = copy_run(store, "20200102"), copy_run(store, "20200103")
-    plan = load_plan(store, old)
+    plan = RunStore(store).plan(old)
     plan.options.rechecks = [recheck]
     store.put(f"runs/{old}/plan.json", plan.dump())
     assert main(["baseline", "set", "v1", old]) == 0
@@ -285,7 +285,7 @@ def test_prune_keeps_what_a_baseline_is_rechecked_by_and_a_run_that_may_still_me
     measuring = copy_run(store, yesterday)
     store.delete(f"results/sleeps/{yesterday[:4]}-{yesterday[4:6]}/{measuring}.parquet")
     assert f"kept {measuring}: it has no rows yet" in cli(["prune", "--keep", "1h"]).err
-    assert [*runs(store)][:3] == [old, recheck, measuring]
+    assert [*RunStore(store).known][:3] == [old, recheck, measuring]
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_an_empty_name_removes_nothing(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before = runs(store)
+    before = RunStore(store).known
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     assert main(argv) in (2, 4)
-    assert runs(store) == before
+    assert RunStore(store).known == before

@@ -13,8 +13,8 @@ from perfdag.commands.cluster import InstalledTemplate, NewRun
 from perfdag.commands.status import follow_run
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.results.runs import store_rechecks
-from perfdag.results.samples import SampleRecord, sample_key
+from perfdag.results.runs import RunStore, sample_key
+from perfdag.results.samples import SampleRecord
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -154,7 +154,7 @@ def test_where_no_workflow_is_left_the_store_knows_the_last_run(
 ) -> None:
     plan = put(store, ID)
     resume("last")
-    store_rechecks(store, plan, {plan.points[0].id})
+    RunStore(store).put_rechecks(plan, {plan.points[0].id})
     resume("last")  # rechecks are measured with it
     duel = on_cluster(prepare_duet(parse_suite(SUITE), parse_suite(SUITE), ("a", "b"), 8))
     for variant in (duel.a, duel.b):

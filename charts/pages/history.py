@@ -13,7 +13,7 @@ from perfdag.analysis.history import Series
 from perfdag.charts import style
 from perfdag.charts.pages import screen
 from perfdag.charts.series import amount
-from perfdag.results.samples import day_of
+from perfdag.results.runs import day_of
 
 RUNS = 60
 """Newest runs of a picture."""

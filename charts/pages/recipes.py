@@ -2,7 +2,7 @@
 
 from urllib.parse import urlsplit
 
-from perfdag.results.samples import result_key
+from perfdag.results.runs import result_key
 from perfdag.store.s3 import endpoint_of
 
 

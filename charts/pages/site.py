@@ -24,8 +24,7 @@ from perfdag.analysis.verdict import Tuning
 from perfdag.charts.pages import site_data
 from perfdag.charts.pages.site_data import Data, comparison_path, key_name
 from perfdag.digest import digest
-from perfdag.results.runs import PARTIAL
-from perfdag.results.samples import month_of, suites
+from perfdag.results.runs import PARTIAL, RunStore, month_of
 from perfdag.results.schema import explain_unreadable
 from perfdag.store.base import NotStoredError, Store
 
@@ -129,7 +128,7 @@ def write_site(store: Store, suite: str | None = None) -> str:
     A suite or file that cannot be read is reported and left out. Raises SiteError where the
     store has no results, and StoreError.
     """
-    names = suites(store)
+    names = RunStore(store).suites()
     if not names:
         raise SiteError(f"store {store.root} has no results: run a suite, or `perfdag collect RUN`")
     for name in [suite] if suite in names else names:

@@ -19,7 +19,7 @@ from perfdag.analysis.selection import Selection
 from perfdag.analysis.verdict import Tuning, percent
 from perfdag.digest import digest
 from perfdag.results.labels import flatten
-from perfdag.results.samples import day_of, month_of, result_key
+from perfdag.results.runs import day_of, month_of, result_key
 from perfdag.results.schema import read_rows
 from perfdag.results.summary import SeriesInfo, summarise, worst_of_points
 from perfdag.store.base import Store, is_key

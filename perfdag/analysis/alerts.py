@@ -14,7 +14,7 @@ import orjson
 
 from perfdag.analysis.history import Acknowledgement, Series, headlines
 from perfdag.analysis.verdict import counts, percent, worst_word
-from perfdag.results.samples import day_of
+from perfdag.results.runs import day_of
 from perfdag.stats.levels import Word
 from perfdag.store.base import Store
 from perfdag.suite.model import Check

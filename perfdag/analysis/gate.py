@@ -43,7 +43,7 @@ from perfdag.analysis.medians import (
 from perfdag.analysis.selection import SelectionError, baseline
 from perfdag.analysis.verdict import Tuning, covers
 from perfdag.plan.plan import Options, Plan
-from perfdag.results.runs import PARTIAL, load_plan
+from perfdag.results.runs import PARTIAL, RunStore
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.summary import SeriesInfo, Summary, summarise
 from perfdag.stats.levels import Word
@@ -121,7 +121,7 @@ def read_checks(store: Store, run_id: str) -> list[Check]:
 def _plan(store: Store, run_id: str) -> Plan | None:
     """Return the plan of a run, or None where it was removed or is damaged."""
     try:
-        return load_plan(store, run_id)
+        return RunStore(store).plan(run_id)
     except StoreError:
         return None
 

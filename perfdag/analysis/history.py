@@ -34,8 +34,7 @@ from perfdag.analysis.verdict import (
     worst_word,
 )
 from perfdag.results.labels import difference, facts_of_nodes
-from perfdag.results.runs import PARTIAL
-from perfdag.results.samples import day_of
+from perfdag.results.runs import PARTIAL, day_of
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import SeriesInfo
 from perfdag.stats.levels import STEP, Level, Levels, Word, levels_of, side_word

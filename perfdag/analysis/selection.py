@@ -12,8 +12,7 @@ from datetime import UTC, date, datetime
 import orjson
 
 from perfdag.analysis.medians import read_run_medians
-from perfdag.results.runs import PARTIAL, find_run, runs, trigger
-from perfdag.results.samples import day_of, suites
+from perfdag.results.runs import PARTIAL, RunStore, day_of
 from perfdag.store.base import NotStoredError, Store
 from perfdag.suite.document import nearest
 from perfdag.units import plural
@@ -43,24 +42,24 @@ def select(store: Store, selector: str, suite: str | None = None) -> Selection:
     """
     if selector.startswith("baseline:"):
         return baseline(store, selector.removeprefix("baseline:"), suite)
-    every = runs(store)
-    stored = {run: of for run, of in every.items() if of and suite in (None, of)}
+    runs = RunStore(store)
+    stored = {run: of for run, of in runs.known.items() if of and suite in (None, of)}
     if not stored:
-        of_suite = f" of suite {suite}{nearest(suite, suites(store))}" if suite else ""
+        of_suite = f" of suite {suite}{nearest(suite, runs.suites())}" if suite else ""
         raise SelectionError(
             f"store {store.root} has no results{of_suite}: run a suite, or `perfdag collect RUN`"
         )
     if "=" in selector:
         return _conditions(store, selector, stored)
-    if selector in every and every[selector] is None:
+    if selector in runs.known and runs.known[selector] is None:
         raise SelectionError(
             f"run {selector} has samples but no results yet: `perfdag collect {selector}`"
         )
     try:
-        run = find_run(store, selector, stored)
+        run = runs.find(selector, stored)
     except NotStoredError as error:
         raise SelectionError(str(error)) from None
-    if trigger(store, stored[run], run) == "ab":
+    if runs.trigger(run) == "ab":
         raise SelectionError(
             f"run {run} is one variant of `perfdag ab`, which has no past: "
             f"`perfdag ab --resume {run}` shows the outcome"

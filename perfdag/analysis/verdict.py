@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.results.samples import day_of
+from perfdag.results.runs import day_of
 from perfdag.results.summary import UNUSABLE_SPREAD, SeriesInfo
 from perfdag.stats.levels import (
     MIN_EFFECT,

@@ -47,7 +47,7 @@ from perfdag.plan.ab import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
 from perfdag.results.collect import collect
-from perfdag.results.runs import load_plan, store_plan, variants
+from perfdag.results.runs import RunStore
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import summarise
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
@@ -226,10 +226,10 @@ def plan_variants(args: argparse.Namespace, root: str | None) -> tuple[Duet, str
 def _stored_variants(root: str | None, run_id: str, limit: float | None) -> Duet:
     """Read both plans of a stored run. A limit replaces the stored one."""
     store = open_store(root)
-    plan = load_plan(store, run_id, of_ab=True)
+    plan = RunStore(store).plan(run_id, of_ab=True)
     if plan.trigger != "ab":
         raise CommandError(f"run {run_id} is not a run of `perfdag ab`")
-    plans = variants(store, plan)
+    plans = RunStore(store).variants(plan)
     for variant in plans:
         check_samples(store, variant)
     duet = stored_duet(*plans)
@@ -406,7 +406,7 @@ def measure_duet(
         with only_process(duet.a), only_process(duet.b):
             for plan in plans:
                 if not resumed:
-                    store_plan(store, plan)
+                    RunStore(store).put_plan(plan)
                 else:
                     prepare_resume(store, plan.run_id)
             with resumable(command):
@@ -464,13 +464,13 @@ def submit_variants(args: argparse.Namespace) -> int:
         duet = on_cluster(duet)
         kinds_of(duet.a)
         for plan in (duet.a, duet.b):
-            store_plan(store, plan)
+            RunStore(store).put_plan(plan)
     elif not duet.a.options.cluster:
         raise CommandError(
             f"{args.resume} was measured on one machine; resume it there, without --submit"
         )
     elif args.within is not None:  # the last step on the cluster takes the limit from the plan
-        store_plan(store, duet.a)
+        RunStore(store).put_plan(duet.a)
     priority = duet.a.options.priority
     name = template.start(NewRun(duet.a.run_id, duet.a.suite, priority))
     runs = f"ab {duet.a.run_id} and {duet.b.run_id}"
@@ -487,7 +487,7 @@ def finish_variants(store: Store, plan: Plan) -> AbResult:
 
     Raises StoreError.
     """
-    duet = stored_duet(*variants(store, plan))
+    duet = stored_duet(*RunStore(store).variants(plan))
     for variant in (duet.a, duet.b):
         rows, _ = collect(store, variant)
         write_report(store, variant, summarise(rows), None)

@@ -6,7 +6,6 @@ from typing import Any
 
 import orjson
 
-from perfdag.analysis.alerts import markdown_table
 from perfdag.benchmark import registry
 from perfdag.commands.options import CommandError, Verbs, add_verb, option, print_json
 from perfdag.suite.document import choices
@@ -32,7 +31,6 @@ def add_benchmarks(sub: Verbs) -> None:
         EPILOG,
         option("name", nargs="?", metavar="NAME"),
         option("--json", action="store_true", help="print JSON"),
-        option("--markdown", action="store_true", help="print the table of docs/benchmarks.md"),
     )
 
 
@@ -43,8 +41,6 @@ def run(args: argparse.Namespace) -> int:
         logger.warning(f"perfdag benchmarks: {fault}")
     if args.json:
         print_json(descriptions)
-    elif args.markdown:
-        print(table_markdown(descriptions))
     else:
         print(details_text(descriptions[0]) if args.name else names_text(descriptions))
     return 0
@@ -115,20 +111,6 @@ def names_text(descriptions: list[Description]) -> str:
     """Return a line for each benchmark."""
     width = max(len(benchmark["name"]) for benchmark in descriptions)
     return "\n".join(f"{item['name']:<{width}}  {item['summary']}" for item in descriptions)
-
-
-def table_markdown(descriptions: list[Description]) -> str:
-    """Return the benchmarks as a Markdown table."""
-    rows = []
-    for item in descriptions:
-        headlines = ", ".join(
-            f"{metric['name']} [{metric['unit']}]"
-            for metric in item["metrics"]
-            if metric["headline"]
-        )
-        what = item["summary"].rstrip(".")
-        rows.append((f"`{item['name']}`", what, headlines, item["clock"]))
-    return "\n".join(markdown_table(("benchmark", "what", "headline metrics", "clock"), rows))
 
 
 def details_text(benchmark: Description) -> str:

@@ -16,15 +16,7 @@ from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import RUN, STORE_ADDRESS, SUITE, WATCHDOG_DONE
 from perfdag.kube.pods import Pod, inputs_of, nodes_of, read_pod, template_of, troubles, with_events
 from perfdag.plan.plan import Plan, is_run_id
-from perfdag.results.runs import (
-    LAST,
-    ambiguous,
-    load_plan,
-    resume_command,
-    resume_obstacle,
-    variants,
-)
-from perfdag.results.samples import stored_samples
+from perfdag.results.runs import LAST, RunStore, ambiguous, resume_command, resume_obstacle
 from perfdag.signals import EXIT_INPUT, EXIT_REACH
 from perfdag.steps.pods.objects import cluster_name
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
@@ -423,9 +415,9 @@ def _stored_run(root: str, run_id: str) -> NewRun | None:
     """
     try:
         store = open_store(root)
-        plan = _measured_plan(store, load_plan(store, run_id))
+        plan = _measured_plan(store, RunStore(store).plan(run_id))
         check_samples(store, plan)
-        if stored_samples(store, plan.run_id):
+        if RunStore(store).samples(plan.run_id):
             obstacle = resume_obstacle(plan, run_with_client(cluster_name), store.root)
             if obstacle:
                 raise CommandError(obstacle)
@@ -449,8 +441,8 @@ def kept_samples(run_id: str | None, root: str, namespace: str) -> str:
     if root.startswith("s3://"):
         try:
             store = open_store(root)
-            plans = variants(store, _measured_plan(store, load_plan(store, run_id)))
-            known = sum(len(stored_samples(store, plan.run_id)) for plan in plans)
+            plans = RunStore(store).variants(_measured_plan(store, RunStore(store).plan(run_id)))
+            known = sum(len(RunStore(store).samples(plan.run_id)) for plan in plans)
             amount = f"{known} of {plural(sum(len(plan.order) for plan in plans), 'sample')}"
             command = resume_command(plans[0], root)
         except NotStoredError:
@@ -474,4 +466,4 @@ def _measured_plan(store: Store, plan: Plan) -> Plan:
     StoreError.
     """
     other = plan.options.repeats or (plan.options.other if plan.variant == "B" else None)
-    return load_plan(store, other) if other else plan
+    return RunStore(store).plan(other) if other else plan

@@ -27,7 +27,7 @@ from perfdag.analysis.medians import RunMedians, read_run_medians
 from perfdag.analysis.verdict import RANK, Tuning, percent
 from perfdag.commands.options import ACKS, STORE, CommandError, Verbs, add_verb, option, print_json
 from perfdag.commands.terminal import HIGHLIGHTS, fitted, text_table
-from perfdag.results.samples import day_of, suites
+from perfdag.results.runs import RunStore, day_of
 from perfdag.results.schema import explain_unreadable
 from perfdag.stats.scales import Variability
 from perfdag.store.base import Store
@@ -190,7 +190,7 @@ def _no_history(store: Store, suite: str, damaged: list[str]) -> str:
     """Return why a suite has no history."""
     if damaged:
         return f"suite {suite} has no readable run; {explain_unreadable(store, damaged[0])}"
-    known = suites(store)
+    known = RunStore(store).suites()
     if not known:
         return f"store {store.root} has no results: run a suite, or `perfdag collect RUN`"
     if suite in known:

@@ -9,7 +9,7 @@ from perfdag.commands.options import RUN_HELP, CommandError, Verbs, add_verb, op
 from perfdag.commands.runs import read_run, removable_keys
 from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
 from perfdag.plan.plan import is_run_id
-from perfdag.results.runs import load_plan
+from perfdag.results.runs import RunStore
 from perfdag.signals import EXIT_OK, EXIT_REACH
 from perfdag.store.base import NotStoredError
 from perfdag.store.open import open_store
@@ -110,7 +110,7 @@ def _results_of(view: View, root: str | None) -> list[str]:
         opened = open_store(store)
         if not is_run_id(view.run_id or ""):  # no plan; a text of the cluster names no other run
             raise NotStoredError(view.name)
-        return removable_keys(opened, load_plan(opened, view.run_id or ""))
+        return removable_keys(opened, RunStore(opened).plan(view.run_id or ""))
     except NotStoredError:
         if not root:
             return []

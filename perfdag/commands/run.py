@@ -25,8 +25,7 @@ from perfdag.commands.options import (
 from perfdag.commands.progress import Progress
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results import missing_reason
-from perfdag.results.runs import resume_command, run_lock, store_plan, with_learned_times
-from perfdag.results.samples import delete_damaged_samples, stored_samples
+from perfdag.results.runs import RunStore, resume_command, run_lock, with_learned_times
 from perfdag.signals import EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH, end_once
 from perfdag.steps.loop.measure import MeasuringLoop, ProgressListener
 from perfdag.steps.loop.pools import LocalPool, needs_cluster
@@ -219,10 +218,10 @@ def run_plan(
         if resumed:
             prepare_resume(store, plan.run_id)
             planned = {plan.key(at) for at in range(len(plan.order))}
-            stored = f" ({len(planned & stored_samples(store, plan.run_id))} stored)"
+            stored = f" ({len(planned & RunStore(store).samples(plan.run_id))} stored)"
         else:
             plan = with_learned_times(store, plan, None)
-            store_plan(store, plan)
+            RunStore(store).put_plan(plan)
         samples = f"{plural(len(plan.points), 'point')}, {plural(len(plan.order), 'sample')}"
         logger.info(f"run {plan.run_id}: {samples}{stored}, store {store.root}")
         command = f"perfdag run --resume {plan.run_id}" + (f" --store {root}" if root else "")
@@ -240,12 +239,12 @@ def measure_again(store: Store, plan: Plan, command: str, gate: "GateResult") ->
     Raises StoreError, and CommandError if it is interrupted.
     """
     from perfdag.results.collect import collect
-    from perfdag.results.runs import store_rechecks
+    from perfdag.results.runs import RunStore
 
     names = ", ".join(line.name for line in gate.suspects)
     logger.info(f"suspicious, measured again: {names}")
     points = {line.info.point for line in gate.suspects}
-    for again in store_rechecks(store, plan, points):
+    for again in RunStore(store).put_rechecks(plan, points):
         with resumable(command):
             measure_plan(again, store)
         collect(store, again)
@@ -271,7 +270,7 @@ def resumable(command: str) -> Iterator[None]:
 def prepare_resume(store: Store, run_id: str) -> None:
     """Forget why samples of the run are missing, and delete damaged ones. Raises StoreError."""
     missing_reason.forget_all(store, run_id)
-    if damaged := delete_damaged_samples(store, run_id):
+    if damaged := RunStore(store).delete_damaged_samples(run_id):
         some = ", ".join(damaged[:5])
         logger.info(f"unreadable, measured again: {plural(len(damaged), 'sample')} ({some})")
 

@@ -26,8 +26,7 @@ from perfdag.commands.options import (
 from perfdag.commands.terminal import text_table
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import kept_rows
-from perfdag.results.runs import find_run, known_plan, load_plan, newer_note, run_lock, runs
-from perfdag.results.samples import result_key, stored_runs, stored_samples
+from perfdag.results.runs import RunStore, result_key, run_lock
 from perfdag.results.schema import SAMPLES, NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_of, statuses_text
 from perfdag.signals import EXIT_OK
@@ -68,7 +67,7 @@ def run_ls(args: argparse.Namespace) -> int:
     if args.newest < 1:
         raise CommandError(f"--newest {args.newest}: list at least one run")
     store, suite = open_store(args.store), args.suite
-    known, lines = runs(store), list[dict[str, Any]]()
+    known, lines = RunStore(store).known, list[dict[str, Any]]()
     for run_id in reversed(known):
         if len(lines) == args.newest:
             break
@@ -114,7 +113,7 @@ def run_open(args: argparse.Namespace) -> int:
     try:
         data = store.get(key)
     except NotStoredError:
-        if plan.run_id not in dict(stored_runs(store, plan.suite)):  # it may be under way
+        if plan.run_id not in RunStore(store).with_rows(plan.suite):  # it may be under way
             raise CommandError(
                 f"run {plan.run_id} has no report; draw it: perfdag report {plan.run_id}"
             ) from None
@@ -169,11 +168,12 @@ def run_prune(args: argparse.Namespace) -> int:
     store = open_store(args.store)
     limit, unfinished = _run_ids_before(args.keep), _run_ids_before(UNFINISHED)
     protected, removed = _protected_runs(store), 0
-    for run_id, rows_of in runs(store).items():
+    runs = RunStore(store)
+    for run_id, rows_of in runs.known.items():
         if run_id >= limit or run_id in protected:
             continue
         try:
-            plan = known_plan(store, run_id, rows_of)
+            plan = runs.plan_or_rows(run_id)
             if args.suite not in (None, plan.suite):
                 continue
             if run_id >= unfinished and rows_of is None:
@@ -205,15 +205,15 @@ def read_run(root: str | None, selector: str) -> tuple[Store, Plan]:
     store = open_store(root)
     if selector.startswith("baseline:"):
         selector = select_one(store, selector)[0]
-    known = runs(store)
-    run_id = find_run(store, selector, known)
+    runs = RunStore(store)
+    run_id = runs.find(selector)
     explain_last(store, selector, run_id)
-    return store, known_plan(store, run_id, known[run_id])
+    return store, runs.plan_or_rows(run_id)
 
 
 def explain_last(store: Store, selector: str, run_id: str) -> None:
     """Report the newer run of a suite that `last` does not mean. Raises StoreError."""
-    if selector == "last" and (note := newer_note(store, run_id)):
+    if selector == "last" and (note := RunStore(store).newer_note(run_id)):
         logger.info(f"note: {note}")
 
 
@@ -222,7 +222,7 @@ def check_samples(store: Store, plan: Plan) -> None:
 
     Raises StoreError.
     """
-    stored = stored_samples(store, plan.run_id)
+    stored = RunStore(store).samples(plan.run_id)
     if not stored and kept_rows(store, plan, stored) is not None:
         raise CommandError(
             f"run {plan.run_id} was collected and its samples are stored no more: "
@@ -237,7 +237,7 @@ def _line(store: Store, run_id: str, suite: str | None) -> dict[str, Any]:
         kind, samples = _collected(store, run_id, suite)
     else:
         try:
-            plan = load_plan(store, run_id)
+            plan = RunStore(store).plan(run_id)
             suite, kind = plan.suite, _kind(plan.trigger)
             stored = sum("/parts/" in key and "/canary" not in key for key in files)
             samples = f"{stored} of {len(plan.order)} stored"
@@ -303,7 +303,7 @@ def _with_companions(store: Store, plan: Plan) -> list[Plan]:
     companions = []
     for name in filter(None, [*plan.options.rechecks, plan.options.other]):
         with contextlib.suppress(NotStoredError):
-            companions.append(load_plan(store, name))
+            companions.append(RunStore(store).plan(name))
     return [*companions, plan]
 
 
@@ -320,6 +320,6 @@ def _protected_runs(store: Store) -> dict[str, str]:
         ) from None
     for run, name in list(protected.items()):
         with contextlib.suppress(NotStoredError):
-            companions = _with_companions(store, load_plan(store, run))
+            companions = _with_companions(store, RunStore(store).plan(run))
             protected |= {plan.run_id: name for plan in companions}
     return protected

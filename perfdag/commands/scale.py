@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pydantic import ValidationError
-
 from perfdag import signals
 from perfdag.commands.options import CommandError, Option, Verbs, add_verb, option, print_now
 from perfdag.commands.terminal import text_table
@@ -19,13 +17,11 @@ from perfdag.kube.client import Kube, KubeError, Prometheus
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_INPUT, EXIT_OK, EXIT_REACH
 from perfdag.steps.scale import cluster, prometheus, runai, vmi, workloads
 from perfdag.steps.scale import times as times_csv
-from perfdag.steps.scale.cleanup import remove_run
-from perfdag.steps.scale.figures import Result
+from perfdag.steps.scale.cluster import remove_run
+from perfdag.steps.scale.figures import Result, audit_key, audit_of
 from perfdag.steps.scale.files import (
     AUDIT,
-    OUTPUTS,
-    audit_key,
-    audit_of,
+    checked,
     remove_outputs,
     write_json,
     write_rows,
@@ -269,16 +265,6 @@ def print_template(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def checked(kind: type[P], values: dict[str, Any]) -> P:
-    """Return the parameters of a scenario. Raises ValueError in one line."""
-    try:
-        return kind.model_validate(values)
-    except ValidationError as errors:
-        error = errors.errors()[0]
-        where = ".".join(map(str, error["loc"]))
-        raise ValueError(f"{where}: {error['msg'].removeprefix('Value error, ')}") from None
-
-
 def vmi_params(args: argparse.Namespace) -> vmi.VmiParams:
     """Return the parameters of the options. Raises ValueError for values that clash."""
     special = {
@@ -342,8 +328,8 @@ def _report(session: Session, results: list[Result]) -> int:
             print_schedule(batch)
         for text in result.facts["notes"]:
             logger.info(text)
-        if result.disturbed:
-            logger.error(f"invalid: {result.disturbed}")
+        for why in filter(None, (result.disturbed, result.error)):
+            logger.error(f"invalid: {why}")
         for verdict in result.verdicts:
             print_now(str(verdict))
     _write_results(session.folder, results)
@@ -356,7 +342,7 @@ def _report(session: Session, results: list[Result]) -> int:
 
 def _write_results(folder: Path, results: list[Result]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    remove_outputs(folder, OUTPUTS, submission=True)
+    remove_outputs(folder, submission=True)
     write_rows(folder / "stages.parquet", [row for result in results for row in result.rows])
     write_json(folder / AUDIT, audit_of(results))
     runs = [

@@ -136,7 +136,7 @@ def watchdog(args: argparse.Namespace) -> int:
 
 def lead(args: argparse.Namespace) -> int:
     """Measure a batch with the pods of its gang."""
-    from perfdag.results.runs import load_plan
+    from perfdag.results.runs import RunStore
     from perfdag.signals import end_once
     from perfdag.steps.pods import lead
     from perfdag.steps.pods.context import exit_retryable, from_environment
@@ -146,7 +146,7 @@ def lead(args: argparse.Namespace) -> int:
     take_credentials()
     context = from_environment()
     store = context.open()
-    plan = load_plan(store, context.run_id)
+    plan = RunStore(store).plan(context.run_id)
     return lead.lead(context, store, plan, args.batch, args.attempt)
 
 
@@ -211,14 +211,14 @@ def _finish(context: "PodContext", phase: str) -> int:
     from perfdag.commands.ab import finish_variants, outcome_text
     from perfdag.commands.results import finish_run
     from perfdag.results.collect import collect
-    from perfdag.results.runs import load_plan
+    from perfdag.results.runs import RunStore
     from perfdag.steps.pods.context import end_clock
     from perfdag.steps.pods.finish import record_end
     from perfdag.store.base import NotStoredError
 
     store = context.open()
     try:
-        plan = load_plan(store, context.run_id)
+        plan = RunStore(store).plan(context.run_id)
     except NotStoredError:
         # If the plan step refused the suite, its own exit code is the run's.
         message = f"run {context.run_id}: it has no plan, so there is nothing to collect"
@@ -232,7 +232,7 @@ def _finish(context: "PodContext", phase: str) -> int:
         return result.exit_code
     for run_id in plan.options.rechecks:
         end_clock(store, run_id)
-        collect(store, load_plan(store, run_id))
+        collect(store, RunStore(store).plan(run_id))
     run = finish_run(store, plan, publishes=True)
     print_now(str(run))
     _release(context, store, plan, phase)

@@ -21,18 +21,8 @@ from perfdag.digest import canonical, digest, digests
 from perfdag.plan.plan import Plan, gc_paused
 from perfdag.results.labels import span_of
 from perfdag.results.missing_reason import reason_for, stored_reasons
-from perfdag.results.runs import store_plan
-from perfdag.results.samples import (
-    SampleRecord,
-    headline,
-    month_of,
-    read_sample,
-    result_key,
-    rollup_key,
-    run_folder,
-    sample_key,
-    stored_samples,
-)
+from perfdag.results.runs import RunStore, month_of, result_key, rollup_key, run_folder, sample_key
+from perfdag.results.samples import SampleRecord, headline, read_sample
 from perfdag.results.schema import (
     ID_COLUMNS,
     SAMPLES,
@@ -349,7 +339,7 @@ def collect(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
         write_rows(store, plan.suite, plan.run_id, table)
         for index, seconds in collected.seconds.items():
             plan.points[index].seconds = median(seconds)
-        store_plan(store, plan)
+        RunStore(store).put_plan(plan)
     return table, collected
 
 
@@ -378,7 +368,7 @@ def gather(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
 
     Repetitive columns are dictionary-encoded.
     """
-    stored = stored_samples(store, plan.run_id)
+    stored = RunStore(store).samples(plan.run_id)
     if (rows := kept_rows(store, plan, stored)) is not None:
         key = result_key(plan.suite, plan.run_id)
         return rows, CollectionResult(key, rows.num_rows, {}, [], True, kept=True)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import orjson
 
 from perfdag.redaction import redact_json
-from perfdag.results.samples import run_folder
+from perfdag.results.runs import run_folder
 from perfdag.store.base import Store
 
 Kind = Literal["budget", "sample", "batch", "plan", "workflow"]

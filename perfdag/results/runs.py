@@ -1,4 +1,4 @@
-"""The runs of a store: which run a text names, their plans, expected times and rechecks."""
+"""The runs of a store: their keys, their plans, which run a text names, and their rechecks."""
 
 import bisect
 import contextlib
@@ -7,11 +7,12 @@ import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import orjson
 
 from perfdag.plan.plan import Batch, Plan, is_run_id, new_run_id, read_plan
-from perfdag.results.samples import result_key, run_folder, stored_runs
+from perfdag.results.samples import read_sample
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
 from perfdag.suite.document import nearest
 from perfdag.units import plural
@@ -21,171 +22,233 @@ PARTIAL = ("ab", "recheck", "part")
 """Triggers of runs of a part of a suite: a variant, suspicious points again, and `--only`."""
 
 
-def runs(store: Store) -> dict[str, str | None]:
-    """Return the suite of each run of a store by the run's id, oldest first. Raises StoreError.
+def run_folder(run_id: str) -> str:
+    """Return the folder of a run in the store: its plan, samples, notes and report."""
+    return f"runs/{run_id}"
 
-    A run has rows, a plan or both: samples and plans may be removed before the rows. The suite of a
-    run without rows is None here; its plan names it.
+
+def plan_key(run_id: str) -> str:
+    """Return the key of the plan of a run."""
+    return f"runs/{run_id}/plan.json"
+
+
+def sample_key(run_id: str, name: str) -> str:
+    """Return the key of a sample. `name` is that of Plan.key."""
+    return f"runs/{run_id}/parts/{name}.json"
+
+
+def result_key(suite: str, run_id: str) -> str:
+    """Return the key of the Parquet file of a run."""
+    return f"results/{suite}/{month_of(run_id)}/{run_id}.parquet"
+
+
+def rollup_key(suite: str, month: str) -> str:
+    """Return the key of the roll-up of a month."""
+    return f"rollups/{suite}/{month}.parquet"
+
+
+def month_of(run_id: str) -> str:
+    """Return the month of a run id as YYYY-MM."""
+    return f"{run_id[:4]}-{run_id[4:6]}"
+
+
+def day_of(run_id: str) -> str:
+    """Return the day of a run id as YYYY-MM-DD."""
+    return f"{month_of(run_id)}-{run_id[6:8]}"
+
+
+def _name(key: str) -> str:
+    """Return the last part of a key without its ending."""
+    return key.rpartition("/")[2].rpartition(".")[0]
+
+
+class RunStore:
+    """The runs of a store: which there are, which one a text names, their plans and samples.
+
+    A run has rows, a plan or both: samples and plans may be removed before the rows. The lists are
+    read when they are first needed, and once. Each method raises StoreError.
     """
-    known: dict[str, str | None] = dict.fromkeys(filter(is_run_id, store.folders("runs")))
-    known |= dict(stored_runs(store))
-    return {run: known[run] for run in sorted(known)}
 
+    def __init__(self, store: Store) -> None:
+        self.store = store
 
-def find_run(
-    store: Store, selector: str, known: Mapping[str, str | None], *, of_ab: bool = False
-) -> str:
-    """Return the id of the run that a text names: its id, the beginning of one, or `last~N`.
+    def with_rows(self, suite: str | None = None) -> dict[str, str]:
+        """Return the suite of each run that has rows, of this suite if named, oldest first."""
+        keys = self.store.list("results" if suite is None else f"results/{suite}")
+        parts = [key.split("/") for key in keys if key.endswith(".parquet")]
+        return dict(sorted((_name(part[3]), part[1]) for part in parts if len(part) == 4))
 
-    `known` has the runs that count, as `runs` returns them. `last` is the newest run of a whole
-    suite, and `last~N` the one N runs of that suite before. With `of_ab` they count only variants
-    of `perfdag ab`. Raises StoreError, which names similar runs.
-    """
-    if selector in known:
-        return selector
-    if last := LAST.fullmatch(selector):
-        return _last(store, selector, known, int(last[1] or 0), of_ab)
-    matching = [run for run in known if selector and run.startswith(selector)]
-    if len(matching) == 1:
-        return matching[0]
-    if matching:
-        raise NotStoredError(ambiguous(selector, matching))
-    ids = [*known]
-    hint = nearest(selector, known)
-    if known and not hint and selector[:1].isdigit():
-        at = bisect.bisect(ids, selector)
-        hint = f"; nearest: {', '.join(ids[max(0, at - 1) : at + 1])}"
-    some = f"; newest: {', '.join(ids[-3:])}" if known else "; it holds no run yet"
-    raise NotStoredError(f"store {store.root}: no run {selector}{hint}{some}")
+    @cached_property
+    def known(self) -> dict[str, str | None]:
+        """The suite of each run by its id, oldest first. It is None without rows: see the plan."""
+        planned = dict.fromkeys(filter(is_run_id, self.store.folders("runs")))
+        return dict(sorted((planned | self.with_rows()).items()))
+
+    def suites(self) -> list[str]:
+        """Return the suites that have results."""
+        return sorted(set(self.with_rows().values()))
+
+    def find(
+        self, selector: str, known: Mapping[str, str | None] | None = None, *, of_ab: bool = False
+    ) -> str:
+        """Return the id of the run that a text names: its id, the beginning of one, or `last~N`.
+
+        `last` is the newest run of a whole suite, and `last~N` the one N runs of that suite before.
+        With `of_ab` they count only variants of `perfdag ab`. `known` are the runs that count, by
+        default all. An error names similar runs.
+        """
+        known = self.known if known is None else known
+        if selector in known:
+            return selector
+        if last := LAST.fullmatch(selector):
+            return self._last(selector, known, int(last[1] or 0), of_ab)
+        matching = [run for run in known if selector and run.startswith(selector)]
+        if len(matching) == 1:
+            return matching[0]
+        if matching:
+            raise NotStoredError(ambiguous(selector, matching))
+        ids = [*known]
+        hint = nearest(selector, known)
+        if known and not hint and selector[:1].isdigit():
+            at = bisect.bisect(ids, selector)
+            hint = f"; nearest: {', '.join(ids[max(0, at - 1) : at + 1])}"
+        some = f"; newest: {', '.join(ids[-3:])}" if known else "; it holds no run yet"
+        raise NotStoredError(f"store {self.store.root}: no run {selector}{hint}{some}")
+
+    def _last(self, selector: str, known: Mapping[str, str | None], back: int, of_ab: bool) -> str:
+        """Return the run `back` before the newest of the suite that ran last."""
+        suite, number, other = "", 0, ""
+        for run in reversed([*known]):
+            if suite and known[run] not in (None, suite):
+                continue
+            try:
+                plan = self.plan_or_rows(run) if known[run] is None else None
+                started_by = plan.trigger if plan else self.trigger(run)
+            except NotStoredError:  # a folder that is no run
+                continue
+            of = plan.suite if plan else known[run]
+            if (started_by != "ab") if of_ab else (started_by in PARTIAL):
+                other = other or run
+            elif of and of == (suite or of):
+                suite, number = of, number + 1
+                if number > back:
+                    return run
+        where = f"{selector}: store {self.store.root} has"
+        if suite:
+            raise NotStoredError(f"{where} {plural(number, 'run')} of suite {suite}")
+        if not other:
+            raise NotStoredError(f"store {self.store.root}: no run {selector}; it holds no run yet")
+        kind = "no run of `perfdag ab`" if of_ab else "only runs of a part of a suite"
+        raise NotStoredError(f"{where} {kind}; the newest is {other}")
+
+    def plan(self, selector: str, *, of_ab: bool = False) -> Plan:
+        """Return the stored plan of the run that a text names, as `find`."""
+        try:
+            return self._plan(selector)
+        except NotStoredError:
+            return self._plan(self.find(selector, of_ab=of_ab))
+
+    def plan_or_rows(self, run_id: str) -> Plan:
+        """Return the plan of a run, or one without points where its rows alone are left."""
+        try:
+            return self._plan(run_id)
+        except NotStoredError:
+            if (suite := self.known.get(run_id)) is None:
+                raise
+            return Plan(run_id, suite, 0, [], [], [], [], trigger=self.trigger(run_id))
+
+    def _plan(self, run_id: str) -> Plan:
+        try:
+            plan = read_plan(self.store.get(plan_key(run_id)))
+            if plan.run_id != run_id:
+                raise ValueError(f"it is of run {plan.run_id}")
+            return plan
+        except ValueError as error:
+            text = f"store {self.store.root}: plan.json of {run_id} is damaged: {error}"
+            raise DamagedError(text) from None
+
+    def put_plan(self, plan: Plan) -> None:
+        """Store a plan."""
+        self.store.put(plan_key(plan.run_id), plan.dump())
+
+    def variants(self, plan: Plan) -> list[Plan]:
+        """Return the plan, and the other variant's plan in a duet."""
+        return [plan, self.plan(plan.options.other)] if plan.options.other else [plan]
+
+    def trigger(self, run_id: str) -> str:
+        """Return what started a run by its rows, such as cron; empty where they are damaged."""
+        import pyarrow as pa
+
+        from perfdag.results.schema import SAMPLES, read_rows
+
+        try:
+            data = self.store.get(result_key(self.known[run_id] or "", run_id))
+            rows = read_rows(data, pa.schema([SAMPLES.field("trigger")]))
+        except (pa.ArrowInvalid, OSError):
+            return ""
+        return str(rows["trigger"][0].as_py() or "") if rows.num_rows else ""
+
+    def newer_note(self, run_id: str) -> str | None:
+        """Say which newer run of the suite `last` does not mean, and why. Or None."""
+        suite = self.known[run_id] or self.plan(run_id).suite
+        for newer in reversed([run for run in self.known if run > run_id]):
+            try:
+                plan = self.plan_or_rows(newer)
+            except StoreError:
+                continue
+            if plan.suite != suite or plan.trigger == "recheck":
+                continue
+            if plan.trigger == "ab" and plan.order:
+                command = resume_command(plan, self.store.root)
+                return f"`last` is {run_id}; the newer run of `perfdag ab` is shown by {command}"
+            why = "measured a part of its suite" if plan.trigger in PARTIAL else "has no rows yet"
+            return f"`last` is {run_id}; the newer run {newer} {why}"
+        return None
+
+    def samples(self, run_id: str) -> set[str]:
+        """Return the names of the stored samples of a run."""
+        return {_name(key) for key in self.store.list(f"{run_folder(run_id)}/parts")}
+
+    def delete_damaged_samples(self, run_id: str) -> list[str]:
+        """Delete the unreadable samples of a run and return their names.
+
+        A resumed run measures them again. Every sample is read, which takes about as long as
+        collecting.
+        """
+        damaged = []
+        for key, data in self.store.get_many(self.store.list(f"{run_folder(run_id)}/parts")):
+            try:
+                read_sample(data)
+            except ValueError:
+                damaged.append(key)
+        for key in damaged:
+            self.store.delete(key)
+        return [_name(key) for key in damaged]
+
+    def put_rechecks(self, plan: Plan, points: set[str]) -> list[Plan]:
+        """Store the plans of the rechecks and name them in the plan of their run."""
+        rechecks = recheck_plans(plan, points)
+        for again in rechecks:
+            self.put_plan(again)
+        plan.options.rechecks = [again.run_id for again in rechecks]
+        self.put_plan(plan)
+        return rechecks
+
+    def plan_of_batch(self, plan: Plan, number: int) -> tuple[Plan, int]:
+        """Return the plan that a batch number of a run belongs to, and the index there."""
+        if number < len(plan.batches):
+            return plan, number
+        rechecks = [self.plan(run_id) for run_id in plan.options.rechecks]
+        for batch, owner, index in recheck_batches(plan, rechecks):
+            if batch == number:
+                return owner, index
+        raise StoreError(f"store {self.store.root}: run {plan.run_id} has no batch {number}")
 
 
 def ambiguous(selector: str, names: Sequence[str]) -> str:
     """Return that a text is the beginning of several names of runs."""
     examples = ", ".join(names[:3])
     return f"{selector}: {len(names)} runs begin so ({examples} ...); write more of it"
-
-
-def _last(
-    store: Store, selector: str, known: Mapping[str, str | None], back: int, of_ab: bool
-) -> str:
-    """Return the run `back` before the newest of the suite that ran last."""
-    suite, number, other = None, 0, ""
-    for run in reversed([*known]):
-        if suite and known[run] not in (None, suite):
-            continue
-        try:
-            of, started_by = _suite_and_trigger(store, run, known[run])
-        except NotStoredError:  # a folder that is no run
-            continue
-        if (started_by != "ab") if of_ab else (started_by in PARTIAL):
-            other = other or run
-        elif of == (suite or of):
-            suite, number = of, number + 1
-            if number > back:
-                return run
-    if suite:
-        raise NotStoredError(
-            f"{selector}: store {store.root} has {plural(number, 'run')} of suite {suite}"
-        )
-    if not other:
-        raise NotStoredError(f"store {store.root}: no run {selector}; it holds no run yet")
-    kind = "no run of `perfdag ab`" if of_ab else "only runs of a part of a suite"
-    raise NotStoredError(f"{selector}: store {store.root} has {kind}; the newest is {other}")
-
-
-def _suite_and_trigger(store: Store, run_id: str, suite: str | None) -> tuple[str, str]:
-    """Return suite and trigger of a run by its rows, or by its plan where it has none."""
-    if suite is not None:
-        return suite, trigger(store, suite, run_id)
-    plan = _read_plan(store, run_id)
-    return plan.suite, plan.trigger
-
-
-def load_plan(store: Store, selector: str, *, of_ab: bool = False) -> Plan:
-    """Return the stored plan of the run that a text names, as `find_run`. Raises StoreError."""
-    try:
-        return _read_plan(store, selector)
-    except NotStoredError:
-        return _read_plan(store, find_run(store, selector, runs(store), of_ab=of_ab))
-
-
-def known_plan(store: Store, run_id: str, suite: str | None) -> Plan:
-    """Return the plan of a run, or one without points where its rows alone are left.
-
-    `suite` is that of the rows, or None without rows. Raises StoreError.
-    """
-    try:
-        return _read_plan(store, run_id)
-    except NotStoredError:
-        if suite is None:
-            raise
-        started_by = trigger(store, suite, run_id)
-        return Plan(run_id, suite, 0, [], [], [], [], trigger=started_by)
-
-
-def trigger(store: Store, suite: str, run_id: str) -> str:
-    """Return what started a run by its rows, such as cron; empty where they are damaged.
-
-    Raises StoreError.
-    """
-    import pyarrow as pa
-
-    from perfdag.results.schema import SAMPLES, read_rows
-
-    try:
-        data = store.get(result_key(suite, run_id))
-        rows = read_rows(data, pa.schema([SAMPLES.field("trigger")]))
-    except (pa.ArrowInvalid, OSError):
-        return ""
-    return str(rows["trigger"][0].as_py() or "") if rows.num_rows else ""
-
-
-def _read_plan(store: Store, run_id: str) -> Plan:
-    try:
-        plan = read_plan(store.get(plan_key(run_id)))
-        if plan.run_id != run_id:
-            raise ValueError(f"it is of run {plan.run_id}")
-        return plan
-    except ValueError as error:
-        text = f"store {store.root}: plan.json of {run_id} is damaged: {error}"
-        raise DamagedError(text) from None
-
-
-def newer_note(store: Store, run_id: str) -> str | None:
-    """Say which newer run of the suite `last` does not mean, and why. Or None.
-
-    Raises StoreError.
-    """
-    known = runs(store)
-    suite = known[run_id] or load_plan(store, run_id).suite
-    for newer in reversed([run for run in known if run > run_id]):
-        try:
-            plan = known_plan(store, newer, known[newer])
-        except StoreError:
-            continue
-        if plan.suite != suite or plan.trigger == "recheck":
-            continue
-        if plan.trigger == "ab" and plan.order:
-            command = resume_command(plan, store.root)
-            return f"`last` is {run_id}; the newer run of `perfdag ab` is shown by {command}"
-        why = "measured a part of its suite" if plan.trigger in PARTIAL else "has no rows yet"
-        return f"`last` is {run_id}; the newer run {newer} {why}"
-    return None
-
-
-def plan_key(run_id: str) -> str:
-    """Return the key of the plan of a run."""
-    return f"{run_folder(run_id)}/plan.json"
-
-
-def store_plan(store: Store, plan: Plan) -> None:
-    """Store a plan. Raises StoreError."""
-    store.put(plan_key(plan.run_id), plan.dump())
-
-
-def variants(store: Store, plan: Plan) -> list[Plan]:
-    """Return the plan, and the other variant's plan in a duet. Raises StoreError."""
-    return [plan, load_plan(store, plan.options.other)] if plan.options.other else [plan]
 
 
 def resume_command(plan: Plan, root: str) -> str:
@@ -255,8 +318,8 @@ def with_learned_times(store: Store, plan: Plan, cluster: str | None) -> Plan:
     where the store cannot be read.
     """
     try:
-        runs = stored_runs(store, plan.suite)
-        past = orjson.loads(store.get(plan_key(runs[-1][0]))) if runs else {}
+        runs = [*RunStore(store).with_rows(plan.suite)]
+        past = orjson.loads(store.get(plan_key(runs[-1]))) if runs else {}
     except (StoreError, ValueError):
         return plan
     if not past or cluster not in (ANY, past["where"].get("cluster")):
@@ -295,19 +358,6 @@ def recheck_plans(plan: Plan, points: set[str]) -> list[Plan]:
     return [replace(one, run_id=run_id) for run_id in sorted(new_run_id() for _ in range(ROUNDS))]
 
 
-def store_rechecks(store: Store, plan: Plan, points: set[str]) -> list[Plan]:
-    """Store the plans of the rechecks and name them in the plan of their run.
-
-    Raises StoreError.
-    """
-    rechecks = recheck_plans(plan, points)
-    for again in rechecks:
-        store_plan(store, again)
-    plan.options.rechecks = [again.run_id for again in rechecks]
-    store_plan(store, plan)
-    return rechecks
-
-
 def recheck_batches(plan: Plan, rechecks: list[Plan]) -> list[tuple[int, Plan, int]]:
     """Return (number, plan, index in the plan) of each batch of a recheck.
 
@@ -319,17 +369,3 @@ def recheck_batches(plan: Plan, rechecks: list[Plan]) -> list[tuple[int, Plan, i
         for position, again in enumerate(rechecks)
         for index, batch in enumerate(again.batches)
     ]
-
-
-def plan_of_batch(store: Store, plan: Plan, number: int) -> tuple[Plan, int]:
-    """Return the plan that a batch number of a run belongs to, and the index there.
-
-    Raises StoreError.
-    """
-    if number < len(plan.batches):
-        return plan, number
-    rechecks = [load_plan(store, run_id) for run_id in plan.options.rechecks]
-    for batch, owner, index in recheck_batches(plan, rechecks):
-        if batch == number:
-            return owner, index
-    raise StoreError(f"store {store.root}: run {plan.run_id} has no batch {number}")

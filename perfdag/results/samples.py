@@ -17,7 +17,6 @@ import orjson
 from perfdag.benchmark.contract import Benchmark
 from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.redaction import redact_json
-from perfdag.store.base import Store
 
 
 @dataclass
@@ -170,73 +169,3 @@ def headline(rows: Sequence[Mapping[str, Any]]) -> float | None:
 def now() -> str:
     """Return the time in UTC with microseconds."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-def result_key(suite: str, run_id: str) -> str:
-    """Return the key of the Parquet file of a run."""
-    return f"results/{suite}/{month_of(run_id)}/{run_id}.parquet"
-
-
-def stored_runs(store: Store, suite: str | None = None) -> list[tuple[str, str]]:
-    """Return (run id, suite) of every run with results, oldest first. Raises StoreError."""
-    keys = store.list("results" if suite is None else f"results/{suite}")
-    runs = []
-    for key in keys:
-        parts = key.split("/")
-        if len(parts) == 4 and key.endswith(".parquet"):
-            runs.append((parts[3].removesuffix(".parquet"), parts[1]))
-    return sorted(runs)
-
-
-def suites(store: Store) -> list[str]:
-    """Return the suites that have results. Raises StoreError."""
-    return sorted({suite for _, suite in stored_runs(store)})
-
-
-def rollup_key(suite: str, month: str) -> str:
-    """Return the key of the roll-up of a month."""
-    return f"rollups/{suite}/{month}.parquet"
-
-
-def month_of(run_id: str) -> str:
-    """Return the month of a run id as YYYY-MM."""
-    return f"{run_id[:4]}-{run_id[4:6]}"
-
-
-def day_of(run_id: str) -> str:
-    """Return the day of a run id as YYYY-MM-DD."""
-    return f"{month_of(run_id)}-{run_id[6:8]}"
-
-
-def run_folder(run_id: str) -> str:
-    """Return the folder of a run in the store."""
-    return f"runs/{run_id}"
-
-
-def sample_key(run_id: str, name: str) -> str:
-    """Return the key of a sample. `name` is that of Plan.key."""
-    return f"runs/{run_id}/parts/{name}.json"
-
-
-def stored_samples(store: Store, run_id: str) -> set[str]:
-    """Return the names of the stored samples of a run."""
-    return {
-        key.rpartition("/")[2].removesuffix(".json") for key in store.list(f"runs/{run_id}/parts")
-    }
-
-
-def delete_damaged_samples(store: Store, run_id: str) -> list[str]:
-    """Delete the unreadable samples of a run and return their names.
-
-    A resumed run measures them again. Every sample is read, which takes about as long as
-    collecting. Raises StoreError.
-    """
-    damaged = []
-    for key, data in store.get_many(store.list(f"runs/{run_id}/parts")):
-        try:
-            read_sample(data)
-        except ValueError:
-            damaged.append(key)
-    for key in damaged:
-        store.delete(key)
-    return [key.rpartition("/")[2].removesuffix(".json") for key in damaged]

@@ -22,15 +22,8 @@ from perfdag.hosts.base import Host, plain
 from perfdag.hosts.facts import env_class
 from perfdag.outcome import Failed, Infrastructure, SampleError, Skip
 from perfdag.plan.plan import Plan, concurrent_groups
-from perfdag.results.samples import (
-    SampleRecord,
-    as_rows,
-    headline,
-    now,
-    read_sample,
-    sample_key,
-    stored_samples,
-)
+from perfdag.results.runs import RunStore, sample_key
+from perfdag.results.samples import SampleRecord, as_rows, headline, now, read_sample
 from perfdag.shape import Shape
 from perfdag.stats.robust import relative_precision
 from perfdag.steps.loop.pools import GangLost, LocalPool, two_of
@@ -232,7 +225,7 @@ class MeasuringLoop:
         self.plan, self.store, self._pool, self._listener = plan, store, pool, listener
         self._clock = clock
         self._sampler = Sampler(pool)
-        self._stored = stored_samples(store, plan.run_id)
+        self._stored = RunStore(store).samples(plan.run_id)
         self._shapes = plan.shapes
         self._headlines: dict[int, list[float]] = {}
         self._canaries = 0

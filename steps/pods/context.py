@@ -12,7 +12,7 @@ from types import FrameType
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED, STORE, UNRECOVERABLE
 from perfdag.plan.plan import Plan, is_run_id, new_run_id
-from perfdag.results.samples import run_folder
+from perfdag.results.runs import run_folder
 from perfdag.steps.pods.kinds import refuse
 from perfdag.store.base import (
     AddressError,

@@ -12,8 +12,7 @@ from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
 from perfdag.results.missing_reason import MissingReason
-from perfdag.results.runs import load_plan, plan_of_batch, variants
-from perfdag.results.samples import stored_samples
+from perfdag.results.runs import RunStore
 from perfdag.steps.pods.context import PodContext, owner
 from perfdag.store.base import Store
 from perfdag.units import short_seconds
@@ -27,8 +26,8 @@ def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> Non
     `phase` is Argo's. A run that belongs to another Workflow gets no reason, except where it has no
     sample yet. The variants of `ab` share their pods: both runs get the reasons. Raises StoreError.
     """
-    if plan.where.get("workflow_uid") != context.workflow_uid and stored_samples(
-        store, plan.run_id
+    if plan.where.get("workflow_uid") != context.workflow_uid and RunStore(store).samples(
+        plan.run_id
     ):
         return
     reason = None
@@ -41,15 +40,15 @@ def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> Non
         texts = {}
         logger.info(f"cannot read why batches failed; their rows have no reason: {error}")
     for number, text in texts.items():
-        member, index = plan_of_batch(store, plan, number)
-        for variant in variants(store, member):
+        member, index = RunStore(store).plan_of_batch(plan, number)
+        for variant in RunStore(store).variants(member):
             batch_reason = MissingReason("batch", "failed", text, index)
             missing_reason.write(store, variant.run_id, batch_reason)
     if phase == "Succeeded":
         return
     text = f"workflow {context.workflow} {reason or f'ended {phase}'}"
-    rechecks = [load_plan(store, run_id) for run_id in plan.options.rechecks]
-    for member in [*variants(store, plan), *rechecks]:
+    rechecks = [RunStore(store).plan(run_id) for run_id in plan.options.rechecks]
+    for member in [*RunStore(store).variants(plan), *rechecks]:
         missing_reason.write(store, member.run_id, MissingReason("workflow", "missing", text))
 
 

@@ -18,8 +18,8 @@ from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import Plan, TimeLeft
 from perfdag.results import missing_reason
 from perfdag.results.missing_reason import MissingReason, budget_spent
-from perfdag.results.runs import plan_of_batch, variants
-from perfdag.results.samples import SampleRecord, now, run_folder, sample_key, stored_samples
+from perfdag.results.runs import RunStore, run_folder, sample_key
+from perfdag.results.samples import SampleRecord, now
 from perfdag.stats.robust import median, spread
 from perfdag.steps.loop.measure import PRECISE, MeasuringLoop, ProgressListener
 from perfdag.steps.loop.pools import GangLost, LocalPool
@@ -210,11 +210,11 @@ def lead(context: PodContext, store: Store, plan: Plan, number: int, attempt: in
 
     Raises StoreError, KubeError.
     """
-    plan, index = plan_of_batch(store, plan, number)
-    plans = variants(store, plan)
+    plan, index = RunStore(store).plan_of_batch(plan, number)
+    plans = RunStore(store).variants(plan)
     for variant in plans:
         check_account(context.account, variant, index)
-    stored = {variant.run_id: stored_samples(store, variant.run_id) for variant in plans}
+    stored = {variant.run_id: RunStore(store).samples(variant.run_id) for variant in plans}
     progress = _progress(plans, index, stored)
     if not progress.total:
         return 0

@@ -20,7 +20,7 @@ from perfdag.kube.pods import (
     zones_of,
 )
 from perfdag.plan.plan import Plan
-from perfdag.results.samples import run_folder
+from perfdag.results.runs import run_folder
 from perfdag.shape import ACROSS, Shape, Volume
 from perfdag.steps.pods.context import PodContext
 from perfdag.steps.pods.credentials import make_keys

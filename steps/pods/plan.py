@@ -16,16 +16,12 @@ from perfdag.results import missing_reason
 from perfdag.results.missing_reason import MissingReason
 from perfdag.results.runs import (
     ROUNDS,
-    load_plan,
-    plan_of_batch,
+    RunStore,
     recheck_batches,
     resume_obstacle,
-    store_plan,
-    store_rechecks,
-    variants,
+    run_folder,
     with_learned_times,
 )
-from perfdag.results.samples import delete_damaged_samples, run_folder, stored_samples
 from perfdag.steps.pods.context import PENDING_GRACE, PodContext, begin_clock
 from perfdag.steps.pods.credentials import PeerError
 from perfdag.steps.pods.kinds import check_own_images, kinds_of, network_of, refuse
@@ -196,10 +192,10 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     """
     store = context.open()
     plan = plan_of(context, store, environment)
-    plans = variants(store, plan)
+    plans = RunStore(store).variants(plan)
     for variant in plans:
         check_own_images(variant, context.images, context.allowed)
-    if any(stored_samples(store, variant.run_id) for variant in plans) and (
+    if any(RunStore(store).samples(variant.run_id) for variant in plans) and (
         why := resume_obstacle(plan, run_with_client(cluster_name), context.store)
     ):
         raise refuse(why)  # before anything of that run is changed
@@ -251,15 +247,15 @@ def where(now: Object, before: Object) -> Object:
 
 def _put(store: Store, plans: list[Plan]) -> None:
     for plan in plans:
-        store_plan(store, plan)
+        RunStore(store).put_plan(plan)
 
 
 def batches_left(store: Store, plans: list[Plan]) -> list[int]:
     """Return the batches with missing samples, and remove damaged samples. Raises StoreError."""
     left = set[int]()
     for plan in plans:
-        delete_damaged_samples(store, plan.run_id)
-        stored = stored_samples(store, plan.run_id)
+        RunStore(store).delete_damaged_samples(plan.run_id)
+        stored = RunStore(store).samples(plan.run_id)
         left |= {
             number
             for number, batch in enumerate(plan.batches)
@@ -306,7 +302,7 @@ def recheck(context: PodContext, out: Path) -> list[str]:
     from perfdag.results.collect import collect
 
     store = context.open()
-    plan = load_plan(store, context.run_id)
+    plan = RunStore(store).plan(context.run_id)
     if plan.options.rechecks:  # a resumed run keeps its plan
         rechecks = resumed(store, plan)
     else:
@@ -314,7 +310,7 @@ def recheck(context: PodContext, out: Path) -> list[str]:
         rules = unattended_rules(store, checks_of(plan.suite_text))
         suspects = check(store, plan.suite, plan.run_id, rules).suspects
         points = {line.info.point for line in suspects}
-        rechecks = store_rechecks(store, plan, points) if points else []
+        rechecks = RunStore(store).put_rechecks(plan, points) if points else []
     left = rechecks_left(store, plan, rechecks)
     objects = {
         number: batch_objects(again.shape_of(index), context, number)
@@ -322,7 +318,7 @@ def recheck(context: PodContext, out: Path) -> list[str]:
     }
     refusals = run_with_client(lambda kube: create_for_batches(kube, context, store, objects))
     for number, (status, text) in refusals.items():
-        member, index = plan_of_batch(store, plan, number)
+        member, index = RunStore(store).plan_of_batch(plan, number)
         missing_reason.write(store, member.run_id, MissingReason("batch", status, text, index))
     batches = [item(number, again, index, refusals) for number, again, index in left]
     write_outputs(out, {"batches": batches})
@@ -335,17 +331,17 @@ def resumed(store: Store, plan: Plan) -> list[Plan]:
 
     Raises StoreError.
     """
-    rechecks = [load_plan(store, run_id) for run_id in plan.options.rechecks]
+    rechecks = [RunStore(store).plan(run_id) for run_id in plan.options.rechecks]
     for member in rechecks:
         member.where = plan.where
         missing_reason.forget_all(store, member.run_id)
-        store_plan(store, member)
+        RunStore(store).put_plan(member)
     return rechecks
 
 
 def rechecks_left(store: Store, plan: Plan, rechecks: list[Plan]) -> list[tuple[int, Plan, int]]:
     """Return (number, recheck, index there) of the batches of rechecks with missing samples."""
-    stored = {member.run_id: stored_samples(store, member.run_id) for member in rechecks}
+    stored = {member.run_id: RunStore(store).samples(member.run_id) for member in rechecks}
     return [
         (number, member, index)
         for number, member, index in recheck_batches(plan, rechecks)

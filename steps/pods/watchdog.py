@@ -23,8 +23,7 @@ from perfdag.kube.pods import (
 )
 from perfdag.plan.plan import Plan, gated
 from perfdag.results.missing_reason import NOTES, as_annotation, from_annotations
-from perfdag.results.runs import load_plan, variants
-from perfdag.results.samples import stored_samples
+from perfdag.results.runs import RunStore
 from perfdag.steps.pods.context import (
     EXIT_REFUSED,
     EXIT_RETRYABLE,
@@ -255,9 +254,11 @@ async def watch_run(context: PodContext, pending: str) -> bool:
         watches = [asyncio.create_task(watch_pods(kube, context, pending_limit(pending)))]
         if not context.claimed:
             store = context.open()
-            plan = load_plan(store, context.run_id)
+            plan = RunStore(store).plan(context.run_id)
             if not gated(plan):
-                watches.append(asyncio.create_task(all_stored(store, variants(store, plan))))
+                watches.append(
+                    asyncio.create_task(all_stored(store, RunStore(store).variants(plan)))
+                )
         done, others = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
             task.cancel()
@@ -330,7 +331,7 @@ async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list
 
 def count_missing(store: Store, plans: Sequence[Plan]) -> int:
     """Return how many samples of runs are not stored. Raises StoreError."""
-    stored = [stored_samples(store, plan.run_id) for plan in plans]
+    stored = [RunStore(store).samples(plan.run_id) for plan in plans]
     return sum(
         plan.key(position) not in known
         for plan, known in zip(plans, stored, strict=True)

@@ -264,26 +264,6 @@ def latencies(calls: Sequence[Calls]) -> dict[str, float | None]:
     }
 
 
-def gate_latencies(phases: Phases, whole: Sequence[Calls]) -> dict[str, float | None]:
-    """Return the latencies that gates compare: those of the worse phase.
-
-    A phase with too few requests for a p99 is judged within the `whole` run. All values are None if
-    a phase is absent.
-    """
-    together = latencies(whole)
-    if not {CREATION, DELETION} <= set(phases):
-        return dict.fromkeys(together)
-    worse: dict[str, float | None] = {}
-    for name, value in together.items():
-        values = [latencies(calls)[name] for calls in phases.values()]
-        if None in values:
-            values.append(value)
-        known = [latency for latency in values if latency is not None]
-        # Without an upper bound of one phase there is none of both.
-        worse[name] = value if name.endswith("_slowest") else max(known, default=None)
-    return worse
-
-
 def named_figures(calls: Sequence[Calls]) -> dict[str, float | None]:
     """Latencies and counts of a phase by name."""
     return latencies(calls) | {name: float(value) for name, value in counts(calls).items()}

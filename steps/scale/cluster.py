@@ -1,18 +1,21 @@
-"""The cluster of a run: its lock, rights on it, its nodes, and nodes that KWOK simulates."""
+"""The cluster of a run: its lock, rights, nodes, namespaces, and the deletion of its objects."""
 
 import asyncio
 import logging
+import re
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from perfdag import signals
-from perfdag.kube.client import Kube, KubeError, Object
+from perfdag.kube.client import Kube, KubeError, Object, Resource
 from perfdag.kube.config import ignore_status
 from perfdag.kube.pods import is_ready, is_schedulable
 from perfdag.steps.scale.objects import RUN_LABEL, VMI
+from perfdag.steps.scale.watch import PROBE
 
 logger = logging.getLogger(__name__)
 LEASE = "perfdag-performance-run"
@@ -33,14 +36,12 @@ class LockTimeoutError(KubeError):
 class ExclusiveRun:
     """Hold the Lease of performance runs; wait up to `timeout` seconds for another run.
 
-    Without rights in LEASE_NAMESPACE, our own namespace is used. A holder has stopped if it did not
-    renew the Lease for LEASE_DURATION_S by our clock. `lost` describes a run that took the Lease
-    over. Raises LockTimeoutError, KubeError.
+    A holder has stopped if it did not renew the Lease for LEASE_DURATION_S by our clock. `lost`
+    describes a run that took the Lease over. Raises LockTimeoutError, KubeError.
     """
 
     def __init__(self, kube: Kube, run: str, timeout: float) -> None:
         self._kube, self._run, self._timeout = kube, run, timeout
-        self._namespace = LEASE_NAMESPACE
         self._task: asyncio.Task[None] | None = None
         self._seen: tuple[Any, Any] = (None, None)
         self._since = 0.0
@@ -64,21 +65,35 @@ class ExclusiveRun:
     async def __aexit__(self, *_: object) -> None:
         if self._task:
             await signals.cancel([self._task])
-        leases = await self._kube.resource(_COORDINATION, "Lease")
         with suppress(KubeError):
-            if self._ours(await self._kube.get(leases, LEASE, self._namespace)):
-                await self._kube.delete(leases, LEASE, self._namespace)
+            lease = await self._read()
+            if lease and self._ours(lease):
+                leases = await self._kube.resource(_COORDINATION, "Lease")
+                await self._kube.delete(leases, LEASE, LEASE_NAMESPACE)
 
-    def _body(self) -> Object:
+    async def _read(self) -> Object | None:
+        with ignore_status(404):
+            leases = await self._kube.resource(_COORDINATION, "Lease")
+            return await self._kube.get(leases, LEASE, LEASE_NAMESPACE)
+        return None
+
+    async def _write(self, version: str | None) -> None:
+        """Create the Lease, or replace that of a version, so that only one of two takers succeeds.
+
+        Raises KubeError.
+        """
+        # The label lets `scale delete --run` find it.
+        metadata = {"name": LEASE, "labels": {RUN_LABEL: self._run}}
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         spec = {"holderIdentity": self._run, "leaseDurationSeconds": LEASE_DURATION_S}
-        return {
-            "apiVersion": _COORDINATION,
-            "kind": "Lease",
-            # The label lets `scale delete --run` find it.
-            "metadata": {"name": LEASE, "labels": {RUN_LABEL: self._run}},
-            "spec": {**spec, "renewTime": now},
-        }
+        body = {"apiVersion": _COORDINATION, "kind": "Lease", "metadata": metadata}
+        body["spec"] = {**spec, "renewTime": now}
+        if version is None:
+            await self._kube.create(body, LEASE_NAMESPACE)
+        else:
+            metadata["resourceVersion"] = version
+            leases = await self._kube.resource(_COORDINATION, "Lease")
+            await self._kube.request("PUT", leases.path(LEASE_NAMESPACE, LEASE), json=body)
 
     def _ours(self, lease: Object) -> bool:
         """Return whether we still hold the Lease, and log its loss once."""
@@ -93,52 +108,29 @@ class ExclusiveRun:
 
     async def try_acquire(self) -> str | None:
         """Take the Lease and return None, or return its holder."""
-        leases = await self._kube.resource(_COORDINATION, "Lease")
-        try:
-            # After a retry it may be another run's Lease: all runs are one field manager.
-            lease = await self._kube.create(self._body(), self._namespace)
-        except KubeError as error:
-            if error.status == 403 and self._namespace != self._kube.namespace:
-                self._namespace = self._kube.namespace
-                return await self.try_acquire()
-            if error.reason != "AlreadyExists":
-                raise
-            try:
-                lease = await self._kube.get(leases, LEASE, self._namespace)
-            except KubeError as gone:
-                if gone.status == 404:
-                    return "<released>"
-                raise
-        holder, renewed = lease["spec"].get("holderIdentity"), lease["spec"].get("renewTime")
-        if holder == self._run:
-            return None
-        if self._seen != (holder, renewed):
-            self._seen, self._since = (holder, renewed), time.monotonic()
-        if time.monotonic() - self._since > LEASE_DURATION_S:
-            body = self._body()
-            # With the resource version, only one of two takers succeeds.
-            body["metadata"]["resourceVersion"] = lease["metadata"]["resourceVersion"]
-            with ignore_status(404, 409):
-                await self._kube.request("PUT", leases.path(self._namespace, LEASE), json=body)
-                return None
-        return str(holder)
+        version = None
+        if lease := await self._read():
+            renewal = lease["spec"].get("holderIdentity"), lease["spec"].get("renewTime")
+            version = lease["metadata"]["resourceVersion"]
+            if self._seen != renewal:
+                self._seen, self._since = renewal, time.monotonic()
+            if time.monotonic() - self._since <= LEASE_DURATION_S:
+                return str(renewal[0])
+        with ignore_status(404, 409):
+            await self._write(version)
+        # After a retry it may be another run's Lease: all runs are one field manager.
+        lease = await self._read()
+        holder = lease["spec"].get("holderIdentity") if lease else "<released>"
+        return None if holder == self._run else str(holder)
 
     async def _renew(self) -> None:
-        leases = await self._kube.resource(_COORDINATION, "Lease")
         while True:
             await asyncio.sleep(LEASE_DURATION_S / 3)
             with suppress(KubeError):
-                try:
-                    lease = await self._kube.get(leases, LEASE, self._namespace)
-                except KubeError as error:
-                    if error.status != 404:
-                        raise
-                    lease = await self._kube.create(self._body(), self._namespace)
-                if not self._ours(lease):  # it expired, and another run took it
+                lease = await self._read()
+                if lease and not self._ours(lease):  # it expired, and another run took it
                     return
-                lease["spec"]["renewTime"] = self._body()["spec"]["renewTime"]
-                # The server refuses it if the holder changed.
-                await self._kube.request("PUT", leases.path(self._namespace, LEASE), json=lease)
+                await self._write(lease["metadata"]["resourceVersion"] if lease else None)
 
 
 async def require_ended(kube: Kube, run: str) -> None:
@@ -300,66 +292,46 @@ _NODE_INFO = {
 
 
 async def make_nodes(kube: Kube, count: int, gpus: int) -> int:
-    """Create KWOK nodes with `gpus` GPUs each, or give existing ones these GPUs.
+    """Create KWOK nodes with `gpus` GPUs each, and return how many are new.
 
-    Returns how many nodes are new. A taint keeps other pods away. Raises KubeError, also for a
-    foreign node with such a name.
+    Existing ones stay as they are. A taint keeps other pods away. Raises KubeError.
     """
-    nodes = await kube.resource("v1", "Node")
     resources = {"cpu": "96", "memory": "1Ti", "pods": "250", "ephemeral-storage": "1Ti"}
     resources |= {_GPU: str(gpus)} if gpus else {}
+    labels = {SIMULATED_LABEL: "true", "type": "kwok"} | (_GPU_LABELS if gpus else {})
+    labels |= {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
 
     async def make(name: str) -> bool:
-        labels = {SIMULATED_LABEL: "true", "type": "kwok", "kubernetes.io/hostname": name}
-        labels |= {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
-        annotations = {NODE_ANNOTATION: "fake", "node.alpha.kubernetes.io/ttl": "0"}
-        status = {"capacity": resources, "allocatable": resources, "nodeInfo": _NODE_INFO}
         body = {
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {
                 "name": name,
-                "labels": labels | (_GPU_LABELS if gpus else {}),
-                "annotations": annotations,
+                "labels": {**labels, "kubernetes.io/hostname": name},
+                "annotations": {NODE_ANNOTATION: "fake", "node.alpha.kubernetes.io/ttl": "0"},
             },
             "spec": {"taints": [{"key": NODE_ANNOTATION, "value": "fake", "effect": "NoSchedule"}]},
-            "status": status,
+            "status": {"capacity": resources, "allocatable": resources, "nodeInfo": _NODE_INFO},
         }
         try:
             await kube.create(body)
         except KubeError as error:
             if error.reason != "AlreadyExists":
                 raise
-            if not _ours(await kube.get(nodes, name)):
-                text = f"the node {name} was not created by perfdag"
-                raise KubeError(409, "Foreign", text, "rename or delete it") from None
-            wanted = {_GPU: None, **resources}  # None deletes a field
-            change = {"status": {"capacity": wanted, "allocatable": wanted}}
-            await kube.patch(nodes, name, change, subresource="status")
-            gpu_labels = _GPU_LABELS if gpus else dict.fromkeys(_GPU_LABELS)
-            await kube.patch(nodes, name, {"metadata": {"labels": gpu_labels}})
             return False
         return True
 
-    created = 0
-    for start in range(0, count, 100):
-        names = [f"{_PREFIX}{index}" for index in range(start, min(count, start + 100))]
-        created += sum(await asyncio.gather(*(make(name) for name in names)))
-    return created
-
-
-def _ours(node: Object) -> bool:
-    """Return whether `make_nodes` made a node: a real node may have the label by mistake."""
-    return _label(node, SIMULATED_LABEL) is not None and is_simulated(node)
+    names = [f"{_PREFIX}{index}" for index in range(count)]
+    return sum(await asyncio.gather(*map(make, names)))
 
 
 async def remove_nodes(kube: Kube) -> int:
     """Delete all nodes of `make_nodes`, and return how many."""
     nodes = await kube.resource("v1", "Node")
     labelled = await kube.list(nodes, labels=f"{SIMULATED_LABEL}=true")
-    names = [node["metadata"]["name"] for node in labelled if _ours(node)]
-    for start in range(0, len(names), 100):
-        await asyncio.gather(*(kube.delete(nodes, name) for name in names[start : start + 100]))
+    # A real node may have the label by mistake.
+    names = [node["metadata"]["name"] for node in labelled if is_simulated(node)]
+    await asyncio.gather(*(kube.delete(nodes, name) for name in names))
     return len(names)
 
 
@@ -373,3 +345,231 @@ async def nodes_ready(kube: Kube, count: int, timeout: float = 60.0) -> bool:
             return True
         await asyncio.sleep(0.5)
     return False
+
+
+PRIMER, SAMPLE = "primer", "sample"
+"""Label suffixes of what runs before the measurement, and of what a sample makes. Sizes of a ladder
+are `<run>-1`, `<run>-2` ..."""
+PARALLEL = 20
+"""Deletions in flight."""
+POLL_S = 0.3
+NAMESPACE_TIMEOUT_S = 120.0
+"""How long a namespace of an earlier run may take to be gone."""
+_DEFAULT_OBJECTS = {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
+"""Objects that Kubernetes puts into every namespace."""
+Found = tuple[Resource, Object]
+
+
+def belongs(run: str, metadata: Object) -> bool:
+    """Whether an object's label is that of a run, or of a part of it."""
+    label = (metadata.get("labels") or {}).get(RUN_LABEL) or ""
+    part = rf"{re.escape(run)}(-\d{{1,4}})?(-{PRIMER}|-{SAMPLE})?(-{PROBE})?"
+    return re.fullmatch(part, label) is not None
+
+
+async def objects_of_run(
+    kube: Kube,
+    run: str,
+    resources: Sequence[Resource],
+    namespaces: Sequence[str | None],
+    *,
+    also: Callable[[Object], bool] | None = None,
+) -> list[Found]:
+    """Return kind and metadata of all objects of a run and its parts.
+
+    `also` selects objects without the label. Namespace None is the whole cluster. Raises KubeError.
+    """
+    return [
+        (resource, body["metadata"])
+        for resource in resources
+        for namespace in namespaces
+        for body in await kube.list(resource, namespace, labels="" if also else RUN_LABEL)
+        if belongs(run, body["metadata"]) or (also and also(body))
+    ]
+
+
+async def remove(
+    kube: Kube,
+    run: str,
+    resources: Sequence[Resource],
+    namespaces: Sequence[str | None],
+    timeout: float,
+    *,
+    also: Callable[[Object], bool] | None = None,
+) -> int:
+    """Delete the objects of a run and its parts, and return how many are left after `timeout`.
+
+    `also` selects objects without the label. Namespace None is the whole cluster. A refused
+    deletion does not stop the others and is raised at the end as a KubeError.
+    """
+    deadline, slots = time.monotonic() + timeout, asyncio.Semaphore(PARALLEL)
+    refused: dict[str, KubeError] = {}
+
+    async def work(resource: Resource, metadata: Object) -> None:
+        try:
+            async with slots:
+                await kube.delete(resource, metadata["name"], metadata.get("namespace"))
+        except KubeError as error:
+            if not 400 <= error.status < 500:
+                raise
+            text = f"{resource.kind} {metadata['name']} was not deleted: {error}"
+            refused[metadata["uid"]] = KubeError(error.status, error.reason, text)
+
+    while left := await objects_of_run(kube, run, resources, namespaces, also=also):
+        waiting = [item for item in left if item[1]["uid"] not in refused]
+        if not waiting or time.monotonic() > deadline:
+            break
+        await asyncio.gather(*(work(*i) for i in waiting if "deletionTimestamp" not in i[1]))
+        await asyncio.sleep(POLL_S)
+    if left and refused:
+        raise next(iter(refused.values()))
+    return len(left)
+
+
+async def _deletable_resources(kube: Kube) -> list[Resource]:
+    """All kinds of the cluster that can be listed and deleted by us. Raises KubeError."""
+    groups = (await kube.request("GET", "/apis"))["groups"]
+    versions = ["v1", *(group["preferredVersion"]["groupVersion"] for group in groups)]
+    resources = []
+    for version in versions:
+        path = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        with suppress(KubeError):  # an API service that is down serves nothing of ours
+            resources += [
+                Resource(version, kind["kind"], kind["name"], kind["namespaced"])
+                for kind in (await kube.request("GET", path))["resources"]
+                if "/" not in kind["name"]
+                and {"list", "delete"} <= set(kind.get("verbs") or ())
+                and kind["kind"] != "Event"
+            ]
+    return resources
+
+
+async def remove_run(kube: Kube, run: str, namespace: str | None, timeout: float) -> int:
+    """Delete all objects of a run and its parts, of any kind, and the run's own namespaces.
+
+    Kinds that may not be listed are skipped. Returns how many objects are left after `timeout`
+    seconds. Raises KubeError.
+    """
+    resources, namespaces, deadline = [], list[str](), time.monotonic() + timeout
+    for resource in await _deletable_resources(kube):
+        if namespace and not resource.namespaced:
+            continue
+        with ignore_status(403, 404, 405):
+            bodies = await kube.list(resource, namespace, labels=RUN_LABEL)
+            ours = [body["metadata"] for body in bodies if belongs(run, body["metadata"])]
+            if ours and resource.kind == "Namespace":
+                namespaces = [metadata["name"] for metadata in ours]
+            elif ours:
+                resources.append(resource)
+    left = await remove(kube, run, resources, [namespace], timeout)
+    return left or await remove_namespaces(
+        kube, run, namespaces, max(0.0, deadline - time.monotonic())
+    )
+
+
+async def remove_namespaces(kube: Kube, run: str, names: Sequence[str], timeout: float) -> int:
+    """Delete the run's own namespaces, except those that hold other objects, and wait.
+
+    Returns how many are left after `timeout` seconds. Raises KubeError.
+    """
+    going = []
+    for name in names:
+        namespace = None
+        with ignore_status(403):  # who may not see a namespace made none
+            namespace = await namespace_of(kube, name)
+        if namespace and belongs(run, namespace["metadata"]):
+            if other := await _other_in(kube, run, name):
+                logger.warning(f"the namespace {name}, which was made for this run, stays: {other}")
+            else:
+                going.append(name)
+    namespaces = await kube.resource("v1", "Namespace")
+    for name in going:
+        await kube.delete(namespaces, name)
+    deadline = time.monotonic() + timeout
+    while left := [name for name in going if await namespace_of(kube, name)]:
+        if time.monotonic() >= deadline:
+            break
+        await asyncio.sleep(POLL_S)
+    return len(left)
+
+
+async def _other_in(kube: Kube, run: str, namespace: str) -> str:
+    """Describe an object in a namespace that is not the run's, or return an empty string.
+
+    Objects with a listed owner are skipped, because they go with it.
+    """
+    kinds = [kind for kind in await _deletable_resources(kube) if kind.namespaced]
+    listed = {kind.kind for kind in kinds}
+    for resource in kinds:
+        bodies = list[Object]()
+        try:
+            bodies = await kube.list(resource, namespace)
+        except KubeError as error:
+            if error.status == 403:
+                return f"we may not list {resource.plural} in it"
+            if error.status not in (404, 405):
+                raise
+        for metadata in [body["metadata"] for body in bodies]:
+            if not (
+                any(owner["kind"] in listed for owner in metadata.get("ownerReferences") or [])
+                or "deletionTimestamp" in metadata
+                or belongs(run, metadata)
+                or (resource.kind, metadata["name"]) in _DEFAULT_OBJECTS
+            ):
+                return f"{resource.kind} {metadata['name']} is in it"
+    return ""
+
+
+async def namespace_of(kube: Kube, name: str) -> Object | None:
+    """Return a namespace, or None if it does not exist. Raises KubeError."""
+    with ignore_status(404):
+        return await kube.get(await kube.resource("v1", "Namespace"), name)
+    return None
+
+
+@asynccontextmanager
+async def own_namespaces(kube: Kube, names: Sequence[str], run: str) -> AsyncIterator[None]:
+    """Create missing namespaces, and delete these at the end. Raises KubeError."""
+    created: list[str] = []
+    try:
+        for name in names:
+            if await ensure_namespace(kube, name, run):
+                created.append(name)
+        yield
+    finally:
+        namespaces = await kube.resource("v1", "Namespace")
+        for name in created:
+            with suppress(KubeError):
+                await kube.delete(namespaces, name)
+
+
+async def ensure_namespace(
+    kube: Kube, name: str, run: str, timeout: float = NAMESPACE_TIMEOUT_S
+) -> bool:
+    """Create a namespace if it is missing, and return whether it was created.
+
+    Waits up to `timeout` seconds for a namespace that is being deleted. Raises KubeError.
+    """
+    deadline = time.monotonic() + timeout
+    while namespace := await namespace_of(kube, name):
+        if not namespace["metadata"].get("deletionTimestamp"):
+            return False
+        if time.monotonic() >= deadline:
+            text = f"namespace {name} is still being deleted after {timeout:g} s"
+            hint = "wait for it, fix what blocks it, or use another namespace"
+            raise KubeError(0, "Terminating", text, hint)
+        await asyncio.sleep(POLL_S)
+    metadata = {"name": name, "labels": {RUN_LABEL: run}}
+    try:
+        await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    except KubeError as error:
+        if error.reason != "AlreadyExists":
+            raise
+        return False  # another run created it, and deletes it
+    accounts = await kube.resource("v1", "ServiceAccount")
+    for _ in range(100):  # pods are refused until the controller has created the account
+        with suppress(KubeError):
+            await kube.get(accounts, "default", name)
+            break
+        await asyncio.sleep(0.05)
+    return True

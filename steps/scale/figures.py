@@ -1,4 +1,4 @@
-"""Figures of a run: its gates, its result, and the measurements of a benchmark.
+"""Figures of a run: its gates, its result, its measurements, and KubeVirt's audit of it.
 
 A gate compares a figure with a value or with a multiple of another figure. Missing data is a
 breach. A gate on an unknown figure is refused before the run.
@@ -191,7 +191,7 @@ class Result:
     trace: list[tuple[float, int]] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
     error: str = ""
-    """The reason why this size was not measured, or empty."""
+    """Why no later size was measured, or empty."""
     disturbed: str = ""
     """Why the figures are void: another run measured too."""
 
@@ -202,8 +202,9 @@ class Result:
 
     @property
     def incomplete(self) -> bool:
-        """Whether an object did not reach the goal, or was left behind."""
-        return bool(self.figures["left_behind"]) or self.figures["success_ratio"] != 1.0
+        """Whether an object did not reach the goal or was left behind, or a later size failed."""
+        left, ratio = self.figures["left_behind"], self.figures["success_ratio"]
+        return bool(left or self.error) or ratio != 1.0
 
     @property
     def late(self) -> bool:
@@ -244,9 +245,6 @@ METRICS = (
         "1/s",
         "higher",
         "objects that reached the goal a second: mean, and the best 5 s",
-    ),
-    Metric(
-        "paced_throughput", "1/s", "none", "throughput if the arrivals set the pace (open loop)"
     ),
     Metric("create_rate", "1/s", "none", "objects created a second"),
     Metric(
@@ -330,7 +328,6 @@ def measurements(
                 rows.append(Measurement("stage_latency", value, stat, own, n))
                 if stage.stage == headline and stat in _PERCENTILES:
                     rows.append(Measurement(headline, value, stat, {**coords}, n))
-    paced = result.figures.get("submit_lag") is not None
     for figure, value in result.figures.items():
         if value is None:
             continue
@@ -338,7 +335,6 @@ def measurements(
         own = {**coords, "phase": DELETION} if name != figure else {**coords}
         if name in _NAMED:
             metric, stat = _NAMED[name]
-            metric = "paced_throughput" if metric == "throughput" and paced else metric
             rows.append(Measurement(metric, value, stat, own))
         elif counted := call_name(name):
             rows.append(Measurement("api_calls", value, coords={**own, "call": counted, **size}))
@@ -393,3 +389,81 @@ def failure_text(rows: Sequence[Row], notes: Sequence[str], limit: int = 5) -> s
     """Return failure messages, most frequent first, and the notes, for a sample's error."""
     parts = [f"{count} x {text}" for text, count in messages(rows).most_common(limit)]
     return "; ".join([*parts, *notes])
+
+
+_AUDIT_STAGES = {
+    "creation_to_running": "vmiCreationToRunningSeconds",
+    "deletion_to_succeeded": "vmiDeletionToSucceededSeconds",
+    "deletion_to_failed": "vmiDeletionToFailedSeconds",
+}
+"""Stages of VMIs. Those of a VM or a replica set begin with `vmi_`."""
+_OWN = (
+    "throughput_mean",
+    "throughput_best_5s",
+    "api_p99",
+    "success_ratio",
+    "deletion_p50",
+    "deletion_p95",
+    "deletion_p99",
+)
+
+
+def audit_of(results: Sequence[Result]) -> dict[str, Any]:
+    """Return the last result in the form of KubeVirt's tools/perfscale-audit.
+
+    `Rungs` holds the same for every size with all gates. Figures of our own have other names.
+    """
+    rungs = [
+        {
+            "Count": result.count,
+            "Values": _values(result),
+            "Gates": [
+                {"gate": str(v.gate), "value": v.value, "passed": v.passed} for v in result.verdicts
+            ],
+        }
+        for result in results
+    ]
+    return {"Values": rungs[-1]["Values"] if rungs else {}, "Rungs": rungs}
+
+
+def _values(result: Result) -> dict[str, Any]:
+    figures, values = result.figures, dict[str, Any]()
+    for stage, key in _AUDIT_STAGES.items():
+        vmi = f"vmi_{stage}" if f"vmi_{stage}_p50" in figures else stage
+        for p in (50, 95, 99):
+            values[f"{key}P{p}"] = {"value": figures.get(f"{vmi}_p{p}")}
+    for name, value in figures.items():
+        if name.endswith("-count") or prometheus.is_request_count(name):
+            values[audit_key(name)] = {"value": value}
+    for name in (*sorted(prometheus.AUDIT_KEYS), *_OWN):
+        values[name] = {"value": figures.get(name)}
+    # Of several gates on a metric, a breach comes last and is shown. A gate sees the whole run.
+    for judged in sorted(result.verdicts, key=lambda each: not each.passed):
+        threshold = threshold_result(judged)
+        values[audit_key(judged.gate.metric)] = {
+            "value": judged.value,
+            "thresholdResult": threshold,
+        }
+    return values
+
+
+def threshold_result(verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict as the audit writes it."""
+    gate, threshold = verdict.gate, verdict.threshold
+    result = {"thresholdValue": threshold, "thresholdExceeded": not verdict.passed}
+    if not gate.other:
+        return result
+    known = threshold and verdict.value is not None
+    ratio = verdict.value * gate.value / threshold if known else None  # type: ignore[operator]
+    return {**result, "thresholdMetric": audit_key(gate.other), "thresholdRatio": ratio}
+
+
+def audit_key(figure: str) -> str:
+    """Return the audit's key of a figure.
+
+    The audit counts requests of KubeVirt's pods; those of all clients get a prefix.
+    """
+    if figure.startswith(f"{prometheus.REQUESTS}/"):
+        return f"{figure.removeprefix(f'{prometheus.REQUESTS}/')}-count"
+    counts_requests = figure.endswith("-count") and not figure.endswith("-phase-count")
+    return f"apiserver/{figure}" if counts_requests else figure

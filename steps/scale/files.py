@@ -1,11 +1,10 @@
-"""The files of a run: run.json, stages.parquet and KubeVirt's audit.
+"""The files of a run: run.json, and stages.parquet.
 
 With run.json another process can take a sample.
 """
 
-import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
@@ -13,32 +12,14 @@ from typing import Any, TypeVar
 
 import orjson
 
-from perfdag.steps.scale.figures import Result, Verdict
 from perfdag.steps.scale.generate import Submission
-from perfdag.steps.scale.prometheus import AUDIT_KEYS, REQUESTS, is_request_count
 from perfdag.steps.scale.rows import Row
 
 T = TypeVar("T")
-_AUDIT_STAGES = {
-    "creation_to_running": "vmiCreationToRunningSeconds",
-    "deletion_to_succeeded": "vmiDeletionToSucceededSeconds",
-    "deletion_to_failed": "vmiDeletionToFailedSeconds",
-}
-"""Stages of VMIs. Those of a VM or a replica set begin with `vmi_`."""
-_OWN = (
-    "throughput_mean",
-    "throughput_best_5s",
-    "api_p99",
-    "success_ratio",
-    "deletion_p50",
-    "deletion_p95",
-    "deletion_p99",
-)
 AUDIT = "perf-audit-results.json"
 OUTPUTS = ("stages.parquet", "summary.json", AUDIT)
-_SAMPLED = ("sampled.json", "times.csv", *OUTPUTS)
+_SAMPLED = ("sampled.json", "times.csv", "general.png", "detailed.png")
 _SUBMITTED = ("run.json", "submitted.json")
-_PICTURE = re.compile(r"(general|detailed|timeline|scurves|ecdf|order|api-calls)(-\d+){0,2}\.png")
 
 
 class SettingsError(ValueError):
@@ -52,16 +33,17 @@ def write_json(path: Path, value: Any) -> None:
     new.replace(path)
 
 
-def checked(path: Path, kind: type[T], body: Any) -> T:
-    """Convert the content of a file to a dataclass. Raises SettingsError with file and key."""
+def checked(kind: type[T], body: Any, where: object = "") -> T:
+    """Return a value of a type from its parts. Raises SettingsError in one line with the key."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
         return TypeAdapter(kind).validate_python(body)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = "".join(f"{key}: " for key in first["loc"][:1])
-        raise SettingsError(f"{path}: {where}{first['msg'].lower()}") from None
+    except ValidationError as errors:
+        error = errors.errors()[0]
+        text = error["msg"].removeprefix("Value error, ")
+        words = str(where), ".".join(map(str, error["loc"])), text
+        raise SettingsError(": ".join(filter(None, words))) from None
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -78,67 +60,6 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     new = path.with_suffix(".new")
     pq.write_table(pa.table(columns, schema=schema), new, compression="zstd")
     new.replace(path)
-
-
-def audit_of(results: Sequence[Result]) -> dict[str, Any]:
-    """Return the last measured result in the form of KubeVirt's tools/perfscale-audit.
-
-    `Rungs` holds the same for every size with all gates. Figures of our own have other names.
-    """
-    rungs = [
-        {
-            "Count": result.count,
-            "Values": _values(result),
-            "Gates": [
-                {"gate": str(v.gate), "value": v.value, "passed": v.passed} for v in result.verdicts
-            ],
-        }
-        for result in results
-    ]
-    measured = [rung for rung, result in zip(rungs, results, strict=True) if not result.error]
-    last = [*rungs[:1], *measured][-1:]
-    return {"Values": last[0]["Values"] if last else {}, "Rungs": rungs}
-
-
-def _values(result: Result) -> dict[str, Any]:
-    figures, values = result.figures, dict[str, Any]()
-    for stage, key in _AUDIT_STAGES.items():
-        vmi = f"vmi_{stage}" if f"vmi_{stage}_p50" in figures else stage
-        for p in (50, 95, 99):
-            values[f"{key}P{p}"] = {"value": figures.get(f"{vmi}_p{p}")}
-    for name, value in figures.items():
-        if name.endswith("-count") or is_request_count(name):
-            values[audit_key(name)] = {"value": value}
-    for name in (*sorted(AUDIT_KEYS), *_OWN):
-        values[name] = {"value": figures.get(name)}
-    # Of several gates on a metric, a breach comes last and is shown. A gate sees the worse value of
-    # creation and deletion.
-    for verdict in sorted(result.verdicts, key=lambda verdict: not verdict.passed):
-        judged = {"value": verdict.value, "thresholdResult": threshold_result(verdict)}
-        values[audit_key(verdict.gate.metric)] = judged
-    return values
-
-
-def threshold_result(verdict: Verdict) -> dict[str, Any]:
-    """Return a verdict as the audit writes it."""
-    gate, threshold = verdict.gate, verdict.threshold
-    result = {"thresholdValue": threshold, "thresholdExceeded": not verdict.passed}
-    if not gate.other:
-        return result
-    known = threshold and verdict.value is not None
-    ratio = verdict.value * gate.value / threshold if known else None  # type: ignore[operator]
-    return {**result, "thresholdMetric": audit_key(gate.other), "thresholdRatio": ratio}
-
-
-def audit_key(figure: str) -> str:
-    """Return the audit's key of a figure.
-
-    The audit counts requests of KubeVirt's pods; those of all clients get a prefix.
-    """
-    if figure.startswith(f"{REQUESTS}/"):
-        return f"{figure.removeprefix(f'{REQUESTS}/')}-count"
-    counts_requests = figure.endswith("-count") and not figure.endswith("-phase-count")
-    return f"apiserver/{figure}" if counts_requests else figure
 
 
 @dataclass
@@ -187,18 +108,16 @@ def read_run(folder: Path) -> RunFile:
         raise SettingsError(f"no {path}; run `perfdag scale submit -o {folder}` first") from None
     except (KeyError, TypeError, ValueError) as error:
         raise SettingsError(f"cannot read {path}: {error!r}") from None
-    return checked(path, RunFile, body)
+    return checked(RunFile, body, path)
 
 
-def remove_outputs(folder: Path, but: Iterable[str] = (), *, submission: bool = False) -> None:
+def remove_outputs(folder: Path, *, submission: bool = False) -> None:
     """Remove the output files of an earlier run, so that they are not mixed with the next one.
 
-    Files in `but` stay. `submission` also removes the files of the submission itself.
+    `submission` also removes the files of the submission itself.
     """
-    outputs = {*_SAMPLED, *(_SUBMITTED if submission else ())} - {*but}
-    for path in list(folder.iterdir()):
-        if path.name in outputs or _PICTURE.fullmatch(path.name):
-            path.unlink()
+    for name in (*_SAMPLED, *OUTPUTS, *(_SUBMITTED if submission else ())):
+        (folder / name).unlink(missing_ok=True)
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

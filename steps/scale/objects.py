@@ -39,7 +39,6 @@ class Record:
     """One object: identity, owner, node, failure message, and two times per stage.
 
     `stages` has the API's time in Unix ns and the receive time in monotonic ns, 0 if unknown.
-    `error_at` is when the failure began, or was seen if the object does not say it (Unix ns).
     """
 
     kind: str
@@ -49,7 +48,6 @@ class Record:
     owner: str
     node: str = ""
     error: str = ""
-    error_at: int = 0
     stages: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def put(self, stage: str, api_ns: int = 0, received_ns: int = 0) -> bool:
@@ -182,33 +180,11 @@ def _vmi(body: Object) -> Iterator[StageSeen]:
     yield from _true(body, {"Ready": "ready", "Paused": "paused"})
 
 
-def _vm(body: Object) -> Iterator[StageSeen]:
-    yield from _life(body)
-    if (body.get("status") or {}).get("printableStatus") == "Running":
-        yield "running", 0, True
-    yield from _true(body, {"Ready": "ready"})
-
-
 def _replica_set(body: Object) -> Iterator[StageSeen]:
     yield from _life(body)
     wanted = (body.get("spec") or {}).get("replicas", 1)
     if wanted and (body.get("status") or {}).get("readyReplicas", 0) >= wanted:
         yield "ready", 0, True
-
-
-_JOB_STAGES = {
-    "Complete": "succeeded",
-    "Succeeded": "succeeded",
-    "Failed": "failed",
-    "Running": "running",
-}
-
-
-def _job(body: Object) -> Iterator[StageSeen]:
-    yield from _life(body)
-    if started := (body.get("status") or {}).get("startTime"):
-        yield "started", unix_ns(started), True
-    yield from _true(body, _JOB_STAGES)
 
 
 def _claim(body: Object) -> Iterator[StageSeen]:
@@ -224,22 +200,19 @@ def _claim(body: Object) -> Iterator[StageSeen]:
 
 
 def _other(body: Object) -> Iterator[StageSeen]:
-    """Any custom resource: its life, its phase and its true conditions, in lower case."""
+    """Any other kind: its life, its phase and its true conditions, in lower case."""
     yield from _life(body)
     phase = (body.get("status") or {}).get("phase")
     if phase and isinstance(phase, str):
         yield phase.lower(), 0, True
-    yield from _true(body, {name: name.lower() for name in _conditions(body)})
+    names = {name: name.lower() for name in _conditions(body)}
+    yield from _true(body, names | {"Complete": "succeeded"})
 
 
 _BY_KIND: dict[str, Extractor] = {
     "Pod": _pod,
     VMI: _vmi,
-    "VirtualMachine": _vm,
     SET: _replica_set,
-    "ReplicaSet": _replica_set,
-    "Job": _job,
-    "PyTorchJob": _job,
     "PersistentVolumeClaim": _claim,
 }
 
@@ -252,27 +225,17 @@ def extractor(kind: str) -> Extractor:
 _BAD_IF_FALSE = ("PodScheduled", "Synchronized", "Provisioning")
 
 
-def failure(body: Object) -> tuple[str, int]:
-    """Return an object's failure message in one line, and its start (Unix ns, 0 if unknown)."""
-    status, conditions = body.get("status") or {}, _conditions(body)
-    messages, since = [], 0
-    for name, condition in conditions.items():
+def failure(body: Object) -> str:
+    """Return an object's failure message in one line."""
+    status, messages = body.get("status") or {}, []
+    for name, condition in _conditions(body).items():
         state, reason = condition.get("status"), condition.get("reason", name)
         false = state == "False" and name in _BAD_IF_FALSE and reason != "SchedulingGated"
         if false or (state == "True" and name.endswith("Failed")):
             messages.append(f"{reason}: {condition.get('message', '')}")
-            since = max(since, unix_ns(condition.get("lastTransitionTime")))
-    if status.get("phase") == "Failed":  # a phase has no time, but conditions change with it
+    if status.get("phase") == "Failed":
         messages.append(f"{status.get('reason', 'Failed')}: {status.get('message', '')}")
-        times = [unix_ns(item.get("lastTransitionTime")) for item in conditions.values()]
-        since = max(times, default=0)
-    return " ".join("; ".join(messages).split())[:500], since
-
-
-def last_observed(event: Object) -> int:
-    """Return when the Event was last observed (Unix ns, 0 if unknown)."""
-    times = (event.get("series") or {}).get("lastObservedTime"), event.get("lastTimestamp")
-    return max(map(unix_ns, (*times, event.get("eventTime"), event.get("firstTimestamp"))))
+    return " ".join("; ".join(messages).split())[:500]
 
 
 def owner_of(metadata: Object) -> str:

@@ -138,13 +138,13 @@ def rows_of(
     until_ns: int,
     expected_pods: int | None = None,
     simulated: Iterable[str] | None = (),
-    messages: Mapping[str, tuple[int, str]] | None = None,
+    messages: Mapping[str, str] | None = None,
 ) -> Iterator[Row]:
     """Yield one row per submission and step of the kind's chain.
 
     A replica set of VMIs has one row per VMI (`expected_pods` of them) and step. `until_ns` is the
     monotonic end of the observation. `simulated` are the nodes that KWOK simulates (None: unknown).
-    `messages` are the last warnings of Events by UID, with their times.
+    `messages` are the last warnings of Events by UID.
     """
     children: dict[str, list[Record]] = defaultdict(list)
     for record in records.values():
@@ -193,7 +193,7 @@ def _rows_of_one(
     steps: Sequence[Step],
     end: int,
     fake: set[str] | None,
-    messages: Mapping[str, tuple[int, str]],
+    messages: Mapping[str, str],
 ) -> Iterator[Row]:
     """Yield one row per step. `end` is in Unix ns, `fake` are the simulated nodes."""
     item, below = workload.item, workload.below
@@ -287,14 +287,12 @@ def _passed_unseen(step: Step, steps: Sequence[Step], moments: Mapping[str, Mome
     )
 
 
-def error_text(record: Record, messages: Mapping[str, tuple[int, str]]) -> str:
-    """Return the object's failure message and its last warning, the newest last."""
-    at, warning = (0, "") if record.recovered else messages.get(record.uid, (0, ""))
-    own = record.error
-    if not own or not warning or own.partition(": ")[2] == warning.partition(": ")[2]:
-        return own or warning
-    older, newest = (warning, own) if record.error_at > at else (own, warning)
-    return f"{older[:140]}; {newest}"  # a long older text would cut off the newest
+def error_text(record: Record, messages: Mapping[str, str]) -> str:
+    """Return the object's failure message and the last warning of its Events."""
+    own, warning = record.error, "" if record.recovered else messages.get(record.uid, "")
+    if own and warning and own.partition(": ")[2] != warning.partition(": ")[2]:
+        return f"{own[:140]}; {warning}"  # a longer message would cut off the warning
+    return own or warning
 
 
 def on_simulated(rows: Iterable[Row]) -> bool | None:

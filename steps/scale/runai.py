@@ -19,15 +19,15 @@ from pydantic import ConfigDict
 
 from perfdag.kube.client import Kube, KubeError, Object, Resource
 from perfdag.kube.config import IN_POD
-from perfdag.steps.scale.cleanup import (
+from perfdag.steps.scale.cluster import (
     SAMPLE,
+    ExclusiveRun,
     ensure_namespace,
     namespace_of,
     objects_of_run,
     remove,
     remove_namespaces,
 )
-from perfdag.steps.scale.cluster import ExclusiveRun
 from perfdag.steps.scale.files import (
     RunFile,
     SettingsError,
@@ -95,7 +95,7 @@ def read_settings(path: Path | None) -> Settings:
     except (OSError, yaml.YAMLError) as error:
         text = " ".join(str(error).split())
         raise SettingsError(f"cannot read the settings {path}: {text}") from None
-    return checked(path, Settings, values)
+    return checked(Settings, values, path)
 
 
 @dataclass

@@ -23,8 +23,13 @@ from perfdag.outcome import Failed, Infrastructure, Invalid, Measurement, Sample
 from perfdag.shape import Shape
 from perfdag.steps.scale import api_metrics
 from perfdag.steps.scale.api_metrics import CREATION, DELETION
-from perfdag.steps.scale.cleanup import own_namespaces, remove
-from perfdag.steps.scale.cluster import ExclusiveRun, simulated_nodes
+from perfdag.steps.scale.cluster import (
+    ExclusiveRun,
+    TooDenseError,
+    own_namespaces,
+    remove,
+    simulated_nodes,
+)
 from perfdag.steps.scale.figures import (
     Gate,
     Result,
@@ -182,20 +187,13 @@ class Session:
         accepted = (item for item in self.submissions if item.answered_ns and not item.error)
         return [item for item in accepted if item.name not in self.deleted]
 
-    def settled(self, goal: str) -> dict[str, int]:
-        """Count the pods or VMIs of each living workload that reached the goal, or failed."""
-        return settled(self.observer, self.template.kind, self.members, goal, self.deleted)
-
-    async def all_reached(self, timeout: float, goal: str, without: Sequence[str] = ()) -> bool:
-        """Wait until all reached the goal or failed, but for the workloads named in `without`.
-
-        Return False at the time limit.
-        """
+    async def all_reached(self, timeout: float, goal: str) -> bool:
+        """Wait until all reached the goal or failed. Return False at the time limit."""
 
         def done() -> bool:
-            counts, wanted = self.settled(goal), self.members or 1
-            waited_for = (item.name for item in self.alive() if item.name not in without)
-            return all(counts.get(name, 0) >= wanted for name in waited_for)
+            counts = settled(self.observer, self.template.kind, self.members, goal, self.deleted)
+            wanted = self.members or 1
+            return all(counts.get(item.name, 0) >= wanted for item in self.alive())
 
         return await self.until(done, timeout)
 
@@ -332,7 +330,7 @@ class Session:
             stages,
             own,
             facts,
-            evaluate(gates, own | api_metrics.gate_latencies(self.phases, whole)),
+            evaluate(gates, own | api_metrics.latencies(whole)),
             calls=api_metrics.call_records(self.phases),
         )
 
@@ -517,6 +515,10 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
                 logger.info(f"run {context.run}: {self.name}")
                 async with own_namespaces(kube, params.namespaces, context.run):
                     await self.scenario(kube, params, replace(context, seen=seen))
+        except (KubeError, TooDenseError) as error:
+            if not results:
+                raise
+            results[-1].error = f"a later size was not measured: {error}"
         finally:  # also of sizes that were measured before an interruption
             for result in results:
                 result.disturbed = lock.lost
@@ -573,9 +575,9 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
             for at, running in result.trace:
                 rows.append(Measurement("running", running, coords={"seconds": round(at, 3)}))
             left, ratio = result.figures["left_behind"], result.figures["success_ratio"] or 0.0
-            notes += result.facts["notes"]
+            notes += [*filter(None, (result.error,)), *result.facts["notes"]]
             notes += [f"left behind: {plural(int(left), 'object')}"] if left else []
-            if not result.error and ratio < 1:
+            if ratio < 1:
                 notes.append(f"{1 - ratio:.1%} of {result.count} did not reach the goal")
             notes += [f"the open loop of {result.count} was late"] if result.late else []
         failures = failure_text([row for result in results for row in result.rows], notes)

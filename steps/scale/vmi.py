@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -18,12 +18,11 @@ from perfdag.benchmark.contract import Metric, Params, Rights
 from perfdag.kube.client import Kube, KubeError, Prometheus
 from perfdag.steps.scale import figures
 from perfdag.steps.scale.api_metrics import CREATION
-from perfdag.steps.scale.cleanup import PRIMER
 from perfdag.steps.scale.cluster import (
     OWN_NAMESPACE,
     PERFORMANCE_RUN,
+    PRIMER,
     WHOLE_CLUSTER,
-    TooDenseError,
     check_nodes,
 )
 from perfdag.steps.scale.figures import (
@@ -32,11 +31,10 @@ from perfdag.steps.scale.figures import (
     Gate,
     Result,
     check_gates,
-    evaluate,
     parse_gate,
     with_slo,
 )
-from perfdag.steps.scale.generate import Schedule, Submission
+from perfdag.steps.scale.generate import Schedule
 from perfdag.steps.scale.objects import (
     CHAINS,
     VM_PHASES,
@@ -65,10 +63,8 @@ from perfdag.units import Duration, PositiveDuration, plural
 logger = logging.getLogger(__name__)
 PRIMER_TIMEOUT_S = 300.0
 PRIMER_DELETION_S = 60.0
-STUCK_S = 60.0
-"""Time after which a replacement that does not run, or is not gone, is waited for no more."""
 _PHASE_COUNTS = tuple(f"{phase}-phase-count" for phase in VM_PHASES)
-_CHURN = ("churn_cycles", "churn_throughput", "stuck")
+_CHURN = ("churn_cycles", "churn_throughput")
 
 
 class VmiParams(ScenarioParams):
@@ -195,40 +191,19 @@ class VmiSteadyParams(VmiParams):
 async def ladder(kube: Kube, params: VmiBurstParams, context: Context) -> None:
     """Run bursts of rising size with pauses between them; `context.seen` gets their results.
 
-    Ends early if a burst leaves objects behind, and at the deadline. A later size that fails is the
-    last one and has no figures. Raises KubeError, TooDenseError.
+    Ends early if a burst leaves objects behind, and at the deadline. Raises KubeError,
+    TooDenseError.
     """
     await check_nodes(kube, max(params.counts) * params.replicas, params.per_node)
-    before: Result | None = None
     for number, size in enumerate(params.counts):
-        if before:
+        if number:
             logger.info(f"cooling down for {params.cooldown:g} s")
             await asyncio.sleep(max(0.0, min(params.cooldown, context.deadline - time.monotonic())))
         of_size = f"{context.run}-{number + 1}" if len(params.counts) > 1 else context.run
-        own = replace(context, run=of_size)
-        try:
-            result = await burst(kube, params, own, size)
-        except (KubeError, TooDenseError) as error:
-            if not before:
-                raise
-            result = _unmeasured(params, own, size, error, before)
+        result = await burst(kube, params, replace(context, run=of_size), size)
         context.seen(result)
-        over = time.monotonic() >= context.deadline
-        if result.error or result.figures["left_behind"] or over:
+        if result.figures["left_behind"] or time.monotonic() >= context.deadline:
             break
-        before = result
-
-
-def _unmeasured(
-    params: VmiParams, context: Context, count: int, error: Exception, before: Result
-) -> Result:
-    """Return the result of a size that ended in an error, whose gates have no data."""
-    notes = [f"{count} VMIs were not measured: {error}"]
-    facts = {key: before.facts.get(key) for key in ("simulated", "version")}
-    facts |= {"run": context.run, "generator": [], "notes": notes}
-    none: dict[str, float | None] = {"left_behind": None, "success_ratio": None}
-    verdicts = evaluate(params.all_gates, none)
-    return Result("burst", count, context.run, [], [], none, facts, verdicts, error=str(error))
 
 
 async def burst(kube: Kube, params: VmiParams, context: Context, count: int) -> Result:
@@ -264,7 +239,7 @@ async def warm_up(kube: Kube, params: VmiParams, context: Context) -> list[str]:
         await session.create(1, Schedule(), 1)
         timeout = min(params.timeout, PRIMER_TIMEOUT_S)
         await session.all_reached(timeout, "running")
-        if session.observer.counts[VMI, "running"] < members:
+        if session.observer.count(VMI, "running") < members:
             errors = (row.error for row in await session.rows())
             why = next(filter(None, errors), session.wait_end(timeout))
             notes.append(f"the primer did not run: {why}")
@@ -276,7 +251,7 @@ async def warm_up(kube: Kube, params: VmiParams, context: Context) -> list[str]:
 async def _all_running(session: Session, params: VmiParams, wanted: int) -> None:
     """Wait until all VMIs run or failed, and note how many do not run."""
     await session.all_reached(params.timeout, "running")
-    running = session.observer.counts[VMI, "running"]
+    running = session.observer.count(VMI, "running")
     logger.info(f"{running} of {wanted} Running")
     if running < wanted:
         when = session.wait_end(params.timeout)
@@ -329,69 +304,16 @@ async def _result(
     return session.result(scenario, rows, own, params.all_gates, facts, count)
 
 
-class _Churn:
-    """The replacements of a steady state, and those that are stuck."""
-
-    def __init__(self, session: Session, params: VmiSteadyParams) -> None:
-        self._session, self._params = session, params
-        self._alive: list[Submission] = session.alive()
-        self.timeout = min(params.timeout, STUCK_S)
-        self.stuck, self.not_gone = set(self._unsettled()), set[str]()
-        self.cycles, self.replaced, self.seconds = 0, 0, 0.0
-
-    def _unsettled(self) -> list[str]:
-        """Return the names of the objects whose VMIs neither ran nor failed."""
-        counts = self._session.settled("running")
-        alive = (item.name for item in self._session.alive())
-        return [name for name in alive if counts.get(name, 0) < self._params.replicas]
-
-    async def cycle(self, note: Callable[[], None]) -> None:
-        """Delete the oldest objects until they are gone, and create as many until they run.
-
-        Calls `note` after each half.
-        """
-        begun, params, session = time.monotonic(), self._params, self._session
-        old, self._alive = self._alive[: params.churn], self._alive[params.churn :]
-        if not await session.delete(old, params.parallel, self.timeout):
-            self.not_gone |= {item.name for item in old if session.left([item])}
-        note()
-        batch = await session.create(params.churn, params.schedule, params.parallel)
-        self._alive += batch.created
-        if not await session.all_reached(self.timeout, "running", list(self.stuck)):
-            self.stuck |= set(self._unsettled())
-        note()
-        self.replaced += sum(item.name not in self.stuck for item in batch.created)
-        self.cycles += 1
-        self.seconds += time.monotonic() - begun
-
-    def notes(self) -> list[str]:
-        """Return notes on objects that were not waited for."""
-        parts = (("did not run", self.stuck), ("were not gone", self.not_gone))
-        return [
-            f"{len(names)} objects {what} within {self.timeout:g} s and were not waited for: "
-            f"{', '.join(sorted(names)[:3])}"
-            for what, names in parts
-            if names
-        ]
-
-    def figures(self) -> dict[str, float | None]:
-        """Return the cycles, the stuck objects, and the objects replaced per second of churn."""
-        return {
-            "churn_cycles": float(self.cycles),
-            "churn_throughput": self.replaced / self.seconds if self.seconds else None,
-            "stuck": float(len(self.stuck)),
-        }
-
-
 async def steady(kube: Kube, params: VmiSteadyParams, context: Context) -> Result:
     """Keep a number of objects for a time, and replace the oldest ones every `pause` seconds.
 
-    One that is stuck is reported, and the churn goes on without it. Raises KubeError, ValueError.
+    A replacement that is not gone, or does not run, in time ends the churn. Raises KubeError,
+    ValueError.
     """
     nodes = await check_nodes(kube, params.count * params.replicas, params.per_node)
     notes = await warm_up(kube, params, context) if params.primer else []
     template, start = params.load(context.run), time.monotonic()
-    trace = [(0.0, 0)]
+    trace, cycles, seconds = [(0.0, 0)], 0, 0.0
     async with open_session(kube, context, template, params.namespaces, params.replicas) as session:
         session.notes += notes
 
@@ -402,24 +324,33 @@ async def steady(kube: Kube, params: VmiSteadyParams, context: Context) -> Resul
 
         logger.info(f"run {context.run}: creating {params.count} {template.kind}")
         await session.create(params.count, params.schedule, params.parallel)
-        await session.all_reached(params.timeout, "running")
+        held = await session.all_reached(params.timeout, "running")
         note()
-        churn, end = _Churn(session, params), time.monotonic() + params.duration
-        end = min(end, context.deadline)
+        end = min(time.monotonic() + params.duration, context.deadline)
         try:
-            while time.monotonic() < end:
+            while held and time.monotonic() < end:
                 await asyncio.sleep(min(params.pause, max(0.0, end - time.monotonic())))
-                await churn.cycle(note)
+                begun, oldest = time.monotonic(), session.alive()[: params.churn]
+                held = await session.delete(oldest, params.parallel, params.timeout)
+                note()
+                await session.create(params.churn, params.schedule, params.parallel)
+                held = await session.all_reached(params.timeout, "running") and held
+                note()
+                cycles, seconds = cycles + 1, seconds + time.monotonic() - begun
         except KubeError as error:
-            session.notes.append(f"the churn ended after {churn.cycles} cycles: {error}")
-        session.notes += churn.notes()
+            session.notes.append(f"the churn ended after {cycles} cycles: {error}")
+        if not held:
+            when = session.wait_end(params.timeout)
+            session.notes.append(f"not all VMIs ran or were gone {when}: the churn ended")
         await session.scrape(CREATION)
         rows, deleted = await session.rows(), time.time()
         _note_nodes(session, params, nodes)
         left = await session.delete_all(params.parallel, params.timeout)
         note()
         rows = with_deletion(rows, await session.rows())
-        own = {**_outcome(session, rows, params.count), **churn.figures(), "left_behind": left}
+        own = {**_outcome(session, rows, params.count), "left_behind": left}
+        replaced = cycles * params.churn / seconds if seconds else None
+        own |= {"churn_cycles": float(cycles), "churn_throughput": replaced}
         result = await _result("steady", session, params, nodes, rows, deleted, own)
         result.trace = trace
         return result
@@ -511,7 +442,6 @@ class VmiSteady(VmiBenchmark[VmiSteadyParams]):
         HEADLINE,
         Metric("churn_cycles", "1", "none", "replacements made"),
         Metric("churn_throughput", "1/s", "higher", "VMs replaced a second, without the pauses"),
-        Metric("stuck", "1", "lower", "VMs that did not run within a minute of the churn"),
         Metric("running", "1", "none", "VMIs Running at a moment (coords: seconds from the start)"),
         *METRICS,
     )

@@ -8,8 +8,7 @@ joined by owner UID, never by name.
 import asyncio
 import gc
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -21,13 +20,11 @@ from perfdag.steps.scale.objects import (
     EVENT_STAGES,
     RUN_LABEL,
     VMI,
-    Extractor,
     Record,
     chain,
     evicted_pod,
     extractor,
     failure,
-    last_observed,
     owner_of,
     top_owner,
     unix_ns,
@@ -41,12 +38,11 @@ Kind = tuple[str, str]
 
 
 class Observer:
-    """The records of a run, kept up to date by watches. Use as an async context manager.
+    """The objects of a run's namespaces, kept up to date by watches. An async context manager.
 
     `kinds` are watched in each of `namespaces`. `absent` lists kinds that the cluster does not
     serve. The server filters `primary` kinds by the run's label. An object belongs to the run by
-    its label, by kind and name prefix (`named`), or by its owner. An object whose owner is not
-    known yet is a stray: it joins the run when its owner does.
+    its label, by kind and name prefix (`named`), or by its owners.
     """
 
     def __init__(
@@ -65,17 +61,13 @@ class Observer:
         self.primary = set(primary)
         self.absent: list[str] = []
         self.records: dict[str, Record] = {}
-        self.strays: dict[str, Record] = {}
-        self.counts: Counter[tuple[str, str]] = Counter()
-        """Objects of the run by kind and stage."""
-        self.messages: dict[str, tuple[int, str]] = {}
-        """Unix ns and text of the last warning of an Event, by object UID."""
+        """By UID, also those of objects that are not the run's: their owner may come later."""
+        self.roots: set[str] = set()
+        """UIDs of the objects that belong to the run by label or name."""
+        self.messages: dict[str, str] = {}
+        """The last warning of an Event, by object UID."""
         self.pending_events: dict[str, set[tuple[str, int]]] = {}
         """Stages from Events that the object was not seen at yet, by UID."""
-        self._pod_uids: dict[tuple[str, str], str] = {}
-        self._owned_by: dict[str, list[Record]] = {}
-        self._others = set[str]()
-        """UIDs of objects that belong to nobody of ours, and whose Events are ignored."""
         self._failed: list[KubeError] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
@@ -107,26 +99,14 @@ class Observer:
     async def _start(self, resource: Resource, namespace: str) -> None:
         """List the existing objects and follow their changes in a task. Raises KubeError."""
         labels = f"{RUN_LABEL}={self.run}" if resource.kind in self.primary else ""
-        read, version, known = extractor(resource.kind), "", dict[str, tuple[str, str]]()
+        version, known = "", dict[str, tuple[str, str]]()
         async for items, at in self.kube.pages(resource, namespace, labels=labels):
             version = version or at
             for item in items:
                 metadata = item["metadata"]
-                known[metadata["uid"]] = (metadata.get("namespace", ""), metadata["name"])
-                self.take(resource.kind, read, Event("ADDED", item, 0, listed=True))
-        gone = {} if resource.kind == "Event" else known
-        follow = self._follow(resource, read, namespace, labels, version, gone)
-        self._tasks.append(asyncio.create_task(follow))
-
-    async def _follow(
-        self,
-        resource: Resource,
-        read: Extractor,
-        namespace: str,
-        labels: str,
-        version: str,
-        known: Mapping[str, tuple[str, str]],
-    ) -> None:
+                if resource.kind != "Event":
+                    known[metadata["uid"]] = (metadata.get("namespace", ""), metadata["name"])
+                self.take(resource.kind, Event("ADDED", item, 0, listed=True))
         changes = self.kube.watch(
             resource,
             namespace,
@@ -135,126 +115,99 @@ class Observer:
             known=known,
             patience=PATIENCE_S,
         )
+        self._tasks.append(asyncio.create_task(self._follow(resource.kind, changes, version)))
+
+    async def _follow(self, kind: str, changes: AsyncIterator[Event], version: str) -> None:
         try:
             async for event in changes:
                 at = event.object["metadata"].get("resourceVersion") or 0
                 event.listed |= int(at) <= int(version or 0)  # older than our list: it is late
                 if event.type != "BOOKMARK":
-                    self.take(resource.kind, read, event)
+                    self.take(kind, event)
         except KubeError as error:
             self._failed.append(error)
         finally:
             self._changed.set()  # waits raise the error; the records stay
 
-    def take(self, kind: str, read: Extractor, event: Event) -> None:
+    def take(self, kind: str, event: Event) -> None:
         """Note what a change of an object shows. Raises KubeError if it is malformed."""
         body = event.object
         received = 0 if event.listed or event.replayed else event.received_ns
         if kind == "Event":
             self._take_event(body, received)
             return
-        metadata = body["metadata"]
-        uid, deleted = metadata["uid"], event.type == "DELETED"
-        record = self.find(uid)
-        if record is None and not (deleted and event.listed):
-            record = self._new(kind, metadata)
-        if record is None:
-            self.pending_events.pop(uid, None)
-            (self._others.discard if deleted else self._others.add)(uid)
+        metadata, deleted = body["metadata"], event.type == "DELETED"
+        uid, label = metadata["uid"], (metadata.get("labels") or {}).get(RUN_LABEL)
+        if label not in (None, self.run) or (uid not in self.records and deleted):
             return
-        self._others.discard(uid)
+        record = self.records.setdefault(
+            uid,
+            Record(kind, uid, metadata["name"], metadata.get("namespace", ""), owner_of(metadata)),
+        )
+        named = self._named and kind == self._named[0] and record.name.startswith(self._named[1])
+        if label or named:
+            self.roots.add(uid)
         if kind == "Pod":
             record.node = (body.get("spec") or {}).get("nodeName", "") or record.node
         elif kind == VMI:
             record.node = (body.get("status") or {}).get("nodeName", "") or record.node
         if "status" in body or "creationTimestamp" in metadata:
             try:
-                seen = list(read(body))
+                seen = list(extractor(kind)(body))
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 which = f"{kind} {record.namespace}/{record.name}"
                 text = " ".join(f"{which} is not a valid object of its kind: {error!r}".split())
                 raise KubeError(0, "Unreadable", text[:500]) from error
             for stage, api, fresh in seen:
-                self.note(record, stage, api, received if fresh else 0)
+                self._note(record, stage, api, received if fresh else 0)
         for stage, at in sorted(self.pending_events.pop(uid, ())):
-            self._event_stage(record, stage, at, 0)
-        (message, since), over = failure(body), deleted or "failed" in record.stages
+            self._event_stage(uid, stage, at, 0)
+        message, over = failure(body), deleted or "failed" in record.stages
         # An object that lives on without a message has recovered.
-        if message != record.error and (message or not over):
-            record.error, record.error_at = message, since or time.time_ns()
+        if message or not over:
+            record.error = message
         if deleted:
-            self.note(record, "gone", 0, received)
-
-    def _new(self, kind: str, metadata: dict[str, Any]) -> Record | None:
-        """Return a new record for an object of the run or for a stray, None for other objects."""
-        label = (metadata.get("labels") or {}).get(RUN_LABEL)
-        if label not in (None, self.run):
-            return None
-        uid, name, namespace = metadata["uid"], metadata["name"], metadata.get("namespace", "")
-        record = Record(kind, uid, name, namespace, owner_of(metadata))
-        named = self._named and kind == self._named[0] and name.startswith(self._named[1])
-        if label or named or record.owner in self.records:
-            self.adopt(record)
-        elif record.owner:
-            self._add_stray(record)
-        else:
-            return None
-        return record
+            self._note(record, "gone", 0, received)
 
     def _take_event(self, body: dict[str, Any], received: int) -> None:
         uid, reason = (body.get("involvedObject") or {}).get("uid", ""), body.get("reason", "")
-        if pod := evicted_pod(body):
-            uid = self._pod_uids.get(pod, "")
-        record, stage = self.find(uid), EVENT_STAGES.get(reason)
-        if not uid or (record is None and uid in self._others):
+        if evicted := evicted_pod(body):
+            pods = (pod for pod in self.records.values() if pod.kind == "Pod")
+            uid = next((pod.uid for pod in pods if (pod.namespace, pod.name) == evicted), "")
+        if not uid:
             return
-        if stage:
+        if stage := EVENT_STAGES.get(reason):
             at = unix_ns(body.get("eventTime") or body.get("firstTimestamp"))
-            if record:
-                self._event_stage(record, stage, at, received)
-            else:
-                self.pending_events.setdefault(uid, set()).add((stage, at))
+            self._event_stage(uid, stage, at, received)
         if body.get("type") == "Warning":
-            text = " ".join(f"{reason}: {body.get('message', '')}".split())[:500]
-            at = last_observed(body) or time.time_ns()
-            if at >= self.messages.get(uid, (0, ""))[0]:
-                self.messages[uid] = at, text
+            self.messages[uid] = " ".join(f"{reason}: {body.get('message', '')}".split())[:500]
 
-    def _event_stage(self, record: Record, stage: str, at: int, received: int) -> None:
-        if stage == "scheduled" and stage not in record.stages:  # KAI's Event precedes the binding
-            self.pending_events.setdefault(record.uid, set()).add((stage, at))
-        else:
-            self.note(record, stage, at, received)
+    def _event_stage(self, uid: str, stage: str, at: int, received: int) -> None:
+        record = self.records.get(uid)
+        if record and (stage != "scheduled" or stage in record.stages):
+            self._note(record, stage, at, received)
+        else:  # KAI's Event precedes the binding
+            self.pending_events.setdefault(uid, set()).add((stage, at))
 
-    def find(self, uid: str) -> Record | None:
-        """Return the record of a UID, strays included."""
-        return self.records.get(uid) or self.strays.get(uid)
-
-    def adopt(self, record: Record) -> None:
-        """Add a record and its strays: watches of different kinds are not ordered."""
-        todo = [record]
-        while todo:
-            adopted = todo.pop()
-            self.strays.pop(adopted.uid, None)
-            self.records[adopted.uid] = adopted
-            if adopted.kind == "Pod":
-                self._pod_uids[adopted.namespace, adopted.name] = adopted.uid
-            self.counts.update((adopted.kind, stage) for stage in adopted.stages)
-            todo += self._owned_by.pop(adopted.uid, ())
-
-    def _add_stray(self, record: Record) -> None:
-        self.strays[record.uid] = record
-        self._owned_by.setdefault(record.owner, []).append(record)
-
-    def note(self, record: Record, stage: str, api: int, received: int) -> None:
-        """Note a stage of a record, and wake who waits if it is a new one of the run."""
-        if record.put(stage, api, received) and record.uid in self.records:
-            self.counts[record.kind, stage] += 1
+    def _note(self, record: Record, stage: str, api: int, received: int) -> None:
+        """Note a stage of a record, and wake who waits if it is new."""
+        if record.put(stage, api, received):
             self._changed.set()
 
     def of(self, kind: str) -> Iterator[Record]:
-        """Return the records of a kind."""
-        return (record for record in self.records.values() if record.kind == kind)
+        """Return the run's records of a kind."""
+        return (each for each in self.records.values() if each.kind == kind and self._ours(each))
+
+    def _ours(self, record: Record) -> bool:
+        while record.uid not in self.roots:
+            if record.owner not in self.records:
+                return False
+            record = self.records[record.owner]
+        return True
+
+    def count(self, kind: str, stage: str) -> int:
+        """Count the run's objects of a kind that reached a stage."""
+        return sum(stage in record.stages for record in self.of(kind))
 
     async def until(self, done: Callable[[], bool], timeout: float) -> bool:
         """Wait until `done()` holds. Return False after `timeout` seconds. Raises KubeError."""

@@ -137,7 +137,7 @@ async def submit(kube: Kube, params: ScaleParams, context: Context) -> Result:
         if not await _reached(session, params):
             text = f"not all workloads {params.goal} {session.wait_end(params.timeout)}"
             session.notes.append(text)
-            if not session.observer.counts["Pod", "created"]:
+            if not session.observer.count("Pod", "created"):
                 text = f"no pod was seen whose owners lead to a {template.kind}"
                 session.notes.append(text)
         return await finish(session, params)

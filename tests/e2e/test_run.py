@@ -13,7 +13,7 @@ import yaml
 
 from perfdag.kube.client import run_with_client
 from perfdag.results.collect import gather
-from perfdag.results.runs import load_plan, runs
+from perfdag.results.runs import RunStore
 from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
 from perfdag.workflows.runs import config_map
@@ -51,7 +51,7 @@ def _here(suite: Path, folder: Path, *more: str) -> list[dict[str, Any]]:
     result = subprocess.run(argv, check=False, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     store = open_store(str(folder / "s"))
-    table, _ = gather(store, load_plan(store, [*runs(store)][-1]))
+    table, _ = gather(store, RunStore(store).plan([*RunStore(store).known][-1]))
     return [row for row in table.to_pylist() if row["benchmark"] != "canary"]
 
 

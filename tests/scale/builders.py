@@ -34,7 +34,9 @@ def submissions_of(*names: str) -> list[Submission]:
 def observer_of(*records: Record, **more: Any) -> Observer:
     observer = Observer(None, "r", [], ["ns"], **more)  # type: ignore[arg-type]
     for item in records:
-        observer.adopt(item)
+        observer.records[item.uid] = item
+        if not item.owner:
+            observer.roots.add(item.uid)
     return observer
 
 

@@ -9,7 +9,7 @@ import pytest
 from perfdag.benchmark.registry import get
 from perfdag.kube.client import KubeError
 from perfdag.steps.scale import cluster, vmi
-from perfdag.steps.scale.cleanup import belongs, ensure_namespace, remove_namespaces, remove_run
+from perfdag.steps.scale.cluster import belongs, ensure_namespace, remove_namespaces, remove_run
 from perfdag.steps.scale.objects import RUN_LABEL, built_in, kinds_of, load
 from perfdag.steps.scale.scenario import Context, sample_error
 from tests.fakes.api_server import ApiServer, Request
@@ -297,29 +297,20 @@ async def test_a_namespace_that_is_being_deleted_is_waited_for(server: ApiServer
     assert not await ensure_namespace(server.client(), "ns", "r"), "it is there, not ours to delete"
 
 
-async def test_simulated_nodes_get_the_gpus_that_are_asked_for(server: ApiServer) -> None:
-    kube, gpu = server.client(), "nvidia.com/gpu"
-    assert [await cluster.make_nodes(kube, count, 8) for count in (2, 3, 3)] == [2, 1, 0]
-    assert await cluster.make_nodes(kube, 1, 0) == 0
-    none, other, _ = server.of("Node")
-    assert other["status"]["allocatable"][gpu] == other["status"]["capacity"][gpu] == "8"
-    assert other["metadata"]["labels"]["nvidia.com/gpu.present"] == "true"
-    assert gpu not in none["status"]["allocatable"] | none["status"]["capacity"]
-    assert "nvidia.com/gpu.present" not in none["metadata"]["labels"]
-    assert not await cluster.nodes_ready(kube, 1, 0.1), "KWOK does not run"
-    assert await cluster.remove_nodes(kube) == 3
-
-
-@pytest.mark.parametrize("labelled", [False, True])
-async def test_a_real_node_of_that_name_is_neither_changed_nor_deleted(
-    labelled: bool, server: ApiServer
+async def test_simulated_nodes_have_gpus_and_a_real_one_of_their_name_is_left_alone(
+    server: ApiServer,
 ) -> None:
-    labels = {cluster.SIMULATED_LABEL: "true"} if labelled else {}
+    labels = {cluster.SIMULATED_LABEL: "true"}
     server.add(node("perfdag-sim-0", gpus=2, labels=labels))
-    with pytest.raises(KubeError, match="perfdag-sim-0 was not created by perfdag"):
-        await cluster.make_nodes(server.client(), 1, 8)
-    assert await cluster.remove_nodes(server.client()) == 0
-    assert server.of("Node")[0]["status"]["allocatable"] == {"nvidia.com/gpu": "2"}
+    kube, gpu = server.client(), "nvidia.com/gpu"
+    assert [await cluster.make_nodes(kube, count, 8) for count in (2, 3, 3)] == [1, 1, 0]
+    real, made, _ = server.of("Node")
+    assert made["status"]["allocatable"][gpu] == made["status"]["capacity"][gpu] == "8"
+    assert made["metadata"]["labels"]["nvidia.com/gpu.present"] == "true"
+    assert not await cluster.nodes_ready(kube, 2, 0.1), "KWOK does not run"
+    assert await cluster.remove_nodes(kube) == 2
+    assert server.of("Node") == [real]
+    assert real["status"]["allocatable"] == {gpu: "2"}
 
 
 async def test_where_nodes_may_not_be_listed_it_is_not_known_which_are_simulated(

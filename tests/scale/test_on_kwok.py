@@ -236,7 +236,7 @@ async def test_a_killed_watch_loses_no_stage(kube: Kube, nodes: None, namespace:
                 await asyncio.gather(*(kube.raw("POST", paths[0], body=body) for body in bodies))
                 await asyncio.sleep(0.1)
             await asyncio.wait_for(cuts, 60)
-            assert await observer.until(lambda: observer.counts["Pod", "ready"] >= 300, 60)
+            assert await observer.until(lambda: observer.count("Pod", "ready") >= 300, 60)
             for item in observer.of("Pod"):
                 assert {"created", "scheduled", "ready"} <= set(item.stages)
             assert len(list(observer.of("Pod"))) == 300

@@ -7,7 +7,7 @@ import pytest
 
 from perfdag.benchmark.registry import get
 from perfdag.outcome import VERDICT, Invalid, Measurement
-from perfdag.steps.scale import figures, files
+from perfdag.steps.scale import figures
 from perfdag.steps.scale.figures import Result, evaluate, parse_gate
 from perfdag.steps.scale.objects import VMI
 from perfdag.steps.scale.rows import Row, summaries
@@ -154,7 +154,7 @@ def test_failures_are_one_row_a_distinct_message_without_names() -> None:
 def test_every_size_and_gate_has_the_names_of_the_audit() -> None:
     gates = [parse_gate(text) for text in ("api_p99 < 1", "api_p99 < 0.1")]
 
-    def of_size(count: int, p99: float, error: str = "") -> Result:
+    def of_size(count: int, p99: float) -> Result:
         own: dict[str, float | None] = {
             "api_p99": p99,
             "avgVirtAPIMemoryUsageInMB": 2.0,
@@ -165,9 +165,14 @@ def test_every_size_and_gate_has_the_names_of_the_audit() -> None:
             "deletion_to_failed_p95": 4.0,
         }
         verdicts = evaluate(gates, own)
-        return Result("ladder", count, "r", [], [], own, {}, verdicts, error=error)
+        return Result("ladder", count, "r", [], [], own, {}, verdicts)
 
-    audit = files.audit_of([of_size(100, 0.05), of_size(200, 0.5), of_size(400, 9.0, "no answer")])
+    audit = figures.audit_of(
+        [
+            of_size(100, 0.05),
+            of_size(200, 0.5),
+        ]
+    )
     rungs = [(rung["Count"], [gate["passed"] for gate in rung["Gates"]]) for rung in audit["Rungs"]]
     assert rungs[:2] == [(100, [True, True]), (200, [True, False])]
     values = audit["Values"]
@@ -184,7 +189,7 @@ def test_every_size_and_gate_has_the_names_of_the_audit() -> None:
     assert {key: values[key]["value"] for key in want} == want
     exceeded = values["api_p99"]["thresholdResult"]["thresholdExceeded"]
     assert exceeded is True, "of two gates the one that was breached"
-    assert files.audit_of([]) == {"Values": {}, "Rungs": []}
+    assert figures.audit_of([]) == {"Values": {}, "Rungs": []}
 
 
 def test_the_keys_of_a_vm_are_those_of_its_vmi_and_a_ratio_names_both_counts() -> None:
@@ -195,7 +200,7 @@ def test_the_keys_of_a_vm_are_those_of_its_vmi_and_a_ratio_names_both_counts() -
         "CREATE-pods-count": 100.0,
     }
     verdicts = evaluate([parse_gate("PATCH-x-count <= 2 * CREATE-pods-count")], own)
-    values = files.audit_of([Result("burst", 9, "r", [], [], own, {}, verdicts)])["Values"]
+    values = figures.audit_of([Result("burst", 9, "r", [], [], own, {}, verdicts)])["Values"]
     assert values["vmiCreationToRunningSecondsP50"]["value"] == 1.0
     assert values["apiserver/PATCH-x-count"]["thresholdResult"] == {
         "thresholdValue": 200.0,

@@ -79,7 +79,6 @@ WRITES = [
             {"scheduled": None},
         ),
         ("Job", {"conditions": [condition("Complete")]}, {}, {"succeeded": 9000}),
-        (VM, {"printableStatus": "Running"}, {}, {"running": -1}),
         (SET, {"readyReplicas": 1}, {}, {"ready": -1}),
         ("RayCluster", {"phase": "Ready", "conditions": ["x"]}, {}, {"ready": -1}),
     ],
@@ -108,7 +107,7 @@ def test_a_time_is_read_to_the_microsecond(text: str | None, time: int) -> None:
 
 
 def test_a_failure_is_one_line() -> None:
-    assert failure({"status": {"phase": "Failed", "message": "no\n room"}})[0] == "Failed: no room"
+    assert failure({"status": {"phase": "Failed", "message": "no\n room"}}) == "Failed: no room"
 
 
 def test_a_restart_does_not_move_a_stage() -> None:
@@ -401,20 +400,17 @@ def test_rows_of_a_set_have_the_deletion_of_their_own_vmi() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "since", "text"),
+    ("own", "text"),
     [
-        ("", 0, "FailedMount: no volume"),
-        ("Unschedulable: no node", 1, "Unschedulable: no node; FailedMount: no volume"),
-        ("Unschedulable: no node", 9, "FailedMount: no volume; Unschedulable: no node"),
-        ("NotMounted: no volume", 9, "NotMounted: no volume"),
+        ("", "FailedMount: no volume"),
+        ("Unschedulable: no node", "Unschedulable: no node; FailedMount: no volume"),
+        ("NotMounted: no volume", "NotMounted: no volume"),
     ],
 )
-def test_the_error_of_a_row_is_what_object_and_events_say_the_newest_last(
-    own: str, since: int, text: str
-) -> None:
+def test_the_error_of_a_row_is_what_object_and_events_say(own: str, text: str) -> None:
     pod = record("Pod", "p", "root", created=1)
-    pod.error, pod.error_at = own, since
-    warned = {"p": (5, "FailedMount: no volume"), "another": (9, "not ours")}
+    pod.error = own
+    warned = {"p": "FailedMount: no volume", "another": "not ours"}
     assert error_text(pod, warned) == text
     pod.error = "Unschedulable: " + 400 * "x"
     assert "no volume" in error_text(pod, warned)[:300]

@@ -124,13 +124,13 @@ def read_time(text: str | None) -> float:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("output_dir: 5", r"s\.yaml: output_dir: input should be a valid string"),
+        ("output_dir: 5", r"s\.yaml: output_dir: Input should be a valid string"),
         (
             "scheduler_event_times: [1]",
-            r"s\.yaml: scheduler_event_times: input should be a valid boolean",
+            r"s\.yaml: scheduler_event_times: Input should be a valid boolean",
         ),
-        ("submiter: api", r"submiter: unexpected"),
-        ("submitter: carrier-pigeon", "submitter: input should be .api., .kubectl. or .runai-cli."),
+        ("submiter: api", r"submiter: Unexpected"),
+        ("submitter: carrier-pigeon", "submitter: Input should be .api., .kubectl. or .runai-cli."),
     ],
 )
 def test_a_setting_that_cannot_be_is_named(text: str, message: str, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_setting_that_cannot_be_is_named(text: str, message: str, tmp_path: Pa
         ({}, "submissions"),
         ([], "list indices"),
         ({"submissions": [[1]]}, "missing 3 required"),
-        ({"submissions": []}, "field required"),
+        ({"submissions": []}, "Field required"),
     ],
 )
 def test_a_run_file_of_another_shape_is_named(body: Any, message: str, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from unittest.mock import AsyncMock
 import pytest
 
 from perfdag.kube.client import KubeError
-from perfdag.outcome import VERDICT, Invalid
-from perfdag.steps.scale import figures, files, scenario, vmi, workloads
+from perfdag.outcome import Invalid
+from perfdag.steps.scale import figures, scenario, vmi, workloads
 from perfdag.steps.scale.figures import Result
 from perfdag.steps.scale.generate import GeneratorResult, Schedule, Submission
 from perfdag.steps.scale.objects import VMI, Record, load
@@ -100,7 +100,6 @@ async def test_what_is_churned_away_or_ran_is_waited_for_no_more() -> None:
     items = submissions_of(*(item.uid for item in vmis))
     session = session_of(None, observer_of(*vmis), load("vmi", "r"), submissions=items)
     assert not await session.all_reached(0.05, "running")
-    assert await session.all_reached(0.05, "running", ["v0"])
     session.deleted.add("v0")
     assert await session.all_reached(0.05, "running")
     vmis[1].put("gone")
@@ -121,7 +120,8 @@ def jobs_session(count: int, *stages: str) -> Session:
             for second, stage in enumerate(("created", *stages), 1):
                 item.put(stage, received_ns=start + second * SECOND + i * 10**6)
             item.put("gone", received_ns=start + 50 * SECOND)
-            observer.adopt(item)
+            observer.records[item.uid] = item
+        observer.roots.add(f"j{i}")
         items.append(Submission(i, f"r-{i}", "ns", start, start, start + 1, f"j{i}"))
     observer.kube = ApiServer().client()
     session = session_of(observer.kube, observer, load("job", "r"), submissions=items)
@@ -241,41 +241,6 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vmi, "check_nodes", AsyncMock())
 
 
-async def test_sizes_before_one_that_broke_are_kept_and_it_is_a_size_without_data(
-    caplog: pytest.LogCaptureFixture,
-    broken: None,
-) -> None:
-    params = vmi.VmiBurstParams(
-        scenario="ladder",
-        counts=[400, 600, 800, 1000],
-        cooldown=0.1,
-        api_gates=False,
-        gates=["api_p99 < 1", "left_behind <= 0"],
-    )
-    started, results = time.monotonic(), list[Result]()
-    await vmi.ladder(
-        None,  # type: ignore[arg-type]
-        params,
-        Context(run="r", seen=results.append),
-    )
-    assert time.monotonic() - started >= 0.2
-    assert caplog.messages.count("cooling down for 0.1 s") == 2
-    assert [(item.count, item.run, item.error) for item in results] == [
-        (400, "r-1", ""),
-        (600, "r-2", ""),
-        (800, "r-3", "no answer from https://x"),
-    ]
-    assert [item.passed for item in results[-1].verdicts] == [None, None]
-    audit = files.audit_of(results)
-    assert audit["Values"]["api_p99"]["value"] == 0.1, "of the last size that was measured"
-    with pytest.raises(Invalid, match="800 VMIs were not measured: no answer") as caught:
-        vmi.VmiBurst().values(results)
-    verdicts = [item for item in caught.value.measurements if item.metric == VERDICT]
-    assert {item.coords["count"]: item.value for item in verdicts} == {400: 1, 600: 1, 800: 0}
-    with pytest.raises(KubeError):
-        await vmi.ladder(None, vmi.VmiBurstParams(counts=[800]), Context())  # type: ignore[arg-type]
-
-
 class Taken:
     """A lock that another run takes meanwhile, which is seen at the end."""
 
@@ -291,11 +256,25 @@ class Taken:
         self.lost = "performance run x took the cluster over"
 
 
-async def test_a_run_that_was_not_alone_is_invalid(
-    broken: None, monkeypatch: pytest.MonkeyPatch
+async def test_sizes_before_one_that_broke_are_kept_and_a_run_that_was_not_alone_is_invalid(
+    caplog: pytest.LogCaptureFixture, broken: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scenario, "ExclusiveRun", Taken)
     monkeypatch.setattr(scenario, "own_namespaces", lambda *_: contextlib.nullcontext())
-    results = await vmi.VmiBurst().measure(None, vmi.VmiBurstParams(), Context())  # type: ignore[arg-type]
+    kube: Any = None
+    params = vmi.VmiBurstParams(scenario="ladder", counts=[400, 600, 800, 1000], cooldown=0.1)
+    started = time.monotonic()
+    results = await vmi.VmiBurst().measure(kube, params, Context(run="r"))
+    assert time.monotonic() - started >= 0.2
+    assert caplog.messages.count("cooling down for 0.1 s") == 2
+    why = "a later size was not measured: no answer from https://x"
+    found = [(item.count, item.run, item.error) for item in results]
+    assert found == [(400, "r-1", ""), (600, "r-2", why)]
+    with pytest.raises(Invalid, match=why) as caught:
+        vmi.VmiBurst().values(results)
+    assert caught.value.measurements
+    with pytest.raises(KubeError):
+        await vmi.VmiBurst().measure(kube, vmi.VmiBurstParams(counts=[800]), Context())
+    results = await vmi.VmiBurst().measure(kube, vmi.VmiBurstParams(), Context())
     with pytest.raises(Invalid, match="performance run x took the cluster over"):
         vmi.VmiBurst().values(results)

@@ -8,7 +8,7 @@ import pytest
 
 from perfdag.kube.client import Event, KubeError
 from perfdag.steps.scale import figures
-from perfdag.steps.scale.objects import SET, VMI, extractor
+from perfdag.steps.scale.objects import SET, VMI
 from perfdag.steps.scale.rows import error_text
 from perfdag.steps.scale.watch import Observer, settled
 from tests.fakes.api_server import ApiServer, client
@@ -38,7 +38,7 @@ def body(
 
 def see(observer: Observer, kind: str, *bodies: dict[str, Any]) -> None:
     for item in bodies:
-        observer.take(kind, extractor(kind), Event("MODIFIED", item, 7))
+        observer.take(kind, Event("MODIFIED", item, 7))
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ class TestWhose:
         )
         see(ours, "Job", body("other-job", run="q"), body("job", run="r"))
         see(ours, "Pod", body("p2", owner="job", ready=True))
-        assert set(ours.records) == {"job", "p2"}
-        assert ours.counts["Pod", "ready"] == 1
+        assert [item.uid for item in (*ours.of("Job"), *ours.of("Pod"))] == ["job", "p2"]
+        assert ours.count("Pod", "ready") == 1
 
     @pytest.mark.parametrize("order", [("w", "j", "p"), ("p", "j", "w"), ("j", "p", "w")])
     def test_the_chain_of_owners_counts_in_any_order_of_arrival(
@@ -72,8 +72,7 @@ class TestWhose:
         ours = observer_of(named=("TrainingWorkload", "j-abc-"))
         for item in order:
             see(ours, *created[item])
-        assert set(ours.records) == {"w", "j", "p"}
-        assert ours.counts["Pod", "ready"] == ours.counts["TrainingWorkload", "created"] == 1
+        assert ours.count("Pod", "ready") == ours.count("TrainingWorkload", "created") == 1
 
     def test_warnings_of_other_objects_are_not_ours_unless_they_are_adopted_later(
         self, ours: Observer
@@ -103,9 +102,9 @@ class TestWhose:
         }
         placed = body("p", run="r") | {"status": {"conditions": [condition]}}
         created = Event("ADDED", body("p", run="r"), 1_000)
-        ours.take("Pod", extractor("Pod"), created)
+        ours.take("Pod", created)
         replayed = Event("MODIFIED", placed, 6_000_001_000, replayed=True)
-        ours.take("Pod", extractor("Pod"), replayed)
+        ours.take("Pod", replayed)
         (row,) = [
             row
             for row in rows_for("Pod", *ours.records.values(), submitted="p")
@@ -128,10 +127,10 @@ class TestWhose:
         decided = Event("ADDED", event, 2_000)
         early = [("Pod", created), ("Event", decided)]
         for kind, change in early if first == "pod" else early[::-1]:
-            ours.take(kind, extractor(kind), change)
-        assert ours.counts["Pod", "scheduled"] == 0
+            ours.take(kind, change)
+        assert ours.count("Pod", "scheduled") == 0
         bound = body("p", run="r") | {"spec": {"nodeName": "n", "schedulerName": "kai-scheduler"}}
-        ours.take("Pod", extractor("Pod"), Event("MODIFIED", bound, 245_000_000))
+        ours.take("Pod", Event("MODIFIED", bound, 245_000_000))
         assert ours.records["p"].stages["scheduled"] == (1767225601_500000000, 245_000_000)
 
     def test_kai_names_the_evicted_pod_in_the_message_of_a_pod_group(self, ours: Observer) -> None:
@@ -181,26 +180,13 @@ class TestFailures:
             "what `history --failures` searches"
         )
 
-    def test_the_newest_of_what_it_says_and_what_events_say_is_last(self, ours: Observer) -> None:
-        see(ours, "Event", self.warning("FailedMount", "no such volume"))
-        see(ours, "Pod", self.pod(("PodScheduled", "False", "Unschedulable")))
-        assert (
-            error_text(ours.records["p"], ours.messages)
-            == "FailedMount: no such volume; Unschedulable: 0/3 nodes"
-        )
-        see(ours, "Event", self.warning("BackOff", "again"))
-        assert (
-            error_text(ours.records["p"], ours.messages)
-            == "Unschedulable: 0/3 nodes; BackOff: again"
-        )
-
     @pytest.mark.parametrize("end", ["Failed", "gone"])
     def test_what_it_said_last_stays_when_it_is_over(self, end: str) -> None:
         ours, kind = observer_of(), "VirtualMachineInstance"
         see(ours, kind, self.pod(("Synchronized", "False", "NoDisk")))
         last = body("p", run="r")
         last["status"] = {"phase": end} if end == "Failed" else {}
-        ours.take(kind, extractor(kind), Event("DELETED" if end == "gone" else "MODIFIED", last, 7))
+        ours.take(kind, Event("DELETED" if end == "gone" else "MODIFIED", last, 7))
         assert ours.records["p"].error == ("NoDisk: 0/3 nodes" if end == "gone" else "Failed:")
 
 
@@ -220,8 +206,8 @@ class TestForms:
         ):
             server.add(job_of_run("a"), job_of_run("odd", since="yesterday"))
             with pytest.raises(KubeError, match=r"Job ns/odd is not a valid.*yesterday"):
-                await ours.until(lambda: ours.counts["Job", "succeeded"] == 2, 5.0)
-        assert ours.counts["Job", "succeeded"] == 1, (
+                await ours.until(lambda: ours.count("Job", "succeeded") == 2, 5.0)
+        assert ours.count("Job", "succeeded") == 1, (
             "leaving raises nothing, and what was seen is kept"
         )
         async with client(server) as kube:

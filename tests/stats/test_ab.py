@@ -14,7 +14,7 @@ from perfdag.commands import ab as ab_outcome
 from perfdag.commands.cluster import NewRun
 from perfdag.commands.main import main
 from perfdag.plan.ab import Duet, on_cluster, prepare_duet
-from perfdag.results.runs import load_plan
+from perfdag.results.runs import RunStore
 from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
 from perfdag.suite.load import parse_suite
@@ -169,9 +169,9 @@ def test_a_limit_given_with_resume_reaches_the_cluster(
     repeated = ["ab", "--resume", getattr(duet, side).run_id, "--submit"]
     assert main([*repeated, "--within", "5%"]) == 0
     assert started == [duet.a.run_id]
-    assert load_plan(store, duet.a.run_id).options == replace(duet.a.options, within=0.05)
+    assert RunStore(store).plan(duet.a.run_id).options == replace(duet.a.options, within=0.05)
     assert main(repeated) == 0
-    assert load_plan(store, duet.a.run_id).options.within == 0.05
+    assert RunStore(store).plan(duet.a.run_id).options.within == 0.05
 
 
 def test_a_resumed_one_that_is_stopped_keeps_its_new_limit(

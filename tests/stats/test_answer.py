@@ -22,7 +22,7 @@ from perfdag.charts.pages.site import read_script, write_site
 from perfdag.commands.main import main
 from perfdag.commands.results import judge
 from perfdag.plan.plan import make_plan
-from perfdag.results.runs import load_plan
+from perfdag.results.runs import RunStore
 from perfdag.stats.levels import levels_of, noise_of
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
@@ -250,7 +250,7 @@ def test_every_surface_says_the_same(
     path = f"site/data/net/compare/{run_id(14)}/{run_id(13)}.js"
     [[word, *_]] = read_script(store.get(path))["series"].values()
     assert word == "same"
-    gate = judge(store, load_plan(store, run_id(14)))
+    gate = judge(store, RunStore(store).plan(run_id(14)))
     assert gate is not None
     assert [line.answer.text for line in gate.series] == [words]
 
@@ -277,13 +277,13 @@ def test_a_real_step_is_known_the_same_night_and_told_in_the_report(
     captured = cli(["run", "delays.yaml", "--no-report", "--no-recheck"])
     assert "of 3 measurements beyond" in captured.out
     store = open_store(None)
-    slow = load_plan(store, "last").run_id
+    slow = RunStore(store).plan("last").run_id
     assert main(["rm", slow]) == 0
     captured = cli(["run", "delays.yaml"])
     assert "suspicious, measured again: command wall_time" in captured.err
     assert "command wall_time: worse +" in captured.out
     assert "steady wall_time: " not in captured.out
-    run = load_plan(store, "last")
+    run = RunStore(store).plan("last")
     assert b"worse +" in store.get(f"runs/{run.run_id}/report.html")
     assert "WORSE delays/command wall_time" in cli(["check", "last"], 3).out
 

@@ -27,7 +27,7 @@ from perfdag.commands.compare import size_map
 from perfdag.commands.main import main
 from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import make_plan
-from perfdag.results.runs import load_plan
+from perfdag.results.runs import RunStore
 from perfdag.results.schema import load_rows
 from perfdag.steps.loop.measure import MeasuringLoop
 from perfdag.store.base import Store, StoreError
@@ -531,7 +531,7 @@ def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, cli: CommandLine
     store = open_store(None)
     key = next(key for key in store.list("results") if outcome["a"]["run_id"] in key)
     store.put(key, b"PAR1 not really")
-    a, b = (load_plan(store, outcome[side]["run_id"]) for side in "ab")
+    a, b = (RunStore(store).plan(outcome[side]["run_id"]) for side in "ab")
     assert analyse(store, stored_duet(a, b), Tuning()).damaged == [key]
 
 

@@ -17,8 +17,8 @@ from perfdag.plan.ab import prepare_duet
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.collect import gather
 from perfdag.results.missing_reason import MissingReason, budget_spent, write
-from perfdag.results.runs import load_plan, resume_command, resume_obstacle
-from perfdag.results.samples import SampleRecord, now, sample_key
+from perfdag.results.runs import RunStore, resume_command, resume_obstacle, sample_key
+from perfdag.results.samples import SampleRecord, now
 from perfdag.steps.pods.context import PodContext
 from perfdag.steps.pods.credentials import PeerError
 from perfdag.steps.pods.plan import step
@@ -145,7 +145,7 @@ def test_a_run_goes_on_where_it_was_and_each_sample_keeps_the_facts_of_its_workf
     # argo retry: the same Workflow, where the nodes it had are gone
     plan = run(cluster(here, {"n4": "huge"}), "b")
     store_sample(store, plan, 2, "n4", workflow_uid="b")
-    rows = gather(store, load_plan(store, plan.run_id))[0].to_pylist()
+    rows = gather(store, RunStore(store).plan(plan.run_id))[0].to_pylist()
     kinds = [
         [kind["type"] for kind in json.loads(row["env"])["cluster"]["nodes"]] for row in rows[:3]
     ]
@@ -208,7 +208,7 @@ def test_what_the_cluster_refuses_of_the_whole_run_is_the_reason_in_its_rows(
     full.fail("POST", 403, QUOTA)
     with pytest.raises(KubeError):
         run(full, "a")
-    rows = gather(store, load_plan(store, plan.run_id))[0].to_pylist()
+    rows = gather(store, RunStore(store).plan(plan.run_id))[0].to_pylist()
     assert {row["status"] for row in rows} == {"failed"}
     assert all(QUOTA in row["error"] for row in rows)
 

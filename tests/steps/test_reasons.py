@@ -18,8 +18,8 @@ from perfdag.results.missing_reason import (
     from_annotations,
     write,
 )
-from perfdag.results.runs import store_plan, store_rechecks
-from perfdag.results.samples import SampleRecord, sample_key
+from perfdag.results.runs import RunStore, sample_key
+from perfdag.results.samples import SampleRecord
 from perfdag.steps.pods import finish, lead
 from perfdag.steps.pods.context import unrecoverable_annotation
 from perfdag.steps.pods.gather import Hosts
@@ -141,8 +141,8 @@ def test_annotations_fit_into_an_object_and_are_of_this_attempt_at_the_workflow(
 def test_a_reason_is_of_the_recheck_that_its_batch_is_of_and_of_both_variants(
     store: FolderStore, plan: Plan, tells: dict[str, Any]
 ) -> None:
-    store_plan(store, plan)
-    [first, _] = store_rechecks(store, plan, {plan.points[0].id})
+    RunStore(store).put_plan(plan)
+    [first, _] = RunStore(store).put_rechecks(plan, {plan.points[0].id})
     tells["metadata"]["annotations"] = as_annotation(OURS, {len(plan.batches): PENDING})
     finish.record_end(place(), store, plan, "Succeeded")
     assert {text for _, text in reasons(store, first)} == {PENDING}
@@ -156,7 +156,7 @@ def test_a_reason_is_of_the_recheck_that_its_batch_is_of_and_of_both_variants(
 def stored_duet(store: Store) -> Duet:
     duet = duet_of()
     for plan in (duet.a, duet.b):
-        store_plan(store, plan)
+        RunStore(store).put_plan(plan)
     return duet
 
 

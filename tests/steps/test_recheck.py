@@ -6,15 +6,8 @@ import pytest
 
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.missing_reason import MissingReason, write
-from perfdag.results.runs import (
-    ROUNDS,
-    load_plan,
-    plan_of_batch,
-    recheck_batches,
-    recheck_plans,
-    store_rechecks,
-)
-from perfdag.results.samples import SampleRecord, sample_key
+from perfdag.results.runs import ROUNDS, RunStore, recheck_batches, recheck_plans, sample_key
+from perfdag.results.samples import SampleRecord
 from perfdag.steps.pods.plan import outputs, rechecks_left, resumed
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -61,25 +54,25 @@ def test_only_the_suspicious_points_are_planned_again_with_all_their_samples(pla
 
 
 def test_numbers_lead_to_batches_and_their_shapes(store: FolderStore, plan: Plan) -> None:
-    rechecks = store_rechecks(store, plan, of(plan, "other", "net"))
-    plan = load_plan(store, plan.run_id)
+    rechecks = RunStore(store).put_rechecks(plan, of(plan, "other", "net"))
+    plan = RunStore(store).plan(plan.run_id)
     assert plan.options.rechecks == [each.run_id for each in rechecks]
     parameters = outputs(plan, place())
     result = recheck_batches(plan, rechecks)
     assert len(result) == ROUNDS * 2
     for number, run, index in result:
-        actual, at = plan_of_batch(store, plan, number)
+        actual, at = RunStore(store).plan_of_batch(plan, number)
         assert (actual.run_id, at) == (run.run_id, index)
         shape = run.batches[index].shape
         kind = parameters["kinds"][int(parameters["kindof"][number])]
         assert kind["pods"] == str(plan.shapes[shape].hosts.count)
-    assert plan_of_batch(store, plan, 1)[0].run_id == plan.run_id
+    assert RunStore(store).plan_of_batch(plan, 1)[0].run_id == plan.run_id
 
 
 def test_what_is_stored_is_not_measured_again_and_the_rest_in_the_order_of_its_runs(
     store: FolderStore, plan: Plan
 ) -> None:
-    rechecks = store_rechecks(store, plan, of(plan, "one", "net"))
+    rechecks = RunStore(store).put_rechecks(plan, of(plan, "one", "net"))
     assert rechecks_left(store, plan, []) == []
     result = recheck_batches(plan, rechecks)
     assert [run.run_id for _, run, _ in result] == [
@@ -97,11 +90,11 @@ def test_what_goes_on_in_another_workflow_has_the_facts_of_both(
     store: FolderStore, plan: Plan
 ) -> None:
     plan.where = {"workflow_uid": "a"}
-    runs = store_rechecks(store, plan, of(plan, "one"))
+    runs = RunStore(store).put_rechecks(plan, of(plan, "one"))
     plan.where = {"workflow_uid": "b", "before": {"a": {"workflow_uid": "a"}}}
     write(store, runs[0].run_id, MissingReason("batch", "failed", "there was no room", 0))
     assert [each.run_id for each in resumed(store, plan)] == [each.run_id for each in runs]
-    assert [load_plan(store, each.run_id).where for each in runs] == [plan.where] * ROUNDS
+    assert [RunStore(store).plan(each.run_id).where for each in runs] == [plan.where] * ROUNDS
     assert store.list(f"runs/{runs[0].run_id}/notes") == [], (
         "why an earlier Workflow did not measure it is no reason of this one"
     )

@@ -18,7 +18,7 @@ from perfdag.results.missing_reason import (
     as_annotation,
     from_annotations,
 )
-from perfdag.results.samples import sample_key
+from perfdag.results.runs import sample_key
 from perfdag.steps.pods.context import (
     EXIT_REFUSED,
     EXIT_RETRYABLE,

@@ -1,11 +1,18 @@
-"""Print docs/reference/suite.md: the keys of a suite, with types, defaults and examples."""
+"""Write the generated pages of docs/reference: keys of a suite, command line, benchmarks."""
 
+import contextlib
+import io
 import json
-import sys
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from perfdag.analysis.alerts import markdown_table
+from perfdag.benchmark import registry
+from perfdag.commands.benchmarks import describe
+from perfdag.commands.main import VERBS, parser
 
 ROOT = Path(__file__).parent.parent
 HEAD = """# Keys of a suite
@@ -18,6 +25,15 @@ HEAD = """# Keys of a suite
 - A **quantity** is written as in Kubernetes: `500m` CPUs, `8Gi` of memory.
 
 `make generated` writes this page.
+"""
+BENCHMARKS_HEAD = """# Benchmarks
+
+`perfdag benchmarks iperf` prints the parameters, metrics and clock of one. The clock says what
+starts and what stops the time of a measurement. On the site, each name links to its page, with a
+chart and a suite. Another package can [add a benchmark](../adding-a-benchmark.md).
+
+`make generated` writes this page.
+
 """
 EXAMPLES: dict[str, dict[str, str]] = yaml.load(
     r"""
@@ -131,8 +147,8 @@ Role:
 """Each key as it is written in a suite. Parts that are absent here are Kubernetes' own."""
 
 
-def page(schema: dict[str, Any]) -> str:
-    """Return a table for each part. Raises KeyError if a key has no example."""
+def suite_page(schema: dict[str, Any]) -> str:
+    """Return a table of the keys of each part. Raises KeyError if a key has no example."""
     models = {"Suite": schema, **schema["$defs"]}
     lines = [HEAD]
     for part, examples in EXAMPLES.items():
@@ -180,5 +196,46 @@ def _type(value: dict[str, Any]) -> str:
     return names.get(kind, kind)
 
 
+def command_line_page() -> str:
+    """Return the help of perfdag, of every verb, and of every command of a verb."""
+    lines = ["# Command line", "", "`make generated` writes this page.", "", *_help()]
+    for verb in VERBS:
+        lines += _help(verb)
+        listing = re.search(r"^  [A-Z|a-z]+\n((?:    .*\n)+)", "\n".join(lines[-4:]), re.M)
+        for command in re.findall(r"^    ([\w-]+)", listing[1] if listing else "", re.M):
+            lines += _help(verb, command)
+    return "\n".join(lines)
+
+
+def _help(*words: str) -> list[str]:
+    """Return a section with the help of a command, as a terminal of 80 columns shows it."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
+        parser(*words[:1]).parse_args([*words, "--help"])
+    heading = f"{'###' if len(words) == 2 else '##'} {' '.join(['perfdag', *words])}"
+    return [heading, "", "```text", output.getvalue().rstrip(), "```", ""]
+
+
+def benchmarks_page() -> str:
+    """Return a table of perfdag's own benchmarks: what each measures, and by which clock."""
+    rows = []
+    own = [
+        each for each in registry.names() if registry.get(each).__module__.startswith("perfdag.")
+    ]
+    for item in (describe(name)[0] for name in own):
+        headlines = [f"{m['name']} [{m['unit']}]" for m in item["metrics"] if m["headline"]]
+        what = item["summary"].rstrip(".")
+        rows.append((f"`{item['name']}`", what, ", ".join(headlines), item["clock"]))
+    table = markdown_table(("benchmark", "what", "headline metrics", "clock"), rows)
+    return BENCHMARKS_HEAD + "\n".join(table) + "\n"
+
+
+PAGES = {
+    "suite": lambda: suite_page(json.loads((ROOT / "suites/suite.schema.json").read_text())),
+    "cli": command_line_page,
+    "benchmarks": benchmarks_page,
+}
+
 if __name__ == "__main__":
-    sys.stdout.write(page(json.loads((ROOT / "suites/suite.schema.json").read_text())))
+    for name, page in PAGES.items():
+        (ROOT / f"docs/reference/{name}.md").write_text(page())
