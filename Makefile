@@ -89,6 +89,8 @@ lock:
 	  --extra docs --extra build --extra argo -c requirements/run.txt -o requirements/docs.txt pyproject.toml
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
 	  -c requirements/run.txt -o requirements/step.txt requirements/step.in
+	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
+	  --extra s3 --extra site -c requirements/run.txt -o requirements/finish.txt pyproject.toml
 	for image in $(dir $(wildcard images/*/requirements.in)); do uv pip compile -q --universal --generate-hashes \
 	  --no-header --no-annotate --python-version 3.11 -c requirements/run.txt -o $${image}requirements.txt $${image}requirements.in || exit 1; done
 

@@ -147,7 +147,6 @@ CHARTS: Mapping[str, Sequence[Chart]] = {
     "resnet50": (
         View(("throughput",), x="batch", each="scenario", slug="throughput"),
         View(("latency",), each="scenario", kind="tail", slug="latency"),
-        View(("phase_time",), kind="stack", part="phase", slug="phases"),
     ),
     "resnet50-interference": (
         View(("rate", "tail"), subjects=True, slug="copies"),

@@ -4,4 +4,5 @@ from perfdag.suite.model import Entry as Entry
 from perfdag.suite.model import Permutations as Permutations
 
 __version__: str
+IMAGES: str
 __all__ = ["Entry", "Permutations", "Suite", "__version__", "load"]

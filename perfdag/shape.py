@@ -42,23 +42,8 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def replaced_texts(shape: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return (dotted key, problem) of each text of a shape that would not reach the pod as it is.
-
-    All texts are read, those of keys and lists too.
-    """
-    return [
-        (
-            key,
-            f"{text[:200]!r} has {{{{, $( or a placeholder such as @BATCH@, "
-            "which would be replaced in a pod; write the value out",
-        )
-        for key, text in _texts(shape, "")
-        if _REPLACED.search(text)
-    ]
-
-
 def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Yield (dotted key, text) of all texts, those of keys and lists too."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, dict):
@@ -565,8 +550,18 @@ class Shape(Strict):
                 "add resources: {memory: ...}",
             ),
         )
-        texts = replaced_texts(self.data())
-        return [*texts, *((key, text) for broken, key, text in rules if broken)]
+        replaced = (
+            "has {{, $( or a placeholder such as @BATCH@, "
+            "which would be replaced in a pod; write the value out"
+        )
+        return [
+            *(
+                (key, f"{text[:200]!r} {replaced}")
+                for key, text in _texts(self.data(), "")
+                if _REPLACED.search(text)
+            ),
+            *((key, text) for broken, key, text in rules if broken),
+        ]
 
     def data(self) -> dict[str, Any]:
         """Return the shape as plain data, without defaults."""

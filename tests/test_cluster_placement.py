@@ -13,7 +13,7 @@ from perfdag.commands.plan import plan_text
 from perfdag.kube.patch import Context, hardened, patch, pod_security
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan, place_hosts
-from perfdag.steps.loop.pools import needs_cluster
+from perfdag.steps.loop.measure import needs_cluster
 from perfdag.steps.pods.objects import unmet
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
@@ -80,7 +80,7 @@ def test_both_variants_of_a_duet_are_spread() -> None:
 async def test_too_few_nodes_are_found_and_the_points_are_skipped() -> None:
     params = {"benchmark": "Allreduce", "ranks": 3}
     plan = place_hosts(plan_of({"benchmark": "imb", "hosts": {"count": 3}, "params": params}))
-    reason = "3 nodes are asked for (placement: spread), the cluster has 2 for these pods"
+    reason = "3 nodes needed (placement: spread), 2 fit"
     result = await check_requirements(cluster(), plan, "bench", "perfdag install")
     [few] = [
         finding for finding in result if finding.state == "missing" and "nodes" in finding.what

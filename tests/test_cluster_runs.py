@@ -289,32 +289,6 @@ def test_troubles_of_batches_that_are_over_are_left_out_until_the_end() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("templates", "of", "message"),
-    [
-        (
-            ["finish", "host"],
-            "perfdag",
-            "workflow w Succeeded: its templates are of another version of perfdag",
-        ),
-        ([], "perfdag", "w Succeeded: \n"),
-        (["my-own"], "nightly", "w Succeeded: \n"),
-    ],
-)
-async def test_a_watch_of_a_run_of_another_version_says_why_its_end_is_not_known(
-    templates: list[str],
-    of: str,
-    message: str,
-    watch: Watch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    stored = {"templates": [{"name": name} for name in templates]}
-    ended = view("Succeeded", storedWorkflowTemplateSpec=stored)
-    ended.workflow["spec"] = {"workflowTemplateRef": {"name": of}}
-    assert await watch(ended) == 1
-    assert message in capsys.readouterr().err
-
-
 def test_nothing_is_submitted_to_an_installation_of_another_version(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -327,14 +301,10 @@ def test_nothing_is_submitted_to_an_installation_of_another_version(
         installed_template("bench")
 
 
-@pytest.mark.parametrize(
-    ("planned", "finished", "steps"),
-    [("0", "1", ["finish"]), ("4", "1", ["plan", "finish"]), ("2", "1", ["plan"])],
-)
-async def test_a_plan_step_that_failed_says_why_before_the_table(
+@pytest.mark.parametrize(("planned", "finished"), [("0", "1"), ("4", "1"), ("2", "1")])
+async def test_the_code_of_a_plan_step_that_failed_is_that_of_the_run(
     planned: str,
     finished: str,
-    steps: list[str],
     watch: Watch,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -359,9 +329,7 @@ async def test_a_plan_step_that_failed_says_why_before_the_table(
     code = await watch(view("Failed", *pods, nodes=nodes))
     assert code == int(finished if planned == "0" else planned)
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith("log")] == [
-        f"log of {names[step]}" for step in steps
-    ]
+    assert [line for line in lines if line.startswith("log")] == [f"log of {names['finish']}"]
 
 
 def test_a_pod_that_ended_is_one_trouble_and_a_watchdog_that_fails_on_purpose_is_none() -> None:
@@ -404,11 +372,7 @@ def test_a_pod_that_ended_is_one_trouble_and_a_watchdog_that_fails_on_purpose_is
     ]
 
 
-S3, NODE, WATCHDOG = (
-    "S3 has not answered for 2 min",
-    "node-1 has been NotReady for 2 min",
-    "finish has waited for the watchdog for 2 min",
-)
+S3, NODE = "S3 has not answered for 2 min", "node-1 has been NotReady for 2 min"
 AWAY, BACK = b"waiting for the store: no answer for 130 s\n", b"the store answers again\n"
 SAMPLE = b"2/4 ok command x=1 repetition 1\n"
 
@@ -478,14 +442,6 @@ def node(seconds: float, ready: str = "Unknown") -> dict[str, Any]:
         "kind": "Node",
         "metadata": {"name": "node-1"},
         "status": {"conditions": [condition]},
-    }
-
-
-def steps(seconds: float, recheck: str = "Skipped", watchdog: str = "Running") -> dict[str, Any]:
-    return {
-        "b": {"templateName": "batches", "phase": "Succeeded", "finishedAt": ago(seconds)},
-        "c": {"templateName": "recheck", "phase": recheck, "finishedAt": ago(seconds)},
-        "d": {"templateName": "watchdog", "type": "Retry", "phase": watchdog},
     }
 
 
@@ -564,42 +520,21 @@ def test_the_nodes_of_pods_in_trouble_are_read_where_the_user_may(
     assert server.count("GET /api/v1/nodes/") == (1 if lost else 0), "healthy pods cost nothing"
 
 
-@pytest.mark.parametrize(
-    ("nodes", "waits"),  # the times of steps are made when the test runs
-    [
-        (lambda: steps(130), True),
-        (lambda: steps(130, watchdog="Succeeded"), False),
-        (lambda: steps(130, recheck="Running"), False),
-        (lambda: steps(0), False),
-        (dict, False),
-    ],
-)
-def test_finish_waits_for_a_watchdog_once_the_batches_are_over(
-    nodes: Callable[[], dict[str, Any]],
-    waits: bool,
-    server: ApiServer,
-    cli: CommandLine,
-) -> None:
-    server.add(workflow(nodes()))
-    assert (WATCHDOG in cli(["status", "w", "--namespace", "bench"]).out) == waits
-    assert (f'"{WATCHDOG}"' in cli(["status", "w", "--namespace", "bench", "--json"]).out) == waits
-
-
 async def test_a_watch_says_once_what_the_run_waits_for(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("perfdag.commands.status.POLL_INTERVAL", 0.01)
     write_logs(server, SAMPLE, AWAY)
-    server.add(workflow(steps(130)), pod("w-rank-1", "node-1", lost=True, **LEAD), node(130))
+    server.add(workflow({}), pod("w-rank-1", "node-1", lost=True, **LEAD), node(130))
     looks = iter(range(1000))
 
     def end_later(request: Any) -> dict[str, Any] | None:
-        return workflow(steps(130), "Failed") if next(looks) >= 3 else None
+        return workflow({}, "Failed") if next(looks) >= 3 else None
 
     server.on("GET .*/workflows/w$", end_later)
     assert await follow_run("w", "bench") == 1
     [line] = [line for line in "".join(capsys.readouterr()).splitlines() if S3 in line]
-    assert [text for text in (S3, NODE, WATCHDOG) if text not in line] == []
+    assert [text for text in (S3, NODE) if text not in line] == []
 
 
 def test_a_pod_prints_how_long_its_store_is_away(

@@ -2,8 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +10,17 @@ import pytest
 from perfdag.benchmark import registry
 from perfdag.commands import doctor_cluster
 from perfdag.commands.doctor_cluster import (
-    benchmarks_with_rights,
     check_installation,
-    check_network_policy,
-    check_shapes,
-    gpu_findings,
 )
 from perfdag.commands.main import main
 from perfdag.hosts.base import install_command
 from perfdag.hosts.local import LocalHost
-from perfdag.kube.client import Kube
-from perfdag.plan.plan import make_plan
-from perfdag.shape import Shape
 from perfdag.steps import mpi
-from perfdag.steps.pods.objects import unmet
-from perfdag.suite.load import load_suite, parse_suite
 from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer
 from tests.fakes.files import write_programs
 
-from .steps.test_feasibility import STORAGE, cluster, network
+from .steps.test_feasibility import cluster
 
 
 @pytest.fixture
@@ -192,13 +181,6 @@ def test_without_a_suite_every_benchmark_is_asked(
     assert "ok       resnet50-overhead" not in output
 
 
-def asked(allowed: bool) -> Kube:
-    """A client of an API server that answers whether the user may do something."""
-    server = ApiServer()
-    server.on("accessreviews", lambda _: {"status": {"allowed": allowed}})
-    return server.client()
-
-
 def deployment(image: str) -> dict[str, Any]:
     spec = {"template": {"spec": {"containers": [{"image": image}]}}}
     return {
@@ -224,212 +206,21 @@ async def test_argo_has_to_know_pending_timeout(objects: list[dict[str, Any]], s
     assert "4.1" in last.what + last.do
 
 
-@pytest.mark.parametrize(
-    ("access", "state", "words"),
-    [(True, "ok", "you may submit"), (False, "missing", "you may not create workflows")],
-)
-async def test_whoever_asks_may_submit_or_is_told_what_is_missing(
-    access: bool, state: str, words: str
-) -> None:
-    finding = await doctor_cluster.check_user(asked(access), "bench")
-    assert (finding.state, finding.what[: len(words)]) == (state, words)
-
-
-@pytest.mark.parametrize(
-    ("modes", "parallel", "words"),
-    [
-        (["ReadWriteOnce"], 1, None),
-        (["ReadWriteMany"], 3, None),
-        (["ReadWriteOnce"], 3, "claim results is ReadWriteOnce, and 3 batches at once"),
-        (None, 1, "there is no claim results in bench"),
-    ],
-)
-async def test_a_claim_that_two_nodes_cannot_mount_is_found_where_batches_overlap(
-    modes: list[str] | None, parallel: int, words: str | None
-) -> None:
-    server = ApiServer()
-    if modes is not None:
-        metadata = {"name": "results", "namespace": "bench"}
-        server.add(
-            {"kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {"accessModes": modes}}
+def test_a_control_plane_node_that_would_be_measured_is_a_warning() -> None:
+    role = "node-role.kubernetes.io/control-plane"
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    nodes = [
+        {"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}, "status": ready}
+        for name, labels, taints in (
+            ("kept", {role: ""}, [{"key": role, "effect": "NoSchedule"}]),
+            ("open", {role: ""}, []),
+            ("worker", {}, []),
         )
-    cluster = server.client()
-    findings = await doctor_cluster.check_claim(cluster, "bench", "claim://results", parallel)
-    assert [finding.what[: len(words or "")] for finding in findings] == ([words] if words else [])
-    assert await doctor_cluster.check_claim(cluster, "bench", "s3://b/r", parallel) == []
-
-
-POLICY = {
-    "apiVersion": "networking.k8s.io/v1",
-    "kind": "NetworkPolicy",
-    "metadata": {"name": "perfdag-measuring", "namespace": "bench"},
-}
-
-
-FAST = {"apiVersion": STORAGE, "kind": "StorageClass", "metadata": {"name": "fast"}}
-
-ASKED: list[tuple[dict[str, Any], Callable[[], Kube], str, str]] = [
-    ({"volume": {"storage_class": "by-hand"}}, cluster, "ok", "storage class by-hand"),
-    (
-        {"volume": {"storage_class": "gone"}},
-        cluster,
-        "missing",
-        "there is no storage class gone; there are: by-hand",
-    ),
-    (
-        {"volume": {"storage_class": "gone"}},
-        partial(cluster, refused="/storageclasses"),
-        "warn",
-        "storage class gone is not known",
-    ),
-    (
-        {"volume": {}},
-        partial(cluster, FAST),
-        "missing",
-        "there is no default storage class",
-    ),
-    (
-        {"network": {"name": "net"}},
-        partial(network, "net"),
-        "missing",
-        "no such NetworkAttachmentDefinition",
-    ),
-    (
-        {"network": {"name": "net"}},
-        partial(network, "net", "bench"),
-        "ok",
-        "Multus network net",
-    ),
-    ({"network": {"name": "b/net"}}, cluster, "missing", "no Multus"),
-    (
-        {"network": {"name": "b/net"}},
-        partial(cluster, refused="/networkattachmentdefinitions", absent=()),
-        "warn",
-        "Multus network b/net is not known",
-    ),
-    ({"scheduler": "volcano"}, partial(cluster, absent=("PodGroup",)), "missing", "no Volcano"),
-    ({"scheduler": "volcano"}, cluster, "ok", "Volcano"),
-    ({"resources": {"rdma/hca": 1}}, cluster, "ok", "rdma/hca on 1 node"),
-    ({"resources": {"nvidia.com/gpu": 1}}, cluster, "missing", "no node has nvidia.com/gpu"),
-    ({"resources": {"rdma/hca": 5}}, cluster, "missing", "the most that a node has is 4"),
-    (
-        {"resources": {"nvidia.com/gpu": 1}},
-        partial(cluster, refused="/nodes"),
-        "warn",
-        "nvidia.com/gpu is not known",
-    ),
-    ({"hugepages": {"hugepages-2Mi": "1Gi"}}, cluster, "missing", "no node has hugepages-2Mi"),
-    ({"hosts": {"count": 3, "placement": "spread"}}, cluster, "missing", "the cluster has 2"),
-    (
-        {"hosts": {"count": 3, "placement": "spread"}},
-        partial(cluster, refused="/nodes"),
-        "warn",
-        "3 nodes to spread over is not known",
-    ),
-]
-
-
-@pytest.mark.parametrize(("shape", "has", "state", "words"), ASKED)
-async def test_doctor_and_the_plan_step_find_the_same(
-    shape: dict[str, Any], has: Callable[[], Kube], state: str, words: str
-) -> None:
-    asking, api = Shape.model_validate(shape), has()
-    [finding] = await check_shapes(api, [asking, asking], "bench")
-    assert (finding.state, bool(finding.do)) == (state, state == "missing")
-    assert words in finding.what
-    skipped = await unmet(api, [asking], "bench")
-    assert skipped == ({0: finding.what} if state == "missing" else {})
-
-
-@pytest.mark.parametrize(
-    ("shape", "do"),
-    [
-        ({"network": {"name": "b/net"}}, "create it, or name an existing one"),
-        ({"resources": {"rdma/hca": 5}}, "request less"),
-    ],
-)
-async def test_what_is_there_already_need_not_be_installed(shape: dict[str, Any], do: str) -> None:
-    [finding] = await check_shapes(network("other"), [Shape.model_validate(shape)], "bench")
-    assert finding.state == "missing"
-    assert (finding.do or "").startswith(do)
-
-
-def test_cuda_in_pods_without_a_gpu_is_found(tmp_path: Path) -> None:
-    file = tmp_path / "suite.yaml"
-    entry = "  - {name: %s, benchmark: resnet50, params: {device: cuda, fast: true}%s}\n"
-    file.write_text(
-        "name: s\nentries:\n"
-        + entry % ("without", "")
-        + entry % ("with", ", resources: {nvidia.com/gpu: 1}")
-    )
-    plan = make_plan(load_suite(str(file)))
-    findings = gpu_findings(plan, plan.shapes)
-    assert [item.what for item in findings] == [
-        "entry without: device is cuda, but its pods request no GPU"
     ]
-    assert findings[0].do == "resources: {nvidia.com/gpu: 1}"
-
-
-def test_rendering_and_submitting_say_it_too(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    cli: CommandLine,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pytest.importorskip("hera")
-    file = tmp_path / "suite.yaml"
-    file.write_text(
-        "name: s\nentries:\n"
-        "  - {name: model, benchmark: torchbench, params: {model: alexnet, device: cuda}}\n"
-        "  - {name: verbs, benchmark: rdma-latency, params: {cuda: 0, mode: read}, network: "
-        "{host: true}}\n"
-        "  - {name: held, benchmark: rdma-latency, params: {cuda: 1, mode: read}, resources: "
-        "{rdma/hca: 1, nvidia.com/gpu: 1}}\n"
-    )
-    warnings = [
-        (
-            "entry model: device is cuda, but its pods request no GPU; add resources: "
-            "{nvidia.com/gpu: 1}"
-        ),
-        "entry verbs: cuda is 0, but its pods request no GPU; add resources: {nvidia.com/gpu: 1}",
-    ]
-    assert cli(["render", str(file)]).err.splitlines() == warnings
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    assert main(["submit", str(file)]) != 0
-    assert capsys.readouterr().err.splitlines()[:2] == warnings
-
-
-@pytest.mark.parametrize(
-    ("entries", "allowed"),
-    [
-        ("- {benchmark: queue-scaling}\n- {benchmark: iperf}", []),
-        (
-            "- {benchmark: queue-scaling, permutations: {explicit: [{}, {deployment: backend}]}}",
-            ["queue-scaling"],
-        ),
-        ("- {benchmark: vmi-burst}\n- {benchmark: scale}", ["scale", "vmi-burst"]),
-    ],
-)
-def test_rights_are_asked_for_where_a_point_uses_them(entries: str, allowed: list[str]) -> None:
-    assert (
-        benchmarks_with_rights(make_plan(parse_suite(f"name: s\nentries:\n{entries}\n"))) == allowed
-    )
-
-
-@pytest.mark.parametrize(
-    ("has", "state", "words"),
-    [
-        (cluster, "warn", "there is no NetworkPolicy perfdag-measuring in bench"),
-        (partial(cluster, refused="/networkpolicies"), "warn", "you may not read whether"),
-        (partial(cluster, POLICY), "ok", "there is a NetworkPolicy"),
-    ],
-)
-async def test_the_policy_of_measuring_pods_is_found(
-    has: Callable[[], Kube], state: str, words: str
-) -> None:
-    finding = await check_network_policy(has(), "bench", "perfdag install")
-    assert finding.state == state
-    assert words in finding.what
+    ok, warning = doctor_cluster.check_nodes(nodes)
+    assert (ok.state, warning.state) == ("ok", "warn")
+    assert warning.what.endswith("would be measured: open")
+    assert warning.do == f"kubectl taint node open {role}:NoSchedule"
 
 
 async def test_an_installation_of_another_version_is_a_finding() -> None:

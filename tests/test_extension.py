@@ -16,7 +16,7 @@ import pytest
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Metric, Params, Tool
-from perfdag.benchmark.registry import mistake
+from perfdag.benchmark.registry import mistakes
 from perfdag.commands.doctor_cluster import image_findings
 from perfdag.commands.main import main
 from perfdag.commands.submit import report_other_packages
@@ -131,7 +131,7 @@ WALL = Command.metrics[0]
     ],
 )
 def test_a_mistake_of_a_declaration_is_one_sentence(benchmark: Any, text: str) -> None:
-    result = mistake("changed", benchmark)
+    result = next(mistakes("changed", benchmark), "")
     assert result.startswith(text)
     assert bool(result) == bool(text)
 
@@ -212,7 +212,7 @@ def test_a_new_benchmark_is_installed_measured_and_tested_as_written(tmp_path: P
     words = ("run", suite, "--store", str(tmp_path / "store"), "--no-report")
     ran = perfdag(site, *words)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert re.search(r"block=65536 +throughput +[\d.]+ .* [kMG]?B/s +3  ok", ran.stdout), ran.stdout
+    assert re.search(r"block=64KiB +throughput +[\d.]+ .* [kMG]?B/s +3  ok", ran.stdout), ran.stdout
     described = perfdag(site, "benchmarks", "mem-copy")
     assert "throughput [B/s], higher is better" in described.stdout
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]

@@ -25,8 +25,7 @@ from perfdag.results.collect import collect, gather
 from perfdag.results.runs import RunStore
 from perfdag.shape import Shape
 from perfdag.stats.design import ROUNDS, Hunt
-from perfdag.steps.loop.measure import MeasuringLoop
-from perfdag.steps.loop.pools import GangLost, LocalPool, needs_cluster, two_of
+from perfdag.steps.loop.measure import GangLost, LocalPool, MeasuringLoop, needs_cluster, two_of
 from perfdag.steps.pods.gather import GangPool, Hosts, wrong_placement
 from perfdag.store.folder import FolderStore
 from perfdag.suite.document import BadDocument

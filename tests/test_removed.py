@@ -2,8 +2,8 @@
 
 import pytest
 
-from perfdag import removed
 from perfdag.plan.plan import make_plan
+from perfdag.suite import document
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
@@ -12,7 +12,7 @@ from tests.conftest import CommandLine
 @pytest.fixture(autouse=True)
 def _table(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("old-benchmark", "old_key", "protocol=old", "old-verb", "--old", "lost")
-    monkeypatch.setattr(removed, "REMOVED", dict.fromkeys(names, "use another, docs/other.md"))
+    monkeypatch.setattr(document, "REMOVED", dict.fromkeys(names, "use another, docs/other.md"))
 
 
 @pytest.mark.parametrize(

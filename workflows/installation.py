@@ -6,8 +6,12 @@ from typing import Any
 from hera.workflows import ClusterWorkflowTemplate, WorkflowTemplate
 from hera.workflows import models as m
 
+from perfdag import IMAGES
 from perfdag.kube.client import Object
 from perfdag.kube.patch import STORE_ADDRESS
+
+SHARED = {"app.kubernetes.io/name": "perfdag", "app.kubernetes.io/managed-by": "perfdag"}
+"""The labels of objects that all installations of a cluster share."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +19,7 @@ class Installation:
     """The options of `perfdag install`. Times are in seconds."""
 
     namespace: str = "default"
-    images: str = "localhost/perfdag-{name}:1"
+    images: str = IMAGES
     store: str = ""
     store_secret: str = "perfdag-store"
     pull_policy: str = "IfNotPresent"
@@ -42,8 +46,8 @@ class Installation:
 
     @property
     def labels(self) -> Object:
-        """The labels of all its objects."""
-        return {"app.kubernetes.io/name": "perfdag", "app.kubernetes.io/managed-by": "perfdag"}
+        """The labels of its own objects."""
+        return {**SHARED, "app.kubernetes.io/instance": self.namespace}
 
     def template(self, name: str, description: str, **fields: Any) -> WorkflowTemplate:
         """Return an empty template in the scope of the installation, to add its steps to.
@@ -55,7 +59,7 @@ class Installation:
             fields["namespace"] = self.namespace
         return kind(
             name=name,
-            labels=self.labels,
+            labels=SHARED if self.cluster_scope else self.labels,
             annotations={
                 "workflows.argoproj.io/description": description,
                 STORE_ADDRESS: self.store,

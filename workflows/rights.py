@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from perfdag.benchmark.contract import Rights
 from perfdag.kube.client import Object
-from perfdag.kube.patch import MEASURING, PRIORITY_CLASSES, SSH_PORT, account_of
-from perfdag.workflows.installation import Installation
+from perfdag.kube.patch import LEVEL, MEASURING, PRIORITY_CLASSES, SSH_PORT, account_of
+from perfdag.workflows.installation import SHARED, Installation
 
 _RBAC = "rbac.authorization.k8s.io"
 
@@ -77,7 +77,7 @@ def _namespaces(installation: Installation, grants: list[Grant]) -> list[Object]
     Templates of a suite say what pods there look like, so PodSecurity limits them.
     """
     names = {name for rights, namespaces in grants if rights.creates for name in namespaces}
-    labels = {"pod-security.kubernetes.io/enforce": "baseline", **installation.labels}
+    labels = {LEVEL: "baseline", **SHARED}
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
         for name in sorted(names)
@@ -239,11 +239,8 @@ def _cluster_wide(installation: Installation) -> list[Object]:
     usual, preempting = PRIORITY_CLASSES
     return [
         *_cluster_role(installation, name, "perfdag-run", rules),
+        _priority(usual, 0, "Never", "Measuring pods wait for room and push nobody out."),
         _priority(
-            installation, usual, 0, "Never", "Measuring pods wait for room and push nobody out."
-        ),
-        _priority(
-            installation,
             preempting,
             1000,
             "PreemptLowerPriority",
@@ -252,11 +249,11 @@ def _cluster_wide(installation: Installation) -> list[Object]:
     ]
 
 
-def _priority(installation: Installation, name: str, value: int, policy: str, about: str) -> Object:
+def _priority(name: str, value: int, policy: str, about: str) -> Object:
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
-        "metadata": _meta(installation, name, ""),
+        "metadata": {"name": name, "labels": SHARED},
         "value": value,
         "preemptionPolicy": policy,
         "globalDefault": False,

@@ -10,7 +10,16 @@ Names of parameters have no hyphen, so that expressions can reach them with a do
 from collections.abc import Mapping
 from typing import Any
 
-from hera.workflows import DAG, Artifact, Container, Parameter, RetryStrategy, Task, UserContainer
+from hera.workflows import (
+    DAG,
+    Artifact,
+    Container,
+    NoneArchiveStrategy,
+    Parameter,
+    RetryStrategy,
+    Task,
+    UserContainer,
+)
 from hera.workflows import models as m
 
 from perfdag.kube.client import Object
@@ -22,6 +31,7 @@ from perfdag.kube.patch import (
     LABEL,
     MEASURING,
     PORT,
+    REPORT,
     ROLE,
     RUN,
     STEP,
@@ -132,12 +142,14 @@ def run(installation: Installation) -> Object:
         )
         late = _lost(installation, "recheck", FINISH_SECONDS)
         recheck = _retried("recheck", _recheck(installation), late)
-        refused = f"{_annotation(STEP)} == workflow.uid + ' plan {STEP_REFUSED}'"
+        state = _annotation(STEP)  # empty where not even the plan step could start
+        refused = f"workflow.uid + ' plan {STEP_REFUSED}'"
+        begun = f"{state} startsWith workflow.uid && {state} != {refused}"
         _retried(
             "finish",
             _finish(installation),
             _lost(installation, "finish", FINISH_SECONDS),
-            when=f"{{{{={refused}}}}} == false",
+            when=f"{{{{={begun}}}}} == true",
         )
         measure = _measure(installation, host(installation))
         # a DAG of its own, since the limit on parallel batches must not count the watchdog
@@ -438,6 +450,9 @@ def _finish(installation: Installation) -> Container:
         ["--phase", "{{workflow.status}}"],
         run=_given("run"),
         image="finish",
+        outputs=[
+            Artifact(name="report", path=REPORT, archive=NoneArchiveStrategy(), optional=True)
+        ],
         service_account_name="perfdag-finish",
         active_deadline_seconds=FINISH_SECONDS,
     )

@@ -20,15 +20,11 @@ RESERVED = ("network", "hosts", "resources", "volume", "hugepages", "node_select
 """Keys of a shape with keys below, which a permutation names with dots (`network.host`)."""
 
 
-def mistake(name: str, benchmark: Any) -> str:
-    """Return the first mistake of a benchmark class with the entry point `name`, or an empty text.
+def mistakes(name: str, benchmark: Any) -> Iterator[str]:
+    """Yield the mistakes of a benchmark class with the entry point `name`.
 
-    The text continues a sentence that begins with the name of the benchmark.
+    A text continues a sentence that begins with the name of the benchmark.
     """
-    return next(_mistakes(name, benchmark), "")
-
-
-def _mistakes(name: str, benchmark: Any) -> Iterator[str]:
     if not (inspect.isclass(benchmark) and issubclass(benchmark, Benchmark)):
         yield f"is {benchmark!r}, not a subclass of perfdag.benchmark.contract.Benchmark"
         return
@@ -106,7 +102,7 @@ def get(name: str) -> Benchmark[Any]:
     point = benchmark_entry_points()[name]
     try:
         benchmark = point.load()
-        text = mistake(name, benchmark)
+        text = next(mistakes(name, benchmark), "")
     except Exception as error:
         text = f"cannot be imported: {type(error).__name__}: {error}"
     if text:

@@ -35,7 +35,6 @@ from perfdag.commands.progress import Progress
 from perfdag.commands.results import write_report
 from perfdag.commands.run import (
     absent_program,
-    measuring_loop,
     only_process,
     prepare_resume,
     refuse_absent_programs,
@@ -51,6 +50,7 @@ from perfdag.results.runs import RunStore
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import summarise
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
+from perfdag.steps.loop.measure import LocalPool, MeasuringLoop
 from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
@@ -174,7 +174,13 @@ def compare_commands(args: argparse.Namespace) -> int:
             raise CommandError(text)
     a, b = (command_suite(each, args.settings, commands[0][0]) for each in commands)
     labels = shlex.join(commands[0]), shlex.join(commands[1])
-    result = measure_duet(prepare_duet(a, b, labels, BLOCKS), args.store)
+    duet = prepare_duet(a, b, labels, BLOCKS)
+    if args.dry_run:
+        from perfdag.commands.plan import plan_text
+
+        print(plan_text(duet.a), plan_text(duet.b), sep="\n")
+        return EXIT_OK
+    result = measure_duet(duet, args.store)
     if args.json:
         print_json(result.data())
     else:
@@ -426,7 +432,7 @@ def measure_rounds(duet: Duet, store: Store) -> None:
     deadline = time.monotonic() + budget if budget else None
     with Progress(duet.a, duet.b) as progress:
         loops = {
-            variant: measuring_loop(plan, store, progress)
+            variant: MeasuringLoop(plan, store, LocalPool(), progress)
             for variant, plan in (("A", duet.a), ("B", duet.b))
         }
         for i, (variant, positions) in enumerate(duet.turns(), -2):  # the warm-up comes first

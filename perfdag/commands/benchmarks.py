@@ -37,7 +37,7 @@ def add_benchmarks(sub: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the list, or one benchmark."""
     descriptions = describe(args.name)
-    for fault in () if args.name else faults():
+    for fault in () if args.name else registry.faults():
         logger.warning(f"perfdag benchmarks: {fault}")
     if args.json:
         print_json(descriptions)
@@ -60,11 +60,6 @@ def describe(name: str | None = None) -> list[Description]:
     if name is not None and (fault := registry.fault(name)):
         raise CommandError(fault)
     return [_description(known) for known in ([name] if name else registry.working())]
-
-
-def faults() -> list[str]:
-    """Return a sentence for each installed benchmark that cannot be used."""
-    return registry.faults()
 
 
 def _description(name: str) -> Description:

@@ -3,12 +3,11 @@
 import argparse
 import logging
 import os
-from collections.abc import Container
 from datetime import UTC, datetime
 from pathlib import Path
 
 from perfdag.analysis import alerts
-from perfdag.analysis.alerts import Alert, GateResult, Rules, gate_as_dict, store_record, worst
+from perfdag.analysis.alerts import Alert, GateResult, Rules, gate_as_dict, store_record
 from perfdag.analysis.gate import ACKS as ACKS_KEY
 from perfdag.analysis.gate import (
     check,
@@ -17,9 +16,7 @@ from perfdag.analysis.gate import (
     read_checks,
     stored_acks,
 )
-from perfdag.analysis.medians import read_run_medians
 from perfdag.analysis.selection import select_one
-from perfdag.analysis.verdict import RANK
 from perfdag.commands.options import (
     ACKS,
     RUN_HELP,
@@ -33,8 +30,8 @@ from perfdag.commands.options import (
     print_json,
     print_now,
 )
+from perfdag.commands.result_text import gate_text
 from perfdag.commands.runs import explain_last
-from perfdag.commands.terminal import highlighted
 from perfdag.signals import EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
@@ -118,13 +115,11 @@ def check_age(
 ) -> int:
     """Print the age of a run. Return 0, 3 if it began more than `limit` seconds ago, or 4.
 
-    4: the webhook did not take the message. Raises CommandError, SelectionError, StoreError.
+    4: the webhook did not take the message. Raises SelectionError, StoreError.
     """
     run_id, suite = select_one(store, selector, suite)
-    starts = [run.when for run in read_run_medians(store, suite).runs if run.run_id == run_id]
-    if not starts:
-        raise CommandError(f"run {run_id} has no readable rows")
-    age = (datetime.now(UTC) - starts[0]).total_seconds()
+    began = datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    age = (datetime.now(UTC) - began).total_seconds()
     line = f"{suite}: run {run_id} began {short_seconds(age)} ago"
     if age <= limit:
         print_now(line)
@@ -193,48 +188,6 @@ def show_acks(args: argparse.Namespace) -> int:
     ]
     print("\n".join(lines) or f"no acknowledgements in {url}; `perfdag acks set FILE` adds them")
     return EXIT_OK
-
-
-MOST_LINES = 10
-"""Series that the terminal names; the report has all of them."""
-
-
-def gate_text(gate: GateResult) -> str:
-    """Return a gate as text: alerts, checks that fail, suspicious points, counts."""
-    lines = []
-    for alert in worst(gate.alerts):
-        lines += [gate.message(alert), *([] if alert.fresh else ["        (reported before)"]), ""]
-    lines += [
-        f"{result.state:8}{result.group}: {result.name}: {result.text}"
-        for result in gate.cases
-        if result.state in ("failed", "absent") and result.group != "change"
-    ]
-    lines += answer_lines(gate, told={key for alert in gate.alerts for key in alert.keys})
-    lines += [f"damaged, left out: {key}" for key in gate.damaged]
-    lines.append(f"checks  {alerts.gate_counts(gate)}")
-    lines.append(f"gate {'FAILED' if gate.failed else 'passed'}  {gate.suite}  {gate.run}")
-    return highlighted(lines)
-
-
-def answer_lines(gate: GateResult, told: Container[str] = ()) -> list[str]:
-    """Return the answer about a run, then each headline series that is not the same as before.
-
-    Series whose ids are in `told` are left out.
-    """
-    if not gate.series:
-        return []
-    if gate.runs == 1:
-        return ["answer  first run: there is none before it to compare with"]
-    history = plural(gate.runs, "run")
-    lines = [f"answer  {gate.word}: {gate.counted} ({history} of history)"]
-    lines += [
-        f"  {line.name}: {line.answer.text}"
-        for line in sorted(gate.headlines, key=lambda line: RANK.index(line.answer.word))
-        if line.answer.word != "same" and line.info.series_id not in told
-    ][:MOST_LINES]
-    if gate.rechecks:
-        lines.append(f"measured again right after it: {', '.join(gate.rechecks)}")
-    return lines
 
 
 def publish(store: Store, gate: GateResult, webhook: str | None) -> bool:

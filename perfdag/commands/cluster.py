@@ -1,6 +1,5 @@
 """Runs on a cluster: the installed template, the Workflows of a run, and what the store keeps."""
 
-import logging
 import re
 import time
 from collections.abc import AsyncIterator
@@ -11,22 +10,23 @@ import orjson
 import yaml
 
 from perfdag.commands.options import CommandError
-from perfdag.commands.runs import check_samples
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import RUN, STORE_ADDRESS, SUITE, WATCHDOG_DONE
-from perfdag.kube.pods import Pod, inputs_of, nodes_of, read_pod, template_of, troubles, with_events
-from perfdag.plan.plan import Plan, is_run_id
-from perfdag.results.runs import LAST, RunStore, ambiguous, resume_command, resume_obstacle
+from perfdag.kube.pods import (
+    Pod,
+    inputs_of,
+    nodes_of,
+    read_pod,
+    refusal,
+    template_of,
+    troubles,
+    with_events,
+)
+from perfdag.plan.plan import is_run_id
+from perfdag.results.runs import LAST, ambiguous
 from perfdag.signals import EXIT_INPUT, EXIT_REACH
-from perfdag.steps.pods.objects import cluster_name
-from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
-from perfdag.store.open import open_store
 from perfdag.suite.document import nearest
 from perfdag.suite.model import LoadedSuite
-from perfdag.units import plural
-
-logger = logging.getLogger(__name__)
-
 
 ARGO = "argoproj.io/v1alpha1"
 REQUIRED_TEMPLATES = {"plan-pod", "watchdog-pod", "finish-pod", "recheck", "host"}
@@ -144,7 +144,6 @@ async def _get_template(client: Kube, namespace: str) -> Object | None:
 
 
 DONE = {"Succeeded", "Failed", "Error"}
-OTHER_VERSION = "its templates are of another version of perfdag: perfdag install again"
 
 
 @dataclass
@@ -171,16 +170,8 @@ class View:
 
     @property
     def message(self) -> str:
-        """Argo's message, such as the lock that the run waits for.
-
-        If templates of another version hide the end of the run, it says so.
-        """
-        stored = self.status.get("storedWorkflowTemplateSpec") or {}
-        # A user's own DAG has other templates.
-        template = (self.workflow["spec"].get("workflowTemplateRef") or {}).get("name")
-        known = self.phase in DONE and template == "perfdag" and stored.get("templates")
-        other = OTHER_VERSION if known and is_other_version(stored) else None
-        return "; ".join(filter(None, (self.status.get("message"), other)))
+        """Argo's message, such as the lock that the run waits for."""
+        return self.status.get("message") or ""
 
     @property
     def run_id(self) -> str | None:
@@ -262,8 +253,9 @@ class View:
             if not message or phase not in ("Pending", "Error", "Failed"):
                 continue
             if key not in on_purpose and key not in texts and is_shown(_batch(node), phase):
-                texts[key] = phase != "Pending", f"{node.get('displayName')}: {message}"
-        return [text for _, text in sorted(texts.values(), key=lambda item: item[0])]
+                texts[key] = phase != "Pending", f"{node.get('displayName')}: {refusal(message)}"
+        ordered = sorted(texts.values(), key=lambda item: item[0])
+        return [*dict.fromkeys(text for _, text in ordered)]  # attempts may fail alike
 
     def _failed_on_purpose(self, pod_nodes: dict[str, Object]) -> set[str]:
         """Return the keys of watchdogs that saw the last batch end; a crashed one did not."""
@@ -322,7 +314,8 @@ async def program_lines(
     `tail` limits the lines of both. Raises KubeError.
     """
     async for line in client.logs(pod, namespace, container="main", tail=tail):
-        if not (line.startswith("time=") and "argo=true" in line):
+        executor = line.startswith("time=") and "argo=true" in line
+        if not executor and not line.startswith("Error: exit status "):
             yield line
 
 
@@ -380,11 +373,10 @@ async def find_workflow(client: Kube, name: str, namespace: str) -> Object:
 
 
 def resumable_run(name: str, namespace: str, store: str) -> NewRun:
-    """Return the run to continue: as its plan describes it, else as its Workflow does.
+    """Return the run to continue, as its Workflow describes it.
 
-    `name` is a run id, the name of a Workflow, or `last`: the newest run of the namespace, else of
-    the store. `store` is that of the installation. Raises CommandError, NotStoredError if the store
-    has no such run, KubeError.
+    `name` is a run id, the name of a Workflow, or `last`, the newest run of the namespace. `store`
+    is that of the installation: the plan step reads the plan there. Raises CommandError, KubeError.
     """
     view = run_with_client(lambda client: _first_workflow(client, name, namespace))
     run_id = view.run_id if view else name
@@ -395,12 +387,10 @@ def resumable_run(name: str, namespace: str, store: str) -> NewRun:
             f"run {run_id} is stored in {view.store}, and the installation has the store {store}; "
             f"continue it with perfdag install --namespace {namespace} --store {view.store}"
         )
-    if store.startswith("s3://") and (run := _stored_run(store, run_id)):
-        return run
     if view is None:
         if not is_run_id(run_id):
             raise CommandError(
-                f"namespace {namespace} has no Workflow of run {run_id}; without its store, "
+                f"namespace {namespace} has no Workflow of run {run_id}; "
                 "name the run by its id, such as 20260101T020000Z-0a1b2c3d"
             )
         return NewRun(run_id, "resumed")
@@ -408,48 +398,12 @@ def resumable_run(name: str, namespace: str, store: str) -> NewRun:
     return NewRun(run_id, suite, int(view.workflow["spec"].get("priority") or 0))
 
 
-def _stored_run(root: str, run_id: str) -> NewRun | None:
-    """Return the run as its stored plan describes it; None if the store cannot be reached.
-
-    Raises CommandError if samples of another place are stored, NotStoredError, DamagedError.
-    """
-    try:
-        store = open_store(root)
-        plan = _measured_plan(store, RunStore(store).plan(run_id))
-        check_samples(store, plan)
-        if RunStore(store).samples(plan.run_id):
-            obstacle = resume_obstacle(plan, run_with_client(cluster_name), store.root)
-            if obstacle:
-                raise CommandError(obstacle)
-    except (NotStoredError, DamagedError):
-        raise
-    except StoreError as error:
-        logger.info(
-            f"this machine cannot reach the store ({error}); "
-            f"whether it has run {run_id} is not known"
-        )
-        return None
-    return NewRun(plan.run_id, plan.suite, plan.options.priority)
-
-
-def kept_samples(run_id: str | None, root: str, namespace: str) -> str:
-    """Return what the store keeps of a run whose Workflow was deleted, and how to go on."""
-    if not run_id or not root:
+def kept(run_id: str | None, root: str, namespace: str) -> str:
+    """Return where the samples are of a run whose Workflow was deleted, and how to go on."""
+    if not run_id:
         return "it had no plan, so nothing is stored"
     command = f"perfdag submit --resume {run_id} --namespace {namespace}"
-    amount = "the samples that were stored"
-    if root.startswith("s3://"):
-        try:
-            store = open_store(root)
-            plans = RunStore(store).variants(_measured_plan(store, RunStore(store).plan(run_id)))
-            known = sum(len(RunStore(store).samples(plan.run_id)) for plan in plans)
-            amount = f"{known} of {plural(sum(len(plan.order) for plan in plans), 'sample')}"
-            command = resume_command(plans[0], root)
-        except NotStoredError:
-            return f"{root} keeps nothing of run {run_id}"
-        except StoreError:
-            pass  # this machine does not reach it; the pods do
-    return f"{root} keeps {amount} of run {run_id}; go on: {command}"
+    return f"what it measured is in {root or 'its store'}; go on: {command}"
 
 
 async def _first_workflow(client: Kube, name: str, namespace: str) -> View | None:
@@ -457,13 +411,3 @@ async def _first_workflow(client: Kube, name: str, namespace: str) -> View | Non
         return View((await workflows_of_run(client, name, namespace))[0])
     except NoRun:
         return None
-
-
-def _measured_plan(store: Store, plan: Plan) -> Plan:
-    """Return the plan that a run is measured with.
-
-    A recheck is measured with its run, variant B with variant A. Raises
-    StoreError.
-    """
-    other = plan.options.repeats or (plan.options.other if plan.variant == "B" else None)
-    return RunStore(store).plan(other) if other else plan

@@ -24,7 +24,7 @@ from perfdag.kube.patch import (
     priority_class,
     store_volume,
 )
-from perfdag.kube.pods import is_ready, read_pod, with_events, without_simulated
+from perfdag.kube.pods import is_ready, read_pod, takes, with_events, without_simulated
 from perfdag.plan.plan import Plan, place_hosts
 from perfdag.shape import Shape
 from perfdag.steps.devices import without_gpu
@@ -34,17 +34,10 @@ from perfdag.units import plural
 
 MIN_KUBERNETES, MIN_ARGO = (1, 29), (4, 1)
 ARGO_KINDS = ("Workflow", "WorkflowTemplate", "CronWorkflow", "WorkflowTaskResult")
-POLICY = "perfdag-measuring"
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 CLUSTER_ADMIN = (
     "a cluster admin runs perfdag install without --namespaced, with all its other options"
 )
-USER_RIGHTS = (
-    *((ARGO.partition("/")[0], "workflows", verb) for verb in ("create", "get", "list", "delete")),
-    *(("", "configmaps", verb) for verb in ("create", "delete", "patch")),
-    ("", "pods", "list"),
-    ("", "pods/log", "get"),
-)
-"""API group, resource and verb of what `submit`, `status`, `logs` and `rm` do."""
 
 
 def check_cluster(plan: Plan | None, root: str | None, namespace: str) -> list[Finding]:
@@ -63,7 +56,7 @@ async def _check(
         await _check_version(client),
         *await check_argo(client),
         *await check_installation(client, namespace, root, plan),
-        *_check_nodes(await _list_readable(client, "v1", "Node")),
+        *check_nodes(await _list_readable(client, "v1", "Node")),
     ]
     if plan:
         findings += await check_requirements(client, plan, namespace, _install_again(namespace))
@@ -116,24 +109,18 @@ async def check_argo(client: Kube) -> list[Finding]:
             findings.append(Finding("missing", f"Argo Workflows: no kind {kind}", advice))
     if findings:
         return findings
-    workflows = await _list_readable(client, ARGO, "Workflow") or []
-    if any((workflow.get("status") or {}).get("phase") for workflow in workflows):
-        findings = [Finding("ok", "Argo Workflows: the CRDs exist and the controller has answered")]
-    else:
-        text = "no Workflow has run yet, so it is unknown whether the controller works"
-        findings = [Finding("warn", f"Argo Workflows: the CRDs exist; {text}")]
     for deployment in await _list_readable(client, "apps/v1", "Deployment") or []:
         for container in deployment["spec"]["template"]["spec"]["containers"]:
             image = container["image"]
             version = re.search(r"workflow-controller:v?(\d+)\.(\d+)", image)
             if version and (int(version[1]), int(version[2])) >= MIN_ARGO:
-                return [*findings, Finding("ok", f"Argo's controller is {image}")]
+                return [Finding("ok", f"Argo's controller is {image}")]
             if version:
                 text = f"Argo's controller is {image}: runs would wait forever for pods that "
                 advice = "use 4.1 or newer, which has pendingTimeout"
-                return [*findings, Finding("missing", f"{text}never start", advice)]
+                return [Finding("missing", f"{text}never start", advice)]
     text = "Argo's version is unknown: no Deployment of its controller can be read"
-    return [*findings, Finding("warn", text, "make sure that it is 4.1 or newer")]
+    return [Finding("warn", text, "make sure that it is 4.1 or newer")]
 
 
 async def check_installation(
@@ -157,20 +144,14 @@ async def check_installation(
         return [Finding("missing", text, install)]
     findings = [Finding("ok", f"perfdag is installed in namespace {namespace}")]
     findings += await check_pod_security(client, namespace, plan)
-    findings.append(await check_user(client, namespace))
-    findings.append(await check_network_policy(client, namespace, install))
     root = root or store_of(template)
-    steps = {step["name"]: step for step in template["spec"]["templates"]}
-    parallel = int(steps["batches"].get("parallelism") or 1)
-    claim = await check_claim(client, namespace, root, parallel)
-    if any(finding.what.startswith("there is no claim") for finding in claim):
-        return [*findings, *claim]  # a pod that mounts the claim would never start
     benchmarks = {point.benchmark for point in plan.points} if plan else set(registry.working())
     store = await check_store(client, namespace, root, template["spec"], install, benchmarks)
-    return [*findings, *claim, *store]
+    return [*findings, *store]
 
 
-def _check_nodes(nodes: list[Object] | None) -> list[Finding]:
+def check_nodes(nodes: list[Object] | None) -> list[Finding]:
+    """Return how many nodes are ready, and those that are measured by mistake or not at all."""
     if nodes is None:
         text = "nodes cannot be read; rows will lack node types"
         return [Finding("warn", text, CLUSTER_ADMIN)]
@@ -183,44 +164,16 @@ def _check_nodes(nodes: list[Object] | None) -> list[Finding]:
     cordoned = [node["metadata"]["name"] for node in ready if node["spec"].get("unschedulable")]
     if cordoned:
         findings.append(Finding("warn", f"cordoned: {', '.join(cordoned[:5])}"))
+    control = [
+        node["metadata"]["name"]
+        for node in ready
+        if CONTROL_PLANE in (node["metadata"].get("labels") or {}) and takes(node, Shape())
+    ]
+    if control:
+        text = f"control-plane nodes without a taint would be measured: {', '.join(control[:5])}"
+        advice = f"kubectl taint node {' '.join(control)} {CONTROL_PLANE}:NoSchedule"
+        findings.append(Finding("warn", text, advice))
     return findings
-
-
-async def check_user(client: Kube, namespace: str) -> Finding:
-    """Return whether the user may submit, follow and delete runs. Raises KubeError."""
-    refused = []
-    for group, name, verb in USER_RIGHTS:
-        resource, _, subresource = name.partition("/")
-        right = {"group": group, "resource": resource, "subresource": subresource, "verb": verb}
-        body = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": {"namespace": namespace, **right}},
-        }
-        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        if not (await client.request("POST", path, json=body))["status"]["allowed"]:
-            refused.append(f"{verb} {name}")
-    if refused:
-        text = f"you may not {', '.join(refused)} in {namespace}"
-        advice = "ask an admin of the namespace for a Role with these rights"
-        return Finding("missing", text, advice)
-    return Finding("ok", f"you may submit, follow and delete runs in {namespace}")
-
-
-async def check_network_policy(client: Kube, namespace: str, install: str) -> Finding:
-    """Return whether the policy of measuring pods exists. Raises KubeError.
-
-    No API tells whether the network plugin enforces it.
-    """
-    policy = await _there(client, "networking.k8s.io/v1", "NetworkPolicy", POLICY, namespace)
-    if policy is None:
-        text = f"you may not read whether there is a NetworkPolicy {POLICY} in {namespace}"
-        return Finding("warn", text)
-    if policy is False:
-        text = f"there is no NetworkPolicy {POLICY} in {namespace}: any pod of the cluster may "
-        text += "reach the servers of measuring pods, and fio's runs the jobs of whoever connects"
-        return Finding("warn", text, f"{install} without --no-network-policy")
-    return Finding("ok", f"there is a NetworkPolicy {POLICY}; a network plugin has to enforce it")
 
 
 async def check_requirements(
@@ -339,30 +292,6 @@ def plan_needs(plan: Plan) -> dict[str, tuple[str, list[str]]]:
         entry: (max(needs.values(), key=LEVELS.index), list(needs))
         for entry, needs in found.items()
     }
-
-
-async def check_claim(client: Kube, namespace: str, root: str, parallel: int) -> list[Finding]:
-    """Return what is wrong with the claim of a `claim://` store.
-
-    The steps mount it one after the other; with `parallel` batches their leads mount it at once.
-    Return nothing for another store, or if claims may not be read. Raises KubeError.
-    """
-    if not root.startswith("claim://"):
-        return []
-    name = root.removeprefix("claim://")
-    claim = await _there(client, "v1", "PersistentVolumeClaim", name, namespace)
-    if claim is False:
-        advice = "create it, or use --store s3://bucket/prefix"
-        return [Finding("missing", f"there is no claim {name} in {namespace}", advice)]
-    if claim is None:
-        return []
-    modes = (claim.get("status") or {}).get("accessModes") or claim["spec"].get("accessModes") or []
-    if parallel == 1 or "ReadWriteMany" in modes:
-        return []
-    text = f"claim {name} is {', '.join(modes)}, and {parallel} batches at once "
-    text += "(--parallel-batches) may be on two nodes"
-    advice = "use a ReadWriteMany claim, an s3:// store, or one batch at a time"
-    return [Finding("missing", text, advice)]
 
 
 POD_TIMEOUT = 60.0

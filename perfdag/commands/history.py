@@ -3,7 +3,7 @@
 import argparse
 import logging
 from collections.abc import Container, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import date
 from fnmatch import fnmatchcase
 from math import isnan
@@ -29,6 +29,7 @@ from perfdag.commands.options import ACKS, STORE, CommandError, Verbs, add_verb,
 from perfdag.commands.terminal import HIGHLIGHTS, fitted, text_table
 from perfdag.results.runs import RunStore, day_of
 from perfdag.results.schema import explain_unreadable
+from perfdag.signals import EXIT_OK
 from perfdag.stats.scales import Variability
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
@@ -94,96 +95,61 @@ def add_history(sub: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the history of a suite, or its failures."""
-    selection = RunFilter(args.since, args.newest, args.cluster)
+    """Print the history of a suite, its noise, or its failures."""
+    store = open_store(args.store)
+    medians = read_runs(store, args)
     if args.failures is not None:
-        failures = read_failures(args.suite, args.store, selection, args.failures)
-        print_json(failures) if args.json else print(failures_text(failures))
-        return 0
-    result = read_history(
-        args.suite,
-        root=args.store,
-        selection=selection,
-        only=args.only,
-        acks_file=args.acks,
-        with_noise=args.noise,
-    )
-    if args.json:
-        print_json(as_data(result))
-    else:
-        print(noise_text(result) if args.noise else history_text(result, args.all))
-    return 0
-
-
-@dataclass(frozen=True)
-class RunFilter:
-    """Which runs of a suite to use: from a day (YYYY-MM-DD) on, the newest, of one cluster.
-
-    The default cluster is that of the newest run.
-    """
-
-    since: str | None = None
-    newest: int | None = None
-    cluster: str | None = None
-
-
-@dataclass(frozen=True)
-class History:
-    """The history of a suite. `noise` is empty unless it was asked for."""
-
-    medians: RunMedians
-    series: list[Series]
-    nodes: list[NodeOutlier]
-    noise: list[tuple[str, Variability]]
-
-
-def read_history(
-    suite: str,
-    *,
-    root: str | None,
-    selection: RunFilter,
-    only: Sequence[str],
-    acks_file: str | None,
-    with_noise: bool,
-) -> History:
-    """Read the history of a suite.
-
-    `only` holds globs of series names. Raises CommandError, BadDocument, StoreError.
-    """
-    store = open_store(root)
-    medians = _read_runs(store, suite, selection)
-    acks, _ = read_acks(acks_file, store)
+        text = args.failures
+        found = [*failures(medians, text), *object_failures(store, medians, text)]
+        print_json(found) if args.json else print(failures_text(found))
+        return EXIT_OK
+    acks, _ = read_acks(args.acks, store)
     newest = medians.runs[-1]
     tuning = Tuning(read_checks(store, newest.run_id), newest.cluster)
-    selected = [
-        series
-        for series in series_of(medians, tuning, acks)
-        if not only or any(fnmatchcase(series.name, readable(glob)) for glob in only)
+    globs = [readable(glob) for glob in args.only]
+    series = [
+        line
+        for line in series_of(medians, tuning, acks)
+        if not globs or any(fnmatchcase(line.name, glob) for glob in globs)
     ]
-    if not selected:
-        raise CommandError(f"--only {', '.join(only)}: no series has such a name")
+    if not series:
+        raise CommandError(f"--only {', '.join(args.only)}: no series has such a name")
     rows = recent_rows(store, medians)
     nodes = node_outliers(medians, rows, tuning)
-    noise = noise_report(medians, rows) if with_noise else []
-    return History(medians, selected, nodes, noise)
+    noise = noise_report(medians, rows) if args.noise else []
+    if args.json:
+        print_json(as_data(medians, series, nodes, noise))
+    else:
+        lines = noise_lines(noise) if args.noise else history_lines(medians, series, args.all)
+        print("\n".join([*lines, *map(fitted, map(_node_line, nodes))]))
+    return EXIT_OK
 
 
-def read_failures(suite: str, root: str | None, selection: RunFilter, text: str) -> list[Failure]:
-    """Return the failures whose reason contains `text`. Raises CommandError, StoreError."""
-    store = open_store(root)
-    medians = _read_runs(store, suite, selection)
-    return [*failures(medians, text), *object_failures(store, medians, text)]
-
-
-def _read_runs(store: Store, suite: str, selection: RunFilter) -> RunMedians:
-    """Return the selected runs of a suite. Raises CommandError, StoreError."""
+def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
+    """Return the runs of a suite that the options select. Raises CommandError, StoreError."""
+    suite, since, newest = args.suite, args.since or "", args.newest
+    try:
+        date.fromisoformat(since or "2026-10-31")
+    except ValueError:
+        raise CommandError(f"--since {since}: write a day as 2026-10-31") from None
+    if newest is not None and newest < 1:
+        raise CommandError(f"--newest {newest}: the number of runs must be 1 or more")
     medians = read_run_medians(store, suite)
-    if not medians.runs:
+    runs = medians.runs
+    if not runs:
         raise CommandError(_no_history(store, suite, medians.damaged))
-    selected = _select_runs(medians, selection)
     for key in medians.damaged:
         logger.info(explain_unreadable(store, key))
-    return selected
+    cluster = runs[-1].cluster if args.cluster is None else args.cluster
+    own = [run.run_id for run in runs if run.cluster == cluster and day_of(run.run_id) >= since]
+    if not own:
+        clusters = ", ".join(sorted({run.cluster for run in runs}))
+        raise CommandError(
+            f"no run matches of {plural(len(runs), 'run')} on cluster {clusters}; "
+            f"the newest is {runs[-1].run_id}"
+        )
+    chosen = set(own[-newest:] if newest else own)
+    return medians.select(lambda run: run.run_id in chosen)
 
 
 def _no_history(store: Store, suite: str, damaged: list[str]) -> str:
@@ -201,37 +167,16 @@ def _no_history(store: Store, suite: str, damaged: list[str]) -> str:
     return f"no suite {suite}{choices(suite, known, 'there are')}"
 
 
-def _select_runs(medians: RunMedians, selection: RunFilter) -> RunMedians:
-    """Return the runs that the filter selects. Raises CommandError if there are none."""
-    since, newest = selection.since, selection.newest
-    if since:
-        try:
-            date.fromisoformat(since)
-        except ValueError:
-            raise CommandError(f"--since {since}: write a day as 2026-10-31") from None
-    if newest is not None and newest < 1:
-        raise CommandError(f"--newest {newest}: the number of runs must be 1 or more")
-    runs = medians.runs
-    cluster = runs[-1].cluster if selection.cluster is None else selection.cluster
-    first = since or ""
-    selected = medians.select(lambda run: run.cluster == cluster and day_of(run.run_id) >= first)
-    if not selected.runs:
-        clusters = ", ".join(sorted({run.cluster for run in runs}))
-        raise CommandError(
-            f"no run matches of {plural(len(runs), 'run')} on cluster {clusters}; "
-            f"the newest is {runs[-1].run_id}"
-        )
-    if newest is None:
-        return selected
-    oldest = selected.runs[-newest:][0].run_id
-    return selected.select(lambda run: run.run_id >= oldest)
-
-
-def as_data(history: History) -> dict[str, Any]:
+def as_data(
+    medians: RunMedians,
+    lines: Sequence[Series],
+    nodes: Sequence[NodeOutlier],
+    noise: Sequence[tuple[str, Variability]],
+) -> dict[str, Any]:
     """Return a history as plain data."""
-    runs = [run.run_id for run in history.medians.runs]
+    runs = [run.run_id for run in medians.runs]
     return {
-        "suite": history.medians.suite,
+        "suite": medians.suite,
         "runs": runs,
         "series": [
             {
@@ -251,7 +196,7 @@ def as_data(history: History) -> dict[str, Any]:
                 ],
                 "steps": [_step_data(step) for step in series.steps],
             }
-            for series in history.series
+            for series in lines
         ],
         "nodes": [
             {
@@ -260,9 +205,9 @@ def as_data(history: History) -> dict[str, Any]:
                 "differs": node.differs,
                 **asdict(node.outlier),
             }
-            for node in history.nodes
+            for node in nodes
         ],
-        "noise": [{"series": name, **asdict(value)} for name, value in history.noise],
+        "noise": [{"series": name, **asdict(value)} for name, value in noise],
     }
 
 
@@ -294,16 +239,13 @@ within: median CV of the repetitions of a run; between: 1.4826 MAD of the run me
 repetitions worth: more repetitions in a run do not help, only more runs (known from 20 runs on)"""
 
 
-def history_text(history: History, everything: bool) -> str:
-    """Return the levels, changes and slow nodes as text. `everything` includes all series."""
-    medians = history.medians
+def history_lines(medians: RunMedians, series: Sequence[Series], everything: bool) -> list[str]:
+    """Return the levels and changes as text. `everything` includes all series."""
     days = f"{day_of(medians.runs[0].run_id)} to {day_of(medians.runs[-1].run_id)}"
-    count = len(history.series)
+    count = len(series)
     lines = [f"{medians.suite}: {plural(len(medians.runs), 'run')} from {days}, {count} series"]
-    rows = history.series
-    if not everything:
-        rows = [s for s in rows if s.info.headline or s.steps] or rows
-        rows = rows[:MAX_ROWS]
+    rows = [line for line in series if line.info.headline or line.steps] or series
+    rows = series if everything else rows[:MAX_ROWS]
     planned = planned_points(medians)
     rows = sorted(rows, key=lambda row: RANK.index(row.answer.word))
     lines.append(
@@ -316,10 +258,10 @@ def history_text(history: History, everything: bool) -> str:
     )
     if len(rows) < count:
         lines.append(f"{count - len(rows)} more series (--all shows them)")
-    steps = [(step.run, series, step) for series in rows for step in series.steps]
+    steps = [(step.run, line, step) for line in rows for step in line.steps]
     for _, line, step in sorted(steps, key=lambda item: item[0]):
         lines += map(fitted, _step_lines(line, step))
-    return "\n".join([*lines, *map(fitted, map(_node_line, history.nodes))])
+    return lines
 
 
 def _cells(series: Series, planned: Container[str]) -> tuple[str, ...]:
@@ -358,8 +300,8 @@ def _node_line(node: NodeOutlier) -> str:
     return f"node {outlier.node}: {effect} in {node.series}, {evidence}{differs}"
 
 
-def noise_text(history: History) -> str:
-    """Return the noise of each series, and the slow nodes, as text."""
+def noise_lines(noise: Sequence[tuple[str, Variability]]) -> list[str]:
+    """Return the noise of each series as text."""
     rows = [
         (
             name,
@@ -367,11 +309,10 @@ def noise_text(history: History) -> str:
             *(percent(share, sign=False) for share in (value.within, value.between, value.nodes)),
             str(value.repetitions or "-"),
         )
-        for name, value in history.noise
+        for name, value in noise
     ]
     table = text_table(NOISE_HEADINGS, rows, right=range(1, len(NOISE_HEADINGS)))
-    below = [*NOISE_LEGEND.splitlines(), *map(_node_line, history.nodes)]
-    return "\n".join([table, *map(fitted, below)])
+    return [table, *map(fitted, NOISE_LEGEND.splitlines())]
 
 
 def failures_text(rows: list[Failure]) -> str:

@@ -8,10 +8,10 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import yaml
@@ -361,6 +361,7 @@ LOST: tuple[tuple[type[Benchmark], Callable[[Any], Any], str], ...] = (
     ),
 )
 """What perfdag does not keep of a kind and when, each with what it does instead."""
+ROUNDS = "repetitions: measured in interleaved rounds, not one after the other"
 
 
 class _Permutations(Strict):
@@ -382,24 +383,25 @@ class _Set(Strict):
     permutations: _Permutations = _Permutations()
 
 
-@dataclass(frozen=True)
-class Resource:
-    """The benchmarks of a resource: one, or those of a set, each with its permutation."""
-
-    name: str
-    repetitions: int
-    product: list[tuple[Values, Benchmark]]
-    """Those of the product of a set, or the one benchmark."""
-    explicit: list[tuple[Values, Benchmark]]
+Rows = list[tuple[Values, Benchmark]]
+"""Permutations of a set, each with its benchmark."""
 
 
-def read(files: list[str]) -> list[Resource]:
-    """Return the resources of the files. Raises BadDocument with all mistakes."""
-    problems: list[Problem] = []
-    read = [_resource(document, problems) for file in files for document in _documents(file)]
+def read(files: list[str]) -> list[tuple[_Set, str, Rows, Rows]]:
+    """Return each resource of the files, its name, and its benchmarks.
+
+    They are those of a set's product, or the one benchmark, and the explicit ones. Raises
+    BadDocument with the mistakes of all resources.
+    """
+    found, problems = [], list[Problem]()
+    for document in (document for file in files for document in _documents(file)):
+        try:
+            found.append(_resource(document))
+        except BadDocument as error:
+            problems += error.problems
     if problems:
         raise BadDocument(problems)
-    return [resource for resource in read if resource]
+    return found
 
 
 def _documents(file: str) -> Iterator[Document]:
@@ -412,43 +414,35 @@ def _documents(file: str) -> Iterator[Document]:
             yield document
 
 
-def _resource(document: Document, problems: list[Problem]) -> Resource | None:
-    """Return the resource of a document, or None and its mistakes in `problems`."""
-    resource = _validated(document, document.data, _Resource, problems)
-    if resource is None:
-        return None
+def _resource(document: Document) -> tuple[_Set, str, Rows, Rows]:
+    """Return the resource of a document as `read` does. Raises BadDocument."""
+    resource = _validated(document, document.data, _Resource)
     own: Where = ()
-    whole: _Set | None = _Set(template=resource)
+    whole = _Set(template=resource)
     if resource.kind == SET:
-        own = ("spec", "template")
-        whole = _validated(document, resource.spec, _Set, problems, ("spec",))
-    if whole is None:
-        return None
-    template, axes = whole.template, whole.permutations.product
-    if template.kind not in KINDS:
-        text = f"kube-perftest has no kind {template.kind!r}"
-        text += choices(template.kind, [*KINDS, *[SET] * (not own)], "it has")
-        problems.append(document.problem((*own, "kind"), text))
-        return None
+        own, whole = ("spec", "template"), _validated(document, resource.spec, _Set, ("spec",))
+    name, spec = whole.template.kind, whole.template.spec
+    if name not in KINDS:
+        known = choices(name, [*KINDS, *[SET] * (not own)], "it has")
+        text = f"kube-perftest has no kind {name!r}{known}"
+        raise BadDocument([document.problem((*own, "kind"), text)])
+    axes, explicit = whole.permutations.product, whole.permutations.explicit
     if math.prod(map(len, axes.values())) > MAX_POINTS:
         text = f"more than {MAX_POINTS:,} permutations"
-        problems.append(document.problem(("spec", "permutations", "product"), text))
-        return None
+        raise BadDocument([document.problem(("spec", "permutations", "product"), text)])
 
-    def benchmarks(part: str, rows: list[Values]) -> list[tuple[Values, Benchmark]]:
-        kind, found = KINDS[template.kind], []
+    def benchmarks(part: str, rows: list[Values]) -> Rows:
+        found = []
         for row in rows:
             places: dict[str, Where] = dict.fromkeys(row, ("spec", "permutations", part))
-            spec = _merge(template.spec, row)
-            if benchmark := _validated(document, spec, kind, problems, (*own, "spec"), places):
-                found.append((row, benchmark))
+            data, where = _merge(spec, row), (*own, "spec")
+            found.append((row, _validated(document, data, KINDS[name], where, places)))
         return found
 
-    explicit = whole.permutations.explicit
     product = [dict(zip(axes, row, strict=True)) for row in itertools.product(*axes.values())]
-    return Resource(
-        str(resource.metadata.get("name") or template.kind.lower()),
-        whole.repetitions,
+    return (
+        whole,
+        str(resource.metadata.get("name") or name.lower()),
         benchmarks("product", product if axes or not explicit else []),
         benchmarks("explicit", explicit),
     )
@@ -458,21 +452,21 @@ def _validated(
     document: Document,
     data: Any,
     model: type[M],
-    problems: list[Problem],
     prefix: Where = (),
-    prefixes: dict[str, Where] | None = None,
-) -> M | None:
-    """Return the model, or None and the mistakes in `problems`.
+    prefixes: Mapping[str, Where] = MappingProxyType({}),
+) -> M:
+    """Return the model of data at `prefix` of the document, or at `prefixes` by key.
 
-    The data stands at `prefix` of the document, except for the keys of `prefixes`.
+    Raises BadDocument.
     """
     try:
         return model.model_validate(data)
     except ValidationError as errors:
+        problems = []
         for error in errors.errors():
             first = str(error["loc"][0]) if error["loc"] else ""
-            problems.append(explain(document, (prefixes or {}).get(first, prefix), error, model))
-        return None
+            problems.append(explain(document, prefixes.get(first, prefix), error, model))
+        raise BadDocument(problems) from None
 
 
 def _merge(below: Any, above: Any) -> Any:
@@ -495,19 +489,31 @@ def import_suite(files: list[str]) -> tuple[str, list[str], list[str]]:
 
     Raises BadDocument, or CommandError if nothing can be measured.
     """
-    lost: dict[str, list[str]] = {}
+    lost: dict[str, dict[str, None]] = {}
     left_out: list[str] = []
     entries: dict[str, Values] = {}
-    for resource in read(files):
-        name = _name(resource, entries)
-        notes: list[str] = []
-        refused: list[str] = []
-        entry = _entry(resource, notes, refused)
-        left_out += [f"{name}: {text}" for text in refused]
-        for note in dict.fromkeys(notes):
-            lost.setdefault(note, []).append(name)
-        if entry is not None:
-            entries[name] = {"name": name, **entry}
+    for whole, title, *parts in read(files):
+        # The name of an entry holds no dot and stands once.
+        base = title.replace(".", "-")[:60].strip("-")
+        numbered = (f"{base}-{number}" for number in itertools.count(2))
+        name = next(free for free in itertools.chain([base], numbered) if free not in entries)
+        rows: list[list[Values]] = [[], []]
+        for own, part in zip(rows, parts, strict=True):
+            for row, benchmark in part:
+                try:
+                    own.append(_keys(benchmark))
+                except ValueError as error:
+                    where = " ".join(f"{name}={value}" for name, value in row.items())
+                    left_out.append(": ".join(filter(None, (name, where, str(error)))))
+                    continue
+                for kind, applies, text in LOST:
+                    if isinstance(benchmark, kind) and applies(benchmark):
+                        lost.setdefault(text.format(benchmark), {})[name] = None
+        if any(rows):
+            entries[name] = {"name": name, **_entry(*rows)}
+            if whole.repetitions > 1:
+                entries[name]["repetitions"] = whole.repetitions
+                lost.setdefault(ROUNDS, {})[name] = None
     notes = [f"{', '.join(names)}: {text}" for text, names in lost.items()]
     if not entries:
         raise CommandError(
@@ -527,86 +533,43 @@ def import_suite(files: list[str]) -> tuple[str, list[str], list[str]]:
     return text, notes, left_out
 
 
-def _name(resource: Resource, names: Iterable[str]) -> str:
-    """Return the name of the entry, which may hold no dot and stands once."""
-    name = resource.name.replace(".", "-")[:60].strip("-")
-    numbered = (f"{name}-{number}" for number in itertools.count(2))
-    return next(free for free in itertools.chain([name], numbered) if free not in names)
+def _keys(benchmark: Benchmark) -> Values:
+    """Return the keys of a point with dots. Raises ValueError if perfdag cannot measure it."""
+    params, keys, program = benchmark.params(), benchmark.shape(), registry.get(benchmark.benchmark)
+    try:
+        read: Any = program.Params.model_validate(params)
+        own = {"image": program.image, **overlay(program.shape(read), _nested(keys))}
+        shape = Shape.model_validate(own)
+    except ValidationError as errors:
+        error = errors.errors()[0]
+        text = str(error["msg"]).removeprefix("Value error, ")
+        raise ValueError(": ".join([*map(str, error["loc"]), text])) from None
+    texts = [*(f"{key} {text}" for key, text in shape.problems()), *program.check(read, shape)]
+    if texts:
+        raise ValueError("; ".join(texts))
+    named = {f"params.{name}": value for name, value in params.items()}
+    return {"benchmark": benchmark.benchmark, **keys, **named}
 
 
-def _entry(resource: Resource, notes: list[str], left_out: list[str]) -> Values | None:
-    """Return the entry of a resource without its name, or None. Add what is lost to the lists."""
-    product, explicit = (
-        [
-            keys
-            for row, benchmark in part
-            if (keys := _point(row, benchmark, notes, left_out)) is not None
-        ]
-        for part in (resource.product, resource.explicit)
-    )
+def _entry(product: list[Values], explicit: list[Values]) -> Values:
+    """Return the entry of points, without its name: what they share, and their permutations."""
     rows = [*product, *explicit]
-    if not rows:
-        return None
     common = {
         key: value
         for key, value in rows[0].items()
         if all(key in row and row[key] == value for row in rows)
     }
+    left_out = {*common}
     if common.get("network.host") is False:  # so it is on a cluster
-        rows = [{key: row[key] for key in row if key != "network.host"} for row in rows]
         del common["network.host"]
-    entry = _nested({key: common[key] for key in common if not key.startswith("params.")})
-    entry |= _nested({key: common[key] for key in common if key.startswith("params.")})
-    if resource.repetitions > 1:
-        entry["repetitions"] = resource.repetitions
-        notes.append("repetitions: measured in interleaved rounds, not one after the other")
-    varied = [
-        {key.removeprefix("params."): row[key] for key in row if key not in common} for row in rows
-    ]
+    entry = _nested(common)
     if len(rows) > 1:
+        varied = [
+            {key.removeprefix("params."): row[key] for key in row if key not in left_out}
+            for row in rows
+        ]
         entry["permutations"] = _permutations(varied[: len(product)], varied[len(product) :])
     return entry
-
-
-def _point(
-    row: Values, benchmark: Benchmark, notes: list[str], left_out: list[str]
-) -> Values | None:
-    """Return the keys of a point with dots, or None and the reason in `left_out`."""
-    where = " ".join(f"{name}={value}" for name, value in row.items())
-    try:
-        params, shape = benchmark.params(), benchmark.shape()
-        refused = _refused(benchmark.benchmark, params, shape)
-    except ValueError as error:
-        refused = str(error)
-    if refused:
-        left_out.append(f"{where}{': ' if where else ''}{refused}")
-        return None
-    notes += [
-        text.format(benchmark)
-        for kind, applies, text in LOST
-        if isinstance(benchmark, kind) and applies(benchmark)
-    ]
-    keys = {"benchmark": benchmark.benchmark, **shape}
-    return keys | {f"params.{name}": value for name, value in params.items()}
-
-
-def _refused(name: str, params: Values, keys: Values) -> str | None:
-    """Return why perfdag cannot measure this, or None."""
-    benchmark = registry.get(name)
-    model: Any
-    try:
-        model = benchmark.Params
-        read = model.model_validate(params)
-        model = Shape
-        own = {"image": benchmark.image, **overlay(benchmark.shape(read), _nested(keys))}
-        shape = Shape.model_validate(own)
-    except ValidationError as errors:
-        error = errors.errors()[0]
-        path = ".".join(map(str, error["loc"]))
-        problem = explain(Document("", ""), (), error, model)
-        return f"{path}{': ' if path else ''}{problem.text}"
-    texts = [*(f"{key} {text}" for key, text in shape.problems()), *benchmark.check(read, shape)]
-    return "; ".join(texts) or None
 
 
 def _permutations(product: list[Values], explicit: list[Values]) -> Values:

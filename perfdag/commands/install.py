@@ -4,15 +4,14 @@ import argparse
 import base64
 import logging
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 
+from perfdag import IMAGES
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Rights
-from perfdag.commands import doctor_cluster
 from perfdag.commands.cluster import ARGO
 from perfdag.commands.options import CommandError, duration, namespace, object_name, print_now
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.kube.config import ignore_status
 from perfdag.kube.patch import LEVEL, LEVELS, enforced_level, label_command
 from perfdag.signals import EXIT_OK
 from perfdag.store.base import check_cluster_address
@@ -125,9 +124,9 @@ def _add_rights(group: argparse._ArgumentGroup) -> None:
 def _add_images(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--images",
-        default="localhost/perfdag-{name}:1",
+        default=IMAGES,
         metavar="PATTERN",
-        help="names of the images; {name} is base, iperf, fio ...",
+        help=f"names of the images; {{name}} is base, iperf, fio ... (default: {IMAGES})",
     )
     group.add_argument(
         "--pull-policy",
@@ -337,15 +336,11 @@ def install(
 
     async def work(client: Kube) -> None:
         await _apply_all(client, bodies, dry_run)
-        await _prune(client, installation, bodies, dry_run)
+        await delete_obsolete(client, installation, bodies, dry_run)
         for note in notes:
             logger.warning(f"perfdag install: {note}")
         if await enforced_level(client, namespace) not in (pod_security, None):
             logger.warning(f"perfdag install: {label_command(namespace, pod_security)}")
-        for finding in await doctor_cluster.check_claim(
-            client, namespace, store, installation.parallel_batches
-        ):
-            logger.warning(f"perfdag install: {finding.what}: {finding.do}")
 
     run_with_client(work)
 
@@ -356,7 +351,8 @@ async def _apply_all(client: Kube, bodies: list[Object], dry_run: bool) -> None:
         if dry_run:
             await _check(client, body, created)
         elif body["kind"] == "Namespace":
-            await _create_namespace(client, body)
+            with ignore_status(409):  # an existing one keeps its labels
+                await client.create(body)
         else:
             await client.apply(body)
             if body["kind"] == "Secret":
@@ -364,15 +360,6 @@ async def _apply_all(client: Kube, bodies: list[Object], dry_run: bool) -> None:
         print_now(
             f"{'checked' if dry_run else 'applied'}  {body['kind']} {body['metadata']['name']}"
         )
-
-
-async def _create_namespace(client: Kube, body: Object) -> None:
-    """Create a namespace; an existing one keeps its labels. Raises KubeError."""
-    try:
-        await client.create(body)
-    except KubeError as error:
-        if error.reason != "AlreadyExists":
-            raise
 
 
 async def _check(client: Kube, body: Object, created: set[str]) -> None:
@@ -386,28 +373,6 @@ async def _check(client: Kube, body: Object, created: set[str]) -> None:
         absent = error.status == 404 and error.reason != "NoKind"
         if not absent or body["metadata"].get("namespace") not in created:
             raise
-
-
-async def _prune(
-    client: Kube, installation: Installation, bodies: list[Object], dry_run: bool
-) -> None:
-    """Delete the objects of earlier options, and name schedules that lose their template."""
-    namespace, cluster_scope = installation.namespace, installation.cluster_scope
-    obsolete = await obsolete_objects(client, namespace, bodies)
-    for body in obsolete.objects:
-        if not dry_run:
-            await _delete(client, body, namespace)
-        verb = "would delete" if dry_run else "deleted"
-        print_now(f"{verb}  {body['kind']} {body['metadata']['name']}")
-    for schedule in await schedules_of_other_scope(client, namespace, cluster_scope):
-        option = f"{'with' if cluster_scope else 'without'} --cluster-scope"
-        logger.info(
-            f"perfdag install: schedule {schedule} uses templates of the other scope: "
-            f"render it again {option}"
-        )
-    if obsolete.unlisted:
-        kinds = ", ".join(obsolete.unlisted)
-        logger.warning(f"perfdag install: may not list {kinds}: obsolete ones may still exist")
 
 
 STORE_KEYS = {
@@ -470,121 +435,47 @@ async def remove_old_keys(client: Kube, secret: Object) -> None:
     await client.patch(resource, metadata["name"], patch, metadata["namespace"])
 
 
-RBAC = "rbac.authorization.k8s.io/v1"
-INSTALLATION_LABELS = "app.kubernetes.io/name=perfdag,app.kubernetes.io/managed-by=perfdag"
+_RBAC = "rbac.authorization.k8s.io/v1"
 INSTALLED_KINDS = (
-    (RBAC, "RoleBinding"),
-    (RBAC, "Role"),
+    (_RBAC, "RoleBinding"),
+    (_RBAC, "Role"),
+    (_RBAC, "ClusterRoleBinding"),
+    (_RBAC, "ClusterRole"),
     ("v1", "ServiceAccount"),
     ("networking.k8s.io/v1", "NetworkPolicy"),
     (ARGO, "WorkflowTemplate"),
 )
-"""Kinds of an installation's objects in its namespace. The objects of runs are of other kinds."""
+"""Kinds of an installation's own objects. Others are those of its runs, or of all installations."""
 
 
-@dataclass
-class Obsolete:
-    """Obsolete objects in an order that can be deleted, and kinds that may not be listed."""
+async def delete_obsolete(
+    client: Kube, installation: Installation, bodies: list[Object], dry_run: bool
+) -> None:
+    """Delete the objects of this installation, in any namespace, that are not among `bodies`.
 
-    objects: list[Object] = field(default_factory=list)
-    unlisted: list[str] = field(default_factory=list)
-
-
-async def obsolete_objects(client: Kube, namespace: str, bodies: list[Object]) -> Obsolete:
-    """Return the installed objects of a namespace that are not among `bodies`.
-
-    Priority classes and a ClusterWorkflowTemplate are never obsolete: installations of other
-    namespaces share them. Raises KubeError.
+    Who may not list all namespaces deletes those of its own. Raises KubeError.
     """
-    current = {(body["kind"], body["metadata"]["name"]) for body in bodies}
-    obsolete = Obsolete()
 
-    def obsolete_items(items: Iterable[Object]) -> list[Object]:
-        return [item for item in items if (item["kind"], item["metadata"]["name"]) not in current]
+    def identity(body: Object) -> tuple[str, str, str]:
+        return body["kind"], body["metadata"].get("namespace", ""), body["metadata"]["name"]
 
+    current = {identity(body) for body in bodies}
+    labels = ",".join(f"{name}={value}" for name, value in installation.labels.items())
+    unlisted = []
     for api, kind in INSTALLED_KINDS:
-        obsolete.objects += obsolete_items(await _installed(client, namespace, api, kind, obsolete))
-    obsolete.objects += await _elsewhere(client, namespace, bodies, obsolete)
-    bindings = await _installed(client, namespace, RBAC, "ClusterRoleBinding", obsolete)
-    old = [binding for binding in obsolete_items(bindings) if _binds_only(binding, namespace)]
-    used = {binding["roleRef"]["name"] for binding in bindings if binding not in old}
-    names = {binding["roleRef"]["name"] for binding in old} - used
-    roles = await _installed(client, namespace, RBAC, "ClusterRole", obsolete) if names else []
-    # A role is found by its binding. The binding goes last, so that a second attempt finds both.
-    obsolete.objects += [
-        role for role in obsolete_items(roles) if role["metadata"]["name"] in names
-    ]
-    obsolete.objects += old
-    return obsolete
-
-
-async def _elsewhere(
-    client: Kube, namespace: str, bodies: list[Object], obsolete: Obsolete
-) -> list[Object]:
-    """Return the Roles of accounts of this namespace in other namespaces, and their bindings."""
-    in_use = {
-        (body["metadata"].get("namespace"), body["metadata"]["name"])
-        for body in bodies
-        if body["kind"] == "RoleBinding"
-    }
-    old = []
-    for binding in await _installed(client, None, RBAC, "RoleBinding", obsolete):
-        place, name = binding["metadata"]["namespace"], binding["metadata"]["name"]
-        if place != namespace and (place, name) not in in_use and _binds_only(binding, namespace):
-            metadata = {"name": name, "namespace": place}
-            old += [
-                {"apiVersion": RBAC, "kind": kind, "metadata": metadata}
-                for kind in ("Role", "RoleBinding")
-            ]
-    return old
-
-
-async def _installed(
-    client: Kube, namespace: str | None, api: str, kind: str, obsolete: Obsolete
-) -> list[Object]:
-    """Return the installed objects of a kind; none if the cluster lacks the kind."""
-    try:
         resource = await client.resource(api, kind)
-        return await client.list(resource, namespace, labels=INSTALLATION_LABELS)
-    except KubeError as error:
-        if error.status == 403:
-            obsolete.unlisted.append(kind)
-        elif error.reason != "NoKind":
-            raise
-        return []
-
-
-def _binds_only(binding: Object, namespace: str) -> bool:
-    """Return whether a binding gives rights to accounts of this namespace alone."""
-    subjects = binding.get("subjects") or []
-    return {subject.get("namespace") for subject in subjects} == {namespace}
-
-
-async def _delete(client: Kube, body: Object, namespace: str) -> None:
-    """Delete an object. Raises KubeError."""
-    resource = await client.resource(body["apiVersion"], body["kind"])
-    place = body["metadata"].get("namespace") or namespace
-    await client.delete(resource, body["metadata"]["name"], place)
-
-
-async def schedules_of_other_scope(client: Kube, namespace: str, cluster_scope: bool) -> list[str]:
-    """Return the CronWorkflows that use templates of the other scope; none if they are unreadable.
-
-    Raises KubeError.
-    """
-    try:
-        resource = await client.resource(ARGO, "CronWorkflow")
-        schedules = await client.list(resource, namespace, labels="perfdag/suite")
-    except KubeError as error:
-        if error.status in (403, 404):
-            return []
-        raise
-    references = {
-        schedule["metadata"]["name"]: schedule["spec"]["workflowSpec"].get("workflowTemplateRef")
-        for schedule in schedules
-    }
-    return sorted(
-        name
-        for name, reference in references.items()
-        if reference and bool(reference.get("clusterScope")) != cluster_scope
-    )
+        items = None
+        for place in (None, installation.namespace):
+            if items is None:
+                with ignore_status(403):
+                    items = await client.list(resource, place, labels=labels)
+        unlisted += [kind] if items is None else []
+        for item in items or []:
+            _, place, name = identity(item)
+            if identity(item) not in current:
+                if not dry_run:
+                    await client.delete(resource, name, place)
+                print_now(f"{'would delete' if dry_run else 'deleted'}  {kind} {name}")
+    if unlisted:
+        kinds = ", ".join(unlisted)
+        logger.warning(f"perfdag install: may not list {kinds}: obsolete ones may still exist")

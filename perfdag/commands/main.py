@@ -135,8 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INPUT
     verb = next((argument for argument in arguments if not argument.startswith("-")), None)
     if verb is not None and verb not in (*VERBS, INTERNAL):
-        from perfdag.removed import removal_note
-        from perfdag.suite.document import nearest
+        from perfdag.suite.document import nearest, removal_note
 
         harmless = [name for name in VERBS if name not in DESTRUCTIVE]
         hint = nearest(verb, harmless) or "; `perfdag --help` lists the verbs"

@@ -5,12 +5,16 @@ import keyword
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perfdag.benchmark import registry
 from perfdag.commands.options import CommandError, Verbs, add_verb, option
 from perfdag.hosts.local import LocalHost
 from perfdag.signals import EXIT_OK
 from perfdag.suite.load import suite_name
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 INIT_EPILOG = """examples:
   perfdag init
@@ -66,47 +70,22 @@ def run_new(args: argparse.Namespace) -> int:
     files = write_benchmark(args.name, args.folder)
     for file in files:
         print(file)
-    root = files[0].parent
+    root = args.folder or f"perfdag-{args.name}"
     print(f"next: pip install -e {root} && perfdag run {root}/suite.yaml")
     return EXIT_OK
 
 
-HEAD = """\
-# The samples of a run: every point, in `repetitions` rounds of random order.
-# docs/suites.md explains every key; `perfdag benchmarks NAME` lists the params of a benchmark.
-name: {name}
-repetitions: 6       # samples of a point; from 6 on, the spread is a confidence interval
-"""
-CLUSTER = """# store: s3://bucket/prefix       # default: the store of the installation
-defaults:
-  hosts: {count: 2, placement: spread}   # one pod on each of two nodes
-"""
-ENTRIES = {
-    "iperf": """\
-  - benchmark: iperf       # TCP throughput between two hosts
-    params: {duration: 2s}
-    permutations:
-      product: {streams: [1, 4]}         # each combination is a point
-""",
-    "fio": """\
-  - benchmark: fio         # storage: a scratch folder on a disk, or params.directory
-    hosts: {count: 1}
-    params: {runtime: 2s, size: 64MiB}
-    permutations:
-      explicit:                          # each line is a point
-        - {rw: randread, bs: 4KiB, iodepth: 16}
-        - {rw: write, bs: 1MiB, iodepth: 4}
-""",
-    "command": """\
-  - benchmark: command     # wall time of any command
-    hosts: {count: 1}
-    params: {argv: [sleep, "0.1"], expected: 0.1}
-""",
-}
-CHECKS = """\
-checks:                    # `perfdag check last` exits with 3 if one of them does not hold
-  - {entry: command, metric: wall_time, op: <, value: 1s}
-"""
+def _templates() -> "Environment":
+    """Return the templates of the files that `init` and `new` write."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("perfdag.commands"),
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    return environment
 
 
 def write_suite(file: str, cluster: bool) -> str:
@@ -115,12 +94,18 @@ def write_suite(file: str, cluster: bool) -> str:
     For this machine, a benchmark whose tools are absent is a comment. Raises CommandError if the
     file exists or cannot be written.
     """
+
+    def usable(text: str, benchmark: str) -> str:
+        tools = registry.get(benchmark).tools
+        if cluster or all(LocalHost().which(tool.program) for tool in tools):
+            return text
+        advice = "  # not installed here: `perfdag doctor` says how to get it\n"
+        return advice + "".join(f"  #{line[1:]}" for line in text.splitlines(keepends=True))
+
+    templates = _templates()
+    templates.filters["usable"] = usable
     name = suite_name(Path(file).stem)
-    entries = [
-        text if cluster or _is_installed(benchmark) else _comment(text)
-        for benchmark, text in ENTRIES.items()
-    ]
-    text = "".join([HEAD.format(name=name), CLUSTER * cluster, "entries:\n", *entries, CHECKS])
+    text = templates.get_template("suite.yaml.j2").render(name=name, cluster=cluster)
     try:
         with Path(file).open("x") as output:
             output.write(text)
@@ -131,117 +116,7 @@ def write_suite(file: str, cluster: bool) -> str:
     return f"perfdag {'submit' if cluster else 'run'} {file}"
 
 
-def _is_installed(benchmark: str) -> bool:
-    tools = registry.get(benchmark).tools
-    return all(LocalHost().which(tool.program) for tool in tools)
-
-
-def _comment(text: str) -> str:
-    advice = "  # not installed here: `perfdag doctor` says how to get it\n"
-    return advice + "".join(f"  #{line[1:]}" for line in text.splitlines(keepends=True))
-
-
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-_PROJECT = """\
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "perfdag-{name}"
-version = "0.1.0"
-description = "The benchmark {name} for perfdag"
-requires-python = ">=3.11"
-dependencies = ["perfdag"]
-
-[project.entry-points."perfdag.benchmarks"]
-{name} = "{module}:{cls}"
-
-[tool.hatch.build.targets.wheel]
-packages = ["{module}"]
-
-[tool.pytest.ini_options]
-testpaths = ["tests"]
-"""
-_BENCHMARK = '''\
-import re
-
-from pydantic import Field
-
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
-from perfdag.outcome import Failed, Measurement
-from perfdag.units import Size
-
-_COPIED = re.compile(r"^(\\d+) bytes .*copied, (\\d+\\.?\\d*(?:e-?\\d+)?) s,", re.M)
-
-
-class {cls}Params(Params):
-    block: Size = Field(65536, ge=1, description="bytes of a block")
-    count: int = Field(20000, ge=1, description="blocks to copy")
-
-
-class {cls}(Benchmark[{cls}Params]):
-    """Throughput of dd from /dev/zero to /dev/null. Replace dd by your tool.
-
-    Clock: starts and stops in dd, around the copy.
-    """
-
-    name, image, Params = "{name}", "{name}", {cls}Params
-    metrics = (Metric("throughput", "B/s", "higher", "bytes copied a second", headline=True),)
-    tools = (Tool("dd", {{"apt": "coreutils"}}),)
-
-    def seconds(self, params: {cls}Params) -> float:
-        return 1.0
-
-    def run(self, gang: Gang, params: {cls}Params) -> list[Measurement]:
-        size = [f"bs={{params.block}}", f"count={{params.count}}"]
-        argv = ["dd", "if=/dev/zero", "of=/dev/null", *size]
-        finished = gang.hosts[0].run(argv, timeout=gang.timeout)
-        gang.output = Output(finished.texts(), [argv], "dd")
-        if finished.timed_out or finished.code != 0:
-            raise Failed(f"dd exited {{finished.code}}: {{finished.tail()}}")
-        return parse(gang.output.texts, params)
-
-
-def parse(texts: dict[str, str], params: {cls}Params) -> list[Measurement]:
-    copied = _COPIED.search(texts.get("stderr", ""))
-    if copied is None or int(copied[1]) != params.block * params.count:
-        raise Failed("dd printed no time for all blocks")
-    return [Measurement("throughput", int(copied[1]) / float(copied[2]))]
-'''
-_CONTAINERFILE = """\
-# {name} on perfdag's base image.
-ARG BASE=localhost/perfdag-base:1
-FROM ${{BASE}}
-USER 0
-RUN apt-get update && apt-get install -y --no-install-recommends coreutils \\
- && rm -rf /var/lib/apt/lists/*
-USER 1000
-"""
-_TEST = '''\
-"""{name}: its parser on what the real tool printed."""
-
-from pathlib import Path
-
-from perfdag import testing
-from {module} import {cls}, parse
-
-RECORDING = Path(__file__).parent / "recorded" / "default"
-
-
-def test_the_parser_notices_damage() -> None:
-    benchmark = {cls}()
-    if not RECORDING.with_name("default.json").exists():  # record once, and keep the files
-        testing.record(benchmark, {{}}, RECORDING)
-    testing.check(testing.load(benchmark, parse, RECORDING), roles=["stderr"])
-'''
-_SUITE = """\
-name: {name}
-repetitions: 3
-entries:
-  - benchmark: {name}
-    permutations: {{product: {{block: [4KiB, 64KiB, 1MiB]}}}}
-"""
 
 
 def write_benchmark(name: str, folder: str | None) -> list[Path]:
@@ -259,17 +134,14 @@ def write_benchmark(name: str, folder: str | None) -> list[Path]:
         raise CommandError(f"{root} exists; remove it, or name another folder with --folder")
     module = f"perfdag_{name.replace('-', '_')}"
     cls = "".join(part.capitalize() for part in name.split("-"))
-    files = {
-        "pyproject.toml": _PROJECT,
-        f"{module}/__init__.py": _BENCHMARK,
-        f"{module}/Containerfile": _CONTAINERFILE,
-        "tests/test_recording.py": _TEST,
-        "suite.yaml": _SUITE,
-    }
+    names = {"name": name, "module": module, "cls": cls}
+    templates, files = _templates(), []
     try:
-        for path, text in files.items():
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_text(text.format(name=name, module=module, cls=cls))
+        for template in templates.list_templates(filter_func=lambda path: "benchmark/" in path):
+            path = template.removeprefix("benchmark/").removesuffix(".j2")
+            files.append(root / path.replace("package/", f"{module}/"))
+            files[-1].parent.mkdir(parents=True, exist_ok=True)
+            files[-1].write_text(templates.get_template(template).render(names))
     except OSError as error:
         raise CommandError(f"cannot write {error.filename or root}: {error.strerror}") from None
-    return [root / path for path in files]
+    return files

@@ -11,7 +11,6 @@ from textwrap import fill
 from typing import Any, NoReturn, TypeAlias
 
 from perfdag.redaction import redact
-from perfdag.removed import removal_note
 from perfdag.signals import EXIT_INPUT
 
 Verbs: TypeAlias = "argparse._SubParsersAction[Any]"
@@ -73,6 +72,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with the message, or with what replaces an option or a verb of 0.1."""
+        from perfdag.suite.document import removal_note  # it imports pydantic
+
         words = re.findall(r"(?<=invalid choice: ')[^']+|--[\w-]+", message)
         super().error(removal_note(*words) or message)
 

@@ -1,10 +1,12 @@
 """The result of a run on a terminal: a table of headline metrics, and what is said of them."""
 
 import re
+from collections.abc import Container
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from perfdag.commands.check import answer_lines, gate_text
+from perfdag.analysis.alerts import GateResult, gate_counts, worst
+from perfdag.analysis.verdict import RANK
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
 from perfdag.results.summary import (
     PointState,
@@ -158,3 +160,45 @@ def _at_most(lines: list[str], more: str) -> list[str]:
     if len(lines) <= MAX_REASONS:
         return lines
     return [*lines[:MAX_REASONS], f"and {len(lines) - MAX_REASONS} {more}"]
+
+
+MOST_LINES = 10
+"""Series that the terminal names; the report has all of them."""
+
+
+def gate_text(gate: GateResult) -> str:
+    """Return a gate as text: alerts, checks that fail, suspicious points, counts."""
+    lines = []
+    for alert in worst(gate.alerts):
+        lines += [gate.message(alert), *([] if alert.fresh else ["        (reported before)"]), ""]
+    lines += [
+        f"{result.state:8}{result.group}: {result.name}: {result.text}"
+        for result in gate.cases
+        if result.state in ("failed", "absent") and result.group != "change"
+    ]
+    lines += answer_lines(gate, told={key for alert in gate.alerts for key in alert.keys})
+    lines += [f"damaged, left out: {key}" for key in gate.damaged]
+    lines.append(f"checks  {gate_counts(gate)}")
+    lines.append(f"gate {'FAILED' if gate.failed else 'passed'}  {gate.suite}  {gate.run}")
+    return highlighted(lines)
+
+
+def answer_lines(gate: GateResult, told: Container[str] = ()) -> list[str]:
+    """Return the answer about a run, then each headline series that is not the same as before.
+
+    Series whose ids are in `told` are left out.
+    """
+    if gate.runs == 1:
+        return ["answer  first run: there is none before it to compare with"]
+    if not gate.series:
+        return []
+    history = plural(gate.runs, "run")
+    lines = [f"answer  {gate.word}: {gate.counted} ({history} of history)"]
+    lines += [
+        f"  {line.name}: {line.answer.text}"
+        for line in sorted(gate.headlines, key=lambda line: RANK.index(line.answer.word))
+        if line.answer.word != "same" and line.info.series_id not in told
+    ][:MOST_LINES]
+    if gate.rechecks:
+        lines.append(f"measured again right after it: {', '.join(gate.rechecks)}")
+    return lines

@@ -27,8 +27,7 @@ from perfdag.plan.plan import Plan, make_plan
 from perfdag.results import missing_reason
 from perfdag.results.runs import RunStore, resume_command, run_lock, with_learned_times
 from perfdag.signals import EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH, end_once
-from perfdag.steps.loop.measure import MeasuringLoop, ProgressListener
-from perfdag.steps.loop.pools import LocalPool, needs_cluster
+from perfdag.steps.loop.measure import LocalPool, MeasuringLoop, needs_cluster
 from perfdag.store.base import Store, StoreError
 from perfdag.store.open import open_store
 from perfdag.suite.document import BadDocument
@@ -278,7 +277,7 @@ def prepare_resume(store: Store, run_id: str) -> None:
 def measure_plan(plan: Plan, store: Store) -> None:
     """Measure the samples of a plan that are not stored yet, within its budget."""
     with Progress(plan) as progress:
-        loop = measuring_loop(plan, store, progress)
+        loop = MeasuringLoop(plan, store, LocalPool(), progress)
         deadline = time.monotonic() + plan.budget if plan.budget else None
         if not loop.measure(range(len(plan.order)), deadline=deadline):
             reason = missing_reason.budget_spent(plan.budget or 0)
@@ -295,8 +294,3 @@ def only_process(plan: Plan) -> Iterator[None]:
                 "wait for it, or end it with Ctrl-C"
             )
         yield
-
-
-def measuring_loop(plan: Plan, store: Store, listener: ProgressListener) -> MeasuringLoop:
-    """Return the loop that measures a plan on this machine."""
-    return MeasuringLoop(plan, store, LocalPool(), listener)

@@ -15,8 +15,7 @@ from perfdag.commands.cluster import (
     NoRun,
     View,
     find_workflow,
-    installed_template,
-    kept_samples,
+    kept,
     program_lines,
     view_run,
 )
@@ -28,12 +27,11 @@ from perfdag.commands.options import (
     print_json,
     print_now,
 )
-from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.pods import Pod, nodes_of, template_of
+from perfdag.kube.client import Kube, KubeError, run_with_client
+from perfdag.kube.pods import Pod
 from perfdag.plan.plan import is_run_id
-from perfdag.signals import EXIT_FAILED, EXIT_INPUT, EXIT_OK
+from perfdag.signals import EXIT_FAILED, EXIT_OK, EXIT_REACH
 from perfdag.steps.pods.lead import seconds_left
-from perfdag.steps.pods.watchdog import finished
 from perfdag.store.s3 import is_wait_line, seconds_away
 
 logger = logging.getLogger(__name__)
@@ -138,10 +136,7 @@ class RunStatus:
 
 
 def run_status(name: str, namespace: str) -> RunStatus:
-    """Return the status of a run. Raises NoRun, KubeError.
-
-    The error of a run whose Workflow was deleted says what its store keeps.
-    """
+    """Return the status of a run. Raises NoRun, KubeError."""
 
     async def look(client: Kube) -> RunStatus:
         workflow = await find_workflow(client, name, namespace)
@@ -153,8 +148,7 @@ def run_status(name: str, namespace: str) -> RunStatus:
     except NoRun as error:
         if not is_run_id(name):
             raise
-        root = installed_template(namespace).store
-        raise NoRun(f"{error}; {kept_samples(name, root, namespace)}") from None
+        raise NoRun(f"{error}; {kept(name, '', namespace)}") from None
 
 
 POLL_INTERVAL = 2.0
@@ -181,8 +175,7 @@ async def follow_run(workflow: str, namespace: str) -> int:
                 if error.status == 404:
                     text = f"workflow {workflow} was deleted"
                     if view:
-                        samples = kept_samples(view.run_id, view.store, namespace)
-                        text = f"{text}; {samples}"
+                        text = f"{text}; {kept(view.run_id, view.store, namespace)}"
                     logger.info(text)
                     return EXIT_FAILED
                 if error.status in (401, 403):
@@ -198,8 +191,9 @@ async def follow_run(workflow: str, namespace: str) -> int:
                 seconds = int(time.monotonic() - start)
                 print_now(f"{clock(seconds)} | {line}")
                 state = line
-            # Argo deletes a pod that was pending too long, and then only says "timeout".
-            current = [text for text in view.troubles() if not text.endswith(": timeout")]
+            # Argo deletes a pod that was pending too long, and then says no more than this
+            ends = (": timeout", ": pod deleted")
+            current = [text for text in view.troubles() if not text.endswith(ends)]
             troubles = current or troubles
             if view.phase in DONE:
                 return await _end(client, view, namespace, troubles)
@@ -233,33 +227,21 @@ def describe(view: View, line: str | None = None, waits: Iterable[str] = ()) -> 
 
 
 async def _end(client: Kube, view: View, namespace: str, troubles: list[str]) -> int:
-    """Write the logs of the plan step, if it failed, and of the finish step; return the code."""
-    plan, code = view.code_of("plan"), view.exit_code()
-    if plan != 0:
-        await _write_log(client, view, "plan", namespace)
-    if plan != EXIT_INPUT:
-        await _write_log(client, view, "finish", namespace)
-    if code is None:
-        reason = view.message or "; ".join(troubles[:3])
-        logger.info(f"workflow {view.name} {view.phase}: {reason}")
-        return EXIT_FAILED
-    return code
-
-
-async def _write_log(client: Kube, view: View, step: str, namespace: str) -> None:
-    """Write the log of a step's last attempt, if there is one."""
-    node = view.last_node(step)
-    if node is None:
-        return
-    suffix = node["id"].rpartition("-")[2]
+    """Write the log of the finish step, if there was one; return the exit code of the run."""
+    code, node = view.exit_code(), view.last_node("finish") or {"id": ""}
     for pod in view.pods:
-        if pod.name.endswith(suffix) and step in pod.name:
+        if node["id"] and pod.name.endswith(f"finish-pod-{node['id'].rpartition('-')[2]}"):
             try:
                 async for line in program_lines(client, pod.name, namespace):
                     print_now(line)
             except KubeError as error:
                 logger.info(f"the log of {pod.name} cannot be read: {error}")
-            return
+    if code is None:
+        reason = view.message or "; ".join(troubles[:3])
+        logger.info(f"workflow {view.name} {view.phase}: {reason}")
+        plan = view.last_node("plan") or {}
+        return EXIT_REACH if plan.get("phase") in ("Failed", "Error") else EXIT_FAILED
+    return code
 
 
 async def observe(client: Kube, view: View, namespace: str) -> Observation:
@@ -277,7 +259,6 @@ async def observe(client: Kube, view: View, namespace: str) -> Observation:
     waits = [
         _wait("S3 has not answered", max(map(seconds_away, logs), default=0.0)),
         *await _lost_nodes(client, view),
-        _wait("finish has waited for the watchdog", _watchdog_seconds(view)),
     ]
     return Observation(lines[-1] if lines else None, tuple(filter(None, waits)))
 
@@ -328,22 +309,6 @@ async def _lost_nodes(client: Kube, view: View) -> list[str | None]:
     except KubeError:  # the user may not read nodes, or the node is gone
         pass
     return lines
-
-
-def _watchdog_seconds(view: View) -> float:
-    """Return for how many seconds the watchdog alone has kept finish from its start, or 0."""
-    if not finished(view.workflow):
-        return 0.0
-    nodes = list(nodes_of(view.workflow).values())
-    watchdogs = [node for node in nodes if template_of(node) in ("watchdog", "watchdog-pod")]
-    if not any(node.get("phase") in ("Pending", "Running") for node in watchdogs):
-        return 0.0
-    ends = [_end_text(node) for node in nodes if template_of(node) in ("batches", "recheck")]
-    return _seconds_since(max(ends)) if any(ends) else 0.0
-
-
-def _end_text(node: Object) -> str:
-    return node.get("finishedAt") or ""
 
 
 LOGS_EPILOG = """examples:

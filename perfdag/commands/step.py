@@ -4,6 +4,7 @@ Each step imports what it needs when it runs: a wide gang starts many peers on f
 """
 
 import argparse
+import contextlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -253,21 +254,25 @@ def label_workflow(context: "PodContext", plan: "Plan", store: "Store") -> None:
     """Put the report's address, the run id and the suite on the run's Workflow.
 
     `perfdag submit` sets the labels at once; a Workflow that was created otherwise gets them here.
-    An error of the API server is reported.
+    The report becomes an artifact where Argo has a repository for it. An error of the API server
+    is reported.
     """
     from perfdag.kube.client import KubeError, run_with_client
-    from perfdag.kube.patch import RUN, SUITE
+    from perfdag.kube.patch import REPORT, RUN, SUITE
+    from perfdag.store.base import NotStoredError
 
-    annotations = {
-        "perfdag/run": plan.run_id,
-        "perfdag/report": store.url(f"runs/{plan.run_id}/report.html"),
-    }
+    report = f"runs/{plan.run_id}/report.html"
+    annotations = {"perfdag/run": plan.run_id, "perfdag/report": store.url(report)}
     labels = {RUN: plan.run_id, SUITE: plan.suite}
     patch = {"metadata": {"annotations": annotations, "labels": labels}}
 
     async def patch_workflow(kube: "Kube") -> None:
         kind = await kube.resource("argoproj.io/v1alpha1", "Workflow")
-        await kube.patch(kind, context.workflow, patch, context.namespace)
+        body = await kube.patch(kind, context.workflow, patch, context.namespace)
+        reference = (body.get("status") or {}).get("artifactRepositoryRef") or {}
+        if reference.get("artifactRepository"):  # without one, Argo fails a step that has a file
+            with contextlib.suppress(NotStoredError):
+                Path(REPORT).write_bytes(store.get(report))
 
     try:
         run_with_client(patch_workflow)

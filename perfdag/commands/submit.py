@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from perfdag.benchmark import registry
 from perfdag.commands.cluster import NewRun, installed_template, resumable_run
+from perfdag.commands.doctor_cluster import check_pod_security
 from perfdag.commands.options import (
     CLUSTER_RUN,
     NAMESPACE,
@@ -21,6 +22,7 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.render import report_missing_gpus
 from perfdag.commands.status import follow_run
+from perfdag.kube.client import run_with_client
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.signals import EXIT_OK
 from perfdag.steps.pods.kinds import kinds_of
@@ -109,6 +111,9 @@ def submit_suite(submission: Submission) -> tuple[str, str]:
             f"{submission.namespace} the store {installed.store}: submit it to the namespace of "
             f"another installation (perfdag install --namespace ... --store {own})"
         )
+    security = run_with_client(lambda api: check_pod_security(api, submission.namespace, plan))
+    if refused := [each for each in security if each.state == "missing"]:
+        raise CommandError(f"{refused[0].what}: {refused[0].do}")
     priority = plan.options.priority
     run = NewRun(
         plan.run_id,

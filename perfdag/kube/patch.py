@@ -304,6 +304,8 @@ SSH_PORT = 2222
 STORE = "/perfdag/store"
 SUMMARY = "/tmp/perfdag-summary"
 """File of a lead with what its batch measured, in a line: an output of its node in Argo."""
+REPORT = "/tmp/perfdag-report.html"
+"""File of the finish step with the report, where Argo has a repository for artifacts."""
 MTU = "mtu"
 """Name of the init container that sets the MTU."""
 CREDENTIALS = "credentials"

@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -108,6 +109,11 @@ _NEVER = {
     "RunContainerError",
 }
 _PULLING = {"ImagePullBackOff", "ErrImagePull", "ImageInspectError", "RegistryUnavailable"}
+_PULL = re.compile(
+    r'(Back-off pulling image "[^"]*"(: ErrImagePull)?|failed to pull and unpack image "[^"]*"'
+    r'|failed to resolve reference "[^"]*"): '
+)
+"""What the kubelet says before the cause, and only in some of the states of a pull."""
 _CALM = {"PodInitializing", "ContainerCreating"}
 _SLOW = ("context deadline exceeded", "DeadlineExceeded", "is reserved for")
 """Parts of the kubelet's message while a node still unpacks an image.
@@ -285,11 +291,10 @@ def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
     state = container.get("state") or {}
     waiting, terminated = state.get("waiting"), state.get("terminated")
     if waiting and waiting.get("reason") in _NEVER | _PULLING:
-        reason = waiting["reason"]
-        message = waiting.get("message") or f"image {container.get('image')}"
-        text = (
-            f"{reason}: {message} (container {container['name']}, image {container.get('image')})"
-        )
+        reason = "ImagePullBackOff" if waiting["reason"] in _PULLING else waiting["reason"]
+        cause = _PULL.sub("", waiting.get("message") or "")
+        where = f"{reason} on {pod['spec'].get('nodeName')}"
+        text = f"{where}: image {container.get('image')} of {container['name']}: {cause}"
         return text, reason in _NEVER and not is_unpacking(text)
     if waiting and waiting.get("reason") not in _CALM | {None}:
         return f"{waiting['reason']}: {waiting.get('message', '')}".strip(": "), False
@@ -306,7 +311,8 @@ def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
         text = f"OOMKilled: container {container['name']} passed its memory limit of {limit}"
         return text, False
     if terminated and container["name"] == "main" and terminated.get("exitCode"):
-        return f"main ended with exit code {terminated['exitCode']}", False
+        message = f": {terminated['message']}" if terminated.get("message") else ""
+        return f"main ended with exit code {terminated['exitCode']}{message}", False
     return None
 
 
@@ -324,14 +330,19 @@ def _failed_init(container: Object) -> tuple[str, bool] | None:
     return (f"network.mtu: {text}", code < 128) if name == MTU else (text, False)
 
 
+def refusal(message: str) -> str:
+    """Return Argo's message of a pod that was not created, without the names of task and pod."""
+    return re.sub(r"^(task '.*' errored: )?(pods \"[^\"]*\" is forbidden: )?", "", message)
+
+
 def is_pulling(trouble: str) -> bool:
     """Return whether an image could not be pulled yet."""
-    return trouble.partition(":")[0] in _PULLING
+    return trouble.startswith("ImagePullBackOff")
 
 
 def is_unpacking(trouble: str) -> bool:
     """Return whether the node still unpacks an image, so that another attempt will succeed."""
-    return trouble.partition(":")[0] in _NEVER and any(phrase in trouble for phrase in _SLOW)
+    return trouble.startswith(tuple(_NEVER)) and any(phrase in trouble for phrase in _SLOW)
 
 
 def selector(

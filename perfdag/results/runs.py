@@ -113,6 +113,8 @@ class RunStore:
             at = bisect.bisect(ids, selector)
             hint = f"; nearest: {', '.join(ids[max(0, at - 1) : at + 1])}"
         some = f"; newest: {', '.join(ids[-3:])}" if known else "; it holds no run yet"
+        if is_run_id(selector) and self.store.root.startswith("s3://"):
+            some = "; the plan step of a run on a cluster stores it: see perfdag status"
         raise NotStoredError(f"store {self.store.root}: no run {selector}{hint}{some}")
 
     def _last(self, selector: str, known: Mapping[str, str | None], back: int, of_ab: bool) -> str:

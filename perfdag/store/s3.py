@@ -60,6 +60,7 @@ class S3Store:
     ) -> None:
         self.root, self.patience = root.rstrip("/"), patience
         self._on_wait, self._away, self._next = on_wait, 0.0, 0.0
+        self._reached = False
         bucket, _, prefix = self.root.removeprefix("s3://").partition("/")
         try:
             import obstore
@@ -102,7 +103,9 @@ class S3Store:
                 self._answered()
                 raise
             except Exception as error:
-                if _permanent(error):
+                # who has keys for some requests gets more of them; a pod without any never does
+                keyless = not self._reached and _s3_reason(error) == NO_CREDENTIALS
+                if keyless or _permanent(error):
                     raise self._error(error) from error
                 self._wait(began)
                 if time.monotonic() + pause > deadline:
@@ -126,7 +129,7 @@ class S3Store:
             self._on_wait(now - self._away)
 
     def _answered(self) -> None:
-        reported, self._away, self._next = self._next, 0.0, 0.0
+        reported, self._away, self._next, self._reached = self._next, 0.0, 0.0, True
         if self._on_wait and reported:
             self._on_wait(0.0)
 
@@ -290,7 +293,7 @@ KEYS_REFUSED = (
 NO_BUCKET = "no such bucket; make it, or check the name and AWS_ENDPOINT_URL"
 NO_CREDENTIALS = (
     "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, "
-    "or run `aws configure`"
+    "or run `aws configure`; pods have those of the Secret that install --store-secret names"
 )
 UNREACHABLE = (
     "cannot be reached; check AWS_ENDPOINT_URL and the network, then run again with --resume"

@@ -14,7 +14,6 @@ import yaml
 from pydantic import ValidationError
 
 from perfdag.benchmark import registry
-from perfdag.removed import removal_note
 from perfdag.shape import merge
 from perfdag.suite.document import (
     BadDocument,
@@ -25,6 +24,7 @@ from perfdag.suite.document import (
     nearest,
     parse_document,
     read_document,
+    removal_note,
 )
 from perfdag.suite.model import ENTRY_KEYS, Entry, LoadedSuite, Source, Suite
 

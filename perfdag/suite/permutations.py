@@ -8,15 +8,14 @@ compared, or that excludes nothing, is a mistake, since it would hide a typing e
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from perfdag.benchmark.contract import Benchmark
-from perfdag.removed import removal_note
 from perfdag.shape import SHAPE_KEYS, Shape
-from perfdag.suite.document import Document, Where, choices, explain, nearest
+from perfdag.suite.document import Document, Where, choices, explain, nearest, removal_note
 from perfdag.suite.model import Permutations, Source
 from perfdag.units import Quantity, parse_quantity
 
@@ -42,8 +41,7 @@ def combinations(
         report(path, text)
 
     product, zipped = _axes(source)
-    _check_names(permutations, benchmark, source.sets, count)
-    _check_axes(permutations, zipped, count)
+    _check(source, benchmark, zipped, count)
     excluded = _exclusions(permutations, benchmark, {**product, **zipped}, list(zipped), count)
     if mistakes:
         return
@@ -90,32 +88,28 @@ def _axes(source: Source) -> tuple[Axes, Axes]:
     )
 
 
-def _check_axes(permutations: Permutations, zipped: Axes, report: Report) -> None:
+def _check(source: Source, benchmark: Benchmark[Any], zipped: Axes, report: Report) -> None:
+    """Report names that cannot be varied, empty lists, and lists of `zip` that do not match."""
+    permutations = source.entry.permutations
+    named: list[tuple[Where, str]] = [(tuple(name.split(".")), name) for name in source.sets]
     empty = "an empty list gives no point; give at least one"
     for kind, axes in (("product", permutations.product), ("zip", permutations.zip)):
         for name, values in axes.items():
+            named.append((("permutations", kind, name), name))
             if not values:
                 report(("permutations", kind, name), f"{empty} value or remove it")
+    for index, values_of in enumerate(permutations.explicit):
+        named += [(("permutations", "explicit", index, name), name) for name in values_of]
     if not permutations.explicit and "explicit" in permutations.model_fields_set:
         report(("permutations", "explicit"), f"{empty} or remove it")
+    for path, name in named:
+        if text := _wrong_name(benchmark, name):
+            report(path, text)
     for name in permutations.product.keys() & permutations.zip.keys():
         report(("permutations", "zip", name), "is in `product` too; keep it in one of them")
     if len({len(values) for values in zipped.values()}) > 1:
         lengths = ", ".join(f"{name} has {len(values)}" for name, values in zipped.items())
         report(("permutations", "zip"), f"lists of different length: {lengths}")
-
-
-def _check_names(
-    permutations: Permutations, benchmark: Benchmark[Any], sets: Mapping[str, Any], report: Report
-) -> None:
-    named: list[tuple[Where, str]] = [(tuple(name.split(".")), name) for name in sets]
-    named += [(("permutations", "product", name), name) for name in permutations.product]
-    named += [(("permutations", "zip", name), name) for name in permutations.zip]
-    for index, values in enumerate(permutations.explicit):
-        named += [(("permutations", "explicit", index, name), name) for name in values]
-    for path, name in named:
-        if text := _wrong_name(benchmark, name):
-            report(path, text)
 
 
 def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:

@@ -13,7 +13,7 @@ import fnmatch
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import orjson
@@ -23,9 +23,17 @@ from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark
 from perfdag.digest import canonical, digest
 from perfdag.redaction import secret_names
-from perfdag.removed import removal_note
 from perfdag.shape import ACROSS, SHAPE_KEYS, Shape, merge, overlay
-from perfdag.suite.document import BadDocument, Problem, Where, choices, dotted, error_path, explain
+from perfdag.suite.document import (
+    BadDocument,
+    Problem,
+    Where,
+    choices,
+    dotted,
+    error_path,
+    explain,
+    removal_note,
+)
 from perfdag.suite.model import Check, LoadedSuite, PointSettings, Source, Until, unmet_where
 from perfdag.suite.permutations import combinations, count_combinations, nested
 
@@ -213,8 +221,10 @@ def enumerate_points(loaded: LoadedSuite, only: Sequence[str] = ()) -> SuitePoin
             raise BadDocument([*problems, source.problem(("permutations",), text)])
     for source in loaded.sources:
         found.add_entry(loaded, source)
-    problems += found.problems()
-    if not problems:
+    for problem, count in found.mistakes.items():
+        more = f" (in {count:,} permutations)" if count > 1 else ""
+        problems.append(replace(problem, text=f"{problem.text}{more}"))
+    if loaded.suite.checks and not problems:
         problems += _unmet_checks(loaded, found)
     if problems:
         raise BadDocument(problems)
@@ -257,28 +267,14 @@ class _Enumeration:
         self.shapes: list[Shape] = []
         self.merged = 0
         self._seed = seed
-        self._mistakes: dict[Problem, int] = {}
+        self.mistakes: dict[Problem, int] = {}
         self._read: dict[bytes, tuple[int, Shape, str] | None] = {}
         self._indices: dict[str, int] = {}
         self._length = 0
 
-    def problems(self) -> list[Problem]:
-        """Return the distinct mistakes with the number of combinations that have each."""
-        return [
-            problem
-            if count == 1
-            else Problem(
-                problem.file,
-                problem.line,
-                problem.path,
-                f"{problem.text} (in {count:,} permutations)",
-            )
-            for problem, count in self._mistakes.items()
-        ]
-
     def _refuse(self, source: Source, path: Where, text: str) -> None:
         problem = source.problem(path, text)
-        self._mistakes[problem] = self._mistakes.get(problem, 0) + 1
+        self.mistakes[problem] = self.mistakes.get(problem, 0) + 1
 
     def add_entry(self, loaded: LoadedSuite, source: Source) -> None:
         """Add the points of an entry, and merge those that equal others."""
@@ -436,7 +432,15 @@ class _Enumeration:
                 text = explain(source.document, (), error, Shape).text
                 self._refuse(source, place(path, path), text)
             return None
-        problems = [*shape.problems(), *_unpinned_cpus(benchmark, shape)]
+        pins = f"only its {' and '.join(benchmark.pins)}" if benchmark.pins else "nothing"
+        problems = [
+            *shape.problems(),
+            *(
+                (f"hosts.cpus.{side}", f"{benchmark.name} pins {pins}; leave it out")
+                for side in ("client", "server")
+                if getattr(shape.hosts.cpus, side) and side not in benchmark.pins
+            ),
+        ]
         for key, text in problems:
             path = tuple(key.split("."))
             self._refuse(source, place(path, path), text)
@@ -457,7 +461,7 @@ class _Enumeration:
         self, source: Source, origin: Where, benchmark: Benchmark[Any], model: Any, shape: Shape
     ) -> bool:
         """Report why params and shape cannot be measured together. Return whether there is one."""
-        hosts, before = shape.hosts, sum(self._mistakes.values())
+        hosts, before = shape.hosts, sum(self.mistakes.values())
         if benchmark.network not in ("pairs", "services"):
             for key in ("pairs", "roles"):
                 if getattr(hosts, key):
@@ -475,21 +479,11 @@ class _Enumeration:
                 f"{hosts.count} hosts have more than {MAX_POINTS:,} pairs; use ring or `random N`"
             )
             self._refuse(source, ("hosts", "count"), text)
-        return sum(self._mistakes.values()) > before
+        return sum(self.mistakes.values()) > before
 
 
 def _label_value(value: Any) -> str:
     return value if isinstance(value, str) else canonical(value)
-
-
-def _unpinned_cpus(benchmark: Benchmark[Any], shape: Shape) -> list[tuple[str, str]]:
-    """Return (dotted key, text) of CPU lists that the benchmark does not use."""
-    pins = f"only its {' and '.join(benchmark.pins)}" if benchmark.pins else "nothing"
-    return [
-        (f"hosts.cpus.{side}", f"{benchmark.name} pins {pins}; leave it out")
-        for side in ("client", "server")
-        if getattr(shape.hosts.cpus, side) and side not in benchmark.pins
-    ]
 
 
 def _unmatched(check: Check, sources: Sequence[Source]) -> tuple[Where, str] | None:
@@ -523,8 +517,6 @@ def _unmatched(check: Check, sources: Sequence[Source]) -> tuple[Where, str] | N
 
 def _unmet_checks(loaded: LoadedSuite, found: _Enumeration) -> Iterator[Problem]:
     """Yield a problem for each `where` of a check that no point can meet."""
-    if not loaded.suite.checks:
-        return
     shapes = [shape.data() for shape in found.shapes]
     settings: dict[str, list[PointSettings]] = {}
     for point in found.points.values():

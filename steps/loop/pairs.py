@@ -20,8 +20,7 @@ from perfdag.results.samples import SampleRecord, now
 from perfdag.shape import Shape
 from perfdag.stats.design import Hunt
 from perfdag.stats.robust import median
-from perfdag.steps.loop.measure import Sampler
-from perfdag.steps.loop.pools import GangLost, LocalPool, by_number
+from perfdag.steps.loop.measure import GangLost, LocalPool, Sampler, by_number
 from perfdag.suite.points import Pair, Point
 
 OVERLAP = 0.5

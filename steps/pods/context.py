@@ -12,15 +12,10 @@ from types import FrameType
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED, STORE, UNRECOVERABLE
 from perfdag.plan.plan import Plan, is_run_id, new_run_id
+from perfdag.redaction import redact
 from perfdag.results.runs import run_folder
 from perfdag.steps.pods.kinds import refuse
-from perfdag.store.base import (
-    AddressError,
-    DamagedError,
-    NotStoredError,
-    Store,
-    check_cluster_address,
-)
+from perfdag.store.base import NotStoredError, Store, StoreError, check_cluster_address
 from perfdag.store.open import open_store
 from perfdag.store.s3 import print_wait
 from perfdag.suite.document import BadDocument
@@ -152,8 +147,8 @@ def scratch_home() -> Path:
     return Path("/tmp/perfdag-ssh")
 
 
-_BAD_INPUT = (BadDocument, AddressError, DamagedError, NotStoredError)
-"""Errors of exit code 2: the run never starts."""
+TERMINATION_MESSAGE = Path("/dev/termination-log")
+"""What a container writes there is the message of its node in Argo, after its exit code."""
 
 
 def owner(workflow: Object) -> str:
@@ -184,11 +179,22 @@ def run_step(context: PodContext, name: str, work: Callable[[], int]) -> int:
     try:
         code = work()
     except Exception as error:
-        _record(context, name, STEP_REFUSED if isinstance(error, _BAD_INPUT) else STEP_ENDED)
+        _say(error)
+        # without a plan there is nothing to finish
+        refused = isinstance(error, BadDocument | StoreError)
+        _record(context, name, STEP_REFUSED if refused else STEP_ENDED)
         raise
     if code:
         _record(context, name, STEP_ENDED)
     return code
+
+
+def _say(error: Exception) -> None:
+    """Make an error the message of the pod: its first line, and how many more there are."""
+    first, *others = error.problems if isinstance(error, BadDocument) else [error]
+    text = " ".join(redact(str(first)).split())[:1000]
+    if TERMINATION_MESSAGE.is_file():  # not on a laptop
+        TERMINATION_MESSAGE.write_text(f"{text} (and {len(others)} more)" if others else text)
 
 
 def _record(context: PodContext, name: str, state: str) -> None:

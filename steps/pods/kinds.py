@@ -37,7 +37,7 @@ _LONG_IMAGE = "registry.of-a-usual-length.example/benchmarks/perfdag-{name}:1.0"
 
 def refuse(text: str) -> BadDocument:
     """Return an error of the input, which ends the step with exit code 2."""
-    return BadDocument([Problem("suite", 1, "", text)])
+    return BadDocument([Problem("suite", 0, "", text)])
 
 
 def check_account(account: str, plan: Plan, number: int) -> None:

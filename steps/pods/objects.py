@@ -421,7 +421,7 @@ def _hosts(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirement
     if shape.hosts.pairs == ACROSS:
         wanted.append(("zones", "zones", "pairs: across-zones", len(zones_of(fits))))
     for kind, what, key, has in wanted:
-        why = f"{count} {what} are asked for ({key}), the cluster has {has} for these pods"
+        why = f"{count} {what} needed ({key}), {has} {'fits' if has == 1 else 'fit'}"
         there = None if nodes is None else count <= has
         yield Requirement(kind, f"{count} {what} to spread over", there, why)
 

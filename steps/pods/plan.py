@@ -148,7 +148,7 @@ def suite_text(environment: Mapping[str, str]) -> str:
     if found := next((file for file in SUITE_FILES if file.is_file()), None):
         return found.read_text()
     if name := environment.get("PERFDAG_CONFIGMAP"):
-        raise refuse(f"the parameter suite: no ConfigMap {name} here has a key suite.yaml")
+        raise refuse(f"no ConfigMap {name} here has a key suite.yaml")
     raise refuse(
         "no suite: give -p suite=CONFIGMAP (with a key suite.yaml), -p run=ID of a run to resume, "
         "or an artifact suite"

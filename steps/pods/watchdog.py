@@ -18,6 +18,7 @@ from perfdag.kube.pods import (
     is_unpacking,
     nodes_of,
     read_pod,
+    refusal,
     template_of,
     with_events,
 )
@@ -112,10 +113,11 @@ class Watchdog:
             return self._is_over_time(pod, batch, now)
         if not pod.trouble or pod.phase == "Succeeded" or pod.trouble.startswith(_ENDED_HERE):
             return False
-        final = pod.unrecoverable or pod.trouble in _FINAL
+        end = pod.trouble.partition(": ")[0]
+        final = pod.unrecoverable or end in _FINAL
         if final:
             self.unrecoverable.add(batch)
-        if pod.trouble not in _EXPLAINED:
+        if end not in _EXPLAINED:
             text = f"pod of rank {pod.rank}: {pod.trouble}"
             if pod.ended_at:  # else the node is lost, and nobody knows what its pod measured
                 place = f"attempt {pod.attempt + 1} on {pod.node} at {pod.ended_at}"
@@ -165,7 +167,9 @@ class Watchdog:
             phase == "Pending" and ("forbidden" in message or "denied" in message)
         ):
             return False
-        self._note(batch, attempt, uid, message, f"pod of rank {rank} was refused: {message}")
+        self._note(
+            batch, attempt, uid, message, f"pod of rank {rank} was refused: {refusal(message)}"
+        )
         if (
             "is invalid" in message or "is forbidden" in message
             if not_created
@@ -317,9 +321,7 @@ async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list
     """
     for pod in doomed:
         if pod.phase == "Pending" or pod.abandoned or not pod.node:
-            where = f"on {pod.node}: " if pod.node and not pod.abandoned else ""
-            message = f"{where}{pod.trouble or ''}"[:1000]
-            status: Object = {"phase": "Failed", "reason": GIVEN_UP, "message": message}
+            status: Object = {"phase": "Failed", "reason": GIVEN_UP, "message": pod.trouble or ""}
             if pod.abandoned:  # no kubelet would end it, and Argo would wait for it
                 status["containerStatuses"] = [_KILLED_EXECUTOR]
             body: Object = {"status": status}

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from perfdag import IMAGES
 from perfdag.kube.client import Object
 from perfdag.steps.queue.backend import check_program
 
@@ -124,7 +125,7 @@ class Queues(_Model):
     """All queues of one namespace, and their shared settings."""
 
     namespace: str = Field("perfdag-queue", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
-    image: str = "localhost/perfdag-queue:1"
+    image: str = IMAGES.replace("{name}", "queue")
     pull: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     longest: int = Field(
         9999, ge=0, description="requests that may wait in a queue, 0 for no bound"

@@ -7,7 +7,6 @@ import contextlib
 import json
 import math
 import re
-import statistics
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,7 +39,7 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 TAIL = {"server": "p99", "single-stream": "p90"}
 UNUSABLE = {"device", "missing"}
 """Errors of a missing device or package, which skip the sample."""
-MARKS = ("fast", "loadgen", "weights")
+MARKS = ("fast", "loadgen")
 """Coordinates of `caveats`."""
 _REFUSED = re.compile(r"object '([^']*)' from \S+ cannot be preloaded")
 W = TypeVar("W", bound=Workload)
@@ -69,13 +68,6 @@ METRICS = (
         "queries per second that Server asked for, given or by default",
     ),
     Metric("batch_size", "1", "none", "mean samples in a batch of the dynamic batcher"),
-    Metric(
-        "phase_time",
-        "s",
-        "lower",
-        "time of one full batch by phase, with an idle device before and after: preprocess, copy,"
-        " compute (on CUDA by events), postprocess",
-    ),
     Metric(
         "first_batch",
         "s",
@@ -123,12 +115,6 @@ class Result:
     def device(self) -> Mapping[str, Any]:
         device: Mapping[str, Any] = self.raw.get("device", {})
         return device
-
-    @property
-    def weights(self) -> str:
-        """Return what the weights were: the digest of a file, or the seed of random ones."""
-        model = self.raw.get("model", {})
-        return str(model.get("weights_sha256") or model.get("weights"))
 
     def latency(self, stat: str) -> float:
         """Return a percentile in seconds, not-a-number with too few queries for it."""
@@ -213,15 +199,34 @@ def read(text: str) -> Result:
 
 
 def caveats(results: Sequence[Result], params: Workload) -> dict[str, Any]:
-    """Return coordinates that mark figures as fast, or of unverified weights."""
-    coords: dict[str, Any] = {}
-    if params.fast:
-        coords["fast"] = "not comparable"
-        if not all(run.tested.valid for run in results):
-            coords["loadgen"] = "INVALID"
-    if any(run.raw.get("model", {}).get("weights_verified") is False for run in results):
-        coords["weights"] = "unverified"
-    return coords
+    """Return coordinates that mark figures of a smoke test."""
+    if not params.fast:
+        return {}
+    valid = all(run.tested.valid for run in results)
+    return {"fast": "not comparable"} | ({} if valid else {"loadgen": "INVALID"})
+
+
+def differences(results: Sequence[Result]) -> list[str]:
+    """Return why runs differ by more than the treatment: device, versions, threads or weights."""
+    known = dict[str, set[str]]()
+    for run in results:
+        model = run.raw.get("model", {})
+        what = {
+            "device": " ".join(filter(None, map(run.device.get, ("name", "uuid")))),
+            **run.raw.get("versions", {}),
+            "LoadGen": run.tested.version.split()[0],
+            "threads": model.get("threads"),
+            "weights": model.get("weights_sha256") or model.get("weights"),
+        }
+        for name, value in what.items():
+            known.setdefault(name, set()).add(str(value))
+    return [
+        f"{name} differs between the runs: {' and '.join(sorted(values))}"
+        + (": set threads" if name == "threads" else "")
+        for name, values in known.items()
+        # gVisor, and Linux on ARM, do not name their CPU.
+        if len(values - {"CPU: unknown"}) > 1
+    ]
 
 
 def program_argv(params: Workload, python: str | None = None, wrapped: bool = True) -> list[str]:
@@ -420,7 +425,7 @@ class WorkloadBenchmark(Benchmark[W], Generic[W]):
         program = {
             key: first.raw[key] for key in ("model", "device", "versions") if key in first.raw
         }
-        output.facts |= {**program, **watch.facts}
+        output.facts |= {**program, "span": first.span, **watch.facts}
         return self.parse(output, params)
 
     def measure(self, gang: Gang, params: W, watch: Watch) -> list[Result]:
@@ -437,7 +442,7 @@ class Resnet50(WorkloadBenchmark[Workload]):
 
     LoadGen makes the load and says VALID or INVALID; its logs are kept verbatim. Server is open
     loop: a dynamic batcher answers Poisson arrivals. Images are preprocessed before the clock
-    starts (MLPerf's rule). Preprocessing, copies and compute are reported apart as `phase_time`.
+    starts (MLPerf's rule).
     A run shorter than MLPerf's 600 s compares only with runs of its kind.
 
     Clock: LoadGen's own. It starts when a query was scheduled (Server) or issued (SingleStream,
@@ -447,7 +452,7 @@ class Resnet50(WorkloadBenchmark[Workload]):
 
     name: ClassVar[str] = "resnet50"
     Params: ClassVar[type[contract.Params]] = Workload
-    coords: ClassVar[tuple[str, ...]] = ("batch", "currency", "phase", *MARKS)
+    coords: ClassVar[tuple[str, ...]] = ("batch", "currency", *MARKS)
     metrics = METRICS
 
     def measure(self, gang: Gang, params: Workload, watch: Watch) -> list[Result]:
@@ -458,15 +463,6 @@ class Resnet50(WorkloadBenchmark[Workload]):
         texts |= {f"mlperf_log_{name}": text for name, text in result.raw["test"]["logs"].items()}
         return [result]
 
-    def run(self, gang: Gang, params: Workload) -> list[Measurement]:
-        try:
-            return super().run(gang, params)
-        finally:
-            with contextlib.suppress(SampleError):
-                result = read(gang.output.texts.get("result", ""))
-                document = summary_document(result, params, gang.output.facts)
-                gang.output.facts["summary_document"] = document
-
     def parse(self, output: Output, params: Workload) -> list[Measurement]:
         result = read(output.texts.get("result", ""))
         values = measurements(result, params)
@@ -476,7 +472,7 @@ class Resnet50(WorkloadBenchmark[Workload]):
 
     def exports(self, rows: "pyarrow.Table") -> Mapping[str, bytes]:
         """Return resnet50.json; several devices have one file each."""
-        files = documents(rows.select(["env", "phase", "point", "repetition"]).to_pylist())
+        files = documents(rows.select(DOCUMENTED).to_pylist())
         return {
             name: json.dumps(document, indent=2).encode() + b"\n"
             for name, document in files.items()
@@ -522,15 +518,11 @@ def _of_test(result: Result, params: Workload) -> Iterator[Measurement]:
 
 
 def _of_batches(raw: Mapping[str, Any], params: Workload) -> Iterator[Measurement]:
-    at = {"batch": params.batch}
-    for phase, seconds in raw.get("phases", {}).items():
-        median = statistics.median(seconds)
-        yield Measurement("phase_time", median, "p50", {"phase": phase, **at}, len(seconds))
     warm = raw.get("warmup")
     if not warm:
         return
     yield Measurement("first_batch", warm["first"], n=1)
-    yield Measurement("warm_batch", warm["steady"], "p50", at)
+    yield Measurement("warm_batch", warm["steady"], "p50", {"batch": params.batch})
     if params.backend == "compile" and params.system != "stub":
         extra = {int(k): max(0.0, first - steady) for k, (first, steady) in warm["by_size"].items()}
         for size, seconds in sorted(extra.items()):
@@ -543,79 +535,81 @@ def cost_per_million(price_per_hour: float, rate: float) -> float:
     return price_per_hour / 3600 / rate * 1e6
 
 
-def summary_document(run: Result, params: Workload, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one measurement as a document; `facts` has what the GPUs did.
-
-    As the field names say, times are in ms, rates in 1/s, memory in 10^9 bytes.
-    """
-    device = run.device
-    gpus = gpu_use.used(facts.get("gpus") or [{}], {str(device.get("uuid"))})
-    memory = device.get("memory")
-    started = datetime.fromtimestamp(run.span[0], UTC).isoformat(timespec="seconds")
-    return {
-        "timestamp": started,
-        "gpu_info": {
-            "name": device.get("name", "unknown"),
-            "cuda_version": device.get("cuda"),
-            "total_memory_gb": round(memory / 1e9, 1) if memory else None,
-            "driver": gpus[0].get("driver"),
-        },
-        "benchmarks": [entry(run, params, facts.get("against"))],
-    }
-
-
-def entry(run: Result, params: Workload, against: str | None = None) -> dict[str, Any]:
-    """Return an element of `benchmarks`; `against` is why figures are not the device's own."""
-    start, end = run.span
-    element: dict[str, Any] = {
-        "scenario": params.scenario.replace("-", "_"),
-        "batch_size": params.batch,
-        "duration_sec": round(end - start, 3),
-    }
-    reason = run.fault(params) or against
-    if not run.tested.valid:
-        # The row of a smoke test is marked instead of being invalid.
-        reason = reason or run.invalid(params)
-    element |= {
-        "valid": reason is None,
-        "reason": reason,
-        "precision": params.precision,
-        "backend": params.backend,
-    }
-    element |= caveats([run], params) | {"fast": params.fast}
-    if params.scenario == "server":
-        element |= {
-            "target_qps": round(run.raw["test"]["rate"], 3),
-            "latency_bound_ms": round(params.latency_bound * 1e3, 4),
-        }
-    if params.scenario in ("offline", "server"):
-        element["throughput_samples_per_sec"] = round(run.rate, 3)
-    if params.scenario != "offline":
-        element |= {
-            f"latency_{stat}_ms": round(run.latency(stat) * 1e3, 4)
-            for stat in PERCENTILES
-            if math.isfinite(run.latency(stat))
-        }
-    return element
+DOCUMENTED = [
+    *("phase", "point", "repetition", "params", "coords", "metric", "stat", "value"),
+    *("status", "error", "env"),
+]
+"""Columns that a document needs."""
 
 
 def documents(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the documents of a run by file name, one a device; empty without samples.
 
-    Each row needs `env`, `phase`, `point` and `repetition`. Valid and invalid samples appear once
-    (`valid` says which); warm-ups do not.
+    `rows` have the columns DOCUMENTED. Valid and invalid samples appear once (`valid` says which);
+    warm-ups do not. As the field names say, times are in ms, rates in 1/s, memory in 10^9 bytes.
     """
-    by_sample: dict[tuple[str, int], dict[str, Any]] = {}
+    samples: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for row in rows:
-        document = json.loads(row["env"] or "{}").get("sample", {}).get("summary_document")
-        if document and row["phase"] == "measure":
-            by_sample[(row["point"], row["repetition"])] = document
-    devices: dict[str, dict[str, Any]] = {}
-    for document in sorted(by_sample.values(), key=lambda document: str(document["timestamp"])):
-        whole = devices.setdefault(document["gpu_info"]["name"], {**document, "benchmarks": []})
-        whole["benchmarks"] += document["benchmarks"]
-    several = len(devices) > 1
+        if row["phase"] == "measure":
+            samples.setdefault((row["point"], row["repetition"]), []).append(row)
+    measured = []
+    for sample in samples.values():
+        facts = json.loads(sample[0]["env"] or "{}").get("sample", {})
+        if "span" in facts:
+            measured.append((facts, sample))
+    whole: dict[str, dict[str, Any]] = {}
+    for facts, sample in sorted(measured, key=lambda pair: float(pair[0]["span"][0])):
+        gpu = gpu_info(facts)
+        started = datetime.fromtimestamp(facts["span"][0], UTC).isoformat(timespec="seconds")
+        first = {"timestamp": started, "gpu_info": gpu, "benchmarks": []}
+        document = whole.setdefault(gpu["name"], first)
+        document["benchmarks"].append(entry(sample, facts["span"]))
+    several = len(whole) > 1
     return {
-        f"resnet50{f'-{number}' if several else ''}.json": whole
-        for number, whole in enumerate(devices.values(), 1)
+        f"resnet50{f'-{number}' if several else ''}.json": document
+        for number, document in enumerate(whole.values(), 1)
     }
+
+
+def gpu_info(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the device of a sample; on a CPU, that."""
+    device = facts.get("device", {})
+    gpus = gpu_use.used(facts.get("gpus") or [{}], {str(device.get("uuid"))})
+    memory = device.get("memory")
+    return {
+        "name": device.get("name", "unknown"),
+        "cuda_version": device.get("cuda"),
+        "total_memory_gb": round(memory / 1e9, 1) if memory else None,
+        "driver": gpus[0].get("driver"),
+    }
+
+
+def entry(rows: Sequence[Mapping[str, Any]], span: Sequence[float]) -> dict[str, Any]:
+    """Return the element of `benchmarks` for the rows of a sample and the time of its test."""
+    params = Workload.model_validate_json(rows[0]["params"])
+    values = {(row["metric"], row["stat"]): row["value"] for row in rows}
+    coords = json.loads(rows[0]["coords"] or "{}")
+    invalid = "LoadGen says INVALID of a smoke test" if "loadgen" in coords else None
+    reason = rows[0]["error"] or invalid
+    element: dict[str, Any] = {
+        "scenario": params.scenario.replace("-", "_"),
+        "batch_size": params.batch,
+        "duration_sec": round(span[1] - span[0], 3),
+        "valid": reason is None,
+        "reason": reason,
+        "precision": params.precision,
+        "backend": params.backend,
+        "fast": params.fast,
+    }
+    if params.scenario == "server":
+        element["target_qps"] = values["target_rate", "value"]
+        element["latency_bound_ms"] = round(params.latency_bound * 1e3, 4)
+    rate = {"offline": "throughput", "server": "completed_rate"}.get(params.scenario)
+    if rate:
+        element["throughput_samples_per_sec"] = round(values[rate, "value"], 3)
+    element |= {
+        f"latency_{stat}_ms": round(values["latency", stat] * 1e3, 4)
+        for stat in PERCENTILES
+        if ("latency", stat) in values
+    }
+    return element

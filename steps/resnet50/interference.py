@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Gang, Metric, Output, broken
@@ -40,6 +40,12 @@ SHARE_SLACK = 0.02
 class InterferenceParams(Workload):
     """Copies of one workload on one device or node: each alone, then all at once."""
 
+    retired: ClassVar[Mapping[str, Any]] = {
+        **Workload.retired,
+        "memory_share": None,
+        "device_memory": None,
+    }
+
     copies: int = Field(
         2,
         ge=2,
@@ -51,27 +57,6 @@ class InterferenceParams(Workload):
         description="what the copies are proven to share; unset: on cuda one GPU, else the node;"
         " node: GPUs of one node may differ",
     )
-    memory_share: float | None = Field(
-        None,
-        gt=0,
-        le=1,
-        description="share of the device's memory that a copy may see; more is invalid",
-    )
-    device_memory: float | None = Field(
-        None,
-        gt=0,
-        allow_inf_nan=False,
-        description="bytes of the whole device; memory_share needs it",
-    )
-
-    @model_validator(mode="after")
-    def _measured(self) -> "InterferenceParams":
-        if self.memory_share is not None and self.device_memory is None:
-            raise ValueError(
-                "memory_share needs device_memory, bytes of the whole device:"
-                " a copy cannot tell what was hidden from it"
-            )
-        return self
 
 
 class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
@@ -80,8 +65,7 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
     It reports solo against co-run, tail inflation and fairness. On one host the copies are
     processes. On several hosts (pods packed on one node, each with a share of the device) they
     run on the hosts in turn. Each runs alone first; then all run together.
-    Names and uuids prove that they shared a node and, on CUDA, a GPU. The device memory that each
-    copy sees is checked against its share.
+    Names and uuids prove that they shared a node and, on CUDA, a GPU.
 
     Clock: LoadGen's, as in resnet50. It starts at a query's scheduled time and stops when its
     classes are known. All copies start LoadGen at the same time of day. Each has an order and a
@@ -367,23 +351,10 @@ def reasons_against(
         for number, run in enumerate(solo)
         if (reason := run.fault(params))
     ]
-    share = (params.device_memory or math.inf) * (params.memory_share or 1)
     for number, run in enumerate(beside):
-        reason, seen = run.fault(params), run.device.get("memory")
+        reason = run.fault(params)
         if reason and not run.only_late(reason):
             reasons.append(f"copy {number} beside the others: {reason}")
-        if seen is None and params.memory_share:
-            reasons.append(
-                f"copy {number} does not say how much device memory it sees:"
-                " its memory_share was not verified"
-            )
-        elif seen and params.memory_share and seen > share * (1 + SHARE_SLACK):
-            reasons.append(
-                f"copy {number} sees {seen / 1e9:.2f} GB of device memory,"
-                f" its share is {share / 1e9:.2f} GB"
-            )
-    if len(weights := {run.weights for run in (*solo, *beside)}) > 1:
-        reasons.append(f"the copies ran different weights: {', '.join(sorted(weights))}")
     share = overlap([run.span for run in beside])
     if share < OVERLAP:
         advice = "raise min_duration"

@@ -19,6 +19,7 @@ from perfdag.steps.resnet50.benchmark import (
     Watch,
     WorkloadBenchmark,
     caveats,
+    differences,
     expected,
     keeping_texts,
     program_argv,
@@ -171,7 +172,6 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
             with keeping_texts(texts, f"run {number + 1} of {len(order)} ({SIDES[side]})"):
                 finished = host.run(argvs[side], timeout=gang.timeout, stdin=spec)
                 runs.append(watch.keep(texts, f"{number:03}{side}", host, finished))
-        gang.output.facts["sides"] = sides(runs, order)
         return runs
 
     def parse(self, output: Output, params: OverheadParams) -> list[Measurement]:
@@ -203,7 +203,7 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
                 at = {"side": SIDES[side], "pair": pair, **coords}
                 values.append(Measurement("cost", costs[side][pair], coords=at))
                 values.append(Measurement("valid", float(run.tested.valid), coords=at))
-        reasons = [*_faults(runs, order, params), *_differences(sides(runs, order))]
+        reasons = [*_faults(runs, order, params), *differences(runs)]
         if reason := output.facts.get("against"):
             reasons.append(str(reason))
         if reasons:
@@ -212,49 +212,13 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
 
 
 def _faults(runs: Sequence[Result], order: str, params: OverheadParams) -> list[str]:
-    """Return why single runs are not what they claim, and whether their weights differ."""
+    """Return why single runs are not what they claim."""
     reasons = []
     for number, (side, run) in enumerate(zip(order, runs, strict=True), 1):
         reason = run.fault(params)
         # A bound that the treatment breaks is part of its cost.
         if reason and not (side == "B" and run.only_late(reason)):
             reasons.append(f"run {number} ({SIDES[side]}): {reason}")
-    if len(weights := {run.weights for run in runs}) > 1:
-        reasons.append(
-            f"baseline and treatment ran different weights: {', '.join(sorted(weights))}"
-        )
-    return reasons
-
-
-def sides(runs: Sequence[Result], order: str) -> dict[str, dict[str, list[str]]]:
-    """Return the device, versions and threads of each side; several texts if its runs differ."""
-    by_side: dict[str, dict[str, list[str]]] = {side: {} for side in SIDES.values()}
-    for side, run in zip(order, runs, strict=True):
-        device = run.device
-        what = {
-            "device": " ".join(str(device[name]) for name in ("name", "uuid") if device.get(name)),
-            **run.raw.get("versions", {}),
-            "LoadGen": run.tested.version.split()[0],
-            "threads": run.raw.get("model", {}).get("threads"),
-        }
-        for name, value in what.items():
-            known = by_side[SIDES[side]].setdefault(name, [])
-            known += [str(value)] if str(value) not in known else []
-    return by_side
-
-
-def _differences(by_side: Mapping[str, Mapping[str, list[str]]]) -> list[str]:
-    """Return why the sides differ by more than the treatment."""
-    reasons = []
-    for name, plain in by_side["baseline"].items():
-        treated = by_side["treatment"].get(name, [])
-        # gVisor, and Linux on ARM, do not name their CPU.
-        if len({*plain, *treated} - {"CPU: unknown"}) > 1:
-            advice = ": set threads" if name == "threads" else ""
-            reasons.append(
-                f"{name} is {' and '.join(plain)} in the baseline and {' and '.join(treated)} in"
-                f" the treatment{advice}"
-            )
     return reasons
 
 

@@ -11,7 +11,6 @@ from perfdag.units import CpuList, Duration, PositiveDuration
 
 Scenario = Literal["offline", "server", "single-stream"]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 MLPERF_DURATION = 600.0
 """Minimum duration in seconds of MLPerf's own rules (mlperf.conf of mlcommons/inference)."""
@@ -52,6 +51,7 @@ class Workload(contract.Params):
         "search_duration": 10.0,
         "check_logits": True,
         "imagenet": None,
+        "weights_sha256": None,
     }
 
     device: Literal["cpu", "cuda"] = "cpu"
@@ -72,7 +72,6 @@ class Workload(contract.Params):
         description="a file of torchvision's state dict, or `random`: a seeded initialisation"
         " (as fast, not accurate)",
     )
-    weights_sha256: Sha256 | None = Field(None, description="expected SHA-256 of the weights file")
     system: Literal["resnet50", "stub"] = Field(
         "resnet50", description="stub: a known service time, to measure the harness itself"
     )

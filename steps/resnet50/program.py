@@ -179,8 +179,6 @@ class Program:
         self.result |= system.facts
         system.load(range(spec["samples"]))
         rate, self.result["warmup"] = warm_all(spec, system)
-        if phases := system.phases():
-            self.result["phases"] = phases
         load = self._load(rate)
         time.sleep(max(0.0, spec.get("start_at", 0.0) - time.time()))
         tested = loadgen.measure(system, load, self.fail, system.begin)

@@ -66,10 +66,6 @@ class Stub:
             sleep_until(self.end + late)
         return np.asarray(indices) % 1000
 
-    def phases(self) -> dict[str, list[float]]:
-        """Return nothing: a stub has no phases."""
-        return {}
-
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
         if self.lock is None:

@@ -2,11 +2,8 @@
 
 import bisect
 import hashlib
-import re
 import threading
-import time
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +49,7 @@ def preprocess(raw: np.ndarray) -> np.ndarray:
     return pixels.transpose(0, 3, 1, 2)
 
 
-def build(
-    weights: str, seed: int, sha256: str | None = None
-) -> tuple[torch.nn.Module, dict[str, Any]]:
+def build(weights: str, seed: int) -> tuple[torch.nn.Module, dict[str, Any]]:
     """Return an fp32 model in eval mode on the CPU, and its weights. Raises UnusableError."""
     torch.manual_seed(seed)
     net = torchvision.models.resnet50(weights=None)
@@ -72,10 +67,6 @@ def build(
     path = Path(weights)
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        named = re.fullmatch(r"resnet50-([0-9a-f]{8,64})\.pth", path.name)
-        wanted = sha256 or (named[1] if named else "")
-        if not digest.startswith(wanted):
-            raise ValueError(f"sha256 is {digest[:16]}..., {wanted[:16]} expected")
         net.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:
         # The first line of load_state_dict()'s message only counts the errors.
@@ -83,12 +74,7 @@ def build(
         raise UnusableError(
             f"weights {weights} are no state dict of torchvision's ResNet-50: {message[:200]}"
         ) from None
-    return net.eval(), {
-        "weights": str(path),
-        "weights_sha256": digest,
-        "weights_verified": bool(wanted),
-        "trained": True,
-    }
+    return net.eval(), {"weights": str(path), "weights_sha256": digest, "trained": True}
 
 
 class Resnet50:
@@ -100,8 +86,8 @@ class Resnet50:
     facts: dict[str, Any]
 
     def __init__(self, spec: dict[str, Any], net: torch.nn.Module) -> None:
-        compiling, self.fast = spec["backend"] == "compile", spec["fast"]
-        self.padded = padded_sizes(spec["batch"], spec["scenario"], compiling or self.fast)
+        compiling = spec["backend"] == "compile"
+        self.padded = padded_sizes(spec["batch"], spec["scenario"], compiling or spec["fast"])
         self.seed = spec["seed"]
         self.store = torch.empty(0)
         self.loaded = self._row_of = np.empty(0, np.intp)
@@ -138,13 +124,6 @@ class Resnet50:
         classes: np.ndarray = logits.argmax(1).cpu().numpy()
         return classes
 
-    def finish(self) -> None:
-        """Wait until the device is idle."""
-
-    def computed(self, batch: torch.Tensor) -> tuple[torch.Tensor, float | None]:
-        """Return the logits, and on a device its own seconds for them."""
-        return self.logits(batch), None
-
     def load(self, indices: Sequence[int]) -> None:
         """Preprocess images and keep them in host memory."""
         parts = [
@@ -170,40 +149,6 @@ class Resnet50:
     def infer(self, indices: Sequence[int] | np.ndarray, ready: float = 0.0) -> np.ndarray:
         """Return the classes of a batch."""
         return self.answers(self.logits(self.copy(self.gather(indices))))[: len(indices)]
-
-    def phases(self) -> dict[str, list[float]]:
-        """Return the seconds of preprocess, copy, compute and postprocess of a full batch.
-
-        The device is idle before and after. The host's clock measures, with a synchronisation at
-        each end; on CUDA, events measure compute. It runs up to 7 times within 10 s.
-        """
-        repetitions, limit = (2, 3.0) if self.fast else (7, 10.0)
-        count = self.padded[-1]
-        indices = np.resize(self.loaded, count)
-        raw = images(self.seed, indices.tolist())
-        begun = time.perf_counter()
-        seconds: dict[str, list[float]] = {
-            name: [] for name in ("preprocess", "copy", "compute", "postprocess")
-        }
-        for _ in range(repetitions):
-            self.finish()
-            stamps = [time.perf_counter()]
-            self.prepare(raw)
-            stamps.append(time.perf_counter())
-            batch = self.copy(self.gather(indices))
-            self.finish()
-            stamps.append(time.perf_counter())
-            out, computing = self.computed(batch)
-            stamps.append(time.perf_counter())
-            self.answers(out)
-            stamps.append(time.perf_counter())
-            for name, (start, end) in zip(seconds, pairwise(stamps), strict=True):
-                seconds[name].append(
-                    computing if name == "compute" and computing is not None else end - start
-                )
-            if time.perf_counter() - begun > limit:
-                break
-        return seconds
 
 
 def padded_sizes(largest: int, scenario: str, few: bool) -> list[int]:
@@ -267,19 +212,6 @@ class DeviceResnet50(Resnet50):
         with torch.cuda.stream(self._computing):
             return super().answers(logits)
 
-    def computed(self, batch: torch.Tensor) -> tuple[torch.Tensor, float]:
-        """Return the logits, and the seconds between events around them."""
-        self.finish()
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record(self._computing)
-        logits = self.logits(batch)
-        end.record(self._computing)
-        end.synchronize()
-        return logits, float(start.elapsed_time(end)) / 1e3
-
-    def finish(self) -> None:
-        torch.cuda.synchronize(self.device)
-
 
 def torch_system(spec: dict[str, Any]) -> Resnet50:
     """Return torchvision's model on CPU or CUDA, with its `facts` (model, device, versions).
@@ -295,7 +227,7 @@ def torch_system(spec: dict[str, Any]) -> Resnet50:
             f"device: precision tf32: {name} has none (Ampere or newer has); use fp32 or fp16"
         )
     torch.set_num_threads(spec["threads"] or facts.cpus())
-    net, weights = build(spec["weights"], spec["seed"], spec["weights_sha256"])
+    net, weights = build(spec["weights"], spec["seed"])
     system = (DeviceResnet50 if cuda else Resnet50)(spec, net)
     model = {"system": "resnet50", "runtime": "torch", "threads": torch.get_num_threads()}
     system.facts = {

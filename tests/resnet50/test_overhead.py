@@ -161,10 +161,6 @@ def test_a_real_wrapper_is_run_and_its_cost_is_seen() -> None:
             {"warmup": {"stable": False}},
             r"run 2 \(treatment\): batch times still differed",
         ),
-        (
-            {"model": {"weights": "random, seed 3"}},
-            "baseline and treatment ran different weights: none, random, seed 3",
-        ),
     ],
 )
 def test_invalid_runs_make_the_comparison_invalid(bad: dict[str, Any], message: str) -> None:
@@ -179,27 +175,32 @@ def test_invalid_runs_make_the_comparison_invalid(bad: dict[str, Any], message: 
         (
             "device",
             {"name": "Tesla T4", "uuid": "GPU-2"},
-            "device is Tesla T4 GPU-1 in the baseline and Tesla T4 GPU-2 in the treatment",
+            "device differs between the runs: Tesla T4 GPU-1 and Tesla T4 GPU-2",
         ),
         (
             "device",
             {"name": "NVIDIA L4"},
-            "device is Tesla T4 GPU-1 in the baseline and NVIDIA L4 in the treatment",
+            "device differs between the runs: NVIDIA L4 and Tesla T4 GPU-1",
         ),
         (
             "versions",
             {"torch": "2.8.0", "torchvision": "0.24"},
-            r"torch is 2\.9\.0 in the baseline and 2\.8\.0 in the treatment",
+            r"torch differs between the runs: 2\.8\.0 and 2\.9\.0",
         ),
         (
             "versions",
             {"torch": "2.9.0", "torchvision": "0.23"},
-            r"torchvision is 0\.24 in the baseline and 0\.23 in",
+            r"torchvision differs between the runs: 0\.23 and 0\.24",
         ),
         (
             "model",
             {"weights": "none", "threads": 2},
-            "threads is 16 in the baseline and 2 in the treatment: set threads",
+            "threads differs between the runs: 16 and 2: set threads",
+        ),
+        (
+            "model",
+            {"weights": "random, seed 3", "threads": 16},
+            "weights differs between the runs: none and random, seed 3",
         ),
     ],
 )
@@ -216,15 +217,8 @@ def test_sides_that_differ_by_more_than_the_treatment_are_no_comparison(
     for treated in (raw, unnamed):  # gVisor does not name its CPU
         assert Resnet50Overhead().parse(Output(texts_of("ABBA", unnamed, treated)), options())
     both = texts_of("ABBA", raw, raw | {name: other})
-    what = message.split()[0]
-    for changed, expected in (
-        (
-            texts | {"002B": both["002B"]},
-            rf"{what} is .* in the baseline and .* and .* in the treatment",
-        ),
-        (both, message),
-    ):
-        with pytest.raises(Invalid, match=expected):
+    for changed in (texts | {"002B": both["002B"]}, both):
+        with pytest.raises(Invalid, match=message):
             Resnet50Overhead().parse(Output(changed), options())
 
 

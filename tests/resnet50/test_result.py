@@ -18,7 +18,6 @@ from perfdag.steps.resnet50.benchmark import (
     cost_per_million,
     documents,
     read,
-    summary_document,
 )
 from perfdag.steps.resnet50.params import Workload
 from perfdag.store.folder import FolderStore
@@ -74,13 +73,11 @@ def test_a_fast_run_with_too_few_queries_is_marked_not_refused() -> None:
         ('"result_query_count", "value": 500', '"result_query_count", "value": 20'),
     ):
         logs["detail"] = logs["detail"].replace(old, new)
-    raw["model"]["weights_verified"] = False
     fast = params("server", fast=True)
-    marks = {"loadgen": "INVALID", "weights": "unverified"}
     for each in parse(raw, fast):
-        assert (marks | {"fast": "not comparable"}).items() <= each.coords.items()
+        assert {"loadgen": "INVALID", "fast": "not comparable"}.items() <= each.coords.items()
     entry = entry_of(raw, fast)
-    assert entry.items() >= (marks | {"fast": True, "valid": False}).items()
+    assert entry.items() >= {"fast": True, "valid": False}.items()
     assert entry["reason"].startswith("LoadGen says INVALID")
     with pytest.raises(Invalid):
         parse(raw, params("server"))
@@ -140,15 +137,47 @@ def test_an_error_of_the_program_or_a_foreign_output_is_no_sample(
         read(text)
 
 
-def seed_row(built: dict[str, Any], repetition: int = 1, **more: Any) -> dict[str, Any]:
-    env = json.dumps({"sample": {"summary_document": built}})
-    return {"env": env, "phase": "measure", "point": "p", "repetition": repetition, **more}
+def rows_of(
+    raw: dict[str, Any], options: Workload, repetition: int = 1, **more: Any
+) -> list[dict[str, Any]]:
+    """The rows of a sample, as its run stores them."""
+    test = raw["test"]
+    facts = {"span": [test["started"], test["ended"]], "device": raw.get("device", {}), **more}
+    reason = None
+    try:
+        output = Output({"result": json.dumps(raw)}, facts=facts)
+        measured = Resnet50().parse(output, options)
+    except Invalid as error:
+        measured, reason = error.measurements, str(error)
+    sample = {
+        "env": json.dumps({"sample": facts}),
+        "phase": "measure",
+        "point": "p",
+        "repetition": repetition,
+        "params": options.model_dump_json(),
+        "error": reason,
+    }
+    return [
+        {
+            **sample,
+            "coords": json.dumps(dict(each.coords)),
+            "metric": each.metric,
+            "stat": each.stat,
+            "value": each.value,
+        }
+        for each in measured
+    ]
+
+
+def entry_of(raw: dict[str, Any], options: Workload, **facts: Any) -> dict[str, Any]:
+    [entry] = documents(rows_of(raw, options, **facts))["resnet50.json"]["benchmarks"]
+    return dict(entry)
 
 
 def test_the_seed_document_has_its_fields() -> None:
-    offline = documented(recorded("offline"), params(**OFFLINE), {"gpus": [{"driver": "550.1"}]})
-    single = documented(recorded("single-stream"), params("single-stream"), {})
-    whole = documents([seed_row(offline), seed_row(single, 2)])["resnet50.json"]
+    offline = rows_of(recorded("offline"), params(**OFFLINE), gpus=[{"driver": "550.1"}])
+    single = rows_of(recorded("single-stream"), params("single-stream"), 2)
+    whole = documents([*offline, *single])["resnet50.json"]
     assert set(whole) == {"timestamp", "gpu_info", "benchmarks"}
     assert {"name", "cuda_version", "total_memory_gb"} <= set(whole["gpu_info"])
     first, second = sorted(whole["benchmarks"], key=lambda item: str(item["scenario"]))
@@ -156,21 +185,19 @@ def test_the_seed_document_has_its_fields() -> None:
     assert {"scenario", "batch_size", "latency_p90_ms"} <= set(second)
     assert (first["scenario"], second["scenario"]) == ("offline", "single_stream")
     assert 1 < second["latency_p90_ms"] < 10
+    server = entry_of(recorded("server-overloaded"), params("server"))
+    assert (server["target_qps"], server["latency_bound_ms"], server["valid"]) == (400, 15, False)
 
 
 def test_the_seed_document_holds_a_sample_once_and_a_device_each() -> None:
-    entries = [{"scenario": "offline"}]
-    built: dict[str, Any] = {"gpu_info": {"name": "X"}, "timestamp": "t", "benchmarks": entries}
-    rows = [
-        seed_row(built),
-        seed_row(built),
-        seed_row(built, 2),
-        seed_row(built, 3, phase="warmup"),
-        seed_row(built, 4, env=None),
-    ]
-    assert documents(rows) == {"resnet50.json": {**built, "benchmarks": entries * 2}}
-    other = {**built, "gpu_info": {"name": "Y"}}
-    actual = documents([seed_row(built), seed_row(other, 2)])
+    def one(repetition: int, **facts: Any) -> list[dict[str, Any]]:
+        return rows_of(recorded("offline"), params(**OFFLINE), repetition, **facts)
+
+    warm = [row | {"phase": "warmup"} for row in one(3)]
+    lost = [row | {"env": None} for row in one(4)]
+    whole = documents([*one(1), *one(2), *warm, *lost])
+    assert [len(each["benchmarks"]) for each in whole.values()] == [2]
+    actual = documents([*one(1, device={"name": "X"}), *one(2, device={"name": "Y"})])
     assert {name: item["gpu_info"]["name"] for name, item in actual.items()} == {
         "resnet50-1.json": "X",
         "resnet50-2.json": "Y",
@@ -195,22 +222,6 @@ def test_a_run_writes_the_seed_document_beside_its_report(
     assert [benchmark["scenario"] for benchmark in json.loads(first)["benchmarks"]] == ["offline"]
     cli(["collect", "last", "--store", str(root)])
     assert file.read_bytes() == first
-
-
-def as_valid(raw: dict[str, Any]) -> dict[str, Any]:
-    logs = raw["test"]["logs"]
-    for name, text in logs.items():
-        logs[name] = text.replace("INVALID", "VALID")
-    return raw
-
-
-def documented(raw: dict[str, Any], options: Workload, facts: dict[str, Any]) -> dict[str, Any]:
-    return summary_document(read(json.dumps(raw)), options, facts)
-
-
-def entry_of(raw: dict[str, Any], options: Workload, **facts: Any) -> dict[str, Any]:
-    actual: dict[str, Any] = documented(raw, options, facts)["benchmarks"][0]
-    return actual
 
 
 def test_a_test_that_was_over_before_its_minimum_duration_names_the_parameter() -> None:

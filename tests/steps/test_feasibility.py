@@ -55,7 +55,7 @@ CLASSES = frozenset({"fast", ""})
         ({"hugepages": {"hugepages-2Mi": "1Gi"}}, "no node has hugepages-2Mi"),
         (
             {"hosts": {"count": 3, "placement": "spread"}},
-            "3 nodes are asked for (placement: spread), the cluster has 2 for these pods",
+            "3 nodes needed (placement: spread), 2 fit",
         ),
         ({"volume": {"storage_class": "slow"}}, "there is no storage class slow; there are: fast"),
         ({"resources": {"example.com/part": 1}}, "no node has example.com/part"),
@@ -108,11 +108,11 @@ def of_roles(placement: str, **pools: str) -> dict[str, Any]:
         ({"hosts": {"count": 2, "pairs": "across-zones"}}, None),
         (
             {"hosts": {"count": 3, "pairs": "across-zones"}},
-            "3 zones are asked for (pairs: across-zones), the cluster has 2 for these pods",
+            "3 zones needed (pairs: across-zones), 2 fit",
         ),
         (
             {"hosts": {"count": 2, "pairs": "across-zones"}, "node_selector": {"pool": "a"}},
-            "2 zones are asked for (pairs: across-zones), the cluster has 1 for these pods",
+            "2 zones needed (pairs: across-zones), 1 fits",
         ),
         (of_roles("spread", client="a", server="b"), None),
         (
@@ -122,7 +122,7 @@ def of_roles(placement: str, **pools: str) -> dict[str, Any]:
         (of_roles("any", client="a", server="a"), None),
         (
             of_roles("spread", client="a", server="a"),
-            "2 nodes are asked for (placement: spread), the cluster has 1 for these pods",
+            "2 nodes needed (placement: spread), 1 fits",
         ),
     ],
 )

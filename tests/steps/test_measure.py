@@ -15,8 +15,7 @@ from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.runs import sample_key
 from perfdag.results.samples import SampleRecord, read_sample
 from perfdag.shape import Shape
-from perfdag.steps.loop.measure import MeasuringLoop
-from perfdag.steps.loop.pools import LocalPool, needs_cluster
+from perfdag.steps.loop.measure import LocalPool, MeasuringLoop, needs_cluster
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite

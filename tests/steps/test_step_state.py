@@ -1,12 +1,13 @@
 """What a step says on its Workflow, by which Argo decides whether it is done anew."""
 
+from pathlib import Path
+
 import pytest
 
 from perfdag.kube.client import KubeError
 from perfdag.kube.patch import STEP
 from perfdag.steps.pods.context import run_step
-from perfdag.steps.pods.kinds import refuse
-from perfdag.suite.document import BadDocument
+from perfdag.suite.document import BadDocument, Problem
 from tests.fakes.api_server import ApiServer
 
 from .objects import workflow_of
@@ -24,15 +25,18 @@ from .test_plan_step import place
     ],
 )
 def test_a_step_that_fails_by_itself_says_so_and_one_that_is_ended_does_not(
-    code: int | None, message: list[str], monkeypatch: pytest.MonkeyPatch
+    code: int | None, message: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    said = tmp_path / "termination-log"
+    said.touch()
+    monkeypatch.setattr("perfdag.steps.pods.context.TERMINATION_MESSAGE", said)
     server = ApiServer(workflow_of(place()))
 
     def work() -> int:
         if code is None:
             raise KubeError(403, "Forbidden", "no")
         if code == 2:
-            raise refuse("no such benchmark")
+            raise BadDocument([Problem("s.yaml", n, "", f"bad line {n}") for n in (3, 7, 9)])
         if code < 0:
             raise KeyboardInterrupt
         return code
@@ -43,6 +47,8 @@ def test_a_step_that_fails_by_itself_says_so_and_one_that_is_ended_does_not(
             run_step(place(), "plan", work)
     else:
         assert run_step(place(), "plan", work) == code
+    texts = {2: "s.yaml:3: bad line 3 (and 2 more)", None: "no"}
+    assert said.read_text() == texts.get(code, "")
     states = [
         each.body["metadata"]["annotations"][STEP]
         for each in server.requests

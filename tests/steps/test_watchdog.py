@@ -73,7 +73,7 @@ def notes(watchdog: Watchdog) -> list[str]:
 
 
 LONG_AGO = time.time() - 500
-NO_IMAGE = pod("ImagePullBackOff: no such image")
+NO_IMAGE = pod("ImagePullBackOff on n: no such image")
 NEVER = pod("ErrImageNeverPull: x", unrecoverable=True)
 RETRY = pod("ImagePullBackOff: x", attempt=1, uid="v")
 FULL = pod("Unschedulable: 0/1 nodes are available: 1 Insufficient cpu.")
@@ -89,7 +89,7 @@ UNPACKS = replace(
 )
 ENDED_LATE = replace(UNPACKS, phase="Failed", trouble=DEADLINE)
 SILENT = replace(pod(None), created=time.time() - 61)
-BEFORE = pod("ErrImagePull: no", uid="u0")
+BEFORE = pod("ImagePullBackOff on n: no", uid="u0")
 NOW = pod(None, attempt=1, phase="Running", uid="v")
 
 
@@ -239,7 +239,9 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
         if each.method == "PATCH"
     ]
     assert [kind for kind, _ in done] == ["workflows", "pods", "workflows"]
-    assert done[1][1]["status"]["message"].startswith("on node-1: "), "what its node in Argo says"
+    assert done[1][1]["status"]["message"].startswith("InvalidImageName on node-1"), (
+        "what its node in Argo says"
+    )
     workflow["metadata"] |= done[0][1]["metadata"]
     unrecoverable = unrecoverable_batches(workflow)
     notes = from_annotations(OURS, workflow["metadata"]["annotations"])
@@ -261,7 +263,7 @@ def test_a_watchdog_that_came_late_still_gives_up_before_argo_does(watchdog: Wat
     assert watchdog.look({}, [full], 0) == []
     older = replace(full, created=time.time() - 61)
     assert watchdog.look({}, [older], 5) == [older]
-    pulling = replace(pod("ErrImagePull: x", uid="v"), batch=1, created=time.time() - 55)
+    pulling = replace(pod("ImagePullBackOff on n: x", uid="v"), batch=1, created=time.time() - 55)
     assert watchdog.look({}, [pulling], 6) == [], "that its image is pulled has only begun"
 
 
@@ -312,7 +314,10 @@ def test_a_quota_is_noted(watchdog: Watchdog) -> None:
             True,
         ),
         (
-            {"message": 'pods "x" is forbidden: violates PodSecurity "restricted:latest"'},
+            {
+                "message": 'violates PodSecurity "restricted:latest"',
+                "before": 'pods "x" is forbidden: ',
+            },
             True,
             True,
         ),
@@ -335,7 +340,9 @@ def test_whatever_a_pod_was_not_made_for_is_noted(
     watchdog: Watchdog, fields: dict[str, str], noted: bool, unrecoverable: bool
 ) -> None:
     inputs = {"parameters": [{"name": "batch", "value": "0"}, {"name": "rank", "value": "1"}]}
-    watchdog.look({"n": {"type": "Pod", "phase": "Error", "inputs": inputs, **fields}}, [], 0)
+    fields = {"type": "Pod", "phase": "Error", **fields}
+    message = fields.pop("before", "") + fields["message"]
+    watchdog.look({"n": {**fields, "inputs": inputs, "message": message}}, [], 0)
     assert watchdog.unrecoverable == ({0} if unrecoverable else set())
     assert [fields["message"] in each for each in notes(watchdog)] == [True] * noted
 
@@ -349,6 +356,7 @@ def waits(reason: str, message: str) -> dict[str, Any]:
     }
 
 
+PULL = 'failed to pull and unpack image "i": failed to resolve reference "i": '
 RESERVED = 'failed to reserve container name "main_x": name "main_x" is reserved for "4f3a"'
 NO_PROGRAM = 'failed to generate container "1": exec: "nothing": executable file not found in $PATH'
 
@@ -361,14 +369,14 @@ NO_PROGRAM = 'failed to generate container "1": exec: "nothing": executable file
                 "phase": "Pending",
                 "containerStatuses": [waits("ErrImageNeverPull", "not present")],
             },
-            "ErrImageNeverPull: not present (container main, image i)",
+            "ErrImageNeverPull on node-1: image i of main: not present",
             True,
             id="the container rather than the condition",
         ),
         *(
             pytest.param(
                 {"containerStatuses": [waits("CreateContainerError", message)]},
-                f"CreateContainerError: {message} (container main, image i)",
+                f"CreateContainerError on node-1: image i of main: {message}",
                 unrecoverable,
                 id=message.partition(":")[0],
             )
@@ -376,6 +384,21 @@ NO_PROGRAM = 'failed to generate container "1": exec: "nothing": executable file
                 ("context deadline exceeded", False),
                 (RESERVED, False),
                 (NO_PROGRAM, True),
+            )
+        ),
+        *(
+            pytest.param(
+                {"containerStatuses": [waits(reason, message)]},
+                "ImagePullBackOff on node-1: image i of main: i: not found",
+                False,
+                id=reason,
+            )
+            for reason, message in (
+                ("ErrImagePull", f"{PULL}i: not found"),
+                (
+                    "ImagePullBackOff",
+                    f'Back-off pulling image "i": ErrImagePull: {PULL}i: not found',
+                ),
             )
         ),
         pytest.param(
@@ -396,7 +419,7 @@ NO_PROGRAM = 'failed to generate container "1": exec: "nothing": executable file
 )
 def test_the_trouble_of_a_pod(status: dict[str, Any], trouble: str, unrecoverable: bool) -> None:
     limited = {"name": "mtu", "resources": {"limits": {"memory": "128Mi"}}}
-    spec = {"initContainers": [limited], "containers": []}
+    spec = {"nodeName": "node-1", "initContainers": [limited], "containers": []}
     body = {"metadata": {"name": "p"}, "spec": spec, "status": status}
     assert pod_trouble(body) == (trouble, unrecoverable)
 
