@@ -200,7 +200,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     ):
         raise refuse(why)  # before anything of that run is changed
     for variant in plans:
-        missing_reason.forget_all(store, variant.run_id)
+        missing_reason.forget(store, variant.run_id)
     parameters, left = outputs(plan, context), batches_left(store, plans)
     _put(store, plans)  # before the cluster may refuse: then rows say why
     begin_clock(store, plan.run_id)
@@ -334,7 +334,7 @@ def resumed(store: Store, plan: Plan) -> list[Plan]:
     rechecks = [RunStore(store).plan(run_id) for run_id in plan.options.rechecks]
     for member in rechecks:
         member.where = plan.where
-        missing_reason.forget_all(store, member.run_id)
+        missing_reason.forget(store, member.run_id)
         RunStore(store).put_plan(member)
     return rechecks
 
