@@ -17,6 +17,7 @@ from perfdag.kube.client import KubeError, Prometheus
 from perfdag.steps.scale import prometheus
 
 URL = Prometheus("http://x")
+PROBE = {"a probe": {"query": "vector(1)"}}
 
 
 class Asked:
@@ -204,9 +205,9 @@ async def test_no_prometheus_is_said() -> None:
 async def test_a_token_is_sent_and_a_refusal_names_its_option(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
     async with answering(lambda: NOTHING, b"Authorization: Bearer secret\r\n") as address:
-        await Prometheus(f"http://{address}", str(tmp_path / "token")).probe()
+        await Prometheus(f"http://{address}", str(tmp_path / "token")).query(PROBE, "query")
         with pytest.raises(KubeError, match=r"answers 401.*--prometheus-token-file"):
-            await Prometheus(f"http://{address}").probe()
+            await Prometheus(f"http://{address}").query(PROBE, "query")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
@@ -226,9 +227,9 @@ async def test_its_certificate_is_checked_against_the_authority_that_is_given(
     context.load_cert_chain(tmp_path / "own.crt", tmp_path / "own.key")
     async with answering(lambda: NOTHING, context=context) as address:
         url = f"https://{address}"
-        await Prometheus(url, ca_file=str(tmp_path / "own.crt")).probe()
+        await Prometheus(url, ca_file=str(tmp_path / "own.crt")).query(PROBE, "query")
         for wrong in (str(tmp_path / "other.crt"), None):
             with pytest.raises(KubeError, match=r"no answer from Prometheus.*certificate"):
-                await Prometheus(url, ca_file=wrong).probe()
+                await Prometheus(url, ca_file=wrong).query(PROBE, "query")
         with pytest.raises(KubeError, match="No such file"):
-            await Prometheus(url, ca_file=str(tmp_path / "absent")).probe()
+            await Prometheus(url, ca_file=str(tmp_path / "absent")).query(PROBE, "query")
