@@ -19,8 +19,7 @@ from perfdag.results.missing_reason import (
     MissingReason,
     as_annotation,
     budget_spent,
-    forget_all,
-    forget_batch,
+    forget,
     from_annotations,
     reason_for,
     stored_reasons,
@@ -67,9 +66,9 @@ def test_notes_in_the_store(tmp_path: Path) -> None:
     for reason in (BUDGET, FLIGHT, BATCH, PLAN, WORKFLOW):
         write(store, "r", reason)
     assert set(stored_reasons(store, "r")) == {BUDGET, FLIGHT, BATCH, PLAN, WORKFLOW}
-    forget_batch(store, "r", 0)
+    forget(store, "r", "batch-0")
     assert set(stored_reasons(store, "r")) == {BUDGET, FLIGHT, PLAN, WORKFLOW}
-    forget_all(store, "r")
+    forget(store, "r")
     assert stored_reasons(store, "r") == []
 
 

@@ -92,6 +92,10 @@ def test_a_measuring_pod_needs_no_library_of_analysis() -> None:
     code = (
         "import sys, importlib\n"
         "for name in 'jinja2', 'matplotlib', 'numpy', 'pyarrow', 'rich': sys.modules[name] = None\n"
-        "for name in sys.argv[1:]: importlib.import_module(name)"
+        "for name in sys.argv[1:]: importlib.import_module(name)\n"
+        "from perfdag.commands.main import main\n"
+        "sys.exit(main(['step', 'watchdog', '--pending', '1']))"
     )
-    subprocess.run([sys.executable, "-c", code, *sorted(modules | steps)], check=True)
+    argv = [sys.executable, "-c", code, *sorted(modules | steps)]
+    result = subprocess.run(argv, env={"HOME": "/"}, capture_output=True, text=True, check=False)
+    assert result.stderr.startswith("perfdag: no cluster: "), result.stderr

@@ -69,12 +69,6 @@ class Record:
     alerts: list[Alert]
     failed: bool
 
-    def dump(self) -> bytes:
-        """Return the record as JSON."""
-        alerts = [alert.__dict__ for alert in self.alerts]
-        data = {"schema": 1, "run": self.run, "failed": self.failed, "alerts": alerts}
-        return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
-
 
 def mark_known(alerts: Sequence[Alert], previous: Record | None, own: Record | None) -> None:
     """Mark the alerts that the run before, or an earlier check of this run, had already."""
@@ -105,8 +99,9 @@ def read_records(store: Store, suite: str) -> dict[str, Record]:
 
 def store_record(store: Store, gate: "GateResult") -> None:
     """Store the alerts of a run, so that none is sent twice. Raises StoreError."""
-    record = Record(gate.run, gate.alerts, gate.failed)
-    store.put(f"alerts/{gate.suite}/{gate.run}.json", record.dump())
+    data = {"schema": 1, "run": gate.run, "failed": gate.failed, "alerts": gate.alerts}
+    text = orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+    store.put(f"alerts/{gate.suite}/{gate.run}.json", text)
 
 
 def acknowledgement(name: str, run_id: str) -> str:

@@ -12,14 +12,12 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from perfdag.analysis.medians import (
     PointCount,
     RunInfo,
     RunMedians,
-    codes,
     is_measured,
     series_labels,
 )
@@ -391,8 +389,11 @@ def noise_report(medians: RunMedians, table: pa.Table) -> list[tuple[str, Variab
         rows = split.get(medians.series[i].series_id)
         if rows is None or medians.series[i].canary:
             continue
-        runs = [rows[0][rows[1] == run] for run in np.unique(rows[1])]
-        report.append((name, variability_of(runs, _by_node(*rows))))
+        by_run: dict[str, list[float]] = {}
+        for value, run, _ in rows:
+            by_run.setdefault(run, []).append(value)
+        runs = [by_run[run] for run in sorted(by_run)]
+        report.append((name, variability_of(runs, _by_node(rows))))
     return sorted(report, key=lambda row: -(row[1].between or 0))
 
 
@@ -411,10 +412,10 @@ def node_outliers(medians: RunMedians, table: pa.Table, tuning: Tuning) -> list[
         rows = split.get(info.series_id)
         if rows is None or not tuning.pages(info):
             continue
-        min_effect, absolute = tuning.effect(info, rows[0])
+        min_effect, absolute = tuning.effect(info, np.array([value for value, *_ in rows]))
         if absolute:
             continue
-        values = _by_node(*rows)
+        values = _by_node(rows)
         points.add(info.point)
         nodes |= values.keys()
         for outlier in outliers(values, min_effect=min_effect):
@@ -438,32 +439,25 @@ def node_outliers(medians: RunMedians, table: pa.Table, tuning: Tuning) -> list[
     return sorted(explained, key=lambda node: (node.word != "worse", -abs(node.outlier.effect)))
 
 
-_Rows = tuple[Array, NDArray[np.int64], list[tuple[str, ...]]]
+_Rows = list[tuple[float, str, Sequence[str]]]
+"""Value, run and nodes of each row of a series."""
 
 
 def _split(table: pa.Table) -> dict[str, _Rows]:
-    """Split rows by series into values, runs as numbers (oldest first) and nodes."""
-    which, ids = codes(table["series_id"])
-    run, run_ids = codes(table["run_id"])
-    rank = np.argsort(np.argsort(run_ids)) if run_ids else np.array([], dtype=np.int64)
-    values = table["value"].to_numpy().astype(np.float64)
-    nodes = [tuple(names or ()) for names in table["nodes"].to_pylist()]
-    order = np.argsort(which, kind="stable")
-    groups, starts = np.unique(which[order], return_index=True)
+    """Split rows by series."""
+    columns = [table[name].to_pylist() for name in ("series_id", "value", "run_id", "nodes")]
     split: dict[str, _Rows] = {}
-    for group, rows in zip(groups, np.split(order, starts[1:]), strict=True):
-        split[ids[group]] = (values[rows], rank[run[rows]], [nodes[k] for k in rows])
+    for series, value, run, nodes in zip(*columns, strict=True):
+        split.setdefault(series, []).append((value, run, nodes or ()))
     return split
 
 
-def _by_node(
-    values: Array, runs: NDArray[np.int64], nodes: list[tuple[str, ...]]
-) -> dict[str, list[float]]:
+def _by_node(rows: _Rows) -> dict[str, list[float]]:
     """Return one value per node and run: the median of the samples the node took part in."""
-    samples: dict[str, dict[int, list[float]]] = {}
-    for value, run, names in zip(values, runs, nodes, strict=True):
+    samples: dict[str, dict[str, list[float]]] = {}
+    for value, run, names in rows:
         for node in names:
-            samples.setdefault(node, {}).setdefault(int(run), []).append(float(value))
+            samples.setdefault(node, {}).setdefault(run, []).append(value)
     return {
         node: [median(by_run[run]) for run in sorted(by_run)] for node, by_run in samples.items()
     }

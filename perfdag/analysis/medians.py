@@ -43,11 +43,6 @@ class RunInfo:
     env: dict[str, str]
     points: dict[str, PointCount]
 
-    @property
-    def when(self) -> datetime:
-        """The time the run started."""
-        return datetime.fromisoformat(self.started_at)
-
 
 def series_labels(series: Iterable[SeriesInfo]) -> dict[str, str]:
     """Return point id -> what distinguishes it within its entry (`streams=4 network.host=true`)."""

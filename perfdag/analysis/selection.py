@@ -13,16 +13,13 @@ import orjson
 
 from perfdag.analysis.medians import read_run_medians
 from perfdag.results.runs import PARTIAL, RunStore, day_of
+from perfdag.results.runs import SelectionError as SelectionError
 from perfdag.store.base import NotStoredError, Store
 from perfdag.suite.document import nearest
 from perfdag.units import plural
 
 KEYS = ("suite", "month", "run", "since", "until", "newest")
 BASELINES = "baselines.json"
-
-
-class SelectionError(ValueError):
-    """No run matches. The message lists what exists."""
 
 
 @dataclass(frozen=True)

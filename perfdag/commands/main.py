@@ -210,8 +210,8 @@ def program() -> NoReturn:
 
 def _explain(error: Exception, verb: str | None) -> int:
     """Print an expected error and return its exit code. Raise any other error again."""
-    from perfdag.analysis.selection import SelectionError
     from perfdag.kube.client import KubeError
+    from perfdag.results.runs import SelectionError
     from perfdag.store.base import AddressError, DamagedError, NotStoredError, StoreError
     from perfdag.suite.document import BadDocument
 

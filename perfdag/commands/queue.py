@@ -6,13 +6,10 @@ import json
 import logging
 import math
 import os
-import resource
 import secrets
 import signal
 import socket
-import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from perfdag import signals
@@ -21,7 +18,6 @@ from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.units import plural
 
 if TYPE_CHECKING:
-    from perfdag.steps.queue.backend import Workload
     from perfdag.steps.queue.client import Load
     from perfdag.steps.queue.frontend import Limits
     from perfdag.steps.queue.protocol import Address
@@ -186,7 +182,7 @@ def until_signal() -> asyncio.Event:
 BACKEND_EXAMPLES = """\
   perfdag queue backend --name sleep --backoff 0.2 -- sleep 2
   perfdag queue backend --name sleep --backoff 0 -- sleep 2  # until it is empty
-  perfdag queue backend --once --report -- \\
+  /usr/bin/time -v perfdag queue backend --once -- \\
       /usr/bin/ffmpeg -v error -i in.mp4 -f null -
   perfdag queue backend --name media --backoff 0.2 \\
       --glob '/dev/dri/renderD*' --ignore -- \\
@@ -216,7 +212,6 @@ def _add_backend(programs: "argparse._SubParsersAction[argparse.ArgumentParser]"
         ("glob", "", "the first file that matches replaces FILENAME, for example a device"),
         ("ignore", False, "ignore the arguments in clients' requests"),
         ("once", False, "run the command once and exit, to try it out"),
-        ("report", False, "with --once: print what the item used as JSON, to size its pods"),
         ("dir", "", "working directory of the command"),
         ("null-in", False, "standard input from /dev/null"),
         ("null-out", False, "standard output and error to /dev/null"),
@@ -249,10 +244,11 @@ def _backend(args: argparse.Namespace) -> int:
     )
     if args.glob:
         logger.info(f"{backend.FILENAME} stands for {workload.device}")
-    if args.report and not args.once:
-        raise ValueError("--report needs --once")
     if args.once:
-        return _run_once(workload, args.report)
+        outcome = workload.run(None, 0.0)
+        if outcome.error:
+            logger.info(outcome.error)
+        return EXIT_FAILED if outcome.retcode or outcome.timeout else EXIT_OK
     host = socket.gethostname() or "localhost"
     options = backend.Options(
         protocol.address(args.faddr),
@@ -270,40 +266,6 @@ def _backend(args: argparse.Namespace) -> int:
         raise CommandError(str(error), EXIT_REACH) from None
     logger.info(f"{plural(worker.completed, 'item')} done")
     return EXIT_OK
-
-
-def _run_once(workload: "Workload", report: bool) -> int:
-    """Run the command once without a frontend; return 1 if it fails or takes too long.
-
-    The report has what the item used: its time, CPU time (of all its processes), the memory of its
-    largest process, and the use of this machine's GPUs.
-    """
-    from perfdag.hosts import gpu_use
-    from perfdag.hosts.local import LocalHost
-
-    with gpu_use.devices_watched(LocalHost()) as devices:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        start = time.monotonic()
-        outcome = workload.run(None, 0.0)
-        seconds = time.monotonic() - start
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if outcome.error:
-        logger.info(outcome.error)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    if report:
-        print_json(
-            {
-                "seconds": seconds,
-                "cpu_seconds": cpu,
-                "cpus": cpu / seconds if seconds else 0.0,
-                # The largest of all children so far, in KiB: unknown if an earlier was larger.
-                "memory_bytes": after.ru_maxrss * 1024
-                if after.ru_maxrss > before.ru_maxrss
-                else None,
-                "devices": {name: asdict(use) for name, use in devices.items()},
-            }
-        )
-    return EXIT_FAILED if outcome.retcode or outcome.timeout else EXIT_OK
 
 
 CLIENT_EXAMPLES = """\

@@ -268,7 +268,7 @@ def resumable(command: str) -> Iterator[None]:
 
 def prepare_resume(store: Store, run_id: str) -> None:
     """Forget why samples of the run are missing, and delete damaged ones. Raises StoreError."""
-    missing_reason.forget_all(store, run_id)
+    missing_reason.forget(store, run_id)
     if damaged := RunStore(store).delete_damaged_samples(run_id):
         some = ", ".join(damaged[:5])
         logger.info(f"unreadable, measured again: {plural(len(damaged), 'sample')} ({some})")

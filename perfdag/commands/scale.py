@@ -4,9 +4,11 @@ import argparse
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,20 +18,19 @@ from perfdag.commands.terminal import text_table
 from perfdag.kube.client import Kube, KubeError, Prometheus
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_INPUT, EXIT_OK, EXIT_REACH
 from perfdag.steps.scale import cluster, prometheus, runai, vmi, workloads
-from perfdag.steps.scale import times as times_csv
 from perfdag.steps.scale.cluster import remove_run
 from perfdag.steps.scale.figures import Result, audit_key, audit_of
-from perfdag.steps.scale.files import (
+from perfdag.steps.scale.generate import Arrival, Schedule, connections
+from perfdag.steps.scale.objects import built_in, template_text
+from perfdag.steps.scale.rows import summaries, write_rows
+from perfdag.steps.scale.runai import (
     AUDIT,
+    Settings,
+    SubmitRequest,
     checked,
     remove_outputs,
     write_json,
-    write_rows,
 )
-from perfdag.steps.scale.generate import Arrival, Schedule, connections
-from perfdag.steps.scale.objects import built_in, template_text
-from perfdag.steps.scale.rows import summaries
-from perfdag.steps.scale.runai import SampleRequest, Settings, SubmitRequest
 from perfdag.steps.scale.scenario import Context, ScenarioParams
 from perfdag.units import plural, short
 
@@ -85,24 +86,10 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-@dataclass(frozen=True)
-class Session:
-    """Where a command works: a context of the kubeconfig, a folder, and its settings."""
-
-    context: str | None
-    folder: Path
-    settings: Settings
-
-    def run(self, work: Callable[[Kube], Awaitable[T]], connections: int = 100) -> T:
-        """Run the work on the session's cluster. Raises KubeError, KeyboardInterrupt."""
-        return on_cluster(self.context, work, connections)
-
-
-def open_session(args: argparse.Namespace) -> Session:
-    """Read the settings, which name the folder if no option does. Raises SettingsError."""
+def folder_of(args: argparse.Namespace) -> tuple[Path, Settings]:
+    """Return the folder and the settings, which name it if no option does. Raises SettingsError."""
     settings = runai.read_settings(args.settings)
-    folder = args.output_dir or Path(settings.output_dir)
-    return Session(getattr(args, "context", None), folder, settings)
+    return args.output_dir or Path(settings.output_dir), settings
 
 
 def on_cluster(
@@ -123,11 +110,6 @@ def parse_variables(options: list[str]) -> dict[str, str]:
     if any(not name or not middle for name, middle, _ in pairs):
         raise ValueError("--var is NAME=VALUE")
     return {name: value for name, _, value in pairs}
-
-
-def prometheus_of(args: argparse.Namespace) -> Prometheus:
-    """Return the Prometheus of the options."""
-    return Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file)
 
 
 def print_schedule(batch: dict[str, Any]) -> None:
@@ -163,9 +145,9 @@ def print_stages(rows: list[Any]) -> None:
 
 def submit(args: argparse.Namespace) -> int:
     """Create the workloads. Return 1 if some were refused or not sent. Raises ValueError."""
-    session = open_session(args)
-    session.settings.project = args.project or session.settings.project
-    session.settings.submitter = args.submitter or session.settings.submitter
+    folder, settings = folder_of(args)
+    settings.project = args.project or settings.project
+    settings.submitter = args.submitter or settings.submitter
     if args.rate and args.delay:
         raise ValueError("--delay makes batches of -p, --rate sends one after the other")
     arrival: Arrival = "constant" if args.rate else "batch" if args.delay else "closed"
@@ -174,8 +156,8 @@ def submit(args: argparse.Namespace) -> int:
         count=args.num_workloads,
         parallel=args.num_processes,
         schedule=Schedule(arrival, args.rate, args.num_processes, args.delay),
-        folder=session.folder,
-        settings=session.settings,
+        folder=folder,
+        settings=settings,
         workers=args.num_workers,
         gpus=args.num_gpus,
         pvc=args.pvc,
@@ -186,7 +168,9 @@ def submit(args: argparse.Namespace) -> int:
     )
     if request.count < 1 or request.parallel < 1:
         raise ValueError("-n and -p must be 1 or more")
-    file = session.run(lambda kube: runai.submit(kube, request), connections(request.parallel))
+    file = on_cluster(
+        args.context, lambda kube: runai.submit(kube, request), connections(request.parallel)
+    )
     batch = file.generator
     rate = f" ({batch['create_rate_per_s']:.0f}/s)" if batch["create_rate_per_s"] else ""
     created = f"{batch['created']} of {batch['planned']} created"
@@ -202,15 +186,11 @@ def submit(args: argparse.Namespace) -> int:
 
 def sample(args: argparse.Namespace) -> int:
     """Observe the workloads of a run and write the files. Raises ValueError for another run."""
-    session = open_session(args)
-    request = SampleRequest(
-        session.folder,
-        session.settings,
-        args.watch,
-        args.workload_type,
-        args.project,
+    folder, settings = folder_of(args)
+    read = partial(runai.read_submission, folder, args.workload_type, args.project)
+    result = on_cluster(
+        args.context, lambda kube: runai.sample(kube, folder, settings, read, args.watch)
     )
-    result = session.run(lambda kube: runai.sample(kube, request))
     counts = f"{result.scheduled} scheduled, {result.waiting} waiting"
     print_now(f"{counts}, of {len(result.file.submissions)} submitted")
     if result.absent:
@@ -222,19 +202,18 @@ def sample(args: argparse.Namespace) -> int:
 def delete(args: argparse.Namespace) -> int:
     """Delete the objects of a run, by id or folder. Return 1 if some are left in the end.
 
-    A run in progress is refused. Raises KubeError, ValueError.
+    Raises KubeError, ValueError.
     """
     if args.run_id and args.output_dir:
         raise ValueError("--run and -o both name a run; use one of them")
-    session = open_session(args)
+    folder, _ = folder_of(args)
 
     async def work(kube: Kube) -> int:
         if not args.run_id:
-            return await runai.delete(kube, session.folder, args.timeout)
-        await cluster.require_ended(kube, args.run_id)
+            return await runai.delete(kube, folder, args.timeout)
         return await remove_run(kube, args.run_id, args.namespace, args.timeout)
 
-    left = session.run(work)
+    left = on_cluster(args.context, work)
     print_now(f"{left} left" if left else "all deleted")
     return EXIT_FAILED if left else EXIT_OK
 
@@ -295,31 +274,31 @@ def vmi_params(args: argparse.Namespace) -> vmi.VmiParams:
 def measure_vmis(args: argparse.Namespace) -> int:
     """Run a VMI scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
     params = vmi_params(args)
-    session, results = open_session(args), list[Result]()
+    (folder, _), results = folder_of(args), list[Result]()
 
     def write_size(result: Result) -> None:
         """Write the files after each size, whatever happens to the next sizes."""
         results.append(result)
-        _write_results(session.folder, results)
+        _write_results(folder, results)
 
     async def work(kube: Kube) -> None:
-        await runai.require_deleted(kube, session.folder)
+        await runai.require_deleted(kube, folder)
         benchmark: Any = vmi.VmiSteady() if args.scenario == "steady" else vmi.VmiBurst()
         await benchmark.measure(kube, params, Context(seen=write_size))
 
     try:
-        session.run(work, connections(params.parallel))
+        on_cluster(args.context, work, connections(params.parallel))
     except BaseException:
         if results:
             # Whether other runs disturbed these sizes is known only now.
-            _write_results(session.folder, results)
+            _write_results(folder, results)
             counts = ", ".join(str(result.count) for result in results)
-            logger.info(f"measured before: {counts} VMIs; their files are in {session.folder}")
+            logger.info(f"measured before: {counts} VMIs; their files are in {folder}")
         raise
-    return _report(session, results)
+    return _report(folder, results)
 
 
-def _report(session: Session, results: list[Result]) -> int:
+def _report(folder: Path, results: list[Result]) -> int:
     """Print the results and write their files. Return the exit code."""
     for result in results:
         print_now(f"{result.scenario} of {result.count}, run {result.run}")
@@ -328,13 +307,13 @@ def _report(session: Session, results: list[Result]) -> int:
             print_schedule(batch)
         for text in result.facts["notes"]:
             logger.info(text)
-        for why in filter(None, (result.disturbed, result.error)):
-            logger.error(f"invalid: {why}")
+        if result.error:
+            logger.error(f"invalid: {result.error}")
         for verdict in result.verdicts:
             print_now(str(verdict))
-    _write_results(session.folder, results)
-    if any(result.disturbed for result in results):
-        return EXIT_FAILED  # two runs at once: a gate means nothing for either
+    _write_results(folder, results)
+    if any(result.error for result in results):
+        return EXIT_FAILED  # of two runs at once a gate means nothing for either
     if any(result.breached for result in results):
         return EXIT_GATE
     return EXIT_FAILED if any(result.incomplete for result in results) else EXIT_OK
@@ -355,8 +334,6 @@ def _write_results(folder: Path, results: list[Result]) -> None:
             "calls": result.calls,
             "verdicts": [{**asdict(v), "gate": str(v.gate)} for v in result.verdicts],
             "error": result.error,
-            "disturbed": result.disturbed,
-            "trace": result.trace,
         }
         for result in results
     ]
@@ -404,7 +381,8 @@ def audit(args: argparse.Namespace) -> int:
             datetime.fromtimestamp(each, UTC).isoformat(" ", "seconds") for each in (start, end)
         ]
         raise ValueError(f"the window ends before it begins: {' to '.join(window)}")
-    figures = asyncio.run(past_figures(prometheus_of(args), start, end))
+    source = Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file)
+    figures = asyncio.run(past_figures(source, start, end))
     values = {audit_key(name): {"value": figures[name]} for name in sorted(figures)}
     args.output_dir.mkdir(parents=True, exist_ok=True)
     path = args.output_dir / AUDIT
@@ -418,14 +396,14 @@ def plot(args: argparse.Namespace) -> int:
     from perfdag.charts import scale as charts
     from perfdag.charts.files import to_bytes
 
-    session, skip = open_session(args), args.skip_errors
-    workloads = times_csv.read_times(session.folder)
-    table = session.folder / "times.csv"
-    times_csv.write_csv(table, workloads)
-    selected = times_csv.select(workloads, skip, args.head, args.tail)
+    (folder, _), skip = folder_of(args), args.skip_errors
+    workloads = runai.read_times(folder)
+    table = folder / "times.csv"
+    runai.write_csv(table, workloads)
+    selected = runai.select(workloads, skip, args.head, args.tail)
     excluded = [
         f"{count} {'left out' if skip else 'flagged'}: {reason}"
-        for reason, count in times_csv.exclusion_counts(workloads).items()
+        for reason, count in Counter(w.excluded for w in workloads if w.excluded).most_common()
     ]
     for text in excluded:
         logger.info(f"of {plural(len(workloads), 'workload')} {text}")
@@ -434,7 +412,7 @@ def plot(args: argparse.Namespace) -> int:
         return EXIT_FAILED
     times = [(str(workload.info["submitTimestamp"]), workload.deltas) for workload in selected]
     draw = charts.general if args.plot == "general" else charts.detailed
-    path = session.folder / f"{args.plot}.png"
+    path = folder / f"{args.plot}.png"
     path.write_bytes(to_bytes(draw(times, len(workloads), excluded))[1])
     print_now(f"{path} and {table}: {len(selected)} of {plural(len(workloads), 'workload')}")
     return EXIT_OK
@@ -544,7 +522,7 @@ COMMANDS = {
             option("-p", "--project", help="fail if the submission differs"),
             option(
                 "--watch",
-                type=float,
+                default=0.0,
                 metavar="SECONDS",
                 help="watch until all are ready, at most SECONDS; needed for times below 1 s",
             ),

@@ -80,12 +80,8 @@ class TableBuilder:
         index, repetition = self._plan.order[position]
         point = self._plan.points[index]
         sample = self._constants(index, repetition, position)
-        sample |= _sample_columns(
-            record, self._canonical_env(record), self._raw, self._plan.key(position)
-        )
         sample["span"] = span_of(record.nodes, self._where(record).get("nodes") or {})
-        self._samples.append(sample)
-        self._rows(sample, point.id, record.rows)
+        self._measured(sample, record, self._plan.key(position))
         if record.status == "ok" and sample["started_at"] and sample["finished_at"]:
             took = sample["finished_at"] - sample["started_at"]
             self.seconds.setdefault(index, []).append(took.total_seconds())
@@ -151,7 +147,7 @@ class TableBuilder:
             "pair": point.pair.name if point.pair else None,
         }
 
-    def _rows(self, sample: dict[str, Any], point: str, rows: list[dict[str, Any]]) -> None:
+    def _rows(self, sample: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         rows = rows or [{}]
         self._pending += rows
         texts = [
@@ -165,7 +161,7 @@ class TableBuilder:
             f"{text}\x1f{row.get('metric') or ''}\x1f{row.get('stat') or ''}"
             for text, row in zip(texts, rows, strict=True)
         ]
-        head = (self._plan.suite, point, sample["benchmark_version"] or "")
+        head = (self._plan.suite, sample["point"], sample["benchmark_version"] or "")
         # Figures within a node and between nodes are two series.
         series = digests((*head, span) if (span := sample.get("span")) else head, names)
         of_run = (
@@ -223,7 +219,7 @@ class TableBuilder:
                 "nodes": reason.node and [reason.node],
             }
             self._samples.append(sample)
-            self._rows(sample, point.id, [])
+            self._rows(sample, [])
 
     def _reached(self, index: int) -> bool:
         until = self._plan.points[index].until
@@ -242,14 +238,14 @@ class TableBuilder:
             "phase": "measure",
             **self._run,
         }
-        sample |= _sample_columns(
-            record,
-            self._canonical_env(record),
-            self._raw,
-            f"canary-b{record.batch}n{record.repetition}",
-        )
+        self._measured(sample, record, f"canary-b{record.batch}n{record.repetition}")
+
+    def _measured(self, sample: dict[str, Any], record: SampleRecord, name: str) -> None:
+        """Add the rows of a stored sample."""
+        raw = f"{self._raw}/{name}.json"
+        sample |= _sample_columns(record) | {"env": self._canonical_env(record), "raw_uri": raw}
         self._samples.append(sample)
-        self._rows(sample, "canary", record.rows)
+        self._rows(sample, record.rows)
 
     def table(self) -> pa.Table:
         """Return the table of all samples that were added."""
@@ -282,7 +278,7 @@ def _spread(values: pa.Array, over: pa.Array) -> pa.Array:
     return pa.DictionaryArray.from_arrays(encoded.indices.take(over), encoded.dictionary)
 
 
-def _sample_columns(record: SampleRecord, env: str, raw: str, name: str) -> dict[str, Any]:
+def _sample_columns(record: SampleRecord) -> dict[str, Any]:
     return {
         "benchmark_version": record.benchmark_version or None,
         "status": record.status,
@@ -292,7 +288,6 @@ def _sample_columns(record: SampleRecord, env: str, raw: str, name: str) -> dict
         "finished_at": _time(record.finished_at),
         "nodes": record.nodes,
         "same_node": len(set(record.nodes)) == 1 if len(record.nodes) > 1 else None,
-        "env": env,
         "env_class": record.env_class or None,
         "batch": record.batch,
         "attempt": record.attempt,
@@ -302,7 +297,6 @@ def _sample_columns(record: SampleRecord, env: str, raw: str, name: str) -> dict
         ),
         "tool": record.tool or None,
         "command": " && ".join(" ".join(argv) for argv in record.commands) or None,
-        "raw_uri": f"{raw}/{name}.json",
     }
 
 

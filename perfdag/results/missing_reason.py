@@ -100,19 +100,9 @@ def write(store: Store, run_id: str, reason: MissingReason) -> None:
     store.put(f"{_folder(run_id)}/{reason.name}.json", data)
 
 
-def forget(store: Store, run_id: str, reason: MissingReason) -> None:
-    """Remove a reason. Raises StoreError."""
-    store.delete(f"{_folder(run_id)}/{reason.name}.json")
-
-
-def forget_batch(store: Store, run_id: str, batch: int) -> None:
-    """Remove the reason of a batch whose gang runs now. Raises StoreError."""
-    store.delete(f"{_folder(run_id)}/batch-{batch}.json")
-
-
-def forget_all(store: Store, run_id: str) -> None:
-    """Remove the reasons of a run that is resumed. Raises StoreError."""
-    store.delete(_folder(run_id))
+def forget(store: Store, run_id: str, name: str = "") -> None:
+    """Remove the reason with a name, or all of a run that is resumed. Raises StoreError."""
+    store.delete(f"{_folder(run_id)}/{name}.json" if name else _folder(run_id))
 
 
 def stored_reasons(store: Store, run_id: str) -> list[MissingReason]:

@@ -62,6 +62,10 @@ def _name(key: str) -> str:
     return key.rpartition("/")[2].rpartition(".")[0]
 
 
+class SelectionError(ValueError):
+    """No run matches. The message lists what exists."""
+
+
 class RunStore:
     """The runs of a store: which there are, which one a text names, their plans and samples.
 

@@ -211,28 +211,19 @@ def _add_nominal(table: pa.Table, states: Sequence[PointState]) -> None:
     It is a share of the speed of the slowest NIC.
     """
     hosts = _hosts_by_point(table)
-    for state in states:
-        wanted = _nominal_series(state)
-        if not wanted or state.point not in hosts:
+    for state in [state for state in states if state.point in hosts]:
+        try:
+            benchmark: Benchmark[Any] = registry.get(state.benchmark)
+            names = {metric.name for metric in benchmark.metrics if metric.nominal}
+            directions = benchmark.Params.model_validate(state.params).directions
+        except Exception:  # a benchmark that is not installed here, or of another version
             continue
         interface = (state.shape.get("network") or {}).get("interface")
-        nominal = _link_speed(hosts[state.point], interface)
-        for series, directions in wanted if nominal else ():
-            share = series.middle * BITS[series.unit] / (nominal * directions)
-            limit = short(nominal * directions, "bit/s")
-            series.nominal = f"{100 * share:.0f} % of {limit} (NIC)"
-
-
-def _nominal_series(state: PointState) -> list[tuple[Series, int]]:
-    """Return the series that are compared, with the number of directions of their data."""
-    try:
-        benchmark: Benchmark[Any] = registry.get(state.benchmark)
-        names = {metric.name for metric in benchmark.metrics if metric.nominal}
-        compared = [series for series in state.series if series.metric in names]
-        directions = benchmark.Params.model_validate(state.params).directions
-    except Exception:  # a benchmark that is not installed here, or of another version
-        return []
-    return [(series, directions) for series in compared]
+        nominal = _link_speed(hosts[state.point], interface) * directions
+        for series in state.series if nominal else ():
+            if series.metric in names:
+                share = series.middle * BITS[series.unit] / nominal
+                series.nominal = f"{100 * share:.0f} % of {short(nominal, 'bit/s')} (NIC)"
 
 
 def _hosts_by_point(table: pa.Table) -> dict[str, dict[str, Any]]:
@@ -406,13 +397,11 @@ def _canary_moves(table: pa.Table) -> dict[str, float]:
     for metric, value in zip(rows["metric"].to_pylist(), rows["value"].to_pylist(), strict=True):
         if metric in CANARY_MOVED and value is not None:
             values.setdefault(metric, []).append(value)
-    moves = {name: _range(of_canary) for name, of_canary in values.items()}
+    moves = {}
+    for name, own in values.items():
+        middle = sorted(own)[len(own) // 2]
+        moves[name] = (max(own) - min(own)) / middle if middle else 0.0
     return {name: move for name, move in moves.items() if move > CANARY_MOVED[name]}
-
-
-def _range(values: list[float]) -> float:
-    middle = sorted(values)[len(values) // 2]
-    return (max(values) - min(values)) / middle if middle else 0.0
 
 
 def _causes(points: Iterable[PointTrust]) -> list[str]:

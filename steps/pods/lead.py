@@ -150,7 +150,7 @@ class UnderWay:
 
     def forget(self) -> None:
         """Remove the samples from the store: the pod was told to end, and they are no cause."""
-        missing_reason.forget(self._store, self._run_id, self._note)
+        missing_reason.forget(self._store, self._run_id, self._note.name)
 
 
 def crashes(store: Store, plan: Plan, batch: int, stored: Set[str]) -> Counter[int]:
@@ -231,7 +231,7 @@ def lead(context: PodContext, store: Store, plan: Plan, number: int, attempt: in
         with assembled(context, plan, shape, number, attempt) as gang:
             forward(context, store, shape, number, gang)
             for variant in plans:
-                missing_reason.forget_batch(store, variant.run_id, index)
+                missing_reason.forget(store, variant.run_id, f"batch-{index}")
             claim = shape.volume is not None and shape.volume.batch_claim
             reused = claim and used_before(context, store, number)
             pool = GangPool(context, shape, gang, plan.where.get("nodes"), reused)

@@ -5,7 +5,7 @@ loop serves every peer. `Limits` bounds the connections, their messages and thei
 """
 
 import asyncio
-import contextlib
+import math
 import resource
 import time
 from bisect import bisect_left
@@ -465,13 +465,11 @@ _HISTOGRAMS = {
 
 def raise_file_limit(peers: int) -> int:
     """Raise the soft limit of open files for `peers` connections; return how many it admits."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = peers + RESERVE
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    with contextlib.suppress(OSError, ValueError):
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft != resource.RLIM_INFINITY:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return peers if soft == resource.RLIM_INFINITY else max(1, min(peers, soft - RESERVE))
+    unlimited = resource.RLIM_INFINITY
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (math.inf if limit == unlimited else limit for limit in limits)
+    wanted = min(peers + RESERVE, hard)
+    if soft < wanted:
+        soft = wanted
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(wanted), limits[1]))
+    return max(1, int(min(peers, soft - RESERVE)))

@@ -24,8 +24,6 @@ from perfdag.units import PositiveDuration
 RULES: tuple[dict[str, Any], ...] = (
     {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get"]},
     {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["patch"]},
-    {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["list"]},
-    {"apiGroups": ["batch"], "resources": ["cronjobs"], "verbs": ["list"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
     {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get", "create"]},
     {
@@ -35,7 +33,7 @@ RULES: tuple[dict[str, Any], ...] = (
         "verbs": ["get"],
     },
 )
-"""Find a Deployment, its pods and what scales it, scale it, and drive the client of its queue."""
+"""Find a Deployment and its pods, scale it, and drive the client of its queue."""
 ITEM = 5.0
 """Assumed seconds of an item if neither the command nor `item` states them."""
 

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import contextlib
 import json
-import logging
 import math
 import os
 import signal
@@ -19,7 +18,7 @@ from typing import Any
 from perfdag.hosts import gpu_use
 from perfdag.hosts.gpu_use import DeviceUse
 from perfdag.hosts.local import LocalHost, signal_tree
-from perfdag.kube.client import Kube, KubeError, Object
+from perfdag.kube.client import Kube
 from perfdag.kube.config import ignore_status
 from perfdag.kube.pods import pod_trouble
 from perfdag.steps.queue import protocol
@@ -30,7 +29,6 @@ from perfdag.steps.queue.protocol import Address
 from perfdag.steps.queue.validate import Plan, Replicas, Result, Site, Stats, validate
 from perfdag.units import plural
 
-logger = logging.getLogger(__name__)
 CONTROL_PORT = 9996
 TOKEN_SECRET = "perfdag-queue-token"
 """Secret of the token of the clients' control ports."""
@@ -190,47 +188,14 @@ class DeploymentSite(Site):
         self.client = client or f"{name}-client"
 
     async def find(self) -> None:
-        """Read the Deployment, and the token of its client.
-
-        Raises KubeError, and ValueError if something else scales it.
-        """
+        """Read the Deployment, and the token of its client. Raises KubeError."""
         self.deployments = await self.kube.resource("apps/v1", "Deployment")
         self.pods = await self.kube.resource("v1", "Pod")
         body = await self.kube.get(self.deployments, self.name, self.namespace)
         labels = body["spec"]["selector"].get("matchLabels") or {}
         self.selector = ",".join(f"{key}={value}" for key, value in labels.items())
         self.wanted = int(body["spec"].get("replicas", 1))
-        try:
-            scaler = await self._scaler()
-        except KubeError as error:
-            if error.status != 403:
-                raise
-            logger.warning(f"not known whether anything else scales {self.name}: {error}")
-        else:
-            if scaler:
-                raise ValueError(f"{scaler} scales {self.name} as well: delete it first")
         self.token = await token_of(self.kube, self.client_namespace)
-
-    async def _scaler(self) -> str | None:
-        """Return what else scales the Deployment, None for nothing.
-
-        That is a HorizontalPodAutoscaler, or a CronJob of `perfdag queue manifests`.
-        """
-        for scaler in await self._all("autoscaling/v2", "HorizontalPodAutoscaler"):
-            scaled = scaler["spec"]["scaleTargetRef"]
-            if (scaled["kind"], scaled["name"]) == ("Deployment", self.name):
-                return f"HorizontalPodAutoscaler {scaler['metadata']['name']}"
-        for job in await self._all("batch/v1", "CronJob"):
-            part = (job["metadata"].get("labels") or {}).get("app.kubernetes.io/part-of")
-            if (job["metadata"]["name"], part) == (self.name, "perfdag-queue"):
-                return f"CronJob {self.name}"
-        return None
-
-    async def _all(self, version: str, kind: str) -> list[Object]:
-        """Return the objects of a kind, none if the cluster does not serve it."""
-        with ignore_status(404):
-            return await self.kube.list(await self.kube.resource(version, kind), self.namespace)
-        return []
 
     async def replicas(self) -> Replicas:
         pods = [
@@ -261,42 +226,35 @@ class DeploymentSite(Site):
         )
 
     async def parallel(self, requests: int) -> int:
-        answer = await self._send("POST", "parallel", value=str(requests))
+        answer = await self.send("POST", "parallel", value=str(requests))
         return int(answer["result"])
 
     async def reset(self) -> None:
-        await self._send("POST", "reset")
+        await self.send("POST", "reset")
 
     async def stats(self) -> Stats:
-        stats: Stats = await self._send("GET", "stats")
+        stats: Stats = await self.send("GET", "stats")
         return stats
 
-    async def _send(self, method: str, path: str, **query: str) -> Any:
-        return await send(
-            self.kube, self.client_namespace, self.client, self.token, method, path, **query
+    async def send(self, method: str, path: str, **query: str) -> Any:
+        """Send a request to the client through the API server's proxy; return the JSON.
+
+        Raises KubeError, and ValueError for another answer.
+        """
+        at = f"/api/v1/namespaces/{self.client_namespace}/services/{self.client}:{CONTROL_PORT}"
+        _, _, body = await self.kube.raw(
+            method,
+            f"{at}/proxy/{path}",
+            params={"type": "json", **query},
+            headers={"X-Perfdag-Token": self.token} if self.token else {},
+            timeout=CLIENT_SECONDS,
+            retries=2,
         )
-
-
-async def send(
-    kube: Kube, namespace: str, service: str, token: str, method: str, path: str, **query: str
-) -> Any:
-    """Send a request to a client's Service through the API server's proxy; return the JSON.
-
-    Raises KubeError.
-    """
-    url = f"/api/v1/namespaces/{namespace}/services/{service}:{CONTROL_PORT}/proxy/{path}"
-    _, _, body = await kube.raw(
-        method,
-        url,
-        params={"type": "json", **query},
-        headers={"X-Perfdag-Token": token} if token else {},
-        timeout=CLIENT_SECONDS,
-        retries=2,
-    )
-    try:
-        return json.loads(body)
-    except ValueError:
-        raise ValueError(f"{service} answers without JSON: use the client of perfdag") from None
+        try:
+            return json.loads(body)
+        except ValueError:
+            text = f"{self.client} answers without JSON: use the client of perfdag"
+            raise ValueError(text) from None
 
 
 async def token_of(kube: Kube, namespace: str) -> str:

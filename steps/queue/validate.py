@@ -377,8 +377,8 @@ def _shortfalls(
         )
     elif not steady:
         problems.append(f"not steady in {seconds:.0f} s")
-    if worked < replicas and stats["success"]:
-        problems.append(f"{worked} of {replicas} replicas completed an item")
+    if worked != replicas and stats["success"]:
+        problems.append(f"{worked} backends completed an item, {replicas} replicas were requested")
     if have != replicas:
         problems.append(
             f"{have} replicas run at its end, {replicas} were requested: something else "

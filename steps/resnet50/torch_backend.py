@@ -90,17 +90,13 @@ class Resnet50:
         self.padded = padded_sizes(spec["batch"], spec["scenario"], compiling or spec["fast"])
         self.seed = spec["seed"]
         self.store = torch.empty(0)
-        self.loaded = self._row_of = np.empty(0, np.intp)
+        self._row_of = np.empty(0, np.intp)
         self.device, self.dtype = torch.device(spec["device"]), _TYPES[spec["precision"]]
         self.net: Any = net.to(self.device, self.dtype, memory_format=torch.channels_last)
         if compiling:
             with torch.inference_mode():  # lazy initialisation is no part of compile_time
                 self.net(torch.zeros(1, 3, 224, 224, device=self.device, dtype=self.dtype))
             self.net = compiled(self.net, len(self.padded))
-
-    def prepare(self, raw: np.ndarray) -> torch.Tensor:
-        """Return the input of the network for uint8 pixels (n, 224, 224, 3), in host memory."""
-        return torch.from_numpy(preprocess(raw).transpose(0, 2, 3, 1)).to(self.dtype)
 
     def gather(self, indices: Sequence[int] | np.ndarray) -> torch.Tensor:
         """Return a batch in host memory, padded with its first sample to one of the sizes."""
@@ -126,14 +122,13 @@ class Resnet50:
 
     def load(self, indices: Sequence[int]) -> None:
         """Preprocess images and keep them in host memory."""
-        parts = [
-            self.prepare(images(self.seed, indices[at : at + 64]))
+        parts = (
+            preprocess(images(self.seed, indices[at : at + 64])).transpose(0, 2, 3, 1)
             for at in range(0, len(indices), 64)
-        ]
-        self.store = torch.cat(parts)
-        self.loaded = np.asarray(indices, np.intp)
+        )
+        self.store = torch.cat([torch.from_numpy(part).to(self.dtype) for part in parts])
         self._row_of = np.zeros(max(indices) + 1, np.intp)
-        self._row_of[self.loaded] = np.arange(len(indices))
+        self._row_of[np.asarray(indices)] = np.arange(len(indices))
 
     def unload(self, indices: Sequence[int]) -> None:
         """Drop the images."""
@@ -173,12 +168,8 @@ def compiled(net: torch.nn.Module, count: int) -> Any:
     """
     from torch._dynamo import config
 
-    # The first is the name since PyTorch 2.7, the second that of earlier versions.
-    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
-    setattr(config, limit, max(getattr(config, limit), count))
-    for name in ("fail_on_recompile_limit_hit", "fail_on_cache_limit_hit"):
-        if hasattr(config, name):
-            setattr(config, name, True)
+    config.recompile_limit = max(config.recompile_limit, count)
+    config.fail_on_recompile_limit_hit = True
     return torch.compile(net, dynamic=False)
 
 

@@ -1,5 +1,6 @@
 """Measure the control plane at scale: VMI scenarios and scheduling scenarios.
 
-One generator (`generator`) creates objects on a schedule. One observer (`observer`) watches them.
-All other modules read their records.
+`generate` creates objects on a schedule, `watch` observes them, and `rows` turns what was seen into
+one row for each object and stage. `scenario` runs these for the benchmarks `vmi` and `workloads`,
+and `runai` for the commands of Run:ai's tool.
 """

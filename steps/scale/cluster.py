@@ -26,18 +26,11 @@ LEASE_NAMESPACE = "default"
 _COORDINATION = "coordination.k8s.io/v1"
 
 
-class LockTimeoutError(KubeError):
-    """Another performance run still holds the cluster."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(0, "Locked", message)
-
-
 class ExclusiveRun:
     """Hold the Lease of performance runs; wait up to `timeout` seconds for another run.
 
     A holder has stopped if it did not renew the Lease for LEASE_DURATION_S by our clock. `lost`
-    describes a run that took the Lease over. Raises LockTimeoutError, KubeError.
+    describes a run that took the Lease over. Raises KubeError.
     """
 
     def __init__(self, kube: Kube, run: str, timeout: float) -> None:
@@ -54,10 +47,9 @@ class ExclusiveRun:
                 logger.info(f"waiting for performance run {holder} to end")
                 announced = True
             if time.monotonic() >= deadline:
-                raise LockTimeoutError(
-                    f"performance run {holder} still holds the cluster after {self._timeout:g} s; "
-                    f"wait for it, or delete lease {LEASE}"
-                )
+                text = f"performance run {holder} still holds the cluster"
+                hint = f"wait for it, or delete lease {LEASE}"
+                raise KubeError(0, "Locked", f"{text} after {self._timeout:g} s", hint)
             await asyncio.sleep(min(1.0, max(0.05, deadline - time.monotonic())))
         self._task = asyncio.create_task(self._renew())
         return self
@@ -133,26 +125,6 @@ class ExclusiveRun:
                 await self._write(lease["metadata"]["resourceVersion"] if lease else None)
 
 
-async def require_ended(kube: Kube, run: str) -> None:
-    """Raise KubeError if the run renews the Lease of performance runs. Takes up to 12 seconds."""
-    leases = await kube.resource(_COORDINATION, "Lease")
-
-    async def renewed() -> Any:
-        """Return when the run renewed the Lease, None if it does not hold it."""
-        with ignore_status(403, 404):
-            spec = (await kube.get(leases, LEASE, LEASE_NAMESPACE))["spec"]
-            if f"{run}-".startswith(f"{spec.get('holderIdentity')}-"):
-                return spec.get("renewTime")
-        return None
-
-    if first := await renewed():
-        await asyncio.sleep(0.4 * LEASE_DURATION_S)
-        if await renewed() not in (first, None):
-            raise KubeError(
-                409, "InProgress", f"run {run} renews its Lease", "end it, or wait for it"
-            )
-
-
 PERFORMANCE_RUN = (
     {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]},
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
@@ -225,7 +197,7 @@ async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
             node["metadata"]["name"] for node in usable if _label(node, _HYPERVISOR) == "true"
         ],
         "vmis_before": dict(before),
-        "kubevirt_version": await _kubevirt_version(kube),
+        "version": await _kubevirt_version(kube),
     }
 
 
@@ -347,9 +319,8 @@ async def nodes_ready(kube: Kube, count: int, timeout: float = 60.0) -> bool:
     return False
 
 
-PRIMER, SAMPLE = "primer", "sample"
-"""Label suffixes of what runs before the measurement, and of what a sample makes. Sizes of a ladder
-are `<run>-1`, `<run>-2` ..."""
+PRIMER = "primer"
+"""Suffix of the label of what runs before the measurement. Sizes of a ladder are `<run>-1` ..."""
 PARALLEL = 20
 """Deletions in flight."""
 POLL_S = 0.3
@@ -363,7 +334,7 @@ Found = tuple[Resource, Object]
 def belongs(run: str, metadata: Object) -> bool:
     """Whether an object's label is that of a run, or of a part of it."""
     label = (metadata.get("labels") or {}).get(RUN_LABEL) or ""
-    part = rf"{re.escape(run)}(-\d{{1,4}})?(-{PRIMER}|-{SAMPLE})?(-{PROBE})?"
+    part = rf"{re.escape(run)}(-\d{{1,4}})?(-{PRIMER})?(-{PROBE})?"
     return re.fullmatch(part, label) is not None
 
 
@@ -502,13 +473,8 @@ async def _other_in(kube: Kube, run: str, namespace: str) -> str:
     listed = {kind.kind for kind in kinds}
     for resource in kinds:
         bodies = list[Object]()
-        try:
+        with ignore_status(403, 404, 405):
             bodies = await kube.list(resource, namespace)
-        except KubeError as error:
-            if error.status == 403:
-                return f"we may not list {resource.plural} in it"
-            if error.status not in (404, 405):
-                raise
         for metadata in [body["metadata"] for body in bodies]:
             if not (
                 any(owner["kind"] in listed for owner in metadata.get("ownerReferences") or [])

@@ -177,7 +177,7 @@ def check(
 class Result:
     """One scenario at one size.
 
-    `figures` are in SI units (None: no data), `trace` is (seconds, VMIs Running).
+    `figures` are in SI units (None: no data).
     """
 
     scenario: str
@@ -188,12 +188,9 @@ class Result:
     figures: dict[str, float | None]
     facts: dict[str, Any]
     verdicts: list[Verdict] = field(default_factory=list)
-    trace: list[tuple[float, int]] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
     error: str = ""
-    """Why no later size was measured, or empty."""
-    disturbed: str = ""
-    """Why the figures are void: another run measured too."""
+    """Why the figures are void or no later size was measured, or empty."""
 
     @property
     def breached(self) -> list[Verdict]:
@@ -202,9 +199,8 @@ class Result:
 
     @property
     def incomplete(self) -> bool:
-        """Whether an object did not reach the goal or was left behind, or a later size failed."""
-        left, ratio = self.figures["left_behind"], self.figures["success_ratio"]
-        return bool(left or self.error) or ratio != 1.0
+        """Whether an object did not reach the goal, or was left behind."""
+        return bool(self.figures["left_behind"]) or self.figures["success_ratio"] != 1.0
 
     @property
     def late(self) -> bool:

@@ -182,7 +182,6 @@ class Submission:
     started_ns: int = 0
     answered_ns: int = 0
     uid: str = ""
-    retries: int = 0
     error: str = ""
 
     @property
@@ -299,7 +298,7 @@ async def generate(
 
     async def worker() -> None:
         for item in queue:
-            await _until(item.intended_ns)
+            await asyncio.sleep(max(0.0, (item.intended_ns - time.monotonic_ns()) / 1e9))
             if not schedule.open_loop:
                 item.intended_ns = time.monotonic_ns()  # a closed loop has no time to be late for
             bodies = [
@@ -313,15 +312,7 @@ async def generate(
             except KubeError as error:
                 item.error = str(error)
             item.answered_ns = time.monotonic_ns()
-            item.retries = tally.total()
             done.retries += tally
 
     await asyncio.gather(*(worker() for _ in range(max(1, min(parallel, count)))))
     return done
-
-
-async def _until(moment_ns: int) -> None:
-    """Sleep until a monotonic moment; the event loop's timer is good to about 1 ms."""
-    left = (moment_ns - time.monotonic_ns()) / 1e9
-    if left > 0:
-        await asyncio.sleep(left)

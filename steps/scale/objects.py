@@ -15,7 +15,7 @@ workload.
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -72,17 +72,6 @@ def top_owner(records: Mapping[str, Record], record: Record) -> Record:
     while record.owner in records:
         record = records[record.owner]
     return record
-
-
-def remaining(
-    records: Mapping[str, Record], names: Collection[tuple[str, str, str]]
-) -> Iterator[Record]:
-    """Yield existing records whose top owner has one of these kinds, namespaces and names."""
-    for record in records.values():
-        if "gone" not in record.stages:
-            top = top_owner(records, record)
-            if (top.kind, top.namespace, top.name) in names:
-                yield record
 
 
 StageSeen = tuple[str, int, bool]
@@ -487,11 +476,6 @@ class Template:
     source: str
     documents: tuple[Document, ...]
     shared: tuple[Document, ...] = ()
-
-    @property
-    def everything(self) -> tuple[Document, ...]:
-        """All documents, the workload last."""
-        return (*self.shared, *self.documents)
 
     @property
     def kind(self) -> str:

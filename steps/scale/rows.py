@@ -11,7 +11,8 @@ stages of a pod take 0 s: they are used where no watch saw the stage, and stand 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Literal
 
 from perfdag.stats.robust import needed
@@ -46,10 +47,6 @@ class Clocks:
 
     mono_to_unix_ns: int
     server_ahead_s: float = 0.0
-
-    def unix(self, mono_ns: int) -> float | None:
-        """Return Unix seconds of a monotonic time in ns, or None for 0."""
-        return (mono_ns + self.mono_to_unix_ns) / 1e9 if mono_ns else None
 
     def moment(self, record: Record, stage: str) -> Moment | None:
         """Return when a record reached a stage."""
@@ -105,7 +102,6 @@ class Row:
     api_time: float | None = None
     reached: float | None = None
     submitted: float | None = None
-    retries: int = 0
     objects: int = 0
     node: str | None = None
     simulated: bool | None = None
@@ -168,7 +164,8 @@ def rows_of(
         uid, all_below = own.uid if own else item.uid, below(own)
         workloads = [Workload(item, own, item.index, item.name, uid, all_below, expected_pods)]
         if kind == SET:
-            vmis = sorted(_without_replaced_vmis(all_below[VMI]), key=_age)
+            vmis = _without_replaced_vmis(all_below[VMI])
+            vmis = sorted(vmis, key=lambda vmi: vmi.stages.get("created", (0, 0))[::-1])
             workloads = []
             for k in range(expected_pods or 1):
                 vmi = vmis[k] if k < len(vmis) else None
@@ -178,11 +175,6 @@ def rows_of(
                 workloads.append(Workload(item, own, index, name, vmi_uid, of_vmi, 1))
         for workload in workloads:
             yield from _rows_of_one(workload, clocks, run, kind, steps, end, fake, messages or {})
-
-
-def _age(vmi: Record) -> int:
-    api, received = vmi.stages.get("created", (0, 0))
-    return received or api
 
 
 def _rows_of_one(
@@ -207,8 +199,9 @@ def _rows_of_one(
         identity = run, workload.index, workload.name, item.namespace, kind, workload.uid
         row = Row(*identity, step.name, step.since, "ok")
         row.objects = len(below.get(step.kind, ()))
-        row.submitted = clocks.unix(item.started_ns)
-        row.retries, row.error, row.node = item.retries, error, ",".join(nodes) or None
+        sent = item.started_ns
+        row.submitted = (sent + clocks.mono_to_unix_ns) / 1e9 if sent else None
+        row.error, row.node = error, ",".join(nodes) or None
         row.simulated = all(node in fake for node in nodes) if nodes and fake is not None else None
         if moment:
             row.api_time, row.reached = moment.api / 1e9 or None, moment.at / 1e9 or None
@@ -398,3 +391,19 @@ def throughput(reached: Sequence[float], window: float = 5.0) -> tuple[float | N
             start += 1
         best = max(best, end - start + 1)
     return mean, best / window
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Write rows (atomically). Times are Unix seconds; the columns are the fields of Row."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types = {"float": pa.float64(), "int": pa.int64(), "bool": pa.bool_()}
+    schema = pa.schema(
+        (column.name, next((types[t] for t in types if t in str(column.type)), pa.string()))
+        for column in fields(Row)
+    )
+    columns = {column.name: [getattr(row, column.name) for row in rows] for column in fields(Row)}
+    new = path.with_suffix(".new")
+    pq.write_table(pa.table(columns, schema=schema), new, compression="zstd")
+    new.replace(path)

@@ -1,26 +1,30 @@
-"""`perfdag scale submit`, `sample` and `delete`: workloads in a folder, as Run:ai's tool has them.
+"""`perfdag scale submit`, `sample`, `plot`, `delete`: workloads in a folder, as in Run:ai's tool.
 
-A folder holds one run. Samples can be repeated, also during the submission or after an
-interruption.
+A folder holds one run. Samples can be repeated, also during the submission. Names of fields and
+reference stages are those of the tool (run-ai/scale-test-tool, README.md). As there, a time that
+was not seen has the time of another event: `summary.json` lists them, and they are not taken for
+measured. Differences: times keep their fraction, differences are never clamped, refused and
+unscheduled workloads have a row in times.csv, and its header has as many columns as the rows.
 """
 
 import asyncio
+import csv
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import asdict, astuple, dataclass, field, replace
+from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+import orjson
 from pydantic import ConfigDict
 
 from perfdag.kube.client import Kube, KubeError, Object, Resource
-from perfdag.kube.config import IN_POD
+from perfdag.kube.config import IN_POD, ignore_status
 from perfdag.steps.scale.cluster import (
-    SAMPLE,
     ExclusiveRun,
     ensure_namespace,
     namespace_of,
@@ -28,24 +32,15 @@ from perfdag.steps.scale.cluster import (
     remove,
     remove_namespaces,
 )
-from perfdag.steps.scale.files import (
-    RunFile,
-    SettingsError,
-    checked,
-    read_run,
-    read_summary,
-    remove_outputs,
-    write_json,
-    write_rows,
-    write_run,
-)
 from perfdag.steps.scale.generate import (
     ApiSubmitter,
     CommandSubmitter,
     GeneratorResult,
     Schedule,
+    Submission,
     Submitter,
     generate,
+    without_name,
 )
 from perfdag.steps.scale.objects import (
     RUNAI_STORAGE,
@@ -54,16 +49,112 @@ from perfdag.steps.scale.objects import (
     load,
     new_run,
 )
-from perfdag.steps.scale.rows import Row, on_simulated, summaries
+from perfdag.steps.scale.rows import Row, on_simulated, summaries, write_rows
 from perfdag.steps.scale.scenario import read_rows
-from perfdag.steps.scale.times import read_submitted, sampled_json, submitted_json
-from perfdag.steps.scale.watch import Observer, WatchLag, server_offset, settled
+from perfdag.steps.scale.watch import Observer, server_offset, settled
 from perfdag.steps.scale.workloads import RUNAI_KINDS
 from perfdag.units import plural
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 PARTIAL_S = 2.0
 """Time between writing partial files."""
+
+
+AUDIT = "perf-audit-results.json"
+OUTPUTS = ("stages.parquet", "summary.json", AUDIT)
+_SAMPLED = ("sampled.json", "times.csv", "general.png", "detailed.png")
+_SUBMITTED = ("run.json", "submitted.json")
+
+
+class SettingsError(ValueError):
+    """A settings file or a file of a run that cannot be used."""
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON (atomically, keys in the order given)."""
+    new = path.with_suffix(".new")
+    new.write_bytes(orjson.dumps(value, option=orjson.OPT_INDENT_2))
+    new.replace(path)
+
+
+def checked(kind: type[T], body: Any, where: object = "") -> T:
+    """Return a value of a type from its parts. Raises SettingsError in one line with the key."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(kind).validate_python(body)
+    except ValidationError as errors:
+        error = errors.errors()[0]
+        text = error["msg"].removeprefix("Value error, ")
+        words = str(where), ".".join(map(str, error["loc"])), text
+        raise SettingsError(": ".join(filter(None, words))) from None
+
+
+@dataclass
+class RunFile:
+    """The contents of run.json; monotonic times are carried as Unix ns in the file."""
+
+    run: str
+    api_version: str
+    kind: str
+    namespaces: list[str]
+    project: str
+    expected_pods: int | None
+    finished: bool = False
+    submissions: list[Submission] = field(default_factory=list)
+    generator: dict[str, Any] = field(default_factory=dict)
+    others: list[tuple[str, str]] = field(default_factory=list)
+    """(apiVersion, kind) of the objects created together with every workload."""
+    prefix: str = ""
+    """The prefix of the names of workloads without the run's label, as of Run:ai's CLI."""
+
+
+def write_run(path: Path, file: RunFile) -> None:
+    """Write run.json (atomically)."""
+    shift = time.time_ns() - time.monotonic_ns()
+    rows = [astuple(_shifted(item, shift)) for item in file.submissions]
+    write_json(path, vars(file) | {"submissions": rows})
+
+
+def _shifted(item: Submission, shift: int) -> Submission:
+    return replace(
+        item,
+        intended_ns=item.intended_ns + shift if item.intended_ns else 0,
+        started_ns=item.started_ns + shift if item.started_ns else 0,
+        answered_ns=item.answered_ns + shift if item.answered_ns else 0,
+    )
+
+
+def read_run(folder: Path) -> RunFile:
+    """Read run.json, its times turned into this process's monotonic ns. Raises SettingsError."""
+    path = folder / "run.json"
+    shift = time.monotonic_ns() - time.time_ns()
+    try:
+        body = orjson.loads(path.read_bytes())
+        body["submissions"] = [_shifted(Submission(*row), shift) for row in body["submissions"]]
+    except FileNotFoundError:
+        raise SettingsError(f"no {path}; run `perfdag scale submit -o {folder}` first") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise SettingsError(f"cannot read {path}: {error!r}") from None
+    return checked(RunFile, body, path)
+
+
+def remove_outputs(folder: Path, *, submission: bool = False) -> None:
+    """Remove the output files of an earlier run, so that they are not mixed with the next one.
+
+    `submission` also removes the files of the submission itself.
+    """
+    for name in (*_SAMPLED, *OUTPUTS, *(_SUBMITTED if submission else ())):
+        (folder / name).unlink(missing_ok=True)
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Return the contents of summary.json, or an empty dictionary if it cannot be read."""
+    with suppress(OSError, ValueError):
+        if isinstance(summary := orjson.loads((folder / "summary.json").read_bytes()), dict):
+            return summary
+    return {}
 
 
 @dataclass
@@ -183,22 +274,13 @@ async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
     namespaces = request.namespaces or [f"runai-{settings.project}"]
     submitter: Submitter | None = command_submitter(kube, request)
     submitter = submitter or await ApiSubmitter.open(kube, template)
-    labelled = settings.submitter != "runai-cli"
     *others, last = [(document.api_version, document.kind) for document in template.documents]
     prefix = f"j-{run[-6:]}"
-    file = RunFile(
-        run,
-        *last,
-        namespaces,
-        settings.project,
-        template.members,
-        others=others,
-        prefix="" if labelled else f"{prefix}-",
-    )
+    file = RunFile(run, *last, namespaces, settings.project, template.members, others=others)
+    file.prefix = f"{prefix}-" if settings.submitter == "runai-cli" else ""
     async with AsyncExitStack() as stack:
-        lock = ExclusiveRun(kube, run, request.lock_timeout)
         try:
-            await stack.enter_async_context(lock)
+            await stack.enter_async_context(ExclusiveRun(kube, run, request.lock_timeout))
         except KubeError as error:
             if error.status != 403:
                 raise
@@ -214,45 +296,39 @@ async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
         where = ", ".join(namespaces)
         logger.info(f"run {run}: submitting {request.count} {template.kind} to {where}")
         planned = list[GeneratorResult]()
-        work = generate(
-            submitter,
-            template,
-            request.count,
-            namespaces,
-            request.schedule,
-            request.parallel,
-            run=run,
-            prefix=prefix,
-            on_plan=planned.append,
-        )
-        writer = asyncio.create_task(_write_partial(request, file, planned))
+        writer = asyncio.create_task(_keep_writing(request.folder, file, planned))
         try:
-            done = await work
-            file.submissions, file.finished = done.submissions, True
-            file.generator = done.summary(request.schedule)
+            done = await generate(
+                submitter,
+                template,
+                request.count,
+                namespaces,
+                request.schedule,
+                request.parallel,
+                run=run,
+                prefix=prefix,
+                on_plan=planned.append,
+            )
+            file.generator, file.finished = done.summary(request.schedule), True
         finally:
             writer.cancel()
             _write_submission(request.folder, file, planned)
     return file
 
 
-async def _write_partial(
-    request: SubmitRequest, file: RunFile, planned: Sequence[GeneratorResult]
-) -> None:
-    last_message = time.monotonic()
+async def _keep_writing(folder: Path, file: RunFile, planned: Sequence[GeneratorResult]) -> None:
+    _write_submission(folder, file, planned)
     while True:
-        _write_submission(request.folder, file, planned)
-        if time.monotonic() - last_message > 5:
-            logger.info(f"{len(file.submissions)}/{request.count} submitted")
-            last_message = time.monotonic()
         await asyncio.sleep(PARTIAL_S)
+        _write_submission(folder, file, planned)
+        logger.info(f"{len(file.submissions)} submitted")
 
 
 def _write_submission(folder: Path, file: RunFile, planned: Sequence[GeneratorResult]) -> None:
     """Write run.json and submitted.json with what was answered until now (atomically)."""
     for done in planned:
-        if not file.finished:
-            file.submissions = [item for item in done.submissions if item.answered_ns]
+        every = done.submissions
+        file.submissions = [item for item in every if item.answered_ns or file.finished]
         write_json(folder / "submitted.json", submitted_json(done, file.project))
     write_run(folder / "run.json", file)
 
@@ -264,17 +340,14 @@ async def require_deleted(kube: Kube, folder: Path) -> None:
     """
     if not (folder / "run.json").exists():
         return
-    file = read_run(folder)
-    try:
+    file, there = read_run(folder), 0
+    with ignore_status(404):  # the cluster has no such kinds any more
         kinds, also = await _created_kinds(kube, file)
-    except KubeError as error:
-        if error.status != 404:
-            raise
-        return  # the cluster has no such kinds any more
-    if count := len(await objects_of_run(kube, file.run, kinds, file.namespaces, also=also)):
-        text = f"{folder} holds run {file.run}; still there: {plural(count, 'object')}"
+        there = len(await objects_of_run(kube, file.run, kinds, file.namespaces, also=also))
+    if there:
         raise SettingsError(
-            f"{text}; `perfdag scale delete -o {folder}` first, or give another folder with -o"
+            f"{folder} holds run {file.run}; still there: {plural(there, 'object')}; `perfdag "
+            f"scale delete -o {folder}` first, or give another folder with -o"
         )
 
 
@@ -298,10 +371,31 @@ async def _created_kinds(
     kinds = [await kube.resource(*kind) for kind in ((file.api_version, file.kind), *file.others)]
 
     def named(body: Object) -> bool:
-        name = str(body["metadata"]["name"])
-        return bool(body["kind"] == file.kind and name.startswith(file.prefix))
+        return bool(body["metadata"]["name"].startswith(file.prefix))
 
     return kinds, named if file.prefix else None
+
+
+def read_submission(folder: Path, workload_type: str | None, project: str | None) -> RunFile:
+    """Read what was submitted until now. Raises SettingsError for another type or project.
+
+    A folder of Run:ai's own submitter has no run.json: they say there what was submitted.
+    """
+    kind = RUNAI_KINDS[workload_type or "training"]
+    if not (folder / "run.json").exists() and (folder / "submitted.json").exists():
+        theirs, submissions = read_submitted(folder)
+        namespaces = sorted({item.namespace for item in submissions})
+        members = None if workload_type == "distributed" else 1
+        own = "run.ai/v2alpha1", kind, namespaces, project or theirs, members, True
+        return RunFile("submitted", *own, submissions, prefix="j-")
+    file = read_run(folder)
+    if workload_type and kind != file.kind:
+        raise SettingsError(f"run {file.run} is of {file.kind}, not {workload_type}")
+    if project and project != file.project:
+        raise SettingsError(
+            f"run {file.run} was submitted to project {file.project}, not {project}"
+        )
+    return file
 
 
 @dataclass
@@ -315,47 +409,19 @@ class Sample:
     absent: list[str]
 
 
-@dataclass
-class SampleRequest:
-    """How to take a sample of the run in `folder`.
-
-    Without `watch` it is a snapshot. With it, the sample lasts until all is ready, at most that
-    many seconds. A run of another `workload_type` or `project` is refused. A folder of Run:ai's own
-    submitter has no run.json: they say there what was submitted.
-    """
-
-    folder: Path
-    settings: Settings
-    watch: float | None = None
-    workload_type: str | None = None
-    project: str | None = None
-
-    def read(self) -> RunFile:
-        """Read what was submitted until now. Raises SettingsError."""
-        kind = RUNAI_KINDS[self.workload_type or "training"]
-        if not (self.folder / "run.json").exists() and (self.folder / "submitted.json").exists():
-            project, submissions = read_submitted(self.folder)
-            project = self.project or project
-            namespaces = sorted({item.namespace for item in submissions})
-            members = None if self.workload_type == "distributed" else 1
-            own = "run.ai/v2alpha1", kind, namespaces, project, members, True
-            return RunFile("submitted", *own, submissions, prefix="j-")
-        file = read_run(self.folder)
-        if self.workload_type and kind != file.kind:
-            raise SettingsError(f"run {file.run} is of {file.kind}, not {self.workload_type}")
-        if self.project and self.project != file.project:
-            raise SettingsError(
-                f"run {file.run} was submitted to project {file.project}, not {self.project}"
-            )
-        return file
-
-
-async def sample(kube: Kube, request: SampleRequest) -> Sample:
+async def sample(
+    kube: Kube,
+    folder: Path,
+    settings: Settings,
+    read: Callable[[], RunFile],
+    watch: float = 0.0,
+) -> Sample:
     """Observe a run and write sampled.json, stages.parquet and summary.json.
 
+    `read` reads what was submitted until now. Watches until all are ready, at most `watch` seconds.
     Results of an earlier run stay until new ones exist. Raises SettingsError, KubeError.
     """
-    folder, settings, file = request.folder, request.settings, request.read()
+    file = read()
     observer = Observer(
         kube,
         file.run,
@@ -365,21 +431,15 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
         named=(file.kind, file.prefix) if file.prefix else None,
         events=settings.scheduler_event_times,
     )
-    offset = await server_offset(kube)
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(observer)
-        lag: WatchLag | None = None
-        if request.watch is not None:
-            with suppress(KubeError):  # without a right on ConfigMaps the lag is unknown
-                probe = WatchLag(kube, f"{file.run}-{SAMPLE}", file.namespaces[0])
-                lag = await stack.enter_async_context(probe)
-        complete, deadline = is_complete(observer, file), time.monotonic() + (request.watch or 0.0)
-        while not complete and (left := deadline - time.monotonic()) > 0:
-            await observer.until(partial(is_complete, observer, file), min(left, PARTIAL_S))
-            known, file = len(file.submissions), request.read()
-            complete = len(file.submissions) == known and is_complete(observer, file)
+    offset, deadline = await server_offset(kube), time.monotonic() + watch
+    async with observer:
+        while (left := deadline - time.monotonic()) > 0:
+            known, file = len(file.submissions), read()
             ready, wanted = progress(observer, file)
             logger.info(f"{ready} of {wanted} are ready")
+            if file.finished and ready >= wanted and len(file.submissions) == known:
+                break
+            await observer.until(lambda: False, min(left, PARTIAL_S))  # raises what ended a watch
         rows, why = await read_rows(
             observer, file.submissions, file.kind, file.expected_pods, offset
         )
@@ -393,7 +453,6 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
         logger.warning(why)
     facts = {
         "server_clock_ahead_s": offset,
-        "watch_lag": lag.summary() if lag else None,
         "generator": file.generator,
         "not_scheduled": waiting,
         "unseen": unseen,
@@ -414,12 +473,6 @@ def progress(observer: Observer, file: RunFile) -> tuple[int, int]:
     return ready, len(names) * (file.expected_pods or 1)
 
 
-def is_complete(observer: Observer, file: RunFile) -> bool:
-    """Tell whether the submission has ended and all its objects are ready."""
-    ready, wanted = progress(observer, file)
-    return file.finished and ready >= wanted
-
-
 def backend_times(settings: Settings, project: str, namespaces: Sequence[str]) -> dict[str, float]:
     """Return when jobs appeared in the backend (Unix seconds), from the plug-in of the settings.
 
@@ -434,3 +487,297 @@ def backend_times(settings: Settings, project: str, namespaces: Sequence[str]) -
         for namespace in namespaces:
             times |= matches[0].load()(project, namespace)
     return times
+
+
+_TIMES: dict[str, tuple[str, ...]] = {
+    "workloadCreatedTimestamp": ("workload_created", "created"),
+    "jobCreatedTimestamp": ("job_created", "created"),
+    "firstPodCreatedTimestamp": ("first_pod_created",),
+    "lastPodCreatedTimestamp": ("last_pod_created",),
+    "podGroupCreatedTimestamp": ("pod_group_created",),
+    "podSchedulingDecisionTimestamp": ("scheduled",),
+    "firstEvictionTimestamp": ("evicted",),
+    "firstPVCBindRequestTimestamp": ("pvc_requested",),
+    "firstPVCBindTimestamp": ("first_pvc_bound",),
+}
+"""Time -> the stages that it is of, the first that was seen."""
+_OPTIONAL = {
+    "backendJobCreatedTimestamp": "workloadCreatedTimestamp",
+    "firstEvictionTimestamp": "podSchedulingDecisionTimestamp",
+    "firstPVCBindRequestTimestamp": "podSchedulingDecisionTimestamp",
+    "firstPVCBindTimestamp": "podSchedulingDecisionTimestamp",
+}
+"""Time -> the one that the tool writes in its place if it was not seen."""
+_STAND_INS = {
+    "workloadCreatedTimestamp": "podSchedulingDecisionTimestamp",
+    "jobCreatedTimestamp": "workloadCreatedTimestamp",
+    "firstPodCreatedTimestamp": "jobCreatedTimestamp",
+    "lastPodCreatedTimestamp": "firstPodCreatedTimestamp",
+    "podGroupCreatedTimestamp": "firstPodCreatedTimestamp",
+    **_OPTIONAL,
+}
+"""The same of the times that the tool always has, in the order in which they are filled."""
+
+
+def submitted_json(done: GeneratorResult, project: str) -> list[dict[str, str]]:
+    """Return the accepted submissions with their due time.
+
+    In a closed loop that is the time of sending.
+    """
+    return [
+        {
+            "jobName": item.name,
+            "projectName": project,
+            "jobNamespace": item.namespace,
+            "submitTimestamp": _iso(done.wall(item.intended_ns)) or "",
+        }
+        for item in done.created
+    ]
+
+
+def read_submitted(folder: Path) -> tuple[str, list[Submission]]:
+    """Return project and submissions of a folder that only has submitted.json.
+
+    Raises SettingsError.
+    """
+    every = _read(folder / "submitted.json", "jobName", "projectName", "submitTimestamp")
+    shift, submissions = time.time_ns() - time.monotonic_ns(), []
+    for index, workload in enumerate(every):
+        at = round((_time_of(workload, "submitTimestamp") or 0.0) * 1e9) - shift
+        namespace = workload.get("jobNamespace") or f"runai-{workload['projectName']}"
+        submissions.append(Submission(index, workload["jobName"], namespace, at, at, at))
+    if not submissions:
+        raise SettingsError(f"{folder / 'submitted.json'} has no workload")
+    return str(every[0]["projectName"]), submissions
+
+
+def sampled_json(
+    rows: Sequence[Row], project: str, backend: Mapping[str, float] | None = None
+) -> tuple[list[dict[str, Any]], dict[str, list[str]], list[str]]:
+    """Return the content of sampled.json, the times not seen by workload, and who waits.
+
+    `backend` has the times of the backend by workload (Unix seconds).
+    """
+    workloads: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in rows:
+        if row.status != "failed":
+            workloads.setdefault((row.namespace, row.name), {})[row.stage] = row
+    scheduled, unseen, waiting = [], dict[str, list[str]](), []
+    for (namespace, name), stages in workloads.items():
+        item: dict[str, Any] = {"jobName": name, "jobNamespace": namespace, "projectName": project}
+        item |= _times_of(stages)
+        item["backendJobCreatedTimestamp"] = _iso((backend or {}).get(name))
+        if not item["podSchedulingDecisionTimestamp"]:
+            waiting.append(name)
+            continue
+        unseen[name] = [key for key in _STAND_INS if not item[key]]
+        for key, other in _STAND_INS.items():
+            item[key] = item[key] or item[other]
+        scheduled.append(item)
+    return scheduled, unseen, waiting
+
+
+def _times_of(stages: Mapping[str, Row]) -> dict[str, str | None]:
+    """Return the times of a workload from its rows by stage, all on one clock."""
+    watched = all(row.source == "watch" for row in stages.values() if row.status == "ok")
+    times = {stage: row.reached if watched else row.api_time for stage, row in stages.items()}
+    if "created" in stages and stages["created"].kind == "Pod":
+        times["first_pod_created"] = times["last_pod_created"] = times["created"]
+    return {
+        key: _iso(next(filter(None, (times.get(name) for name in names)), None))
+        for key, names in _TIMES.items()
+    }
+
+
+def _iso(seconds: float | None) -> str | None:
+    return datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else None
+
+
+REFERENCE = {
+    "Workload Creation": ("workloadCreatedTimestamp", "submitTimestamp"),
+    "Job Creation": ("jobCreatedTimestamp", "workloadCreatedTimestamp"),
+    "First Pod Creation": ("firstPodCreatedTimestamp", "jobCreatedTimestamp"),
+    "Last Pod Creation": ("lastPodCreatedTimestamp", "jobCreatedTimestamp"),
+    "Pod Group Creation": ("podGroupCreatedTimestamp", "firstPodCreatedTimestamp"),
+    "Pod Scheduling Decision": ("podSchedulingDecisionTimestamp", "podGroupCreatedTimestamp"),
+    "First Eviction": ("firstEvictionTimestamp", "podGroupCreatedTimestamp"),
+    "First PVC Bind Request": ("firstPVCBindRequestTimestamp", "podGroupCreatedTimestamp"),
+    "First PVC Bind": ("firstPVCBindTimestamp", "firstPVCBindRequestTimestamp"),
+    "Backend Job Creation": ("backendJobCreatedTimestamp", "podGroupCreatedTimestamp"),
+    "Total Pod Scheduling Decision": ("podSchedulingDecisionTimestamp", "submitTimestamp"),
+    "Total Backend Job Creation": ("backendJobCreatedTimestamp", "submitTimestamp"),
+}
+"""Delta -> (event, the event it is measured from)."""
+_INFO = {
+    "Job Name": "jobName",
+    "Namespace": "jobNamespace",
+    "projectName": "projectName",
+    "Workload Created": "workloadCreatedTimestamp",
+    "Job Created": "jobCreatedTimestamp",
+    "First Pod Created": "firstPodCreatedTimestamp",
+    "Last Pod Created": "lastPodCreatedTimestamp",
+    "Pod Group Created": "podGroupCreatedTimestamp",
+    "Pod Scheduling Decision Time": "podSchedulingDecisionTimestamp",
+    "Workload Submitted": "submitTimestamp",
+    "Backend Job Created": "backendJobCreatedTimestamp",
+}
+
+
+@dataclass
+class WorkloadTimes:
+    """A workload: its info, its deltas in seconds (None: unobserved), and why plots exclude it."""
+
+    info: dict[str, Any]
+    deltas: dict[str, float | None]
+    excluded: str = ""
+
+
+def read_times(folder: Path) -> list[WorkloadTimes]:
+    """Read all submitted and sampled workloads with their times, in order of submission.
+
+    Refused workloads come from run.json. Files of the original tool are accepted. If the other
+    times are whole seconds of the API, the submission time is shifted to the API server's clock.
+    Raises SettingsError.
+    """
+    summary = read_summary(folder)
+    submitted = _read(folder / "submitted.json", "jobName", "projectName", "submitTimestamp")
+    sampled = {
+        (workload["jobName"], workload["projectName"]): workload
+        for workload in _read(folder / "sampled.json", "jobName", "projectName")
+    }
+    _forget_unseen(list(sampled.values()), summary.get("unseen"))
+    waiting = set(summary["not_scheduled"]) if "not_scheduled" in summary else None
+    ahead = summary.get("server_clock_ahead_s", 0.0)
+    workloads = []
+    for workload in submitted:
+        times = sampled.pop((workload["jobName"], workload["projectName"]), {})
+        workloads.append(_times({**times, **workload}, ahead, waiting))
+    for workload in sampled.values():
+        stray = _times({"submitTimestamp": None, **workload}, ahead, waiting)
+        stray.excluded = "not in submitted.json"
+        workloads.append(stray)
+    workloads += _refused(folder)
+    return sorted(workloads, key=lambda workload: str(workload.info["submitTimestamp"]))
+
+
+def _forget_unseen(
+    sampled: Sequence[dict[str, Any]], unseen: Mapping[str, Sequence[str]] | None
+) -> None:
+    """Drop the times that stand in for others: those that a sample of ours lists.
+
+    In files of the original tool, those that no workload has otherwise.
+    """
+    for key, other in _OPTIONAL.items():
+        if unseen is None and all(item.get(key) == item.get(other) for item in sampled):
+            for item in sampled:
+                item.pop(key, None)
+    for item in sampled:
+        for key in (unseen or {}).get(item["jobName"], ()):
+            item.pop(key, None)
+
+
+def _refused(folder: Path) -> list[WorkloadTimes]:
+    """Return the refused workloads with the reason."""
+    if not (folder / "run.json").exists():
+        return []
+    file, shift = read_run(folder), time.time_ns() - time.monotonic_ns()
+    refused = []
+    for item in file.submissions:
+        if item.error:
+            info = {
+                "jobName": item.name,
+                "jobNamespace": item.namespace,
+                "projectName": file.project,
+                "submitTimestamp": _iso((item.intended_ns + shift) / 1e9),
+            }
+            why = f"refused: {without_name(item.error, item.name)}"
+            refused.append(WorkloadTimes(info, dict.fromkeys(REFERENCE), why))
+    return refused
+
+
+def _read(path: Path, *keys: str) -> list[dict[str, Any]]:
+    try:
+        data = orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        verb = "submit" if path.name == "submitted.json" else "sample"
+        raise SettingsError(
+            f"no {path}; run `perfdag scale {verb} -o {path.parent}` first"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"cannot read {path}: {error}") from None
+    if not isinstance(data, list):
+        raise SettingsError(f"{path} is not a list of workloads")
+    for number, workload in enumerate(data, 1):
+        lacking = [key for key in keys if not isinstance(workload, dict) or key not in workload]
+        if lacking:
+            raise SettingsError(
+                f"{path}: workload {number} of {len(data)} has no {', '.join(lacking)}"
+            )
+    return data
+
+
+def _time_of(info: Mapping[str, Any], key: str) -> float | None:
+    """Return a time of a workload in Unix seconds. Raises SettingsError."""
+    text = info.get(key)
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else None
+    except (TypeError, ValueError):
+        raise SettingsError(
+            f"workload {info['jobName']}: {key} is {text!r}, not a time (ISO 8601)"
+        ) from None
+
+
+def _times(info: dict[str, Any], ahead: float, waiting: set[str] | None) -> WorkloadTimes:
+    at = {key: _time_of(info, key) for pair in REFERENCE.values() for key in pair}
+    decided, submitted = at["podSchedulingDecisionTimestamp"], at["submitTimestamp"]
+    first = at["workloadCreatedTimestamp"] or decided
+    if submitted is not None and first is not None and first == int(first):
+        at["submitTimestamp"] = submitted + ahead
+    deltas = {
+        name: _delta(start, end)
+        if (end := at[event]) is not None and (start := at[since]) is not None
+        else None
+        for name, (event, since) in REFERENCE.items()
+    }
+    group, pod = at["podGroupCreatedTimestamp"], at["firstPodCreatedTimestamp"]
+    total, excluded = deltas["Total Pod Scheduling Decision"], ""
+    if group is not None and pod is not None and int(group) < int(pod):
+        excluded = "pod group older than its first pod (the pod was replaced)"
+    elif total is not None and total < -1:
+        excluded = "scheduled before it was submitted (clocks differ)"
+    elif decided is None and (waiting is None or info["jobName"] in waiting):
+        excluded = "not scheduled when sampled"
+    elif decided is None:
+        excluded = "not sampled"
+    return WorkloadTimes(info, deltas, excluded)
+
+
+def _delta(start: float, end: float) -> float:
+    """Return the seconds between two times, both truncated if one has whole seconds."""
+    if start == int(start) or end == int(end):
+        return float(int(end) - int(start))
+    return end - start
+
+
+def select(
+    times: Sequence[WorkloadTimes], skip_errors: bool, head: int | None, tail: int | None
+) -> list[WorkloadTimes]:
+    """Select the workloads to plot: without errors if asked for, then `head`, then `tail`.
+
+    What has no submission has no place in the plot.
+    """
+    submitted = [workload for workload in times if workload.info["submitTimestamp"]]
+    chosen = [workload for workload in submitted if not (skip_errors and workload.excluded)]
+    chosen = chosen[:head] if head else chosen
+    return chosen[-tail:] if tail else chosen
+
+
+def write_csv(path: Path, times: Sequence[WorkloadTimes]) -> None:
+    """Write times.csv: all workloads, excluded ones with the reason; unobserved is empty."""
+    with path.open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow([*_INFO, *REFERENCE, "Excluded"])
+        for workload in times:
+            info = [workload.info.get(key) or "" for key in _INFO.values()]
+            deltas = ["" if (d := workload.deltas[n]) is None else f"{d:.6f}" for n in REFERENCE]
+            out.writerow([*info, *deltas, workload.excluded])

@@ -53,7 +53,7 @@ from perfdag.steps.scale.objects import (
     inlined,
     kinds_of,
     new_run,
-    remaining,
+    top_owner,
 )
 from perfdag.steps.scale.rows import (
     Clocks,
@@ -79,7 +79,7 @@ SLACK_S = 60.0
 class Context:
     """The run of a scenario: its id, its limit, and who gets its results.
 
-    `run` labels all objects; parts of the run append to it (cleanup.belongs). `deadline` is a
+    `run` labels all objects; parts of the run append to it (cluster.belongs). `deadline` is a
     time.monotonic() after which only deletion is waited for: later stages are censored. `seen` gets
     the result of every size when it is complete.
     """
@@ -199,7 +199,7 @@ class Session:
 
     async def resources(self, *, shared: bool = False) -> list[Resource]:
         """Return the kinds of the template: the workload first, then what it needed."""
-        documents = self.template.everything if shared else self.template.documents
+        documents = (*(self.template.shared if shared else ()), *self.template.documents)
         kinds = [(document.api_version, document.kind) for document in documents]
         return [await self.kube.resource(*kind) for kind in kinds[::-1]]
 
@@ -246,7 +246,10 @@ class Session:
             for document in self.template.documents
             for item in items
         }
-        return sum(1 for _ in remaining(self.observer.records, names))
+        records = self.observer.records
+        there = (each for each in records.values() if "gone" not in each.stages)
+        tops = (top_owner(records, each) for each in there)
+        return sum((top.kind, top.namespace, top.name) in names for top in tops)
 
     async def clean_up(self) -> None:
         """Delete what is left by label, wait until it is gone, and log what stays.
@@ -261,7 +264,6 @@ class Session:
             kinds = await self.resources(shared=True)
             if any(item.started_ns and not item.answered_ns for item in self.submissions):
                 # A busy server may still carry out a request that was cut off.
-                await remove(self.kube, run, kinds, namespaces, CLEANUP_TIMEOUT_S)
                 await asyncio.sleep(IN_FLIGHT_S)
             left = await remove(self.kube, run, kinds, namespaces, CLEANUP_TIMEOUT_S)
         except KubeError as error:
@@ -336,15 +338,10 @@ class Session:
 
     def _figures(self) -> dict[str, float | None]:
         """Return API latencies and counts of the creation, its pace, and the watch lag."""
-        calls = self.phases.get(CREATION, [])
-        if calls and api_metrics.worst(calls) is None:
-            count = sum(call.count for call in calls if call.single)
-            needed = f"it needs {api_metrics.NEEDED} requests of single objects"
-            self.notes.append(f"no api_p99: {needed}, and there were {count}")
         created = sum(1 for item in self.submissions if item.answered_ns and not item.error)
         batch, schedule = self.batches[0]
         pace = batch.summary(schedule)
-        return api_metrics.named_figures(calls) | {
+        return api_metrics.named_figures(self.phases.get(CREATION, [])) | {
             "create_ratio": created / len(self.submissions),
             "watch_lag_p99": self.watch_lag.p99,
             "create_rate": pace["create_rate_per_s"],
@@ -498,7 +495,7 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
     async def measure(self, kube: Kube, params: P, context: Context) -> list[Result]:
         """Take the lock, make the namespaces, measure, and return the results by size.
 
-        Raises ValueError, KubeError, LockTimeoutError.
+        Raises ValueError, KubeError.
         """
         params.check()
         patience = max(0.0, min(params.lock_timeout, context.deadline - time.monotonic()))
@@ -506,7 +503,7 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
 
         def seen(result: Result) -> None:
             results.append(result)
-            result.disturbed = lock.lost
+            result.error = lock.lost
             context.seen(result)
 
         try:
@@ -521,7 +518,7 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
             results[-1].error = f"a later size was not measured: {error}"
         finally:  # also of sizes that were measured before an interruption
             for result in results:
-                result.disturbed = lock.lost
+                result.error = lock.lost or result.error
         return results
 
     def run(self, gang: Gang, params: P) -> list[Measurement]:
@@ -552,10 +549,6 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
         )
         return self.values(results)
 
-    def coordinates(self, result: Result) -> dict[str, Any]:
-        """Return the coordinates of all rows of a result."""
-        return {}
-
     def values(self, results: Sequence[Result]) -> list[Measurement]:
         """Return the measurements of all results.
 
@@ -568,23 +561,22 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
         for result in results:
             members = (result.facts.get("members") or 1) if self.size == "vms" else 1
             size: dict[str, int] = {self.size: result.count * members}
-            rows += measurements(result, self.headline, self.coordinates(result), size)
+            coords = {"count": result.count} if self.size == "vms" else {}
+            rows += measurements(result, self.headline, coords, size)
             for name in self.own_figures:
                 if (value := result.figures.get(name)) is not None:
                     rows.append(Measurement(name, value))
-            for at, running in result.trace:
-                rows.append(Measurement("running", running, coords={"seconds": round(at, 3)}))
             left, ratio = result.figures["left_behind"], result.figures["success_ratio"] or 0.0
-            notes += [*filter(None, (result.error,)), *result.facts["notes"]]
+            notes += result.facts["notes"]
             notes += [f"left behind: {plural(int(left), 'object')}"] if left else []
             if ratio < 1:
                 notes.append(f"{1 - ratio:.1%} of {result.count} did not reach the goal")
             notes += [f"the open loop of {result.count} was late"] if result.late else []
         failures = failure_text([row for result in results for row in result.rows], notes)
-        disturbed = next((item.disturbed for item in results if item.disturbed), "")
-        nothing = not any(row.metric == self.headline for row in rows)
-        if disturbed or nothing or any(item.incomplete or item.late for item in results):
-            why = disturbed or ("nothing reached the goal" if nothing else "")
+        why = next((item.error for item in results if item.error), "")
+        if not any(row.metric == self.headline for row in rows):
+            why = why or "nothing reached the goal"
+        if why or any(item.incomplete or item.late for item in results):
             raise Invalid("; ".join(filter(None, (why, failures))), measurements=rows)
         return rows
 

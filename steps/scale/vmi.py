@@ -46,7 +46,7 @@ from perfdag.steps.scale.objects import (
     load,
 )
 from perfdag.steps.scale.prometheus import MAX_GAP_S, run_figures
-from perfdag.steps.scale.rows import Row, with_deletion
+from perfdag.steps.scale.rows import with_deletion
 from perfdag.steps.scale.scenario import (
     CLEANUP_TIMEOUT_S,
     SLACK_S,
@@ -164,11 +164,6 @@ class VmiBurstParams(VmiParams):
         """See ScenarioParams."""
         if self.scenario != "ladder" and len(self.counts) > 1:
             raise ValueError("a burst takes one count; several are a ladder (scenario: ladder)")
-        if (
-            self.scenario != "ladder"
-            and self.cooldown != type(self).model_fields["cooldown"].default
-        ):
-            raise ValueError("a burst has no cooldown; it goes with scenario: ladder")
         self.check_figures(self.scenario, _PHASE_COUNTS, min(self.counts))
 
 
@@ -207,25 +202,81 @@ async def ladder(kube: Kube, params: VmiBurstParams, context: Context) -> None:
 
 
 async def burst(kube: Kube, params: VmiParams, context: Context, count: int) -> Result:
-    """Create `count` objects, wait until all run, then delete them.
+    """Create `count` objects, wait until all run, and delete them; a steady state replaces some.
 
     Raises KubeError, ValueError.
     """
-    nodes = await check_nodes(kube, count * params.replicas, params.per_node)
+    facts = await check_nodes(kube, count * params.replicas, params.per_node)
     notes = await warm_up(kube, params, context) if params.primer else []
-    template = params.load(context.run)
+    template, own = params.load(context.run), dict[str, float | None]()
     async with open_session(kube, context, template, params.namespaces, params.replicas) as session:
         session.notes += notes
         logger.info(f"run {context.run}: creating {count} {template.kind}")
         batch = await session.create(count, params.schedule, params.parallel)
-        await _all_running(session, params, len(batch.created) * params.replicas)
+        settled = await session.all_reached(params.timeout, "running")
+        running, wanted = session.observer.count(VMI, "running"), len(batch.created)
+        logger.info(f"{running} of {wanted * params.replicas} Running")
+        if missing := max(0, wanted * params.replicas - running):
+            when = session.wait_end(params.timeout)
+            session.notes.append(f"{missing} of {running + missing} VMIs not Running {when}")
+        if isinstance(params, VmiSteadyParams) and settled:
+            own = await churn(session, params)
         await session.scrape(CREATION)
-        rows, deleted, phases = await session.rows(), time.time(), phase_counts(session.observer)
-        _note_nodes(session, params, nodes)
+        rows, deleted = await session.rows(), time.time()
+        own |= phase_counts(session.observer)
+        _note_nodes(session, params, facts)
         left = await session.delete_all(params.parallel, params.timeout)
         rows = with_deletion(rows, await session.rows())
-        own = {**_outcome(session, rows, count), **phases, "left_behind": left}
-        return await _result("burst", session, params, nodes, rows, deleted, own)
+        final = [row for row in rows if row.stage == "creation_to_running"]
+        # What is replaced after the ramp has a pace of its own.
+        ramp = [row for row in final if row.index < count * params.replicas]
+        own |= outcome_figures(final, ramp, len(final)) | {"left_behind": left}
+        if params.prometheus:
+            own |= await _component_figures(session, params, deleted, facts)
+        scenario = "steady" if isinstance(params, VmiSteadyParams) else "burst"
+        return session.result(scenario, rows, own, params.all_gates, facts, count)
+
+
+async def churn(session: Session, params: VmiSteadyParams) -> dict[str, float | None]:
+    """Replace the oldest objects every `pause` seconds for a time, and return how fast that was.
+
+    A replacement that is not gone, or does not run, in time ends the churn.
+    """
+    cycles, seconds, held = 0, 0.0, True
+    end = min(time.monotonic() + params.duration, session.context.deadline)
+    try:
+        while held and time.monotonic() < end:
+            await asyncio.sleep(min(params.pause, max(0.0, end - time.monotonic())))
+            begun, oldest = time.monotonic(), session.alive()[: params.churn]
+            held = await session.delete(oldest, params.parallel, params.timeout)
+            await session.create(params.churn, params.schedule, params.parallel)
+            held = await session.all_reached(params.timeout, "running") and held
+            cycles, seconds = cycles + 1, seconds + time.monotonic() - begun
+    except KubeError as error:
+        session.notes.append(f"the churn ended after {cycles} cycles: {error}")
+    if not held:
+        when = session.wait_end(params.timeout)
+        session.notes.append(f"not all VMIs ran or were gone {when}: the churn ended")
+    replaced = cycles * params.churn / seconds if seconds else None
+    return {"churn_cycles": float(cycles), "churn_throughput": replaced}
+
+
+async def _component_figures(
+    session: Session, params: VmiParams, deleted: float, facts: dict[str, Any]
+) -> dict[str, float | None]:
+    """Return the figures from Prometheus. `deleted` is when the deletion began, in Unix seconds."""
+    source = Prometheus(
+        str(params.prometheus), params.prometheus_token_file, params.prometheus_ca_file
+    )
+    started, deadline = session.batches[0][0].started_wall, session.context.deadline
+    found: dict[str, float | None] = {}
+    try:
+        found, facts["prometheus_scrape_s"] = await run_figures(
+            source, started, deleted, time.time(), deadline
+        )
+    except KubeError as error:
+        session.notes.append(f"no figures of the components: {error}")
+    return found
 
 
 async def warm_up(kube: Kube, params: VmiParams, context: Context) -> list[str]:
@@ -248,16 +299,6 @@ async def warm_up(kube: Kube, params: VmiParams, context: Context) -> list[str]:
     return [f"{note}; the figures may include first-time costs" for note in notes]
 
 
-async def _all_running(session: Session, params: VmiParams, wanted: int) -> None:
-    """Wait until all VMIs run or failed, and note how many do not run."""
-    await session.all_reached(params.timeout, "running")
-    running = session.observer.count(VMI, "running")
-    logger.info(f"{running} of {wanted} Running")
-    if running < wanted:
-        when = session.wait_end(params.timeout)
-        session.notes.append(f"{wanted - running} of {wanted} VMIs not Running {when}")
-
-
 def _note_nodes(session: Session, params: VmiParams, facts: dict[str, Any]) -> None:
     """Note nodes that are virtual machines, and the most VMIs of one, with those before the run."""
     if virtual := facts["nested_virtualisation"]:
@@ -270,90 +311,6 @@ def _note_nodes(session: Session, params: VmiParams, facts: dict[str, Any]) -> N
     facts["vmis_per_node_max"] = most
     if most > params.per_node:
         session.notes.append(f"{node} had {most} VMIs, more than {params.per_node} a node")
-
-
-def _outcome(session: Session, rows: list[Row], ramp: int) -> dict[str, float | None]:
-    """Return throughput and success; without the churn after the ramp, which has its own pace."""
-    final = [row for row in rows if row.stage == "creation_to_running"]
-    of_ramp = [row for row in final if row.index < ramp * (session.members or 1)]
-    return outcome_figures(final, of_ramp, len(final))
-
-
-async def _result(
-    scenario: Literal["burst", "steady"],
-    session: Session,
-    params: VmiParams,
-    nodes: dict[str, Any],
-    rows: list[Row],
-    deleted: float,
-    own: dict[str, float | None],
-) -> Result:
-    """Return the result. `deleted` is when the deletion began, in Unix seconds."""
-    facts = {**nodes, "version": nodes["kubevirt_version"]}
-    if params.prometheus:
-        files = params.prometheus_token_file, params.prometheus_ca_file
-        started, deadline = session.batches[0][0].started_wall, session.context.deadline
-        try:
-            theirs, facts["prometheus_scrape_s"] = await run_figures(
-                Prometheus(params.prometheus, *files), started, deleted, time.time(), deadline
-            )
-            own = {**own, **theirs}
-        except KubeError as error:
-            session.notes.append(f"no figures of the components: {error}")
-    count = len(session.batches[0][0].submissions)
-    return session.result(scenario, rows, own, params.all_gates, facts, count)
-
-
-async def steady(kube: Kube, params: VmiSteadyParams, context: Context) -> Result:
-    """Keep a number of objects for a time, and replace the oldest ones every `pause` seconds.
-
-    A replacement that is not gone, or does not run, in time ends the churn. Raises KubeError,
-    ValueError.
-    """
-    nodes = await check_nodes(kube, params.count * params.replicas, params.per_node)
-    notes = await warm_up(kube, params, context) if params.primer else []
-    template, start = params.load(context.run), time.monotonic()
-    trace, cycles, seconds = [(0.0, 0)], 0, 0.0
-    async with open_session(kube, context, template, params.namespaces, params.replicas) as session:
-        session.notes += notes
-
-        def note() -> None:
-            stages = [vmi.stages for vmi in session.observer.of(VMI)]
-            running = sum("running" in seen and "gone" not in seen for seen in stages)
-            trace.append((time.monotonic() - start, running))
-
-        logger.info(f"run {context.run}: creating {params.count} {template.kind}")
-        await session.create(params.count, params.schedule, params.parallel)
-        held = await session.all_reached(params.timeout, "running")
-        note()
-        end = min(time.monotonic() + params.duration, context.deadline)
-        try:
-            while held and time.monotonic() < end:
-                await asyncio.sleep(min(params.pause, max(0.0, end - time.monotonic())))
-                begun, oldest = time.monotonic(), session.alive()[: params.churn]
-                held = await session.delete(oldest, params.parallel, params.timeout)
-                note()
-                await session.create(params.churn, params.schedule, params.parallel)
-                held = await session.all_reached(params.timeout, "running") and held
-                note()
-                cycles, seconds = cycles + 1, seconds + time.monotonic() - begun
-        except KubeError as error:
-            session.notes.append(f"the churn ended after {cycles} cycles: {error}")
-        if not held:
-            when = session.wait_end(params.timeout)
-            session.notes.append(f"not all VMIs ran or were gone {when}: the churn ended")
-        await session.scrape(CREATION)
-        rows, deleted = await session.rows(), time.time()
-        _note_nodes(session, params, nodes)
-        left = await session.delete_all(params.parallel, params.timeout)
-        note()
-        rows = with_deletion(rows, await session.rows())
-        own = {**_outcome(session, rows, params.count), "left_behind": left}
-        replaced = cycles * params.churn / seconds if seconds else None
-        own |= {"churn_cycles": float(cycles), "churn_throughput": replaced}
-        result = await _result("steady", session, params, nodes, rows, deleted, own)
-        result.trace = trace
-        return result
 
 
 _KUBEVIRT = ["kubevirt.io", "instancetype.kubevirt.io"]
@@ -390,10 +347,6 @@ class VmiBenchmark(ScenarioBenchmark[V]):
     system = "KubeVirt"
     headline = HEADLINE.name
     size = "vms"
-
-    def coordinates(self, result: Result) -> dict[str, Any]:
-        """See ScenarioBenchmark."""
-        return {"count": result.count}
 
 
 class VmiBurst(VmiBenchmark[VmiBurstParams]):
@@ -436,19 +389,18 @@ class VmiSteady(VmiBenchmark[VmiSteadyParams]):
 
     name = "vmi-steady"
     Params: ClassVar[type[Params]] = VmiSteadyParams
-    coords = ("count", "seconds", *COORDS)
+    coords = ("count", *COORDS)
     own_figures = _CHURN
     metrics = (
         HEADLINE,
         Metric("churn_cycles", "1", "none", "replacements made"),
         Metric("churn_throughput", "1/s", "higher", "VMs replaced a second, without the pauses"),
-        Metric("running", "1", "none", "VMIs Running at a moment (coords: seconds from the start)"),
         *METRICS,
     )
 
     async def scenario(self, kube: Kube, params: VmiSteadyParams, context: Context) -> None:
         """See ScenarioBenchmark."""
-        context.seen(await steady(kube, params, context))
+        context.seen(await burst(kube, params, context, params.count))
 
     def seconds(self, params: VmiSteadyParams) -> float:
         """Return the churn, and an estimate of 60 ms per VMI for the ramps."""

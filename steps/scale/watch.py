@@ -238,49 +238,43 @@ def settled(
     """
     vmis = kind.startswith("VirtualMachine")
     own_end = any(step.kind == kind and step.stage == "succeeded" for step in chain(kind))
-    finite = own_end and not vmis
-    groups: dict[str, list[Record]] = {
-        workload.uid: [] for workload in observer.of(kind) if workload.name not in without
+    groups: dict[str, tuple[Record, list[Record]]] = {
+        each.uid: (each, []) for each in observer.of(kind) if each.name not in without
     }
     for record in observer.of(VMI if vmis else "Pod"):
         top = top_owner(observer.records, record)
         if top.uid in groups:
-            groups[top.uid].append(record)
-    counts = {}
-    for uid, group in groups.items():
-        workload = observer.records[uid]
-        if members is None:
-            done = [not {goal, "failed"}.isdisjoint(pod.stages) for pod in group]
-            waiting = [pod for pod, is_done in zip(group, done, strict=True) if not is_done]
-            counts[workload.name] = int(any(done) and all("gone" in pod.stages for pod in waiting))
-        elif finite and "failed" in workload.stages:
-            counts[workload.name] = members
-        else:
-            counts[workload.name] = _settled_members(group, members, goal, finite)
-    return counts
+            groups[top.uid][1].append(record)
+    return {
+        own.name: _settled_members(own, group, members, goal, own_end and not vmis)
+        for own, group in groups.values()
+    }
 
 
-def _settled_members(group: Iterable[Record], members: int, goal: str, finite: bool) -> int:
+def _settled_members(
+    own: Record, group: Sequence[Record], members: int | None, goal: str, finite: bool
+) -> int:
     """Count the `members` of one workload that reached the goal or failed.
 
     A pod that ended counts only if no other one replaces it. A `finite` workload reports its own
     failure and retries failed pods until then.
     """
-    running = finished = waiting = 0
+    if members is None:
+        waiting = [pod for pod in group if {goal, "failed"}.isdisjoint(pod.stages)]
+        return int(len(waiting) < len(group) and all("gone" in pod.stages for pod in waiting))
+    if finite and "failed" in own.stages:
+        return members
+    running = finished = waits = 0
     for record in group:
         stages, lost = record.stages, not END_STAGES.isdisjoint(record.stages)
+        final = {goal, "succeeded"} if finite else {goal, "succeeded", "failed"}
         if (finite and "succeeded" in stages) or (goal in stages and not lost):
             running += 1
         elif not lost:
-            waiting += 1
-        elif (
-            goal in stages
-            or "succeeded" in stages
-            or not record.owner
-            or ("failed" in stages and not finite)
-        ):
+            waits += 1
+        elif not record.owner or not final.isdisjoint(stages):
             finished += 1
-    return min(members, running + max(0, min(finished, members - running - waiting)))
+    return min(members, running + max(0, min(finished, members - running - waits)))
 
 
 async def server_offset(kube: Kube) -> float:

@@ -20,7 +20,7 @@ import yaml
 from perfdag.commands.main import main
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.steps.queue.manifests import Queues, manifests
-from perfdag.steps.queue.sites import send, token_of
+from perfdag.steps.queue.sites import DeploymentSite, token_of
 
 pytestmark = [
     pytest.mark.cluster,
@@ -96,11 +96,6 @@ def test_validation_on_real_pods(
         assert "Insufficient cpu" in output
         assert replicas("large") == 0
 
-        scale = ["autoscale", "deployment", "perfdag-queue-serial", "--max=2"]
-        subprocess.run(["kubectl", "-n", namespace, *scale], check=True)
-        assert main([*command, "perfdag-queue-serial", "--limit", "2"]) == 2
-        assert "HorizontalPodAutoscaler perfdag-queue-serial scales" in capsys.readouterr().err
-
         assert main([*command, "perfdag-queue-nothing", "--limit", "4"]) == 4
         assert '"perfdag-queue-nothing" not found' in capsys.readouterr().err
 
@@ -114,8 +109,9 @@ def client(namespace: str, path: str, method: str = "GET", **query: str) -> Any:
     """A page of the client's control port, through the API server."""
 
     async def fetch(kube: Kube) -> Any:
-        token = await token_of(kube, namespace)
-        return await send(kube, namespace, "perfdag-queue-s-client", token, method, path, **query)
+        site = DeploymentSite(kube, namespace, "perfdag-queue-s")
+        site.token = await token_of(kube, namespace)
+        return await site.send(method, path, **query)
 
     return run_with_client(fetch)
 

@@ -1,4 +1,4 @@
-"""A Deployment as the validator sees it: what scales it, its pods, and its client."""
+"""A Deployment as the validator sees it: its pods and its client."""
 
 import base64
 from typing import Any
@@ -26,15 +26,12 @@ def pod(name: str, phase: str = "Running", labels: dict[str, str] = LABELS) -> d
     }
 
 
-def site_of(*objects: dict[str, Any], by: str = "none") -> tuple[DeploymentSite, ApiServer]:
+def site_of(*objects: dict[str, Any]) -> tuple[DeploymentSite, ApiServer]:
     """The Deployment of a queue, and more objects, in a namespace `there`."""
-    queue = {"name": "s", "command": ["sleep", "1"], "autoscale": {"by": by}}
+    queue = {"name": "s", "command": ["sleep", "1"]}
     own = manifests(Queues.model_validate({"queues": [queue], "namespace": "there"}))
-    kinds = ("Deployment", "CronJob", "HorizontalPodAutoscaler")
-    server = ApiServer(
-        *(body for body in own if body["kind"] in kinds), *objects, namespace="there"
-    )
-    server.serve(("autoscaling/v2", "HorizontalPodAutoscaler"))
+    deployments = (body for body in own if body["kind"] == "Deployment")
+    server = ApiServer(*deployments, *objects, namespace="there")
     return DeploymentSite(server.client(), "there", NAME), server
 
 
@@ -47,21 +44,6 @@ async def test_pods_that_ended_and_those_of_others_are_not_counted() -> None:
     listed = {request.path.partition("/there/")[2].split("/")[0] for request in server.requests}
     granted = {kind.split("/")[0] for rule in QueueScaling.api.named for kind in rule["resources"]}
     assert listed - {""} <= granted
-
-
-@pytest.mark.parametrize(
-    ("by", "scaler"), [("cron", "CronJob"), ("external", "HorizontalPodAutoscaler")]
-)
-async def test_a_deployment_that_something_else_scales_is_refused(
-    by: str, scaler: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    site, server = site_of(by=by)
-    with pytest.raises(ValueError, match=f"{scaler} {NAME} scales {NAME} as well"):
-        await site.find()
-    if by == "external":
-        server.fail("/horizontalpodautoscalers", 403, "somebody cannot list them")
-        await site.find()
-        assert "not known whether anything else scales" in caplog.text
 
 
 @pytest.mark.parametrize(("namespace", "where"), [(None, "there"), ("elsewhere", "elsewhere")])

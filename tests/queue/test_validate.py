@@ -159,6 +159,13 @@ async def test_what_is_lost_fails_its_step_at_once() -> None:
     )
 
 
+async def test_backends_that_something_else_started_fail_the_step() -> None:
+    site = Simulated()
+    await site.parallel(2)  # each of which another pod answers
+    step = await measure(site, Plan(1), 1)
+    assert step["problems"][0] == "2 backends completed an item, 1 replicas were requested"
+
+
 async def test_items_longer_than_the_time_given_are_measured_if_one_ends_in_it() -> None:
     [result] = await validate([Simulated(lambda n, item: 600.0)], Plan(1, seconds=1e-9))
     assert result["verdict"] == "passed"

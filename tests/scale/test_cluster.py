@@ -33,20 +33,6 @@ def holder_of(server: ApiServer) -> str:
 FUTURE, PAST = "2099-01-01T00:00:00.000000Z", "1999-01-01T00:00:00.000000Z"
 
 
-@pytest.mark.parametrize("busy", [True, False])
-async def test_a_creation_that_was_tried_again_does_not_take_another_run_s_lease_for_ours(
-    busy: bool,
-) -> None:
-    server = ApiServer({**held_by("the-other-run", FUTURE)})
-    server.of("Lease")[0]["metadata"]["managedFields"] = [{"manager": "perfdag"}]
-    if busy:
-        server.fail("POST", 429, times=1)
-    with pytest.raises(cluster.LockTimeoutError, match="performance run the-other-run still holds"):
-        async with cluster.ExclusiveRun(server.client(retries=1), "me", 0.0):
-            pass
-    assert holder_of(server) == "the-other-run"
-
-
 @pytest.mark.parametrize(
     "renewed", [PAST, FUTURE], ids=["its clock is behind", "its clock is ahead"]
 )
@@ -82,16 +68,6 @@ async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it
     server.add({"kind": "Namespace", "metadata": {"name": "perfdag-vmi"}})
     await vmi.VmiBurst().measure(server.client(), vmi.VmiBurstParams(lock_timeout=1.0), Context())
     assert belongs(caplog.messages[0].split()[1].rstrip(":"), seen[0]["metadata"])
-
-
-async def test_a_run_that_renews_its_lease_is_not_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "LEASE_DURATION_S", 3)
-    server = ApiServer(held_by("r1", PAST))
-    check = asyncio.create_task(cluster.require_ended(server.client(), "r1"))
-    await asyncio.sleep(0.1)
-    server.add(held_by("r1", FUTURE))
-    with pytest.raises(KubeError, match="run r1 renews its Lease"):
-        await check
 
 
 async def test_who_took_the_cluster_meanwhile_is_told_once_and_kept(
@@ -203,33 +179,28 @@ def namespace(there: dict[str, list[dict[str, Any]]]) -> ApiServer:
 
 
 @pytest.mark.parametrize(
-    ("there", "refused", "message"),
+    ("there", "message"),
     [
-        ({}, "", ""),
-        ({"Job": [{"name": "x", "labels": {RUN_LABEL: "q"}}]}, "", "Job x is in it"),
-        ({"Job": [{"name": "x"}]}, "", "Job x is in it"),
+        ({}, ""),
+        ({"Job": [{"name": "x", "labels": {RUN_LABEL: "q"}}]}, "Job x is in it"),
+        ({"Job": [{"name": "x"}]}, "Job x is in it"),
         (
             {"ConfigMap": [*AUTOMATIC["ConfigMap"], {"name": "results"}]},
-            "",
             "ConfigMap results is in it",
         ),
-        ({"Pod": [{"name": "p"} | BY_NODE]}, "", "Pod p is in it"),
-        ({"Pod": [{"name": "p"} | OWNED]}, "", ""),
-        ({"Pod": [{"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"}]}, "", ""),
-        ({"ConfigMap": [{"name": "heartbeat", "labels": {RUN_LABEL: "r-sample"}}]}, "", ""),
-        ({}, "jobs", "we may not list jobs in it"),
+        ({"Pod": [{"name": "p"} | BY_NODE]}, "Pod p is in it"),
+        ({"Pod": [{"name": "p"} | OWNED]}, ""),
+        ({"Pod": [{"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"}]}, ""),
+        ({"ConfigMap": [{"name": "heartbeat", "labels": {RUN_LABEL: "r-primer"}}]}, ""),
     ],
 )
 async def test_a_namespace_goes_with_the_run_that_made_it_only_where_nothing_else_is_there(
     caplog: pytest.LogCaptureFixture,
     there: dict[str, list[dict[str, Any]]],
-    refused: str,
     message: str,
 ) -> None:
     """Of another kind than the run's, or without a label, as what Run:ai's command line submits."""
     server = namespace(there)
-    if refused:
-        server.fail(f"GET .*/{refused}\\b", 403)
     assert await remove_namespaces(server.client(), "r", ["ns"], 5.0) == 0
     assert bool(server.of("Namespace")) is bool(message)
     assert caplog.messages == (
@@ -242,7 +213,6 @@ async def test_a_namespace_goes_with_the_run_that_made_it_only_where_nothing_els
     [
         (RUN, True),
         (f"{RUN}-primer", True),
-        (f"{RUN}-sample", True),
         (f"{RUN}-2", True),
         (f"{RUN}-2-primer", True),
         (f"{RUN}-other", False),

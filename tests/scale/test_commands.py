@@ -13,14 +13,14 @@ import yaml
 
 from perfdag.benchmark import registry
 from perfdag.commands import scale
-from perfdag.commands.imports import go_seconds, import_workloads
+from perfdag.commands.imports import import_workloads
 from perfdag.commands.main import main
 from perfdag.commands.options import CommandError
 from perfdag.kube.client import KubeError, Prometheus
-from perfdag.steps.scale import files, scenario, vmi
+from perfdag.steps.scale import runai, scenario, vmi
 from perfdag.steps.scale.figures import Result
-from perfdag.steps.scale.files import RunFile, write_run
 from perfdag.steps.scale.objects import load
+from perfdag.steps.scale.runai import RunFile, write_run
 from perfdag.steps.scale.scenario import Context
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
@@ -98,7 +98,7 @@ def test_the_files_of_each_size_are_written_however_it_ends(
         (tmp_path / name).touch()
     words = ["--count", "400", "600", "--cooldown", "0", "--no-api-gates", "--gate", gate]
     assert main(["scale", "vmi", "ladder", *words, "-o", str(tmp_path)]) == code
-    assert {item.name for item in tmp_path.iterdir()} == {"notes.txt", *files.OUTPUTS}
+    assert {item.name for item in tmp_path.iterdir()} == {"notes.txt", *runai.OUTPUTS}
     runs = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
     assert [run["count"] for run in runs] == [400, 600]
     output = capsys.readouterr()
@@ -290,12 +290,3 @@ def test_a_construct_of_go_templates_that_is_not_read_is_named(workload: Path) -
     source.write_text(TEMPLATE.replace("{{.memory}}", "{{if .big}}9Gi{{end}}"))
     with pytest.raises(CommandError, match=r"\{\{if \.big\}\}.* is not read; only"):
         import_workloads([str(workload)])
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("10m", 600), ("1h30m", 5400), ("1.5s", 1.5), ("300ms", 0.3)]
-)
-def test_durations_are_those_of_go(text: str, seconds: float) -> None:
-    assert go_seconds(text) == pytest.approx(seconds)
-    with pytest.raises(ValueError, match="is no duration"):
-        go_seconds(f"{text}x")

@@ -35,7 +35,6 @@ def refusal(benchmark: str, **params: Any) -> str:
         ("vmi-burst", {"template": "pod"}, "Pod creates no VMI"),
         ("vmi-burst", {"replicas": 3}, "the template has 1 replicas, not 3"),
         ("vmi-burst", {"template": VMIRS}, "the template has 4 replicas, not 1"),
-        ("vmi-burst", {"cooldown": 5}, "burst has no cooldown"),
         ("vmi-burst", {"gates": ["churn_cycles > 3"]}, "no figure of burst is called churn_cycles"),
         (
             "vmi-burst",

@@ -5,7 +5,6 @@ import contextlib
 import json
 import shutil
 import socket
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -103,9 +102,7 @@ NOTHING = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
 
 
 @contextlib.asynccontextmanager
-async def answering(
-    body: Callable[[], bytes], header: bytes = b"", context: ssl.SSLContext | None = None
-) -> AsyncIterator[str]:
+async def answering(body: Callable[[], bytes], header: bytes = b"") -> AsyncIterator[str]:
     """Serve a text to requests with a header, refuse others with 401; give the host and port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -116,7 +113,7 @@ async def answering(
         await writer.drain()
         writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
@@ -208,28 +205,3 @@ async def test_a_token_is_sent_and_a_refusal_names_its_option(tmp_path: Path) ->
         await Prometheus(f"http://{address}", str(tmp_path / "token")).query(PROBE, "query")
         with pytest.raises(KubeError, match=r"answers 401.*--prometheus-token-file"):
             await Prometheus(f"http://{address}").query(PROBE, "query")
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
-async def test_its_certificate_is_checked_against_the_authority_that_is_given(
-    tmp_path: Path,
-) -> None:
-    for name in ("own", "other"):
-        files = ["-keyout", str(tmp_path / f"{name}.key"), "-out", str(tmp_path / f"{name}.crt")]
-        options = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1"
-        argv = ["openssl", *options.split(), *files]
-        process = await asyncio.create_subprocess_exec(
-            *argv, "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", stderr=-3
-        )
-        assert await process.wait() == 0
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "own.crt", tmp_path / "own.key")
-    async with answering(lambda: NOTHING, context=context) as address:
-        url = f"https://{address}"
-        await Prometheus(url, ca_file=str(tmp_path / "own.crt")).query(PROBE, "query")
-        for wrong in (str(tmp_path / "other.crt"), None):
-            with pytest.raises(KubeError, match=r"no answer from Prometheus.*certificate"):
-                await Prometheus(url, ca_file=wrong).query(PROBE, "query")
-        with pytest.raises(KubeError, match="No such file"):
-            await Prometheus(url, ca_file=str(tmp_path / "absent")).query(PROBE, "query")

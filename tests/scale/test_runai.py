@@ -12,11 +12,18 @@ import pytest
 
 from perfdag.commands.main import main
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale import runai, times, workloads
-from perfdag.steps.scale.files import RunFile, SettingsError, read_run, write_run
+from perfdag.steps.scale import runai, workloads
 from perfdag.steps.scale.generate import Schedule
 from perfdag.steps.scale.objects import Record
-from perfdag.steps.scale.runai import SampleRequest, Settings, SubmitRequest
+from perfdag.steps.scale.runai import (
+    RunFile,
+    Settings,
+    SettingsError,
+    SubmitRequest,
+    read_run,
+    read_submission,
+    write_run,
+)
 from tests.fakes.api_server import ApiServer, client
 
 from .builders import BASE, record, rows_for, submissions_of
@@ -51,10 +58,11 @@ async def test_a_submission_is_sampled_and_deleted_by_its_folder(
             condition = {"type": "PodScheduled", "status": "True"}
             condition["lastTransitionTime"] = "2026-01-01T00:00:09Z"
             cluster.add(pod | {"status": {"conditions": [condition]}})
-        sample = await runai.sample(kube, SampleRequest(tmp_path, Settings()))
-        assert (sample.scheduled, sample.waiting) == (2, 0)
-        again = await runai.sample(kube, SampleRequest(tmp_path, Settings(), watch=0.1))
-        assert again.scheduled == 2
+        for watch in (0.0, 0.1):
+            sample = await runai.sample(
+                kube, tmp_path, Settings(), lambda: read_run(tmp_path), watch
+            )
+            assert (sample.scheduled, sample.waiting) == (2, 0)
         assert await runai.delete(kube, tmp_path, 5.0) == 0
         assert cluster.of("Pod") == []
         cluster.add(held_by("other", FUTURE))
@@ -95,21 +103,18 @@ def test_a_folder_of_another_run_is_refused_and_one_of_the_original_tool_is_read
     job = {"jobName": "j-abc123", "projectName": "p", "jobNamespace": "runai-p"}
     job["submitTimestamp"] = "2026-01-01T00:00:00.500000+00:00"
     (tmp_path / "submitted.json").write_bytes(orjson.dumps([job]))
-    file = SampleRequest(tmp_path, Settings(), workload_type="distributed").read()
+    file = read_submission(tmp_path, "distributed", None)
     assert (file.kind, file.project, file.namespaces) == ("DistributedWorkload", "p", ["runai-p"])
     assert (file.prefix, file.finished, file.submissions[0].name) == ("j-", True, "j-abc123")
     shift = read_time("2026-01-01T00:00:00.5Z") - file.submissions[0].started_ns / 1e9
     assert abs(shift - read_time(None)) < 0.1, "its time is that of the file"
     own = RunFile("r", "run.ai/v2alpha1", "TrainingWorkload", ["ns"], "p", 1)
     write_run(tmp_path / "run.json", own)
-    assert SampleRequest(tmp_path, Settings(), workload_type="training").read().run == "r"
-    wrong: Any
-    for wrong, message in (
-        ({"workload_type": "distributed"}, "run r is of TrainingWorkload, not distributed"),
-        ({"project": "q"}, "run r was submitted to project p, not q"),
-    ):
-        with pytest.raises(SettingsError, match=message):
-            SampleRequest(tmp_path, Settings(), **wrong).read()
+    assert read_submission(tmp_path, "training", None).run == "r"
+    with pytest.raises(SettingsError, match="run r is of TrainingWorkload, not distributed"):
+        read_submission(tmp_path, "distributed", None)
+    with pytest.raises(SettingsError, match="run r was submitted to project p, not q"):
+        read_submission(tmp_path, None, "q")
 
 
 def read_time(text: str | None) -> float:
@@ -274,7 +279,7 @@ Sampled = tuple[list[dict[str, Any]], dict[str, list[str]], list[str]]
 
 def sampled(kind: str, *records: Record, submitted: str = "a", members: int = 1) -> Sampled:
     rows = rows_for(kind, *records, submitted=submitted, expected_pods=members)
-    return times.sampled_json(rows, "p", {"b": BASE / 1e9 + 9})
+    return runai.sampled_json(rows, "p", {"b": BASE / 1e9 + 9})
 
 
 def seconds(item: dict[str, Any], *keys: str) -> list[float]:
@@ -330,7 +335,7 @@ def fill(folder: Path, sampled: Sequence[dict[str, Any]], submitted: Sequence[st
 
 def test_reference_stages_and_columns(tmp_path: Path) -> None:
     """What the original writes in the place of a time that it has not is not drawn as measured."""
-    result = times.read_times(fill(tmp_path, [item("a")]))
+    result = runai.read_times(fill(tmp_path, [item("a")]))
     assert result[0].deltas == {
         "Workload Creation": 1.0,
         "Job Creation": 1.0,
@@ -345,7 +350,7 @@ def test_reference_stages_and_columns(tmp_path: Path) -> None:
         "Total Pod Scheduling Decision": 6.0,
         "Total Backend Job Creation": None,
     }
-    times.write_csv(tmp_path / "times.csv", result)
+    runai.write_csv(tmp_path / "times.csv", result)
     rows = list(csv.reader((tmp_path / "times.csv").read_text().splitlines()))
     assert len(rows[0]) == len(rows[1]) == len(set(rows[0]))
     assert rows[1][rows[0].index("First Eviction")] == ""
@@ -355,10 +360,10 @@ def test_where_one_was_evicted_the_others_keep_their_row_and_ours_lists_the_unse
     tmp_path: Path,
 ) -> None:
     fill(tmp_path, [item("a"), item("b", firstEviction="05")])
-    assert [entry.deltas["First Eviction"] for entry in times.read_times(tmp_path)] == [1.0, 0.0]
+    assert [entry.deltas["First Eviction"] for entry in runai.read_times(tmp_path)] == [1.0, 0.0]
     unseen = {"a": ["firstEvictionTimestamp"], "b": []}
     (tmp_path / "summary.json").write_bytes(orjson.dumps({"unseen": unseen}))
-    assert [entry.deltas["First Eviction"] for entry in times.read_times(tmp_path)] == [None, 0.0]
+    assert [entry.deltas["First Eviction"] for entry in runai.read_times(tmp_path)] == [None, 0.0]
 
 
 def test_excluded_workloads_are_named_and_kept_in_the_table(tmp_path: Path) -> None:
@@ -369,7 +374,7 @@ def test_excluded_workloads_are_named_and_kept_in_the_table(tmp_path: Path) -> N
     submitted = ["a", "late", "waits", "later"]
     fill(tmp_path, [item("a"), late, item("stray")], submitted)
     (tmp_path / "summary.json").write_bytes(orjson.dumps({"not_scheduled": ["waits"]}))
-    result = times.read_times(tmp_path)
+    result = runai.read_times(tmp_path)
     assert {entry.info["jobName"]: entry.excluded for entry in result} == {
         "a": "",
         "late": "pod group older than its first pod (the pod was replaced)",
@@ -377,8 +382,8 @@ def test_excluded_workloads_are_named_and_kept_in_the_table(tmp_path: Path) -> N
         "later": "not sampled",
         "stray": "not in submitted.json",
     }
-    assert [len(times.select(result, skip, None, None)) for skip in (True, False)] == [1, 4]
-    assert len(times.select(result, False, 3, 2)) == 2
+    assert [len(runai.select(result, skip, None, None)) for skip in (True, False)] == [1, 4]
+    assert len(runai.select(result, False, 3, 2)) == 2
 
 
 @pytest.mark.parametrize("plot", ["general", "detailed"])
@@ -437,4 +442,4 @@ def test_files_of_another_shape_are_named_with_what_they_lack(
     fill(tmp_path, [item("a")])
     (tmp_path / file).write_bytes(orjson.dumps(body))
     with pytest.raises(SettingsError, match=message):
-        times.read_times(tmp_path)
+        runai.read_times(tmp_path)

@@ -13,11 +13,10 @@ from perfdag.steps.scale import figures, scenario, vmi, workloads
 from perfdag.steps.scale.figures import Result
 from perfdag.steps.scale.generate import GeneratorResult, Schedule, Submission
 from perfdag.steps.scale.objects import VMI, Record, load
-from perfdag.steps.scale.rows import Clocks, rows_of
 from perfdag.steps.scale.scenario import Context, Session
 from tests.fakes.api_server import ApiServer, Request, client
 
-from .builders import BASE, SECOND, logged, observer_of, record, session_of, submissions_of
+from .builders import SECOND, logged, observer_of, record, session_of, submissions_of
 
 SHARED = """apiVersion: v1
 kind: ConfigMap
@@ -159,29 +158,6 @@ async def test_a_deletion_that_fails_costs_no_rows(server: ApiServer) -> None:
     assert any("the deletion was not observed to its end" in note for note in result.facts["notes"])
 
 
-def test_throughput_of_a_steady_state_is_that_of_its_ramp() -> None:
-    """20 VMIs run within a second; then one is replaced each 100 s."""
-    items = submissions_of(*(f"r-{i}" for i in range(25)))
-    vmis = [
-        record(VMI, f"r-{i}", created=0.1, running=1 + (i / 19 if i < 20 else 100 * (i - 18)))
-        for i in range(25)
-    ]
-    session = session_of(None, observer_of(*vmis), load("vmi", "r"), submissions=items)
-    rows = list(
-        rows_of(
-            items,
-            session.observer.records,
-            Clocks(0),
-            run="r",
-            kind=VMI,
-            until_ns=BASE + 9000 * SECOND,
-        )
-    )
-    outcome = vmi._outcome(session, rows, 20)
-    assert outcome["throughput_mean"] == pytest.approx(19.0)
-    assert outcome["success_ratio"] == 1.0
-
-
 PHASES = {
     "runs": ["Running"],
     "waits": ["Pending"],
@@ -241,16 +217,23 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vmi, "check_nodes", AsyncMock())
 
 
-class Taken:
-    """A lock that another run takes meanwhile, which is seen at the end."""
+class Alone:
+    """A lock that this run has to its end."""
 
     lost = ""
 
     def __init__(self, *_: Any) -> None:
         pass
 
-    async def __aenter__(self) -> "Taken":
-        return self
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+
+class Taken(Alone):
+    """A lock that another run takes meanwhile, which is seen at the end."""
 
     async def __aexit__(self, *_: object) -> None:
         self.lost = "performance run x took the cluster over"
@@ -259,7 +242,7 @@ class Taken:
 async def test_sizes_before_one_that_broke_are_kept_and_a_run_that_was_not_alone_is_invalid(
     caplog: pytest.LogCaptureFixture, broken: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scenario, "ExclusiveRun", Taken)
+    monkeypatch.setattr(scenario, "ExclusiveRun", Alone)
     monkeypatch.setattr(scenario, "own_namespaces", lambda *_: contextlib.nullcontext())
     kube: Any = None
     params = vmi.VmiBurstParams(scenario="ladder", counts=[400, 600, 800, 1000], cooldown=0.1)
@@ -275,6 +258,7 @@ async def test_sizes_before_one_that_broke_are_kept_and_a_run_that_was_not_alone
     assert caught.value.measurements
     with pytest.raises(KubeError):
         await vmi.VmiBurst().measure(kube, vmi.VmiBurstParams(counts=[800]), Context())
+    monkeypatch.setattr(scenario, "ExclusiveRun", Taken)
     results = await vmi.VmiBurst().measure(kube, vmi.VmiBurstParams(), Context())
     with pytest.raises(Invalid, match="performance run x took the cluster over"):
         vmi.VmiBurst().values(results)

@@ -88,17 +88,6 @@ def test_an_alert_stays_open_until_it_recovers_and_each_is_one_message(
     assert {case.text[:4] for case in gates[69].cases if case.group == "change"} == {"same"}
 
 
-def test_a_suite_that_moved_to_a_slower_node_names_the_node(store: Store) -> None:
-    for night in range(30):
-        moved_away = night >= 20
-        rng = np.random.default_rng(night)
-        level = 0.92e10 if moved_away else 1e10
-        values = {"streams=1": level * np.exp(rng.normal(0, 0.01, 3))}
-        put(store, rows(night, values, nodes=["n7"] if moved_away else ["n1"]))
-    [alert] = judge(store, 29).alerts
-    assert "changed nodes n1 -> n7" in alert.text
-
-
 def test_a_gain_and_a_series_that_does_not_page_open_no_alert(store: Store) -> None:
     nights(store, 40, lambda n, p: 1e10 * (1.2 if n >= 34 else 1.0))
     assert judge(store, 39).alerts == []

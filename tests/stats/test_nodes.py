@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from perfdag.stats.nodes import outliers, slow
-from perfdag.stats.scales import variability_of
 from perfdag.suite.points import rounds
 
 
@@ -48,19 +47,6 @@ def test_pairs_name_the_slow_partner_only() -> None:
 def test_few_nodes_or_values_name_nobody() -> None:
     assert outliers({"a": [1, 1, 1], "b": [1, 1, 1], "c": [0.5, 0.5, 0.5]}) == []
     assert outliers({name: [1.0, 1.0] for name in "abcd"}) == []
-
-
-def test_noise_is_told_apart() -> None:
-    rng = np.random.default_rng(13)
-    runs = [np.exp(rng.normal(level, 0.01, 5)) for level in rng.normal(0, 0.03, 60)]
-    noise = variability_of(
-        runs, {f"n{i}": np.exp(rng.normal(0.02 * (i % 2), 0.001, 5)) for i in range(6)}
-    )
-    assert noise.within == pytest.approx(0.01, rel=0.2)
-    assert noise.between == pytest.approx(0.03, rel=0.4)
-    assert noise.nodes == pytest.approx(0.0148, rel=0.2)
-    assert noise.repetitions == 3
-    assert variability_of([[1.0]], {}).between is None
 
 
 def measured(
