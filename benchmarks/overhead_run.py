@@ -23,7 +23,7 @@ from perfdag.suite.load import parse_suite
 from perfdag.suite.points import Point
 
 SAMPLES = 200
-LIMIT_MS = 50.0
+LIMIT_MS = 20.0
 
 
 class Watcher:

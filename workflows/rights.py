@@ -17,7 +17,7 @@ EXECUTOR = {
 WORKFLOWS = {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get", "patch"]}
 SUBMIT = {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["create"]}
 EVENTS = {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]}
-MEASURE = [EXECUTOR, {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}, EVENTS]
+MEASURE = [EXECUTOR, {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
 # docs/reference/rights.md has the reason for each rule; a test compares them
 RUN = [
     EXECUTOR,

@@ -44,6 +44,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Return the parsed arguments and the unknown words."""
         argv = list(args)
+        # argparse would read options of the command as its own where they follow an argument.
         at = argv.index("--") if self.takes_command and "--" in argv else len(argv)
         parsed, unknown = super().parse_known_args(argv[:at], namespace)
         if self.takes_command:

@@ -246,7 +246,8 @@ def _release(context: "PodContext", store: "Store", plan: "Plan", phase: str) ->
     from perfdag.steps.pods.objects import release
 
     label_workflow(context, plan, store)
-    release(context, plan, phase)
+    if phase == "Succeeded":
+        release(context, plan)
 
 
 def label_workflow(context: "PodContext", plan: "Plan", store: "Store") -> None:

@@ -250,6 +250,7 @@ class LocalHost:
         err: Any,
     ) -> "subprocess.Popen[bytes]":
         path = (env or {}).get("PATH")
+        # Popen would search the PATH of perfdag, and not that of the command.
         program = shutil.which(argv[0], path=path)
         pin = shutil.which("taskset", path=path) if cpus else None
         if program is None:
@@ -268,7 +269,7 @@ class LocalHost:
                 stdin=stdin,
                 stdout=out,
                 stderr=err,
-                start_new_session=True,
+                start_new_session=True,  # a group of its own, and Ctrl-C does not reach it
             )
         except OSError as error:
             raise Failed(

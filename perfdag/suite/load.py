@@ -58,6 +58,7 @@ def command_suite(argv: Sequence[str], settings: Iterable[str], name: str = "") 
     entry = {"benchmark": "command", "params": {"argv": list(argv)}}
     name = suite_name(name or Path(argv[0]).name)
     suite = {"name": name, "repetitions": 10, "entries": [entry]}
+    # JSON is YAML: the run stores this text as its suite, as that of a file.
     return parse_suite(orjson.dumps(suite).decode(), "(command)", settings)
 
 

@@ -408,6 +408,7 @@ class _Enumeration:
                     "Secret that `secret` names"
                 )
                 self._refuse(source, place((param,), ("params", param)), text)
+        # A parameter that was removed stays in the id with its default: the history goes on.
         identity = canonical(stored | dict(model.retired))
         self._length += len(identity) + len(shaped[2])
         return digest(benchmark.name, identity, shaped[2]), model, stored, shaped
@@ -422,7 +423,7 @@ class _Enumeration:
         cache_key = orjson.dumps([keys, benchmark.name, source.name])
         if cache_key in self._read:
             return self._read[cache_key]
-        self._read[cache_key] = None
+        self._read[cache_key] = None  # so that a wrong shape is reported once
         given = {key: value for key, value in keys.items() if value is not None}
         try:
             shape = Shape.model_validate({"image": benchmark.image, **given})

@@ -164,6 +164,7 @@ class Sampler:
         )
         benchmark: Benchmark[Any] = registry.get(point.benchmark)
         record.benchmark_version = str(benchmark.version)
+        # Before facts are read and hosts asked, whose load would be taken for that of others.
         guard = disturbance.Guard()
         try:
             hosts = self._pool.hosts_for(shape)
@@ -235,7 +236,7 @@ class Sampler:
                 measurements = benchmark.run(gang, params)
             finally:
                 for host in hosts:
-                    if host is not starter:
+                    if host is not starter:  # whose folder the `with` removes
                         with contextlib.suppress(SampleError, OSError):
                             host.remove(scratch)
                 output = gang.output
@@ -338,7 +339,7 @@ class MeasuringLoop:
                 in_time = False
                 break
             repetition = self.plan.order[group[0]][1]
-            if round_now != repetition:
+            if round_now != repetition:  # a canary on each side shows what changed within it
                 self._canary(batch)
                 round_now = repetition
             for position in left:
@@ -430,7 +431,7 @@ class MeasuringLoop:
             if attempt > point.retries or self._halted.is_set():
                 record.status = "failed"
                 break
-            time.sleep(min(2.0 * attempt, 10.0))
+            time.sleep(min(2.0 * attempt, 10.0))  # a node or a network may come back
             attempt += 1
         record.batch, record.order_index = batch, position
         record.attempt = self._pool.earlier_attempts + attempt

@@ -21,7 +21,7 @@ from perfdag.hosts.local import LocalHost
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.client import Kube
 from perfdag.kube.patch import USER, VOLUME, ssh_port
-from perfdag.kube.pods import Pod, read_pod, selector, troubles, with_events
+from perfdag.kube.pods import Pod, read_pod, selector
 from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import Plan
 from perfdag.shape import ACROSS, Shape
@@ -248,22 +248,10 @@ async def running(
                 if time.monotonic() - last > GONE_SECONDS:
                     raise GangUnavailable(f"{name} was deleted before the gang was complete")
             if time.monotonic() > deadline:
-                why = why_too_few(await with_events(kube, context.namespace, pods), count)
                 raise GangUnavailable(
-                    f"{len(started)} of {count} pods ran within {limit:g} s (pending_limit): {why}"
+                    f"{len(started)} of {count} pods ran within {limit:g} s (pending_limit)"
                 )
             await asyncio.sleep(0.3)
-
-
-def why_too_few(pods: Sequence[Pod], count: int) -> str:
-    """Return why too few pods run: their troubles, or how many were not created."""
-    waiting = [
-        f"{pod.name} is {pod.phase} on {pod.node or 'no node'}, and no event says why"
-        for pod in pods
-        if pod.phase != "Running"
-    ]
-    missing = [f"{count - len(pods)} pods were not created"] if len(pods) < count else []
-    return "; ".join([*(troubles(pods) or waiting), *missing])
 
 
 def require_family(pods: Sequence[Pod], family: str, count: int) -> None:

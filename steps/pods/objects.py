@@ -3,7 +3,7 @@
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,16 +14,13 @@ from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.config import ignore_status
 from perfdag.kube.patch import LABEL, claim_spec, of_roles, service_ports, services, shared_claim
 from perfdag.kube.pods import (
-    inputs_of,
-    nodes_of,
     nodes_with,
     takes,
-    template_of,
     without_simulated,
     zones_of,
 )
 from perfdag.plan.plan import Plan
-from perfdag.results.runs import ROUNDS, run_folder
+from perfdag.results.runs import run_folder
 from perfdag.shape import ACROSS, Shape, Volume
 from perfdag.steps.pods.context import PodContext
 from perfdag.steps.pods.credentials import make_keys
@@ -38,17 +35,13 @@ Refusals = dict[int, tuple[str, str]]
 """Batches that cannot be measured: the status of their samples, and why."""
 
 
-def secret_name(workflow_uid: str) -> str:
-    """Return the name of the Secret with the key pair of a Workflow."""
-    return f"perfdag-ssh-{workflow_uid}"
+def lease_name(workflow_uid: str) -> str:
+    """Return the name of the Lease that owns the objects of a Workflow.
 
-
-def lease_name(workflow_uid: str, number: int | None = None) -> str:
-    """Return the name of the Lease that owns the objects of a Workflow, or of one of its batches.
-
-    Deleting the Lease deletes these objects.
+    The Workflow owns it. Kubernetes deletes the objects with the Lease, so the last step needs no
+    right to delete Secrets or claims.
     """
-    return f"perfdag-{workflow_uid}" + ("" if number is None else f"-b{number}")
+    return f"perfdag-{workflow_uid}"
 
 
 def secret(context: PodContext) -> Object:
@@ -58,22 +51,10 @@ def secret(context: PodContext) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": secret_name(context.workflow_uid)},
+        "metadata": {"name": f"perfdag-ssh-{context.workflow_uid}"},
         "type": "Opaque",
         "stringData": keys,
     }
-
-
-def shape_of(plan: Plan, number: int) -> Shape:
-    """Return the shape of a batch of the run, or of one of its rechecks.
-
-    perfdag.results.runs numbers those batches after the ones of the run.
-    """
-    first = len(plan.batches)
-    if number < first:
-        return plan.shape_of(number)
-    kinds = plan.kinds()
-    return plan.shapes[kinds[(number - first) % len(kinds)][0]]
 
 
 def batch_objects(shape: Shape, context: PodContext, number: int) -> list[Object]:
@@ -114,7 +95,7 @@ def services_key(context: PodContext, number: int) -> str:
 
 
 async def create_for_batches(
-    kube: Kube, context: PodContext, store: Store, plan: Plan, objects: Mapping[int, list[Object]]
+    kube: Kube, context: PodContext, store: Store, objects: Mapping[int, list[Object]]
 ) -> Refusals:
     """Create the objects of batches; return the batches whose objects the API server refuses.
 
@@ -123,7 +104,7 @@ async def create_for_batches(
     refusals: Refusals = {}
     for number, bodies in objects.items():
         try:
-            created = await create(kube, context, plan, bodies, number)
+            created = await create(kube, context, bodies)
         except NoService as error:
             refusals[number] = ("skipped", str(error))
         except KubeError as error:
@@ -136,37 +117,32 @@ async def create_for_batches(
     return refusals
 
 
-async def create(
-    kube: Kube, context: PodContext, plan: Plan, bodies: list[Object], number: int | None = None
-) -> dict[str, Object]:
-    """Create objects of the run, or of one of its batches; return the Services by rank.
+async def create(kube: Kube, context: PodContext, bodies: list[Object]) -> dict[str, Object]:
+    """Create objects of the run, owned by its Lease; return the Services by rank.
 
     Raises KubeError, NoService.
-
-    A Lease owns them, and the Workflow owns the Lease. So Kubernetes deletes them with the Lease,
-    and the last step needs no right to delete Secrets or claims.
     """
     if not bodies:
         return {}
-    kind, name = "Lease", lease_name(context.workflow_uid, number)
+    name = lease_name(context.workflow_uid)
     lease: Object = {
         "apiVersion": LEASES,
-        "kind": kind,
+        "kind": "Lease",
         "metadata": {"name": name},
-        "spec": {"holderIdentity": plan.run_id},
+        "spec": {"holderIdentity": context.run_id},
     }
     workflow = _owner(ARGO, "Workflow", context.workflow, context.workflow_uid)
-    created = await _create(kube, context, plan, lease, workflow)
-    owner = _owner(LEASES, kind, name, str(created["metadata"]["uid"]))
+    created = await _create(kube, context, lease, workflow)
+    owner = _owner(LEASES, "Lease", name, str(created["metadata"]["uid"]))
     forwarded = {}
     for body in bodies:
         if body["kind"] == "Service":
-            service = await _create_service(kube, context, plan, body, owner)
+            service = await _create_service(kube, context, body, owner)
             rank = body["spec"]["selector"][f"{LABEL}/rank"]
             ports = sorted({port["port"] for port in service["spec"]["ports"]})
             forwarded[rank] = {"address": service["spec"]["clusterIP"], "ports": ports}
         else:
-            await _create(kube, context, plan, body, owner)
+            await _create(kube, context, body, owner)
     return forwarded
 
 
@@ -174,9 +150,7 @@ class NoService(Exception):
     """The cluster cannot have a Service of this kind. The message says why."""
 
 
-async def _create_service(
-    kube: Kube, context: PodContext, plan: Plan, body: Object, owner: Object
-) -> Object:
+async def _create_service(kube: Kube, context: PodContext, body: Object, owner: Object) -> Object:
     """Create a Service with other ports until the API server has them free; return it.
 
     Raises KubeError, NoService.
@@ -184,7 +158,7 @@ async def _create_service(
     spec = body["spec"]
     for attempt in range(PORT_ATTEMPTS):
         try:
-            return await _create(kube, context, plan, body, owner)
+            return await _create(kube, context, body, owner)
         except KubeError as error:
             if "already allocated" not in error.message or attempt == PORT_ATTEMPTS - 1:
                 if error.status == 422 or "allocate a serviceIP" in error.message:
@@ -200,11 +174,9 @@ def _owner(api: str, kind: str, name: str, uid: str) -> Object:
     return {"apiVersion": api, "kind": kind, "name": name, "uid": uid}
 
 
-async def _create(
-    kube: Kube, context: PodContext, plan: Plan, body: Object, owner: Object
-) -> Object:
+async def _create(kube: Kube, context: PodContext, body: Object, owner: Object) -> Object:
     """Create an object, unless an earlier attempt of this step did; return a Lease or Service."""
-    body["metadata"] |= {"ownerReferences": [owner], "labels": {"perfdag/run": plan.run_id}}
+    body["metadata"] |= {"ownerReferences": [owner], "labels": {"perfdag/run": context.run_id}}
     try:
         return await kube.create(body, context.namespace)
     except KubeError as error:
@@ -216,60 +188,23 @@ async def _create(
         return await kube.get(kind, body["metadata"]["name"], context.namespace)
 
 
-def release(context: PodContext, plan: Plan, phase: str) -> None:
-    """Delete what the finished run no longer needs; `phase` is Argo's.
+def release(context: PodContext, plan: Plan) -> None:
+    """Delete what a run that succeeded no longer needs, of all of its Workflows.
 
-    The objects of failed batches stay: `argo retry` measures these again, and creates no object.
-    Print what the API server refuses to delete: it goes with the Workflow.
+    `argo retry` of another one needs its claims and its key pair, and creates no object: they go
+    with the Workflow. So does what the API server refuses to delete; print that.
     """
 
     async def work(kube: Kube) -> None:
-        names = releasable(context, plan)
-        if phase != "Succeeded":
-            workflows = await kube.resource(ARGO, "Workflow")
-            workflow = await kube.get(workflows, context.workflow, context.namespace)
-            batches = measured_batches(workflow)
-            names = leases_of_batches(context, plan, batches, context.workflow_uid)
         leases = await kube.resource(LEASES, "Lease")
-        for name in names:
-            await kube.delete(leases, name, context.namespace)
+        for uid in (context.workflow_uid, *plan.where.get("before", {})):
+            await kube.delete(leases, lease_name(uid), context.namespace)
 
     try:
         run_with_client(work)
     except KubeError as error:
         text = "claims, PodGroups and the key pair of this run stay until its workflow is deleted"
         print(f"{text}: {error}", file=sys.stderr)  # noqa: T201
-
-
-def releasable(context: PodContext, plan: Plan) -> list[str]:
-    """Return the Leases of a run that succeeded, in all of its Workflows."""
-    numbers = range(len(plan.batches) + ROUNDS * len(plan.kinds()))
-    return [
-        name
-        for uid in (context.workflow_uid, *plan.where.get("before", {}))
-        for name in (*leases_of_batches(context, plan, numbers, uid), lease_name(uid))
-    ]
-
-
-def measured_batches(workflow: Object) -> set[int]:
-    """Return the batches whose gangs succeeded: Argo does not create these again."""
-    batches = [
-        node
-        for node in nodes_of(workflow).values()
-        if template_of(node) == "measure" and node.get("phase") == "Succeeded"
-    ]
-    return {int(number) for batch in batches if (number := inputs_of(batch).get("batch"))}
-
-
-def leases_of_batches(
-    context: PodContext, plan: Plan, numbers: Iterable[int], workflow_uid: str
-) -> list[str]:
-    """Return the Leases of those of these batches for which the plan step created objects."""
-    return [
-        lease_name(workflow_uid, number)
-        for number in sorted(numbers)
-        if batch_objects(shape_of(plan, number), context, number)
-    ]
 
 
 _DAEMONS = re.compile(

@@ -34,7 +34,6 @@ from perfdag.steps.pods.objects import (
     create_for_batches,
     has_class,
     secret,
-    shape_of,
     unmet,
 )
 from perfdag.store.base import DamagedError, NotStoredError, Store
@@ -269,7 +268,7 @@ async def _prepare(
     kube: Kube, context: PodContext, store: Store, plan: Plan, batches: list[int]
 ) -> tuple[Object, Refusals]:
     """Create the objects of the batches `left`; return facts of the cluster and what it refuses."""
-    await create(kube, context, plan, [secret(context)])
+    await create(kube, context, [secret(context)])
     shapes = plan.shapes
     infeasible = await unmet(kube, shapes, context.namespace)
     refusals: Refusals = {
@@ -282,7 +281,7 @@ async def _prepare(
         for number in batches
         if number not in refusals
     }
-    refusals |= await create_for_batches(kube, context, store, plan, objects)
+    refusals |= await create_for_batches(kube, context, store, objects)
     facts = {**await cluster_facts(kube), "network_policy": context.network_policy}
     return {
         **facts,
@@ -313,16 +312,15 @@ def recheck(context: PodContext, out: Path) -> list[str]:
         points = {line.info.point for line in suspects}
         rechecks = RunStore(store).put_rechecks(plan, points) if points else []
     left = rechecks_left(store, plan, rechecks)
-    objects = {number: batch_objects(shape_of(plan, number), context, number) for number in left}
-    refusals = run_with_client(lambda kube: create_for_batches(kube, context, store, plan, objects))
+    objects = {
+        number: batch_objects(again.shape_of(index), context, number)
+        for number, again, index in left
+    }
+    refusals = run_with_client(lambda kube: create_for_batches(kube, context, store, objects))
     for number, (status, text) in refusals.items():
         member, index = RunStore(store).plan_of_batch(plan, number)
         missing_reason.write(store, member.run_id, MissingReason("batch", status, text, index))
-    batches = [
-        item(number, again, index, refusals)
-        for number, again, index in recheck_batches(plan, rechecks)
-        if number in objects
-    ]
+    batches = [item(number, again, index, refusals) for number, again, index in left]
     write_outputs(out, {"batches": batches})
     points_again = rechecks[0].points if rechecks else []
     return [f"{point.entry} {point.label}".strip() for point in points_again]
@@ -341,11 +339,11 @@ def resumed(store: Store, plan: Plan) -> list[Plan]:
     return rechecks
 
 
-def rechecks_left(store: Store, plan: Plan, rechecks: list[Plan]) -> list[int]:
-    """Return the batches of rechecks with missing samples, in the order of the rechecks."""
+def rechecks_left(store: Store, plan: Plan, rechecks: list[Plan]) -> list[tuple[int, Plan, int]]:
+    """Return (number, recheck, index there) of the batches of rechecks with missing samples."""
     stored = {member.run_id: RunStore(store).samples(member.run_id) for member in rechecks}
     return [
-        number
+        (number, member, index)
         for number, member, index in recheck_batches(plan, rechecks)
         if any(
             member.key(position) not in stored[member.run_id]

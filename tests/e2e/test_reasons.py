@@ -1,5 +1,5 @@
-"""Why a batch does not start is told while it waits: in the watch line and in the rows within 30
-s, with no limit set by the suite.
+"""Why a batch does not start is told while it waits: in the watch line and on the Workflow
+within 30 s, with no limit set by the suite.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfdag.kube.client import run_with_client
+from perfdag.results.missing_reason import NOTES
 from perfdag.store.open import open_store
 from perfdag.workflows import runs
 
@@ -48,9 +49,9 @@ def test_the_reason_is_told_within_30_s(bench: Namespace, shape: str, words: str
                 "reason in the watch line",
             )
             bench.until(
-                lambda: any(words in (row["error"] or "") for row in bench.rows(run_id)),
+                lambda: words in bench.workflow(name)["metadata"]["annotations"].get(NOTES, ""),
                 30,
-                "reason in the row",
+                "reason on the Workflow, which the last step writes into the rows",
             )
             assert time.monotonic() - start < 30
         finally:  # it would keep the lock of those that are measured next

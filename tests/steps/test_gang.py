@@ -22,7 +22,7 @@ from perfdag.shape import Shape
 from perfdag.steps.loop.measure import PRECISE, GangLost
 from perfdag.steps.pods import gather, lead, peer
 from perfdag.steps.pods.context import EXIT_REFUSED, EXIT_RETRYABLE
-from perfdag.steps.pods.gather import GangPool, GangUnavailable, why_too_few
+from perfdag.steps.pods.gather import GangPool, GangUnavailable
 from perfdag.steps.pods.lead import ProgressReporter
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -34,18 +34,6 @@ SLEEPS = (
     "name: s\nentries:\n  - {benchmark: command, params: {argv: ['true']}, permutations: "
     "{product: {exit_code: [0, 1, 2, 3, 4]}}}\n"
 )
-
-
-def waits(name: str, trouble: str | None = None) -> Pod:
-    return Pod(name, 0, 0, 1, "Pending", "node-1", None, trouble)
-
-
-def test_a_peer_that_is_stuck_is_named_and_is_not_one_that_was_never_created() -> None:
-    assert why_too_few([waits("b")], 1) == "b is Pending on node-1, and no event says why"
-    assert (
-        why_too_few([waits("b", "FailedMount: x")], 2)
-        == "b: FailedMount: x; 1 pods were not created"
-    )
 
 
 def rank_pod(rank: int) -> dict[str, Any]:

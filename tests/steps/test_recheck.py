@@ -78,12 +78,12 @@ def test_what_is_stored_is_not_measured_again_and_the_rest_in_the_order_of_its_r
     assert [run.run_id for _, run, _ in result] == [
         each.run_id for each in rechecks for _ in each.batches
     ]
-    assert rechecks_left(store, plan, rechecks) == [number for number, _, _ in result]
+    assert rechecks_left(store, plan, rechecks) == result
     done = rechecks[0]
     for position in range(len(done.order)):
         store.put(sample_key(done.run_id, done.key(position)), SampleRecord("x", 1, "ok").dump())
     after = rechecks_left(store, plan, rechecks)
-    assert after == [number for number, run, _ in result if run is not done]
+    assert after == [each for each in result if each[1] is not done]
 
 
 def test_what_goes_on_in_another_workflow_has_the_facts_of_both(

@@ -92,7 +92,7 @@ async def created(
     for _ in range(times):  # the plan step is repeated where its pod is lost
         objects = {0: batch_objects(plan.shape_of(0), here, 0)}
         async with server.client() as kube:
-            refused = await create_for_batches(kube, here, store, plan, objects)
+            refused = await create_for_batches(kube, here, store, objects)
     note = store.get(services_key(here, 0)) if not refused else b"{}"
     return refused, orjson.loads(note)
 
