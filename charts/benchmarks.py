@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 from matplotlib.figure import Figure
 
-from perfdag.charts import draw, scale, style
+from perfdag.charts import scale, style
 from perfdag.charts.series import MARKS, Cell, notes, read
 from perfdag.charts.view import ROWS, Chart, View, figures
 
@@ -41,6 +41,7 @@ def overhead(rows: pa.Table) -> Iterator[tuple[str, Figure]]:
         pairs = _first(cell, "pairs_needed", "value")
         needs = f": about {pairs.middle:.0f} pairs would tell" if pairs.values else ""
         text = "; ".join([word + (needs if word == "inconclusive" else ""), *marks, *_late(cell)])
+        text = word if style.is_narrow() else text
         place: Any = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
         ax.annotate(text, (mean, row), color=colour, fontsize=8.5, **place)
         ends += [low, high, float(cell.state.params.get("limit", LIMIT))]
@@ -49,7 +50,7 @@ def overhead(rows: pa.Table) -> Iterator[tuple[str, Figure]]:
     for limit in {float(cell.state.params.get("limit", LIMIT)) for cell in cells}:
         ax.axvspan(limit, max(ends) + room, color=style.WORSE, alpha=0.06, gid="limit")
     ax.xaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
-    ax.set_yticks(range(len(cells)), [draw.wrap(cell.label) for cell in cells])
+    ax.set_yticks(range(len(cells)), [style.wrap(cell.label) for cell in cells])
     ax.set_ylim(len(cells) - 0.4, -0.7)
     ax.set_xlabel("overhead of the treatment, lower is better")
     yield "overhead", fig

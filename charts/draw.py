@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,11 +11,11 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from perfdag.charts import style
-from perfdag.charts.series import Item, value_words
+from perfdag.charts.series import Item, amount, value_words
 from perfdag.results.summary import Series
 from perfdag.units import digits, scaled, short
 
-NAME = 30  # letters of a line of a name
+NAME = 30  # letters of a name at the end of a line
 DIRECT = 6  # up to so many lines are named at their ends
 ROW = 0.27  # inches of a row of dots
 LOG_FROM = 50.0
@@ -29,12 +28,6 @@ Line = Mapping[float, Series]
 def needs_log(values: Sequence[float]) -> bool:
     """Return whether values are so far apart that they need a log axis."""
     return bool(values) and min(values) > 0 and max(values) / min(values) > LOG_FROM
-
-
-def wrap(name: str, width: int = NAME) -> str:
-    """Return a name in at most three lines."""
-    lines = textwrap.wrap(name, width, max_lines=3, placeholder=" ...", break_on_hyphens=False)
-    return "\n".join(lines or [name])
 
 
 def lines(
@@ -72,14 +65,17 @@ def lines(
         ax.fill_between(at, [b.low for b in bands], [b.high for b in bands], **shade)
         middles = [series.middle for _, series in own]
         gid = f"median {name}"
-        (marks,) = ax.plot(at, middles, label=wrap(name), markersize=3.6, gid=gid, **style.look(k))
+        (marks,) = ax.plot(
+            at, middles, label=style.wrap(name), markersize=3.6, gid=gid, **style.look(k)
+        )
         style.HOVERS[marks] = [f"{name}, {short(x, unit_x)}: {value_words(s)}" for x, s in own]
     _values(ax, every, log)
 
 
 def lines_height(names: Iterable[str], least: float = 3.2) -> float:
     """Return the height in inches of a panel whose legend has these names."""
-    return max(least, 0.35 + 0.18 * sum(wrap(name).count("\n") + 1 for name in names))
+    legend = 0.18 * sum(style.wrap(name).count("\n") + 1 for name in names)
+    return least + legend if style.is_narrow() else max(least, 0.35 + legend)
 
 
 def _evenly(xs: Sequence[float]) -> bool:
@@ -106,7 +102,7 @@ def name_lines(ax: Axes, names: Sequence[str]) -> None:
     """Name the lines at their right ends, or in a legend where there are many or long names."""
     if len(names) < 2:
         return
-    if len(names) > DIRECT or any(len(name) > NAME for name in names):
+    if style.is_narrow() or len(names) > DIRECT or any(len(name) > NAME for name in names):
         style.legend_beside(ax)
         return
     drawn = [line for line in ax.lines if str(line.get_gid()).startswith("median")]
@@ -143,8 +139,9 @@ Groups = Mapping[str, Mapping[str, Item]]
 def dots_height(groups: Groups) -> float:
     """Return the height in inches of a panel of dots."""
     rows = rows_of(groups)
-    lines = sum(max(1, 0.62 * (wrap(row).count("\n") + 1)) + 0.25 for row in rows)
-    return lines * ROW + 0.55 + (0.25 if len(groups) > 1 else 0)
+    lines = sum(max(1, 0.62 * (style.wrap(row).count("\n") + 1)) + 0.25 for row in rows)
+    legend = 0.2 * len(groups) if style.is_narrow() else 0.25
+    return lines * ROW + 0.55 + (legend if len(groups) > 1 else 0)
 
 
 def rows_of(groups: Groups) -> list[str]:
@@ -172,14 +169,18 @@ def dots(ax: Axes, groups: Groups, joined: bool = False) -> None:
         _dots(ax, name, [(rows.index(row) + step, item) for row, item in own.items()], k)
     if len(groups) == 1:
         for row, item in next(iter(groups.values())).items():
-            text = value_words(item.series) + (" ~" if item.cell.noisy else "")
+            series = item.series
+            text = amount(series.middle, series.unit, series.metric)
+            text = text if style.is_narrow() else value_words(series)
+            text += " ~" if item.cell.noisy else ""
             side: Any = {"transform": ax.get_yaxis_transform(), "va": "center", "fontsize": 8.5}
             ax.text(1.015, rows.index(row), text, **side)
     else:
         at: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.1}
-        ax.legend(ncols=min(4, len(groups)), handletextpad=0.3, columnspacing=1.2, **at)
+        columns = 1 if style.is_narrow() else min(4, len(groups))
+        ax.legend(ncols=columns, handletextpad=0.3, columnspacing=1.2, **at)
     ax.set_ylim(len(rows) - 0.5, -0.5)
-    ax.set_yticks(range(len(rows)), [wrap(row) for row in rows])
+    ax.set_yticks(range(len(rows)), [style.wrap(row) for row in rows])
     ax.yaxis.set_minor_locator(NullLocator())
     ax.tick_params(axis="y", length=0, pad=8)
     ax.grid(axis="y", visible=False)
@@ -232,7 +233,7 @@ def stack(ax: Axes, bars: Mapping[str, Mapping[str, float]], unit: str) -> None:
         bar: Any = {"left": left, "height": 0.6, "color": colour, "gid": f"part {part}"}
         ax.barh(range(len(bars)), widths, label=part, **bar)
         left = [a + b for a, b in zip(left, widths, strict=True)]
-    ax.set_yticks(range(len(bars)), [wrap(row) for row in bars])
+    ax.set_yticks(range(len(bars)), [style.wrap(row) for row in bars])
     ax.set_ylim(len(bars) - 0.5, -0.5)
     ax.set_xlim(0, max(left) * 1.05)
     ax.grid(axis="y", visible=False)
@@ -245,7 +246,7 @@ def curve(ax: Axes, curves: Mapping[str, Sequence[tuple[float, Series, Series]]]
     every = [point for own in curves.values() for point in own]
     for k, (name, own) in enumerate(curves.items()):
         x, y = [a.middle for _, a, _ in own], [b.middle for _, _, b in own]
-        (marks,) = ax.plot(x, y, label=wrap(name), gid=f"median {name}", **style.look(k))
+        (marks,) = ax.plot(x, y, label=style.wrap(name), gid=f"median {name}", **style.look(k))
         style.HOVERS[marks] = [
             f"{name} at {at:g}: {value_words(a)}; {value_words(b)}" for at, a, b in own
         ]
@@ -270,7 +271,11 @@ def heat(ax: Axes, grid: Any, unit: str, metric: str, norm: Any = None, words: b
     edges = np.arange(columns + 1), np.arange(rows + 1)
     mesh = ax.pcolormesh(*edges, grid, cmap="cividis", norm=norm, gid="median")
     for y, x in np.argwhere(np.isfinite(grid)) if words else ():
-        look: Any = {"ha": "center", "va": "center", "fontsize": 7.5 if columns < 13 else 6}
+        look: Any = {
+            "ha": "center",
+            "va": "center",
+            "fontsize": 8.5 if columns < 7 else 7.5 if columns < 13 else 6,
+        }
         text = digits(grid[y, x] / factor)
         ax.text(x + 0.5, y + 0.5, text, color=style.on_cell(mesh, grid[y, x]), **look)
     ax.grid(visible=False)

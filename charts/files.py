@@ -5,20 +5,10 @@ import re
 import warnings
 from html import escape
 
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import LogFormatter, ScalarFormatter
 
 from perfdag.charts.style import HOVERS, PNG_DPI, house
 
-MOST_HOVERS = 400
-"""Marks of a line that get texts, at most: a report stays under 1 MB."""
-ALONG = 32
-"""Places on a line without marks that get texts, at most."""
-_CLEAR = (0, 0, 0, 0)
 _FONT = re.compile(rb"'DejaVu Sans'(, sans-serif)?")
 _ID = re.compile(rb' id="([^"]*)"')
 _REFERENCES = re.compile(rb'(?:url\(#|xlink:href="#)([^")]+)')
@@ -29,72 +19,37 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 def to_bytes(fig: Figure) -> tuple[bytes, bytes]:
     """Return a figure as (SVG, PNG). Equal input gives equal bytes: no date and no random ids."""
+    # Both files share one layout.
+    svg, png = to_svg(fig, hovers=True), io.BytesIO()
     with house(), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "Glyph .* missing"
-        )  # names in any script: the browser's fonts have them
-        svg, png = io.BytesIO(), io.BytesIO()
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        fig.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
+    return svg, png.getvalue()
+
+
+def to_svg(fig: Figure, *, hovers: bool = False) -> bytes:
+    """Return a figure as SVG, with `hovers` as titles of its marks."""
+    with house(), warnings.catch_warnings():
+        # names in any script: the browser's fonts have them
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        svg = io.BytesIO()
         engine = fig.get_layout_engine()
         if engine is not None:
             engine.execute(fig)
-            # Both files share one layout. With an engine, each saving would lay out the figure.
+            # With an engine, each saving would lay out the figure.
             fig.set_layout_engine(None)
             _round_positions(fig)
-        hovers = _named_marks(fig)
+        texts = _named_marks(fig) if hovers else {}
         fig.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-        fig.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
-    return _clean(_with_titles(svg.getvalue(), hovers)), png.getvalue()
+    return _clean(_with_titles(svg.getvalue(), texts))
 
 
 def _named_marks(fig: Figure) -> dict[bytes, list[str]]:
-    """Give the lines with hover texts ids of their own. Return the texts by id.
-
-    A line without texts of its own shows its name and the values that the axes have at a mark.
-    """
-    texts = {
-        line: HOVERS.get(line) or _texts(axes, line) for axes in fig.axes for line in axes.lines
-    }
-    lines = [line for line in texts if texts[line]]
+    """Give the lines with hover texts ids of their own. Return the texts by id."""
+    lines = [line for axes in fig.axes for line in axes.lines if line in HOVERS]
     for number, line in enumerate(lines):
         line.set_gid(f"marks-{number}")
-    return {f"marks-{number}".encode(): texts[line] for number, line in enumerate(lines)}
-
-
-def _texts(axes: Axes, line: Line2D) -> list[str]:
-    """Return a text for each mark of a line, as the axes name its values.
-
-    A line without marks gets some that nobody sees.
-    """
-    points = np.asarray(line.get_xydata(), dtype=float)
-    if line.get_transform() != axes.transData:
-        return []
-    if line.get_marker() in ("None", "none", "", " ", None):
-        low, high = np.sort([axes.get_xlim(), axes.get_ylim()]).T
-        seen = np.flatnonzero(((low <= points) & (points <= high)).all(axis=1))
-        some = seen[np.linspace(0, max(0, len(seen) - 1), min(len(seen), ALONG)).astype(int)]
-        line.set(marker="o", markersize=10, markerfacecolor=_CLEAR, markeredgewidth=0)
-        line.set_markevery(some.tolist())
-        points = points[some]
-    elif len(points) > MOST_HOVERS:
-        return []
-    label = " ".join(str(line.get_label()).split())
-    name = "" if label.startswith("_") else f"{label}: "
-    places = ((axes.yaxis, 1), (axes.xaxis, 0))
-    HOVERS[line] = [
-        name + ", ".join(filter(None, (_value_text(axis, point[at]) for axis, at in places)))
-        for point in points
-        if np.isfinite(point).all()
-    ]
-    return HOVERS[line]
-
-
-def _value_text(axis: Axis, value: float) -> str:
-    """Return a value with the label of its axis, or an empty text where the axis names no value."""
-    formatter = axis.get_major_formatter()
-    plain = isinstance(formatter, ScalarFormatter | LogFormatter)
-    number = f"{value:.4g}" if plain else formatter.format_data(value).strip().replace("\n", " ")
-    label = axis.get_label_text().partition(",")[0]
-    return f"{label} {number}".strip() if number else ""
+    return {f"marks-{number}".encode(): HOVERS[line] for number, line in enumerate(lines)}
 
 
 def _with_titles(svg: bytes, hovers: dict[bytes, list[str]]) -> bytes:

@@ -119,14 +119,16 @@ def _matrix(cells: Sequence[Cell], metric: str, about: str, facts: Facts) -> Fig
     low, high = min(float(finite.min()), 0.95 * middle), max(float(finite.max()), 1.05 * middle)
     norm = Normalize(low, high if high > low else low * 1.01 or 1.0)
     first = next(iter(by_place.values()))
-    mesh = draw.heat(ax, grid, first.unit, metric, norm, words=count <= NUMBERS)
+    mesh = draw.heat(
+        ax, grid, first.unit, metric, norm, words=count <= (5 if style.is_narrow() else NUMBERS)
+    )
     for a, b in sorted(same_node):
         hatch: Any = {"fill": False, "hatch": "////", "edgecolor": style.MUTED, "linewidth": 0}
         ax.add_patch(Rectangle((b, a), 1, 1, gid="same-node", **hatch))
     failed = [_place(cell) for cell in cells if cell.why]
     cross: Any = {"ls": "none", "marker": "X", "mfc": "none", "mec": style.MUTED, "ms": 8}
     ax.plot([b + 0.5 for _, b in failed], [a + 0.5 for a, _ in failed], gid="failed", **cross)
-    step = max(1, count // 24)
+    step = max(1, count // (8 if style.is_narrow() else 24))
     places = np.arange(0, count, step) + 0.5
     ax.set_yticks(places, names[::step])
     rotation = 45 if max(map(len, names)) > 4 else 0

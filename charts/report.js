@@ -75,4 +75,5 @@ for (const table of document.querySelectorAll("table.values")) {
   bar.append(copy);
   table.parentElement.before(bar);
 }
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((fold) => { fold.open = true; }));
 document.body.dataset.ready = "yes";

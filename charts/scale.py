@@ -244,7 +244,8 @@ def by_order(stages: Sequence[Stage], caption: str = "") -> Figure:
     fig, axes = style.figure(len(reached), (1.5,), 1, title, subtitle, sharex=True)
     for k, (ax, stage) in enumerate(zip(axes, reached, strict=True)):
         _by_order(ax, stage.order, stage.seconds, k)
-        ax.set_title(f"{stage.label} since {stage.since.replace('_', ' ')}")
+        since = f"{stage.label} since {stage.since.replace('_', ' ')}"
+        ax.set_title(style.wrap(since, 40 if style.is_narrow() else 90))
         ax.set_ylabel("seconds")
     axes[-1].set_xlabel("object, in order of submission")
     return fig

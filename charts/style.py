@@ -39,7 +39,7 @@ DASHES: tuple[Any, ...] = (
     (0, (8, 2)),
     (0, (3, 1, 1, 1, 1, 1)),
 )
-WIDTH = 7.2  # inches
+WIDTH, NARROW = 7.2, 3.75  # inches of a figure, and of one that a phone can show
 PNG_DPI = 144
 RC: Any = {
     "axes.axisbelow": True,
@@ -83,6 +83,25 @@ def house() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def narrow() -> Iterator[None]:
+    """Draw figures of NARROW inches: legends below, fewer ticks, and no numbers in small cells."""
+    with matplotlib.rc_context({"figure.figsize": (NARROW, NARROW)}):
+        yield
+
+
+def is_narrow() -> bool:
+    """Return whether figures are drawn for a phone."""
+    return bool(matplotlib.rcParams["figure.figsize"][0] == NARROW)
+
+
+def wrap(name: str, width: int = 0) -> str:
+    """Return a name in at most three lines of `width` letters, or as long as a row has room for."""
+    width = width or (16 if is_narrow() else 30)
+    lines = textwrap.wrap(name, width, max_lines=3, placeholder=" ...", break_on_hyphens=False)
+    return "\n".join(lines or [name])
+
+
 def figure(
     rows: int = 1,
     heights: Sequence[float] = (3.2,),
@@ -98,18 +117,16 @@ def figure(
     Figure.subplots (sharex, sharey).
     """
     starts_with_parameter = "=" in title.split(" ", 1)[0]  # `bs=4KiB` is how a suite writes it
-    lines = textwrap.wrap(
-        title if starts_with_parameter else title[:1].upper() + title[1:],
-        70,
-        break_on_hyphens=False,
-    )
-    under = textwrap.wrap(subtitle, 104, break_on_hyphens=False)
+    width, letters, small = (NARROW, 34, 50) if is_narrow() else (WIDTH, 70, 104)
+    title = title if starts_with_parameter else title[:1].upper() + title[1:]
+    lines = textwrap.wrap(title, letters, break_on_hyphens=False)
+    under = textwrap.wrap(subtitle, small, break_on_hyphens=False)
     all_heights = [heights[min(i, len(heights) - 1)] for i in range(rows)]
     head = 0.2 * len(lines) + 0.17 * len(under) + 0.1
     with house():
         room = (0, 0, 1, 1 - head / (sum(all_heights) + head))
         layout = ConstrainedLayoutEngine(rect=room, h_pad=0.06, w_pad=0.05, hspace=0.03)
-        fig = Figure(figsize=(WIDTH, sum(all_heights) + head), layout=layout)
+        fig = Figure(figsize=(width, sum(all_heights) + head), layout=layout)
         axes = fig.subplots(
             rows, columns, squeeze=False, height_ratios=all_heights, **subplot_options
         )
@@ -137,7 +154,7 @@ def in_house_style(draw: Callable[_P, _R]) -> Callable[_P, _R]:
 
 def no_data(why: str = "no data") -> Figure:
     """Return a figure with a message instead of data."""
-    lines = textwrap.wrap(why, 70)
+    lines = textwrap.wrap(why, 34 if is_narrow() else 70)
     fig, (ax,) = figure(heights=(1.0 + 0.2 * len(lines),))
     ax.set_axis_off()
     middle: Any = {"ha": "center", "va": "center", "transform": ax.transAxes}
@@ -197,7 +214,9 @@ def _log10_ticks(axis: Any, unit: str, metric: str) -> None:
         if decades < (1.7 if wide else 2.5)
         else (1.0,)
     )
-    axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
+    few = wide and is_narrow()
+    subs, most = ((1.0,) if decades > 1 else (1.0, 3.0), 4) if few else (subs, 12)
+    axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=most))
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value, unit, metric)))
     axis.set_minor_locator(NullLocator())  # a tenth of the time of a chart, for ticks nobody reads
 
@@ -210,7 +229,7 @@ def size_axis(
     A log axis has no zero: `zero` is the place left of the smallest size for a size of zero.
     """
     some = sorted({size for size in sizes if size > 0})
-    step = max(1, math.ceil(len(some) / 8))
+    step = max(1, math.ceil(len(some) / (4 if is_narrow() else 8)))
     ticks = some[::step] if zero is None else [zero, *some[step - 1 :: step]]
 
     def say(value: float, _: int | None = None) -> str:
@@ -223,10 +242,14 @@ def size_axis(
 
 
 def legend_beside(ax: Axes) -> None:
-    """Place the legend right of the axes. The layout leaves room for its width alone.
+    """Place the legend right of the axes, or for a phone below all of them.
 
-    In the layout, a legend would squeeze axes that are lower.
+    The layout leaves room for its width alone: in it, a legend would squeeze axes that are lower.
     """
+    if is_narrow():
+        if (own := ax.get_figure(root=True)) and not own.legends:
+            own.legend(*ax.get_legend_handles_labels(), loc="outside lower left")
+        return
     at: Any = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
     legend = ax.legend(**at)
     legend.set_in_layout(False)

@@ -25,7 +25,7 @@ from perfdag.charts.series import (
     read,
 )
 from perfdag.results.summary import unusable
-from perfdag.units import digits, metric_text, plural, scaled, setting
+from perfdag.units import digits, metric_text, plural, scaled, setting, short
 
 SWEPT = 3  # values of a number that make a line
 GRID = 24  # points of two such numbers that make a heat map
@@ -77,7 +77,7 @@ def figures(rows: pa.Table, charts: Sequence[Chart]) -> list[tuple[str, Figure]]
             drawn.setdefault(slug, figure)
     if not drawn and any(cell.why is None for cell in cells):
         drawn = dict(_samples(cells, note))
-    if not drawn:
+    if not drawn and all(cell.why for cell in cells):
         why = f"{cells[0].label}: {cells[0].why}" if cells else "no data"
         drawn["points"] = style.no_data(f"no value in {plural(len(cells), 'point')}; {why}")
     return list(drawn.items())
@@ -228,14 +228,14 @@ def _multiples(
 
     `below` is the height of a legend below them.
     """
-    columns = min(3, max(1, len({facet for _, facet in panels})))
+    columns = 1 if style.is_narrow() else min(3, max(1, len({facet for _, facet in panels})))
     rows = -(-len(panels) // columns)
     heights = [(height if columns == 1 else height * 0.85) + below / rows]
     fig, axes = style.figure(rows, heights, columns, title, subtitle)
     for ax in axes[len(panels) :]:
         ax.remove()
     for ax, (_, facet) in zip(axes, panels, strict=False):
-        ax.set_title(draw.wrap(facet, 24 if columns == 3 else 60))
+        ax.set_title(style.wrap(facet, 24 if columns == 3 else 40 if style.is_narrow() else 60))
     return fig, dict(zip(panels, axes, strict=False))
 
 
@@ -385,8 +385,9 @@ def _heat(items: Sequence[Item], x: str, y: str, note: str) -> Figure:
         grid = np.full((len(ys), len(xs)), np.nan)
         for item in groups[name]:
             grid[ys.index(item.numbers[y]), xs.index(item.numbers[x])] = item.series.middle
-        draw.heat(ax, grid, first.unit, first.metric, norm, words=len(xs) * min(3, len(axes)) <= 15)
-        step = -(-len(xs) // (12 // min(3, len(axes))))
+        room = 6 if style.is_narrow() else 12 // min(3, len(axes))  # columns with a label
+        draw.heat(ax, grid, first.unit, first.metric, norm, words=len(xs) <= 1.25 * room)
+        step = -(-len(xs) // room)
         ticks = [setting(x, f"{value:g}" if value < 1e6 else int(value)) for value in xs]
         ax.set_xticks(np.arange(0, len(xs), step) + 0.5, ticks[::step])
         ax.set_yticks(
@@ -524,11 +525,12 @@ def _samples(cells: Sequence[Cell], note: str) -> Iterator[tuple[str, Figure]]:
 def claim(items: Sequence[Item], x: str = "", pair: str = "", second: str = "") -> str:
     """Return the result in at most 60 letters: the best value over x, or the range of the values.
 
-    Values whose samples are too far apart are left out. Points that no number orders are not
-    ranked: they are no alternatives.
+    Values whose samples are too far apart are left out. Points that no number orders and those of
+    several entries are not ranked: they are no alternatives. Nor is what moves no bytes.
     """
     name = metric_text(items[0].series.metric)
     usable = [item for item in items if not unusable(item.series)]
+    usable = [item for item in usable if item.numbers.get("message_bytes") != 0] or usable
     if not usable:
         return f"{name}: too noisy to rank"
     first = usable[0].series
@@ -539,14 +541,19 @@ def claim(items: Sequence[Item], x: str = "", pair: str = "", second: str = "") 
     if pair and (ratio := _ratio(usable, pair)):
         return ratio
     low, high = (f(usable, key=lambda item: item.series.middle) for f in (min, max))
-    if x and first.better in ("higher", "lower"):
+    alternatives = len({item.cell.state.entry for item in usable}) == 1
+    if x and alternatives and first.better in ("higher", "lower"):
         best, verb = (high, "up to") if first.better == "higher" else (low, "down to")
         at = " ".join(best.words[key] for key in (x, second) if key in best.words)
+        at = short(best.numbers[x], "B") if x == "message_bytes" else at
         long = f"{name} {verb} {text(best.series.middle)} at {at}"
         return long if len(long) <= TITLE else f"{name} {verb} {text(best.series.middle)}"
     if low.series.middle == high.series.middle:
         return f"{name}: {text(low.series.middle)}"
-    return f"{name}: {text(low.series.middle)} to {text(high.series.middle)}"
+    factor, _ = scaled(first.unit, high.series.middle, first.metric)
+    least = low.series.middle / factor
+    start = digits(least) if least >= 0.1 else text(low.series.middle)
+    return f"{name}: {start} to {text(high.series.middle)}"
 
 
 def _ratio(items: Sequence[Item], pair: str) -> str:

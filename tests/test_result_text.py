@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.commands.result_text import result_text
-from perfdag.commands.results import RunResult
+from perfdag.commands.result_text import RunResult, result_text
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import CollectionResult
 from perfdag.results.summary import summarise
@@ -55,7 +54,12 @@ def result_with(label: str) -> RunResult:
 
 
 @pytest.mark.parametrize("label", ["short", "a-long-value-of-this-param-" * 2])
-def test_a_table_fits_80_columns_and_names_a_point_once(label: str) -> None:
+def test_a_table_fits_80_columns_and_names_a_point_once(
+    label: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert max(map(len, result_text(result_with(label)).splitlines())) > 80, "folded in a pipe"
+    monkeypatch.setenv("COLUMNS", "80")
     text = result_text(result_with(label)).partition("\n5 ok")[0].partition("\n4 ok")[0]
     assert max(map(len, text.splitlines())) <= 80
     for point in (0, 1):

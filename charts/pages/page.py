@@ -14,6 +14,7 @@ from perfdag.charts.pages.pick import Picture
 from perfdag.units import plural
 
 INLINE = 200_000  # bytes of an SVG above which its PNG stands in, where that is smaller
+NARROW = 60_000  # bytes of an SVG for phones above which the wide one scrolls there
 _VARIABLES = {
     style.INK: "var(--ink)",
     style.MUTED: "var(--muted)",
@@ -62,14 +63,27 @@ def source(name: str) -> Markup:
 
 
 def picture(drawn: Picture, number: int) -> Markup:
-    """Return a picture inside the page: SVG in the colours of the page, or a smaller PNG."""
+    """Return a picture inside the page, with a second one for phones.
+
+    It is SVG in the colours of the page, or a smaller PNG.
+    """
     title = Markup.escape(_clean(drawn.title))
     if len(drawn.svg) > INLINE and len(drawn.png) * 4 / 3 < len(drawn.svg):
         data = base64.b64encode(drawn.png).decode()
         return Markup(f'<figure><img alt="{title}" src="data:image/png;base64,{data}"></figure>')
-    svg = _METADATA.sub("", _HEAD.sub("", drawn.svg.decode()))
+    shown = _svg(drawn.svg, f"c{number}-", f'role="img" tabindex="0" aria-label="{title}"')
+    if 0 < len(drawn.narrow) <= NARROW:
+        own = f'class="narrow" role="img" aria-label="{title}"'
+        return Markup(
+            f'<figure class="both">{shown}{_svg(drawn.narrow, f"n{number}-", own)}</figure>'
+        )
+    return Markup(f"<figure>{shown}</figure>")
+
+
+def _svg(data: bytes, prefix: str, attributes: str) -> str:
+    """Return an SVG in the colours of the page, with ids and attributes of its own."""
+    svg = _METADATA.sub("", _HEAD.sub("", data.decode()))
     svg = _SIZE.sub(lambda tag: re.sub(r' (width|height)="[^"]*"', "", tag[0]), svg)
     svg = _STYLE.sub(lambda match: _COLOUR.sub(lambda colour: _VARIABLES[colour[0]], match[0]), svg)
-    svg = _ID.sub(lambda match: f"{match[1]}c{number}-", svg)
-    svg = svg.replace("<svg ", f'<svg role="img" tabindex="0" aria-label="{title}" ', 1)
-    return Markup(f"<figure>{svg}</figure>")
+    svg = _ID.sub(lambda match: f"{match[1]}{prefix}", svg)
+    return svg.replace("<svg ", f"<svg {attributes} ", 1)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 
@@ -11,20 +12,24 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import pairs, style
 from perfdag.charts.benchmarks import CHARTS, headlines
-from perfdag.charts.files import to_bytes
+from perfdag.charts.files import to_bytes, to_svg
 from perfdag.charts.series import of_benchmark
 from perfdag.charts.view import Chart, figures
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure of a benchmark as files. `title` is its result in words."""
+    """One figure of a benchmark as files. `title` is its result in words.
+
+    `narrow` is an SVG for phones, or empty.
+    """
 
     benchmark: str
     slug: str
     title: str
     svg: bytes
     png: bytes
+    narrow: bytes = b""
 
     @property
     def name(self) -> str:
@@ -51,8 +56,11 @@ def draw(table: pa.Table) -> Iterator[Picture]:
         rows = of_benchmark(table, name)
         with style.house():
             try:
+                small: dict[str, bytes] = {}
+                with style.narrow(), suppress(Exception):  # what fails is told below
+                    small.update((slug, to_svg(figure)) for slug, figure in _all(name, rows))
                 for slug, figure in _all(name, rows):
-                    yield _picture(name, slug, figure)
+                    yield _picture(name, slug, figure, small.get(slug, b""))
             except Exception as error:
                 reason = f"the chart of {name} failed ({type(error).__name__}: {error})"
                 yield _picture(name, "error", style.no_data(f"{reason}; the rows are complete"))
@@ -76,8 +84,8 @@ def file_name(benchmark: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "-", benchmark)
 
 
-def _picture(benchmark: str, slug: str, figure: Figure) -> Picture:
+def _picture(benchmark: str, slug: str, figure: Figure, narrow: bytes = b"") -> Picture:
     clean = re.sub(r"[^a-z0-9]+", "-", slug.lower()).strip("-") or "chart"
     title = next((text.get_text() for text in figure.texts if text.get_gid() == "title"), "")
     svg, png = to_bytes(figure)
-    return Picture(file_name(benchmark), clean, " ".join(title.split()), svg, png)
+    return Picture(file_name(benchmark), clean, " ".join(title.split()), svg, png, narrow)

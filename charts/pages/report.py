@@ -3,6 +3,7 @@
 Its script sorts, filters and copies tables. The page is whole without it.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +15,15 @@ from markupsafe import Markup
 
 from perfdag.analysis.alerts import GateResult
 from perfdag.benchmark import registry
-from perfdag.charts.files import to_bytes
+from perfdag.charts import style
+from perfdag.charts.files import to_bytes, to_svg
 from perfdag.charts.pages import page, pick, screen
 from perfdag.charts.pages.history import card, history
 from perfdag.charts.pages.pick import Picture
-from perfdag.charts.pages.recipes import recipes
 from perfdag.charts.series import Cell, label_cells
 from perfdag.plan.plan import Plan
+from perfdag.results.labels import flatten
+from perfdag.results.runs import result_key
 from perfdag.results.summary import (
     PointState,
     RunTrust,
@@ -41,6 +44,7 @@ SUITE_TEXT = 200_000
 NODES, COMMANDS, REASONS, FACTS = 6, 20, 3, 4
 """Most nodes in the head, commands of a benchmark, reasons of a point, values of a fact."""
 BAD = ("failed", "invalid", "missing")
+_BYTES = re.compile("(bytes|size|bs|block)$")
 
 
 def write(
@@ -78,7 +82,6 @@ def report(
     first = _first_picture(run, pictures)
     names = list(dict.fromkeys(cell.state.benchmark for cell in cells))
     limit = min(ROWS, max(40, ALL_ROWS // max(2 * len(names), 1)))
-    sql, frame = recipes(plan.suite, plan.run_id, root)
     context = {
         "plan": plan,
         "links": links,
@@ -111,8 +114,7 @@ def report(
         "suite": plan.suite_text[:SUITE_TEXT],
         "cut": len(plan.suite_text) > SUITE_TEXT,
         "count": table.num_rows,
-        "sql": sql,
-        "frame": frame,
+        "rows_file": f"{root.rstrip('/')}/{result_key(plan.suite, plan.run_id)}",
     }
     template = page.templates().get_template("report.html")
     room = LIMIT - len(template.render(context, charts={}).encode("utf-8", "replace"))
@@ -135,8 +137,10 @@ def _first_picture(run: screen.Judged, pictures: Sequence[Picture]) -> Picture |
     """Return the picture that shows the sentence: a history that changed, or a chart of the run."""
     deciding = run.deciding()
     if deciding and deciding[0].answer.word in ("worse", "better"):
+        with style.narrow():
+            narrow = to_svg(history(deciding[0]))
         svg, png = to_bytes(history(deciding[0]))
-        return Picture("history", "first", deciding[0].name, svg, png)
+        return Picture("history", "first", deciding[0].name, svg, png, narrow)
     shown = [pick.file_name(cell.state.benchmark) for cell, _ in run.headlines()[:1]]
     own = [drawn for drawn in pictures if drawn.benchmark in shown]
     return next((drawn for drawn in own if len(drawn.svg) <= page.INLINE), None)
@@ -335,16 +339,10 @@ def _facts(pairs: Iterator[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(name, " | ".join(values)) for name, values in cut.items()]
 
 
-def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
-    if isinstance(value, dict):
-        inner = [(f"{prefix}.{key}" if prefix else str(key), item) for key, item in value.items()]
-        return [pair for key, item in inner for pair in _flat(item, key)]
-    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
-        return [pair for i, item in enumerate(value, 1) for pair in _flat(item, f"{prefix}.{i}")]
-    if value in (None, "", []):
-        return []
-    if isinstance(value, list):
-        return [(prefix, ", ".join(map(str, value)))]
-    size = isinstance(value, int | float) and not isinstance(value, bool)
-    size = size and prefix.endswith(("bytes", "size", "bs", "block"))
-    return [(prefix, short(float(value), "B") if size else str(value))]
+def _flat(value: Any) -> list[tuple[str, str]]:
+    """Return facts or parameters as flat text, with units of what counts bytes."""
+    return [
+        (name, short(float(text), "B") if text.isdigit() and _BYTES.search(name) else text)
+        for name, text in flatten(value)
+        if text not in ("null", "", "[]")
+    ]

@@ -172,8 +172,13 @@ def banner(run: Judged) -> Banner:
     answer, name = deciding[0].answer, deciding[0].name
     rest = f", and {len(deciding) - 1} more{noisy}" if len(deciding) > 1 else noisy
     if answer.word == "same":
-        return Banner("same", f"Same as the last {plural(gate.runs - 1, 'run')}{noisy}", history)
+        earlier = f"last {gate.runs - 1} runs" if gate.runs > 2 else "run before"
+        return Banner("same", f"Same as the {earlier}{noisy}", history)
     text = answer.text.removeprefix(answer.word).lstrip(": ")
+    if answer.word == "unclear":
+        open_series = sum(not line.answer.noisy for line in deciding)
+        sentence = f"Unclear: {open_series} of {plural(len(gate.headlines), 'value')}{noisy}"
+        return Banner("unclear", sentence, [f"{name}: {text}", *history])
     sentence = f"{answer.word.capitalize()}: {name} {text}{rest}"
     left = deciding[0].left
     if answer.word == "worse" and left:
@@ -189,7 +194,8 @@ def doubts(trust: RunTrust) -> str:
     counts = [f"{len(own)} {level}" for level in WORSE_LEVELS if (own := trust.of_level(level))]
     every = Counter(kind for point in trust.points.values() for kind in point.reasons)
     kinds = ", ".join(kind for kind, _ in every.most_common(3))
-    good = f"of {plural(len(trust.points), 'point')}, {', '.join(counts) or 'all good'}"
+    points = plural(len(trust.points), "point")
+    good = f"of {points}, {', '.join(counts)}" if counts else f"{points}, all good"
     return f"{good} ({kinds})" if kinds else good
 
 

@@ -74,8 +74,17 @@ DESTRUCTIVE = ("rm", "prune")
 INTERNAL = "step"
 """The verb that containers call. It is not listed."""
 
-DESCRIPTION = """Benchmarks for a Kubernetes cluster or one machine: is it as fast as it was,
-as fast as it should be, and where is it not?"""
+DESCRIPTION = """perfdag runs benchmarks on a Kubernetes cluster or on a single machine, keeps every
+result, and tells you when something became slower."""
+START = f"""{DESCRIPTION}
+
+start here:
+  perfdag run -- sleep 0.1     measure one command
+  perfdag init                 write a suite for this machine, suite.yaml
+  perfdag run suite.yaml       measure every point of it, and draw the report
+  perfdag open last            look at the report
+  perfdag --help               all verbs, and the exit codes
+"""
 EPILOG = """examples:
   perfdag run -- sleep 0.1
   perfdag plan suites/quick.yaml
@@ -128,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     log_to_stderr()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments:
-        parser().print_help(sys.stderr)
+        print(START, end="", file=sys.stderr)
         return EXIT_INPUT
     if other := [text for text in arguments if not _is_utf8(text)]:
         print(f"perfdag: {other[0]!r} is not UTF-8; use another name", file=sys.stderr)
@@ -143,6 +152,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INPUT
     try:
         args = parser(*[verb] if verb else []).parse_args(arguments)
+        if verb == "run" and ":::" in args.command:
+            from perfdag.commands.ab import compare_commands
+
+            return compare_commands(args)
         code: int = args.run(args)
         return code
     except KeyboardInterrupt:

@@ -1,13 +1,19 @@
-"""The result of a run on a terminal: a table of headline metrics, and what is said of them."""
+"""The result of a run: its exit code, its data, and its text for a terminal."""
 
 import re
-from collections.abc import Container
+import sys
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from shutil import get_terminal_size
 from textwrap import shorten
-from typing import TYPE_CHECKING
+from typing import Any
 
-from perfdag.analysis.alerts import GateResult, gate_counts, worst
+from perfdag.analysis.alerts import GateResult, gate_as_dict, gate_counts, worst
+from perfdag.analysis.history import Series as Line
 from perfdag.analysis.verdict import RANK
-from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
+from perfdag.commands.terminal import HIGHLIGHTS, fitted, highlighted, spark, styled, text_table
+from perfdag.plan.plan import Plan
+from perfdag.results.collect import CollectionResult
 from perfdag.results.summary import (
     PointState,
     PointTrust,
@@ -16,36 +22,159 @@ from perfdag.results.summary import (
     statuses_text,
     worst_of_points,
 )
+from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.units import digits, plural, scaled
 
-if TYPE_CHECKING:
-    from perfdag.commands.results import RunResult
 
-HEADINGS = ("point", "metric", "median", "spread", "unit", "n", "of nominal", "state")
+@dataclass(frozen=True)
+class RunResult:
+    """A collected run: its samples by status, its points, and the addresses of its files."""
+
+    plan: Plan
+    summary: Summary
+    collected: CollectionResult
+    rows: str
+    report: str | None = None
+    exports: Sequence[str] = ()
+    gate: GateResult | None = None
+    """The answers about the series of the run, and its checks. None where there is no history."""
+    gated: bool = False
+    """Whether the gate of the whole run, which knows the acknowledgements, decides on verdicts."""
+    told: bool = True
+    """Whether the webhook took the messages of the gate."""
+
+    @property
+    def id(self) -> str:
+        """The id of the run."""
+        return self.plan.run_id
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the verb that measured or collected the run."""
+        if not self.told:
+            return EXIT_REACH
+        if self.gated:
+            failed = self.gate is not None and self.gate.failed
+        else:
+            failed = any(verdict.word == "failed" for verdict in self.summary.verdicts)
+        if failed:
+            return EXIT_GATE
+        statuses = self.summary.statuses.keys()
+        return EXIT_FAILED if "ok" not in statuses or statuses - {"ok", "skipped"} else EXIT_OK
+
+    def __str__(self) -> str:
+        return result_text(self)
+
+    def data(self) -> dict[str, Any]:
+        """Return the result as data for JSON."""
+        answer = gate_as_dict(self.gate) if self.gate else None
+        trust, verdicts = self.summary.trust, self.summary.verdicts
+        points = [
+            {
+                "point": state.point,
+                "entry": state.entry,
+                "benchmark": state.benchmark,
+                "params": state.params,
+                "statuses": state.statuses,
+                "reasons": state.reasons,
+                "noise": state.noise,
+                "trust": asdict(own) if (own := trust.points.get(state.point)) else None,
+                "metrics": [
+                    {
+                        "metric": series.metric,
+                        "stat": series.stat,
+                        "coords": series.coords,
+                        "unit": series.unit,
+                        "better": series.better,
+                        "headline": series.headline,
+                        "median": series.middle,
+                        "low": series.band.low,
+                        "high": series.band.high,
+                        "spread": series.band.kind,
+                        "n": len(series.values),
+                        "nominal": series.nominal,
+                    }
+                    for series in state.series
+                ],
+            }
+            for state in self.summary.points
+        ]
+        return {
+            "run_id": self.plan.run_id,
+            "suite": self.plan.suite,
+            "statuses": self.summary.statuses,
+            "rows": self.rows,
+            "report": self.report,
+            "exports": self.exports,
+            "answer": answer,
+            "trust": {"level": trust.level, "text": trust.text},
+            "verdicts": [asdict(verdict) for verdict in verdicts],
+            "points": points,
+            **({"gate": answer} if self.gated and answer else {}),
+        }
+
+
+HEADINGS = ("point", "metric", "median", "spread", "unit", "n", "of nominal", "runs", "state")
 FAILURE = re.compile("failed|invalid|missing")
 MAX_REASONS = 10
 """Points whose failures and verdicts the terminal shows; the report has all of them."""
+BELOW = 14
+"""Lines of a terminal that are left for what stands below the table."""
 
 
 Rows = list[tuple[str, ...]]
 """Cells as HEADINGS names them."""
 
 
-def result_text(result: "RunResult") -> str:
-    """Return a table of headline metrics for each entry, then counts, addresses and the gate."""
+def result_text(result: RunResult) -> str:
+    """Return a table of headline metrics for each entry, then counts, addresses and the answer."""
     summary = result.summary
     verdicts = {verdict.point: verdict.word for verdict, _ in worst_of_points(summary.verdicts)}
+    histories = {line.info.series_id: line.value.tolist() for line in _gate_series(result)}
     entries: dict[str, Rows] = {}
     units = _units(summary.points)
     for state in summary.points:
         trust = summary.trust.points.get(state.point)
         text = _state_text(state, trust, verdicts.get(state.point, ""))
-        rows = [(summary.labels[state.point], *cells, text) for cells in _cells(state, units)]
+        cells = _cells(state, units, histories)
+        rows = [(summary.labels[state.point], *own, text) for own in cells]
         # A point is named once.
         entries.setdefault(state.entry, []).extend(rows[:1] + [("", *row[1:]) for row in rows[1:]])
-    tables = [f"{_table(entry, rows)}\n" for entry, rows in entries.items()]
+    tables = [f"{_table(entry, rows)}\n" for entry, rows in _of_a_screen(entries)]
     gate = [gate_text(result.gate)] if result.gate and result.gated else []
-    return "\n".join([*tables, *_lines(result), *gate])
+    return "\n".join([*tables, *_lines(result), *gate, _answer(result)])
+
+
+def _gate_series(result: RunResult) -> list[Line]:
+    return result.gate.series if result.gate and result.gate.runs > 1 else []
+
+
+def _of_a_screen(entries: dict[str, Rows]) -> Iterator[tuple[str, Rows]]:
+    """Yield the rows of entries, on a terminal as many as it shows. Failures come first."""
+    every = [(entry, row) for entry, rows in entries.items() for row in rows]
+    room = max(5, get_terminal_size().lines - BELOW - 2 * len(entries))
+    kept = sorted(every, key=lambda pair: not FAILURE.search(pair[1][-1]))[:room]
+    if not sys.stdout.isatty() or len(every) <= room:
+        yield from entries.items()
+        return
+    for entry, rows in entries.items():
+        shown = [row for row in rows if (entry, row) in kept]
+        more = f" ({len(rows) - len(shown)} more rows: perfdag show | less)"
+        if shown:
+            yield entry + (more if len(shown) < len(rows) else ""), shown
+
+
+def _answer(result: RunResult) -> str:
+    """Return the sentence of the first screen of the report, in the colour of its word."""
+    from perfdag.charts.pages.screen import Judged, banner
+    from perfdag.charts.series import label_cells
+
+    summary = result.summary
+    cells = label_cells(summary.points)
+    said = banner(Judged(cells, result.gate, summary.trust, summary.verdicts))
+    gate = result.gate
+    text = said.sentence + (f" ({gate.counted})" if gate and gate.runs > 1 else "")
+    return styled([(fitted(text), HIGHLIGHTS.get(said.word, "bold"))])
 
 
 def _units(states: list[PointState]) -> dict[tuple[str, str], tuple[float, str]]:
@@ -60,21 +189,23 @@ def _units(states: list[PointState]) -> dict[tuple[str, str], tuple[float, str]]
 
 
 def _cells(
-    state: PointState, units: dict[tuple[str, str], tuple[float, str]]
+    state: PointState,
+    units: dict[tuple[str, str], tuple[float, str]],
+    histories: dict[str, list[float]],
 ) -> list[tuple[str, ...]]:
-    """Return metric, median, spread, unit, n and nominal of each headline series of a point."""
+    """Return metric, median, spread, unit, n, nominal and last runs of each headline series."""
     cells: list[tuple[str, ...]] = []
     for series in headlines(state):
-        n, nominal = str(len(series.values)), series.nominal
+        own = str(len(series.values)), series.nominal, spark(histories.get(series.series_id, ()))
         if not series.values:
-            cells.append((series.name, "-", "", "", n, nominal))
+            cells.append((series.name, "-", "", "", *own))
             continue
         factor, unit = units[state.entry, series.metric]
         low, middle, high = (
             digits(value / factor) for value in (series.band.low, series.middle, series.band.high)
         )
-        cells.append((series.name, middle, f"{low} to {high}", unit, n, nominal))
-    return cells or [("", "-", "", "", "0", "")]
+        cells.append((series.name, middle, f"{low} to {high}", unit, *own))
+    return cells or [("", "-", "", "", "0", "", "")]
 
 
 def _state_text(state: PointState, trust: PointTrust | None, verdict: str) -> str:
@@ -102,16 +233,12 @@ def _table(entry: str, rows: Rows) -> str:
     )
 
 
-def _lines(result: "RunResult") -> list[str]:
+def _lines(result: RunResult) -> list[str]:
     """Return what stands below the table: counts, noise, failures, precision and addresses."""
     plan, collected = result.plan, result.collected
     statuses = statuses_text(result.summary.statuses) or "no samples"
-    spread = "the range of fewer than 6 samples, else the 95 % confidence interval of the median"
-    lines = [f"{statuses}; spread: {spread}"]
-    if marks := sorted({mark for state in result.summary.points for mark in state.noise}):
-        more = " ..." if len(marks) > 3 else ""
-        lines.append(f"noisy samples are kept and marked: {'; '.join(marks[:3])}{more}")
-    lines.append(f"trust   {result.summary.trust.text}")
+    spread = "range of n < 6, else 95 % interval of the median"
+    lines = [f"{statuses}; spread: {spread}", f"trust   {result.summary.trust.text}"]
     lines += _verdicts(result)
     if result.gate and not result.gated:
         lines += answer_lines(result.gate)
@@ -134,7 +261,7 @@ def _lines(result: "RunResult") -> list[str]:
     return lines + [f"also    {file}" for file in result.exports]
 
 
-def _verdicts(result: "RunResult") -> list[str]:
+def _verdicts(result: RunResult) -> list[str]:
     """Return the verdict of each point whose benchmark has one, the failed ones first."""
     lines = [
         f"verdict {verdict.where}: {verdict.text}" + (f" ({count})" if count else "")
@@ -176,6 +303,11 @@ def gate_text(gate: GateResult) -> str:
         for result in gate.cases
         if result.state in ("failed", "absent") and result.group != "change"
     ]
+    if gate.runs == 1:
+        lines.append("answer  first run: there is none before it to compare with")
+    elif gate.series:
+        history = plural(gate.runs, "run")
+        lines.append(f"answer  {gate.word}: {gate.counted} ({history} of history)")
     lines += answer_lines(gate, told={key for alert in gate.alerts for key in alert.keys})
     lines += [f"damaged, left out: {key}" for key in gate.damaged]
     lines.append(f"checks  {gate_counts(gate)}")
@@ -184,17 +316,13 @@ def gate_text(gate: GateResult) -> str:
 
 
 def answer_lines(gate: GateResult, told: Container[str] = ()) -> list[str]:
-    """Return the answer about a run, then each headline series that is not the same as before.
+    """Return a line for each headline series that is not the same as before.
 
-    Series whose ids are in `told` are left out.
+    Series whose ids are in `told` are left out, and all of a first run.
     """
-    if gate.runs == 1:
-        return ["answer  first run: there is none before it to compare with"]
-    if not gate.series:
+    if gate.runs < 2:
         return []
-    history = plural(gate.runs, "run")
-    lines = [f"answer  {gate.word}: {gate.counted} ({history} of history)"]
-    lines += [
+    lines = [
         f"  {line.name}: {line.answer.text}"
         for line in sorted(gate.headlines, key=lambda line: RANK.index(line.answer.word))
         if line.answer.word != "same" and line.info.series_id not in told

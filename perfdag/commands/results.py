@@ -3,21 +3,19 @@
 import argparse
 import logging
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
 
 from perfdag.analysis import alerts
-from perfdag.analysis.alerts import GateResult, gate_as_dict
+from perfdag.analysis.alerts import GateResult
 from perfdag.commands.options import RUN, STORE, CommandError, Verbs, add_verb, option, print_json
-from perfdag.commands.result_text import result_text
+from perfdag.commands.result_text import RunResult
 from perfdag.commands.runs import read_run
 from perfdag.plan.plan import Plan, gated
-from perfdag.results.collect import CollectionResult, collect, gather, write_exports
+from perfdag.results.collect import collect, gather, write_exports
 from perfdag.results.runs import RunStore
 from perfdag.results.summary import Summary, statuses_of, summarise
-from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_REACH
+from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.store.base import Store
 from perfdag.suite.model import checks_of
 from perfdag.units import plural
@@ -50,7 +48,8 @@ def run_show(args: argparse.Namespace) -> int:
     """Show a run from its stored samples, and write nothing. Return its exit code."""
     store, plan = read_run(args.store, args.run_id)
     table, collected = gather(store, plan)
-    result = RunResult(plan, summarise(table), collected, store.url(collected.key))
+    url, gate = store.url(collected.key), judge(store, plan)
+    result = RunResult(plan, summarise(table), collected, url, gate=gate)
     print_json(result.data()) if args.json else print(result)
     return result.exit_code
 
@@ -122,94 +121,6 @@ def run_collect(args: argparse.Namespace) -> int:
         print(f"also  {export}")
     good = statuses_of(table).keys() <= {"ok", "skipped"}
     return EXIT_OK if good else EXIT_FAILED
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """A collected run: its samples by status, its points, and the addresses of its files."""
-
-    plan: Plan
-    summary: Summary
-    collected: CollectionResult
-    rows: str
-    report: str | None = None
-    exports: Sequence[str] = ()
-    gate: GateResult | None = None
-    """The answers about the series of the run, and its checks. None where there is no history."""
-    gated: bool = False
-    """Whether the gate of the whole run, which knows the acknowledgements, decides on verdicts."""
-    told: bool = True
-    """Whether the webhook took the messages of the gate."""
-
-    @property
-    def id(self) -> str:
-        """The id of the run."""
-        return self.plan.run_id
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of the verb that measured or collected the run."""
-        if not self.told:
-            return EXIT_REACH
-        if self.gated:
-            failed = self.gate is not None and self.gate.failed
-        else:
-            failed = any(verdict.word == "failed" for verdict in self.summary.verdicts)
-        if failed:
-            return EXIT_GATE
-        statuses = self.summary.statuses.keys()
-        return EXIT_FAILED if "ok" not in statuses or statuses - {"ok", "skipped"} else EXIT_OK
-
-    def __str__(self) -> str:
-        return result_text(self)
-
-    def data(self) -> dict[str, Any]:
-        """Return the result as data for JSON."""
-        answer = gate_as_dict(self.gate) if self.gate else None
-        trust, verdicts = self.summary.trust, self.summary.verdicts
-        points = [
-            {
-                "point": state.point,
-                "entry": state.entry,
-                "benchmark": state.benchmark,
-                "params": state.params,
-                "statuses": state.statuses,
-                "reasons": state.reasons,
-                "noise": state.noise,
-                "trust": asdict(own) if (own := trust.points.get(state.point)) else None,
-                "metrics": [
-                    {
-                        "metric": series.metric,
-                        "stat": series.stat,
-                        "coords": series.coords,
-                        "unit": series.unit,
-                        "better": series.better,
-                        "headline": series.headline,
-                        "median": series.middle,
-                        "low": series.band.low,
-                        "high": series.band.high,
-                        "spread": series.band.kind,
-                        "n": len(series.values),
-                        "nominal": series.nominal,
-                    }
-                    for series in state.series
-                ],
-            }
-            for state in self.summary.points
-        ]
-        return {
-            "run_id": self.plan.run_id,
-            "suite": self.plan.suite,
-            "statuses": self.summary.statuses,
-            "rows": self.rows,
-            "report": self.report,
-            "exports": self.exports,
-            "answer": answer,
-            "trust": {"level": trust.level, "text": trust.text},
-            "verdicts": [asdict(verdict) for verdict in verdicts],
-            "points": points,
-            **({"gate": answer} if self.gated and answer else {}),
-        }
 
 
 def finish_run(

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from perfdag.analysis.alerts import GateResult
-    from perfdag.commands.results import RunResult
+    from perfdag.commands.result_text import RunResult
 
 EPILOG = """examples:
   perfdag run suites/quick.yaml
@@ -51,7 +51,7 @@ EPILOG = """examples:
   perfdag run --resume last
   perfdag run -- sleep 0.1
   perfdag run --set repetitions=50 -- sleep 0.1
-  perfdag run -- gzip -k9 f ::: zstd -k f
+  perfdag run -- sleep 0.1 ::: sleep 0.2
 """
 
 
@@ -109,10 +109,6 @@ def run(args: argparse.Namespace) -> int:
             f"{args.suite} is no suite file; to measure a command: perfdag run -- {args.suite}"
         )
     root: str | None = args.store
-    if ":::" in args.command:
-        from perfdag.commands.ab import compare_commands
-
-        return compare_commands(args)
     if args.resume is not None:
         from perfdag.commands.runs import read_run
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdag.commands.options import log_to_stderr
-from perfdag.commands.results import RunResult
+from perfdag.commands.result_text import RunResult
 from perfdag.commands.run import run_plan
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.suite import model

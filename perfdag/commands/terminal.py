@@ -1,5 +1,6 @@
 """What a terminal shows: tables, lines in colours, and findings of checks."""
 
+import os
 import re
 import shutil
 import sys
@@ -16,17 +17,28 @@ BAD = "bold red"
 HIGHLIGHTS = {"worse": BAD, "better": "bold cyan", "unclear": "yellow", "failed": BAD}
 """Style of a row by its verdict, in the hues of report.css."""
 WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
-FAILURE = re.compile(r"(verdict .*: |trust +)?(gate )?(failed|absent|damaged|unusable)\b", re.I)
+FAILURE = re.compile(r"(verdict .*: )?(gate )?(failed|absent|damaged)\b", re.I)
 """Beginning of a line that tells of a failure."""
 MIN_LAST = 9
 """Characters of the last column without which the first stands above its row."""
-WIDTH = 80
-"""Characters of a line of results where standard output is no terminal."""
+PIPE = 10_000
+"""Characters of a line in a pipe, where nothing is folded."""
+BARS = "▁▂▃▄▅▆▇█"
 
 
 def terminal_width() -> int:
-    """Return the characters of a line of standard output."""
-    return shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
+    """Return the characters of a line of standard output: those of COLUMNS or of the terminal."""
+    folds = sys.stdout.isatty() or os.environ.get("COLUMNS")
+    return shutil.get_terminal_size().columns if folds else PIPE
+
+
+def spark(values: Sequence[float], most: int = 12) -> str:
+    """Return the newest values as bars of letters, the lowest and the highest at the ends."""
+    own = [value for value in values if value == value][-most:]
+    if len(own) < 2:
+        return ""
+    low, range = min(own), max(own) - min(own)
+    return "".join(BARS[round(7 * (value - low) / range)] if range else BARS[3] for value in own)
 
 
 def fitted(line: str) -> str:
@@ -41,7 +53,7 @@ def fitted(line: str) -> str:
 
 def styled(lines: Iterable[tuple[str, str]]) -> str:
     """Return (line, style) pairs as text, with colours if standard output is a terminal."""
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    console = Console()
     with console.capture() as capture:
         for line, style in lines:
             console.print(Text(line, style=style), soft_wrap=True)

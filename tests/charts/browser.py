@@ -58,8 +58,8 @@ class Page:
         ):
             self.errors.append(answer["params"]["entry"]["text"])
 
-    async def look(self, width: int, height: int, dark: bool = False) -> None:
-        """Take the size of a screen and a colour scheme."""
+    async def look(self, width: int, height: int, dark: bool = False, media: str = "") -> None:
+        """Take the size of a screen, a colour scheme, and a medium such as print."""
         await self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -68,7 +68,7 @@ class Page:
             mobile=width < 600,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        await self.call("Emulation.setEmulatedMedia", features=[scheme])
+        await self.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
 
     async def open(self, url: str) -> None:
         """Open a page and wait until it says that it is ready."""

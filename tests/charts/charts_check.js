@@ -3,7 +3,12 @@
   const faults = [];
   for (const svg of document.querySelectorAll("figure svg")) {
     const name = svg.closest("section").id, frame = svg.getBoundingClientRect();
+    if (!frame.width) continue;
     const texts = [...svg.querySelectorAll("text")].filter((text) => text.textContent.trim());
+    for (const text of texts) {
+      const size = parseFloat(getComputedStyle(text).fontSize) * text.getCTM().a;
+      if (innerWidth < 600 && text.getCTM().b === 0 && size < 11) faults.push(`${name}: ${size.toFixed(1)} px: ${text.textContent}`);
+    }
     const boxes = texts.flatMap((text) => {
       const parts = text.querySelectorAll("tspan").length ? [...text.querySelectorAll("tspan")] : [text];
       return parts.map((part) => {

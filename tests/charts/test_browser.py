@@ -4,13 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.charts import style
-from perfdag.charts.files import to_bytes
-from perfdag.charts.pages import page as html
-from perfdag.charts.pages import pick
 from tests.charts import rows
 from tests.charts.browser import CHROMIUM, chromium, tab
-from tests.charts.pages import document, plan_of, report_of
+from tests.charts.pages import plan_of, report_of
 
 UNDER_THE_MOUSE = """[...document.querySelectorAll("figure svg use:has(title)")].map((mark) => {
   mark.scrollIntoView({ block: "center" });
@@ -66,20 +62,3 @@ async def test_a_mark_shows_its_value_spread_and_n_under_the_mouse(tmp_path: Pat
             shown = await page.value(UNDER_THE_MOUSE)
     assert any("23.5 (23.2 to 23.7) Gbit/s, n=3" in text for text in shown)
     assert all("n=3" in text for text in shown)
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: the curves are not looked at")
-async def test_a_curve_without_marks_shows_its_values_under_the_mouse(tmp_path: Path) -> None:
-    fig, (ax,) = style.figure()
-    ax.plot(range(100), range(100), label="curve")
-    ax.plot([20, 50], [20, 50], linestyle="none", marker="o", label="measured")
-    drawn = pick.Picture("command", "curve", "curve", *to_bytes(fig))
-    file = tmp_path / "curve.html"
-    file.write_text(document(html.picture(drawn, 0)))
-    with chromium(tmp_path / "profile") as port:
-        async with tab(port) as page:
-            await page.look(1280, 900)
-            await page.open(file.as_uri())
-            shown = await page.value(UNDER_THE_MOUSE)
-    assert {"curve: 0, 0", "curve: 99, 99", "measured: 20, 20", "measured: 50, 50"} <= set(shown)
-    assert len(set(shown)) > 30

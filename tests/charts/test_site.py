@@ -9,6 +9,7 @@ from perfdag.analysis.gate import check
 from perfdag.charts.pages.site import write_site
 from perfdag.store.folder import FolderStore
 from tests.charts.browser import CHROMIUM, Page, chromium, tab
+from tests.charts.pages import CONTRAST, SMALL_OR_CUT
 from tests.stats import synthetic
 from tests.stats.synthetic import run_id
 
@@ -20,17 +21,6 @@ PAGES = {
     "wall": "index.html?wall",
     "compare": f"compare.html?suite=net&a={run_id(17)}&b={run_id(18)}",
 }
-# Text of at least 4.5 : 1 (WCAG 2.2, 1.4.3), of every element with text of its own.
-CONTRAST = """(() => {
-  const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => [r, g, b].map((c) => c / 255).map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4).reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-  const paper = (element) => { for (let e = element; e; e = e.parentElement) { const colour = rgb(getComputedStyle(e).backgroundColor); if (colour.length < 4 || colour[3] > 0) return colour; } return [255, 255, 255]; };
-  const own = (element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
-  return [...document.querySelectorAll("body *")].filter((e) => own(e) && e.offsetParent && e.tagName !== "OPTION").map((e) => {
-    const [a, b] = [light(rgb(getComputedStyle(e).color)), light(paper(e))];
-    return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), e.textContent.slice(0, 40)];
-  }).filter(([ratio]) => ratio < 4.5);
-})()"""  # noqa: E501
 FIRST_FIGURE = "[...drawn.values()][0]?.figure"
 
 
@@ -67,12 +57,14 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         yield port
 
 
-async def test_every_page_on_a_desktop_and_a_phone_light_and_dark(site: str, port: int) -> None:
+async def test_every_page_on_a_desktop_a_phone_and_paper_light_and_dark(
+    site: str, port: int
+) -> None:
     async with tab(port) as page:
         for name, address in PAGES.items():
-            for width, height in ((1280, 900), (390, 844)):
-                for dark in (False, True):
-                    await page.look(width, height, dark)
+            for width, height, media in ((1400, 900, ""), (390, 844, ""), (700, 1000, "print")):
+                for dark in (False, True)[: 1 if media else 2]:
+                    await page.look(width, height, dark, media)
                     await page.open(f"{site}/{address}")
                     if name not in ("index", "wall"):
                         await page.value("document.querySelector('.plot').scrollIntoView()")
@@ -82,6 +74,7 @@ async def test_every_page_on_a_desktop_and_a_phone_light_and_dark(site: str, por
                     wide = await page.value(f"{root}.scrollWidth - {root}.clientWidth")
                     assert wide == 0, f"{name} scrolls sideways by {wide} pixels at {width}"
                     assert await page.value(CONTRAST) == [], (name, width, dark)
+                    assert await page.value(SMALL_OR_CUT) == [], (name, width, dark)
         assert page.errors == []
 
 

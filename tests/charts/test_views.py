@@ -64,7 +64,7 @@ def test_labels_of_points(
             "swept",
             rows.swept(),
             ["latency-by-message-bytes"],
-            "Latency down to 0.208 µs at message_bytes=0",
+            "Latency down to 0.209 µs at 1 B",
         ),
         ("fio", rows.fio(), ["iops-by-iodepth", "latency-by-iodepth", "queue-depth"], "IOPS up to"),
         ("imb", rows.pingpong(), ["sizes-by-message-bytes"], "Latency down to 0."),
@@ -144,7 +144,7 @@ def test_points_that_no_number_orders_have_no_winner_and_no_empty_lane() -> None
         sample("x", {"entry": "d"}, 1, [value("other", 1.0)]),
     )  # fmt: skip
     [figure] = drawn("x", made).values()
-    assert title(figure).replace("\u00a0", " ") == "Wall time: 1 s to 4 s"
+    assert title(figure).replace("\u00a0", " ") == "Wall time: 1 to 4 s"
     assert len(figure.axes[0].get_yticklabels()) == 3
 
 

@@ -1,0 +1,115 @@
+"""The report of each kind of run: its first screen, and the page on desktops, phones and paper."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag.analysis.alerts import Rules
+from perfdag.analysis.gate import check
+from perfdag.charts.pages import pick, report
+from perfdag.results.schema import load_rows
+from perfdag.results.summary import summarise
+from perfdag.store.folder import FolderStore
+from tests.charts import rows
+from tests.charts.browser import CHROMIUM, chromium, tab
+from tests.charts.pages import CONTRAST, SMALL_OR_CUT, plan_of, report_of
+from tests.stats import synthetic
+
+LONG = "a-name-of-forty-characters-in-all-it-has"
+
+
+def steady(number: int, **more: Any) -> list[list[dict[str, Any]]]:
+    return [
+        rows.sample("x", {"k": number}, r, [rows.throughput(1e9 + r + number)], **more)
+        for r in (1, 2, 3)
+    ]
+
+
+APART = [rows.sample("x", {"k": 0}, r, [rows.throughput(3e9 * r * r)]) for r in (1, 2, 3)]
+LOST = rows.sample("x", {"k": 99}, 1, [], status="failed", error="no such device")
+MISSING = rows.sample("x", {"k": 1}, 4, [], status="missing", error="damaged: it cannot be read")
+HOSTILE = rows.sample(LONG, {LONG: LONG}, 1, [rows.value(LONG, 1e-3)], entry=LONG)
+
+
+def judged(folder: Path, nights: int, factor: float) -> str:
+    """The report of a night whose last five are slower by a factor."""
+    store = FolderStore(str(folder / f"{nights} {factor}"))
+    level = lambda night, point: 2e10 * (factor if night >= nights - 5 else 1)  # noqa: E731
+    synthetic.nights(store, nights, level, points=("streams=4",))
+    run = synthetic.run_id(nights - 1)
+    table = load_rows(store, suites=["net"], runs=[run])
+    gate, plan = check(store, "net", run, Rules()), plan_of(run_id=run, suite="net")
+    return report.report(summarise(table), plan, list(pick.draw(table)), ".", {}, gate)
+
+
+def of(*samples: list[dict[str, Any]]) -> Callable[[Path], str]:
+    return lambda _: report_of(rows.table(*samples))
+
+
+CASES: dict[str, tuple[Callable[[Path], str], str, str]] = {
+    "regressed": (
+        lambda f: judged(f, 20, 0.8),
+        "bad",
+        "Worse: iperf throughput -19.9\u00a0% since ",
+    ),
+    "improved": (lambda f: judged(f, 20, 1.2), "good", "Better: iperf throughput +"),
+    "as before": (lambda f: judged(f, 20, 1.0), "same", "Same as the last 19 runs<"),
+    "as the one before": (lambda f: judged(f, 2, 1.0), "same", "Same as the run before<"),
+    "first run": (of(*steady(1)), "same", "First run of 1 point, nothing to compare with<"),
+    "failed": (of(*steady(1), *APART, LOST), "bad", "1 of 3 points failed<"),
+    "nothing measured": (of(LOST), "bad", "Nothing was measured<"),
+    "too noisy": (of(*APART), "noisy", "Too noisy to judge<"),
+    "one of two too noisy": (
+        of(*APART, *steady(1)),
+        "same",
+        "First run of 2 points, nothing to compare with; 1 of 2 points too noisy<",
+    ),
+    "200 points": (
+        of(*(sample for k in range(200) for sample in steady(k))),
+        "same",
+        "First run of 200 points",
+    ),
+    "names of 40 letters and one value": (of(HOSTILE), "same", "First run of 1 point"),
+    "a damaged part": (of(*steady(1), MISSING), "same", "First run of 1 point"),
+    "no row": (lambda _: report_of(rows.plain().slice(0, 0)), "bad", "Nothing was measured<"),
+}
+
+
+SHOWN = ("regressed", "failed", "too noisy", "200 points", *list(CASES)[-3:])
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with chromium(tmp_path_factory.mktemp("profile")) as port:
+        yield port
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_first_screen_is_a_sentence_about_what_can_be_trusted(
+    case: str, tmp_path: Path
+) -> None:
+    write, kind, sentence = CASES[case]
+    html = write(tmp_path)
+    assert f'<div class="banner {kind}"><p class="sentence">{sentence}' in html
+    usable = case != "too noisy"
+    assert ('class="unusable"' in html) is not usable, "a headline that cannot be trusted"
+    assert html.count('class="spark"') == (case in list(CASES)[:4])
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+@pytest.mark.parametrize("case", SHOWN)
+async def test_a_page_fits_desktops_phones_and_paper(case: str, port: int, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(CASES[case][0](tmp_path))
+    async with tab(port) as page:
+        for width, dark, media in ((1400, False, ""), (390, True, ""), (700, True, "print")):
+            await page.look(width, 1000, dark, media)
+            await page.open(file.as_uri())
+            await page.picture(f"report-{case}-{width}")
+            root = "document.documentElement"
+            assert await page.value(f"{root}.scrollWidth - {root}.clientWidth") == 0, width
+            assert await page.value(SMALL_OR_CUT) == [], width
+            assert await page.value(CONTRAST) == [], width
+        assert page.errors == []
