@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from perfdag.commands.main import main
 from perfdag.hosts import facts, gpu_use
 from perfdag.hosts import gpu_use as asking
 from perfdag.hosts.facts import env_class, filesystem, gather
@@ -488,23 +487,3 @@ def test_counters_of_i915_and_xe(tmp_path: Path) -> None:
     }
     assert gpu_use.from_counters({}, after, 2.0) == {}
     assert gpu_use.read_counters(tmp_path / "none") == {}
-
-
-def test_once_reports_what_an_item_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
-) -> None:
-    tools(tmp_path, monkeypatch, nvidia_smi=NVIDIA)
-    script = (
-        "x=$(head -c 60000000 /dev/zero | tr '\\0' x); i=0; while [ $i -lt 100000 ]; do "
-        "i=$((i+1)); done"
-    )
-    argv = ["queue", "backend", "--once", "--report", "--", "/bin/sh", "-c", script]
-    used = json.loads(cli(argv).out)
-    assert 0 < used["cpu_seconds"] <= 2 * used["seconds"]
-    assert used["cpus"] == pytest.approx(used["cpu_seconds"] / used["seconds"])
-    assert used["memory_bytes"] is None or used["memory_bytes"] > 60e6
-    assert used["devices"]["nvidia0"]["power"] == 61.5
-    assert main([*argv[:-1], "exit 3"]) == 1
-    assert (
-        "--report needs --once" in cli(["queue", "backend", "--report", "--", "sleep", "1"], 2).err
-    )
