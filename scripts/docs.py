@@ -30,6 +30,7 @@ NAVIGATION = {
         "First run": "docs/first-run.md",
         "Write a suite": "docs/suites.md",
         "Read a report": "docs/report.md",
+        "First cluster": "docs/first-cluster.md",
         "Install on a cluster": "docs/cluster.md",
     },
     "Guides": {
