@@ -59,14 +59,14 @@ class FromTheCall(Stub):
 def server_p50(service: float, queries: int, rate: float) -> float:
     """Seconds of the median query of Server at `rate`/s through the batcher."""
     load = Load("server", 1, 0.001, queries, 64, 1 / service, target_rate=rate, latency_bound=1.0)
-    logs = loadgen.measure(FromTheCall(service), load, stop).logs
+    logs = loadgen.measure(FromTheCall(service), load, stop)["logs"]
     return summary.read(logs["detail"]).percentiles[0.5]
 
 
 def offline_rate(system: Any, samples: int, images: int) -> float:
     """Samples/s by LoadGen's own word."""
     load = Load("offline", system.batch, 0.001, samples, images, 1.0)
-    logs = loadgen.measure(system, load, stop).logs
+    logs = loadgen.measure(system, load, stop)["logs"]
     rate = summary.read(logs["detail"]).rate
     assert rate is not None
     return rate
@@ -173,7 +173,7 @@ def stub(blocks: int) -> bool:
     ratios = []
     for _ in range(blocks):
         load = Load("single-stream", 1, 0.001, count, 64, 1 / service)
-        logs = loadgen.measure(Stub(service), load, stop).logs
+        logs = loadgen.measure(Stub(service), load, stop)["logs"]
         ratios.append(summary.read(logs["detail"]).percentiles[0.5] / p50(service, count))
     print(f"stub: harness / plain LoadGen p50: {interval(ratios)}")
     return at_most("of plain LoadGen's p50", statistics.median(ratios), SHARE)

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 import pytest
 import yaml
 
+from perfdag import __version__
 from perfdag.commands.main import main
 from tests.fakes.files import write_programs
 from tests.fakes.http_server import QuietHandler, serving
@@ -168,3 +169,26 @@ def test_the_action_installs_the_checkout_that_it_is_in() -> None:
     assert output == f"perfdag[s3,mpi] @ file://{CI.parent.parent}"
     output = run(script, here | {"PACKAGE": "perfdag==1", "GITHUB_ACTION_PATH": ""}).stdout
     assert output == "perfdag==1"
+
+
+def test_a_release_names_its_images_in_the_wheel_the_chart_and_the_manifests() -> None:
+    root = CI.parent.parent
+    for name in ("perfdag/__init__.py", "deploy/claim.yaml", "deploy/helm/perfdag/Chart.yaml"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / name, name)
+    Path("CHANGELOG.md").write_text(f"## Unreleased\n## {__version__} - today\nnews\n## 0.0.1\n")
+    workflow = yaml.safe_load((root / ".github/workflows/release.yaml").read_text())
+    [script] = [each["run"] for each in workflow["jobs"]["prepare"]["steps"] if "id" in each]
+    variables = {"OWNER": "Someone", "GITHUB_OUTPUT": "out"}
+    script = script.replace("make -s generated", "true")
+    assert run(script, {**variables, "GITHUB_REF_NAME": "v9"}).returncode, "another version"
+    result = run(script, {**variables, "GITHUB_REF_NAME": f"v{__version__}"})
+    assert result.returncode == 0, result.stderr
+    assert Path("notes.md").read_text() == "news\n"
+    images = f"ghcr.io/someone/perfdag-{{name}}:{__version__}"
+    assert f'IMAGES = "{images}"' in Path("perfdag/__init__.py").read_text()
+    claim = Path("deploy/claim.yaml").read_text()
+    assert images.format(name="finish") in claim
+    assert "localhost" not in claim
+    chart = yaml.safe_load(Path("deploy/helm/perfdag/Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == __version__

@@ -268,12 +268,11 @@ class Kube:
         retries: int | None = None,
     ) -> Object:
         """Send a request with a JSON body and return the JSON answer. Raises KubeError."""
-        body = None if json is None else orjson.dumps(json)
         _, _, data = await self.raw(
             method,
             path,
             params=params,
-            body=body,
+            body=None if json is None else orjson.dumps(json),
             content_type=content_type,
             timeout=timeout,
             retries=retries,
@@ -700,14 +699,6 @@ class Kube:
             raise
         return True
 
-    async def scale(
-        self, resource: Resource, name: str, replicas: int, namespace: str | None = None
-    ) -> Object:
-        """Set `replicas` through the scale subresource. Raises KubeError."""
-        return await self.patch(
-            resource, name, {"spec": {"replicas": replicas}}, namespace, subresource="scale"
-        )
-
 
 def _delete_options(grace: int | None) -> Object:
     body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
@@ -725,10 +716,6 @@ def run_with_client(work: Callable[[Kube], Awaitable[T]], **options: Any) -> T:
             return await work(kube)
 
     return asyncio.run(main())
-
-
-QUERY_REFUSED = "Refused"
-"""The reason of a KubeError where Prometheus refuses a query, which no second try changes."""
 
 
 @dataclass(frozen=True)
@@ -772,7 +759,7 @@ class Prometheus:
                     if body.get("status") != "success":
                         raise KubeError(
                             0,
-                            QUERY_REFUSED,
+                            "Refused",
                             f"Prometheus at {self.url} refuses the query {name}: "
                             f"{body.get('error', answer.status)}",
                         )
@@ -785,7 +772,3 @@ class Prometheus:
                 "check --prometheus",
             ) from None
         return data
-
-    async def probe(self) -> None:
-        """Check URL and token with a trivial query. Raises KubeError."""
-        await self.query({"a probe": {"query": "vector(1)"}}, "query")

@@ -71,7 +71,6 @@ class Credentials:
 
     token: str = ""
     token_file: Path | None = None
-    basic: str = ""
     plugin: dict[str, Any] | None = None
     expires: float = 0.0
     certificate: tuple[str, str] | None = None
@@ -86,7 +85,7 @@ class Credentials:
             async with self._lock:
                 if time.time() >= self.expires:
                     await self._refresh()
-        return f"Bearer {self.token}" if self.token else self.basic
+        return f"Bearer {self.token}" if self.token else ""
 
     def forget(self) -> bool:
         """Drop a token that the server refused. Return whether there can be another one."""
@@ -352,18 +351,10 @@ def _credentials(user: dict[str, Any], path: Path) -> Credentials:
         if os.sep in command and not Path(command).is_absolute():
             plugin = {**plugin, "command": str(path.parent / command)}
         return Credentials(plugin=plugin)
-    if "auth-provider" in user:
-        raise config_error(
-            f"the auth-provider in {path} is a form that Kubernetes 1.26 removed",
-            "use an exec plugin, a token or a certificate",
-        )
     if token := user.get("token"):
         return Credentials(token=token, expires=float("inf"))
     if file := user.get("tokenFile"):
         return Credentials(token_file=path.parent / file)
-    if "username" in user:
-        pair = f"{user['username']}:{user.get('password', '')}"
-        return Credentials(basic="Basic " + base64.b64encode(pair.encode()).decode())
     return Credentials()
 
 

@@ -217,7 +217,13 @@ class DeploymentSite(Site):
 
     async def scale(self, replicas: int) -> None:
         self.wanted = replicas
-        await self.kube.scale(self.deployments, self.name, replicas, self.namespace)
+        await self.kube.patch(
+            self.deployments,
+            self.name,
+            {"spec": {"replicas": replicas}},
+            self.namespace,
+            subresource="scale",
+        )
 
     async def parallel(self, requests: int) -> int:
         answer = await self.send("POST", "parallel", value=str(requests))

@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -152,19 +152,6 @@ class Load:
     workers: int = 1
 
 
-@dataclass(frozen=True)
-class LoadGenRun:
-    """LoadGen's logs by name, verbatim, and the batches by size.
-
-    `span` is from the first query that LoadGen issued to the last answer, in seconds since the
-    epoch. LoadGen's own times of day have no time zone.
-    """
-
-    logs: Mapping[str, str]
-    batches: Mapping[int, int]
-    span: tuple[float, float]
-
-
 def settings(load: Load) -> Any:
     """Return LoadGen's TestSettings for a load."""
     import mlperf_loadgen as lg
@@ -197,8 +184,11 @@ def measure(
     load: Load,
     failed: Callable[[BaseException], None],
     begin: Callable[[], None] = lambda: None,
-) -> LoadGenRun:
-    """Run one LoadGen test to its end.
+) -> dict[str, Any]:
+    """Run one LoadGen test to its end; return LoadGen's `logs` by name, and the `batches` by size.
+
+    It `started` with the first query that LoadGen issued and `ended` with the last answer, in
+    seconds since the epoch: LoadGen's own times of day have no time zone.
 
     `failed` is called in another thread if the system raises. It must end the process, as
     LoadGen cannot be stopped from outside. `begin` is called when samples are loaded and the
@@ -262,4 +252,9 @@ def measure(
             name: (Path(folder) / f"mlperf_log_{name}.txt").read_text(errors="replace")
             for name in ("summary", "detail")
         }
-    return LoadGenRun(texts, dict(batcher.batch_sizes), (times["begin"], times["end"]))
+    return {
+        "started": times["begin"],
+        "ended": times["end"],
+        "batches": dict(batcher.batch_sizes),
+        "logs": texts,
+    }

@@ -182,13 +182,7 @@ class Program:
         load = self._load(rate)
         time.sleep(max(0.0, spec.get("start_at", 0.0) - time.time()))
         tested = loadgen.measure(system, load, self.fail, system.begin)
-        self.result["test"] = {
-            "started": tested.span[0],
-            "ended": tested.span[1],
-            "rate": load.target_rate,
-            "batches": tested.batches,
-            "logs": dict(tested.logs),
-        }
+        self.result["test"] = {"rate": load.target_rate, **tested}
 
     def _load(self, rate: float) -> Load:
         """Return the load of the test; `rate` is that of the warm-up in samples/s."""

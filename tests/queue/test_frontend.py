@@ -206,18 +206,6 @@ async def test_a_second_request_on_a_connection_is_refused(frontend: Frontend, d
     await until(lambda: frontend.queues["sleep"].waiting == 0)
 
 
-async def test_requests_of_clients_that_left_are_let_go(frontend: Frontend, dial: Dial) -> None:
-    queue = frontend.queues["sleep"]
-    leaving = await dial(frontend.ports[0], ASK)
-    await dial(frontend.ports[0], '{"Queue": "sleep", "Args": ["stays"]}')
-    await until(lambda: queue.accepted == 2)
-    await leaving.close()
-    await until(lambda: queue.waiting == 1)
-    worker = await dial(frontend.ports[1], ASK)
-    assert (await worker.receive())["Args"] == ["stays"]
-    assert adds_up(queue)
-
-
 @pytest.fixture
 def files() -> Iterator[int]:
     """The hard limit of open files; the limits are put back after the test."""

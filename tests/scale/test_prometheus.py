@@ -16,6 +16,7 @@ from perfdag.kube.client import KubeError, Prometheus
 from perfdag.steps.scale import prometheus
 
 URL = Prometheus("http://x")
+PROBE = {"a probe": {"query": "vector(1)"}}
 
 
 class Asked:
@@ -201,6 +202,6 @@ async def test_no_prometheus_is_said() -> None:
 async def test_a_token_is_sent_and_a_refusal_names_its_option(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
     async with answering(lambda: NOTHING, b"Authorization: Bearer secret\r\n") as address:
-        await Prometheus(f"http://{address}", str(tmp_path / "token")).probe()
+        await Prometheus(f"http://{address}", str(tmp_path / "token")).query(PROBE, "query")
         with pytest.raises(KubeError, match=r"answers 401.*--prometheus-token-file"):
-            await Prometheus(f"http://{address}").probe()
+            await Prometheus(f"http://{address}").query(PROBE, "query")
