@@ -257,7 +257,7 @@ def test_pairs_at_once_overlap_and_say_so(
     plan = planned("{count: 4, pairs: all, parallel_pairs: 2}", name="fake")
     measuring, store, parts = lead(tmp_path, plan, list("abcd"))
     monkeypatch.setattr(
-        "perfdag.steps.loop.pairs.OVERLAP", 0.0
+        "perfdag.steps.loop.measure.OVERLAP", 0.0
     )  # they meet, so they were there at once; they are too short to share half
     measuring.measure(range(6))
     assert [part.status for part in parts] == ["ok"] * 6
@@ -292,7 +292,7 @@ def test_samples_one_after_the_other_are_not_at_once(
             return original(*arguments)
 
     monkeypatch.setattr(FakeBenchmark, "run", waiting)
-    monkeypatch.setattr("perfdag.steps.loop.pairs.OVERLAP", 1.0)
+    monkeypatch.setattr("perfdag.steps.loop.measure.OVERLAP", 1.0)
     plan = planned("{count: 4, pairs: ring, parallel_pairs: 2}", name="fake")
     measuring, _, parts = lead(tmp_path, plan, list("abcd"))
     measuring.measure(range(2))

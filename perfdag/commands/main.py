@@ -62,8 +62,8 @@ VERBS = {name: summary for verbs in GROUPS.values() for name, summary in verbs.i
 MODULES = {
     **{verb: f"commands.{verb}" for verb in (*VERBS, "step")},
     **dict.fromkeys(("init", "new"), "commands.new"),
-    **dict.fromkeys(("ls", "open", "prune"), "commands.runs"),
-    **dict.fromkeys(("show", "report", "collect"), "commands.results"),
+    **dict.fromkeys(("ls", "prune"), "commands.runs"),
+    **dict.fromkeys(("show", "report", "open", "collect"), "commands.results"),
     **dict.fromkeys(("check", "acks"), "commands.check"),
     "import": "commands.imports",
     "logs": "commands.status",

@@ -1,10 +1,13 @@
-"""The result of a run: `perfdag show`, `report` and `collect`, and what ends every run."""
+"""The result of a run: `perfdag show`, `report`, `open` and `collect`, and what ends every run."""
 
 import argparse
 import logging
 import os
+import tempfile
+import webbrowser
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 
 from perfdag.analysis import alerts
 from perfdag.analysis.alerts import GateResult
@@ -16,7 +19,8 @@ from perfdag.results.collect import collect, gather, write_exports
 from perfdag.results.runs import RunStore
 from perfdag.results.summary import Summary, statuses_of, summarise
 from perfdag.signals import EXIT_FAILED, EXIT_OK
-from perfdag.store.base import Store
+from perfdag.store.base import NotStoredError, Store
+from perfdag.store.folder import FolderStore
 from perfdag.suite.model import checks_of
 from perfdag.units import plural
 
@@ -89,6 +93,49 @@ def run_report(args: argparse.Namespace) -> int:
     for export in result.exports:
         print(export)
     return result.exit_code
+
+
+OPEN_EPILOG = """examples:
+  perfdag open last
+  perfdag open 20261120T020000Z-1a2b3c4d --store s3://bench/results
+"""
+
+
+def add_open(sub: Verbs) -> None:
+    """Register the verb."""
+    add_verb(
+        sub,
+        "open",
+        run_open,
+        "Open the report of a run in a browser and print its path. It is drawn if the run "
+        "has none. A report in S3 is copied to a temporary file.",
+        OPEN_EPILOG,
+        RUN,
+        STORE,
+    )
+
+
+def run_open(args: argparse.Namespace) -> int:
+    """Open the report of a run in a browser and print its path. Raises CommandError, StoreError."""
+    store, plan = read_run(args.store, args.run_id)
+    key = f"runs/{plan.run_id}/report.html"
+    try:
+        data = store.get(key)
+    except NotStoredError:
+        if plan.run_id not in RunStore(store).with_rows(plan.suite):  # it may be under way
+            raise CommandError(
+                f"run {plan.run_id} has no report; draw it: perfdag report {plan.run_id}"
+            ) from None
+        draw_report(store, plan)
+        data = store.get(key)
+    if isinstance(store, FolderStore):
+        path = Path(store.url(key)).resolve()
+    else:
+        path = Path(tempfile.mkdtemp(prefix="perfdag-")) / f"{plan.run_id}.html"
+        path.write_bytes(data)
+    webbrowser.open(path.as_uri())
+    print(path)  # of use where there is no browser
+    return EXIT_OK
 
 
 COLLECT_EPILOG = """examples:

@@ -1,19 +1,15 @@
-"""`perfdag ls`, `open` and `prune`: the runs of a store."""
+"""`perfdag ls` and `prune`: the runs of a store."""
 
 import argparse
 import contextlib
 import logging
-import tempfile
-import webbrowser
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 
 from perfdag.analysis.selection import SelectionError, baselines, select_one
 from perfdag.commands.options import (
-    RUN,
     STORE,
     SUITE,
     CommandError,
@@ -31,7 +27,6 @@ from perfdag.results.schema import SAMPLES, NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_of, statuses_text
 from perfdag.signals import EXIT_OK
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
-from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
 from perfdag.units import plural
 
@@ -83,51 +78,6 @@ def run_ls(args: argparse.Namespace) -> int:
     else:
         cells = [[*list(line.values())[:-1], "yes" if line["report"] else ""] for line in lines]
         print(text_table(["run", "suite", "kind", "samples", "report"], cells))
-    return EXIT_OK
-
-
-OPEN_EPILOG = """examples:
-  perfdag open last
-  perfdag open 20261120T020000Z-1a2b3c4d --store s3://bench/results
-"""
-
-
-def add_open(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "open",
-        run_open,
-        "Open the report of a run in a browser and print its path. It is drawn if the run "
-        "has none. A report in S3 is copied to a temporary file.",
-        OPEN_EPILOG,
-        RUN,
-        STORE,
-    )
-
-
-def run_open(args: argparse.Namespace) -> int:
-    """Open the report of a run in a browser and print its path. Raises CommandError, StoreError."""
-    store, plan = read_run(args.store, args.run_id)
-    key = f"runs/{plan.run_id}/report.html"
-    try:
-        data = store.get(key)
-    except NotStoredError:
-        if plan.run_id not in RunStore(store).with_rows(plan.suite):  # it may be under way
-            raise CommandError(
-                f"run {plan.run_id} has no report; draw it: perfdag report {plan.run_id}"
-            ) from None
-        from perfdag.commands.results import draw_report
-
-        draw_report(store, plan)
-        data = store.get(key)
-    if isinstance(store, FolderStore):
-        path = Path(store.url(key)).resolve()
-    else:
-        path = Path(tempfile.mkdtemp(prefix="perfdag-")) / f"{plan.run_id}.html"
-        path.write_bytes(data)
-    webbrowser.open(path.as_uri())
-    print(path)  # of use where there is no browser
     return EXIT_OK
 
 
