@@ -184,15 +184,14 @@ class RunStore:
     def trigger(self, run_id: str) -> str:
         """Return what started a run by its rows, such as cron; empty where they are damaged."""
         import pyarrow as pa
+        import pyarrow.parquet as pq
 
-        from perfdag.results.schema import SAMPLES, read_rows
-
+        data = self.store.get(result_key(self.known[run_id] or "", run_id))
         try:
-            data = self.store.get(result_key(self.known[run_id] or "", run_id))
-            rows = read_rows(data, pa.schema([SAMPLES.field("trigger")]))
+            rows = pq.read_table(pa.BufferReader(data), columns=["trigger"]).to_pylist()
         except (pa.ArrowInvalid, OSError):
             return ""
-        return str(rows["trigger"][0].as_py() or "") if rows.num_rows else ""
+        return str(rows[0].get("trigger") or "") if rows else ""
 
     def newer_note(self, run_id: str) -> str | None:
         """Say which newer run of the suite `last` does not mean, and why. Or None."""
