@@ -6,7 +6,7 @@ These names are imported on first use, so that the command line starts fast.
 
 from importlib import import_module
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 IMAGES = "localhost/perfdag-{name}:1"
 """Names of the images where no other are given: those of `images/build`, or in a release its own.
 .github/workflows/release.yaml sets this line, from which wheel, manifests and chart take it."""

@@ -1,5 +1,6 @@
 """The verbs of stored runs: `ls`, `show`, `open`, `rm`, `prune`, and what RUN means in each."""
 
+import re
 import shutil
 import sys
 import time
@@ -66,12 +67,15 @@ def test_ls_shows_the_runs_of_a_store(
     duet = add_duet(store, write_suite)
     store.put(f"runs/{second}/report.html", b"")
     heading, *lines = cli(["ls"]).out.splitlines()
-    assert heading.split() == ["run", "suite", "kind", "samples", "report"]
-    assert [line.split() for line in lines[:3]] == [
-        [first, "sleeps", "6", "ok"],
-        [second, "sleeps", "6", "ok", "yes"],
-        [duet.run_id, "sleeps", "ab", "0", "of", str(len(duet.order)), "stored"],
+    assert heading.split() == ["run", "age", "suite", "kind", "samples", "trust", "answer"]
+    cells = [re.split(r"  +", line) for line in lines]
+    assert [[row[0], *row[2:4]] for row in cells[:2]] == [
+        [first, "sleeps", "6 ok"],
+        [second, "sleeps", "6 ok"],
     ]
+    assert all(row[4] in ("good", "noisy", "unusable") for row in cells[:2])
+    assert cells[1][5] in ("worse", "better", "same", "unclear")
+    assert cells[2][2:5] == ["sleeps", "ab", f"0 of {len(duet.order)} stored"]
     assert max(map(len, [heading, *lines])) <= 80
     assert orjson.loads(cli(["ls", "--newest", "3", "--json"]).out)[0]["run_id"] == second
     assert "--newest 0: list at least one run" in cli(["ls", "--newest", "0"], 2).err

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -19,12 +20,12 @@ from perfdag.commands.options import (
     option,
     print_json,
 )
-from perfdag.commands.terminal import text_table
+from perfdag.commands.terminal import HIGHLIGHTS, text_table
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import kept_rows
 from perfdag.results.runs import RunStore, result_key, run_lock
-from perfdag.results.schema import SAMPLES, NewerSchemaError, read_rows
-from perfdag.results.summary import statuses_of, statuses_text
+from perfdag.results.schema import NewerSchemaError, read_rows
+from perfdag.results.summary import statuses_text, summarise
 from perfdag.signals import EXIT_OK
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
 from perfdag.store.open import open_store
@@ -46,9 +47,9 @@ def add_ls(sub: Verbs) -> None:
         sub,
         "ls",
         run_ls,
-        "List the runs of a store, the newest last: suite, samples by status, and "
-        "whether there is a report. A run of kind ab is one variant of `perfdag ab`. One of kind "
-        "recheck measures suspicious points again.",
+        "List the runs of a store, the newest last: age, suite, samples by status, how far "
+        "the figures can be trusted, and the answer about the run. A run of kind ab is one "
+        "variant of `perfdag ab`. One of kind recheck measures suspicious points again.",
         LS_EPILOG,
         STORE,
         SUITE,
@@ -73,11 +74,14 @@ def run_ls(args: argparse.Namespace) -> int:
             lines.insert(0, line)
     if not lines:
         raise CommandError(f"store {store.root} has no run{f' of suite {suite}' if suite else ''}")
+    _add_answers(store, lines)
     if args.json:
         print_json(lines)
     else:
-        cells = [[*list(line.values())[:-1], "yes" if line["report"] else ""] for line in lines]
-        print(text_table(["run", "suite", "kind", "samples", "report"], cells))
+        names = ("suite", "kind", "samples", "trust", "answer")
+        cells = [[r["run_id"], _age(r["run_id"]), *(r[name] for name in names)] for r in lines]
+        styles = [HIGHLIGHTS.get(line["answer"], "") for line in lines]
+        print(text_table(["run", "age", *names], cells, styles=styles))
     return EXIT_OK
 
 
@@ -183,8 +187,9 @@ def check_samples(store: Store, plan: Plan) -> None:
 def _line(store: Store, run_id: str, suite: str | None) -> dict[str, Any]:
     """Return a run as `ls` shows it, by its rows, or by its plan where it has no rows."""
     files = store.list(f"runs/{run_id}")
+    trust = ""
     if suite is not None:
-        kind, samples = _collected(store, run_id, suite)
+        kind, samples, trust = _collected(store, run_id, suite)
     else:
         try:
             plan = RunStore(store).plan(run_id)
@@ -195,25 +200,62 @@ def _line(store: Store, run_id: str, suite: str | None) -> dict[str, Any]:
             why = "damaged" if isinstance(error, DamagedError) else "gone"
             suite, kind, samples = "-", "-", f"plan.json is {why}"
     report = f"runs/{run_id}/report.html" in files
-    return {"run_id": run_id, "suite": suite, "kind": kind, "samples": samples, "report": report}
+    return {
+        "run_id": run_id,
+        "suite": suite,
+        "kind": kind,
+        "samples": samples,
+        "trust": trust,
+        "answer": "",
+        "report": report,
+    }
+
+
+def _add_answers(store: Store, lines: Sequence[dict[str, Any]]) -> None:
+    """Add the word of the verdict on each run that has a history. Raises StoreError."""
+    from perfdag.analysis.gate import read_checks, unattended_rules
+    from perfdag.analysis.history import headlines, series_of, words_by_run
+    from perfdag.analysis.medians import read_run_medians
+    from perfdag.analysis.verdict import Tuning
+
+    for suite in {line["suite"] for line in lines if line["trust"]}:
+        medians = read_run_medians(store, suite)
+        words = dict[str, str | None]()
+        for here in map(medians.on_cluster, dict.fromkeys(run.cluster for run in medians.runs)):
+            newest = here.runs[-1]
+            rules = unattended_rules(store, read_checks(store, newest.run_id))
+            series = series_of(here, Tuning(rules.checks, newest.cluster), rules.accepted)
+            found = words_by_run(headlines(series), here)
+            words |= dict(zip((run.run_id for run in here.runs), found, strict=True))
+        for line in lines:
+            line["answer"] = words.get(line["run_id"]) or line["answer"]
+
+
+def _age(run_id: str) -> str:
+    """Return how long ago a run began, in its largest unit: 40 s, 5 min, 3 h, 12 d."""
+    began = datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    seconds = max((datetime.now(UTC) - began).total_seconds(), 0)
+    units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+    return next(
+        f"{seconds // size:.0f} {unit}" for size, unit in units if seconds >= size or size == 1
+    )
 
 
 def _kind(trigger: str | None) -> str:
     return "" if trigger in (None, "manual") else trigger
 
 
-def _collected(store: Store, run_id: str, suite: str) -> tuple[str, str]:
-    """Return what kind of run a collected run is, and its samples by status."""
-    names = ("trigger", "benchmark", "phase", "point", "repetition", "status")
+def _collected(store: Store, run_id: str, suite: str) -> tuple[str, str, str]:
+    """Return what kind of run a collected run is, its samples by status, and the trust in it."""
     try:
-        data = store.get(result_key(suite, run_id))
-        rows = read_rows(data, pa.schema([SAMPLES.field(name) for name in names]))
+        rows = read_rows(store.get(result_key(suite, run_id)))
     except NewerSchemaError:
-        return "", "newer schema: update perfdag"
+        return "", "newer schema: update perfdag", ""
     except (pa.ArrowInvalid, OSError):
-        return "", "damaged: perfdag collect RUN"
+        return "", "damaged: perfdag collect RUN", ""
     kind = _kind(rows["trigger"][0].as_py() if rows.num_rows else None)
-    return kind, statuses_text(statuses_of(rows))
+    summary = summarise(rows)
+    return kind, statuses_text(summary.statuses), summary.trust.level
 
 
 def removable_keys(store: Store, plan: Plan) -> list[str]:
