@@ -204,7 +204,7 @@ def test_a_gang_of_volcano_has_a_pod_group_for_all_its_pods(
     assert group["metadata"]["name"] == "perfdag-uid-b0", "the annotation of the pods names it"
     assert group["spec"]["minMember"] == 3
     [owner] = group["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["name"]) == ("Lease", "perfdag-uid-b0")
+    assert (owner["kind"], owner["name"]) == ("Lease", "perfdag-uid")
     [item] = json.loads((tmp_path / "out" / "batches").read_text())
     assert item["n"] == "0", "the batch is measured"
 

@@ -174,7 +174,8 @@ def test_nothing_from_outside_becomes_markup() -> None:
 
 
 def test_a_file_name_cannot_leave_the_folder() -> None:
-    table = rows.table(rows.sample("../../x", {}, 1, [rows.throughput(1e9)]))
+    values = {streams: [rows.throughput(streams * 1e9)] for streams in (1, 2)}
+    table = rows.table(*(rows.sample("../../x", {"streams": n}, 1, v) for n, v in values.items()))
     assert {picture.benchmark for picture in pick.draw(table)} == {"------x"}
 
 
