@@ -1,5 +1,6 @@
 """The charts of each benchmark: one declaration each, and a function for what none can say."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -87,8 +88,10 @@ def headlines(rows: pa.Table) -> Sequence[tuple[str, Figure]]:
     """Return the charts of a benchmark without a declaration: of its first headline metrics."""
     series = [series for cell in read(rows) for series in cell.state.series]
     own = [one for one in series if one.headline] or series
-    names = list(dict.fromkeys(one.metric for one in own))[:HEADLINES]
-    return figures(rows, [View((name,)) for name in names])
+    units = dict.fromkeys((one.metric, one.unit) for one in own)
+    names = Counter(metric for metric, _ in units)  # one axis cannot have two units
+    drawn = [name for name, count in names.items() if count == 1]
+    return figures(rows, [View((name,)) for name in drawn[:HEADLINES]])
 
 
 CHARTS: Mapping[str, Sequence[Chart]] = {

@@ -300,3 +300,14 @@ def test_a_chart_that_fails_is_a_picture_that_says_so(
 def test_the_canary_has_no_chart() -> None:
     canary = rows.table(rows.sample("canary", {}, 0, [rows.latency(1e-5)]))
     assert list(pick.draw(canary)) == []
+
+
+def test_a_metric_of_two_units_has_no_chart_since_one_axis_cannot_show_both() -> None:
+    kinds = {"boot": "s", "load": "B/s"}
+    samples = [
+        rows.sample("import", {"name": name, "n": n}, 1, [rows.value("value", n, unit)], entry=name)
+        for name, unit in kinds.items()
+        for n in (1.0, 2.0)
+    ]
+    assert list(pick.draw(rows.table(*samples[:2])))
+    assert not list(pick.draw(rows.table(*samples)))
