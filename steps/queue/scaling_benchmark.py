@@ -183,15 +183,6 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "mean time of an item by number of replicas; a subject is a node, or one device of it",
         ),
         Metric(
-            "device_utilisation",
-            "1",
-            "none",
-            "of a GPU of this machine by number of replicas (i915, xe: share of time awake)",
-            highest=1,
-        ),
-        Metric("device_memory", "B", "none", "most memory in use of a GPU of this machine"),
-        Metric("device_power", "W", "none", "power of a GPU of this machine"),
-        Metric(
             "failures",
             "1",
             "lower",

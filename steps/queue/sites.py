@@ -12,12 +12,9 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
-from perfdag.hosts import gpu_use
-from perfdag.hosts.gpu_use import DeviceUse
-from perfdag.hosts.local import LocalHost, signal_tree
+from perfdag.hosts.local import signal_tree
 from perfdag.kube.client import Kube
 from perfdag.kube.config import ignore_status
 from perfdag.kube.pods import pod_trouble
@@ -159,9 +156,6 @@ class LocalSite(Site):
 
     async def stats(self) -> Stats:
         return self.load.stats.as_json()
-
-    def watch_devices(self) -> AbstractContextManager[dict[str, DeviceUse]]:
-        return gpu_use.devices_watched(LocalHost())
 
 
 def _end(code: int) -> str:

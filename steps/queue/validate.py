@@ -20,14 +20,12 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
 from perfdag.benchmark.contract import refuse
-from perfdag.hosts.gpu_use import DeviceUse
 from perfdag.outcome import VERDICT_VALUES, Measurement, VerdictWord, verdict
 from perfdag.stats.robust import student_t
 from perfdag.steps.queue.client import UNREACHABLE
@@ -93,10 +91,6 @@ class Site(ABC):
     def lost(self) -> str:
         """Describe replicas that ended by themselves and are not replaced, "" for none."""
         return ""
-
-    def watch_devices(self) -> AbstractContextManager[dict[str, DeviceUse]]:
-        """Return a context that fills a dictionary with the use of the devices, if known."""
-        return nullcontext({})
 
 
 @dataclass(frozen=True)
@@ -260,10 +254,8 @@ async def _measure(site: Site, plan: Plan, replicas: int, together: asyncio.Barr
     await _prepare(site, plan, replicas)
     await together.wait()
     await site.parallel(replicas)
-    with site.watch_devices() as devices:
-        step = await measure(site, plan, replicas)
+    step = await measure(site, plan, replicas)
     await together.wait()
-    step["devices"] = {name: asdict(use) for name, use in devices.items()}
     return step
 
 
@@ -515,9 +507,6 @@ def measurements_of(result: Result) -> list[Measurement]:
             if value is not None
         ]
         rows += by_subject("item_time", step.get("item_seconds", {}))
-        for device, use in step.get("devices", {}).items():
-            for figure, value in use.items():
-                rows += by_subject(f"device_{figure}", {device: value})
         rows += by_subject("failures", step["failed"])
     rows += [
         Measurement("items", float(count), subject=device_name(node, device))
