@@ -131,13 +131,6 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(
     assert "(reported before)" in again.stdout
 
 
-def test_a_failed_verdict_is_exit_3(bench: Namespace) -> None:
-    params = "{command: [usl, '0.1', '0.5', '0'], limit: 2, factor: 1.8}"
-    run = bench.measure(f"name: own\nentries: [{{benchmark: queue-scaling, params: {params}}}]\n")
-    assert "verdict queue-scaling: failed: " in run.output
-    assert run.exit_code == 3, run.output
-
-
 def test_a_broken_threshold_is_exit_3_of_submit(bench: Namespace, tmp_path: Path) -> None:
     suite = _suite(
         tmp_path, "held", "checks:\n  - {entry: steady, metric: wall_time, op: '<', value: 1ms}\n"

@@ -1,4 +1,4 @@
-"""The suites that perfdag brings, shortened by --set alone: what the cluster can run is ok, the
+"""The suite with every benchmark, shortened by --set alone: what the cluster can run is ok, the
 rest is skipped with its reason.
 """
 
@@ -55,19 +55,3 @@ def test_everything_runs_here_or_is_skipped_with_its_reason(privileged: Namespac
     assert "csi-cinder" in reasons["fio-filesystem"]
     assert "csi-cinder" in report
     assert len({row["point"] for row in run.rows if row["entry"] == "iperf-set"}) == 15
-
-
-def test_the_daily_suite_as_it_stands(bench: Namespace) -> None:
-    shorter = _set(
-        "pending_limit=90s", "repetitions=1", "warmup=0", "tcp.duration=1s", "tcp.omit=0s", "mpi.max_log=8", "mpi.iterations=20",  # noqa: E501
-        "disk.runtime=1s", "disk.size=16MiB", "queue.limit=2", "queue.factor=1.2",
-    )  # fmt: skip
-    run = bench.measure(SUITES / "daily.yaml", *shorter, timeout=600)
-    states = {(row["entry"], row["status"]) for row in run.rows}
-    assert {state for state in states if state[0] != "vmi"} == {
-        (entry, "ok") for entry in ("tcp", "mpi", "disk", "queue")
-    }, run.output
-    # without KubeVirt, or without leave to make VMIs, that entry is skipped and fails nothing
-    assert ("vmi", "skipped") in states
-    assert run.exit_code == 0, run.output
-    assert "gate passed" in run.output
