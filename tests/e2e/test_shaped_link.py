@@ -28,7 +28,6 @@ defaults: {{resources: {{{SLOT}: 1}}, hosts: {{count: 5, pairs: all, placement: 
 entries:
   - {{benchmark: iperf, params: {{duration: 1s}}}}
   - {{benchmark: latency, params: {{duration: 1s, request_size: 64KiB, response_size: 64KiB}}}}
-  - {{benchmark: imb, repetitions: 3, params: {{min_log: 22, iterations: 20, oversubscribe: true}}}}
 """
 """Messages are large, since the link is shaped by its rate: small ones pass at once."""
 HUNT = f"""\
@@ -80,7 +79,7 @@ def slow_node(bench: Namespace, *others: int) -> Iterator[str]:
         run_with_client(lambda client: take(client, False))
 
 
-def test_pairs_of_each_benchmark_name_a_slow_node(bench: Namespace) -> None:
+def test_pairs_name_a_slow_node(bench: Namespace) -> None:
     with slow_node(bench, 2, 2) as slow:
         run = bench.measure(PAIRS, timeout=500)
     assert run.exit_code == 0, run.output
@@ -92,7 +91,7 @@ def test_pairs_of_each_benchmark_name_a_slow_node(bench: Namespace) -> None:
         for text in figure.texts
         if text.get_gid() == "title"
     ]
-    for metric in ("throughput", "transaction rate", "peak bandwidth"):
+    for metric in ("throughput", "transaction rate"):
         [title] = [each for each in titles if f"Slow in {metric} between nodes" in each]
         assert title.count("(node-") == 1, title
         assert f"({slow}) (-" in title
