@@ -16,11 +16,9 @@ import orjson
 
 from perfdag import __version__
 from perfdag.analysis.alerts import Record, Rules, message, read_records, worst
-from perfdag.analysis.gate import read_checks, unattended_rules
-from perfdag.analysis.history import series_of
+from perfdag.analysis.gate import judged_clusters
 from perfdag.analysis.medians import RunMedians, read_run_medians
 from perfdag.analysis.selection import SelectionError
-from perfdag.analysis.verdict import Tuning
 from perfdag.charts.pages import site_data
 from perfdag.charts.pages.site_data import Data, comparison_path, key_name
 from perfdag.digest import digest
@@ -165,11 +163,7 @@ def _write_suite(store: Store, suite: str) -> None:
         store.delete(f"{DATA}/{suite}")
         return
     folder, records = _Folder(store, suite), read_records(store, suite)
-    rules = unattended_rules(store, read_checks(store, medians.runs[-1].run_id))
-    clusters = [
-        (here, series_of(here, Tuning(rules.checks, here.runs[0].cluster), rules.accepted))
-        for here in map(medians.on_cluster, dict.fromkeys(run.cluster for run in medians.runs))
-    ]
+    rules, clusters = judged_clusters(store, medians)
     runs = site_data.run_data(store, medians, folder.runs(), records)
     site_data.add_words(clusters, runs)
     _write_comparisons(folder, medians, {run["id"]: run["mark"] for run in runs})

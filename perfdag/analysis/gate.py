@@ -96,6 +96,22 @@ def unattended_rules(store: Store, checks: list[Check]) -> Rules:
     return Rules(checks, accepted, file)
 
 
+def judged_clusters(
+    store: Store, medians: RunMedians
+) -> tuple[Rules, list[tuple[RunMedians, list[Series]]]]:
+    """Return the rules of the newest run, and the runs and series of each cluster with answers.
+
+    Raises StoreError.
+    """
+    clusters = map(medians.on_cluster, dict.fromkeys(run.cluster for run in medians.runs))
+    newest = medians.runs[-1:]
+    rules = unattended_rules(store, read_checks(store, newest[0].run_id) if newest else [])
+    return rules, [
+        (here, series_of(here, Tuning(rules.checks, here.runs[0].cluster), rules.accepted))
+        for here in clusters
+    ]
+
+
 def put_acks(store: Store, file: str) -> list[Acknowledgement]:
     """Validate a file of acknowledgements and store it. Raises BadDocument, StoreError."""
     document = read_document(file)

@@ -4,7 +4,6 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from perfdag.results.labels import flatten, labels_by_point
-from perfdag.results.runs import RunStore, month_of, result_key, rollup_key
+from perfdag.results.runs import RunStore, began_at, month_of, result_key, rollup_key
 from perfdag.results.schema import SAMPLES, read_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
 from perfdag.stats.robust import INTERVAL_FROM, median_ranks
@@ -231,7 +230,7 @@ def _run(table: pa.Table) -> RunInfo:
     run_id = table["run_id"][0].as_py()
     started = pc.min(table["started_at"]).as_py()
     if started is None:
-        started = datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        started = began_at(run_id)
     return RunInfo(
         run_id=run_id,
         started_at=started.isoformat(),

@@ -32,6 +32,7 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.result_text import gate_text
 from perfdag.commands.runs import explain_last
+from perfdag.results.runs import began_at
 from perfdag.signals import EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
@@ -118,8 +119,7 @@ def check_age(
     4: the webhook did not take the message. Raises SelectionError, StoreError.
     """
     run_id, suite = select_one(store, selector, suite)
-    began = datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-    age = (datetime.now(UTC) - began).total_seconds()
+    age = (datetime.now(UTC) - began_at(run_id)).total_seconds()
     line = f"{suite}: run {run_id} began {short_seconds(age)} ago"
     if age <= limit:
         print_now(line)

@@ -234,7 +234,6 @@ def measure_again(store: Store, plan: Plan, command: str, gate: "GateResult") ->
     Raises StoreError, and CommandError if it is interrupted.
     """
     from perfdag.results.collect import collect
-    from perfdag.results.runs import RunStore
 
     names = ", ".join(line.name for line in gate.suspects)
     logger.info(f"suspicious, measured again: {names}")

@@ -23,7 +23,7 @@ from perfdag.commands.options import (
 from perfdag.commands.terminal import HIGHLIGHTS, text_table
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import kept_rows
-from perfdag.results.runs import RunStore, result_key, run_lock
+from perfdag.results.runs import RunStore, began_at, result_key, run_lock
 from perfdag.results.schema import NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_text, summarise
 from perfdag.signals import EXIT_OK
@@ -213,18 +213,13 @@ def _line(store: Store, run_id: str, suite: str | None) -> dict[str, Any]:
 
 def _add_answers(store: Store, lines: Sequence[dict[str, Any]]) -> None:
     """Add the word of the verdict on each run that has a history. Raises StoreError."""
-    from perfdag.analysis.gate import read_checks, unattended_rules
-    from perfdag.analysis.history import headlines, series_of, words_by_run
+    from perfdag.analysis.gate import judged_clusters
+    from perfdag.analysis.history import headlines, words_by_run
     from perfdag.analysis.medians import read_run_medians
-    from perfdag.analysis.verdict import Tuning
 
     for suite in {line["suite"] for line in lines if line["trust"]}:
-        medians = read_run_medians(store, suite)
         words = dict[str, str | None]()
-        for here in map(medians.on_cluster, dict.fromkeys(run.cluster for run in medians.runs)):
-            newest = here.runs[-1]
-            rules = unattended_rules(store, read_checks(store, newest.run_id))
-            series = series_of(here, Tuning(rules.checks, newest.cluster), rules.accepted)
+        for here, series in judged_clusters(store, read_run_medians(store, suite))[1]:
             found = words_by_run(headlines(series), here)
             words |= dict(zip((run.run_id for run in here.runs), found, strict=True))
         for line in lines:
@@ -233,8 +228,7 @@ def _add_answers(store: Store, lines: Sequence[dict[str, Any]]) -> None:
 
 def _age(run_id: str) -> str:
     """Return how long ago a run began, in its largest unit: 40 s, 5 min, 3 h, 12 d."""
-    began = datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-    seconds = max((datetime.now(UTC) - began).total_seconds(), 0)
+    seconds = max((datetime.now(UTC) - began_at(run_id)).total_seconds(), 0)
     units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
     return next(
         f"{seconds // size:.0f} {unit}" for size, unit in units if seconds >= size or size == 1

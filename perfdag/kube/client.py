@@ -128,7 +128,6 @@ __all__ = ["Event", "Kube", "KubeError", "Object", "Resource", "run_with_client"
 T = TypeVar("T")
 
 MERGE_PATCH = "application/merge-patch+json"
-STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 FIELD_MANAGER = "perfdag"
 

@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cached_property
 
 import orjson
@@ -55,6 +56,11 @@ def month_of(run_id: str) -> str:
 def day_of(run_id: str) -> str:
     """Return the day of a run id as YYYY-MM-DD."""
     return f"{month_of(run_id)}-{run_id[6:8]}"
+
+
+def began_at(run_id: str) -> datetime:
+    """Return when a run began, by its id: UTC, to the second."""
+    return datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
 
 
 def _name(key: str) -> str:

@@ -241,14 +241,6 @@ def _check_settings(root: str, used: Mapping[str, str | None]) -> None:
             )
 
 
-def endpoint_of(root: str) -> str | None:
-    """Return the endpoint of an `s3://` store, or None for Amazon's or a folder.
-
-    Raises StoreError.
-    """
-    return _endpoint(_profile(root).get("endpoint_url")) if root.startswith("s3://") else None
-
-
 def _profile(root: str) -> dict[str, Any]:
     """Return the credentials, region and endpoint of the AWS profile AWS_PROFILE, or `default`.
 

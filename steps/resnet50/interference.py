@@ -34,7 +34,6 @@ SETUP_FACTOR, SETUP_MARGIN = 1.5, 2.0
 """Set-up together over the longest set-up alone, and seconds more, until LoadGen starts."""
 OVERLAP = 0.8
 """Least share of the time that all copies must run at once."""
-SHARE_SLACK = 0.02
 
 
 class InterferenceParams(Workload):
