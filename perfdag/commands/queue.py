@@ -12,7 +12,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from perfdag import signals
-from perfdag.commands.options import CommandError, print_json, print_now
+from perfdag.commands.options import JSON, CommandError, add_options, print_json, print_now
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.units import plural
 
@@ -395,7 +395,7 @@ def _add_validate(programs: "argparse._SubParsersAction[argparse.ArgumentParser]
     parser.add_argument(
         "--seed", type=int, default=1, help="of the order of the steps (default: %(default)s)"
     )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_options(parser, JSON)
     parser.set_defaults(program_run=_validate)
 
 
