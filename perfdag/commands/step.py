@@ -259,9 +259,10 @@ def label_workflow(context: "PodContext", plan: "Plan", store: "Store") -> None:
     """
     from perfdag.kube.client import KubeError, run_with_client
     from perfdag.kube.patch import REPORT, RUN, SUITE
+    from perfdag.results.runs import report_key
     from perfdag.store.base import NotStoredError
 
-    report = f"runs/{plan.run_id}/report.html"
+    report = report_key(plan.run_id)
     annotations = {"perfdag/run": plan.run_id, "perfdag/report": store.url(report)}
     labels = {RUN: plan.run_id, SUITE: plan.suite}
     patch = {"metadata": {"annotations": annotations, "labels": labels}}
