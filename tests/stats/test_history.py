@@ -18,7 +18,6 @@ import pytest
 from perfdag.analysis import medians
 from perfdag.analysis.ab import analyse
 from perfdag.analysis.compare import compare_selections
-from perfdag.analysis.history import noise_report, recent_rows
 from perfdag.analysis.selection import SelectionError, select
 from perfdag.analysis.verdict import Tuning
 from perfdag.charts.pages.compare import Effect, forest
@@ -425,8 +424,7 @@ def test_a_slow_node_of_twelve_that_take_turns_is_named_by_history(
     assert {(item["node"], item["differs"]) for item in outcome["nodes"]} == {(slow, differs)}
     [noise] = outcome["noise"]
     assert noise["within"] == pytest.approx(0.01, rel=0.4)
-    result = medians.read_run_medians(store, "net")
-    assert noise_report(result, recent_rows(store, result, newest=60))[0][1].nodes is not None
+    assert noise["between"] == outcome["series"][0]["levels"][0]["noise"]
     assert re.findall(
         r"^node (n\d+): -\d+\.\d % against the other nodes \(worse\).*\n +differs: (.+)",
         cli(["history", "net", "--store", store.root]).out,
