@@ -203,7 +203,7 @@ def _point(number: int, cell: Cell, trust: RunTrust) -> tuple[int, str, str]:
         kind, why = "skipped" if "skipped" in cell.state.statuses else "bad", cell.why
     else:
         own = trust.points[cell.state.point]
-        kind = "ok" if own.level == "good" else "noisy"
+        kind = "good" if own.level == "good" else "noisy"
         why = "; ".join(own.reasons.values()) or "ok"
     return number, kind, f"{cell.state.benchmark} {cell.label}: {why}"
 
