@@ -23,7 +23,7 @@ from perfdag.outcome import SampleError
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.shape import Shape
 from perfdag.signals import EXIT_FAILED, EXIT_OK
-from perfdag.steps.loop.measure import needs_cluster
+from perfdag.steps.loop import needs_cluster
 from perfdag.store.base import StoreError
 from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
