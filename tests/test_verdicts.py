@@ -122,7 +122,7 @@ def test_the_worst_sample_and_the_worst_rule_decide() -> None:
             ("b", "x < 1", 2, "failed", "measure", "invalid"),
             ("c", "x < 1", 1, "passed", "measure", "invalid"),
         ),
-        {point: f"vms={point}" for point in "abc"},
+        {point: f"burst vms={point}" for point in "abc"},
     )
     assert [(item.where, item.rule, item.word, item.note) for item in verdicts] == [
         ("burst vms=a count=9", "x < 1", "inconclusive", "note 2 (1 of 2 samples)"),

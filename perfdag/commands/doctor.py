@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Gang, NotInstalled, need_tools
-from perfdag.commands.options import Verbs, add_verb, option, print_json
+from perfdag.commands.options import JSON, Verbs, add_verb, option, print_json
 from perfdag.commands.terminal import Finding
 from perfdag.hosts import disturbance
 from perfdag.hosts.base import CommandResult
@@ -61,7 +61,7 @@ def add_doctor(sub: Verbs) -> None:
         option(
             "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's)"
         ),
-        option("--json", action="store_true", help="print the findings as JSON"),
+        JSON,
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdag.commands.options import (
+    JSON,
     ONLY,
     SET,
     CommandError,
@@ -87,7 +88,7 @@ def add_run(sub: Verbs) -> None:
             "stored yet",
         ),
         option("--dry-run", action="store_true", help="print the plan and stop"),
-        option("--json", action="store_true", help="print the result as JSON"),
+        JSON,
         option(
             "--no-recheck",
             action="store_true",
