@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Gang, NotInstalled, need_tools
-from perfdag.commands.options import Verbs, add_verb, option, print_json
+from perfdag.commands.options import JSON, Verbs, add_verb, option, print_json
 from perfdag.commands.terminal import Finding
 from perfdag.hosts import disturbance
 from perfdag.hosts.base import CommandResult
@@ -23,7 +23,7 @@ from perfdag.outcome import SampleError
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.shape import Shape
 from perfdag.signals import EXIT_FAILED, EXIT_OK
-from perfdag.steps.loop.measure import needs_cluster
+from perfdag.steps.loop import needs_cluster
 from perfdag.store.base import StoreError
 from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
@@ -61,7 +61,7 @@ def add_doctor(sub: Verbs) -> None:
         option(
             "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's)"
         ),
-        option("--json", action="store_true", help="print the findings as JSON"),
+        JSON,
     )
 
 

@@ -75,7 +75,7 @@ async def _no_offset(_: Kube) -> float:
     ("template", "namespace", "message"),
     [
         ("pod", "nowhere", "no namespace 'nowhere'"),
-        (THING.format("v1", "Podd"), "ns", "no kind 'Podd' in v1; it has: .*Pod"),
+        (THING.format("v1", "Podd"), "ns", "does not serve v1 Podd; it has: .*Pod"),
         (
             THING.format("a.example/v1", "Thing"),
             "ns",
