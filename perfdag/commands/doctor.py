@@ -42,7 +42,7 @@ from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.shape import Shape
 from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.steps.devices import without_gpu
-from perfdag.steps.loop.measure import needs_cluster
+from perfdag.steps.loop import needs_cluster
 from perfdag.steps.pods.objects import has_class, read_inventory, requirements_of
 from perfdag.store.base import AddressError, StoreError, check_cluster_address
 from perfdag.store.open import open_store
