@@ -19,6 +19,7 @@ from perfdag.analysis.gate import (
 from perfdag.analysis.selection import select_one
 from perfdag.commands.options import (
     ACKS,
+    JSON,
     RUN_HELP,
     STORE,
     SUITE,
@@ -86,7 +87,7 @@ def add_check(sub: Verbs) -> None:
             help="post one JSON message per cause to the URL in this file (default: the URL in the "
             "variable PERFDAG_WEBHOOK); arguments of a process are no place for a secret",
         ),
-        option("--json", action="store_true", help="print the gate as JSON"),
+        JSON,
     )
 
 

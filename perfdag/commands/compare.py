@@ -12,7 +12,16 @@ from perfdag.analysis.compare import Comparison, Row, compare_selections, count
 from perfdag.analysis.gate import read_checks
 from perfdag.analysis.selection import select
 from perfdag.analysis.verdict import Tuning, percent
-from perfdag.commands.options import STORE, SUITE, CommandError, Verbs, add_verb, option, print_json
+from perfdag.commands.options import (
+    JSON,
+    STORE,
+    SUITE,
+    CommandError,
+    Verbs,
+    add_verb,
+    option,
+    print_json,
+)
 from perfdag.commands.runs import explain_last
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
 from perfdag.results.labels import series_name
@@ -71,7 +80,7 @@ def add_compare(sub: Verbs) -> None:
             help="map of the ratios by message size (imb, rdma-*), .svg or .png",
         ),
         [
-            option("--json", action="store_true", help="print the comparison as JSON"),
+            JSON,
             option("--markdown", action="store_true", help="print the comparison as Markdown"),
         ],
     )

@@ -25,7 +25,16 @@ from perfdag.analysis.history import (
 )
 from perfdag.analysis.medians import RunMedians, read_run_medians
 from perfdag.analysis.verdict import RANK, Tuning, percent
-from perfdag.commands.options import ACKS, STORE, CommandError, Verbs, add_verb, option, print_json
+from perfdag.commands.options import (
+    ACKS,
+    JSON,
+    STORE,
+    CommandError,
+    Verbs,
+    add_verb,
+    option,
+    print_json,
+)
 from perfdag.commands.terminal import HIGHLIGHTS, fitted, text_table
 from perfdag.results.runs import RunStore, day_of
 from perfdag.results.schema import explain_unreadable
@@ -90,7 +99,7 @@ def add_history(sub: Verbs) -> None:
             help="show samples that failed or are invalid, and whose reason contains TEXT",
         ),
         ACKS,
-        option("--json", action="store_true", help="print the history as JSON"),
+        JSON,
     )
 
 

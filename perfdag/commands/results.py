@@ -11,7 +11,16 @@ from pathlib import Path
 
 from perfdag.analysis import alerts
 from perfdag.analysis.alerts import GateResult
-from perfdag.commands.options import RUN, STORE, CommandError, Verbs, add_verb, option, print_json
+from perfdag.commands.options import (
+    JSON,
+    RUN,
+    STORE,
+    CommandError,
+    Verbs,
+    add_verb,
+    option,
+    print_json,
+)
 from perfdag.commands.result_text import RunResult
 from perfdag.commands.runs import read_run
 from perfdag.plan.plan import Plan, gated
@@ -44,7 +53,7 @@ def add_show(sub: Verbs) -> None:
         SHOW_EPILOG,
         RUN,
         STORE,
-        option("--json", action="store_true", help="print the result as JSON"),
+        JSON,
     )
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from perfdag.analysis.selection import SelectionError, baselines, select_one
 from perfdag.commands.options import (
+    JSON,
     STORE,
     SUITE,
     CommandError,
@@ -54,7 +55,7 @@ def add_ls(sub: Verbs) -> None:
         STORE,
         SUITE,
         option("--newest", metavar="N", default=20, help="list the newest N runs"),
-        option("--json", action="store_true", help="print the runs as JSON"),
+        JSON,
     )
 
 
