@@ -50,7 +50,7 @@ from perfdag.results.runs import RunStore
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import summarise
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
-from perfdag.steps.loop.measure import LocalPool, MeasuringLoop
+from perfdag.steps.loop import LocalPool, MeasuringLoop
 from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import Store
 from perfdag.store.open import open_store

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from perfdag.benchmark import registry
 from perfdag.commands.cluster import NewRun, installed_template, resumable_run
-from perfdag.commands.doctor_cluster import check_pod_security
+from perfdag.commands.doctor import check_pod_security
 from perfdag.commands.options import (
     CLUSTER_RUN,
     NAMESPACE,

@@ -28,7 +28,7 @@ from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import make_plan
 from perfdag.results.runs import RunStore
 from perfdag.results.schema import load_rows
-from perfdag.steps.loop.measure import MeasuringLoop
+from perfdag.steps.loop import MeasuringLoop
 from perfdag.store.base import Store, StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store

@@ -15,7 +15,7 @@ from perfdag.outcome import Measurement
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import RunStore, sample_key
-from perfdag.results.samples import SampleRecord, as_row, now
+from perfdag.results.samples import SampleRecord, as_rows, now
 from perfdag.results.summary import points_of
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -37,7 +37,7 @@ def measure(store: FolderStore, hosts: list[list[str]], night: int = 1) -> str:
     iperf = registry.get("iperf")
     for position, nodes in enumerate(hosts):
         repetition = plan.order[position][1]
-        rows = [as_row(iperf, Measurement("throughput", 1e9 + repetition))]
+        rows = as_rows(iperf, [Measurement("throughput", 1e9 + repetition)])
         sample = SampleRecord(
             plan.points[0].id, repetition, "ok", rows=rows, nodes=nodes, started_at=now(),
             finished_at=now(), benchmark_version="1",
