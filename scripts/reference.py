@@ -1,10 +1,11 @@
 """Write the generated pages of docs/reference: keys of a suite, command line, benchmarks."""
 
-import contextlib
-import io
+import argparse
 import json
-import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import yaml
@@ -12,7 +13,7 @@ import yaml
 from perfdag.analysis.alerts import markdown_table
 from perfdag.benchmark import registry
 from perfdag.commands.benchmarks import describe
-from perfdag.commands.main import VERBS, parser
+from perfdag.commands.main import EPILOG, GROUPS, VERBS, parser
 
 ROOT = Path(__file__).parent.parent
 HEAD = """# Keys of a suite
@@ -34,6 +35,13 @@ chart and a suite. Another package can [add a benchmark](../adding-a-benchmark.m
 
 `make generated` writes this page.
 
+"""
+COMMAND_LINE_HEAD = """# Command line
+
+`perfdag VERB --help` prints the same for one VERB, with its usage. What several commands take is
+explained once, in [Common options](#common-options) or at the first of them.
+
+`make generated` writes this page.
 """
 EXAMPLES: dict[str, dict[str, str]] = yaml.load(
     r"""
@@ -197,23 +205,70 @@ def _type(value: dict[str, Any]) -> str:
 
 
 def command_line_page() -> str:
-    """Return the help of perfdag, of every verb, and of every command of a verb."""
-    lines = ["# Command line", "", "`make generated` writes this page.", "", *_help()]
-    for verb in VERBS:
-        lines += _help(verb)
-        listing = re.search(r"^  [A-Z|a-z]+\n((?:    .*\n)+)", "\n".join(lines[-4:]), re.M)
-        for command in re.findall(r"^    ([\w-]+)", listing[1] if listing else "", re.M):
-            lines += _help(verb, command)
-    return "\n".join(lines)
+    """Return what each command does and takes, with what several of them take explained once."""
+    verbs: Any = next(each for each in parser(*VERBS)._actions if each.dest == "verb")
+    commands = list(_commands(verbs))
+    uses = Counter(line for command in commands for line in _arguments(command))
+    common = [line for line, number in uses.items() if number > 2 and ": " in line]
+    lines = [COMMAND_LINE_HEAD]
+    for group, names in GROUPS.items():
+        lines += [f"**{group.capitalize()}**: {_links(f'perfdag {name}' for name in names)}", ""]
+    codes = dedent(EPILOG.partition("exit codes:\n")[2])
+    lines += ["## Exit codes", "", "```text", codes + "```", "", "## Common options", "", *common]
+    places = dict.fromkeys(common, "Common options")
+    for command in commands:
+        lines += ["", *_section(command, places)]
+    return "\n".join(lines) + "\n"
 
 
-def _help(*words: str) -> list[str]:
-    """Return a section with the help of a command, as a terminal of 80 columns shows it."""
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
-        parser(*words[:1]).parse_args([*words, "--help"])
-    heading = f"{'###' if len(words) == 2 else '##'} {' '.join(['perfdag', *words])}"
-    return [heading, "", "```text", output.getvalue().rstrip(), "```", ""]
+def _commands(below: Any) -> Iterator[argparse.ArgumentParser]:
+    """Yield the parser of each verb, and of each command of a verb."""
+    for command in below.choices.values():
+        yield command
+        for action in command._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                yield from _commands(action)
+
+
+def _arguments(command: Any) -> list[str]:
+    """Return a line for each argument and option: how it is written, and what it means."""
+    lines = []
+    for action in command._actions:
+        if isinstance(action, argparse._HelpAction | argparse._SubParsersAction):
+            continue
+        shape = command._get_formatter()
+        names = action.option_strings
+        value = shape._format_args(action, action.dest.upper() if names else action.dest)
+        value = action.metavar if action.nargs == argparse.REMAINDER else value
+        written = ", ".join(f"`{name} {value}".rstrip() + "`" for name in names) or f"`{value}`"
+        lines.append(f"- {written}" + (f": {shape._expand_help(action)}" if action.help else ""))
+    return lines
+
+
+def _section(command: Any, places: dict[str, str]) -> list[str]:
+    """Return the section of a command. `places` has the heading that explains a line already."""
+    level = "###" if command.prog.count(" ") > 1 else "##"
+    lines = [f"{level} {command.prog}", "", " ".join(command.description.split()), ""]
+    new, seen = [], dict[str, list[str]]()
+    for line in _arguments(command):
+        if line in places and ": " in line:
+            seen.setdefault(places[line], []).append(f"`{line[3:].partition('`')[0].split()[0]}`")
+        else:
+            new.append(line)
+            places[line] = command.prog
+    lines += [*new, *[""] * bool(new)]
+    for place, written in seen.items():
+        lines += [f"As in {_links([place])}: {', '.join(written)}", ""]
+    if command.epilog:
+        lines += ["```text", command.epilog.rstrip(), "```", ""]
+    return lines[:-1]
+
+
+def _links(headings: Iterable[str]) -> str:
+    """Return links to sections of the page."""
+    return ", ".join(
+        f"[{name.removeprefix('perfdag ')}](#{name.lower().replace(' ', '-')})" for name in headings
+    )
 
 
 def benchmarks_page() -> str:

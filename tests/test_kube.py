@@ -96,7 +96,7 @@ class TestConfig:
         spec = {"apiVersion": "v1", "command": "no-such-plugin", "installHint": "get it there"}
         with pytest.raises(KubeError, match=r"no-such-plugin.*get it there"):
             await config_of(kubeconfig(tmp_path / "c", {"exec": spec})).credentials.header()
-        with pytest.raises(KubeError, match=r"ended with 1"):
+        with pytest.raises(KubeError, match=r"exit status 1"):
             await config_of(
                 kubeconfig(tmp_path / "c", {"exec": {**spec, "command": "false"}})
             ).credentials.header()
@@ -132,8 +132,8 @@ class TestConfig:
     def test_bad_base64_and_missing_file_are_named(self, tmp_path: Path) -> None:
         with pytest.raises(KubeError, match=r"certificate-authority-data"):
             config_of(kubeconfig(tmp_path / "c", {}, {"certificate-authority-data": "%%%"}))
-        with pytest.raises(KubeError, match=r"client-key"):
-            config_of(kubeconfig(tmp_path / "c", {"client-key": "nowhere"}))
+        with pytest.raises(KubeError, match=r"/nowhere"):
+            config_of(kubeconfig(tmp_path / "c", {"client-certificate": "nowhere"}))
 
     def test_no_cluster_at_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HOME", str(tmp_path))
@@ -342,10 +342,7 @@ class TestWatch:
         assert seen == [("p2", False), ("p4", True), ("p5", True), ("p6", False)]
         assert versions == [1, 2], "it goes on where it was"
 
-    @pytest.mark.parametrize("patience", [30.0, None])
-    async def test_an_api_server_that_is_away_is_waited_for_by_the_clock(
-        self, patience: float | None
-    ) -> None:
+    async def test_an_api_server_that_is_away_is_waited_for_by_the_clock(self) -> None:
         """It expires the watch, refuses the new list and the watch after it more often than a
         request is tried again, and is back.
         """
@@ -353,21 +350,13 @@ class TestWatch:
         server.expire()
         server.fail("/pods[?]limit", 503, times=2)
         server.fail("/pods[?]watch.*resourceVersion=1", 503, times=2)
-
-        async def follow(kube: Kube) -> None:
-            async for event in kube.watch(PODS, "default", resource_version="0", patience=patience):
+        async with served(server) as cluster, Kube(cluster, retries=0) as kube:
+            async for event in kube.watch(PODS, "default", resource_version="0"):
                 seen.append(event.object["metadata"]["name"])
                 if seen[-1] == "c":
-                    return
+                    break
                 server.add(pod("c", 12))
-
-        async with served(server) as cluster, Kube(cluster, retries=0) as kube:
-            if patience is None:
-                with pytest.raises(KubeError):
-                    await follow(kube)
-            else:
-                await follow(kube)
-        assert seen == ([] if patience is None else ["b", "c"])
+        assert seen == ["b", "c"]
 
     async def test_an_api_server_that_stays_away_is_given_up(self) -> None:
         server = ApiServer()
@@ -398,12 +387,6 @@ async def test_lists_are_paged(fake: Any) -> None:
     async with Kube(await fake(answer)) as kube:
         assert [len(items) async for items, _ in kube.pages(PODS)] == [500, 500, 100]
         assert len(await kube.list(PODS)) == 1100
-
-
-async def test_a_missing_name_is_named() -> None:
-    kube = ApiServer().client()
-    with pytest.raises(KubeError, match=r"no metadata.name"):
-        await kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": {}})
 
 
 def test_a_ca_without_key_usage_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from perfdag.benchmark import registry
-from perfdag.commands.options import CommandError, Verbs, add_verb, option, print_json
+from perfdag.commands.options import JSON, CommandError, Verbs, add_verb, option, print_json
 from perfdag.suite.document import choices
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def add_benchmarks(sub: Verbs) -> None:
         "their defaults, its metrics, and when its clock starts and stops.",
         EPILOG,
         option("name", nargs="?", metavar="NAME"),
-        option("--json", action="store_true", help="print JSON"),
+        JSON,
     )
 
 

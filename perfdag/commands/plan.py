@@ -6,7 +6,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Sequence
 
-from perfdag.commands.options import ONLY, SET, CommandError, Verbs, add_verb, option
+from perfdag.commands.options import JSON, ONLY, SET, CommandError, Verbs, add_verb, option
 from perfdag.commands.terminal import text_table
 from perfdag.digest import canonical
 from perfdag.plan.plan import Plan, concurrent_groups, make_plan, place_hosts
@@ -44,7 +44,7 @@ def add_plan(sub: Verbs) -> None:
         option("suite", nargs="?", metavar="SUITE", help="suite file"),
         SET,
         ONLY,
-        option("--json", action="store_true", help="print the whole plan as JSON"),
+        JSON,
         option(
             "--schema",
             action="store_true",

@@ -9,17 +9,16 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfdag import signals
-from perfdag.commands.options import CommandError, print_json, print_now
+from perfdag.commands.options import JSON, CommandError, add_options, print_json, print_now
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.units import plural
 
 if TYPE_CHECKING:
     from perfdag.steps.queue.client import Load
-    from perfdag.steps.queue.frontend import Limits
+    from perfdag.steps.queue.frontend import Frontend
     from perfdag.steps.queue.protocol import Address
 
 logger = logging.getLogger(__name__)
@@ -112,10 +111,6 @@ def _add_frontend(programs: "argparse._SubParsersAction[argparse.ArgumentParser]
         ("maddr", "localhost:9998", "listen for Prometheus, path /metrics"),
         ("interval", 0, "seconds between lines of statistics, and window of the maxima; 0: never"),
         ("qmax", 0, "refuse requests if this many wait in a queue; 0: never"),
-        ("retries", 0, "how often to hand an item out again if its backend is lost"),
-        ("reply-timeout", 0.0, "seconds after which an item without its own limit fails; 0: never"),
-        ("message-timeout", 5.0, "seconds after which an incomplete message ends a connection"),
-        ("max-peers", 8192, "most connections, as far as `ulimit -n` admits"),
         ("verbose", False, "log all messages"),
     ):
         add_option(parser, name, default, text)
@@ -124,39 +119,18 @@ def _add_frontend(programs: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 def _frontend(args: argparse.Namespace) -> int:
     """Serve until a signal."""
-    from perfdag.steps.queue.frontend import Limits
+    from perfdag.steps.queue.frontend import Frontend
     from perfdag.steps.queue.protocol import address
 
-    for option in ("interval", "qmax", "retries", "reply_timeout"):
-        if not 0 <= (value := getattr(args, option)) < math.inf:
-            raise ValueError(f"--{option.replace('_', '-')} {value} is below 0 or infinite")
-    for option in ("message_timeout", "max_peers"):
-        if not 0 < (value := getattr(args, option)) < math.inf:
-            raise ValueError(f"--{option.replace('_', '-')} {value} is not above 0 and finite")
-    limits = Limits(
-        queue=args.qmax,
-        peers=args.max_peers,
-        message_seconds=args.message_timeout,
-        retries=args.retries,
-        reply_seconds=args.reply_timeout,
-        interval=args.interval,
-    )
-    addresses = (address(text) for text in (args.caddr, args.waddr, args.maddr))
-    asyncio.run(_serve_frontend(args.names, limits, *addresses))
+    addresses = [address(text) for text in (args.caddr, args.waddr, args.maddr)]
+    frontend = Frontend(args.names, max(0, args.qmax), max(0, args.interval))
+    asyncio.run(_serve_frontend(frontend, *addresses))
     return EXIT_OK
 
 
-async def _serve_frontend(names: Sequence[str], limits: "Limits", *addresses: Any) -> None:
-    from perfdag.steps.queue.frontend import Frontend
-
-    frontend = Frontend(names, limits)
+async def _serve_frontend(frontend: "Frontend", *addresses: "Address") -> None:
     await frontend.start(*addresses)
     clients, backends, metrics = frontend.ports
-    if frontend.most_peers < limits.peers:
-        logger.info(
-            f"at most {frontend.most_peers} connections at once, not {limits.peers}: "
-            "`ulimit -Hn` admits no more open files"
-        )
     logger.info(
         f"queues {', '.join(frontend.queues)}: clients on port {clients}, "
         f"backends on {backends}, metrics on {metrics}"
@@ -164,7 +138,7 @@ async def _serve_frontend(names: Sequence[str], limits: "Limits", *addresses: An
     stopped = until_signal()
     while not stopped.is_set():
         try:
-            await asyncio.wait_for(stopped.wait(), limits.interval or None)
+            await asyncio.wait_for(stopped.wait(), frontend.interval or None)
         except TimeoutError:
             logger.info(frontend.summary())
     logger.info(frontend.summary())
@@ -321,7 +295,6 @@ def _client(args: argparse.Namespace) -> int:
     """
     from perfdag.steps.queue import protocol
     from perfdag.steps.queue.client import ClientStats, Load, Work
-    from perfdag.steps.queue.frontend import raise_file_limit
 
     work = Work(protocol.address(args.faddr), args.name, after_dashes(args.args), args.limit)
     if not 0 <= args.req_now <= args.req_max <= protocol.MOST_PARALLEL:
@@ -343,7 +316,7 @@ def _client(args: argparse.Namespace) -> int:
         logger.info(
             f"{protocol.TOKEN_VARIABLE} is not set; the token of the control port is {token}"
         )
-    raise_file_limit(args.req_max)
+    protocol.raise_file_limit()
     load = Load(work, ClientStats(), max(1, args.req_max))
     return asyncio.run(_serve_client(load, control, token, args.req_now, args.duration))
 
@@ -422,7 +395,7 @@ def _add_validate(programs: "argparse._SubParsersAction[argparse.ArgumentParser]
     parser.add_argument(
         "--seed", type=int, default=1, help="of the order of the steps (default: %(default)s)"
     )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_options(parser, JSON)
     parser.set_defaults(program_run=_validate)
 
 

@@ -3,6 +3,7 @@
 import argparse
 
 from perfdag.commands.options import (
+    JSON,
     STORE,
     CommandError,
     Verbs,
@@ -35,7 +36,7 @@ def add_site(sub: Verbs) -> None:
         option("--serve", action="store_true", help="serve the pages over HTTP until Ctrl-C"),
         option("--address", default="127.0.0.1", help="address to serve on"),
         option("--port", default=8600, help="port to serve on; 0: any free one"),
-        option("--json", action="store_true", help="print the address as JSON"),
+        JSON,
     )
 
 

@@ -21,6 +21,7 @@ from perfdag.commands.cluster import (
 )
 from perfdag.commands.options import (
     CLUSTER_RUN,
+    JSON,
     NAMESPACE,
     WATCH,
     add_options,
@@ -55,7 +56,7 @@ def add_status(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     )
     add_options(parser, CLUSTER_RUN, NAMESPACE)
     add_options(parser, WATCH)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_options(parser, JSON)
     parser.set_defaults(run=run)
 
 

@@ -15,8 +15,8 @@ import time
 from asyncio.sslproto import SSLProtocol
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
@@ -84,24 +84,6 @@ _HINTS = {
 }
 
 
-@cache
-def _unbounded() -> Any:
-    """Turn off the timeout of aiohttp: one asyncio.timeout limits the whole request for less."""
-    import aiohttp
-
-    return aiohttp.ClientTimeout(total=None)
-
-
-def _retry_after(headers: Mapping[str, str], data: bytes) -> float:
-    """Return the seconds of Retry-After or of the Status's retryAfterSeconds, 0 without either."""
-    try:
-        if "Retry-After" in headers:
-            return min(60.0, float(headers["Retry-After"]))
-        return min(60.0, float(orjson.loads(data)["details"]["retryAfterSeconds"]))
-    except (ValueError, KeyError, TypeError):
-        return 0.0
-
-
 PAGE = 500
 
 WATCH_SECONDS = 290
@@ -112,15 +94,6 @@ def selectors(labels: str, fields: str) -> dict[str, str]:
     return ({"labelSelector": labels} if labels else {}) | (
         {"fieldSelector": fields} if fields else {}
     )
-
-
-def _namespaced_name(item: Object) -> tuple[str, str]:
-    return item["metadata"].get("namespace", ""), item["metadata"]["name"]
-
-
-def _deleted(resource: Resource, uid: str, namespace: str, name: str) -> Object:
-    metadata = {"uid": uid, "name": name} | ({"namespace": namespace} if namespace else {})
-    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
 
 
 __all__ = ["Event", "Kube", "KubeError", "Object", "Resource", "run_with_client"]
@@ -165,17 +138,16 @@ class Kube:
         # An exec plugin may return the client certificate that tls() loads.
         await self.cluster.credentials.header()
         connector = aiohttp.TCPConnector(ssl=self.cluster.tls(), limit=0, keepalive_timeout=60)
-        headers = {"User-Agent": "perfdag", "Accept": JSON, "Accept-Encoding": "identity"}
         self._session = aiohttp.ClientSession(
             connector=connector,
-            headers=headers,
+            headers={"User-Agent": "perfdag", "Accept": JSON, "Accept-Encoding": "identity"},
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
+            # one asyncio.timeout limits a whole request for less
+            timeout=aiohttp.ClientTimeout(total=None),
         )
-        if self.cluster.proxy:
-            self._options["proxy"] = self.cluster.proxy
-        if self.cluster.server_name:
-            self._options["server_hostname"] = self.cluster.server_name
+        options = {"proxy": self.cluster.proxy, "server_hostname": self.cluster.server_name}
+        self._options = {name: value for name, value in options.items() if value}
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -212,29 +184,20 @@ class Kube:
         import aiohttp
 
         limit = self._retries if retries is None else retries
+        seconds = timeout or self._timeout
         attempt, refreshed = 0, False
         while True:
+            wait = 0.0
             try:
                 async with self._slots:
                     status, answered, data = await self._once(
-                        method,
-                        path,
-                        params,
-                        body,
-                        content_type,
-                        timeout or self._timeout,
-                        headers or {},
+                        method, path, params, body, content_type, seconds, headers or {}
                     )
             except TimeoutError:
-                failure = KubeError(
-                    0,
-                    "Timeout",
-                    f"{method} {path}: no answer in {timeout or self._timeout:g} s "
-                    f"from {self.cluster.server}",
-                )
-                cause, wait = "timeout", 0.0
+                text = f"{method} {path}: no answer in {seconds:g} s from {self.cluster.server}"
+                failure, cause = KubeError(0, "Timeout", text), "timeout"
             except (aiohttp.ClientError, OSError) as error:
-                failure, cause, wait = self._unreachable(error), "connection", 0.0
+                failure, cause = self._unreachable(error), "connection"
             else:
                 if status < 300:
                     return status, answered, data
@@ -244,16 +207,16 @@ class Kube:
                     continue
                 if status != 429 and status < 500:
                     raise failure
-                wait = _retry_after(answered, data)
+                with suppress(ValueError):
+                    wait = min(60.0, float(answered.get("Retry-After", 0)))
             if attempt >= limit or failure.reason == "Certificate":
                 raise failure
             attempt += 1
             self.counts[f"retry {cause}"] += 1
             if tally is not None:
                 tally[cause] += 1
-            await asyncio.sleep(
-                max(wait, min(MAX_BACKOFF, 0.1 * 2**attempt) * random.uniform(0.5, 1.0))
-            )
+            backoff = min(MAX_BACKOFF, 0.1 * 2**attempt) * random.uniform(0.5, 1.0)
+            await asyncio.sleep(max(wait, backoff))
 
     async def request(
         self,
@@ -294,16 +257,14 @@ class Kube:
         if body is not None:
             headers["Content-Type"] = content_type
         self.counts["requests"] += 1
-        url = self.cluster.server + path
         async with (
             asyncio.timeout(timeout),
             self._session.request(
                 method,
-                url,
+                self.cluster.server + path,
                 params=params,
                 data=body,
                 headers=headers,
-                timeout=_unbounded(),
                 **self._options,
             ) as response,
         ):
@@ -316,36 +277,33 @@ class Kube:
     def _unreachable(self, error: Exception) -> KubeError:
         import aiohttp
 
+        server = self.cluster.server
         if isinstance(
             error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError
         ):
             hint = f"check certificate-authority in {self.cluster.source}"
-            return KubeError(
-                0,
-                "Certificate",
-                f"the certificate of {self.cluster.server} is not accepted: {error}",
-                hint,
-            )
+            text = f"the certificate of {server} is not accepted: {error}"
+            return KubeError(0, "Certificate", text, hint)
         hint = f"is the cluster up, and is context {self.cluster.context!r} the right one?"
-        text = str(error) or type(error).__name__
-        return KubeError(0, "Unreachable", f"no answer from {self.cluster.server}: {text}", hint)
+        text = f"no answer from {server}: {str(error) or type(error).__name__}"
+        return KubeError(0, "Unreachable", text, hint)
 
     def _refused(self, status: int, method: str, path: str, data: bytes) -> KubeError:
-        try:
+        details: Object = {}
+        with suppress(ValueError):
             details = orjson.loads(data)
-        except ValueError:
-            details = {}
         if not isinstance(details, dict) or details.get("kind") != "Status":
-            text = data[:200].decode(errors="replace").strip()
+            text = data[:200].decode(errors="replace")
             details = {"message": f"{method} {path}: HTTP {status} {text}"}
-        message = " ".join(str(details.get("message") or f"{method} {path}: HTTP {status}").split())
+        message = " ".join(str(details.get("message") or f"HTTP {status}").split())
         hint = _HINTS.get(status, "")
         if status == 403 and "exceeded quota" in message:
             hint = "free or raise the namespace's ResourceQuota"
         elif status == 403 and details.get("reason") == "Forbidden" and " cannot " in message:
             user = f"the user of context {self.cluster.context!r}"
             hint = f"grant it to {user} with a Role or ClusterRole"
-        return KubeError(status, details.get("reason") or f"HTTP {status}", message, hint, details)
+        reason = details.get("reason") or f"HTTP {status}"
+        return KubeError(status, reason, message, hint, details)
 
     async def lines(
         self, path: str, params: Mapping[str, str], accept: str | None, silence: float | None
@@ -385,37 +343,24 @@ class Kube:
 
         Raises KubeError (404, `NoKind`) if the cluster does not serve it.
         """
-        if resource := self._resources.get((api_version, kind)):
-            return resource
-        root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
-        try:
-            served = (await self.request("GET", root))["resources"]
-        except KubeError as error:
-            if error.status != 404:
-                raise
-            hint = (
-                "install its CustomResourceDefinition first"
-                if "." in api_version
-                else "check apiVersion"
-            )
-            raise KubeError(
-                404, "NoKind", f"the cluster does not serve {api_version} ({kind})", hint
-            ) from None
-        for entry in served:
-            if "/" not in entry["name"]:
-                self._resources[api_version, entry["kind"]] = Resource(
-                    api_version, entry["kind"], entry["name"], entry["namespaced"]
-                )
         if (api_version, kind) not in self._resources:
-            kinds = ", ".join(
-                sorted({entry["kind"] for entry in served if "/" not in entry["name"]})
-            )
-            raise KubeError(
-                404,
-                "NoKind",
-                f"the cluster has no kind {kind!r} in {api_version}",
-                f"it has: {kinds}",
-            )
+            group = "apis" if "/" in api_version else "api"
+            try:
+                served = (await self.request("GET", f"/{group}/{api_version}"))["resources"]
+            except KubeError as error:
+                if error.status != 404:
+                    raise
+                served = []
+            kinds = {item["kind"]: item for item in reversed(served) if "/" not in item["name"]}
+            for name, item in kinds.items():
+                resource = Resource(api_version, name, item["name"], item["namespaced"])
+                self._resources[api_version, name] = resource
+            if kind not in kinds:
+                hint = f"it has: {', '.join(sorted(kinds))}"
+                if not kinds:
+                    hint = "check apiVersion, or install its CustomResourceDefinition first"
+                text = f"the cluster does not serve {api_version} {kind}"
+                raise KubeError(404, "NoKind", text, hint)
         return self._resources[api_version, kind]
 
     async def pages(
@@ -433,8 +378,7 @@ class Kube:
         """
         params = {"limit": str(size)} | selectors(labels, fields)
         while True:
-            _, _, data = await self.raw("GET", resource.path(namespace), params=params)
-            page = orjson.loads(data)
+            page = await self.request("GET", resource.path(namespace), params=params)
             # Items of a list lack both, and consumers need them.
             for item in page.get("items") or []:
                 item.setdefault("apiVersion", resource.api_version)
@@ -483,7 +427,7 @@ class Kube:
         fields: str = "",
         resource_version: str | None = None,
         known: Mapping[str, tuple[str, str]] | None = None,
-        patience: float | None = None,
+        patience: float = 60.0,
     ) -> AsyncIterator[Event]:
         """Yield the present objects (`listed`), then every change, across reconnects.
 
@@ -492,7 +436,7 @@ class Kube:
         again, and those that disappeared are DELETED with their metadata only. Changes from before
         a reconnect are `replayed`: their arrival does not tell when they happened. Without a
         namespace it covers all namespaces. Raises KubeError for a permanent error, and after
-        `patience` seconds of consecutive failures (None: after as many as a request has retries).
+        `patience` seconds of consecutive failures.
         """
         seen = dict(known or {})
         version, failures, since, away, behind = resource_version, 0, 0.0, False, 0
@@ -506,18 +450,15 @@ class Kube:
                     ):
                         now, version = time.monotonic_ns(), at
                         for item in items:
-                            present[item["metadata"]["uid"]] = _namespaced_name(item)
+                            present |= _identity(item)
                             yield Event("ADDED", item, now, listed=True)
                     for uid in seen.keys() - present.keys():
-                        yield Event(
-                            "DELETED",
-                            _deleted(resource, uid, *seen[uid]),
-                            time.monotonic_ns(),
-                            listed=True,
-                        )
-                    seen = present
-                    self.counts["lists"] += 1
-                    failures, listing, behind = 0, False, 0
+                        place, name = seen[uid]
+                        gone = {"uid": uid, "name": name} | ({"namespace": place} if place else {})
+                        body: Object = {"apiVersion": resource.api_version, "kind": resource.kind}
+                        body["metadata"] = gone
+                        yield Event("DELETED", body, time.monotonic_ns(), listed=True)
+                    seen, failures, listing, behind = present, 0, False, 0
                 elif away:
                     behind = await self._newest(resource, namespace)
                 async for event in self._follow(resource, namespace, labels, fields, version or ""):
@@ -528,35 +469,29 @@ class Kube:
                     if event.type == "DELETED":
                         seen.pop(event.object["metadata"].get("uid", ""), None)
                     elif event.type == "ADDED":
-                        seen[event.object["metadata"]["uid"]] = _namespaced_name(event.object)
+                        seen |= _identity(event.object)
                     yield event
-                failures, away = 0, True
+                failures = 0
             except KubeError as error:
-                away = True
                 # If one page of a list fails, the list starts over.
-                version = None if listing else version
+                version = None if listing or error.status == 410 else version
                 if error.status == 410:
-                    version = None
                     self.counts["relist 410"] += 1
-                    self.counts["watch reconnects"] += 1
-                    continue
-                since = since if failures else time.monotonic()
-                failures += 1
-                transient = error.status in (0, 401, 429) or error.status >= 500
-                if patience is None:
-                    enough = listing or failures > max(self._retries, 1)
                 else:
-                    enough = time.monotonic() - since >= patience
-                if not transient or enough:
-                    raise
-                await asyncio.sleep(min(MAX_BACKOFF, 0.1 * 2**failures))
+                    since = since if failures else time.monotonic()
+                    failures += 1
+                    transient = error.status in (0, 401, 429) or error.status >= 500
+                    if not transient or time.monotonic() - since >= patience:
+                        raise
+                    await asyncio.sleep(min(MAX_BACKOFF, 0.1 * 2**failures))
+            away = True
             self.counts["watch reconnects"] += 1
 
     async def _newest(self, resource: Resource, namespace: str | None) -> int:
         """Return the server's resource version now, from an empty list. Raises KubeError."""
         params = {"limit": "1"} | selectors("", "metadata.name=perfdag")
-        _, _, data = await self.raw("GET", resource.path(namespace), params=params)
-        return int(orjson.loads(data)["metadata"].get("resourceVersion") or 0)
+        page = await self.request("GET", resource.path(namespace), params=params)
+        return int(page["metadata"].get("resourceVersion") or 0)
 
     async def _follow(
         self,
@@ -595,22 +530,9 @@ class Kube:
     async def _path(self, body: Object, namespace: str | None, *, named: bool) -> str:
         """Return the path of the object that `body` describes."""
         metadata = body.get("metadata") or {}
-        name = metadata.get("name")
-        if "apiVersion" not in body or "kind" not in body:
-            raise KubeError(
-                0,
-                "Config",
-                f"the object {name or '?'} has no apiVersion or no kind",
-                "add them to the manifest",
-            )
-        if not name and (named or not metadata.get("generateName")):
-            raise KubeError(
-                0, "Config", f"the {body['kind']} has no metadata.name", "add it to the manifest"
-            )
         resource = await self.resource(body["apiVersion"], body["kind"])
-        return resource.path(
-            namespace or metadata.get("namespace") or self.namespace, name if named else None
-        )
+        place = namespace or metadata.get("namespace") or self.namespace
+        return resource.path(place, metadata["name"] if named else None)
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
         """Return one object. Raises KubeError (404 if it does not exist)."""
@@ -686,12 +608,12 @@ class Kube:
 
         `grace` is in seconds. Raises KubeError.
         """
+        body: Object = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        body |= {"propagationPolicy": "Background"}
+        body |= {} if grace is None else {"gracePeriodSeconds": grace}
         try:
-            await self.request(
-                "DELETE",
-                resource.path(namespace or self.namespace, name),
-                json=_delete_options(grace),
-            )
+            path = resource.path(namespace or self.namespace, name)
+            await self.request("DELETE", path, json=body)
         except KubeError as error:
             if error.status == 404:
                 return False
@@ -699,9 +621,10 @@ class Kube:
         return True
 
 
-def _delete_options(grace: int | None) -> Object:
-    body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
-    return body if grace is None else body | {"gracePeriodSeconds": grace}
+def _identity(item: Object) -> dict[str, tuple[str, str]]:
+    """Return the namespace and the name of an object by its UID."""
+    metadata = item["metadata"]
+    return {metadata["uid"]: (metadata.get("namespace", ""), metadata["name"])}
 
 
 def run_with_client(work: Callable[[Kube], Awaitable[T]], **options: Any) -> T:
@@ -734,40 +657,26 @@ class Prometheus:
         data: dict[str, Any] = {}
         try:
             token = Path(self.token_file).read_text().strip() if self.token_file else ""
-            headers = {"Authorization": f"Bearer {token}"} if token else {}
-            connector = (
-                aiohttp.TCPConnector(ssl=tls_context(file=self.ca_file)) if self.ca_file else None
-            )
-            timeout = aiohttp.ClientTimeout(total=60)
+            tls = tls_context(file=self.ca_file) if self.ca_file else True
             async with aiohttp.ClientSession(
-                timeout=timeout, headers=headers, connector=connector
+                timeout=aiohttp.ClientTimeout(total=60),
+                headers={"Authorization": f"Bearer {token}"} if token else {},
+                connector=aiohttp.TCPConnector(ssl=tls),
             ) as session:
                 for name, params in queries.items():
-                    async with session.get(
-                        f"{self.url.rstrip('/')}/api/v1/{path}", params=params
-                    ) as answer:
-                        if answer.status in (401, 403):
+                    url = f"{self.url.rstrip('/')}/api/v1/{path}"
+                    async with session.get(url, params=params) as answer:
+                        status = answer.status
+                        if status in (401, 403):
+                            text = f"Prometheus at {self.url} answers {status}"
                             hint = "it needs a token, which `scale` takes (--prometheus-token-file)"
-                            raise KubeError(
-                                answer.status,
-                                "Prometheus",
-                                f"Prometheus at {self.url} answers {answer.status}",
-                                hint,
-                            )
+                            raise KubeError(status, "Prometheus", text, hint)
                         body: dict[str, Any] = await answer.json(content_type=None)
                     if body.get("status") != "success":
-                        raise KubeError(
-                            0,
-                            "Refused",
-                            f"Prometheus at {self.url} refuses the query {name}: "
-                            f"{body.get('error', answer.status)}",
-                        )
+                        why = f"refuses the query {name}: {body.get('error', status)}"
+                        raise KubeError(0, "Refused", f"Prometheus at {self.url} {why}")
                     data[name] = body["data"]
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
-            raise KubeError(
-                0,
-                "Unreachable",
-                f"no answer from Prometheus at {self.url}: {error}",
-                "check --prometheus",
-            ) from None
+            text = f"no answer from Prometheus at {self.url}: {error}"
+            raise KubeError(0, "Unreachable", text, "check --prometheus") from None
         return data

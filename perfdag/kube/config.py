@@ -6,14 +6,14 @@ https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/
 
 import asyncio
 import base64
-import binascii
 import json
 import os
 import ssl
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from ipaddress import ip_address, ip_network
@@ -97,59 +97,40 @@ class Credentials:
             try:
                 self.token = self.token_file.read_text().strip()
             except OSError as error:
-                raise config_error(
-                    f"cannot read the token file {self.token_file}: {error.strerror}"
-                ) from None
+                raise config_error(f"cannot read the token file: {error}") from None
             self.expires = time.time() + TOKEN_LIFE
         elif self.plugin:
-            status = await _run_plugin(self.plugin)
+            status = await asyncio.to_thread(_run_plugin, self.plugin)
             self.token = status.get("token", "")
             if "clientCertificateData" in status:
-                self.certificate = (
-                    status["clientCertificateData"],
-                    status.get("clientKeyData", ""),
-                )
+                key = status.get("clientKeyData", "")
+                self.certificate = status["clientCertificateData"], key
             until = status.get("expirationTimestamp")
             self.expires = datetime.fromisoformat(until).timestamp() - 10 if until else float("inf")
 
 
-async def _run_plugin(plugin: dict[str, Any]) -> dict[str, Any]:
+def _run_plugin(plugin: dict[str, Any]) -> dict[str, Any]:
     """Run an exec credential plugin (argv, never a shell) and return the `status` it prints."""
     argv = [plugin["command"], *(plugin.get("args") or [])]
     extra = {entry["name"]: entry["value"] for entry in plugin.get("env") or []}
-    info = {
-        "apiVersion": plugin["apiVersion"],
-        "kind": "ExecCredential",
-        "spec": {"interactive": False},
-    }
-    environment = {**os.environ, **extra, "KUBERNETES_EXEC_INFO": json.dumps(info)}
+    asked = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential"}
+    info = json.dumps({**asked, "spec": {"interactive": False}})
+    environment = {**os.environ, **extra, "KUBERNETES_EXEC_INFO": info}
     try:
-        process = await asyncio.create_subprocess_exec(
-            *argv, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        done = subprocess.run(
+            argv,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+            timeout=60,
         )
-    except OSError:
-        raise config_error(
-            f"the credential plugin {argv[0]!r} cannot be run",
-            plugin.get("installHint") or "install it or use another context",
-        ) from None
-    try:
-        out, err = await asyncio.wait_for(process.communicate(), 60)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise config_error(
-            f"the credential plugin {argv[0]!r} gave no answer in 60 s",
-            "run it by hand; it may want a login",
-        ) from None
-    if process.returncode:
-        last = err.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
-        raise config_error(
-            f"the credential plugin {argv[0]!r} ended with {process.returncode}: {last[0]}"
-        )
-    try:
-        status: dict[str, Any] = json.loads(out)["status"]
-    except (ValueError, KeyError, TypeError):
-        raise config_error(f"the credential plugin {argv[0]!r} printed no ExecCredential") from None
+        status: dict[str, Any] = json.loads(done.stdout)["status"]
+    except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
+        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").split("\n")
+        text = " ".join(f"{error}: {' '.join(filter(None, said[-2:]))}".split()).rstrip(": ")
+        hint = plugin.get("installHint") or "run it by hand; it may want a login"
+        raise config_error(f"the credential plugin gives no token: {text}", hint) from None
     return status
 
 
@@ -208,25 +189,17 @@ class Cluster:
             return False
         try:
             context = tls_context(data=self.ca)
-        except ssl.SSLError as error:
-            raise config_error(
-                f"the CA certificate of {self.source} cannot be read: {error.reason}"
-            ) from None
-        if self.insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        pem = self.credentials.certificate or self.client_pem
-        if pem:
-            # The ssl module reads a key from a file only. The mode of the file is 0600.
-            with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
-                file.write(pem[0].rstrip("\n") + "\n" + pem[1])
-                file.flush()
-                try:
+            if self.insecure:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            if pem := self.credentials.certificate or self.client_pem:
+                # The ssl module reads a key from a file only. The mode of the file is 0600.
+                with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+                    file.write(pem[0].rstrip("\n") + "\n" + pem[1])
+                    file.flush()
                     context.load_cert_chain(file.name)
-                except (ssl.SSLError, OSError) as error:
-                    raise config_error(
-                        f"the client certificate or key of {self.source} cannot be read: {error}"
-                    ) from None
+        except OSError as error:  # as ssl.SSLError is
+            raise config_error(f"a certificate or key of {self.source} is bad: {error}") from None
         return context
 
 
@@ -239,138 +212,116 @@ def load_config(context: str | None = None) -> Cluster:
     paths = [Path(part) for part in configured.split(os.pathsep) if part] or [
         Path.home() / ".kube" / "config"
     ]
-    files = [path for path in paths if path.is_file()]
-    if files:
+    if files := [path for path in paths if path.is_file()]:
         return _from_files(files, context)
     if configured:
         raise config_error(f"no kubeconfig at {configured}", "set KUBECONFIG to an existing file")
-    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
-    token = pod_token
-    if in_pod and (token or (SERVICE_ACCOUNT / "token").is_file()):
-        return _in_pod(token)
+    if "KUBERNETES_SERVICE_HOST" in os.environ and (
+        pod_token or (SERVICE_ACCOUNT / "token").is_file()
+    ):
+        return _in_pod()
     raise config_error(
         "no cluster: no KUBECONFIG, no ~/.kube/config, and not in a pod",
         "set KUBECONFIG=/path/to/kubeconfig",
     )
 
 
-def _in_pod(token: str) -> Cluster:
-    host, port = (
-        os.environ["KUBERNETES_SERVICE_HOST"],
-        os.environ.get("KUBERNETES_SERVICE_PORT", "443"),
-    )
-    server = f"https://{f'[{host}]' if ':' in host else host}:{port}"
+def _in_pod() -> Cluster:
+    host = os.environ["KUBERNETES_SERVICE_HOST"]
+    port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     name, ca = SERVICE_ACCOUNT / "namespace", SERVICE_ACCOUNT / "ca.crt"
     return Cluster(
-        server=server,
+        server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
         context="in-cluster",
         namespace=name.read_text().strip() if name.is_file() else "default",
-        credentials=Credentials(token=token, expires=float("inf"))
-        if token
-        else Credentials(token_file=SERVICE_ACCOUNT / "token"),
+        credentials=Credentials(
+            token=pod_token, token_file=None if pod_token else SERVICE_ACCOUNT / "token"
+        ),
         source=IN_POD,
         ca=ca.read_text() if ca.is_file() else None,
     )
 
 
-def _from_files(paths: list[Path], context: str | None) -> Cluster:
-    """Merge kubeconfig files as kubectl does.
+_FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+"""Keys of a kubeconfig that name a file, relative to it."""
+Entries = dict[str, dict[str, Any]]
 
-    The first file that defines a name wins. Relative paths are relative to their file.
+
+def _from_files(paths: list[Path], context: str | None) -> Cluster:
+    """Return the cluster of a context of kubeconfig files. Raises KubeError."""
+    import yaml
+
+    where = os.pathsep.join(map(str, paths))
+    try:
+        clusters, users, contexts, current = _merged(paths)
+        name = context or current
+        if not name:
+            hint = "choose one with --context or `kubectl config use-context`"
+            raise config_error(f"{where} has no current-context", hint)
+        selected = _named(contexts, name, "context", where)
+        cluster = _named(clusters, selected.get("cluster", ""), "cluster", where)
+        user = _named(users, selected["user"], "user", where) if selected.get("user") else {}
+        address = cluster["server"].rstrip("/")
+        certificate = _pem(user, "client-certificate")
+        return Cluster(
+            server=address,
+            context=name,
+            namespace=selected.get("namespace") or "default",
+            credentials=Credentials(
+                user.get("token") or "", user.get("tokenFile"), user.get("exec")
+            ),
+            source=where,
+            ca=_pem(cluster, "certificate-authority"),
+            insecure=bool(cluster.get("insecure-skip-tls-verify")),
+            server_name=cluster.get("tls-server-name"),
+            proxy=cluster.get("proxy-url") or _environment_proxy(address),
+            client_pem=(certificate, _pem(user, "client-key") or "") if certificate else None,
+            current=name == current,
+        )
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        text = " ".join(str(error).split())
+        raise config_error(f"cannot read the kubeconfig {where}: {text}") from None
+    except (AttributeError, LookupError, TypeError) as error:
+        raise config_error(f"{where} is not a kubeconfig: {error!r}") from None
+
+
+def _merged(paths: list[Path]) -> tuple[Entries, Entries, Entries, str]:
+    """Return the clusters, users, contexts and the current context of files, as kubectl does.
+
+    The first file that defines a name wins.
     """
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    groups: dict[str, dict[str, tuple[dict[str, Any], Path]]] = {
-        "clusters": {},
-        "users": {},
-        "contexts": {},
-    }
+    groups: dict[str, Entries] = {"clusters": {}, "users": {}, "contexts": {}}
     current = ""
     for path in paths:
-        try:
-            document = yaml.load(path.read_text(), loader) or {}
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise config_error(
-                f"cannot read the kubeconfig {path}: {' '.join(str(error).split())}"
-            ) from None
-        if not isinstance(document, dict):
-            raise config_error(f"{path} is not a kubeconfig")
+        document = yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
         current = current or document.get("current-context") or ""
         for group, entries in groups.items():
             for entry in document.get(group) or []:
-                entries.setdefault(entry.get("name", ""), (entry.get(group[:-1]) or {}, path))
-    name = context or current
-    where = os.pathsep.join(map(str, paths))
-    if not name:
-        raise config_error(
-            f"{where} has no current-context",
-            "choose one with --context or `kubectl config use-context`",
-        )
-    selected, _ = _named(groups["contexts"], name, "context", where)
-    server, server_file = _named(groups["clusters"], selected.get("cluster", ""), "cluster", where)
-    user, user_file = (
-        _named(groups["users"], selected["user"], "user", where)
-        if selected.get("user")
-        else ({}, paths[0])
-    )
-    if not server.get("server"):
-        raise config_error(f"cluster {selected.get('cluster')!r} in {where} has no server")
-    address = server["server"].rstrip("/")
-    certificate = _pem(user, "client-certificate", user_file), _pem(user, "client-key", user_file)
-    return Cluster(
-        server=address,
-        context=name,
-        namespace=selected.get("namespace") or "default",
-        credentials=_credentials(user, user_file),
-        source=where,
-        ca=_pem(server, "certificate-authority", server_file),
-        insecure=bool(server.get("insecure-skip-tls-verify")),
-        server_name=server.get("tls-server-name"),
-        proxy=server.get("proxy-url") or _environment_proxy(address),
-        client_pem=(certificate[0], certificate[1] or "") if certificate[0] else None,
-        current=name == current,
-    )
+                values = dict(entry.get(group[:-1]) or {})
+                values |= {key: path.parent / values[key] for key in _FILES if values.get(key)}
+                if (plugin := values.get("exec")) and os.sep in plugin["command"]:
+                    values["exec"] = plugin | {"command": str(path.parent / plugin["command"])}
+                entries.setdefault(entry["name"], values)
+    return groups["clusters"], groups["users"], groups["contexts"], current
 
 
-def _named(
-    entries: dict[str, tuple[dict[str, Any], Path]], name: str, what: str, where: str
-) -> tuple[dict[str, Any], Path]:
+def _named(entries: Entries, name: str, what: str, where: str) -> dict[str, Any]:
     if name not in entries:
-        raise config_error(
-            f"no {what} {name!r} in {where}", f"it has: {', '.join(sorted(entries)) or 'none'}"
-        )
+        known = ", ".join(sorted(entries)) or "none"
+        raise config_error(f"no {what} {name!r} in {where}", f"it has: {known}")
     return entries[name]
 
 
-def _credentials(user: dict[str, Any], path: Path) -> Credentials:
-    if plugin := user.get("exec"):
-        if "command" not in plugin or "apiVersion" not in plugin:
-            raise config_error(f"the exec plugin in {path} has no command or no apiVersion")
-        command = plugin["command"]
-        if os.sep in command and not Path(command).is_absolute():
-            plugin = {**plugin, "command": str(path.parent / command)}
-        return Credentials(plugin=plugin)
-    if token := user.get("token"):
-        return Credentials(token=token, expires=float("inf"))
-    if file := user.get("tokenFile"):
-        return Credentials(token_file=path.parent / file)
-    return Credentials()
-
-
-def _pem(entry: dict[str, Any], key: str, path: Path) -> str | None:
+def _pem(entry: dict[str, Any], key: str) -> str | None:
     """Return a certificate or key that is inline (`<key>-data`, base64) or in a file."""
     if data := entry.get(f"{key}-data"):
         try:
             return base64.b64decode(data, validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError, TypeError, ValueError):
-            raise config_error(f"{key}-data in {path} is not base64 of a PEM text") from None
-    if file := entry.get(key):
-        try:
-            return (path.parent / str(file)).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise config_error(f"{key} of {path} cannot be read: {error}") from None
-    return None
+        except ValueError:
+            raise ValueError(f"{key}-data is not base64 of a PEM text") from None
+    return entry[key].read_text() if key in entry else None
 
 
 def _environment_proxy(server: str) -> str | None:
@@ -382,19 +333,14 @@ def _environment_proxy(server: str) -> str | None:
 
     parts = urlsplit(server)
     host = parts.hostname or ""
-    proxy: str | None = getproxies().get(parts.scheme)
-    if not proxy or host == "localhost" or proxy_bypass(host):
+    if host == "localhost" or proxy_bypass(host):
         return None
-    try:
+    excluded = os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or ""
+    with suppress(ValueError):  # a name, or something else than a CIDR
         address = ip_address(host)
-    except ValueError:
-        return proxy
-    if address.is_loopback:
-        return None
-    for entry in (os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or "").split(","):
-        try:
-            if address in ip_network(entry.strip(), strict=False):
-                return None
-        except ValueError:
-            continue
-    return proxy
+        networks = [
+            ip_network(part.strip(), strict=False) for part in excluded.split(",") if "/" in part
+        ]
+        if address.is_loopback or any(address in network for network in networks):
+            return None
+    return getproxies().get(parts.scheme)

@@ -1,28 +1,25 @@
 """The frontend: takes clients' requests into queues and hands them to backends.
 
 It has three listeners, as in Intel's tester: clients, backends and Prometheus metrics. One event
-loop serves every peer. `Limits` bounds the connections, their messages and their time.
+loop serves every peer.
 """
 
 import asyncio
-import math
-import resource
 import time
-from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
+from prometheus_client import (
+    CollectorRegistry,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
 )
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from perfdag.steps.queue import protocol
@@ -35,56 +32,40 @@ BOUNDS = (
     0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
     1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 3600.0,
 )  # fmt: skip
-RESERVE = 384
-"""Descriptors that are no peers: connections of the metrics port, listeners, files."""
+HISTOGRAMS = {
+    "run": "Run time that the backend reports.",
+    "wait": "Time from acceptance to dispatch.",
+    "total": "Time from acceptance to answer.",
+    "overhead": "Total time less waiting and run time.",
+}
 MESSAGE_BYTES = 4 * protocol.MOST_BYTES
+MESSAGE_SECONDS = 5.0
+"""Time of a peer to complete its first message."""
+REPLY_GRACE = 30.0
+"""Seconds after its limit until an item without a reply fails."""
+WINDOW = 30.0
+"""Seconds that maxima cover, unless `interval` says otherwise."""
 Kind = Literal["client", "work"]
 """A client with a request, or a backend that asks for work."""
 
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The resources that peers may use. Times are in seconds.
-
-    `queue`: items that wait in a queue (0: no bound). `peers`: open connections.
-    `message_seconds`: time to complete a message.
-    `retries`: times that an item is handed out again after its backend is lost.
-    `reply_grace`: time after its limit until an item fails. `reply_seconds`: time of an item
-    without a limit (0: no bound). `interval`: what maxima cover (0: 30 s).
-    """
-
-    queue: int = 0
-    peers: int = 8192
-    message_seconds: float = 5.0
-    retries: int = 0
-    reply_grace: float = 30.0
-    reply_seconds: float = 0.0
-    interval: float = 0.0
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-class Times:
-    """Seconds of a queue's items: a histogram, their sum, and the largest of a sliding window."""
+class Largest:
+    """The largest value of a sliding window of `window` seconds."""
 
     def __init__(self, window: float) -> None:
-        self.counts = [0] * (len(BOUNDS) + 1)
-        self.sum = 0.0
         self.slice = window / 10
         self.slices: deque[tuple[int, float]] = deque(maxlen=10)
 
-    def add(self, seconds: float) -> None:
-        """Count one time in the histogram."""
-        self.counts[bisect_left(BOUNDS, seconds)] += 1
-        self.sum += seconds
-
-    def note(self, seconds: float, now: float) -> None:
-        """Let the maximum know of a value at `now` (monotonic seconds)."""
+    def note(self, value: float, now: float) -> None:
+        """Take a value at `now` (monotonic seconds)."""
         key, slices = int(now / self.slice), self.slices
-        if not slices or slices[-1][0] != key:
-            slices.append((key, seconds))
-        elif seconds > slices[-1][1]:
-            slices[-1] = (key, seconds)
+        if slices and slices[-1][0] == key:
+            value = max(value, slices.pop()[1])
+        slices.append((key, value))
 
-    def largest(self, now: float) -> float:
+    def at(self, now: float) -> float:
         """Return the maximum of the window before `now` (monotonic seconds), 0 without a value."""
         oldest = int(now / self.slice) - 9
         return max((value for key, value in self.slices if key >= oldest), default=0.0)
@@ -100,33 +81,26 @@ class Item:
     answer: Callable[[Message], None] | None
     args: list[str] | None
     limit: float
-    retries: int
     added: float
     dispatched: float = 0.0
 
 
-@dataclass(eq=False)
 class Queue:
     """Items of one name, first in, first out. `bound`: the most that may wait (0: any).
 
-    At any moment `accepted == success + failure + disconnected + waiting + running`.
+    At any moment `accepted == success + failure + disconnected + waiting + running`. `seconds` has
+    the histograms of its times, `window` is what their maxima cover.
     """
 
-    name: str
-    bound: int
-    window: float
-    items: deque[Item] = field(default_factory=deque)
-    running: int = 0
-    accepted: int = 0
-    success: int = 0
-    failure: int = 0
-    disconnected: int = 0
-    retried: int = 0
-    refused: int = 0
-    devices: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        self.run, self.wait, self.total, self.overhead = (Times(self.window) for _ in range(4))
+    def __init__(
+        self, name: str, bound: int, window: float, seconds: Mapping[str, Histogram]
+    ) -> None:
+        self.name, self.bound, self.seconds = name, bound, seconds
+        self.items: deque[Item] = deque()
+        self.running = self.accepted = self.refused = 0
+        self.success = self.failure = self.disconnected = 0
+        self.devices: Counter[tuple[str, str]] = Counter()
+        self.run, self.wait, self.total = (Largest(window) for _ in range(3))
 
     @property
     def waiting(self) -> int:
@@ -151,7 +125,7 @@ class Queue:
     def longest_wait(self, now: float) -> float:
         """Return the longest wait of the window in seconds, including items that still wait."""
         oldest = now - self.items[0].added if self.items else 0.0
-        return max(self.wait.largest(now), oldest)
+        return max(self.wait.at(now), oldest)
 
     def leave(self, item: Item) -> None:
         """Drop a waiting item whose client has left; of a running one, drop the answer later."""
@@ -160,23 +134,12 @@ class Queue:
             self.disconnected += 1
         item.answer = None
 
-    def lost(self, item: Item) -> None:
-        """Put a running item without backend back at the front, or fail it without retries."""
-        if item.retries > 0 and item.answer:
-            item.retries -= 1
-            item.dispatched = 0.0
-            self.items.appendleft(item)
-            self.running -= 1
-            self.retried += 1
-        else:
-            self.fail(item, "No bytes (0) / error (EOF) from worker reply read")
-
     def finish(self, item: Item, reply: Message) -> None:
         """Count a backend's reply and pass it on."""
         now, run = clock(), reply["Runtime"]
-        self.run.add(run)
         self.run.note(run, now)
-        self.overhead.add(max(0.0, now - item.dispatched - run))
+        self.seconds["run"].observe(run)
+        self.seconds["overhead"].observe(max(0.0, now - item.dispatched - run))
         self._end(item, reply, now)
 
     def fail(self, item: Item, why: str) -> None:
@@ -192,8 +155,8 @@ class Queue:
             self.devices[reply["Node"], reply["Device"]] += 1
         else:
             self.failure += 1
-        self.wait.add(waited)
-        self.total.add(total)
+        self.seconds["wait"].observe(waited)
+        self.seconds["total"].observe(total)
         self.total.note(total, now)
         if item.answer:
             item.answer(reply)
@@ -206,11 +169,11 @@ def failure(error: str) -> Message:
 
 
 class RefusedError(Exception):
-    """A peer is answered with this text; `rejected` if it broke the protocol or a limit."""
+    """A peer is answered with this text."""
 
-    def __init__(self, why: str, rejected: bool = True, empty: bool = False) -> None:
-        super().__init__(why)
-        self.rejected, self.empty = rejected, empty
+
+class EmptyError(RefusedError):
+    """No item waits for the backend."""
 
 
 async def receive(reader: asyncio.StreamReader, fields: Mapping[str, Any]) -> Message:
@@ -229,52 +192,56 @@ async def receive(reader: asyncio.StreamReader, fields: Mapping[str, Any]) -> Me
 
 
 class Frontend:
-    """Queues by name, their listeners, and the counters of their peers."""
+    """Queues by name, their listeners, and the counters of their peers.
 
-    def __init__(self, names: Iterable[str], limits: Limits | None = None) -> None:
-        self.limits = limits = limits or Limits()
-        self.queues = {name: Queue(name, limits.queue, limits.interval or 30.0) for name in names}
+    `bound`: the most items that may wait in a queue (0: any). `interval`: seconds that maxima
+    cover (0: 30 s).
+    """
+
+    def __init__(self, names: Iterable[str], bound: int = 0, interval: int = 0) -> None:
+        self.registry, self.interval = CollectorRegistry(), interval
+        self.registry.register(self)
+        seconds = {
+            what: Histogram(
+                f"hpa_queue_{what}_seconds", text, ["name"], buckets=BOUNDS, registry=self.registry
+            )
+            for what, text in HISTOGRAMS.items()
+        }
+        self.queues = {
+            name: Queue(
+                name,
+                bound,
+                interval or WINDOW,
+                {what: each.labels(name) for what, each in seconds.items()},
+            )
+            for name in names
+        }
         if not self.queues or "" in self.queues:
             raise ValueError("a frontend needs queue names, none of them empty")
-        self.most_peers = raise_file_limit(limits.peers)
         self.peers: set[asyncio.StreamWriter] = set()
         self.connections: Counter[Kind] = Counter()
-        self.rejected = self.stuck = 0
         self.ports: list[int] = []
         self.servers: list[asyncio.Server] = []
-        self.registry = CollectorRegistry()
-        self.registry.register(self)
 
-    async def start(self, *addresses: protocol.Address) -> None:
-        """Listen for clients, backends and metrics; port 0 picks a free one, and `ports` has all.
+    async def start(
+        self, clients: protocol.Address, backends: protocol.Address, metrics: protocol.Address
+    ) -> None:
+        """Listen for each kind of peer; port 0 picks a free one, and `ports` has all.
 
         Raises OSError if one is taken.
         """
-        kinds: tuple[Kind | None, ...] = ("client", "work", None)
-        for address, kind in zip(addresses, kinds, strict=True):
-            try:
-                if kind:
-                    server = await self._listen(address, kind)
-                else:
-                    server = await serve_http(address, self._serve_metrics)
-            except OSError as error:
-                await self.stop()
-                raise OSError(
-                    error.errno, f"cannot listen on {address}: {error.strerror}"
-                ) from None
+        protocol.raise_file_limit()
+        kinds: tuple[tuple[Kind, protocol.Address], ...] = (("client", clients), ("work", backends))
+        for kind, address in kinds:
+            serve = partial(self._serve, kind)
+            server = await asyncio.start_server(
+                serve, address.host or None, address.port, limit=MESSAGE_BYTES, backlog=4096
+            )
+            for listener in server.sockets:
+                protocol.enable_keepalive(listener)  # accepted sockets inherit it
             self.servers.append(server)
-            self.ports.append(server.sockets[0].getsockname()[1])
-
-    async def _listen(self, address: protocol.Address, kind: Kind) -> asyncio.Server:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._serve(kind, reader, writer)
-
-        server = await asyncio.start_server(
-            serve, address.host or None, address.port, limit=MESSAGE_BYTES, backlog=4096
-        )
-        for listener in server.sockets:
-            protocol.enable_keepalive(listener)  # accepted sockets inherit it
-        return server
+        self.servers.append(await serve_http(metrics, self._serve_metrics))
+        self.ports = [server.sockets[0].getsockname()[1] for server in self.servers]
 
     async def stop(self) -> None:
         """Close every listener and connection."""
@@ -292,20 +259,17 @@ class Frontend:
         self.connections[kind] += 1
         self.peers.add(writer)
         try:
-            if len(self.peers) > self.most_peers:
-                raise RefusedError(f"too many connections ({self.most_peers})")
             queue, message = await self._first(kind, reader)
             if kind == "client":
                 await self._request(queue, message, reader, writer)
             else:
                 await self._work(queue, reader, writer)
         except RefusedError as error:
-            self.rejected += error.rejected
-            why = str(error)
+            why, empty = str(error), isinstance(error, EmptyError)
             writer.write(
                 protocol.encode_reply(failure(why))
                 if kind == "client"
-                else protocol.encode({**protocol.ITEM, "Error": why, "Empty": error.empty})
+                else protocol.encode({**protocol.ITEM, "Error": why, "Empty": empty})
             )
         except ConnectionError:  # it left
             pass
@@ -315,13 +279,11 @@ class Frontend:
 
     async def _first(self, kind: Kind, reader: asyncio.StreamReader) -> tuple[Queue, Message]:
         """Return the first message of a peer, and the queue that it names. Raises RefusedError."""
-        seconds = self.limits.message_seconds
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(MESSAGE_SECONDS):
                 message = await receive(reader, protocol.REQUEST)
         except TimeoutError:
-            self.stuck += 1
-            raise RefusedError(f"no complete message in {seconds:g} s", rejected=False) from None
+            raise RefusedError(f"no complete message in {MESSAGE_SECONDS:g} s") from None
         except protocol.MalformedError as error:
             raise RefusedError(f"Unmarshaling {kind}Req JSON failed: {error}") from None
         name = message["Queue"]
@@ -339,14 +301,13 @@ class Frontend:
         """Queue a client's request until it is answered, or the client leaves."""
         if 0 < queue.bound <= queue.waiting:
             queue.refused += 1
-            why = f"'{queue.name}' queue already at full capacity ({queue.bound})"
-            raise RefusedError(why, rejected=False)
+            raise RefusedError(f"'{queue.name}' queue already at full capacity ({queue.bound})")
 
         def answer(reply: Message) -> None:
             writer.write(protocol.encode_reply(reply))
             writer.close()
 
-        item = Item(answer, message["Args"], message["Limit"], self.limits.retries, clock())
+        item = Item(answer, message["Args"], message["Limit"], clock())
         queue.put(item)
         try:
             if await reader.read(1):  # nothing: it left, or its answer closed the connection
@@ -360,21 +321,17 @@ class Frontend:
         """Hand a backend an item, and its client the reply."""
         item = queue.take()
         if item is None:
-            raise RefusedError(f"Queue '{queue.name}' is empty", rejected=False, empty=True)
-        limits = self.limits
-        seconds = item.limit + limits.reply_grace if item.limit else limits.reply_seconds
+            raise EmptyError(f"Queue '{queue.name}' is empty")
         work = {"Args": item.args, "Limit": item.limit, "Running": queue.running}
         writer.write(protocol.encode({**protocol.ITEM, **work}))
         try:
-            async with asyncio.timeout(seconds or None):
+            async with asyncio.timeout(item.limit + REPLY_GRACE if item.limit else None):
                 reply = await receive(reader, protocol.REPLY)
         except protocol.MalformedError as error:
             # As with the original, the client learns that the reply was no JSON.
-            self.rejected += 1
             queue.fail(item, f"Unmarshaling worker reply JSON failed: {error}")
-        except OSError as error:
-            self.stuck += isinstance(error, TimeoutError)
-            queue.lost(item)
+        except OSError:
+            queue.fail(item, "No bytes (0) / error (EOF) from worker reply read")
         else:
             queue.finish(item, reply)
 
@@ -383,7 +340,7 @@ class Frontend:
         now = clock()
         return "\n".join(
             f"{q.name}: {q.success} done, {q.failure} failed, {q.running} running, "
-            f"{q.waiting} waiting (longest run {q.run.largest(now):.2f} s, wait "
+            f"{q.waiting} waiting (longest run {q.run.at(now):.2f} s, wait "
             f"{q.longest_wait(now):.2f} s), {q.disconnected} clients left"
             for q in self.queues.values()
         )
@@ -395,14 +352,12 @@ class Frontend:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     def collect(self) -> Iterator[Metric]:
-        """Return all metrics, for the registry."""
+        """Return counters, gauges and maxima, for the registry."""
         now, queues = clock(), self.queues.values()
         for name, text, value in (
             ("client_connections_total", "Connections of clients.", self.connections["client"]),
             ("worker_connections_total", "Connections of backends.", self.connections["work"]),
             ("peers", "Connections open now.", len(self.peers)),
-            ("peers_rejected_total", "Peers that broke the protocol or a limit.", self.rejected),
-            ("peers_stuck_total", "Peers that did not end a message in time.", self.stuck),
         ):
             yield _family(name, text, {(): value})
         for name, text, read in _BY_QUEUE:
@@ -412,19 +367,12 @@ class Frontend:
         }
         text = "Items done by node and device."
         yield _family("queue_device_success_total", text, devices, "name", "node", "device")
-        interval = self.limits.interval
-        labels, tag = (("name", "interval"), (f"{interval:g}s",)) if interval else (("name",), ())
+        tag = (f"{self.interval}s",) if self.interval else ()
+        labels = ("name", "interval")[: 1 + len(tag)]
         for what, largest in _MAXIMA.items():
             text = f"Largest {what} time in a sliding window."
             maxima = {(q.name, *tag): largest(q, now) for q in queues}
             yield _family(f"queue_max{what}_seconds", text, maxima, *labels)
-        for what, text in _HISTOGRAMS.items():
-            times = HistogramMetricFamily(f"hpa_queue_{what}_seconds", text, labels=["name"])
-            for q in queues:
-                of: Times = getattr(q, what)
-                counts = zip((*map(str, BOUNDS), "+Inf"), accumulate(of.counts), strict=True)
-                times.add_metric([q.name], list(counts), of.sum)
-            yield times
 
 
 def _family(
@@ -446,30 +394,11 @@ _BY_QUEUE: tuple[tuple[str, str, Callable[[Queue], int]], ...] = (
     ("success_total", "Items done.", lambda q: q.success),
     ("failure_total", "Items that failed, or lost their backend.", lambda q: q.failure),
     ("disconnect_total", "Items whose client left before they ran.", lambda q: q.disconnected),
-    ("retry_total", "Items put back after losing their backend.", lambda q: q.retried),
     ("refused_total", "Requests refused because the queue was full.", lambda q: q.refused),
 )
 """Metrics of a queue: their name, help and value."""
 _MAXIMA: dict[str, Callable[[Queue, float], float]] = {
-    "run": lambda q, now: q.run.largest(now),
+    "run": lambda q, now: q.run.at(now),
     "wait": Queue.longest_wait,
-    "total": lambda q, now: q.total.largest(now),
+    "total": lambda q, now: q.total.at(now),
 }
-_HISTOGRAMS = {
-    "run": "Run time that the backend reports.",
-    "wait": "Time from acceptance to dispatch.",
-    "total": "Time from acceptance to answer.",
-    "overhead": "Total time less waiting and run time.",
-}
-
-
-def raise_file_limit(peers: int) -> int:
-    """Raise the soft limit of open files for `peers` connections; return how many it admits."""
-    unlimited = resource.RLIM_INFINITY
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft, hard = (math.inf if limit == unlimited else limit for limit in limits)
-    wanted = min(peers + RESERVE, hard)
-    if soft < wanted:
-        soft = wanted
-        resource.setrlimit(resource.RLIMIT_NOFILE, (int(wanted), limits[1]))
-    return max(1, int(min(peers, soft - RESERVE)))

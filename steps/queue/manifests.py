@@ -130,13 +130,6 @@ class Queues(_Model):
     longest: int = Field(
         9999, ge=0, description="requests that may wait in a queue, 0 for no bound"
     )
-    retries: int = Field(0, ge=0, le=100)
-    reply_timeout: float = Field(
-        0.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="seconds after which an item without a limit fails, 0 for never",
-    )
     monitor: str | None = Field(
         None, description="namespace of Prometheus (its operator's kinds are needed then)"
     )
@@ -235,8 +228,6 @@ def _rendered(queues: Queues, token: str) -> Iterator[Object]:
         "original_namespaces": [queues.namespace, queues.monitor or "monitoring", "validation"],
         "node_selector": queues.node_selector or None,
         "longest": str(queues.longest),
-        "retries": str(queues.retries),
-        "reply_timeout": _option("--reply-timeout", queues.reply_timeout),
         "queues": names,
     }
     yield from _template("frontend", shared)

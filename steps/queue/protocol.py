@@ -12,6 +12,7 @@ in each direction, at most 1024 bytes, without a delimiter.
 
 import json
 import logging
+import resource
 import socket
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -149,3 +150,9 @@ def enable_keepalive(sock: socket.socket) -> None:
     for name, value in options.items():
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files, and so connections, as the hard limit admits."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

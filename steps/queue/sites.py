@@ -21,7 +21,7 @@ from perfdag.kube.pods import pod_trouble
 from perfdag.steps.queue import protocol
 from perfdag.steps.queue.backend import Workload, find_device
 from perfdag.steps.queue.client import ClientStats, Load, Work
-from perfdag.steps.queue.frontend import Frontend, raise_file_limit
+from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.protocol import Address
 from perfdag.steps.queue.validate import Plan, Replicas, Result, Site, Stats, validate
 from perfdag.units import plural
@@ -116,8 +116,6 @@ class LocalSite(Site):
 
     async def __aenter__(self) -> "LocalSite":
         here = Address("127.0.0.1", 0)
-        # Both ends of the client's connections, and the frontend's of those to backends.
-        raise_file_limit(3 * self.most)
         self.frontend = Frontend([self.name])
         await self.frontend.start(here, here, here)
         clients, backends, _ = (here._replace(port=port) for port in self.frontend.ports)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perfdag.steps.queue.client import ClientStats, Load, Work
-from perfdag.steps.queue.frontend import Frontend, Limits
+from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.protocol import Address
 from perfdag.steps.queue.sites import Processes
 from tests.queue import conversation
@@ -31,8 +31,8 @@ async def ending() -> AsyncIterator[AsyncExitStack]:
 async def start(ending: AsyncExitStack) -> Start:
     """Starts frontends and stops them after the test."""
 
-    async def one(*names: str, limits: Limits | None = None) -> Frontend:
-        frontend = Frontend(names or ("sleep",), limits)
+    async def one(*names: str, bound: int = 0) -> Frontend:
+        frontend = Frontend(names or ("sleep",), bound)
         await frontend.start(ANY, ANY, ANY)
         ending.push_async_callback(frontend.stop)
         return frontend

@@ -16,7 +16,7 @@ from perfdag.shape import Shape
 from perfdag.steps.queue import backend
 from perfdag.steps.queue.backend import Backend, Options, Outcome, Workload
 from perfdag.steps.queue.client import ClientStats, Work
-from perfdag.steps.queue.frontend import Frontend, Limits
+from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.protocol import Address
 from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams
 from tests.queue.conftest import ANY, Dial, Start, StartBackends, clients, until, workers
@@ -158,7 +158,7 @@ async def test_backends_outlive_a_restarted_frontend(
     await backends(first, 1, "sleep", "0")
     await until(lambda: first.connections["work"])
     await first.stop()
-    second = Frontend(["sleep"], Limits())
+    second = Frontend(["sleep"])
     await second.start(ANY, workers(first), ANY)
     work = Work(clients(second), "sleep")
     await asyncio.wait_for(work.request(client_stats, 0), 10)

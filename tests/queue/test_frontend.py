@@ -4,9 +4,7 @@ import asyncio
 import json
 import random
 import re
-import resource
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from prometheus_client import generate_latest
 
 from perfdag.steps.queue import frontend as module
 from perfdag.steps.queue.client import ClientStats
-from perfdag.steps.queue.frontend import Frontend, Limits, Queue
+from perfdag.steps.queue.frontend import Frontend, Queue
 from perfdag.steps.queue.manifests import Queues, manifests
 from tests.queue.conftest import Dial, Loop, Start, StartBackends, until
 from tests.queue.conversation import scrape
@@ -55,7 +53,7 @@ async def test_order_and_counters_under_100_clients(start: Start, dial: Dial) ->
     [b"\0" * 100, b"{" * 200_000, b'{"Queue":"' + b"x" * 200_000, b"GET / HTTP/1.1\r\n\r\n"],
 )
 async def test_malicious_bytes_are_refused(start: Start, data: bytes, dial: Dial) -> None:
-    frontend = await start(limits=Limits(message_seconds=0.5))
+    frontend = await start()
     for port in frontend.ports[:2]:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(data)
@@ -72,26 +70,14 @@ async def test_malicious_bytes_are_refused(start: Start, data: bytes, dial: Dial
     await until(lambda: frontend.queues["sleep"].disconnected == 1)
 
 
-async def test_too_many_peers(start: Start, dial: Dial) -> None:
-    frontend = await start(limits=Limits(peers=2))
-    for _ in range(2):
-        await dial(frontend.ports[0])
-    await until(lambda: len(frontend.peers) == 2)
-    third = await dial(frontend.ports[0])
-    assert "too many connections" in (await third.receive())["Error"]
-
-
-@pytest.mark.parametrize(("retries", "kills"), [(0, 15), (50, 25)])
 @pytest.mark.slow
 async def test_killed_backends_lose_nothing_silently(
-    start: Start,
-    retries: int,
-    kills: int,
+    frontend: Frontend,
     client_stats: ClientStats,
     backends: StartBackends,
     closed_loop: Loop,
 ) -> None:
-    frontend = await start(limits=Limits(retries=retries))
+    kills = 15
     queue = frontend.queues["sleep"]
     replicas = await backends(frontend, 6, "sleep", "0.02")
     loop = closed_loop(frontend, 12)
@@ -109,23 +95,19 @@ async def test_killed_backends_lose_nothing_silently(
     assert adds_up(queue)
     assert (queue.waiting, queue.running, queue.disconnected) == (0, 0, 0)
     assert (client_stats.success, client_stats.failure) == (queue.success, queue.failure)
-    if retries:
-        assert client_stats.failure == 0
-        assert queue.retried > kills / 5
-    else:
-        assert queue.retried == 0
-        assert client_stats.causes == {"backend lost": client_stats.failure}
-        assert kills / 5 < client_stats.failure <= kills
+    assert client_stats.causes == {"backend lost": client_stats.failure}
+    assert kills / 5 < client_stats.failure <= kills
 
 
-async def test_a_silent_backend_is_given_up(start: Start, dial: Dial) -> None:
-    frontend = await start(limits=Limits(reply_grace=0.2, reply_seconds=0.3))
-    for request in ('{"Queue": "sleep", "Limit": 0.1}', ASK):
-        line = await dial(frontend.ports[0], request)
-        await dial(frontend.ports[1], ASK)
-        began = time.monotonic()
-        assert "worker reply read" in (await line.receive())["Error"]
-        assert time.monotonic() - began < 2
+async def test_a_silent_backend_is_given_up(
+    frontend: Frontend, dial: Dial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REPLY_GRACE", 0.2)
+    line = await dial(frontend.ports[0], '{"Queue": "sleep", "Limit": 0.1}')
+    await dial(frontend.ports[1], ASK)
+    began = time.monotonic()
+    assert "worker reply read" in (await line.receive())["Error"]
+    assert time.monotonic() - began < 2
     assert adds_up(frontend.queues["sleep"])
 
 
@@ -206,26 +188,12 @@ async def test_a_second_request_on_a_connection_is_refused(frontend: Frontend, d
     await until(lambda: frontend.queues["sleep"].waiting == 0)
 
 
-@pytest.fixture
-def files() -> Iterator[int]:
-    """The hard limit of open files; the limits are put back after the test."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield before[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-def test_the_limit_of_open_files_is_raised_as_needed(files: int) -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1000, files))
-    for peers in (1200, 10):  # never lowered
-        assert module.raise_file_limit(peers) == peers
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        assert soft == 1200 + module.RESERVE
-
-
-async def test_half_open_peers_are_cut_off(start: Start, dial: Dial) -> None:
-    frontend = await start(limits=Limits(message_seconds=0.3))
+async def test_half_open_peers_are_cut_off(
+    frontend: Frontend, dial: Dial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MESSAGE_SECONDS", 0.3)
     pieces = ["", "{", '{"Queue": "sle']
-    for n in range(6):
-        await dial(frontend.ports[n % 2], pieces[n // 2])
-    await until(lambda: frontend.stuck == 6)
+    lines = [await dial(frontend.ports[n % 2], pieces[n // 2]) for n in range(6)]
+    answers = [(await line.receive())["Error"] for line in lines]
+    assert answers == ["no complete message in 0.3 s"] * 6
     await until(lambda: not frontend.peers)

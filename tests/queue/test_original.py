@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.steps.queue.frontend import Frontend, Limits
+from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.protocol import Address
 from tests.queue.conversation import hold, scrape
 
@@ -17,7 +17,7 @@ ANY = Address("127.0.0.1", 0)
 
 @pytest.fixture
 async def frontend() -> AsyncIterator[Frontend]:
-    frontend = Frontend(["sleep"], Limits(queue=3))
+    frontend = Frontend(["sleep"], 3)
     await frontend.start(ANY, ANY, ANY)
     yield frontend
     await frontend.stop()

@@ -296,8 +296,6 @@ LOCAL = ["validate", "--local", "--limit", "2"]
         (["manifests", "nowhere.yaml"], "No such file"),
         (["backend", "--glob", "/nowhere/*", "sleep", "1"], "no files matching"),
         (["frontend", "sleep", "--caddr", "here"], "HOST:PORT"),
-        (["frontend", "-verbose", "--message-timeout", "0", "sleep"], "--message-timeout 0.0"),
-        (["frontend", "--reply-timeout", "nan", "sleep"], "--reply-timeout nan"),
     ],
 )
 def test_bad_input_is_one_line(argv: list[str], message: str, cli: CommandLine) -> None:
@@ -311,4 +309,4 @@ def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         argv = ["--caddr", where, "--waddr", "127.0.0.1:0", "--maddr", "127.0.0.1:0"]
         assert main(["queue", "frontend", "sleep", *argv]) == 2
-    assert f"cannot listen on {where}" in capsys.readouterr().err
+    assert "address already in use" in capsys.readouterr().err
