@@ -123,7 +123,8 @@ class Watchdog:
                 place = f"attempt {pod.attempt + 1} on {pod.node} at {pod.ended_at}"
                 text = f"its batch ended early ({place}): {text}"
             self._note(batch, pod.attempt, pod.uid, pod.trouble, text)
-        return final or pod.abandoned or pod.rank == 0  # its peers, or Argo, would wait for it
+        # its peers, or Argo, would wait for it
+        return final or pod.abandoned or (pod.rank == 0 and pod.phase == "Failed")
 
     def _is_over_time(self, pod: Pod, batch: int, now: float) -> bool:
         """Note the trouble of a pending pod; return whether its gang is to be given up."""

@@ -82,6 +82,7 @@ def test_what_runs_out_of_memory_or_kills_its_pod_costs_only_its_own_samples(
         f"  - {{benchmark: command, name: kills, params: {{argv: {kills}}}}}\n"
     )
     run_id = bench.run_id(name)
+    bench.under_way(run_id)
     # the kernel ends the process that ate and no pod: the sample says so, and the others of its
     # batch go on
     bench.until(
