@@ -40,36 +40,6 @@ def test_a_deleted_pod_loses_nothing(bench: Namespace, tmp_path: Path, rank: int
     assert set(attempts.values()) in ([{1, 2}] if rank else [{1}, {1, 2}])
 
 
-def test_what_the_cluster_cannot_have_is_skipped_and_the_rest_is_measured(
-    bench: Namespace,
-) -> None:
-    if bench.has("PodGroup", "scheduling.volcano.sh/v1beta1"):
-        pytest.skip("this cluster has Volcano")
-    run = bench.measure(
-        "name: absent\npending_limit: 60s\nentries:\n"
-        "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
-        "  - {benchmark: command, name: volcano, scheduler: volcano, params: {argv: [sleep, "
-        "'0.1']}}\n"
-        "  - {benchmark: command, name: device, resources: {example.com/gadget: 1}, params: "
-        "{argv: [sleep, '0.1']}}\n"
-        "  - {benchmark: fio, name: class, volume: {storage_class: no-such-class}, params: "
-        "{size: 4MiB, runtime: 1s}}\n"
-        "  - {benchmark: command, name: network, network: {name: nowhere/none}, params: "
-        "{argv: [sleep, '0.1']}}\n"
-    )
-    assert run.exit_code == 0, run.output
-    states = {row["entry"]: row["status"] for row in run.rows}
-    reasons = {
-        "volcano": "scheduling.volcano.sh",
-        "device": "example.com/gadget",
-        "class": "no-such-class",
-        "network": "nowhere/none",
-    }
-    assert states == {"good": "ok"} | dict.fromkeys(reasons, "skipped")
-    for entry, words in reasons.items():
-        assert words in run.by_entry()[entry]["error"]
-
-
 def test_what_runs_out_of_memory_or_kills_its_pod_costs_only_its_own_samples(
     bench: Namespace,
 ) -> None:
