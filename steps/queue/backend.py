@@ -7,6 +7,7 @@ current item. The workload is the built-in `sleep` or `usl`, or a command.
 import contextlib
 import glob as globbing
 import json
+import math
 import os
 import select
 import signal
@@ -155,11 +156,12 @@ def _numbers(command: Sequence[str]) -> list[float]:
     values = []
     for arg in args[: BUILT_IN[name]]:
         try:
-            values.append(float(arg))
+            value = float(arg)
         except ValueError:
-            raise ValueError(f"invalid {name} time value '{arg}'") from None
-        if not 0 <= values[-1] < 1e9:
-            raise ValueError(f"invalid {name} time value '{arg}': not between 0 and 1e9")
+            value = math.nan
+        if not 0 <= value < 1e9:
+            raise ValueError(f"invalid {name} time value '{arg}'")
+        values.append(value)
     return values
 
 
@@ -179,9 +181,9 @@ class UnreachableError(Exception):
     """The frontend is unreachable or does not speak the protocol; the text is the reason."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """How a backend asks for items. Times are in seconds.
+@dataclass
+class Backend:
+    """One worker of one queue. Times are in seconds.
 
     `backoff`: the n-th empty answer in a row waits n x `backoff`, at most `backoff_max`; 0 exits on
     an empty queue. `retry_seconds`: how long to retry a frontend that does not answer.
@@ -191,24 +193,10 @@ class Options:
     queue: str
     pod: str
     node: str
+    workload: Workload
     backoff: float = 0.0
     backoff_max: float = 5.0
     retry_seconds: float = 30.0
-
-    def __post_init__(self) -> None:
-        if self.backoff < 0 or self.backoff_max < self.backoff:
-            raise ValueError(
-                f"back-off {self.backoff:g} s must be between 0 and its maximum "
-                f"{self.backoff_max:g} s"
-            )
-
-
-@dataclass
-class Backend:
-    """One worker of one queue."""
-
-    options: Options
-    workload: Workload
     completed: int = 0
     stopping: bool = False
     pipe: tuple[int, int] = field(default_factory=lambda: os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
@@ -223,29 +211,29 @@ class Backend:
 
         Raises UnreachableError.
         """
-        options, pause, reached = self.options, self.options.backoff, time.monotonic()
+        pause, reached = self.backoff, time.monotonic()
         while not self.stopping:
             try:
                 empty = not self._serve_one()
                 reached = time.monotonic()
             except (OSError, UnreachableError) as error:
-                if time.monotonic() - reached > options.retry_seconds:
-                    raise UnreachableError(f"frontend {options.frontend}: {error}") from None
+                if time.monotonic() - reached > self.retry_seconds:
+                    raise UnreachableError(f"frontend {self.frontend}: {error}") from None
                 self.pause(0.2)
                 continue
             if not empty:
-                pause = options.backoff
-            elif not options.backoff:
+                pause = self.backoff
+            elif not self.backoff:
                 return
             else:
-                self.pause(shorter(pause, options.backoff_max, self.workload.limit))
-                pause += options.backoff
+                self.pause(shorter(pause, self.backoff_max, self.workload.limit))
+                pause += self.backoff
 
     def _serve_one(self) -> bool:
         """Ask for an item, run it and reply; return False if the queue is empty."""
-        address = (self.options.frontend.host or "localhost", self.options.frontend.port)
+        address = (self.frontend.host or "localhost", self.frontend.port)
         with socket.create_connection(address, ANSWER_SECONDS) as peer:
-            peer.sendall(protocol.encode({"Queue": self.options.queue}))
+            peer.sendall(protocol.encode({"Queue": self.queue}))
             item = _receive(peer)
             if item["Empty"]:
                 return False
@@ -261,8 +249,8 @@ class Backend:
         began = time.perf_counter()
         outcome = self.workload.run(item["Args"], item["Limit"], item["Running"])
         return {
-            "Pod": self.options.pod,
-            "Node": self.options.node,
+            "Pod": self.pod,
+            "Node": self.node,
             "Device": Path(self.workload.device).name,
             "Error": outcome.error,
             "Timeout": outcome.timeout,
@@ -297,12 +285,14 @@ def serve_until_signal(backend: Backend) -> None:
 
 
 def main(argument: str) -> int:
-    """Run a backend from a JSON argument: the fields of Options, and `workload`."""
+    """Run a backend from a JSON argument: the fields of Backend, and those of its `workload`."""
     fields = json.loads(argument)
-    workload = Workload(**fields.pop("workload"))
-    options = Options(**fields | {"frontend": protocol.address(fields["frontend"])})
+    own = {
+        "frontend": protocol.address(fields["frontend"]),
+        "workload": Workload(**fields["workload"]),
+    }
     try:
-        serve_until_signal(Backend(options, workload))
+        serve_until_signal(Backend(**fields | own))
     except UnreachableError as error:
         sys.stderr.write(f"{error}\n")
         return 4

@@ -7,16 +7,18 @@ later one. No part of an item is then counted or lost at the edges of the measur
 import asyncio
 import math
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
+from perfdag.stats.robust import needed
 from perfdag.steps.queue import protocol
 from perfdag.steps.queue.protocol import Message
 
-PERCENTILES = {0.5: 1, 0.9: 44, 0.95: 90, 0.99: 459, 0.999: 4603}
-"""Samples that each needs: with fewer, the chance that none lies above it exceeds 1 %."""
+PERCENTILES = (0.5, 0.9, 0.95, 0.99)
 STEP = math.log(1.01)
 ERRORS_KEPT = 1000
 RETRY_SECONDS = 0.2
@@ -24,7 +26,7 @@ UNREACHABLE = ("cannot connect", "connection lost", "no valid reply")
 """Causes of requests that no frontend answered."""
 
 
-class Latencies:
+class Times:
     """Seconds in logarithmic buckets 1 % wide; exact count, sum, least and largest."""
 
     def __init__(self) -> None:
@@ -43,27 +45,22 @@ class Latencies:
 
     def percentile(self, p: float) -> float | None:
         """Return the nearest rank in seconds, within 1 %; None with fewer samples than needed."""
-        if self.count < PERCENTILES[p]:
+        if self.count < needed(p):
             return None
-        rank, seen = math.ceil(p * self.count), 0
-        for bucket in sorted(self.buckets):
-            seen += self.buckets[bucket]
-            if seen >= rank:
-                break
-        return min(self.largest, max(self.least, math.exp(STEP * (bucket + 0.5)) * 1e-7))
+        buckets = sorted(self.buckets.items())
+        at = bisect_left(list(accumulate(n for _, n in buckets)), math.ceil(p * self.count))
+        return min(self.largest, max(self.least, math.exp(STEP * (buckets[at][0] + 0.5)) * 1e-7))
 
     def summary(self) -> dict[str, float | None]:
         """Return min, mean, max and the percentiles that the count allows, in seconds."""
         if not self.count:
             return {"count": 0}
-        points = {f"p{p * 100:g}": self.percentile(p) for p in PERCENTILES}
-        mean = self.sum / self.count
         return {
             "count": self.count,
             "min": self.least,
-            "mean": mean,
+            "mean": self.sum / self.count,
             "max": self.largest,
-            **points,
+            **{f"p{p * 100:g}": self.percentile(p) for p in PERCENTILES},
         }
 
 
@@ -100,7 +97,7 @@ class ClientStats:
         self.failure = 0
         self.causes: Counter[str] = Counter()
         self.nodes: dict[str, Node] = {}
-        self.latency, self.run, self.wait, self.overhead = (Latencies() for _ in range(4))
+        self.latency, self.run, self.wait, self.overhead = (Times() for _ in range(4))
         self.chains: dict[int, tuple[float, float, int]] = {}
 
     def begin(self) -> None:

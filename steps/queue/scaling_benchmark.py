@@ -240,7 +240,7 @@ def parse(texts: Mapping[str, str], params: QueueScalingParams) -> list[Measurem
         steps = result["steps"]
     except (KeyError, ValueError):
         raise Failed("the validator printed no result") from None
-    measured = measurements_of(result)
+    measured = list(measurements_of(result))
     for step in steps:
         if step["failures"] or step["lost"]:
             reason = f"at {step['replicas']} replicas: {'; '.join(step['problems'])}"

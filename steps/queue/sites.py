@@ -17,7 +17,7 @@ from typing import Any
 from perfdag.hosts.local import signal_tree
 from perfdag.kube.client import Kube
 from perfdag.kube.config import ignore_status
-from perfdag.kube.pods import pod_trouble
+from perfdag.kube.pods import is_ready, pod_trouble
 from perfdag.steps.queue import protocol
 from perfdag.steps.queue.backend import Workload, find_device
 from perfdag.steps.queue.client import ClientStats, Load, Work
@@ -36,7 +36,7 @@ CLIENT_SECONDS = 10.0
 class Processes:
     """Backends of one queue as processes of this machine.
 
-    `workload` and `options`: fields of Workload and of the backend's Options. `grace`: seconds to
+    `workload` and `options`: fields of Workload and of Backend. `grace`: seconds to
     end the current item before a replica is killed.
     """
 
@@ -195,14 +195,7 @@ class DeploymentSite(Site):
             for pod in await self.kube.list(self.pods, self.namespace, labels=self.selector)
             if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
         ]
-        ready = sum(
-            "deletionTimestamp" not in pod["metadata"]
-            and any(
-                (condition["type"], condition["status"]) == ("Ready", "True")
-                for condition in pod.get("status", {}).get("conditions", [])
-            )
-            for pod in pods
-        )
+        ready = sum("deletionTimestamp" not in pod["metadata"] and is_ready(pod) for pod in pods)
         reasons = Counter(filter(None, (pod_trouble(pod)[0] for pod in pods)))
         why = "; ".join(f"{why} ({plural(count, 'pod')})" for why, count in reasons.items())
         return Replicas(self.wanted, ready, len(pods), why)

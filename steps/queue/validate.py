@@ -19,7 +19,7 @@ import statistics
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
@@ -144,16 +144,11 @@ async def validate(sites: Sequence[Site], plan: Plan) -> list[Result]:
     replicas are restored, or it is logged that they could not be.
     """
     together = asyncio.Barrier(len(sites))
-    tasks = [asyncio.create_task(_validate(site, plan, together)) for site in sites]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    for task in tasks:
-        if not task.cancelled() and (error := task.exception()):
-            raise error
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_validate(site, plan, together)) for site in sites]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
 
 
@@ -162,7 +157,12 @@ async def _validate(site: Site, plan: Plan, together: asyncio.Barrier) -> Result
     try:
         await _check_limit(site, plan)
         for replicas in plan.steps():
-            step = await _measure(site, plan, replicas, together)
+            # Meanwhile the queues of other sites have as many replicas and requests.
+            await _prepare(site, plan, replicas)
+            await together.wait()
+            await site.parallel(replicas)
+            step = await measure(site, plan, replicas)
+            await together.wait()
             measured.append(step)
             problems = f"  FAIL: {'; '.join(step['problems'])}" if step["problems"] else ""
             logger.info(
@@ -249,16 +249,6 @@ async def _wait(site: Site, obstacle: Callable[[], Awaitable[str]], seconds: flo
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _measure(site: Site, plan: Plan, replicas: int, together: asyncio.Barrier) -> Step:
-    """Measure one step; the queues of other sites have as many replicas and requests meanwhile."""
-    await _prepare(site, plan, replicas)
-    await together.wait()
-    await site.parallel(replicas)
-    step = await measure(site, plan, replicas)
-    await together.wait()
-    return step
-
-
 async def measure(site: Site, plan: Plan, replicas: int) -> Step:
     """Poll until the rate is steady, the time ends, all requests fail, or a replica is lost."""
     began, rates, start = time.monotonic(), list[float](), None
@@ -295,7 +285,12 @@ async def measure(site: Site, plan: Plan, replicas: int) -> Step:
         "seconds": seconds,
         "latency": stats["latency"],
         "failures": stats["failure"],
-        "failed": by_device(nodes, "failed_devices"),
+        # Requests that reached no backend belong to no device.
+        "failed": {
+            device_name(node, device): count
+            for node, of in nodes.items()
+            for device, count in of["failed_devices"].items()
+        },
         "lost": lost,
         "problems": problems,
         "item_seconds": {
@@ -314,19 +309,6 @@ def window(before: Chains, after: Chains) -> float:
         for slot, (_, last, count) in after.items()
         if slot in before and count > before[slot][2]
     )
-
-
-def by_device(nodes: Mapping[str, Any], what: str) -> dict[str, int]:
-    """Return counts by node or device, most first.
-
-    Requests that reached no backend belong to none.
-    """
-    counts = {
-        device_name(node, device): count
-        for node, of in nodes.items()
-        for device, count in of[what].items()
-    }
-    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def count_pods(stats: Stats) -> int:
@@ -442,19 +424,16 @@ def fit(points: Sequence[tuple[int, float]], coherence: bool = True) -> dict[str
         return None
     # n/x is linear in 1, n - 1 and n (n - 1). The best fit without a negative parameter is that of
     # the parameters that are not zero.
-    rows = [[x / n, (n - 1) * x / n, (n - 1) * x][:count] for n, x in points]
-    best, rest = [0.0, 0.0, 0.0], math.inf
-    for size in range(1, count + 1):
-        for free in combinations(range(count), size):
-            solved = least_squares([[row[index] for index in free] for row in rows])
-            fitted = [0.0, 0.0, 0.0]
-            for index, value in zip(free, solved, strict=True):
-                fitted[index] = value
-            squares = sum((1 - sum(map(operator.mul, row, fitted))) ** 2 for row in rows)
-            if min(fitted) >= 0 and squares < rest:
-                best, rest = fitted, squares
-    a, b, c = best
-    error = math.sqrt(rest / len(points))
+    rows = [[x / n, (n - 1) * x / n, (n - 1) * x] for n, x in points]
+    fits = []
+    for free in ((0, *more) for k in range(count) for more in combinations(range(1, count), k)):
+        solved = iter(least_squares([[row[i] for i in free] for row in rows]))
+        law = [next(solved) if i in free else 0.0 for i in range(3)]
+        if min(law) >= 0:
+            squares = sum((1 - sum(map(operator.mul, row, law))) ** 2 for row in rows)
+            fits.append((squares, law))
+    squares, (a, b, c) = min(fits)
+    error = math.sqrt(squares / len(points))
     return {"rate_per_second": 1 / a, "sigma": b / a, "kappa": c / a, "relative_error": error}
 
 
@@ -478,48 +457,33 @@ def device_name(node: str, device: str) -> str:
     return f"{node}/{device}" if device else node
 
 
-def measurements_of(result: Result) -> list[Measurement]:
+def measurements_of(result: Result) -> Iterator[Measurement]:
     """Return the measurements of all steps, and those of the fitted laws."""
-    rows = list[Measurement]()
     for step in result["steps"]:
         at, latency = {"replicas": step["replicas"]}, step["latency"]
-
-        def by_subject(
-            metric: str, values: Mapping[str, float], at: dict[str, int] = at
-        ) -> list[Measurement]:
-            return [
-                Measurement(metric, float(value), coords=at, subject=subject)
-                for subject, value in values.items()
-                if value is not None
-            ]
-
         windows = len(step["windows"])
-        rows.append(Measurement("throughput", step["per_second"], coords=at, n=windows))
-        rows.append(Measurement("efficiency", step["efficiency"], coords=at))
-        rows += [
-            Measurement("latency", latency[p], p, at, latency["count"])
-            for p in ("p50", "p95", "p99")
-            if latency.get(p) is not None
-        ]
-        rows += [
-            Measurement("gain", value, stat, at)
-            for stat, value in zip(("value", "lower", "upper"), step["ratio"] or (), strict=False)
-            if value is not None
-        ]
-        rows += by_subject("item_time", step.get("item_seconds", {}))
-        rows += by_subject("failures", step["failed"])
-    rows += [
-        Measurement("items", float(count), subject=device_name(node, device))
-        for node, of in result["nodes"].items()
-        for device, count in of["devices"].items()
-    ]
-    if amdahl := result["amdahl"]:
-        rows.append(Measurement("amdahl_share", amdahl["sigma"]))
-    if usl := result["usl"]:
-        rows.append(Measurement("single_rate", usl["rate_per_second"]))
-        rows.append(Measurement("serial_share", usl["sigma"]))
-        rows.append(Measurement("coherence", usl["kappa"]))
-    return rows
+        yield Measurement("throughput", step["per_second"], coords=at, n=windows)
+        yield Measurement("efficiency", step["efficiency"], coords=at)
+        for p in ("p50", "p95", "p99"):
+            if latency.get(p) is not None:
+                yield Measurement("latency", latency[p], p, at, latency["count"])
+        for stat, value in zip(("value", "lower", "upper"), step["ratio"] or (), strict=False):
+            if value is not None:
+                yield Measurement("gain", value, stat, at)
+        for metric, values in (("item_time", "item_seconds"), ("failures", "failed")):
+            for subject, value in step.get(values, {}).items():
+                yield Measurement(metric, float(value), coords=at, subject=subject)
+    for node, of in result["nodes"].items():
+        for device, count in of["devices"].items():
+            yield Measurement("items", float(count), subject=device_name(node, device))
+    for metric, law, parameter in (
+        ("amdahl_share", "amdahl", "sigma"),
+        ("single_rate", "usl", "rate_per_second"),
+        ("serial_share", "usl", "sigma"),
+        ("coherence", "usl", "kappa"),
+    ):
+        if result[law]:
+            yield Measurement(metric, result[law][parameter])
 
 
 def scaling_verdict(result: Result, factor: float) -> Measurement:
@@ -533,12 +497,7 @@ def scaling_verdict(result: Result, factor: float) -> Measurement:
     if not grown:
         return verdict("inconclusive", rule, "one step has nothing to compare with: raise limit")
     step = min(grown, key=lambda step: step["ratio"][1] / step["needed"])
-    value, low, high = step["ratio"]
-    note = (
-        f"{value:.3f} times at {step['replicas']} replicas (95 % {low:.3f} to "
-        f"{high or math.inf:.3f}), {step['needed']:.3f} needed"
-    )
-    return verdict(result["verdict"], rule, note)
+    return verdict(result["verdict"], rule, _gain(step, f"times at {step['replicas']} replicas"))
 
 
 def summary(result: Result) -> str:
@@ -548,11 +507,7 @@ def summary(result: Result) -> str:
         text = f"{step['replicas']:>4} replicas: {step['per_second']:.4g}/s"
         text += f", efficiency {100 * step['efficiency']:.1f} %"
         if step["ratio"]:
-            value, low, high = step["ratio"]
-            text += (
-                f", {value:.3f} times the step before (95 % {low:.3f} to {high or math.inf:.3f}; "
-                f"{step['needed']:.3f} needed)"
-            )
+            text += f", {_gain(step, 'times the step before')}"
         if step["verdict"] != "passed":
             text += f"  {': '.join([step['verdict'].upper(), *step['problems']])}"
         lines.append(text)
@@ -564,15 +519,20 @@ def summary(result: Result) -> str:
             else f"{name}: too few steps to fit"
         )
     for name, node in sorted(result["nodes"].items()):
-        devices = {device: [count, 0] for device, count in node["devices"].items()}
-        for device, count in node["failed_devices"].items():
-            devices.setdefault(device, [0, 0])[1] = count
+        counts = (("", node["devices"]), (" failed", node["failed_devices"]))
         shares = ", ".join(
-            f"{device or '-'} {done}" + (f" ({failed} failed)" if failed else "")
-            for device, (done, failed) in sorted(devices.items())
+            f"{device or '-'} {count}{how}"
+            for how, devices in counts
+            for device, count in sorted(devices.items())
         )
         lines.append(
             f"node {name}: {node['success']} done, {node['failure']} failed, "
             f"{len(node['pods'])} pods; devices: {shares}"
         )
     return "\n".join([*lines, result["verdict"].upper()])
+
+
+def _gain(step: Step, what: str) -> str:
+    value, low, high = step["ratio"]
+    interval = f"95 % {low:.3f} to {high or math.inf:.3f}"
+    return f"{value:.3f} {what} ({interval}), {step['needed']:.3f} needed"

@@ -14,7 +14,7 @@ from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed
 from perfdag.shape import Shape
 from perfdag.steps.queue import backend
-from perfdag.steps.queue.backend import Backend, Options, Outcome, Workload
+from perfdag.steps.queue.backend import Backend, Outcome, Workload
 from perfdag.steps.queue.client import ClientStats, Work
 from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.protocol import Address
@@ -48,12 +48,7 @@ def test_limit_kills_the_whole_process_group(tmp_path: Path) -> None:
         (["sleep", "60"], None, 0.05, Outcome(0, 0.05, "Sleep timeout")),
         (["sleep"], None, 0, Outcome(1, 0.0, "Sleep time (seconds) argument missing")),
         (["sleep"], ["x"], 0, Outcome(1, 0.0, "invalid sleep time value 'x'")),
-        (
-            ["sleep", "nan"],
-            None,
-            0,
-            Outcome(1, 0.0, "invalid sleep time value 'nan': not between 0 and 1e9"),
-        ),
+        (["sleep", "nan"], None, 0, Outcome(1, 0.0, "invalid sleep time value 'nan'")),
     ],
 )
 def test_built_in_sleep(
@@ -87,7 +82,7 @@ async def test_a_frontend_that_says_nothing_is_given_up(monkeypatch: pytest.Monk
     monkeypatch.setattr(backend, "ANSWER_SECONDS", 0.1)
     silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     at = Address("127.0.0.1", silent.sockets[0].getsockname()[1])
-    slot = Backend(Options(at, "sleep", "p", "n", retry_seconds=0.3), Workload(["sleep", "0"]))
+    slot = Backend(at, "sleep", "p", "n", Workload(["sleep", "0"]), retry_seconds=0.3)
     with pytest.raises(backend.UnreachableError, match="timed out"):
         await asyncio.to_thread(slot.serve)
     silent.close()
@@ -104,8 +99,8 @@ async def test_backoff_grows_by_its_step_up_to_the_most(
             if len(pauses) == 4:
                 self.stop()
 
-    options = Options(workers(frontend), "sleep", "p", "n", backoff=0.1, backoff_max=0.25)
-    await asyncio.to_thread(Hurried(options, Workload(["sleep", "0"])).serve)
+    own = (workers(frontend), "sleep", "p", "n", Workload(["sleep", "0"]))
+    await asyncio.to_thread(Hurried(*own, backoff=0.1, backoff_max=0.25).serve)
     assert pauses == [0.1, 0.2, 0.25, 0.25]
 
 
