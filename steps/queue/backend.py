@@ -6,14 +6,12 @@ current item. The workload is the built-in `sleep` or `usl`, or a command.
 
 import contextlib
 import glob as globbing
-import json
 import math
 import os
 import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -52,6 +50,7 @@ class Workload:
     directory: str = ""
     null_in: bool = False
     null_out: bool = False
+    running: set[subprocess.Popen[bytes]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         head = self.command[0] if self.command else ""
@@ -93,15 +92,22 @@ class Workload:
             )
         except OSError as error:
             return Outcome(127, 0.0, f"{argv[0]} did not start: {error.strerror}")
+        self.running.add(process)
         try:
             in_time = _wait(process, limit)
         finally:
-            with contextlib.suppress(ProcessLookupError):  # also processes that the command left
-                os.killpg(process.pid, signal.SIGKILL)
+            self.kill(process)
             code = process.wait()
+            self.running.remove(process)
         if not in_time:
             return Outcome(124, limit, f"{argv[0]} ran past its limit of {limit:g} s")
         return Outcome(code, 0.0, f"{argv[0]} returned error code {code}" if code else "")
+
+    def kill(self, *processes: subprocess.Popen[bytes]) -> None:
+        """Kill commands, by default all that run, with the processes that they started."""
+        for process in processes or tuple(self.running):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def check_program(program: str) -> None:
@@ -199,12 +205,10 @@ class Backend:
     retry_seconds: float = 30.0
     completed: int = 0
     stopping: bool = False
-    pipe: tuple[int, int] = field(default_factory=lambda: os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
 
     def stop(self, *_: object) -> None:
         """End after the current item; safe in a signal handler."""
         self.stopping = True
-        os.write(self.pipe[1], b"x")
 
     def serve(self) -> None:
         """Work until `stop` or a signal, or until the queue is empty without back-off.
@@ -260,7 +264,9 @@ class Backend:
 
     def pause(self, seconds: float) -> None:
         """Sleep, at most until `stop`."""
-        select.select([self.pipe[0]], [], [], seconds)
+        end = time.monotonic() + seconds
+        while not self.stopping and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, 0.05))
 
 
 def _receive(peer: socket.socket) -> protocol.Message:
@@ -282,22 +288,3 @@ def serve_until_signal(backend: Backend) -> None:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, backend.stop)
     backend.serve()
-
-
-def main(argument: str) -> int:
-    """Run a backend from a JSON argument: the fields of Backend, and those of its `workload`."""
-    fields = json.loads(argument)
-    own = {
-        "frontend": protocol.address(fields["frontend"]),
-        "workload": Workload(**fields["workload"]),
-    }
-    try:
-        serve_until_signal(Backend(**fields | own))
-    except UnreachableError as error:
-        sys.stderr.write(f"{error}\n")
-        return 4
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

@@ -33,7 +33,7 @@ from perfdag.units import plural
 
 Step = dict[str, Any]
 """One number of replicas: `replicas`, `per_second`, `windows` (their rates), `steady`, `problems`
-(why it does not count), `failures`, `lost` and what else `validate.measure` returns."""
+(why it does not count), `failures` and what else `validate.measure` returns."""
 Result = dict[str, Any]
 """The judged steps in the order of their replicas, the verdict and the fitted laws, as JSON."""
 Stats = Mapping[str, Any]
@@ -87,10 +87,6 @@ class Site(ABC):
     @abstractmethod
     async def stats(self) -> Stats:
         """Return the client's statistics."""
-
-    def lost(self) -> str:
-        """Describe replicas that ended by themselves and are not replaced, "" for none."""
-        return ""
 
 
 @dataclass(frozen=True)
@@ -242,15 +238,13 @@ async def _wait(site: Site, obstacle: Callable[[], Awaitable[str]], seconds: flo
     """Wait until `obstacle` returns "". Raises ValueError with it after `seconds`."""
     end = time.monotonic() + seconds
     while text := await obstacle():
-        if lost := site.lost():
-            raise ValueError(lost)
         if time.monotonic() > end:
             raise ValueError(f"after {seconds:g} s {text}")
         await asyncio.sleep(POLL_SECONDS)
 
 
 async def measure(site: Site, plan: Plan, replicas: int) -> Step:
-    """Poll until the rate is steady, the time ends, all requests fail, or a replica is lost."""
+    """Poll until the rate is steady, the time ends, or all requests fail."""
     began, rates, start = time.monotonic(), list[float](), None
     while True:
         stats = await site.stats()
@@ -265,17 +259,13 @@ async def measure(site: Site, plan: Plan, replicas: int) -> Step:
             start = chains
         last, seconds = rates[-WINDOWS:], time.monotonic() - began
         steady = len(last) == WINDOWS and _agree(last, plan.tolerance)
-        lost = site.lost()
         all_failed = not stats["success"] and stats["failure"] >= max(3, replicas)
-        if steady or all_failed or lost or seconds > max(plan.seconds, 16 * _longest(stats)):
+        if steady or all_failed or seconds > max(plan.seconds, 16 * _longest(stats)):
             break
         await asyncio.sleep(POLL_SECONDS)
     windows = last if steady else rates[1:] or rates
-    problems = [lost] if lost else []
-    problems += failures(stats)
-    if not lost:
-        have = (await site.replicas()).ready
-        problems += _shortfalls(stats, windows, steady, seconds, replicas, have)
+    have = (await site.replicas()).ready
+    problems = failures(stats) + _shortfalls(stats, windows, steady, seconds, replicas, have)
     nodes = stats["nodes"]
     return {
         "replicas": replicas,
@@ -291,7 +281,6 @@ async def measure(site: Site, plan: Plan, replicas: int) -> Step:
             for node, of in nodes.items()
             for device, count in of["failed_devices"].items()
         },
-        "lost": lost,
         "problems": problems,
         "item_seconds": {
             device_name(node, device): seconds / of["devices"][device]

@@ -13,7 +13,7 @@ from perfdag.benchmark.contract import Gang
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed
 from perfdag.shape import Shape
-from perfdag.steps.queue import backend
+from perfdag.steps.queue import backend, sites
 from perfdag.steps.queue.backend import Backend, Outcome, Workload
 from perfdag.steps.queue.client import ClientStats, Work
 from perfdag.steps.queue.frontend import Frontend
@@ -107,7 +107,7 @@ async def test_backoff_grows_by_its_step_up_to_the_most(
 async def test_one_verdict_of_a_timeout_on_both_sides(
     frontend: Frontend, client_stats: ClientStats, backends: StartBackends
 ) -> None:
-    await backends(frontend, 1, "sleep", "60")
+    backends(frontend, 1, "sleep", "60")
     began = time.monotonic()
     await Work(clients(frontend), "sleep", limit=0.5).request(client_stats, 0)
     assert time.monotonic() - began < 4
@@ -119,21 +119,20 @@ async def test_sigterm_ends_after_the_current_item(
     frontend: Frontend, dial: Dial, backends: StartBackends
 ) -> None:
     line = await dial(frontend.ports[0], '{"Queue": "sleep"}')
-    [process] = (await backends(frontend, 1, "sleep", "0.5")).running
+    [process] = backends(frontend, 1, "sleep", "0.5")
     await until(lambda: frontend.queues["sleep"].running)
     process.send_signal(signal.SIGTERM)
     assert (await line.receive())["Retcode"] == 0
     assert await asyncio.to_thread(process.wait, 5) == 0
 
 
-async def test_a_replica_that_does_not_end_is_killed_with_its_command(
-    frontend: Frontend, dial: Dial, backends: StartBackends
-) -> None:
+async def test_a_command_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sites, "GRACE_SECONDS", 0.1)
     marker = "54321.725"
-    await dial(frontend.ports[0], '{"Queue": "sleep"}')
-    replicas = await backends(frontend, 1, "/bin/sleep", marker, grace=0.1)
-    await until(lambda: commands(marker) == 1)
-    await replicas.stop()
+    async with sites.LocalSite(["/bin/sleep", marker], 1) as site:
+        await site.scale(1)
+        await site.parallel(1)
+        await until(lambda: commands(marker) == 1)
     assert commands(marker) == 0
 
 
@@ -150,7 +149,7 @@ async def test_backends_outlive_a_restarted_frontend(
     start: Start, client_stats: ClientStats, backends: StartBackends
 ) -> None:
     first = await start()
-    await backends(first, 1, "sleep", "0")
+    backends(first, 1, "sleep", "0")
     await until(lambda: first.connections["work"])
     await first.stop()
     second = Frontend(["sleep"])

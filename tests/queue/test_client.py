@@ -43,7 +43,7 @@ async def test_live_control_of_a_closed_loop(
     closed_loop: Loop,
     backends: StartBackends,
 ) -> None:
-    await backends(frontend, 3, "sleep", "0.02")
+    backends(frontend, 3, "sleep", "0.02")
     control = Control(closed_loop(frontend, 8))
     for expected, allowed in ((4, "4"), (99, "8"), (2, "2"), (-3, "0"), (3, "3")):
         assert get(control, "/parallel", value=str(expected)) == (200, f"{allowed}\n")
