@@ -112,11 +112,10 @@ class ClientStats:
         error = reply["Error"] or f"return code {reply['Retcode']}"
         node = self.nodes.setdefault(reply["Node"], Node()) if reply["Node"] else Node()
         if not protocol.succeeded(reply):
-            self.failed(cause_of(reply))
+            self.failed(error)
             node.failure += 1
             node.failed_devices[reply["Device"]] += 1
-            if error in node.errors or len(node.errors) < ERRORS_KEPT:
-                node.errors[error] += 1
+            _count(node.errors, error)
             return
         self.success += 1
         first, _, count = self.chains.get(slot, (now, now, -1))
@@ -134,7 +133,7 @@ class ClientStats:
     def failed(self, cause: str) -> None:
         """Count a failed request."""
         self.failure += 1
-        self.causes[cause] += 1
+        _count(self.causes, cause)
 
     @property
     def seconds(self) -> float:
@@ -168,18 +167,9 @@ class ClientStats:
         }
 
 
-def cause_of(reply: Message) -> str:
-    """Return the cause of a failed reply, for example `timeout` or `backend lost`."""
-    error = reply["Error"]
-    if reply["Timeout"]:
-        return "timeout"
-    if "at full capacity" in error:
-        return "queue full"
-    if error.startswith(("Unknown '", "invalid queue name")):
-        return "unknown queue"
-    if "worker reply read" in error or error.startswith("Worker write"):
-        return "backend lost"
-    return f"exit code {reply['Retcode']}" if reply["Node"] and reply["Retcode"] else "error"
+def _count(errors: Counter[str], error: str) -> None:
+    if error in errors or len(errors) < ERRORS_KEPT:
+        errors[error] += 1
 
 
 @dataclass(frozen=True)

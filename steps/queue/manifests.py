@@ -4,7 +4,6 @@ The objects are the YAML files in `templates`. A `$name` there is replaced by th
 name.
 """
 
-import functools
 import hashlib
 import secrets
 import shlex
@@ -203,12 +202,10 @@ def manifests(queues: Queues, token: str | None = None) -> list[Object]:
         metadata["labels"] = labels | metadata.get("labels", {})
         if kind not in ("Namespace", "PersistentVolume"):
             metadata["namespace"] = queues.namespace
-        shared = kind.startswith("PersistentVolume") and objects.get((kind, name)) == body
-        if (kind, name) in objects and not shared:
+        if objects.setdefault((kind, name), body) != body:
             raise ValueError(
                 f"two queues define {kind} {name}: rename one, or give its data another claim"
             )
-        objects[kind, name] = body
     return list(objects.values())
 
 
@@ -304,16 +301,12 @@ def _option(name: str, value: float | str) -> list[str]:
     return [name, f"{value:g}" if isinstance(value, float) else value] if value else []
 
 
-@functools.cache
-def _parsed(name: str) -> list[Object]:
-    import yaml
-
-    return list(yaml.safe_load_all((TEMPLATES / f"{name}.yaml").read_text()))
-
-
 def _template(name: str, values: Mapping[str, Any]) -> list[Object]:
     """Return the documents of a template with its names replaced."""
-    filled: list[Object] = fill(_parsed(name), values)
+    import yaml
+
+    documents = list(yaml.safe_load_all((TEMPLATES / f"{name}.yaml").read_text()))
+    filled: list[Object] = fill(documents, values)
     return filled
 
 

@@ -40,8 +40,8 @@ Stats = Mapping[str, Any]
 Chains = dict[str, tuple[float, float, int]]
 ITEMS, WINDOWS, POLL_SECONDS = 3, 3, 0.1
 """Items of each slot in a window, and the windows that must agree."""
-STOP_SECONDS = 5.0
-"""Time of a client to stop its requests when a validation ends early."""
+STOP_SECONDS = 10.0
+"""Time to put back the replicas, and to stop the requests, when a validation ends early."""
 logger = logging.getLogger(__name__)
 SCALE_TIMEOUT_HINT = (
     "the scale timeout (--scale-timeout, scale_timeout of the benchmark) must be longer than "
@@ -176,16 +176,15 @@ async def _validate(site: Site, plan: Plan, together: asyncio.Barrier) -> Result
 async def _restore(site: Site, before: int) -> None:
     """Put back the replicas and stop the requests. The user sees the first error, so raise none."""
     logger.info(f"{site.name}: restoring {plural(before, 'replica')}")
-    try:
-        await site.scale(before)  # first: a client that hangs must not delay it
-    except Exception as error:
-        reason = str(error) or type(error).__name__
-        logger.error(f"{site.name}: {plural(before, 'replica')} could not be restored: {reason}")
-    try:
-        await asyncio.wait_for(site.parallel(0), STOP_SECONDS)
-    except Exception as error:
-        reason = str(error) or f"no answer in {STOP_SECONDS:g} s"
-        logger.error(f"{site.name}: the client may continue to send: {reason}")
+    for work, trouble in (
+        (lambda: site.scale(before), f"{plural(before, 'replica')} could not be restored"),
+        (lambda: site.parallel(0), "the client may continue to send"),
+    ):
+        try:
+            await asyncio.wait_for(work(), STOP_SECONDS)
+        except Exception as error:
+            reason = str(error) or f"no answer in {STOP_SECONDS:g} s"
+            logger.error(f"{site.name}: {trouble}: {reason}")
 
 
 async def _check_limit(site: Site, plan: Plan) -> None:
@@ -306,15 +305,10 @@ def count_pods(stats: Stats) -> int:
 
 
 def failures(stats: Stats) -> list[str]:
-    """Describe the failed requests, their causes, and the most frequent error of backends."""
-    if not stats["failure"]:
-        return []
-    causes = ", ".join(f"{count} {cause}" for cause, count in stats["causes"].items())
-    errors: Counter[str] = Counter()
-    for node in stats["nodes"].values():
-        errors.update(node["errors"])
-    hint = f": {errors.most_common(1)[0][0]}" if errors else ""
-    return [f"{stats['failure']} failed requests ({causes}){hint}"]
+    """Describe the failed requests, with their most frequent causes."""
+    causes = Counter[str](stats["causes"]).most_common(3)
+    text = "; ".join(f"{cause} ({count})" for cause, count in causes)
+    return [f"{stats['failure']} failed requests: {text}"] if stats["failure"] else []
 
 
 def _longest(stats: Stats) -> float:

@@ -111,7 +111,7 @@ async def test_one_verdict_of_a_timeout_on_both_sides(
     began = time.monotonic()
     await Work(clients(frontend), "sleep", limit=0.5).request(client_stats, 0)
     assert time.monotonic() - began < 4
-    assert client_stats.causes == {"timeout": 1}
+    assert client_stats.causes == {"Sleep timeout": 1}
     assert (frontend.queues["sleep"].failure, frontend.queues["sleep"].success) == (1, 0)
 
 

@@ -3,13 +3,12 @@
 import asyncio
 import html
 import json
-from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from perfdag.steps.queue.client import ClientStats, Load, Times, Work, cause_of
+from perfdag.steps.queue.client import ClientStats, Load, Times, Work
 from perfdag.steps.queue.control import Control, serve
 from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.protocol import REPLY, Address
@@ -99,25 +98,10 @@ def test_failures_are_counted_by_cause_and_device(client_stats: ClientStats) -> 
             reply |= {"Retcode": 9, "Error": "x returned error code 9"}
         client_stats.finish(reply, 0, 0)
     stats = client_stats.as_json()
-    assert stats["causes"] == {"exit code 9": 9}
+    assert stats["causes"] == {"x returned error code 9": 9}
     node = stats["nodes"]["n1"]
     assert (node["failed_devices"], node["devices"]["card1"]) == ({"card2": 9}, 10)
     assert "card1" in get(idle(client_stats), "/nodes")[1]
-
-
-@pytest.mark.parametrize(
-    ("reply", "cause"),
-    [
-        ({"Timeout": 2.0, "Retcode": 1}, "timeout"),
-        ({"Error": "'q' queue already at full capacity (3)"}, "queue full"),
-        ({"Error": "Unknown 'q' queue"}, "unknown queue"),
-        ({"Error": "No bytes (0) / error (EOF) from worker reply read"}, "backend lost"),
-        ({"Error": "x", "Node": "n", "Retcode": 3}, "exit code 3"),
-        ({"Error": "x", "Retcode": 1}, "error"),
-    ],
-)
-def test_the_cause_of_a_failed_reply(reply: dict[str, Any], cause: str) -> None:
-    assert cause_of({**REPLY, **reply}) == cause
 
 
 async def test_failures_of_the_network_are_counted(

@@ -94,7 +94,8 @@ async def test_killed_backends_lose_nothing_silently(
     assert adds_up(queue)
     assert (queue.waiting, queue.running, queue.disconnected) == (0, 0, 0)
     assert (client_stats.success, client_stats.failure) == (queue.success, queue.failure)
-    assert client_stats.causes == {"backend lost": client_stats.failure}
+    lost = "No bytes (0) / error (EOF) from worker reply read"
+    assert client_stats.causes == {lost: client_stats.failure}
     assert kills / 5 < client_stats.failure <= kills
 
 

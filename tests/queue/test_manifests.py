@@ -233,10 +233,6 @@ def test_queues_may_share_a_volume() -> None:
             "two queues define Deployment perfdag-queue-a:",
         ),
         (
-            "queues: [{name: a, command: [sleep]}, {name: a, command: [sleep]}]",
-            "two queues define Deployment perfdag-queue-a:",
-        ),
-        (
             "queues: [{name: a, command: [sleep], data: {nfs_server: x, nfs_path: /a}},"
             " {name: b, command: [sleep], data: {nfs_server: x, nfs_path: /b}}]",
             "two queues define PersistentVolume perfdag-queue-data-b9021664:",
