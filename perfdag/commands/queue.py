@@ -371,7 +371,7 @@ def _add_validate(programs: "argparse._SubParsersAction[argparse.ArgumentParser]
     parser.add_argument(
         "--local",
         action="store_true",
-        help="use processes of this machine instead of pods; the command follows --",
+        help="use this machine instead of pods; the command follows --",
     )
     parser.add_argument("--limit", type=int, required=True, help="most replicas; measured too")
     for name, default, text in (
@@ -400,7 +400,7 @@ def _add_validate(programs: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def _validate(args: argparse.Namespace) -> int:
-    """Validate Deployments, or processes of this machine. Return 3 if a step fails."""
+    """Validate Deployments, or commands on this machine. Return 3 if a step fails."""
     from perfdag.steps.queue import sites
     from perfdag.steps.queue.validate import Plan, summary
 

@@ -197,7 +197,7 @@ async def token_of(kube: Kube, namespace: str) -> str:
 async def validate_local(
     command: Sequence[str], plan: Plan, glob: str = "", item_limit: float = 0.0
 ) -> Result:
-    """Validate processes of this machine. Raises ValueError as LocalSite and validate() do."""
+    """Validate a command on this machine. Raises ValueError as LocalSite and validate() do."""
     async with LocalSite(command, plan.limit, glob, item_limit) as site:
         return (await validate([site], plan))[0]
 
